@@ -27,7 +27,7 @@ import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.console.calls import arities  # noqa: E402
 from gguftools.console.elsewhere import FIRST, LAST, PROGRAMS, meaning  # noqa: E402
-from gguftools.console.usage import ALIASES, APART, NEEDS, flag, options_of  # noqa: E402
+from gguftools.console.usage import ALIASES, APART, NEEDS, flag  # noqa: E402
 from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
 from quants.dialects import readings  # noqa: E402

@@ -63,20 +63,21 @@ def wrong_names(hint: str, command: str | None) -> list[str]:
 
 
 def _options(words: Sequence[str]) -> list[str]:
-    return [word.partition("=")[0] for word in words if OPTION.fullmatch(word.partition("=")[0])]
+    names = [word.partition("=")[0] for word in words]
+    return [name if name.startswith("--") else name[:2] for name in names if OPTION.fullmatch(name)]
 
 
 def watch() -> None:
     """Look at every hint of the command line in this process and those forked from it."""
     from gguftools.console import app, ui
 
-    show, resolve = ui.print_error, app.Commands.resolve_command
+    show, invoke = ui.print_error, app.Commands.invoke
     command: str | None = None
 
-    def resolved(self: Any, ctx: Any, args: list[str]) -> Any:
+    def invoked(self: Any, ctx: Any) -> Any:
         nonlocal command
-        command = args[0] if args and args[0] in self.commands else None
-        return resolve(self, ctx, args)
+        command = next((word for word in self.words if word in self.commands), None)
+        return invoke(self, ctx)
 
     def shown(error: Any) -> None:
         show(error)
@@ -84,4 +85,4 @@ def watch() -> None:
             raise AssertionError(f"{command}: the hint names {', '.join(wrong)}, which there is not: {error.hint}")
 
     ui.print_error = shown
-    app.Commands.resolve_command = resolved  # type: ignore[method-assign]
+    app.Commands.invoke = invoked  # type: ignore[method-assign]

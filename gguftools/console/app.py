@@ -104,8 +104,8 @@ class Commands(OwnHelp, TyperGroup):
 
     def _refuse_mistakes(self) -> None:
         """End the program where words of the call are known to mean something else, as in another program."""
-        place = next((i for i, word in enumerate(self.words) if not word.startswith("-")), None)
-        command = None if place is None else self.commands.get(self.words[place])
+        place = next((i for i, word in enumerate(self.words) if not word.startswith("-")), len(self.words))
+        command = self.commands.get(self.words[place]) if place < len(self.words) else None
         if command is not None and (wrong := mistaken(command, self.words[place + 1 :], self.words[:place])):
             from .ui import usage
 

@@ -3,6 +3,7 @@
 A hint that shows a call is made by changing the words that are wrong: every other word stays as it was typed.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,12 +81,23 @@ def _replaced(parts: Sequence[Part], arguments: Sequence[str]) -> Iterator[Part]
     yield from rest
 
 
-def parse_call(command: str, words: Sequence[str], arity: Arity, before: Sequence[str] = ()) -> Call:
-    """Take the words after a command apart, as the command's parser does. arity: of its options, and of foreign ones."""
-    return Call(command, tuple(_parts(list(words), arity)), tuple(before))
+def no_option(option: str) -> None:
+    return None
 
 
-def _parts(rest: list[str], arity: Arity) -> Iterator[Part]:
+def parse_call(
+    command: str, words: Sequence[str], own: Mapping[str, int], foreign: Arity = no_option, before: Sequence[str] = ()
+) -> Call:
+    """Take the words after a command apart, as the command's parser does. own: how many values its options have;
+    foreign: how many those of other programs have.
+    """
+    return Call(command, tuple(_parts(list(words), own, foreign)), tuple(before))
+
+
+def _parts(rest: list[str], own: Mapping[str, int], foreign: Arity) -> Iterator[Part]:
+    def arity(option: str) -> int | None:
+        return own[option] if option in own else foreign(option)
+
     while rest:
         word = rest.pop(0)
         if word == "--":
@@ -100,11 +112,17 @@ def _parts(rest: list[str], arity: Arity) -> Iterator[Part]:
         if value is not None or not count:
             yield Part((word,), option, value)
             continue
-        taken = 0
-        while taken < len(rest) and (taken < count or (count == UNBOUNDED and not rest[taken].startswith("-"))):
-            taken += 1
+        taken = _taken(rest, count, option in own)
         values, rest[:taken] = rest[:taken], []
         yield Part((word, *values), option, values[0] if values else None)
+
+
+def _taken(rest: Sequence[str], count: int, is_own: bool) -> int:
+    """How many of the words that follow are an option's values; of a foreign one none that may be an option."""
+    if count == UNBOUNDED or not is_own:
+        next_option = next((i for i, word in enumerate(rest) if re.match(r"--?[A-Za-z]", word)), len(rest))
+        return next_option if count == UNBOUNDED else min(count, next_option)
+    return min(count, len(rest))
 
 
 def _split(word: str, arity: Arity) -> tuple[str, str | None]:
@@ -150,8 +168,3 @@ def renamed(part: Part, names: Sequence[str], value: str | None) -> Part:
     """An option under another name: the last of `names`, which has the value; flags may stand in front of it."""
     words = (*names, value) if value is not None else tuple(names)
     return Part(words, names[-1], value)
-
-
-def known_arity(own: Mapping[str, int], foreign: Arity) -> Arity:
-    """How many values options have: a command's own, or those that other programs have."""
-    return lambda option: own[option] if option in own else foreign(option)

@@ -7,14 +7,13 @@ second mistake; a call that cannot be corrected for certain is answered by a tex
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from . import elsewhere
-from .calls import Call, Part, arities, capacity, known_arity, parse_call, renamed, spellings
+from .calls import Call, Part, arities, capacity, parse_call, renamed, spellings
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 WRITTEN = (".gguf", ".dat", "/")  # what names of files that are written end in
@@ -58,7 +57,7 @@ def read_call(command: Any, words: Sequence[str], before: Sequence[str], aliases
         found = elsewhere.meaning(name, option, known.own)
         return found.values if found else None
 
-    return parse_call(name, words, known_arity(known.own, foreign), before), known
+    return parse_call(name, words, known.own, foreign, before), known
 
 
 def correct(call: Call, known: Known) -> tuple[str, str] | None:
@@ -106,7 +105,8 @@ def translate_options(call: Call, known: Known) -> Mistake | None:
         if found.becomes == "text":
             return Mistake(f"{call.command} has no option {part.option}", text=_of_hub(part) or found.text)
     meanings = {id(part): found for part, found in foreign}
-    front, middle, end, reasons = [], [], [], {}
+    front, middle, end = list[Part](), list[Part](), list[Part]()
+    reasons: dict[str, str] = {}
     for part in call.parts:
         found = meanings.get(id(part))
         if found is None or found.becomes == "nothing":
@@ -114,7 +114,8 @@ def translate_options(call: Call, known: Known) -> Mistake | None:
             if found is not None:
                 reasons[found.text] = part.option
         elif found.becomes == "argument":
-            (front if found.text == elsewhere.FIRST else end).extend([] if part.value is None else [Part((part.value,))])
+            place = front if found.text == elsewhere.FIRST else end
+            place.extend(() if part.value is None else [Part((part.value,))])
         else:
             middle += _added(middle, _own(part, found.text))
     if elsewhere.ON_THE_HUB in reasons:
@@ -181,16 +182,27 @@ def order_recipes(call: Call, known: Known) -> Mistake | None:
     if outputs and not _is_recipe(source):
         return _with_output(call, known, outputs[0])
     if _is_recipe(source) and not Path(source).exists() and (outputs or any(Path(each).exists() for each in names)):
-        file = outputs[0] if outputs else next(each for each in names if Path(each).exists())
-        arguments = [file, source, *(each for each in rest if each != file)]
-        return Mistake(f"{source!r} is a recipe; the model comes first", call.with_arguments(arguments))
+        return _with_model_first(call, known, outputs)
     if names and numbers:
-        problem, text = f"is {numbers[0]} a recipe or the number of threads?", f"for threads type --threads {numbers[0]}"
+        problem = f"is {numbers[0]} a recipe or the number of threads?"
+        text = f"for threads type --threads {numbers[0]}"
         if call.gives(known.spellings("--threads")):
-            return Mistake(problem, text="--threads is given already; `gguftools quantize --list-recipes` lists recipes")
+            text = "--threads is given already; `gguftools quantize --list-recipes` lists recipes"
+            return Mistake(problem, text=text)
         without = call.with_arguments([source, *(each for each in rest if each != numbers[0])])
         return Mistake(problem, text=f"{text}: `{without.with_option('--threads', numbers[0]).line()}`")
     return None
+
+
+def _with_model_first(call: Call, known: Known, outputs: Sequence[str]) -> Mistake:
+    """`RECIPE IN`, perhaps with OUT."""
+    source, *rest = call.arguments
+    file = next((each for each in rest if Path(each).exists()), outputs[0] if outputs else "")
+    others = [each for each in rest if each != file]
+    made = call.with_arguments([file, source, *others])
+    output = next((each for each in others if each in outputs), None)
+    corrected = _with_output(made, known, output).call if output is not None else made
+    return Mistake(f"{source!r} is a recipe; the model comes first", corrected or made)
 
 
 def _with_output(call: Call, known: Known, output: str) -> Mistake:
@@ -213,6 +225,18 @@ def _is_recipe(word: str) -> bool:
     from gguftools.quantization.recipes import RECIPES
 
     return any(word.upper() in (recipe.name, *recipe.aliases) for recipe in RECIPES.values())
+
+
+def join_pairs(call: Call, known: Known) -> Mistake | None:
+    """Find ROLE TOKEN of --special-token as two words, as gguf-new-metadata has them."""
+    for i, part in enumerate(call.parts[:-1]):
+        token = call.parts[i + 1]
+        if part.option == "--special-token" and "=" not in (part.value or "=") and token.is_argument:
+            pair = f"{part.value}={token.words[0]}"
+            made = Part((part.option, pair), part.option, pair)
+            call = call.with_parts([*call.parts[:i], made, *call.parts[i + 2 :]])
+            return Mistake(f"{part.value!r} is not of the form ROLE=TOKEN", call)
+    return None
 
 
 def place_assignments(call: Call, known: Known) -> Mistake | None:
@@ -274,4 +298,4 @@ def _place(word: str, call: Call, known: Known) -> str | None:
 
 
 Step = Callable[[Call, Known], Mistake | None]
-STEPS: Sequence[Step] = (translate_options, order_recipes, place_assignments, place_arguments)
+STEPS: Sequence[Step] = (translate_options, order_recipes, join_pairs, place_assignments, place_arguments)

@@ -79,8 +79,8 @@ ON_THE_HUB = "a name on the hub begins with hf://"
 NOT_NEEDED: Mapping[str, Mapping[str, str]] = {
     "": {
         "models run on the processor":
-            "-ngl= --gpu-layers= --n-gpu-layers= -ts= --tensor-split= -mg= --main-gpu= -sm= --split-mode= -dev= --device="
-            " --rpc= -ot= --override-tensor= -cmoe --cpu-moe -ncmoe= --n-cpu-moe= -ncffn= --n-cpu-ffn= -fit= --fit="
+            "-ngl= --gpu-layers= --n-gpu-layers= -ts= --tensor-split= -mg= --main-gpu= -sm= --split-mode= -dev="
+            " --device= --rpc= -ot= --override-tensor= -cmoe --cpu-moe -ncmoe= --n-cpu-moe= -ncffn= --n-cpu-ffn= -fit= --fit="
             " -fitt= --fit-target= -fitc= --fit-ctx= -kvo --kv-offload -nkvo --no-kv-offload --op-offload"
             " --no-op-offload --no-host --list-devices",
         "batches and the way attention is computed are not chosen":
@@ -99,8 +99,8 @@ NOT_NEEDED: Mapping[str, Mapping[str, str]] = {
             " --log-verbosity= --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps",
         "speeds are printed as they are": "--perf --no-perf --warmup --no-warmup",
         "nothing is sampled":
-            "-s= --seed= --samplers= --sampler-seq= --sampling-seq= --ignore-eos --temp= --temperature= --top-k= --top-p="
-            " --min-p= --top-nsigma= --top-n-sigma= --xtc-probability= --xtc-threshold= --typical= --typical-p="
+            "-s= --seed= --samplers= --sampler-seq= --sampling-seq= --ignore-eos --temp= --temperature= --top-k="
+            " --top-p= --min-p= --top-nsigma= --top-n-sigma= --xtc-probability= --xtc-threshold= --typical= --typical-p="
             " --repeat-last-n= --repeat-penalty= --presence-penalty= --frequency-penalty= --dry-multiplier= --dry-base="
             " --dry-allowed-length= --dry-penalty-last-n= --dry-sequence-breaker= --adaptive-target= --adaptive-decay="
             " --dynatemp-range= --dynatemp-exp= --mirostat= --mirostat-lr= --mirostat-ent= -l= --logit-bias= --grammar="
@@ -114,7 +114,8 @@ NOT_NEEDED: Mapping[str, Mapping[str, str]] = {
         "a template never decides what is measured": "--jinja --no-jinja",
         "only what a URL names is read over a network": "--offline",
     },
-    "convert": {ON_THE_HUB: "--remote", "it is decided by the folder itself": "--disable-mistral-community-chat-template",
+    "convert": {ON_THE_HUB: "--remote",
+                "it is decided by the folder itself": "--disable-mistral-community-chat-template",
                 "weights stay apart, as most readers expect them": "--fuse-gate-up-exps --fuse-qkv"},
     "imatrix": {"perplexity is not measured here": "--no-ppl --ppl",
                 "--save-every decides when what is done is kept": "-ofreq= --ofreq= --output-frequency=",
@@ -177,7 +178,7 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         "`gguftools --version` prints it": "--version",
         "`gguftools --install-completion` prints it": "--completion-bash",
         "the text is a file: -f FILE, or -f /dev/stdin": "-p --prompt",
-        "the text is a file of characters: -f FILE": "-bf --binary-file",
+        "binary files of texts are not read": "-bf --binary-file",
         "escape sequences are not read; a shell writes them: $'a\\nb'": "-e --escape --no-escape",
         "drafts belong to `gguftools generate` and `gguftools draft-check`": "-md --model-draft --spec-draft-model",
         "`> FILE` behind the call writes what is printed to a file": "-o --output --output-file",
@@ -201,8 +202,8 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
     },
     "generate": {
         **_by_old({
-            "-p - reads the prompt from standard input: `gguftools generate MODEL -p - < FILE`; --prompts FILE reads one"
-            " prompt a line": "-f --file",
+            "-p - reads the prompt from standard input: `gguftools generate MODEL -p - < FILE`; --prompts FILE reads"
+            " one prompt a line": "-f --file",
             "--system \"$(cat FILE)\" takes a file's text": "-sysf --system-prompt-file",
             "--sampling logit_bias=VALUE sets it": "-l --logit-bias",
             "--sampling dry_sequence_breakers=VALUE sets it": "--dry-sequence-breaker",
