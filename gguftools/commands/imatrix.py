@@ -27,7 +27,7 @@ def imatrix(
     resume: bool = False, overwrite: bool = False, threads: int | None = None,
     workers: int | None = None, scheduler: str | None = None, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import note, note_slow_products, print_json, print_matrix, shared_work, window_progress
+    from ..console.ui import note, note_slow_products, print_matrix, said, shared_work, window_progress
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf
@@ -45,4 +45,5 @@ def imatrix(
             with_output=process_output, nextn=nextn, precision=precision, save_every=save_every, resume=resume,
             threads=threads, executor=executor, overwrite=overwrite, progress=progress,
         )  # fmt: skip
-    print_json(matrix) if json else print_matrix(matrix)
+    if not said(matrix, json, [matrix.path]):
+        print_matrix(matrix)

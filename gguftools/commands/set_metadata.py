@@ -56,7 +56,7 @@ def set_metadata(
         )  # fmt: skip
     if report.recovered is not None:
         note(f"interrupted edit: {report.recovered}")
-    if said(report, json):
+    if said(report, json, [] if report.dry_run or not report.bytes_written else [report.path]):
         return
     for change in report.changes:
         for line in change.lines():

@@ -27,4 +27,4 @@ def split(
             max_tensors=split_max_tensors, metadata_alone=no_tensor_first_split, overwrite=overwrite, dry_run=dry_run,
             progress=progress,
         )  # fmt: skip
-    print_shards(report, json)
+    print_shards(report, json, [shard.path for shard in report.shards])

@@ -15,6 +15,7 @@ from ..files.stores.path import located
 from . import interruption, terminal
 from .help import OwnHelp
 from .options import Debug, Quiet, Verbose, with_word
+from .outputs import output_folder
 from .usage import ALIASES, USAGE_ERROR, contradiction, explain, gathered, given_twice, mistaken
 
 HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
@@ -132,7 +133,8 @@ def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
         terminal.quiet |= quiet
         terminal.verbose |= verbose
         terminal.debug |= debug
-        with _told() if terminal.verbose else nullcontext():
+        name = command.__name__.replace("_", "-")
+        with _told() if terminal.verbose else nullcontext(), output_folder(name, options):
             command(**{name: _with_urls(value) for name, value in options.items()})
 
     own, common = (inspect.signature(each, eval_str=True).parameters.values() for each in (command, run))

@@ -79,9 +79,9 @@ ON_THE_HUB = "a name on the hub begins with hf://"
 NOT_NEEDED: Mapping[str, Mapping[str, str]] = {
     "": {
         "models run on the processor":
-            "-ngl= --gpu-layers= --n-gpu-layers= -ts= --tensor-split= -mg= --main-gpu= -sm= --split-mode= -dev="
-            " --device= --rpc= -ot= --override-tensor= -cmoe --cpu-moe -ncmoe= --n-cpu-moe= -ncffn= --n-cpu-ffn= -fit= --fit="
-            " -fitt= --fit-target= -fitc= --fit-ctx= -kvo --kv-offload -nkvo --no-kv-offload --op-offload"
+            "-ngl= --gpu-layers= --n-gpu-layers= -ts= --tensor-split= -mg= --main-gpu= -sm= --split-mode="
+            " -dev= --device= --rpc= -ot= --override-tensor= -cmoe --cpu-moe -ncmoe= --n-cpu-moe= -ncffn= --n-cpu-ffn="
+            " -fit= --fit= -fitt= --fit-target= -fitc= --fit-ctx= -kvo --kv-offload -nkvo --no-kv-offload --op-offload"
             " --no-op-offload --no-host --list-devices",
         "batches and the way attention is computed are not chosen":
             "-b= --batch-size= -ub= --ubatch-size= -np= --parallel= -fa= --flash-attn= -kvu --kv-unified -no-kvu"
@@ -100,11 +100,12 @@ NOT_NEEDED: Mapping[str, Mapping[str, str]] = {
         "speeds are printed as they are": "--perf --no-perf --warmup --no-warmup",
         "nothing is sampled":
             "-s= --seed= --samplers= --sampler-seq= --sampling-seq= --ignore-eos --temp= --temperature= --top-k="
-            " --top-p= --min-p= --top-nsigma= --top-n-sigma= --xtc-probability= --xtc-threshold= --typical= --typical-p="
-            " --repeat-last-n= --repeat-penalty= --presence-penalty= --frequency-penalty= --dry-multiplier= --dry-base="
-            " --dry-allowed-length= --dry-penalty-last-n= --dry-sequence-breaker= --adaptive-target= --adaptive-decay="
-            " --dynatemp-range= --dynatemp-exp= --mirostat= --mirostat-lr= --mirostat-ent= -l= --logit-bias= --grammar="
-            " --grammar-file= -j= --json-schema= -jf= --json-schema-file= -bs --backend-sampling",
+            " --top-p= --min-p= --top-nsigma= --top-n-sigma= --xtc-probability= --xtc-threshold= --typical="
+            " --typical-p= --repeat-last-n= --repeat-penalty= --presence-penalty= --frequency-penalty="
+            " --dry-multiplier= --dry-base= --dry-allowed-length= --dry-penalty-last-n= --dry-sequence-breaker="
+            " --adaptive-target= --adaptive-decay= --dynatemp-range= --dynatemp-exp= --mirostat= --mirostat-lr="
+            " --mirostat-ent= -l= --logit-bias= --grammar= --grammar-file= -j= --json-schema= -jf="
+            " --json-schema-file= -bs --backend-sampling",
         "nothing is generated": "-n= --predict= --n-predict= -ctkd= -ctvd= --spec-draft-type-k= --spec-draft-type-v="
                                 " --cache-type-k-draft= --cache-type-v-draft=",
         "no image is read": "-mm= --mmproj= -mmu= --mmproj-url= --mmproj-offload --no-mmproj-offload"

@@ -94,6 +94,9 @@ def split(
     for shard in shards:
         check_target(shard.path, reads, overwrite)
     warnings, copies = list(_why_not_exact(opened)), [copy for _, copy in outputs]
+    too_large = sum(info.nbytes > max_size for info in tensor_infos(opened)) if max_size is not None else 0
+    if too_large > len(shards) / 2:
+        warnings.append(f"{len(shards)} shards, because {too_large} tensors are larger than a shard is to be")
     if dry_run:
         traffic = planned_traffic(copies)
     else:
