@@ -58,6 +58,10 @@ class ShardsReport:
     warnings: list[str] = field(default_factory=list)
     traffic: Traffic | None = None
 
+    def oversized(self, max_size: int) -> int:
+        """Count the shards that one tensor alone makes larger than a shard was to be."""
+        return sum(each.tensors == 1 and each.nbytes > max_size for each in self.shards)
+
     def as_dict(self) -> dict[str, Any]:
         """The contract of `split --json` and `merge --json`."""
         shards = [{"file": str(each.path), "tensors": each.tensors, "bytes": each.nbytes} for each in self.shards]
@@ -94,9 +98,6 @@ def split(
     for shard in shards:
         check_target(shard.path, reads, overwrite)
     warnings, copies = list(_why_not_exact(opened)), [copy for _, copy in outputs]
-    too_large = sum(info.nbytes > max_size for info in tensor_infos(opened)) if max_size is not None else 0
-    if too_large > len(shards) / 2:
-        warnings.append(f"{len(shards)} shards, because {too_large} tensors are larger than a shard is to be")
     if dry_run:
         traffic = planned_traffic(copies)
     else:
