@@ -169,7 +169,8 @@ def _verdicts(results: Results) -> list[tuple[str, str]]:
 def _percentiles(results: Results) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Names of columns and, for each file, cells: percentiles of the divergence."""
     keys = [key for key in PERCENTILES if any(f"kl_divergence.{key}" in file.figures for file in results.files)]
-    names = {"min": "least", "max": "most"} | {key: f"{key[1:].replace('_', '.')} %" for key in keys if key.startswith("p")}
+    names = {key: f"{key[1:].replace('_', '.')} %" for key in keys if key.startswith("p")}
+    names |= {"min": "least", "max": "most"}
     rows = [(f.label, [significant(f.figures.get(f"kl_divergence.{key}")) for key in keys]) for f in results.files]
     return [names.get(key, key) for key in keys], rows
 
