@@ -5,6 +5,7 @@ second mistake; a call that cannot be corrected for certain is answered by a tex
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,20 @@ def correct(call: Call, known: Known) -> tuple[str, str] | None:
     if not _is_parsed(call, known):
         return first.problem, f"`gguftools {call.command} --help` says what it takes"
     return first.problem, "; ".join((*remarks, f"type `{call.line()}`"))
+
+
+def completed(hint: str, call: Call) -> str:
+    """A hint whose call is of the same command, but has other arguments alone, with the options that were typed."""
+
+    def whole(shown: re.Match[str]) -> str:
+        words = shlex.split(shown[1])
+        arguments = words[1:]
+        is_alone = words[0] == call.command and not any(word.startswith("-") or word.isupper() for word in arguments)
+        if not is_alone or not arguments or len(arguments) > len(call.arguments):
+            return shown[0]
+        return f"`{call.with_arguments([*arguments, *call.arguments[len(arguments) :]]).line()}`"
+
+    return re.sub(r"`gguftools ([^`'\"]+)`", whole, hint)
 
 
 def _is_parsed(call: Call, known: Known) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from .corrections import correct, read_call
+from .corrections import completed, correct, read_call
 from .elsewhere import NOT_HERE, PROGRAMS
 
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click within newer typers
@@ -214,6 +214,13 @@ def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> 
     name = str(command.name)
     call, known = read_call(command, words, before, ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))
     return correct(call, known)
+
+
+def completed_hint(hint: str, command: Any, words: Sequence[str], before: Sequence[str]) -> str:
+    """The hint of an error that a call ended with; what it shows of the same command keeps the options of the call."""
+    name = str(command.name)
+    call, _ = read_call(command, words, before, ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))
+    return completed(hint, call)
 
 
 def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]) -> tuple[str, str]:

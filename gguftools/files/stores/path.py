@@ -165,7 +165,7 @@ def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     details = getattr(error, "errors", None)
     if callable(details) and lines and "validation error" in lines[0]:
-        found = next(iter(details()), {})
+        found: dict[str, Any] = next(iter(details()), {})
         place = ".".join(map(str, found.get("loc", ())))
         lines = [": ".join(filter(None, (place, str(found.get("msg", "")) or lines[0])))]
     return redacted(lines[0])[:300] if lines else type(error).__name__

@@ -200,3 +200,24 @@ def test_calls_that_the_code_names_exist():
     for where, text in texts:
         for call in re.findall(r"`gguftools [^`]*`", text):
             assert not hints.wrong_names(call, None), f"{where}: {call}"
+
+
+@pytest.mark.parametrize(("call", "shown"), [
+    ("convert org/model --outtype q8_0 -o x.gguf", "gguftools convert hf://org/model --outtype q8_0 -o x.gguf"),
+    ("-q convert -o x.gguf https://huggingface.co/org/model/tree/v2",
+     "gguftools -q convert -o x.gguf hf://org/model@v2"),
+    ("quantize org/model Q8_0", "gguftools convert hf://org/model"),
+])  # fmt: skip
+def test_a_hint_of_the_library_keeps_the_options_of_the_call(call: str, shown: str, folder: Path):
+    done = typed_in(folder, call.split())
+    assert done.returncode == 1
+    assert f"hint: `{shown}`" in done.stderr
+
+
+def test_names_in_hints_are_quoted_for_the_shell(folder: Path):
+    (folder / "a b").mkdir()
+    (folder / "a b" / "config.json").write_text("{}")
+    done = typed_in(folder, ["show", "a b"])
+    assert "`gguftools convert 'a b'`" in done.stderr
+    done = typed_in(folder, ["quantize", "a b.gguf", "out.gguf", "Q8_0"])
+    assert "`gguftools quantize 'a b.gguf' Q8_0 --output out.gguf`" in done.stderr
