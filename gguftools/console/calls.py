@@ -130,6 +130,7 @@ def _split(word: str, arity: Arity) -> tuple[str, str | None]:
     option, sign, value = word.partition("=")
     if arity(option) is not None or word.startswith("--"):
         return option, value if sign else None
+    short = word
     for i in range(1, len(word)):
         short = f"-{word[i]}"
         count = arity(short)
@@ -137,6 +138,8 @@ def _split(word: str, arity: Arity) -> tuple[str, str | None]:
             break
         if count:
             return short, word[i + 1 :] or None
+    else:
+        return short, None
     return option, value if sign else None
 
 

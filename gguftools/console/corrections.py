@@ -65,6 +65,8 @@ def correct(call: Call, known: Known) -> tuple[str, str] | None:
     """Return what is wrong with a call and what to type instead; None where no mistake is known."""
     first: Mistake | None = None
     remarks: list[str] = []
+    if any(_is_unknown(part, known) for part in call.parts):
+        return None  # what follows it may be its value
     for step in STEPS:
         mistake = step(call, known)
         if mistake is None:
@@ -78,6 +80,12 @@ def correct(call: Call, known: Known) -> tuple[str, str] | None:
     if not _is_parsed(call, known):
         return first.problem, f"`gguftools {call.command} --help` says what it takes"
     return first.problem, "; ".join((*remarks, f"type `{call.line()}`"))
+
+
+def _is_unknown(part: Part, known: Known) -> bool:
+    """Return True for an option that neither the command nor another program has."""
+    name = part.option
+    return name not in ("", "--", *known.own) and elsewhere.meaning(str(known.command.name), name, known.own) is None
 
 
 def completed(hint: str, call: Call) -> str:

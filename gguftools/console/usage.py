@@ -9,6 +9,7 @@ import typer
 
 from .corrections import completed, correct, read_call
 from .elsewhere import NOT_HERE, PROGRAMS
+from .options import BY_TYPE
 
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click within newer typers
 # Spellings that are accepted without being shown.
@@ -203,7 +204,22 @@ def explain(error: Any, words: Sequence[str], commands: Mapping[str, Any]) -> tu
         option = str(getattr(error, "option_name", ""))
         flag = next((word.partition("=")[0] for word in typed if word.startswith(option)), option)
         return f"{name} has no option {flag}", _instead(name, flag, commands)
-    return f"{name}: {message[:1].lower()}{message[1:]}", f"`gguftools {name} --help` says what it takes"
+    hint = f"`gguftools {name} --help` says what it takes"
+    parameter = getattr(error, "param", None)
+    if parameter is not None and re.search(r"Input should be|is not (?:a valid|in the range)", message):
+        return f"{name}: {_wrong_value(parameter, typed, commands[name])}", hint
+    return f"{name}: {message[:1].lower()}{message[1:]}", hint
+
+
+def _wrong_value(parameter: Any, typed: Sequence[str], command: Any) -> str:
+    """What is wrong with an option's number: in our words, because typer gives those of a library that it calls."""
+    call, _ = read_call(command, typed, (), {}, ())
+    value = call.value_of((*parameter.opts, *parameter.secondary_opts))
+    low, high = (getattr(parameter, end, getattr(getattr(parameter, "type", None), end, None)) for end in ("min", "max"))
+    wanted = "a number" if parameter.metavar == BY_TYPE[float] else "a whole number"
+    bounds = " and ".join(f"at {word} {end}" for word, end in (("least", low), ("most", high)) if end is not None)
+    found = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} is of another kind"
+    return f"{found}; {wanted}{f' of {bounds}' if bounds else ''} was expected"
 
 
 def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> tuple[str, str] | None:

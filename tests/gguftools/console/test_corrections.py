@@ -172,7 +172,7 @@ def test_no_option_is_both_needed_and_not():
     ("m -j8 --json", [("", "m"), ("-j", "-j8"), ("--json", "--json")]),
     ("-qj 8 m", [("-j", "-qj 8"), ("", "m")]), ("--threads=8 -", [("--threads", "--threads=8"), ("", "-")]),
     ("--tensor-type a=b -- --json", [("--tensor-type", "--tensor-type a=b"), ("--", "--"), ("", "--json")]),
-    ("-o", [("-o", "-o")]), ("-x y", [("-x", "-x"), ("", "y")]),
+    ("-o", [("-o", "-o")]), ("-qv m", [("-v", "-qv"), ("", "m")]), ("-x y", [("-x", "-x"), ("", "y")]),
 ])  # fmt: skip
 def test_words_are_taken_apart_as_the_parser_does(words: str, parts: list[tuple[str, str]]):
     call = parse_call("quantize", words.split(), arities(COMMANDS["quantize"]))
@@ -221,3 +221,18 @@ def test_names_in_hints_are_quoted_for_the_shell(folder: Path):
     assert "`gguftools convert 'a b'`" in done.stderr
     done = typed_in(folder, ["quantize", "a b.gguf", "out.gguf", "Q8_0"])
     assert "`gguftools quantize 'a b.gguf' Q8_0 --output out.gguf`" in done.stderr
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    ("generate in.gguf -p x -n gl", "--predict is 'gl'; a whole number of at least 0 was expected"),
+    ("generate in.gguf -p x --temp z", "--temp is 'z'; a number was expected"),
+    ("generate in.gguf -p x --seed=99999999999",
+     "--seed is '99999999999'; a whole number of at least 0 and at most 4294967295 was expected"),
+    ("quantize in.gguf Q8_0 -j0", "--threads is '0'; a whole number of at least 1 was expected"),
+    ("generate in.gguf -p x --draft-min-p 3", "--draft-min-p is '3'; a number of at least 0 and at most 1 was expected"),
+])  # fmt: skip
+def test_a_wrong_number_is_named_in_our_words(call: str, said: str, folder: Path):
+    done = typed_in(folder, call.split())
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Input should" not in done.stderr
