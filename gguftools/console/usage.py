@@ -215,7 +215,8 @@ def _wrong_value(parameter: Any, typed: Sequence[str], command: Any) -> str:
     """What is wrong with an option's number: in our words, because typer gives those of a library that it calls."""
     call, _ = read_call(command, typed, (), {}, ())
     value = call.value_of((*parameter.opts, *parameter.secondary_opts))
-    low, high = (getattr(parameter, end, getattr(getattr(parameter, "type", None), end, None)) for end in ("min", "max"))
+    of_type = getattr(parameter, "type", None)  # where other versions of typer have them
+    low, high = (getattr(parameter, end, getattr(of_type, end, None)) for end in ("min", "max"))
     wanted = "a number" if parameter.metavar == BY_TYPE[float] else "a whole number"
     bounds = " and ".join(f"at {word} {end}" for word, end in (("least", low), ("most", high)) if end is not None)
     found = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} is of another kind"

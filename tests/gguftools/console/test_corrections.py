@@ -229,7 +229,8 @@ def test_names_in_hints_are_quoted_for_the_shell(folder: Path):
     ("generate in.gguf -p x --seed=99999999999",
      "--seed is '99999999999'; a whole number of at least 0 and at most 4294967295 was expected"),
     ("quantize in.gguf Q8_0 -j0", "--threads is '0'; a whole number of at least 1 was expected"),
-    ("generate in.gguf -p x --draft-min-p 3", "--draft-min-p is '3'; a number of at least 0 and at most 1 was expected"),
+    ("generate in.gguf -p x --draft-min-p 3",
+     "--draft-min-p is '3'; a number of at least 0 and at most 1 was expected"),
 ])  # fmt: skip
 def test_a_wrong_number_is_named_in_our_words(call: str, said: str, folder: Path):
     done = typed_in(folder, call.split())
