@@ -109,12 +109,12 @@ def _parts(rest: list[str], own: Mapping[str, int], foreign: Arity) -> Iterator[
             continue
         option, value = _split(word, arity)
         count = arity(option)
-        if value is not None or not count:
+        if not count or (value is not None and count != UNBOUNDED):
             yield Part((word,), option, value)
             continue
         taken = _taken(rest, count, option in own)
         values, rest[:taken] = rest[:taken], []
-        yield Part((word, *values), option, values[0] if values else None)
+        yield Part((word, *values), option, value or (values[0] if values else None))
 
 
 def _taken(rest: Sequence[str], count: int, is_own: bool) -> int:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,10 @@ def output_folder(command: str, options: Mapping[str, Any]) -> Iterator[None]:
     if not is_local or not str(output).endswith("/") or command in FOLDERS or os.path.lexists(str(output)):
         yield
         return
-    from quants.errors import FileError
+    from ..files.folders import named_folder
 
-    folder = Path(str(output))
-    try:
-        folder.mkdir()
-    except OSError as error:
-        problem = f"the folder {folder} cannot be made: {error.strerror}"
-        raise FileError(problem, "name one whose own folder exists") from error
-    try:
+    with named_folder(Path(str(output))):
         yield
-    finally:
-        with suppress(OSError):
-            folder.rmdir()
 
 
 def _refuse_standard_output(command: str, name: str) -> None:

@@ -9,7 +9,6 @@ import typer
 
 from .corrections import completed, correct, read_call
 from .elsewhere import NOT_HERE, PROGRAMS
-from .options import BY_TYPE
 
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click within newer typers
 # Spellings that are accepted without being shown.
@@ -23,6 +22,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 # Options whose value is all words up to the next option; put together by what no word has in it.
 SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
 GATHERED = "\0"
+A_NUMBER = "X"  # what stands for a number that need not be whole in help
 # Options that do not go together, or mean nothing without another: nothing is ignored.
 ARGUMENTS = ("source", "recipes")
 ONE_FORM = "the result has one form"
@@ -217,7 +217,7 @@ def _wrong_value(parameter: Any, typed: Sequence[str], command: Any) -> str:
     value = call.value_of((*parameter.opts, *parameter.secondary_opts))
     of_type = getattr(parameter, "type", None)  # where other versions of typer have them
     low, high = (getattr(parameter, end, getattr(of_type, end, None)) for end in ("min", "max"))
-    wanted = "a number" if parameter.metavar == BY_TYPE[float] else "a whole number"
+    wanted = "a number" if parameter.metavar == A_NUMBER else "a whole number"
     bounds = " and ".join(f"at {word} {end}" for word, end in (("least", low), ("most", high)) if end is not None)
     found = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} is of another kind"
     return f"{found}; {wanted}{f' of {bounds}' if bounds else ''} was expected"

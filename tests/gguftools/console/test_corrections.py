@@ -180,6 +180,14 @@ def test_words_are_taken_apart_as_the_parser_does(words: str, parts: list[tuple[
     assert call.words == words.split()
 
 
+def test_an_option_has_all_words_up_to_the_next_one():
+    words = ["t", "--from=d", "a", "b", "--from", "e", "c", "-o", "x"]
+    call = parse_call("graft", [*words, "y"], arities(COMMANDS["graft"], ("--from",)))
+    assert [part.words for part in call.parts] == [
+        ("t",), ("--from=d", "a", "b"), ("--from", "e", "c"), ("-o", "x"), ("y",)]  # fmt: skip
+    assert mistaken(COMMANDS["graft"], words) is None
+
+
 def sentences() -> list[tuple[str, str]]:
     """(where, text) of every text in the code that names a call of ours."""
     found = []
