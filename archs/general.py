@@ -4,11 +4,13 @@
 
 import math
 from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from quants import Tensor
 from quants.errors import ModelError, VocabularyError
+from quants.spelling import quote
 
 from .metadata import Metadata
 from .small_files import read_json, read_json_object
@@ -61,10 +63,19 @@ def general(
         why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise ModelError(f"{card} is no model card: {why}", "mend or remove it") from error
     values = {}
-    for key, each in writer.kv_data[0].items():  # texts, in which YAML may see numbers or dates
+    for key, each in writer.kv_data[0].items():
         listed = isinstance(each.value, (list, tuple))
-        values[key] = [str(item) for item in each.value] if listed else each.value
+        values[key] = [str(item) for item in each.value] if listed else _text_or_value(card, key, each)
     return Metadata(values)
+
+
+def _text_or_value(card: Path, key: str, found: Any) -> Any:
+    """A value of the model card; what is a text there may be a number or a date to YAML: `model_name: 3`."""
+    if found.type.name != "STRING" or isinstance(found.value, str):
+        return found.value
+    if isinstance(found.value, (int, float, date)):
+        return str(found.value).lower() if isinstance(found.value, bool) else str(found.value)
+    raise ModelError(f"{card} is no model card: {key} is {quote(found.value)}, not a text", "mend or remove it")
 
 
 def _described(folder: Path, parameters: int) -> Any:

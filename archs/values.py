@@ -121,9 +121,7 @@ def value_of(key: str, data: Any, gguf_type: GgufType | None) -> Value:
         data = data(gguf_type) if callable(data) else data
         return _fitted(data, gguf_type or type_of(data))
     except (ValueError, TypeError, OverflowError) as error:
-        hint = f"another type is given by --type {key}=TYPE" if gguf_type is not None else None
-        problem = f"{key!r} is {gguf_type}: {error}" if gguf_type else f"{key!r}: {error}"
-        raise OptionError(problem, hint=hint) from error
+        raise OptionError(f"{key!r} is {gguf_type}: {error}" if gguf_type else f"{key!r}: {error}") from error
 
 
 def type_of(data: Any) -> GgufType:

@@ -27,20 +27,9 @@ import archs.registry  # noqa: E402
 import archs.schema  # noqa: E402
 import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
-from gguftools.console.usage import (  # noqa: E402
-    ALIASES,
-    APART,
-    DROPPED,
-    DROPPED_WITH_VALUE,
-    ELSEWHERE,
-    FIRST,
-    LAST,
-    NEEDS,
-    OTHERWISE,
-    PROGRAMS,
-    flag,
-    options_of,
-)
+from gguftools.console.calls import arities  # noqa: E402
+from gguftools.console.elsewhere import FIRST, LAST, PROGRAMS, meaning  # noqa: E402
+from gguftools.console.usage import ALIASES, APART, NEEDS, flag  # noqa: E402
 from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
 from quants.dialects import readings  # noqa: E402
@@ -136,17 +125,16 @@ def flags(command: str, *theirs: str) -> str:
 
 
 def _here(command: str, old: str) -> str:
-    own = options_of(COMMANDS[command])
+    own = arities(COMMANDS[command])
     if old in own:
         return "the same"
-    if text := OTHERWISE.get(command, {}).get(old):
-        return text
-    new = ELSEWHERE.get(command, {}).get(old, ELSEWHERE[""].get(old))
-    if new is None or (new.startswith("-") and new not in own):
-        raise LookupError(f"{command}: gguftools/console/usage.py has no answer to {old}")
-    words = {DROPPED: "leave it out", DROPPED_WITH_VALUE: "leave it out", FIRST: "the first argument",
-             LAST: "the last argument"}  # fmt: skip
-    return words.get(new, f"`{new}`")
+    found = meaning(command, old, own)
+    if found is None:
+        raise LookupError(f"{command}: gguftools/console/elsewhere.py has no answer to {old}")
+    if found.becomes == "text":
+        return found.text
+    words = {FIRST: "the first argument", LAST: "the last argument"}
+    return f"leave it out: {found.text}" if found.becomes == "nothing" else words.get(found.text, f"`{found.text}`")
 
 
 def formats() -> str:

@@ -9,8 +9,8 @@ from .arrays import Doubles, Ids
 from .divergence import ENTROPY, KL, KL_REVERSE, LOG_P, TOP, VARIATION
 from .perplexity import perplexity_of
 
-HIGH = {"p99.9": 0.999, "p99": 0.99, "p95": 0.95, "p90": 0.9}
-LOW = {"p10": 0.1, "p5": 0.05, "p1": 0.01, "p0.1": 0.001}
+HIGH = {"p99_9": 0.999, "p99": 0.99, "p95": 0.95, "p90": 0.9}
+LOW = {"p10": 0.1, "p5": 0.05, "p1": 0.01, "p0_1": 0.001}
 BUCKETS = 16
 LOG_EDGES = np.arange(-9.0, 2.01, 0.25)  # of log10 KL
 
@@ -70,10 +70,10 @@ def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
     )  # fmt: skip
     both = error * base_error
     return {
-        "perplexity": value, "perplexity_error": value * error,
-        "perplexity_ratio": ratio, "perplexity_ratio_error": ratio * gap_error,
-        "perplexity_difference": value - base_value, "perplexity_difference_error": difference_error,
-        "log_ratio": gap, "log_ratio_error": gap_error, "correlation": 100 * covariance / both if both else 100.0,
+        "perplexity": value, "perplexity_standard_error": value * error,
+        "perplexity_ratio": ratio, "perplexity_ratio_standard_error": ratio * gap_error,
+        "perplexity_difference": value - base_value, "perplexity_difference_standard_error": difference_error,
+        "log_ratio": gap, "log_ratio_standard_error": gap_error, "correlation": covariance / both if both else 1.0,
     }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def p_change_figures(base: Doubles, other: Doubles) -> dict[str, float]:
     square, square_error = mean_and_error(change**2)
     rms = math.sqrt(square)
     rms_error = 0.5 / rms * square_error if rms else 0.0
-    return {**with_error(change), "rms": rms, "rms_error": rms_error, **distribution(change, quartiles=True)}
+    return {**with_error(change), "rms": rms, "rms_standard_error": rms_error, **distribution(change, quartiles=True)}
 
 
 def share_with_error(hits: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> tuple[float, float]:
@@ -116,7 +116,7 @@ def figures(base: Doubles, other: Doubles, apart: Doubles, targets: Ids) -> dict
     same, same_error = share_with_error(base[:, TOP] == other[:, TOP])
     return {
         **perplexity_figures(base[:, LOG_P], other[:, LOG_P]),
-        "same_top": same, "same_top_error": same_error, "flips": flips(base, other, targets),
+        "same_top": same, "same_top_standard_error": same_error, "flips": flips(base, other, targets),
         "kl_divergence": {**with_error(apart[:, KL]), **distribution(apart[:, KL])},
         "kl_reverse": with_error(apart[:, KL_REVERSE]), "total_variation": with_error(apart[:, VARIATION]),
         "acceptance": with_error(1 - apart[:, VARIATION]),

@@ -86,6 +86,14 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
             shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _watched_hints() -> None:
+    """Let no test pass in which a hint names a command or an option that there is not."""
+    from . import hints
+
+    hints.watch()
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Return the folder of recorded truths."""

@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from . import hints
 from .conftest import ROOT
 
 IMPORTED = ("gguftools.conversion.convert", "gguftools.conversion.quantize", "runtime.generation", "runtime.model")
@@ -33,6 +34,7 @@ HELLO = 300.0  # seconds that it may take to start
 def serve(path: str) -> None:
     for module in IMPORTED:
         importlib.import_module(module)
+    hints.watch()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(path)
         listener.listen(64)

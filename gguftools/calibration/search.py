@@ -43,7 +43,7 @@ class Choice:
     measured: float
 
     def as_dict(self) -> dict[str, Any]:
-        return {"bytes": self.nbytes, "predicted": self.predicted, "measured": self.measured,
+        return {"size_bytes": self.nbytes, "predicted": self.predicted, "measured": self.measured,
                 "formats": dict(self.formats)}  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def attest(
             file, manifest=manifest_file, source=source, recipe=recipe, imatrix=imatrix, output=output, sign=sign,
             overwrite=overwrite, threads=threads, progress=progress,
         )  # fmt: skip
-    if not said(made, json):
+    if not said(made, json, [made.path, *([made.bundle] if made.bundle else [])]):
         what = f"from {made.manifest}" if made.manifest else "of its digests and what was named: it has no manifest"
         print_line(f"{made.path}: a statement {what}")
         if made.bundle:

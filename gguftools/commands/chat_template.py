@@ -27,6 +27,7 @@ def chat_template(
     from ..inspection.templates import compare_templates, rendered_texts
     from ..model import open as open_model
     from ..model import opened_gguf
+    from ..writing.report import verdict_word
 
     source = opened_gguf(model)
     if against is None:
@@ -42,7 +43,8 @@ def chat_template(
         return
     found = compare_templates(source, open_model(against), messages)
     if json:
-        print_json({"file": str(model), "other": str(against), "same": not found, "differences": found})
+        about = {"file": str(model), "other": str(against), "verdict": verdict_word(not found)}
+        print_json(about | {"differences": found})
     elif not found:
         print_line("all texts are the same")
     for name, lines in () if json else found.items():

@@ -19,7 +19,7 @@ def convert_endian(
 
     with bytes_progress(f"convert {file.name}") as progress:
         report = run(file, order, output, overwrite, progress)
-    if said(report, json):
+    if said(report, json, report.files):
         return
     for path in report.files:
         print_line(str(path))

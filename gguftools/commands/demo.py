@@ -22,7 +22,7 @@ def demo(
 
     note_slow_products(None)
     rows = run(model or example("austen-4m"), file or example("persuasion.txt"), output, step=note, overwrite=overwrite)
-    if said(rows, json):
+    if said(rows, json, [row.file for row in rows]):
         return
     cells = [
         (row.recipe, row.file.name, size(row.bytes), f"{row.bits_per_weight:.2f}",

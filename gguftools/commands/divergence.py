@@ -43,7 +43,7 @@ def divergence(
     overwrite: bool = False,
     worst: Annotated[int, Option(min=0, max=20, help="Show so many of the predictions that diverge furthest.")] = 0,
     fail_above: Annotated[
-        str | None, Option(metavar="LIMITS", help="Exit code 1 where a KL figure is above: mean=0.02,p99.9=1.")
+        str | None, Option(metavar="LIMITS", help="Exit code 1 where a KL figure is above: mean=0.02,p99_9=1.")
     ] = None,
     html: str | None = None, markdown: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
@@ -118,7 +118,7 @@ def _write_html(
 
     data = report.as_dict()
     for file in data["files"]:
-        file["tensors"] = tensor_errors(report.base, file["path"], threads)
+        file["tensors"] = tensor_errors(report.base, file["file"], threads)
     write_html(data, html, overwrite=overwrite, reads=reads)
 
 
@@ -133,7 +133,7 @@ def _print(report: "DivergenceReport", worst: int) -> None:
         columns = ("file", "size", "PPL", "ratio", "mean KL", "median", "99.9 %", "max", "same top", "acceptance")
         print_table("all files", columns, [_row(file) for file in report.files], "lrrrrrrrrr")
         print()
-    perplexity = f"perplexity {report.base_perplexity:.4f} ± {report.base_perplexity_error:.4f}"
+    perplexity = f"perplexity {report.base_perplexity:.4f} ± {report.base_perplexity_standard_error:.4f}"
     print_line(f"base {report.base}: {perplexity}, entropy {report.base_entropy:.4f} nats")
     print_line(f"{windows} windows of {report.n_ctx} tokens, {scored} predictions, products in {report.products}")
 
@@ -144,7 +144,7 @@ def _row(file: "FileDivergence") -> tuple[str, ...]:
     kl, rest = file.kl_divergence, file.figures
     return (
         Path(file.path).name, size(file.size), f"{rest['perplexity']:.4f}", f"{rest['perplexity_ratio']:.5f}",
-        f"{_bound(file)}{kl['mean']:.6f} ± {kl['standard_error']:.6f}", f"{kl['median']:.6f}", f"{kl['p99.9']:.4f}",
+        f"{_bound(file)}{kl['mean']:.6f} ± {kl['standard_error']:.6f}", f"{kl['median']:.6f}", f"{kl['p99_9']:.4f}",
         f"{kl['max']:.4f}", f"{100 * rest['same_top']:.2f} %", _percent(rest["acceptance"]["mean"], 2),
     )  # fmt: skip
 
@@ -170,9 +170,9 @@ def _print_file(report: "DivergenceReport", file: "FileDivergence", worst: int) 
     print_table(None, ("", "", "±"), _lines(report, rest, _bound(file)), "lrr")
     print()
     kl, change = rest["kl_divergence"], rest["p_change"]
-    names = [name for name in change if name not in ("mean", "standard_error", "rms", "rms_error")]
+    names = [name for name in change if name not in ("mean", "standard_error", "rms", "rms_standard_error")]
     spread = [
-        (name.replace("p", "") + " %" if name[1:2].isdigit() else name, f"{kl[name]:.6f}" if name in kl else "",
+        (name[1:].replace("_", ".") + " %" if name[1:2].isdigit() else name, f"{kl[name]:.6f}" if name in kl else "",
          f"{100 * change[name]:.3f} %")
         for name in names
     ]  # fmt: skip
@@ -194,19 +194,20 @@ def _lines(report: "DivergenceReport", of: Any, bound: str) -> list[tuple[str, s
     """Means with their errors."""
     change = of["p_change"]
     return [
-        ("PPL(file)", f"{of['perplexity']:.6f}", f"{of['perplexity_error']:.6f}"),
-        ("PPL(base)", f"{report.base_perplexity:.6f}", f"{report.base_perplexity_error:.6f}"),
-        ("correlation of ln PPL", f"{of['correlation']:.2f} %", ""),
-        ("ln PPL(file) / PPL(base)", f"{of['log_ratio']:.6f}", f"{of['log_ratio_error']:.6f}"),
-        ("PPL(file) / PPL(base)", f"{of['perplexity_ratio']:.6f}", f"{of['perplexity_ratio_error']:.6f}"),
-        ("PPL(file) - PPL(base)", f"{of['perplexity_difference']:.6f}", f"{of['perplexity_difference_error']:.6f}"),
+        ("PPL(file)", f"{of['perplexity']:.6f}", f"{of['perplexity_standard_error']:.6f}"),
+        ("PPL(base)", f"{report.base_perplexity:.6f}", f"{report.base_perplexity_standard_error:.6f}"),
+        ("correlation of ln PPL", f"{100 * of['correlation']:.2f} %", ""),
+        ("ln PPL(file) / PPL(base)", f"{of['log_ratio']:.6f}", f"{of['log_ratio_standard_error']:.6f}"),
+        ("PPL(file) / PPL(base)", f"{of['perplexity_ratio']:.6f}", f"{of['perplexity_ratio_standard_error']:.6f}"),
+        ("PPL(file) - PPL(base)", f"{of['perplexity_difference']:.6f}",
+         f"{of['perplexity_difference_standard_error']:.6f}"),
         *((what, _nats(of[name]["mean"]), _nats(of[name]["standard_error"])) for what, name in (
             (f"{bound}KL(base ‖ file)", "kl_divergence"), ("KL(file ‖ base)", "kl_reverse"),
             ("total variation", "total_variation"), ("entropy change", "entropy_change"))),
         *((what, _percent(of[name]["mean"]), _percent(of[name]["standard_error"])) for what, name in (
             ("acceptance", "acceptance"), ("Δp of the right token", "p_change"))),
-        ("RMS Δp", f"{100 * change['rms']:.3f} %", f"{100 * change['rms_error']:.3f} %"),
-        ("same top token", f"{100 * of['same_top']:.3f} %", f"{100 * of['same_top_error']:.3f} %"),
+        ("RMS Δp", f"{100 * change['rms']:.3f} %", f"{100 * change['rms_standard_error']:.3f} %"),
+        ("same top token", f"{100 * of['same_top']:.3f} %", f"{100 * of['same_top_standard_error']:.3f} %"),
         ("right token first in one alone", f"{100 * of['flips']:.3f} %", ""),
     ]  # fmt: skip
 
@@ -215,5 +216,5 @@ def _row_of_text(of: Any) -> tuple[str, ...]:
     kl = of["kl_divergence"]
     return (
         f"{of['perplexity']:.4f}", f"{of['perplexity_ratio']:.5f}", f"{kl['mean']:.6f} ± {kl['standard_error']:.6f}",
-        f"{kl['p99.9']:.4f}", f"{100 * of['same_top']:.2f} %",
+        f"{kl['p99_9']:.4f}", f"{100 * of['same_top']:.2f} %",
     )  # fmt: skip

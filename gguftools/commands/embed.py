@@ -39,6 +39,7 @@ def embed(
 ) -> None:  # fmt: skip
     from runtime.pooling import file_pooling, pooling_named, scores_pairs
 
+    from ..console import terminal
     from ..console.ui import note_differences, note_slow_products, print_json, print_line, said, window_progress
     from ..files.atomic import NOTHING
     from ..metadata.prompts import texts_of
@@ -65,7 +66,7 @@ def embed(
         _print(found)
     else:
         rows, width = found.vectors.shape
-        print_line(f"{target}: {rows} vectors of {width}, pooled by {found.pooling}")
+        print_line(str(target) if terminal.quiet else f"{target}: {rows} vectors of {width}, pooled by {found.pooling}")
 
 
 def _print(found: "Embeddings") -> None:

@@ -39,7 +39,7 @@ def export(
         )  # fmt: skip
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")
-    if said(found, json):
+    if said(found, json, [found.path]):
         return
     kind = f" ({found.hf_class})" if found.hf_class else ""
     print_line(f"{found.path}{kind}: {found.tensors} tensors, {size(found.bytes)}, in {', '.join(found.files[-4:])}")

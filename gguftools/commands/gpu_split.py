@@ -23,7 +23,7 @@ def gpu_split(
     from ..conversion.placement import gpu_split as run
 
     report = run(activations, vram, model, output, batch=batch, least=least, overwrite=overwrite)
-    if said(report, json):
+    if said(report, json, [report.file]):
         return
     found = report.placement
     neurons = sum(len(gpu) for gpu in found.gpu)

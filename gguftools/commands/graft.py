@@ -47,7 +47,7 @@ def graft(
             text=file, imatrix=imatrix, measure=measure, n_ctx=ctx, chunks=chunks, threads=threads, force=force,
             overwrite=overwrite, dry_run=dry_run, progress=progress,
         )  # fmt: skip
-    if not said(report, json):
+    if not said(report, json, [] if report.dry_run else [report.path]):
         _print(report)
 
 

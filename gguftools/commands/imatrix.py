@@ -31,8 +31,8 @@ def imatrix(
         note,
         note_differences,
         note_slow_products,
-        print_json,
         print_matrix,
+        said,
         shared_work,
         window_progress,
     )  # fmt: skip
@@ -54,4 +54,5 @@ def imatrix(
             with_output=process_output, nextn=nextn, precision=precision, save_every=save_every, resume=resume,
             threads=threads, executor=executor, overwrite=overwrite, progress=progress,
         )  # fmt: skip
-    print_json(matrix) if json else print_matrix(matrix)
+    if not said(matrix, json, [matrix.path]):
+        print_matrix(matrix)

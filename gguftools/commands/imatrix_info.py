@@ -72,10 +72,10 @@ def _print_statistics(found: "MatrixStatistics") -> None:
     def shown(value: float | None, places: int = 4) -> str:
         return "-" if value is None else f"{value:.{places}f}"
 
-    columns = ("mean", "deviation", "skewness", "kurtosis", "entropy %", "sum of squares", "gain")
+    columns = ("mean", "deviation", "skewness", "kurtosis", "entropy", "sum of squares", "gain")
     beside = ("distance", "cosine", "Pearson", "covariance")
     rows = [
-        (name, *map(shown, (each.mean, each.deviation, each.skewness, each.kurtosis)), shown(each.entropy, 2),
+        (name, *map(shown, (each.mean, each.deviation, each.skewness, each.kurtosis)), shown(each.entropy),
          shown(each.energy), shown(each.gain, 2),
          *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)))
         for name, each in found.tensors.items()

@@ -22,4 +22,4 @@ def merge(
 
     with bytes_progress(f"merge {shard.name}") as progress:
         report = run(shard, output, free=free, overwrite=overwrite, dry_run=dry_run, progress=progress)
-    print_shards(report, json)
+    print_shards(report, json, [report.whole])

@@ -29,7 +29,7 @@ def patch(
     run = make_patch if action == "make" else partial(apply_patch, trust=trust)
     with bytes_progress(f"patch {old.name}") as progress:
         report = run(old, other, output, overwrite=overwrite, dry_run=dry_run, progress=progress)
-    if said(report, json):
+    if said(report, json, [] if report.dry_run else report.paths):
         return
     verb = "would be" if report.dry_run else "is" if len(report.paths) == 1 else "and its other shards are"
     print_line(f"{report.paths[0]} {verb} {size(report.nbytes)}")

@@ -29,12 +29,14 @@ def perplexity(
     running: Annotated[bool, "Print the value after every window."] = False,
     json: bool = False,
 ) -> None:  # fmt: skip
+    from ..console import terminal
     from ..console.terminal import put
     from ..console.ui import (
         StepProgress,
         note,
         note_differences,
         note_slow_products,
+        prepared,
         print_table,
         said,
         window_progress,
@@ -55,7 +57,7 @@ def perplexity(
     def print_window(done: int, total: int, value: float) -> None:
         nonlocal passes
         passes -= done == 1
-        if not passes:  # of the last one, whose result is the command's
+        if done and not passes:  # of the last one, whose result is the command's
             print(f"{done:5d}  {value:.4f}", flush=True)
 
     bar = window_progress(f"measure {model.name}", "PPL")
@@ -74,11 +76,11 @@ def perplexity(
         print_table(None, ("text", "windows", "perplexity"), rows, "lrr")
         print()
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
-    print(
-        f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
-        f" with products in {result.products}"
-        f" (+ {result.compile_seconds:.1f} s to compile kernels)"
-    )
+    if not terminal.quiet:
+        print(
+            f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
+            f" with products in {result.products}{prepared(result.compile_seconds)}"
+        )
     if result.profile:
         for kind, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
             share = 100 * seconds / sum(result.profile.values())

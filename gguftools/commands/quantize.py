@@ -67,7 +67,6 @@ def quantize(
     from ..console.arguments import once, planned_terms, read_rules
     from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, shared_work
     from ..console.ui import usage as wrong_call
-    from ..console.usage import misplaced_recipes
     from ..conversion.frontier import frontier as search_sizes
     from ..conversion.quantize import quantize as run
     from ..files.stores.path import is_url
@@ -97,8 +96,6 @@ def quantize(
     target = target_size is not None or target_bpw is not None
     if source is None or not (recipes or target):
         wrong_call("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
-    if mistake := misplaced_recipes(str(source), recipes or ()):
-        wrong_call(*mistake)
     rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
     options = Options(
         pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,

@@ -35,11 +35,8 @@ def set_metadata(
 ) -> None:  # fmt: skip
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
     from ..console.ui import bytes_progress, note, print_line, print_traffic, said, size, usage
-    from ..console.usage import misplaced_words
     from ..metadata.edit import set_metadata as run
 
-    if mistake := misplaced_words(assignments or (), remove or ()):
-        usage(*mistake)
     wanted = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
     if not any((*wanted, recover, roll_back)):
         usage("nothing is to be changed", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
@@ -59,7 +56,7 @@ def set_metadata(
         )  # fmt: skip
     if report.recovered is not None:
         note(f"interrupted: {report.recovered}")
-    if said(report, json):
+    if said(report, json, [] if report.dry_run or not report.bytes_written else [report.path]):
         return
     for change in report.changes:
         for line in change.lines():

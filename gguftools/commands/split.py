@@ -18,7 +18,7 @@ def split(
     no_tensor_first_split: Annotated[bool, "The first shard has the metadata alone."] = False,
     overwrite: bool = False, dry_run: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import bytes_progress, print_shards
+    from ..console.ui import bytes_progress, note, print_shards
     from ..conversion.shards import split as run
 
     with bytes_progress(f"split {file.name}") as progress:
@@ -27,4 +27,6 @@ def split(
             max_tensors=split_max_tensors, metadata_alone=no_tensor_first_split, overwrite=overwrite, dry_run=dry_run,
             progress=progress,
         )  # fmt: skip
-    print_shards(report, json)
+    if split_max_size is not None and (count := report.oversized(split_max_size)) > len(report.shards) / 2:
+        note(f"warning: {count} of {len(report.shards)} shards have one tensor, which is larger than --split-max-size")
+    print_shards(report, json, [shard.path for shard in report.shards])

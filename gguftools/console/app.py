@@ -15,7 +15,8 @@ from ..files.stores.path import located
 from . import interruption, terminal
 from .help import OwnHelp
 from .options import Debug, Quiet, Verbose, with_word
-from .usage import ALIASES, USAGE_ERROR, contradiction, explain, gathered, given_twice
+from .outputs import output_folder
+from .usage import ALIASES, USAGE_ERROR, completed_hint, contradiction, explain, gathered, given_twice, mistaken
 
 HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
@@ -83,9 +84,10 @@ class Commands(OwnHelp, TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             with interruption.working(), self._explained():
+                self._refuse_mistakes()
                 return super().invoke(ctx)
         except (KeyboardInterrupt, Exception) as error:
-            if terminal.debug or isinstance(error, (typer.Exit, USAGE_ERROR)) or not _show(error):
+            if terminal.debug or isinstance(error, (typer.Exit, USAGE_ERROR)) or not _show(error, self._completed):
                 raise
             raise typer.Exit(1) from None
 
@@ -100,6 +102,24 @@ class Commands(OwnHelp, TyperGroup):
         if twice := given_twice(command, words, ctx):
             raise USAGE_ERROR(f"{twice} is given twice; it takes one value")
         return name, command, words
+
+    def _called(self) -> tuple[Any, Sequence[str], Sequence[str]]:
+        """The command that is called (None where there is none of that name), the words after it and in front of it."""
+        place = next((i for i, word in enumerate(self.words) if not word.startswith("-")), len(self.words))
+        command = self.commands.get(self.words[place]) if place < len(self.words) else None
+        return command, self.words[place + 1 :], self.words[:place]
+
+    def _refuse_mistakes(self) -> None:
+        """End the program where words of the call are known to mean something else, as in another program."""
+        command, words, before = self._called()
+        if command is not None and (wrong := mistaken(command, words, before)):
+            from .ui import usage
+
+            usage(*wrong)
+
+    def _completed(self, hint: str) -> str:
+        command, words, before = self._called()
+        return hint if command is None else completed_hint(hint, command, words, before)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -122,7 +142,8 @@ def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
         terminal.quiet |= quiet
         terminal.verbose |= verbose
         terminal.debug |= debug
-        with _warned(), _told() if terminal.verbose else nullcontext():
+        name = command.__name__.replace("_", "-")
+        with _warned(), _told() if terminal.verbose else nullcontext(), output_folder(name, options):
             command(**{name: _with_urls(value) for name, value in options.items()})
 
     own, common = (inspect.signature(each, eval_str=True).parameters.values() for each in (command, run))
@@ -190,8 +211,8 @@ def _told() -> Iterator[None]:
             logging.getLogger(name).removeHandler(handler)
 
 
-def _show(error: BaseException) -> bool:
-    """Print an error that a user can cause; False for one that is ours."""
+def _show(error: BaseException, completed: Callable[[str], str]) -> bool:
+    """Print an error that a user can cause; False for one that is ours. completed: what its hint becomes."""
     from quants.errors import GgufToolsError
     from quants.threads import HINT
 
@@ -207,5 +228,7 @@ def _show(error: BaseException) -> bool:
         error = GgufToolsError(f"{type(error).__name__}: {error}")
     if not isinstance(error, GgufToolsError):
         return False
+    if error.hint and "`gguftools " in error.hint:
+        error.hint = completed(error.hint)
     print_error(error)
     return True

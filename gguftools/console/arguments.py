@@ -48,6 +48,14 @@ def parse_size(text: str) -> int:
     return int(found[1]) * thousands
 
 
+def parse_shard_size(text: str) -> int:
+    """A size with its unit, as llama-gguf-split wants it: a number alone would hardly mean bytes."""
+    if text.strip().isdecimal() and int(text):
+        number = text.strip()
+        raise OptionError(f"{text!r} has no unit", hint=f"{number}M, {number}G, or {number}B for bytes")
+    return parse_size(text)
+
+
 def parse_file_size(text: str) -> int:
     """A size such as `4.2G`, in bytes: units are decimal."""
     found = FILE_SIZE.fullmatch(text.strip())

@@ -42,7 +42,9 @@ SHARED: Mapping[str, Any] = {
     "split_max_tensors": Option("--split-max-tensors", min=1, help="Tensors of a shard of the output."),
     "split_max_size": "Tensor bytes of a shard of the output, as 2G.",
 }
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Leave out progress and notes, but no warning or error.")]
+Quiet = Annotated[
+    bool, Option("--quiet", "-q", help="Print the result (of what writes: names of files), warnings and errors alone.")
+]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Say what is read, compiled and written, and when.")]
 Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")]
 
@@ -74,6 +76,7 @@ PARSERS = {
     "RATIO": "parse_ratio", "T,…": "parse_temperatures",
     "SIZE": "parse_size", "DONOR PATTERN…": "parse_donor",
 }  # fmt: skip
+PARSERS_BY_NAME = {"split_max_size": "parse_shard_size"}  # of single parameters, before those by word
 COMPLETED = ("FORMAT", "OUTTYPE", "RECIPE", "SEVERITY")
 
 
@@ -103,8 +106,8 @@ def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
         info.metavar = word
         if info.default is ...:  # typer keeps the first spelling there
             info.param_decls = (f"--{parameter.name.replace('_', '-')}",)  # for flags, no --no-…
-    if word in PARSERS:
-        info.parser = parser(PARSERS[word])
+    if reader := PARSERS_BY_NAME.get(parameter.name) or PARSERS.get(word):
+        info.parser = parser(reader)
     if word in COMPLETED:
         info.autocompletion = _completion(word)
     return parameter

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from math import isnan
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from quants.errors import GgufToolsError
@@ -43,8 +44,11 @@ def bytes_progress(title: str) -> AbstractContextManager[BytesProgress]:
 
 
 def window_progress(title: str, value: str = "") -> AbstractContextManager[StepProgress]:
-    """A bar for work counted in windows, which is told (done, of how many, a figure); named `value`, that is shown."""
-    return _bar(title, "window_details", lambda figure: f"{value} {figure:.4f}" if value else "")
+    """A bar for work counted in windows, which is told (done, of how many, a figure); named `value`, that is shown.
+
+    The figure is NaN where there is none yet.
+    """
+    return _bar(title, "window_details", lambda figure: "" if not value or isnan(figure) else f"{value} {figure:.4f}")
 
 
 def named_progress(title: str) -> AbstractContextManager[BytesProgress]:
@@ -142,13 +146,19 @@ def print_json(result: Any) -> None:
     print(_json(result, indent=2))
 
 
-def said(result: Any, as_json: bool) -> bool:
-    """Say what a result warns of, and all of it as JSON, if that is asked for; whether it was."""
+def said(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
+    """Print what a result warns of, and all of it as JSON if that is asked for; return True if nothing else is to be
+    printed. written: files that were written, whose names are all that --quiet leaves of the result.
+    """
     for warning in getattr(result, "warnings", ()):
         note(f"warning: {warning}")
     if as_json:
         print_json(result)
-    return as_json
+        return True
+    if terminal.quiet:
+        for path in written:
+            print_line(str(path))
+    return terminal.quiet and bool(written)
 
 
 def _json(value: Any, indent: int | None = None) -> str:
@@ -198,7 +208,7 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
     unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]
     if unknown:
         note(f"warning: the importance matrix has nothing on {', '.join(unknown)}")
-    if said(report, as_json):
+    if said(report, as_json, [] if report.dry_run else [output.file for output in report.outputs]):
         return
     for output in report.outputs:
         reasons: dict[tuple[str, str], list[str]] = {}  # a line for all tensors that fall back for the same reason
@@ -234,12 +244,17 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
             print_line(f"{size(report.free_bytes)} free on the disk: {enough}")
         return
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
-    print_line(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")
+    print_line(f"{report.seconds:.1f} s, {size(rate)}/s{prepared(report.compile_seconds)}")
     if (check := report.check) is not None:
         expected = "as it should be" if check.passed else f"at most {check.tolerance:g} was expected"
         verdict = expected if check.exact else "weights were rounded, so it is no error"
         prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
         print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
+
+
+def prepared(seconds: float) -> str:
+    """What to say of the time that kernels took to be compiled, or loaded where a run before compiled them."""
+    return f", after {seconds:.1f} s to load or compile kernels" if seconds >= LEAST_NAMED else ""
 
 
 def _print_work(work: "WorkPlan") -> None:
@@ -274,9 +289,9 @@ def print_traffic(traffic: "Traffic | None") -> None:
         print_line(f"stores: {read} read, {sent} sent, {copied} copied by the store itself")
 
 
-def print_shards(report: "ShardsReport", as_json: bool) -> None:
-    """The shards of a set, and the file that has it all."""
-    if said(report, as_json):
+def print_shards(report: "ShardsReport", as_json: bool, written: Sequence[object]) -> None:
+    """The shards of a set, and the file that has it all. written: which of them this run has written."""
+    if said(report, as_json, [] if report.dry_run else written):
         return
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
@@ -285,6 +300,7 @@ def print_shards(report: "ShardsReport", as_json: bool) -> None:
 
 
 USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose
+LEAST_NAMED = 0.05  # seconds that are worth a word
 MOST_FOLDED = 2000  # rows that are folded in a second
 MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
 
@@ -298,9 +314,10 @@ def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None
     print_line(f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
           f" ({', '.join(matrix.datasets) or 'dataset not named'})")  # fmt: skip
     rows = [
-        (e.name, str(e.width), f"{e.experts_seen}/{e.experts}", str(e.zero_columns), f"{e.importance:.4g}")
+        (e.name, str(e.width), f"{e.experts_seen}/{e.experts}" if e.experts > 1 else "-", str(e.zero_columns),
+         f"{e.importance:.4g}")
         for e in (*entries[: MOST_ROWS // 2], *entries[MOST_ROWS // 2 :][-MOST_ROWS // 2 :])
-    ]
+    ]  # fmt: skip
     columns = ("most and least important", "columns", "experts seen", "zero columns", "mean square")
     print_table(None, columns, rows, "lrrrr")
     layers = [layer for layer in layer_importance(entries) if layer >= 0]

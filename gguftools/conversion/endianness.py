@@ -29,7 +29,7 @@ class EndianReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The contract of `convert-endian --json`."""
-        return {"files": [str(path) for path in self.files], "byte_order": self.order, "bytes": self.nbytes}
+        return {"files": [str(path) for path in self.files], "byte_order": self.order, "size_bytes": self.nbytes}
 
 
 def convert_endian(

@@ -32,7 +32,7 @@ class Point(NamedTuple):
     recipe: str
 
     def as_dict(self) -> dict[str, Any]:
-        return {"bits_per_weight": self.bits_per_weight, "bytes": self.nbytes, "predicted": self.predicted,
+        return {"bits_per_weight": self.bits_per_weight, "size_bytes": self.nbytes, "predicted": self.predicted,
                 "measured": self.measured, "recipe": self.recipe}  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class MovedTensor:
     nbytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "donor": str(self.donor), "donor_name": self.donor_name, "bytes": self.nbytes}
+        return {"name": self.name, "donor": str(self.donor), "donor_name": self.donor_name, "size_bytes": self.nbytes}
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class GraftReport:
     def as_dict(self) -> dict[str, Any]:
         """The contract of `graft --json`."""
         return {
-            "file": str(self.path), "bytes": self.nbytes, "moved": [each.as_dict() for each in self.moved],
+            "file": str(self.path), "size_bytes": self.nbytes, "moved": [each.as_dict() for each in self.moved],
             "removed": self.removed, "keys": [each.as_dict() for each in self.keys],
             "experts": {str(layer): list(numbers) for layer, numbers in self.experts.items()},
             "merged": {str(layer): {str(expert): list(others) for expert, others in into.items()}

@@ -46,8 +46,8 @@ class PatchReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The contract of `patch --json`."""
-        return {"files": list(map(str, self.paths)), "bytes": self.nbytes, "copied": self.copied, "fresh": self.fresh,
-                "ranges": self.ranges, "dry_run": self.dry_run, "warnings": self.warnings,
+        return {"files": list(map(str, self.paths)), "size_bytes": self.nbytes, "copied": self.copied,
+                "fresh": self.fresh, "ranges": self.ranges, "dry_run": self.dry_run, "warnings": self.warnings,
                 "store": self.traffic.as_dict() if self.traffic else None}  # fmt: skip
 
 

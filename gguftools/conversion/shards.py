@@ -58,10 +58,14 @@ class ShardsReport:
     warnings: list[str] = field(default_factory=list)
     traffic: Traffic | None = None
 
+    def oversized(self, max_size: int) -> int:
+        """Count the shards that one tensor alone makes larger than a shard was to be."""
+        return sum(each.tensors == 1 and each.nbytes > max_size for each in self.shards)
+
     def as_dict(self) -> dict[str, Any]:
         """The contract of `split --json` and `merge --json`."""
-        shards = [{"file": str(each.path), "tensors": each.tensors, "bytes": each.nbytes} for each in self.shards]
-        return {"file": str(self.whole), "bytes": self.whole_bytes, "shards": shards, "dry_run": self.dry_run,
+        shards = [{"file": str(each.path), "tensors": each.tensors, "size_bytes": each.nbytes} for each in self.shards]
+        return {"file": str(self.whole), "size_bytes": self.whole_bytes, "shards": shards, "dry_run": self.dry_run,
                 "warnings": self.warnings, "store": self.traffic.as_dict() if self.traffic else None}  # fmt: skip
 
 

@@ -162,3 +162,18 @@ def made_folder(path: Path) -> Iterator[Path]:
             with suppress(OSError):
                 path.rmdir()
         raise
+
+
+@contextmanager
+def named_folder(path: Path) -> Iterator[None]:
+    """Make a folder, whose own folder must exist; remove it again if nothing is in it when the block ends."""
+    try:
+        path.mkdir()
+    except OSError as error:
+        problem = f"the folder {path} cannot be made: {error.strerror}"
+        raise FileError(problem, hint="name one whose own folder exists") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.rmdir()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,5 +61,5 @@ def hint_for_folder(folder: Path) -> str:
     if files:
         return f"name a file in it: {few(files)}"
     if (folder / "config.json").exists():
-        return f"`gguftools convert {folder}` makes a GGUF file of it"
+        return f"`gguftools convert {shlex.quote(str(folder))}` makes a GGUF file of it"
     return "name a GGUF file"

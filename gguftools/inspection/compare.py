@@ -97,7 +97,7 @@ class DiffReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "a": str(self.a), "b": str(self.b), "differ": self.differ, "verdict": self.verdict,
+            "a": str(self.a), "b": str(self.b), "differ": self.differ, "summary": self.verdict,
             "metadata": [key.as_dict() for key in self.keys],
             "tensors": [asdict(tensor) for tensor in self.tensors],
         }  # fmt: skip

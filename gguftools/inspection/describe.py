@@ -73,7 +73,7 @@ def as_json(opened: Model, tensors: Iterable[Tensor]) -> dict[str, Any]:
         },
         "tensors": [
             {"name": t.name, "type": t.format.name, "shape": list(t.shape),
-             **({"offset": file.offsets[t.name]} if file else {}), "bytes": t.nbytes}
+             **({"offset": file.offsets[t.name]} if file else {}), "size_bytes": t.nbytes}
             for t in tensors
         ],
     }  # fmt: skip

@@ -163,7 +163,7 @@ class Identification:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "original": str(self.original), "file": str(self.file), "verdict": self.verdict,
+            "original": str(self.original), "file": str(self.file), "summary": self.verdict,
             "explained": self.is_explained, "recipe": self.recipe, "pure": self.pure, "also": list(self.also),
             "declared": self.declared, "declared_imatrix": self.declared_imatrix,
             "imatrix": str(self.imatrix) if self.imatrix else None, "made": self.made, "rules": dict(self.rules),

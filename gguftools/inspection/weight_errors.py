@@ -83,9 +83,9 @@ class Errors:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "values": self.values, "bytes": self.nbytes, "bits_per_weight": self.bits_per_weight, "rmse": self.rmse,
-            "max_error": self.largest, "relative": self.relative, "weighted": self.weighted, "sqnr": self.sqnr,
-            "non_finite": self.non_finite,
+            "values": self.values, "size_bytes": self.nbytes, "bits_per_weight": self.bits_per_weight,
+            "rmse": self.rmse, "max_error": self.largest, "relative": self.relative,
+            "weighted": self.weighted, "sqnr": self.sqnr, "non_finite": self.non_finite,
         }  # fmt: skip
 
 
@@ -193,7 +193,7 @@ class WeightErrors:
     def as_dict(self) -> dict[str, Any]:
         return {
             "a": str(self.a), "b": str(self.b), "imatrix": str(self.imatrix) if self.imatrix else None,
-            "verdict": self.verdict, "total": self.total.as_dict(),
+            "summary": self.verdict, "total": self.total.as_dict(),
             "kinds": {name: errors.as_dict() for name, errors in self.kinds.items()},
             "layers": {str(layer): errors.as_dict() for layer, errors in self.layers.items()},
             "tensors": [tensor.as_dict() for tensor in self.tensors],

@@ -15,6 +15,7 @@ from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
 
 from ..files.naming import is_remote
+from ..files.stores.path import first_line
 from ..model import load
 from ..writing.report import LogitReport, OutputReport
 
@@ -101,8 +102,8 @@ def _original(model: "Model", folder: Path) -> Callable[..., Any]:
             attn_implementation="eager" if model.architecture.eager_attention else "sdpa",
         ).eval()  # fmt: skip
     except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ModelError(f"transformers cannot load {folder}: {reason}", "convert it without --check-logits") from error
+        message = f"transformers cannot load {folder}: {first_line(error)}"
+        raise ModelError(message, "convert it without --check-logits") from error
     return loaded
 
 

@@ -1,5 +1,6 @@
 """How far files' predictions on texts are from those of a base, usually the model they were quantized from."""
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
@@ -53,7 +54,8 @@ def divergence(
     an earlier run was killed; it goes in the end, or with keep_record stays, for who has yet to write the report.
     executor: whose workers, other processes, run the windows instead, with so many threads each, one if not given; the
     figures are the same to the last bit.
-    progress: called after each window with (windows done, windows in all, mean divergence of the first file so far).
+    progress: called at first and after each window with (windows done, windows in all, mean divergence of the first
+    file so far: NaN at first).
     Raises FileError, ModelError, VocabularyError, and OptionError for too short a text, for files whose vocabularies
     differ from the base's and for a stored base of another text or window.
     """
@@ -106,6 +108,8 @@ def divergence(
             told = told_of(source or Path(str(base)), base_model, dict(zip(names, files, strict=True)), chunks, threads,
                            chosen)  # fmt: skip
             measured = stack.enter_context(closing(figures_elsewhere(away, told, reading.windows, numbers)))
+        if progress:
+            progress(0, len(reading.windows), math.nan)
         found = measure(
             reading.windows, from_, models, progress=progress, threads=thread_count(threads), measured=measured,
             save=None if writer is None else adding(writer, from_),

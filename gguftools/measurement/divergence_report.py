@@ -38,11 +38,11 @@ class FileDivergence:
 
     @property
     def kl_divergence(self) -> Mapping[str, float]:
-        """KL(base ‖ file) in nats: mean, standard_error, max, p99.9 … p0.1, median, min."""
+        """KL(base ‖ file) in nats: mean, standard_error, max, p99_9 … p0_1, median, min."""
         return self.figures["kl_divergence"]  # type: ignore[no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
-        own = {"path": self.path, "size": self.size, "bits_per_weight": self.bits_per_weight, "type": self.type}
+        own = {"file": self.path, "size_bytes": self.size, "bits_per_weight": self.bits_per_weight, "type": self.type}
         rest = ("lower_bound", "texts", "positions", "histogram", "chunks", "worst")
         return own | dict(self.figures) | {name: getattr(self, name) for name in rest}
 
@@ -57,7 +57,7 @@ class DivergenceReport:
     products: str
     texts: list[Text]
     base_perplexity: float
-    base_perplexity_error: float
+    base_perplexity_standard_error: float
     base_entropy: float
     files: list[FileDivergence]
     warnings: list[str] = field(default_factory=list)
@@ -71,19 +71,20 @@ class DivergenceReport:
 
 
 def parse_limits(given: str) -> dict[str, float]:
-    """Limits of KL figures by name, of "mean=0.02,p99.9=1". Raises OptionError for what is none."""
+    """Limits of KL figures by name, of "mean=0.02,p99_9=1". Raises OptionError for what is none."""
     from runtime.statistics import HIGH, LOW
 
     known = ("mean", "max", *HIGH, "median", *LOW, "min")
     limits: dict[str, float] = {}
     for part in given.split(","):
         name, _, value = (each.strip() for each in part.partition("="))
+        name = name.replace(".", "_")  # p99.9, too
         try:
             limits[name] = float(value)
         except ValueError:
             name = ""
         if name not in known or not limits[name] >= 0:
-            hint = f"name figures of the KL divergence, such as mean=0.02,p99.9=1; there are {', '.join(known)}"
+            hint = f"name figures of the KL divergence, such as mean=0.02,p99_9=1; there are {', '.join(known)}"
             raise OptionError(f"{part!r} is no limit", hint)
     return limits
 

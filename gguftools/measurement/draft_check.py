@@ -204,6 +204,7 @@ class _Run:
         self.steps = len(self.reading.windows) * bool(able) + kinds * len(able)
         if not able:
             return [_unable(each) for each in candidates]
+        self._told()
         try:
             found = self._pass(self.reading.windows, able, nets, self.plan.temperatures).run(self._window_done)
         except ModelError as error:  # a draft's is its own problem

@@ -90,7 +90,7 @@ def imatrix(
     precision: as in `perplexity`. save_every: with an output, keep the sums beside it after so many windows, 0 for
     never; resume: go on from those that an interrupted run of the same model, texts and options left. threads: default
     all processors. executor: whose workers, other processes, read the windows instead, with so many threads each, one
-    if not given; the sums are the same to the last bit. progress(windows done, of how many, 0.0).
+    if not given; the sums are the same to the last bit. progress(windows done, of how many, 0.0), at first, too.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.importance import Sums, add_sums
@@ -124,7 +124,7 @@ def imatrix(
         if state is not None and state.windows <= total:
             sums |= {name: Sums(*arrays) for name, arrays in state.sums.items()}
         saved = done = state.windows if sums and state is not None else 0
-        if done and progress:
+        if progress:
             progress(done, total, 0.0)
         batches = _batches(texts, done, min(at_once, keep) if keep else at_once)
         measured = (

@@ -1,6 +1,7 @@
 """Perplexity of a GGUF file on a text, with what it cost to measure."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,11 +75,11 @@ def perplexity(
     of products rounded as llama.cpp does (to 8 bits for quantized weights), for figures to set beside its own, which
     round_activations asks for, too. sparse: compute only the neurons that a PowerInfer file's predictor marks; compare:
     before that all of them, too. profile: time each kind of work.
-    progress(windows done, of how many, perplexity so far).
+    progress(windows done, of how many, perplexity so far): first with 0 and NaN.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
-    from runtime.perplexity import Perplexity, perplexities
+    from runtime.perplexity import Perplexity, perplexities, windows
     from runtime.precision import Precision, precision_named, products
     from runtime.profile import Profile
 
@@ -94,6 +95,9 @@ def perplexity(
     if sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
+    if progress:
+        counts = [len(windows(len(each.tokens), n_ctx, chunks=chunks, stride=stride).starts) for each in read]
+        progress(0, sum(counts), math.nan)
     start, few = time.perf_counter(), read[0].tokens[: min(n_ctx, 128)]
     half = len(few) // 2
     net.lazy_logits(few, half).losses(np.asarray(few[: len(few) - half], np.int64))  # compiles or loads every kernel

@@ -51,8 +51,11 @@ class Set:
             raise OptionError(f"{quote(self.key)} was given as a key; a text was expected")
         if not self.key:
             raise OptionError("a key needs a name")
-        wanted = self.type
-        metadata[self.key] = self.value if wanted is None else value_of(self.key, self.value, GgufType.named(wanted))
+        wanted = None if self.type is None else GgufType.named(self.type)
+        try:
+            metadata[self.key] = self.value if wanted is None else value_of(self.key, self.value, wanted)
+        except OptionError as error:
+            raise OptionError(str(error), error.hint or f"another type is given by --type {self.key}=TYPE") from error
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from quants.spelling import quote
 
 from ..files.atomic import Reads, check_target, output_path
 from ..files.gguf.reader import GgufFile
-from ..files.stores.path import located
+from ..files.stores.path import first_line, located
 from ..model import open as open_model
 from ..quantization.recipe_texts import recipe_or_file
 from ..writing.report import Report
@@ -294,7 +294,7 @@ def signer() -> Callable[[bytes], str]:
             with context.signer(oidc.IdentityToken(credential)) as one:
                 bundle: str = one.sign_dsse(dsse.Statement(statement)).to_json()
         except Exception as error:  # the library's own, the network's
-            said = (str(error).splitlines() or [""])[0].replace(str(credential), "…")[:200]
+            said = first_line(error).replace(str(credential), "…")[:200]
             raise FileError(f"sigstore did not sign: {type(error).__name__}: {said}", "try again later") from error
         return bundle
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..metadata.difference import KeyDifference
+from ..writing.report import verdict_word
 from .manifest import FileRecord, SourceRecord
 
 WEIGHTS = (".safetensors", ".bin", ".gguf")
@@ -128,7 +129,8 @@ class Reproduction:
     def as_dict(self) -> dict[str, Any]:
         return {
             "file": str(self.file), "source": self.source, "manifest": str(self.manifest) if self.manifest else None,
-            "made": self.made, "equal": self.equal, "verdict": self.verdict, "causes": list(self.causes),
+            "made": self.made, "verdict": verdict_word(self.equal), "summary": self.verdict,
+            "causes": list(self.causes),
             "keys": [key.as_dict() for key in self.keys], "layout": list(self.layout),
             "sample": self.sample.as_dict() if self.sample else None, "warnings": list(self.warnings),
             "tensors": [tensor.as_dict() for tensor in self.tensors],

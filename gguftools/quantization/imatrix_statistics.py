@@ -7,7 +7,7 @@ choosing the types of tensors they say little (ik_llama.cpp, discussion 2361).
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Statistics:
 
     Over the columns of all experts that saw inputs: energy: sum of the mean squares; mean, deviation, skewness and
     excess kurtosis of the mean inputs (of the mean squares where the matrix has no sums of inputs); elements: columns;
-    entropy: of the shares in the energy, in per cent of the largest there can be. Beside the same weight of the nearest
+    entropy: of the shares in the energy, as a share of the largest there can be. Beside the same weight of the nearest
     layer before: gain: quotient of the root mean squares; distance, cosine, pearson, covariance of the mean inputs.
     """
 
@@ -51,7 +51,8 @@ class Statistics:
 
     def as_stored(self) -> Floats:
         """float32 (12,), as a file has them: NaN for what is not defined."""
-        values = [getattr(self, field.name) for field in fields(self)]
+        stored = replace(self, entropy=None if self.entropy is None else 100 * self.entropy)  # per cent in a file
+        values = [getattr(stored, field.name) for field in fields(stored)]
         return np.array([np.nan if value is None else value for value in values], np.float32)
 
 
@@ -175,7 +176,7 @@ def _own(entry: Entry) -> Statistics | None:
         entropy = float(-(shares * np.log2(shares)).sum())
     return Statistics(
         float(squares.sum()), float(values.mean()), values.size, deviation, skewness, kurtosis,
-        entropy=100 * entropy / math.log2(values.size) if values.size > 1 else None,
+        entropy=entropy / math.log2(values.size) if values.size > 1 else None,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from quants.errors import FileError, OptionError
 
 from ..files.atomic import NOTHING, Reads, check_space, check_target, free_bytes, output_path
 from ..files.gguf.shards import SHARD_NAME
-from ..files.stores.path import StorePath, is_url
+from ..files.stores.path import StorePath
 from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import ENCODED, PARTIAL, fingerprint, idle_resume, left_behind, stored_bytes
@@ -134,7 +134,7 @@ def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | Non
     paths = list(dict.fromkeys(output_path(folder, f"{model}-{recipe.name}.gguf") for recipe in recipes))
     if len(paths) < len(recipes):
         problem = f"{len(recipes)} recipes need a folder to be written to; {paths[0]} is none"
-        raise OptionError(problem, f"end it with a slash: {paths[0]}/" if is_url(paths[0]) else f"mkdir {output}")
+        raise OptionError(problem, f"end it with a slash: {paths[0]}/")
     return paths
 
 

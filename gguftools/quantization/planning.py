@@ -1,5 +1,6 @@
 """What a quantized output will be: formats, importance, metadata, shards; all known, and refused, before any work."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -173,7 +174,8 @@ class Planner:
         form, some = needing[0].format.name, repr(needing[0].name)
         some += f" and {len(needing) - 1} more" if len(needing) > 1 else ""
         if self.matrix is None:
-            made = f"`gguftools imatrix {self.origin.path} --file TEXT --output imatrix.gguf` measures one"
+            source = shlex.quote(str(self.origin.path))
+            made = f"`gguftools imatrix {source} --file TEXT --output imatrix.gguf` measures one"
             problem = f"{recipe.name} needs an importance matrix: {some} would be {form}"
             self._refuse(problem, f"{made}; then pass --imatrix imatrix.gguf")
         else:

@@ -14,6 +14,7 @@ from ..files.naming import is_remote
 from ..inspection.validation import validate
 from ..inspection.vocabulary_check import ERROR
 from ..model import Model, model_of_weights, opened, opened_gguf
+from ..writing.report import verdict_word
 from .original import Original
 from .sparsity import SPARSITY, check_sparsity
 from .speech import END, PREDICTIONS, REPETITION, check_end, check_predictions, check_repetition, greedy_texts
@@ -51,7 +52,7 @@ class CheckReport:
         """Plain data."""
         against = None if self.against is None else str(self.against)
         checks = [each.as_dict() for each in self.checks]
-        return {"file": str(self.path), "against": against, "sound": self.sound, "checks": checks}
+        return {"file": str(self.path), "against": against, "verdict": verdict_word(self.sound), "checks": checks}
 
 
 def check(

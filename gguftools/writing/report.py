@@ -10,18 +10,27 @@ if TYPE_CHECKING:
     from .work_plan import WorkPlan
 
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
+# Fields whose keys in JSON are those of all results; what a check came to is a word there, too.
+RENAMED = {"path": "file", "bytes": "size_bytes", "valid": "verdict", "passed": "verdict"}
+
+
+def verdict_word(passed: bool) -> str:
+    """The word that the JSON of every check has for what it came to."""
+    return "ok" if passed else "wrong"
 
 
 @dataclass(frozen=True)
 class Report:
-    """A result whose fields are what `--json` prints, and behind them the properties `also`; `path` is called file."""
+    """A result whose fields are what `--json` prints, and behind them the properties `also`; see RENAMED."""
 
     also: ClassVar[tuple[str, ...]] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        own = {"file" if name == "path" else name: value for name, value in asdict(self).items()}
-        own |= {name: getattr(self, name) for name in self.also}
+        own = {RENAMED.get(name, name): value for name, value in asdict(self).items()}
+        own |= {RENAMED.get(name, name): getattr(self, name) for name in self.also}
+        if isinstance(own.get("verdict"), bool):
+            own["verdict"] = verdict_word(own["verdict"])
         return {name: str(value) if isinstance(value, Path) else value for name, value in own.items()}
 
 
@@ -72,7 +81,7 @@ class TensorReport(NamedTuple):
         """As `quantize --json` shows it; the figures of a run only after one."""
         figures = {"rmse": self.rmse, "max_error": self.max_error, "seconds": self.seconds}
         return {"name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
-                "bytes": self.nbytes, "fallback": self.fallback, "rule": self.rule,
+                "size_bytes": self.nbytes, "fallback": self.fallback, "rule": self.rule,
                 **({} if self.feedback is None else {"feedback": dict(self.feedback)}),
                 **({} if self.seconds is None else figures)}  # fmt: skip
 
@@ -148,9 +157,9 @@ class OutputReport:
     def as_dict(self) -> dict[str, Any]:
         return {
             "recipe": self.recipe, "file": str(self.file), "files": [str(path) for path in self.files],
-            "bytes": self.nbytes, "bits_per_weight": self.bits_per_weight,
+            "size_bytes": self.nbytes, "bits_per_weight": self.bits_per_weight,
             **({"manifest": str(self.manifest)} if self.manifest else {}),
-            "types": {name: {"tensors": n, "bytes": size} for name, (n, size) in self.by_format().items()},
+            "types": {name: {"tensors": n, "size_bytes": size} for name, (n, size) in self.by_format().items()},
             "tensors": [tensor.as_dict() for tensor in self.tensors],
         }  # fmt: skip
 

@@ -56,7 +56,7 @@ def journal_path(path: Path) -> Path:
 
 
 def left_behind(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ()) -> list[str]:
-    """What to say of interrupted runs' unfinished files in the folders of `targets`, which are about to be written.
+    """What to say of unfinished files that interrupted runs left of `targets`, which are about to be written.
 
     uses: ENCODED, SEARCHED, if this run goes on from them.
     """
@@ -64,7 +64,7 @@ def left_behind(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ())
     for kind in (PARTIAL, ENCODED, SEARCHED):
         own = {target.with_name(target.name + kind + JOURNAL) for target in targets}
         taken = own if kind in (PARTIAL, *uses) else set()
-        for journal in sorted({path for each in own for path in each.parent.glob(f"*{kind}{JOURNAL}")}):
+        for journal in sorted(own):
             left = journal.with_suffix("")
             if not left.is_file() or is_held(journal) or not is_list(journal, KEY):
                 continue

@@ -38,4 +38,4 @@ def test_the_demo_prints_json(tmp_path: Path):
     done = typed("demo", EXAMPLE, "--file", text, "-o", tmp_path / "demo", "--json")
     rows = json.loads(done.stdout)
     assert {row["recipe"] for row in rows} > {"Q8_0", "Q4_K_M"}
-    assert all(row["perplexity"] > 1 and row["bytes"] > 0 for row in rows)
+    assert all(row["perplexity"] > 1 and row["size_bytes"] > 0 for row in rows)

@@ -36,7 +36,7 @@ CALLS = {
     "convert CK --vocab-only": "vocabulary alone",
     "convert CK --model-name X": "general.name=NAME",
     "convert CK --split-max-size 2G": "gguftools split",
-    "convert --remote org/model": "`gguftools convert org/model`",
+    "convert --remote org/model": "`gguftools convert hf://org/model`",
     # llama-gguf-split
     "split --split MODEL out": "`gguftools split",
     "split MODEL out": "--output out",

@@ -49,10 +49,10 @@ def test_what_was_reused_is_said(tool: Tool, folder: Path) -> None:
     assert "of tensor data were done by an earlier run" in done.err
 
 
-def test_a_file_that_is_not_taken_up_is_mentioned(tool: Tool, folder: Path) -> None:
+def test_a_file_that_is_not_taken_up_is_mentioned_where_it_is_of_the_same_output(tool: Tool, folder: Path) -> None:
     done = tool.run(folder, "quantize", "m.gguf", "Q8_0", "-o", "y.gguf")
     assert done.code == 0, done.line
-    assert "x.gguf.partial is left of an interrupted run" in done.err
+    assert "x.gguf" not in done.err.replace("y.gguf", "")
     done = tool.run(folder, "quantize", "m.gguf", "Q8_0", "-o", "x.gguf")
     assert done.code == 0, done.line
     assert "--resume would have gone on from it" in done.err

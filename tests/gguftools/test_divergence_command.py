@@ -36,10 +36,10 @@ def test_json_has_every_figure(files):
     done = typed("divergence", *files, *WINDOWS, "--json")
     assert done.returncode == 0, done.stderr
     file = json.loads(done.stdout)["files"][1]
-    assert file["path"] == str(files[2])
-    of_kl = "mean standard_error max p99.9 p99 p95 p90 median p10 p5 p1 p0.1 min"
+    assert file["file"] == str(files[2])
+    of_kl = "mean standard_error max p99_9 p99 p95 p90 median p10 p5 p1 p0_1 min"
     assert sorted(file["kl_divergence"]) == sorted(of_kl.split())
-    assert sorted(file["p_change"]) == sorted([*of_kl.split(), "p75", "p25", "rms", "rms_error"])
+    assert sorted(file["p_change"]) == sorted([*of_kl.split(), "p75", "p25", "rms", "rms_standard_error"])
     assert 0 < file["kl_divergence"]["mean"] < file["kl_divergence"]["max"]
     assert file["lower_bound"] is False
 

@@ -75,7 +75,7 @@ def test_figures():
     assert got["kl_divergence"]["standard_error"] == pytest.approx(kl.std() / np.sqrt(89), rel=1e-5)
     assert got["kl_divergence"]["median"] == pytest.approx(np.median(kl), rel=1e-5)
     assert got["kl_divergence"]["p99"] == pytest.approx(np.quantile(kl, 0.99), rel=1e-5)
-    assert got["kl_divergence"]["p0.1"] == pytest.approx(np.quantile(kl, 0.001), rel=1e-4)
+    assert got["kl_divergence"]["p0_1"] == pytest.approx(np.quantile(kl, 0.001), rel=1e-4)
     assert got["kl_reverse"]["mean"] == pytest.approx(reverse.mean(), rel=1e-6)
     least = np.minimum(np.exp(p), np.exp(q)).sum(1)
     assert got["acceptance"]["mean"] == pytest.approx(least.mean(), rel=1e-6)
@@ -83,7 +83,7 @@ def test_figures():
     entropy = -(np.exp(p) * p).sum(1), -(np.exp(q) * q).sum(1)
     assert got["entropy_change"]["mean"] == pytest.approx((entropy[1] - entropy[0]).mean(), rel=1e-4)
     assert got["same_top"] == (p.argmax(1) == q.argmax(1)).mean()
-    assert got["same_top_error"] == pytest.approx(np.sqrt(got["same_top"] * (1 - got["same_top"]) / 89))
+    assert got["same_top_standard_error"] == pytest.approx(np.sqrt(got["same_top"] * (1 - got["same_top"]) / 89))
     assert got["flips"] == ((p.argmax(1) == target) != (q.argmax(1) == target)).mean()
     assert got["p_change"]["mean"] == pytest.approx(change.mean(), rel=1e-4)
     assert got["p_change"]["rms"] == pytest.approx(np.sqrt((change**2).mean()), rel=1e-4)
@@ -94,8 +94,8 @@ def test_figures():
     assert got["perplexity"] == pytest.approx(measured(TABLE + NOISE), rel=1e-6)
     assert got["perplexity_ratio"] == pytest.approx(measured(TABLE + NOISE) / measured(TABLE), rel=1e-6)
     both = p[rows, target], q[rows, target]
-    assert got["correlation"] == pytest.approx(100 * np.corrcoef(*both)[0, 1], rel=1e-6)
-    assert got["log_ratio_error"] == pytest.approx((both[0] - both[1]).std() / np.sqrt(89), rel=1e-4)
+    assert got["correlation"] == pytest.approx(np.corrcoef(*both)[0, 1], rel=1e-6)
+    assert got["log_ratio_standard_error"] == pytest.approx((both[0] - both[1]).std() / np.sqrt(89), rel=1e-4)
 
 
 def test_a_model_does_not_diverge_from_itself():
@@ -143,8 +143,8 @@ def test_few_predictions_have_figures():
     few = text_windows(TOKENS[:8], 4, bos=None)
     got, found = figures(Made(TABLE), Made(TABLE + NOISE), few)
     assert len(found.position) == 2
-    assert got["perplexity_error"] == got["kl_divergence"]["standard_error"] == 0
-    assert got["correlation"] == 100
+    assert got["perplexity_standard_error"] == got["kl_divergence"]["standard_error"] == 0
+    assert got["correlation"] == 1
     assert statistics.by_position(found.apart["x"][:, 0], found.position)["edges"] == [2, 3]
     assert sum(statistics.histogram(found.apart["x"][:, 0])["counts"]) == 2
 
@@ -192,20 +192,20 @@ def as_printed(got) -> dict[str, list[float]]:
     """Our figures under the labels of the reference's lines, in its units."""
     kl, change = got["kl_divergence"], got["p_change"]
     lines = {
-        "Mean PPL(Q)": [got["perplexity"], got["perplexity_error"]],
-        "Cor(ln(PPL(Q)), ln(PPL(base)))": [got["correlation"]],
-        "Mean ln(PPL(Q)/PPL(base))": [got["log_ratio"], got["log_ratio_error"]],
-        "Mean PPL(Q)/PPL(base)": [got["perplexity_ratio"], got["perplexity_ratio_error"]],
-        "Mean PPL(Q)-PPL(base)": [got["perplexity_difference"], got["perplexity_difference_error"]],
+        "Mean PPL(Q)": [got["perplexity"], got["perplexity_standard_error"]],
+        "Cor(ln(PPL(Q)), ln(PPL(base)))": [100 * got["correlation"]],
+        "Mean ln(PPL(Q)/PPL(base))": [got["log_ratio"], got["log_ratio_standard_error"]],
+        "Mean PPL(Q)/PPL(base)": [got["perplexity_ratio"], got["perplexity_ratio_standard_error"]],
+        "Mean PPL(Q)-PPL(base)": [got["perplexity_difference"], got["perplexity_difference_standard_error"]],
         "Mean    KLD": [kl["mean"], kl["standard_error"]], "Maximum KLD": [kl["max"]], "Median  KLD": [kl["median"]],
         "Minimum KLD": [kl["min"]],
         "Mean    Δp": [100 * change["mean"], 100 * change["standard_error"]], "Maximum Δp": [100 * change["max"]],
         "Median  Δp": [100 * change["median"]], "Minimum Δp": [100 * change["min"]],
-        "RMS Δp": [100 * change["rms"], 100 * change["rms_error"]],
-        "Same top p": [100 * got["same_top"], 100 * got["same_top_error"]],
+        "RMS Δp": [100 * change["rms"], 100 * change["rms_standard_error"]],
+        "Same top p": [100 * got["same_top"], 100 * got["same_top_standard_error"]],
     }  # fmt: skip
     for name in ("99.9", "99.0", "95.0", "90.0", "75.0", "25.0", "10.0", "5.0", "1.0", "0.1"):
-        key = "p" + name.removesuffix(".0")
+        key = "p" + name.removesuffix(".0").replace(".", "_")
         if key in kl:
             lines[f"{name}%   KLD"] = [kl[key]]
         lines[f"{name}%   Δp"] = [100 * change[key]]

@@ -18,12 +18,13 @@ def test_errors_of_few_predictions(count):
     error = math.sqrt((away**2).mean() / (count - 1))
     covariance = -((away**2).mean()) / (count - 1)
     own = error if count > 10 else 0.0
-    assert got["perplexity_error"] == pytest.approx(math.exp(2) * own)
+    assert got["perplexity_standard_error"] == pytest.approx(math.exp(2) * own)
     assert got["log_ratio"] == pytest.approx(0, abs=1e-12)
     common = covariance if count >= 10 else 0.0
-    assert got["log_ratio_error"] == pytest.approx(math.sqrt(2 * own**2 - 2 * common))
-    assert got["perplexity_difference_error"] == pytest.approx(math.exp(2) * math.sqrt(2 * own**2 - 2 * common))
-    assert got["correlation"] == pytest.approx(-100 if count > 10 else 100)
+    assert got["log_ratio_standard_error"] == pytest.approx(math.sqrt(2 * own**2 - 2 * common))
+    difference = got["perplexity_difference_standard_error"]
+    assert difference == pytest.approx(math.exp(2) * math.sqrt(2 * own**2 - 2 * common))
+    assert got["correlation"] == pytest.approx(-1 if count > 10 else 1)
     assert with_error(away)["standard_error"] == pytest.approx(own)
 
 

@@ -1,5 +1,6 @@
 """New GGUF files made of ranges of others: tensors, whole or in part, moved as they are stored, in any format."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,7 +125,8 @@ def check_alike(first: GgufFile, other: GgufFile) -> None:
     """Raise FileError where bytes of one mean something else in the other."""
     if first.byte_order != other.byte_order:
         what = f"{other.path} is {other.byte_order} endian, {first.path} is {first.byte_order} endian"
-        raise FileError(what, hint=f"`gguftools convert-endian {other.path} {first.byte_order}` makes it alike")
+        call = f"gguftools convert-endian {shlex.quote(str(other.path))} {first.byte_order}"
+        raise FileError(what, hint=f"`{call}` makes it alike")
     if first.magic != other.magic:
         raise FileError(f"{other.path} begins with {other.magic!r}, {first.path} with {first.magic!r}")
 

@@ -158,6 +158,14 @@ def redacted(text: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, for a message: its first line, without what is private."""
+    """What an error of a library says, for a message: its first line, without what is private.
+
+    Of pydantic's errors, whose first line only counts them, the first one's place and message.
+    """
     lines = str(error).strip().splitlines()
+    details = getattr(error, "errors", None)
+    if callable(details) and lines and "validation error" in lines[0]:
+        found: dict[str, Any] = next(iter(details()), {})
+        place = ".".join(map(str, found.get("loc", ())))
+        lines = [": ".join(filter(None, (place, str(found.get("msg", "")) or lines[0])))]
     return redacted(lines[0])[:300] if lines else type(error).__name__

@@ -27,7 +27,7 @@ def markdown(data: Mapping[str, Any], source: str = "the results") -> str:
 def rows(results: Results) -> list[Sequence[str]]:
     """The cells of the table, the base first where its perplexity is known."""
     base = results.figures.get("base_perplexity")
-    error = results.figures.get("base_perplexity_error")
+    error = results.figures.get("base_perplexity_standard_error")
     first = [(f"{file_name(results.base)} (base)", "", "", with_error(base, error), *[""] * 5)]
     return [*(first if base is not None else []), *(_row(file) for file in results.files)]
 
@@ -36,10 +36,11 @@ def _row(file: Measured) -> Sequence[str]:
     get = file.figures.get
     bound = "≥ " if file.lower_bound else ""
     return (
-        visible(file.name), byte_size(get("size")), fixed(get("bits_per_weight"), 2),
-        with_error(file.figures["perplexity"], get("perplexity_error")), significant(get("perplexity_ratio"), 5),
+        visible(file.name), byte_size(get("size_bytes")), fixed(get("bits_per_weight"), 2),
+        with_error(file.figures["perplexity"], get("perplexity_standard_error")),
+        significant(get("perplexity_ratio"), 5),
         bound + with_error(file.kl, get("kl_divergence.standard_error")),
-        bound + significant(get("kl_divergence.p99.9")),
+        bound + significant(get("kl_divergence.p99_9")),
         percent(get("same_top")), percent(get("p_change.rms")),
     )  # fmt: skip
 

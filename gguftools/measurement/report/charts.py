@@ -112,7 +112,7 @@ def plain_logarithm(axis: Any, values: Sequence[float]) -> None:
 
 def frontier_of(files: Sequence[Measured]) -> list[bool]:
     """Of each file whether no other is both as small and as near to the base, and better in one of the two."""
-    pairs = [(file.figures.get("size", math.inf), file.kl) for file in files]
+    pairs = [(file.figures.get("size_bytes", math.inf), file.kl) for file in files]
     return [
         not any(s <= size and k <= kl and (s, k) != (size, kl) for s, k in pairs) for size, kl in pairs
     ]  # fmt: skip
@@ -120,15 +120,15 @@ def frontier_of(files: Sequence[Measured]) -> list[bool]:
 
 def frontier(files: Sequence[Measured]) -> str:
     """Size against mean divergence; files that another beats in both are grey. Nothing where no size is known."""
-    known = [file for file in files if 0 < file.figures.get("size", 0) < math.inf and math.isfinite(file.kl)]
+    known = [file for file in files if 0 < file.figures.get("size_bytes", 0) < math.inf and math.isfinite(file.kl)]
     if not known:
         return ""
     figure, axes = new(340)
     best = frontier_of(known)
-    scale = next((10**power for power in (9, 6, 3) if max(f.figures["size"] for f in known) >= 10**power), 1)
+    scale = next((10**power for power in (9, 6, 3) if max(f.figures["size_bytes"] for f in known) >= 10**power), 1)
     unit = {10**9: "GB", 10**6: "MB", 10**3: "kB"}.get(scale, "bytes")
     floor = _floor([file.kl for file in known])
-    points = [(file.figures["size"] / scale, max(file.kl, floor)) for file in known]
+    points = [(file.figures["size_bytes"] / scale, max(file.kl, floor)) for file in known]
     axes.set_yscale("log")
     steps = sorted(point for point, good in zip(points, best, strict=True) if good)
     axes.plot(*zip(*steps, strict=True), color=SERIES[0], linewidth=1.2, alpha=0.6, zorder=2)
@@ -147,7 +147,7 @@ def frontier(files: Sequence[Measured]) -> str:
     axes.set_ylabel("mean KL divergence in nats")
     _place_labels(figure, axes, points, [file.label for file in known], best)
     said = "; ".join(
-        f"{file.label}: {byte_size(file.figures['size'])}, {significant(file.kl)}{'' if good else ', beaten'}"
+        f"{file.label}: {byte_size(file.figures['size_bytes'])}, {significant(file.kl)}{'' if good else ', beaten'}"
         for file, good in zip(known, best, strict=True)
     )
     return svg(figure, "frontier", "Size against divergence", f"Lower and further left is better. {said}.")

@@ -100,7 +100,7 @@ def _facts(results: Results) -> list[tuple[str, str]]:
     get = results.figures.get
     facts = [
         ("base", visible(results.base)),
-        ("perplexity of the base", with_error(get("base_perplexity"), get("base_perplexity_error"))),
+        ("perplexity of the base", with_error(get("base_perplexity"), get("base_perplexity_standard_error"))),
         ("entropy of the base", f"{significant(get('base_entropy'))} nats"),
         ("window", f"{get('n_ctx', 0):.0f} tokens"),
         ("predictions scored", f"{results.scored:,}"),
@@ -135,9 +135,10 @@ def _rows(results: Results) -> list[Row]:
         get = file.figures.get
         bound = "≥ " if file.lower_bound else ""
         cells = [
-            byte_size(get("size")), fixed(get("bits_per_weight"), 2),
-            with_error(file.figures["perplexity"], get("perplexity_error")), significant(get("perplexity_ratio"), 5),
-            bound + significant(get("kl_divergence.p99.9")), percent(get("same_top")), percent(get("flips")),
+            byte_size(get("size_bytes")), fixed(get("bits_per_weight"), 2),
+            with_error(file.figures["perplexity"], get("perplexity_standard_error")),
+            significant(get("perplexity_ratio"), 5),
+            bound + significant(get("kl_divergence.p99_9")), percent(get("same_top")), percent(get("flips")),
             percent(get("p_change.rms")), percent(get("acceptance.mean")),
         ]  # fmt: skip
         place = math.log10(max(file.kl, charts.LEAST_KL)) if math.isfinite(file.kl) else high
@@ -155,10 +156,10 @@ def _verdicts(results: Results) -> list[tuple[str, str]]:
                 ("perplexity", significant(get("perplexity_ratio"), 4) + " × the base's")]  # fmt: skip
     nearest = min(files, key=lambda file: file.kl)
     found = [("nearest to the base", f"{nearest.label}, {significant(nearest.kl)} nats")]
-    sized = [file for file in files if "size" in file.figures]
+    sized = [file for file in files if "size_bytes" in file.figures]
     if sized:
-        smallest = min(sized, key=lambda file: (file.figures["size"], file.kl))
-        found.append(("smallest", f"{smallest.label}, {byte_size(smallest.figures['size'])}"))
+        smallest = min(sized, key=lambda file: (file.figures["size_bytes"], file.kl))
+        found.append(("smallest", f"{smallest.label}, {byte_size(smallest.figures['size_bytes'])}"))
     beaten = [file.label for file, good in zip(files, charts.frontier_of(files), strict=True) if not good]
     if sized:
         found.append(("beaten by a smaller, nearer file", ", ".join(beaten) or "none"))
@@ -168,7 +169,8 @@ def _verdicts(results: Results) -> list[tuple[str, str]]:
 def _percentiles(results: Results) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Names of columns and, for each file, cells: percentiles of the divergence."""
     keys = [key for key in PERCENTILES if any(f"kl_divergence.{key}" in file.figures for file in results.files)]
-    names = {"min": "least", "max": "most"} | {key: f"{key[1:]} %" for key in keys if key.startswith("p")}
+    names = {key: f"{key[1:].replace('_', '.')} %" for key in keys if key.startswith("p")}
+    names |= {"min": "least", "max": "most"}
     rows = [(f.label, [significant(f.figures.get(f"kl_divergence.{key}")) for key in keys]) for f in results.files]
     return [names.get(key, key) for key in keys], rows
 

@@ -15,7 +15,11 @@ from ...metadata.visible import visible
 
 EXPECTED = "write one with `gguftools divergence … --json > RESULTS.json`"
 LONGEST_LABEL = 28
-PERCENTILES = ("min", "p0.1", "p1", "p5", "p10", "p25", "median", "p75", "p90", "p95", "p99", "p99.9", "max")
+PERCENTILES = ("min", "p0_1", "p1", "p5", "p10", "p25", "median", "p75", "p90", "p95", "p99", "p99_9", "max")
+
+
+# Names of figures that older versions saved: perplexity_error, p99.9.
+OLDER = re.compile(r"(perplexity(?:_ratio|_difference)?|log_ratio|rms|same_top)_error$|p(99|0)\.([19])$")
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,12 @@ def results_of(data: Mapping[str, Any], source: str = "the results") -> Results:
     )
 
 
+def _today(name: str) -> str:
+    """A figure's name, also where an older version saved it."""
+    return OLDER.sub(lambda older: f"{older[1]}_standard_error" if older[1] else f"p{older[2]}_{older[3]}",
+                     "size_bytes" if name == "size" else name)  # fmt: skip
+
+
 def labels(paths: list[str], types: list[str]) -> list[str]:
     """A short name for each file: its type where no other has it, or of its name what the others' do not begin with."""
     if all(types) and len(set(types)) == len(types):
@@ -143,7 +153,7 @@ def _short(text: str) -> str:
 
 def _measured(entry: "_Entry") -> Measured:
     figures = entry.figures()
-    path = entry.text("path") or entry.text("file", needed=True)
+    path = entry.text("file") or entry.text("path") or entry.text("file", needed=True)
     for key in ("perplexity", "kl_divergence.mean"):
         if key not in figures:
             raise FileError(f"{entry.where} has no number {key}", EXPECTED)
@@ -249,5 +259,5 @@ class _Entry:
             inner = each.items() if isinstance(each, Mapping) and key not in ("texts", "tensors") else [("", each)]
             for name, value in inner:
                 if (number := _number(value)) is not None:
-                    found[f"{key}.{name}" if name else str(key)] = number
+                    found[_today(f"{key}.{name}" if name else str(key))] = number
         return found

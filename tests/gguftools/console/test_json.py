@@ -56,3 +56,47 @@ def test_results_are_printed_as_their_dicts(capsys: pytest.CaptureFixture[str]):
     printed = capsys.readouterr().out
     assert json.loads(printed) == [{"file": "a\x1b", "inner": [{"name": "ä"}]}]
     assert "\x1b" not in printed
+
+
+OLDER = {"path", "paths", "bytes", "size", "perplexity_error", "p99.9", "p0.1", "sound", "valid", "passed", "equal"}
+MORE_CALLS = {
+    "check": [MODEL, "--predict", "1"], "merge": ["s-00001-of-00001.gguf", "--dry-run"], "quantize": CALLS["quantize"],
+    "patch": ["make", MODEL, MODEL, "-o", "x.delta.gguf", "--dry-run"],
+    "graft": [MODEL, "--drop", "blk.0.attn_k", "--force", "-o", "x.gguf", "--dry-run"],
+    "diff": [MODEL, MODEL, "--errors"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", sorted(CALLS | MORE_CALLS))
+def test_one_word_for_one_fact(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Sizes, errors, percentiles and verdicts have the same names in the JSON of every command."""
+    monkeypatch.chdir(tmp_path)
+    if command == "merge":
+        typed("split", MODEL, "-o", "s", "-q")
+    done = typed(command, *(MORE_CALLS | CALLS)[command], "--json")
+    found = json.loads(done.stdout)
+    assert not set(keys(found)) & OLDER
+    words = [value for key, value in pairs(found) if key == "verdict"]
+    assert set(words) <= {"ok", "wrong", "not applicable"}
+    assert words or command not in ("check", "validate", "reproduce")
+
+
+def pairs(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield str(key), inner
+        yield from pairs(inner)
+
+
+def test_results_that_an_older_version_saved_are_read():
+    from gguftools.measurement.report.results import results_of
+
+    kl = {"mean": 0.1, "p99.9": 2.0, "p0.1": 0.0}
+    older = {"base": "b.gguf", "base_perplexity_error": 0.3, "files": [
+        {"path": "m.gguf", "size": 7, "perplexity": 9.0, "perplexity_error": 0.2, "kl_divergence": kl}]}  # fmt: skip
+    found = results_of(older)
+    figures = found.files[0].figures
+    assert found.files[0].path == "m.gguf"
+    assert found.figures["base_perplexity_standard_error"] == 0.3
+    assert {"size_bytes": 7.0, "perplexity_standard_error": 0.2, "kl_divergence.p99_9": 2.0} | figures == figures

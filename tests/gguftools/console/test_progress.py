@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,11 @@ def test_what_is_told_is_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     drawn = capsys.readouterr().err
     assert "measure \\x1b[1m[red]:smile:" in drawn
     assert " 75% 3/4 PPL 12.5000 " in drawn
+    with window_progress("measure", "PPL") as told:
+        told(0, 4, math.nan)
+    drawn = capsys.readouterr().err
+    assert "  0% 0/4 " in drawn
+    assert "PPL" not in drawn
 
 
 def test_prompts_of_several_pieces_have_a_bar_while_they_are_read(monkeypatch: pytest.MonkeyPatch):

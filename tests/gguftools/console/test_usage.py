@@ -6,16 +6,8 @@ import pytest
 import typer.main
 
 from gguftools.__main__ import build_app
-from gguftools.console.usage import (
-    ALIASES,
-    ELSEWHERE,
-    OTHERWISE,
-    PROGRAMS,
-    USAGE_ERROR,
-    gathered,
-    misplaced_recipes,
-    options_of,
-)
+from gguftools.console.elsewhere import FIRST, LAST, OTHERWISE, PROGRAMS, RENAMED
+from gguftools.console.usage import ALIASES, USAGE_ERROR, gathered, mistaken, options_of
 
 COMMANDS = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
 ALL_OPTIONS = set().union(*(options_of(command) for command in COMMANDS.values()))
@@ -26,7 +18,7 @@ def test_every_program_is_a_command_here():
     assert not set(PROGRAMS) & set(COMMANDS)
 
 
-@pytest.mark.parametrize("table", [ELSEWHERE, OTHERWISE, ALIASES], ids=["elsewhere", "otherwise", "aliases"])
+@pytest.mark.parametrize("table", [RENAMED, OTHERWISE, ALIASES], ids=["renamed", "otherwise", "aliases"])
 def test_what_is_named_elsewhere_is_no_option_of_the_command(table):
     for name, flags in table.items():
         assert name == "" or name in COMMANDS
@@ -34,10 +26,11 @@ def test_what_is_named_elsewhere_is_no_option_of_the_command(table):
 
 
 def test_every_option_that_is_meant_exists():
-    for table in (ELSEWHERE, ALIASES):
+    for table in (RENAMED, ALIASES):
         for name, flags in table.items():
-            options = options_of(COMMANDS[name]) if name else ALL_OPTIONS
-            assert {flag for flag in flags.values() if flag.startswith("--")} <= options
+            options = {*options_of(COMMANDS[name]), "--help"} if name else {*ALL_OPTIONS, "--help"}
+            meant = {word for text in flags.values() if text not in (FIRST, LAST) for word in text.split()}
+            assert {word for word in meant if word.startswith("--")} <= options
 
 
 @pytest.mark.parametrize(("command", "old", "new"), [
@@ -50,8 +43,8 @@ def test_an_old_spelling_means_the_new_one(command, old, new):
 
 
 def test_recipes_in_order_are_no_mistake():
-    assert misplaced_recipes("in.gguf", ["Q4_K_M", "Q8_0"]) is None
-    assert misplaced_recipes("in.gguf", ["15"]) is None  # a recipe's number
+    assert mistaken(COMMANDS["quantize"], ["in.gguf", "Q4_K_M", "Q8_0"]) is None
+    assert mistaken(COMMANDS["quantize"], ["in.gguf", "15"]) is None  # a recipe's number
 
 
 @pytest.mark.parametrize(("call", "twice"), [

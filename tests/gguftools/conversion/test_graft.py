@@ -543,7 +543,7 @@ def test_as_dict_is_json(made: Path, tmp_path: Path) -> None:
     report = gguftools.graft(model_of(made, "hunyuan-moe"), tmp_path / "o.gguf", drop_experts={0: [1], 1: [2]})
     found = json.loads(json.dumps(report.as_dict()))
     assert found["experts"] == {"0": [1], "1": [2]}
-    assert found["bytes"] == (tmp_path / "o.gguf").stat().st_size
+    assert found["size_bytes"] == (tmp_path / "o.gguf").stat().st_size
 
 
 def test_files_without_architecture(tmp_path: Path) -> None:

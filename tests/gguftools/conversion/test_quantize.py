@@ -89,7 +89,7 @@ def test_dry_run_knows_the_exact_size_and_writes_nothing(tmp_path: Path) -> None
     assert (down["from"], down["to"]) == ("F16", "Q5_0")
     assert down["fallback"] == "rows of 288 values; Q4_K needs a multiple of 256"
     assert "rmse" not in down
-    assert sum(kind["bytes"] for kind in shown["types"].values()) == sum(t["bytes"] for t in shown["tensors"])
+    assert sum(kind["size_bytes"] for kind in shown["types"].values()) == sum(t["size_bytes"] for t in shown["tensors"])
 
 
 def test_dry_run_warns_of_what_a_run_would_refuse(tmp_path: Path) -> None:

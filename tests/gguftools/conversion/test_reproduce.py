@@ -445,8 +445,8 @@ def test_the_command(folder, tmp_path) -> None:
     done = run.invoke(build_app(), ["reproduce", str(folder / "plain.gguf"), "--json"])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
-    assert (said["equal"], len(said["tensors"]), said["manifest"]) == (
-        True, TENSORS, str(manifest_path(folder / "plain.gguf")))  # fmt: skip
+    assert (said["verdict"], len(said["tensors"]), said["manifest"]) == (
+        "ok", TENSORS, str(manifest_path(folder / "plain.gguf")))  # fmt: skip
     path = altered(folder / "plain.gguf", tmp_path / "x.gguf", (folder / "plain.gguf").stat().st_size - 40)
     done = run.invoke(build_app(), ["reproduce", str(path), "--source", str(folder / "austen-F16.gguf")])
     assert done.exit_code == 1

@@ -346,7 +346,7 @@ def test_models_are_split_and_merged(tmp_path):
     with gguftools.open(report.shards[1].path) as model:
         merged = gguftools.merge(model, tmp_path / "again.gguf")
     assert merged.whole.read_bytes() == path.read_bytes()
-    assert merged.as_dict()["bytes"] == path.stat().st_size
+    assert merged.as_dict()["size_bytes"] == path.stat().st_size
 
 
 def _changed(model):

@@ -73,7 +73,7 @@ def test_verdict(difference, exact, passed, said, tmp_path, capsys):
     print_report(report, False)
     assert said in capsys.readouterr().out
     print_report(report, True)
-    assert json.loads(capsys.readouterr().out)["check"]["passed"] is passed
+    assert json.loads(capsys.readouterr().out)["check"]["verdict"] == ("ok" if passed else "wrong")
 
 
 @pytest.mark.parametrize(("exact", "exit_code"), [(True, 1), (False, 0)])

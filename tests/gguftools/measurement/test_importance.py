@@ -234,3 +234,10 @@ def test_an_error_leaves_nothing(model: Path, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ModelError, match="too large to be squared"):
         imatrix(model, TEXT, tmp_path / "m.gguf", n_ctx=64, chunks=4)
     assert not list(tmp_path.iterdir())
+
+
+def test_progress_knows_how_much_there_is_before_the_first_window(model: Path) -> None:
+    told: list[tuple[int, int]] = []
+    imatrix(model, TEXT, n_ctx=64, chunks=2, progress=lambda done, total, _: told.append((done, total)))
+    assert told[0] == (0, 2)
+    assert told[-1] == (2, 2)

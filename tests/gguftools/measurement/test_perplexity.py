@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,11 @@ def test_text_that_is_none(model, tmp_path):
         perplexity(model, tmp_path / "binary.txt")
     with pytest.raises(FileError, match=r"absent\.txt cannot be read"):
         perplexity(model, tmp_path / "absent.txt")
+
+
+def test_progress_knows_how_much_there_is_before_the_first_window(model):
+    told = []
+    perplexity(model, TEXT, n_ctx=64, chunks=3, progress=lambda *report: told.append(report))
+    assert told[0][:2] == (0, 3)
+    assert math.isnan(told[0][2])
+    assert [each[0] for each in told] == [0, 1, 2, 3]

@@ -206,6 +206,6 @@ def test_the_command(copy) -> None:
     assert run.invoke(build_app(), ["attest", str(copy), "--verify"]).exit_code == 0
     flip(copy, copy.stat().st_size - 40)
     done = run.invoke(build_app(), ["attest", str(copy), "--verify", "--json"])
-    assert (done.exit_code, json.loads(done.stdout)["passed"]) == (1, False)
+    assert (done.exit_code, json.loads(done.stdout)["verdict"]) == (1, "wrong")
     assert run.invoke(build_app(), ["attest", str(copy), "x.json"]).exit_code == 2
     assert run.invoke(build_app(), ["attest", str(copy), "--verify", "--source", "x"]).exit_code == 2

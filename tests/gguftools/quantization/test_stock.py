@@ -191,7 +191,7 @@ def test_validate_names_them_and_finds_what_is_no_number(lossy, interleaved, tmp
 
 def test_show_names_them(lossy):
     shown = json.loads(typed("show", lossy, "--json").stdout)
-    types = {each["name"]: (each["type"], each["bytes"]) for each in shown["tensors"]}
+    types = {each["name"]: (each["type"], each["size_bytes"]) for each in shown["tensors"]}
     assert types["blk.0.ffn_gate.weight"] == ("I2_S", 4 * 128 + 32)
     assert types["blk.0.ffn_up.weight"][0] == "IQ4_K"
 

@@ -333,7 +333,7 @@ def test_command(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     done = typed("check", other, "--against", EXAMPLE, "-n", "4", "--json")
     assert done.returncode == 1
     said = json.loads(done.stdout)
-    assert (said["sound"], said["against"]) == (False, str(EXAMPLE))
+    assert (said["verdict"], said["against"]) == ("wrong", str(EXAMPLE))
     assert [each["name"] for each in said["checks"] if each["verdict"] == "wrong"] == ["special tokens"]
     refused(typed("check", file, "--against", tmp_path / "absent"), "absent")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gguftools.files.atomic import Reads, output_path
-from gguftools.files.stores.path import StorePath, is_url, located, redacted
+from gguftools.files.stores.path import StorePath, first_line, is_url, located, redacted
 from quants.errors import FileError, OptionError
 
 SIGNED = "https://jane:pass-word@host.example/models/m.gguf?X-Amz-Signature=abcdef0123&X-Amz-Credential=AKIAQ"
@@ -116,3 +116,13 @@ def test_what_is_read_is_not_written():
 def test_a_password_that_is_part_of_a_name_hides_nothing_else() -> None:
     located("https://user:secret@example.org/model.gguf")
     assert "abcdefgh" not in redacted('aws_secret_access_key="abcdefgh"')
+
+
+def test_what_pydantic_found_is_named_instead_of_counted():
+    class ValidationError(ValueError):
+        def errors(self) -> list[dict[str, object]]:
+            return [{"loc": ("bundle", 0, "key"), "msg": "Field required", "url": "https://errors.pydantic.dev/2"}]
+
+    error = ValidationError("1 validation error for Bundle\nbundle.0.key\n  Field required [type=missing, …]")
+    assert first_line(error) == "bundle.0.key: Field required"
+    assert first_line(ValueError("one\ntwo")) == "one"

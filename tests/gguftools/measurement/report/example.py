@@ -21,17 +21,17 @@ PASSAGE = (
 
 
 def percentiles(mean: float) -> dict[str, float]:
-    scale = {"max": 60, "p99.9": 18, "p99": 7, "p95": 3.4, "p90": 2.2, "median": 0.45, "p10": 0.02, "p5": 0.006,
-             "p1": 0.0007, "p0.1": 0.00005, "min": -1e-6}  # fmt: skip
+    scale = {"max": 60, "p99_9": 18, "p99": 7, "p95": 3.4, "p90": 2.2, "median": 0.45, "p10": 0.02, "p5": 0.006,
+             "p1": 0.0007, "p0_1": 0.00005, "min": -1e-6}  # fmt: skip
     return {"mean": mean, "standard_error": mean / 40, **{key: mean * factor for key, factor in scale.items()}}
 
 
 def changes(kl: float) -> dict[str, float]:
     width = math.sqrt(kl) / 4
-    places = {"max": 6, "p99.9": 4, "p99": 2.2, "p95": 1.0, "p90": 0.6, "p75": 0.15, "median": -0.01, "p25": -0.25,
-              "p10": -0.8, "p5": -1.3, "p1": -2.8, "p0.1": -5, "min": -7}  # fmt: skip
+    places = {"max": 6, "p99_9": 4, "p99": 2.2, "p95": 1.0, "p90": 0.6, "p75": 0.15, "median": -0.01, "p25": -0.25,
+              "p10": -0.8, "p5": -1.3, "p1": -2.8, "p0_1": -5, "min": -7}  # fmt: skip
     values = {key: max(-1.0, min(1.0, width * factor)) for key, factor in places.items()}
-    return {"mean": -width / 20, "standard_error": width / 90, "rms": width, "rms_error": width / 50, **values}
+    return {"mean": -width / 20, "standard_error": width / 90, "rms": width, "rms_standard_error": width / 50, **values}
 
 
 def results(count: int = 6, seed: int = 1, passages: int = 20) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def results(count: int = 6, seed: int = 1, passages: int = 20) -> dict[str, Any]
     return {
         "base": "/models/smollm2-135m-f16.gguf", "n_ctx": 512, "precision": "float32", "products": "int16",
         "texts": [{"name": name, "file": f"{name}.txt", "windows": 4, "scored": 1020} for name in TEXTS],
-        "base_perplexity": 16.4213, "base_perplexity_error": 0.3112, "base_entropy": 2.71,
+        "base_perplexity": 16.4213, "base_perplexity_standard_error": 0.3112, "base_entropy": 2.71,
         "files": [file(name, rng, passages) for name in list(TYPES)[:count]],
     }  # fmt: skip
 
@@ -55,12 +55,13 @@ def file(name: str, rng: random.Random, passages: int) -> dict[str, Any]:
     chunks = [running := running + (kl - running) * rng.uniform(0, 0.4) + kl * rng.gauss(0, 0.02) for _ in range(24)]
     ratio = math.exp(0.6 * kl)
     return {
-        "path": f"/models/smollm2-135m-{name}.gguf", "size": int(134.5e6 * bits / 8), "bits_per_weight": bits,
+        "file": f"/models/smollm2-135m-{name}.gguf", "size_bytes": int(134.5e6 * bits / 8), "bits_per_weight": bits,
         "type": name,
-        "perplexity": 16.4213 * ratio, "perplexity_error": 0.32, "perplexity_ratio": ratio,
-        "perplexity_ratio_error": kl / 50, "perplexity_difference": 16.4213 * (ratio - 1),
-        "perplexity_difference_error": kl / 3, "log_ratio": 0.6 * kl, "log_ratio_error": kl / 50, "correlation": 99.2,
-        "same_top": 1 - math.sqrt(kl) / 4, "same_top_error": 0.004, "flips": math.sqrt(kl) / 7,
+        "perplexity": 16.4213 * ratio, "perplexity_standard_error": 0.32, "perplexity_ratio": ratio,
+        "perplexity_ratio_standard_error": kl / 50, "perplexity_difference": 16.4213 * (ratio - 1),
+        "perplexity_difference_standard_error": kl / 3, "log_ratio": 0.6 * kl, "log_ratio_standard_error": kl / 50,
+        "correlation": 0.992,
+        "same_top": 1 - math.sqrt(kl) / 4, "same_top_standard_error": 0.004, "flips": math.sqrt(kl) / 7,
         "kl_divergence": percentiles(kl), "kl_reverse": {"mean": kl * 1.1, "standard_error": kl / 35},
         "total_variation": {"mean": math.sqrt(kl) / 4, "standard_error": 0.001},
         "acceptance": {"mean": 1 - math.sqrt(kl) / 4, "standard_error": 0.001},

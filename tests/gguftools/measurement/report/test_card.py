@@ -25,7 +25,7 @@ def test_a_table_has_a_line_for_each_file_and_one_for_the_base():
 
 def test_names_cannot_break_the_table():
     data = results(1)
-    data["files"][0]["path"] = "a|b\n<b>*x*\x1b.gguf"
+    data["files"][0]["file"] = "a|b\n<b>*x*\x1b.gguf"
     row = markdown(data).splitlines()[3]
     assert row.startswith("| a\\|b\\\\n\\<b\\>\\*x\\*\\\\x1b.gguf |")
 

@@ -43,14 +43,14 @@ def test_each_file_has_its_name(draw, files):
     ("size", "unit"), [(4e9, "GB"), (1e9, "GB"), (3e6, "MB"), (5e3, "kB"), (1e3, "kB"), (12.0, "bytes")]
 )
 def test_the_unit_of_sizes(size, unit, files):
-    sized = [replace(file, figures={**file.figures, "size": size / 2**i}) for i, file in enumerate(files)]
+    sized = [replace(file, figures={**file.figures, "size_bytes": size / 2**i}) for i, file in enumerate(files)]
     assert f"size of the file in {unit}" in words(charts.frontier(sized))
 
 
 def test_what_no_other_file_beats(files):
     def of(*pairs):
         return charts.frontier_of([
-            replace(files[0], figures={"size": size, "kl_divergence.mean": kl}) for size, kl in pairs
+            replace(files[0], figures={"size_bytes": size, "kl_divergence.mean": kl}) for size, kl in pairs
         ])  # fmt: skip
 
     assert of((1, 3), (2, 2), (3, 1)) == [True, True, True]

@@ -87,7 +87,7 @@ def extreme(change: str) -> dict[str, Any]:
             for text in each["texts"].values():
                 text["kl_divergence"]["mean"] = 0.0
     elif change == "infinite":
-        first |= {"perplexity": math.inf, "perplexity_ratio": math.inf, "perplexity_error": math.nan}
+        first |= {"perplexity": math.inf, "perplexity_ratio": math.inf, "perplexity_standard_error": math.nan}
         first["kl_divergence"]["mean"] = math.inf
         first["chunks"] = [math.inf, math.nan]
     elif change == "a lower bound":
