@@ -13,10 +13,12 @@ from quants.errors import VocabularyError
 from ..metadata import Metadata, ValueType
 from ..schema import ADDED_TOKENS
 from . import plamo, rwkv
+from .around import write_around
 from .byte_bpe import write_bpe, write_lost_structure, write_plain_bpe
 from .chat import write_templates
 from .ends import write_ends
 from .files import AddedToken, TokenizerFiles
+from .listed import TokenList
 from .pretokenizer import pre_tokenizer
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
 from .special import write_special
@@ -75,11 +77,13 @@ def vocabulary(
         else:
             write_sentencepiece(metadata, files, rows, kind)
         _check_usable(metadata, folder)
-        write_special(metadata, files, config, generation_config or {}, rows)
+        write_special(metadata, files, config, generation_config or {}, rows, kind)
         write_templates(metadata, files)
         _write_rest(metadata, files, config, kind, extra or {})
         write_ends(metadata, config, generation_config or {})
+        _write_no_bos(metadata)
         _write_lost_tokens(metadata, files)
+        write_around(metadata, files)
         if embed and not files.tokenizer:
             raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out --embed-tokenizer")
         if embed:
@@ -177,10 +181,19 @@ def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, 
             metadata[key] = int(tokens.index(value)) if isinstance(value, str) else value
 
 
+def _write_no_bos(metadata: Metadata) -> None:
+    """Write that nothing goes in front where no token is known to: readers assume one of files that do not say it."""
+    roles = (Keys.Tokenizer.BOS_ID, Keys.Tokenizer.ADD_BOS)
+    if metadata[Keys.Tokenizer.MODEL] == "llama" and not any(key in metadata for key in roles):
+        metadata[Keys.Tokenizer.ADD_BOS] = False
+
+
 def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write the added tokens that GGUF's own keys cannot describe, in the form of tokenizer.json's `added_tokens`:
-    those that take the space beside them with them or stand as words only, or whose row has another type or text.
+    those that take the space beside them with them or stand as words only, that are found in normalized text, or whose
+    row has another type or text.
     """
+    normalizes = TokenList(metadata).normalizes
     tokens, types = metadata[Keys.Tokenizer.LIST], metadata[Keys.Tokenizer.TOKEN_TYPE]
     added = {row: AddedToken(piece) for row, piece in user_defined_pieces(files).items()} | files.added
     lost = [
@@ -188,7 +201,7 @@ def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
         for row, token in sorted(added.items())
         if row < len(tokens) and (
             tokens[row] != plain_text(token) or types[row] not in NAMED_TYPES
-            or token.lstrip or token.rstrip or token.single_word
+            or token.lstrip or token.rstrip or token.single_word or (normalizes and token.is_normalized)
         )
     ]  # fmt: skip
     if lost:

@@ -14,15 +14,10 @@ from gguf.constants import Keys, TokenType
 from ..metadata import Metadata
 from ..schema import SPECIAL_TOKENS
 from .listed import as_text
+from .named import TEXTS
 
 SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # which are never drawn
 LISTED = "tokenizer.huggingface.eos_token_ids"
-# Names at which llama.cpp ends a text. Source: llama-vocab.cpp.
-TEXTS = frozenset({
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
-})  # fmt: skip
 # Keys with the names of tokens that llama.cpp takes for theirs in files without the key.
 FREE: dict[str, frozenset[str]] = {
     Keys.Tokenizer.EOT_ID: frozenset({

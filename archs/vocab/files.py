@@ -19,6 +19,8 @@ from .checked import FLAGS, ROLES, check_ids, check_model, read_tokenizer, read_
 from .ranks import from_ranked_files
 from .slow import tokenizer_by_transformers
 
+NOT_GPT2 = ("roberta",)  # models with files of GPT-2's kind whose texts stand between other tokens
+
 
 @dataclass(frozen=True)
 class AddedToken:
@@ -30,6 +32,11 @@ class AddedToken:
     rstrip: bool = False
     single_word: bool = False
     normalized: bool = False
+
+    @property
+    def is_normalized(self) -> bool:
+        """Whether it is found in normalized text; special tokens are looked for before that."""
+        return self.normalized and not self.special
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> "AddedToken":
@@ -114,7 +121,9 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
     """The tokenizer.json that plain files amount to; empty where there are none."""
     kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
     folder, normalizer = files.folder, None
-    if kind in ("", "GPT2Tokenizer") and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+    model_type = read_json_object(folder / "config.json", optional=True).get("model_type")
+    is_gpt2 = kind == "GPT2Tokenizer" or (not kind and model_type not in NOT_GPT2)
+    if is_gpt2 and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         model = {"type": "BPE", "vocab": read_json_object(folder / "vocab.json"), "merges": _merges(folder)}
         cutting = closing = byte_level(bool(files.config.get("add_prefix_space", False)))
     elif ranked := from_ranked_files(folder, read_json_object(folder / "tekken.json", optional=True), files.config):
@@ -123,7 +132,10 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
         words = read_text(folder / "vocab.txt").removesuffix("\n").split("\n")
         model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}
         lowercase, accents = files.config.get("do_lower_case", True), files.config.get("strip_accents")
-        normalizer = {"type": "BertNormalizer", "lowercase": lowercase, "strip_accents": accents}
+        normalizer = {
+            "type": "BertNormalizer", "clean_text": True, "lowercase": lowercase, "strip_accents": accents,
+            "handle_chinese_chars": files.config.get("tokenize_chinese_chars", True),
+        }  # fmt: skip
         last = files.role("sep") or "[SEP]"
         single = around(files.role("cls") or "[CLS]", "A", last)
         cutting = {"type": "BertPreTokenizer"}
