@@ -206,7 +206,7 @@ def verify_attestation(
     if wrong and listed and not problems:
         problems = [f"all {len(listed)} tensors are as they were: keys, layout or padding were altered"]
     if problems and not wrong:
-        lines = [f"{path.name} contradicts itself: the files' SHA-256 fit, what it says of tensors does not"]
+        lines = [f"{path.name} contradicts itself: its files' digests fit, its tensors' do not"]
     return Verification(opened.path, str(path), len(subjects), (*lines, *problems), tuple(altered))
 
 
@@ -237,7 +237,7 @@ def _misplaced(part: GgufFile, name: str, said: Mapping[str, Any]) -> str | None
     tensor = part.tensors[name]
     found = {"format": tensor.format.name, "shape": list(tensor.shape), "bytes": tensor.nbytes}
     wrong = next((key for key in found if key in said and said[key] != found[key]), None)
-    return None if wrong is None else f"its {wrong} is {found[wrong]}, the statement says {quote(said[wrong])}"
+    return None if wrong is None else f"its {wrong} is {found[wrong]!r}, the statement says {quote(said[wrong])}"
 
 
 def _read_statement(path: Path) -> tuple[list[tuple[str, str]], dict[str, Mapping[str, Any]]]:
