@@ -87,7 +87,7 @@ def test_altered_tensors_are_named(copy) -> None:
     [
         ("digest", {"sha256": "0" * 64}, "tensor 'blk.1.attn_q.weight' was altered"),
         ("format", "F32", "its format is 'Q4_0', the statement says 'F32'"),
-        ("shape", [1, 2], "its shape is [128, 128], the statement says [1, 2]"),
+        ("shape", [1, 2], "its shape is [256, 256], the statement says [1, 2]"),
         ("name", "other", "tensor 'other' is not in the file"),
     ],
 )
