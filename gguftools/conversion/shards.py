@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from quants.arguments import PathLike, as_count
 from quants.errors import FileError, OptionError
@@ -30,6 +30,7 @@ Output = tuple[Layout, Copy]
 
 DEFAULT_TENSORS = 128
 MERGING, STATE = ".merging", ".merging.json"  # behind the name of an output: as long as it is unfinished; its list
+HASHED_AT_ONCE = 1 << 24  # bytes
 FREE_STORED = "merge without --free, and delete the shards afterwards"
 FREE_HINT = "run the same command again to go on; what is merged already is kept"
 
@@ -273,7 +274,8 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
             file.end()
             return None
         try:
-            head, merged = json.loads(file.lines[0]), [json.loads(line) for line in file.lines[1:] if line[-1:] == '"']
+            head, done = json.loads(file.lines[0]), list(filter(None, map(_merged, file.lines[1:])))
+            merged = [each.name for each in done]
             expected = {str(name): (size, digest) for name, size, digest in head["shards"]}
         except (ValueError, KeyError, TypeError) as error:
             raise FileError(f"{file.journal} is not the list of an interrupted merge: {error}") from error
@@ -310,6 +312,7 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
         file.open(whole_bytes)
         if not _is_whole(file.path, head):
             raise FileError(f"{file.path} is not what the merge into {target} left", hint="fetch the shards again")
+        _check_merged(file, done)
         for shard in map(path.with_name, merged):  # a run may have been interrupted before it deleted the last of them
             if shard.is_file() and _fingerprint(open_gguf(shard, join=False)) == expected[shard.name]:
                 shard.unlink()
@@ -330,14 +333,53 @@ def _is_whole(target: Path, head: Mapping[str, Any]) -> bool:
         return False
 
 
+class _Merged(NamedTuple):
+    """A shard that is merged: where its bytes are in the output, and their digest."""
+
+    name: str
+    ranges: Sequence[Sequence[int]] = ()
+    digest: str | None = None
+
+
+def _merged(line: str) -> _Merged | None:
+    """What a line of the list says; None for one that was being written when the program was stopped.
+
+    Raises ValueError, KeyError, TypeError.
+    """
+    if line[-1:] not in ('"', "}"):
+        return None
+    found = json.loads(line)
+    if isinstance(found, str):  # as earlier versions noted it
+        return _Merged(found)
+    return _Merged(found["shard"], [(int(begin), int(size)) for begin, size in found["ranges"]], found["sha256"])
+
+
+def _check_merged(file: Unfinished, done: Sequence[_Merged]) -> None:
+    """Raise FileError where the output no longer has the bytes of a shard that is gone."""
+    with explained(file.target, 0):
+        wrong = [each.name for each in done if each.digest and _digest(file.fd, each.ranges) != each.digest]
+    if wrong:
+        problem = f"{file.path} was changed since {wrong[0]} was merged into it: its bytes there have another SHA-256"
+        raise FileError(problem, hint="fetch the shards again")
+
+
+def _digest(fd: int, ranges: Sequence[Sequence[int]]) -> str:
+    digest = hashlib.sha256()
+    for begin, size in ranges:
+        for at in range(begin, begin + size, HASHED_AT_ONCE):
+            digest.update(os.pread(fd, min(HASHED_AT_ONCE, begin + size - at), at))
+    return digest.hexdigest()
+
+
 def _free_parts(
     file: Unfinished, last: str, merged: list[str], parts: Sequence[GgufFile], progress: Progress | None
 ) -> None:
     """Merge and delete the shards that are left, the first last; then give the output its name.
 
     The list's first line has sizes and digests of the shards' headers and the output's; then there is a line for each
-    shard that is merged. It is locked from start to end, and so is the first shard. A shard is in the list before it is
-    deleted, and its bytes are safe before it is in the list. The shard with the metadata goes last.
+    shard that is merged, with a digest of its bytes in the output. It is locked from start to end, and so is the first
+    shard. A shard is in the list before it is deleted, and its bytes are safe before it is in the list. The shard with
+    the metadata goes last.
     last: the name of the set's last shard.
     """
     try:
@@ -355,7 +397,9 @@ def _free_parts(
                     raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)
                 if not is_named(file.fd, file.path):
                     raise FileError(f"{file.path} was replaced by another program; the shards left were not deleted")
-                file.note(part.path.name)
+                ranges = [(to, size) for _, to, size in moves]
+                digest = _digest(file.fd, ranges)
+                file.note({"shard": part.path.name, "ranges": ranges, "sha256": digest})
                 os.fsync(file.log)
                 merged.append(part.path.name)
                 part.path.unlink()

@@ -110,7 +110,7 @@ def check_writable(path: Path) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
         if not mode & 0o222 or not os.access(path, os.W_OK):
             hint = f"`chmod u+w {path}` allows it; or name another output"
-            raise FileError(f"{path} is read-only (mode {mode:04o}), so it is not replaced", hint)
+            raise FileError(f"{path} is read-only (mode {mode:04o}), so it is not changed", hint)
 
 
 def keep_mode(fd: int, replaced: os.stat_result) -> None:

@@ -230,12 +230,17 @@ def _read(path: Path) -> Replacement | None:
             found = json.loads(file.read(MAX_BYTES))
         if not isinstance(found, dict) or found.get(KEY) != VERSION:
             return None
-        changes = tuple(Change(*each[:4], each[4] and tuple(each[4])) for each in found["files"])
+        changes = tuple(_change(*each) for each in found["files"])
         host, process, started = found["writer"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     is_ours = bool(changes) and all(map(_is_ours, changes))
     return Replacement(path, changes, (str(host), int(process), str(started))) if is_ours else None
+
+
+def _change(name: str, new: str | None, moved: str | None, keep: bool, stamp: list[int] | None) -> Change:
+    """As a journal has it."""
+    return Change(name, new, moved, keep, None if stamp is None else (int(stamp[0]), int(stamp[1])))
 
 
 def _is_ours(change: Change) -> bool:

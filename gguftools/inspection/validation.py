@@ -35,7 +35,7 @@ from .vocabulary_check import ERROR, WARNING, check_vocabulary
 
 NOTE = "note"
 NEEDED_KEYS = ("block_count", "context_length", "embedding_length")
-NOT_MODELS = ("imatrix", "mmproj", "adapter", "delta", "vocab", "dataset")
+NOT_MODELS = ("imatrix", "mmproj", "adapter", "delta", "vocab", "dataset", "logits-base")
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def _source_material(source: SourceRecord, file: FileRecord) -> dict[str, Any]:
 def verify_attestation(
     file: PathLike, statement: PathLike | None = None, *, threads: int | None = None, progress: Progress | None = None
 ) -> Verification:
-    """Compare a GGUF file, or a split set, with a statement: whole, and where it differs, tensor by tensor.
+    """Compare a GGUF file, or a split set, with a statement: whole, and tensor by tensor.
 
     statement: a statement, or sigstore's bundle of one, whose signature is not looked at; default FILE.intoto.json.
     threads: default all processors. progress(bytes, of how many, name).
@@ -194,42 +194,54 @@ def verify_attestation(
     opened = opened_file(file)
     first = opened.parts[0].path
     path = first.with_name(first.name + INTOTO) if statement is None else located(statement)
-    subjects, tensors = _read_statement(path)
+    subjects, listed = _read_statement(path)
     if len(subjects) != len(opened.parts):
         raise FileError(f"{path} is of {len(subjects)} files, {first.name} is {len(opened.parts)}")
     ranges = [ByteRange(part.path, 0, part.file_size, part.path.name) for part in opened.parts]
     digests = range_digests(ranges, threads, progress)
     wrong = [part.path.name for part, digest, (_, wanted) in zip(opened.parts, digests, subjects, strict=True)
              if digest != wanted]  # fmt: skip
-    if not wrong:
-        return Verification(opened.path, str(path), len(subjects))
-    problems, altered = _altered(opened, tensors, threads, progress)
+    problems, altered = _altered(opened, listed, threads, progress)
     lines = [f"{name} is not the file that {path.name} is of: its SHA-256 is another" for name in wrong]
+    if wrong and listed and not problems:
+        problems = [f"all {len(listed)} tensors are as they were: keys, layout or padding were altered"]
+    if problems and not wrong:
+        lines = [f"{path.name} contradicts itself: its files' digests fit, its tensors' do not"]
     return Verification(opened.path, str(path), len(subjects), (*lines, *problems), tuple(altered))
 
 
 def _altered(
-    file: GgufFile, tensors: Mapping[str, str], threads: int | None, progress: Progress | None
+    file: GgufFile, listed: Mapping[str, Mapping[str, Any]], threads: int | None, progress: Progress | None
 ) -> tuple[list[str], list[str]]:
-    """What tensors say of an altered file: lines for people, and names."""
-    if not tensors:
+    """What is not as the statement says of tensors: lines for people, and names."""
+    if not listed:
         return [], []
     stored = [(number, name) for number, part in enumerate(file.parts) for name in part.tensors]
-    known = [each for each in stored if each[1] in tensors]
+    known = [each for each in stored if each[1] in listed]
     digests = range_digests([tensor_range(file, *each) for each in known], threads, progress)
-    altered = [name for (_, name), digest in zip(known, digests, strict=True) if digest != tensors[name]]
-    absent = [name for name in tensors if name not in file.tensors]
+    said = {name: listed[name]["digest"]["sha256"] for _, name in known}
+    altered = [name for (_, name), digest in zip(known, digests, strict=True) if digest != said[name]]
+    placed = [(name, wrong) for number, name in known if (wrong := _misplaced(file.parts[number], name, listed[name]))]
+    absent = [name for name in listed if name not in file.tensors]
     lines = [f"tensor {quote(name)} was altered" for name in altered]
+    lines += [f"tensor {quote(name)}: {wrong}" for name, wrong in placed if name not in altered]
     lines += [f"tensor {quote(name)} is not in the file" for name in absent]
-    lines += [f"tensor {quote(name)} is not in the statement" for _, name in stored if name not in tensors]
-    if not lines:
-        return [f"all {len(known)} tensors are as they were: keys, layout or padding were altered"], []
+    lines += [f"tensor {quote(name)} is not in the statement" for _, name in stored if name not in listed]
     more = [f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return [*lines[:SHOWN], *more], [*altered, *absent]
+    names = dict.fromkeys((*altered, *(name for name, _ in placed), *absent))
+    return [*lines[:SHOWN], *more], list(names)
 
 
-def _read_statement(path: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
-    """Subjects (name, SHA-256) of a statement, and the digests of tensors, if it is one of ours."""
+def _misplaced(part: GgufFile, name: str, said: Mapping[str, Any]) -> str | None:
+    """What a statement says otherwise of a tensor's format and shape, where it says them."""
+    tensor = part.tensors[name]
+    found = {"format": tensor.format.name, "shape": list(tensor.shape), "bytes": tensor.nbytes}
+    wrong = next((key for key in found if key in said and said[key] != found[key]), None)
+    return None if wrong is None else f"its {wrong} is {found[wrong]!r}, the statement says {quote(said[wrong])}"
+
+
+def _read_statement(path: Path) -> tuple[list[tuple[str, str]], dict[str, Mapping[str, Any]]]:
+    """Subjects (name, SHA-256) of a statement, and what it lists of tensors, by name, if it is one of ours."""
     found = read_object(path, "statement")
     if "dsseEnvelope" in found or "payload" in found:
         found = _payload(path, found.get("dsseEnvelope", found))
@@ -241,10 +253,11 @@ def _read_statement(path: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
     predicate = found.get("predicate")
     if found.get("predicateType") != PREDICATE or not isinstance(predicate, dict):
         return subjects, {}
-    tensors = [_named_digest(path, each, "tensor") for each in _list(path, predicate.get("tensors", []), "tensors")]
-    if len(dict(tensors)) < len(tensors):
+    tensors = _list(path, predicate.get("tensors", []), "tensors")
+    listed = {_named_digest(path, each, "tensor")[0]: each for each in tensors}
+    if len(listed) < len(tensors):
         raise FileError(f"{path} lists a tensor twice")
-    return subjects, dict(tensors)
+    return subjects, listed
 
 
 def _payload(path: Path, envelope: Any) -> dict[str, Any]:

@@ -40,9 +40,12 @@ def check_keys(model: Model, original: Model) -> Verdict:
         if not _alike(plain(ours.value(key)), plain(theirs.value(key))):
             found = f"{key} is {brief(ours.value(key))}; the original's is {brief(theirs.value(key))}"
             (lines if key.removeprefix(begins) in OTHERWISE else faults).append(found)
+    missing = [f"{key} is missing; the original's is {brief(theirs.value(key))}"
+               for key in theirs if key.startswith(begins) and key not in ours]  # fmt: skip
     if not faults:
-        missing = "where a key is missing; the original's is"
-        faults = [f"{name} is {a} {missing} {b}" for name, a, b in _numbers(model, original)]
+        told = "where a key is missing; the original's is"
+        faults = [f"{name} is {a} {told} {b}" for name, a, b in _numbers(model, original)]
+    lines = [*missing, *lines]
     return judged(KEYS, faults, f"{len(both)} keys of {model.architecture} have the original's values", lines)
 
 
@@ -58,19 +61,22 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def _numbers(model: Model, original: Model) -> Iterator[tuple[str, Any, Any]]:
-    """What the runtime reads otherwise from both."""
+    """What the runtime computes with otherwise from both, also where that follows from keys that are missing: each
+    number of the model, and of the first layer in which it differs.
+    """
     architecture = by_gguf_name(model.architecture)
     ours, theirs = (hyper(architecture, each.metadata) for each in (model, original))
     for field in fields(ours):
         a, b = getattr(ours, field.name), getattr(theirs, field.name)
         if field.name not in ("context", "layers") and not _alike(a, b):
             yield field.name, a, b
+    told = set[str]()
     for i, (a, b) in enumerate(zip(ours.layers, theirs.layers, strict=False)):
         for field in fields(a):
             one, other = getattr(a, field.name), getattr(b, field.name)
-            if not _alike(one, other):
+            if not _alike(one, other) and field.name not in told:
+                told.add(field.name)
                 yield f"{field.name} of layer {i}", one, other
-                return
 
 
 def check_zeros(model: Model) -> Verdict:

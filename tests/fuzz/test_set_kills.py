@@ -22,10 +22,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -313,7 +315,7 @@ def kill_at(case: Case, step: int, source: Path, work: Path, ending: str) -> str
 
 
 def kill_many(count: int, seed: int) -> Counter[str]:
-    """Kills at steps that are spread over each scenario; `count` in all."""
+    """Kills at steps that are spread over each scenario, `count` in all, and races of two writers and a reader."""
     chance, found = random.Random(seed), Counter[str]()
     with tempfile.TemporaryDirectory() as name:
         source = Path(name) / "source"
@@ -323,6 +325,7 @@ def kill_many(count: int, seed: int) -> Counter[str]:
         total = sum(case.steps for case in cases)
         every = [(case, step) for case in cases for step in range(case.steps)]
         chosen = [every[int((n + chance.random()) * total / count)] for n in range(count)] if count < total else every
+        found.update(raced(source, Path(name), max(2, count // 20)))
         for number, (case, step) in enumerate(chosen):
             ending = ("again", "again", "completed", "undone")[number % 4]
             try:
@@ -333,6 +336,69 @@ def kill_many(count: int, seed: int) -> Counter[str]:
         found["steps in all"] = total
         found["kills"] = len(chosen)
     return found
+
+
+def raced(source: Path, work: Path, rounds: int) -> Counter[str]:
+    """Two processes that write one set, or one checkpoint, at once, while a third reads it: how they ended."""
+    pairs = {
+        "split": (_split("a", 10), _split("b", 10)), "quantize": (_quantize("a"), _quantize("b")),
+        "export": (_export("a", 30_000), _export("b", 30_000)),
+    }  # fmt: skip
+    found = Counter[str]()
+    for name, pair in pairs.items():
+        results = []
+        for run in pair:
+            alone = work / "alone"
+            alone.mkdir(parents=True)
+            run(source, alone)
+            results.append((contents(alone), opened_models(alone)))
+            shutil.rmtree(alone)
+        for number in range(rounds):
+            folder = work / "raced"
+            folder.mkdir()
+            if number % 2:
+                pair[0](source, folder)
+            codes = [_wait(child) for child in [_started(partial(run, source, folder)) for run in pair]
+                     + [_started(partial(_read_on, folder, [models for _, models in results]))]]  # fmt: skip
+            assert set(codes) <= {0, 1}, f"{name}: exit codes {codes}"
+            assert codes[2] == 0, f"{name}: a mixture was read"
+            assert 0 in codes[:2], f"{name}: neither wrote it"
+            assert contents(folder) in [files for files, _ in results], f"{name}: {sorted(contents(folder))}"
+            found[f"{name}: {codes[:2].count(1)} refused"] += 1
+            shutil.rmtree(folder)
+    return found
+
+
+def _started(call: Callable[[], object]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        call()
+        code = 0
+    except GgufToolsError:
+        code = 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _wait(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _read_on(folder: Path, wanted: list[dict[str, str]]) -> None:
+    """Open what is there for a while. Raises AssertionError for a mixture."""
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        for path in sorted(folder.glob("*.gguf")):
+            digest = model_of(path)
+            assert digest is None or digest in [models.get(path.name) for models in wanted], path
+        if (folder / "back").is_dir():
+            for name, digest in opened_models(folder).items():
+                assert digest in [models.get(name) for models in wanted], name
 
 
 def test_killed_at_steps_no_mixture_opens() -> None:

@@ -166,7 +166,7 @@ def _write_copy(
     copy, mode = _planned_copy(opened, metadata, target, reserve, target), None
     if not isinstance(opened.path, StorePath):
         try:
-            mode = stat.S_IMODE(opened.path.stat().st_mode)
+            mode = stat.S_IMODE(opened.path.stat().st_mode) | stat.S_IWUSR  # of a new file, that can be edited
         except OSError as error:
             raise FileError(f"{opened.path} cannot be read: {error.strerror}") from error
     traffic = write_copies([copy], overwrite_target, reads, _labelled(progress), mode=mode, locked=lock)

@@ -20,7 +20,7 @@ import numpy as np
 from quants.errors import FileError
 
 from ..atomic import atomic_output, explained, write_at
-from ..entries import sync_folder
+from ..entries import check_writable, sync_folder
 from ..locks import held, is_named
 
 MAGIC = b"GGUFEDIT"
@@ -57,8 +57,7 @@ def journal_path(path: Path) -> Path:
 
 def overwrite(fd: int, path: Path, offset: int, new: bytes, guarded: int) -> None:
     """Replace bytes of a locked file under a journal. guarded: bytes from the start that only such edits change."""
-    if not os.access(path, os.W_OK):
-        raise FileError(f"{path} cannot be changed: it is write-protected")
+    check_writable(path)
     old = _read(fd, len(new), offset)
     journal = Journal(offset, old, new, os.fstat(fd).st_size, guarded, _guard(fd, guarded, offset, len(new)))
     with atomic_output(journal_path(path)) as file:

@@ -270,6 +270,12 @@ def test_freeing_merge_can_end_anywhere(tmp_path, twice):
     assert steps > 30
 
 
+def flip_byte(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
 def test_interrupted_freeing_merge_is_noticed(tmp_path, monkeypatch):
     whole = make(tmp_path / "m.gguf")
     split(whole, tmp_path / "s", max_tensors=4)
@@ -286,7 +292,7 @@ def test_interrupted_freeing_merge_is_noticed(tmp_path, monkeypatch):
         merge(whole, out, free=True)
     head, *merged = map(json.loads, (tmp_path / "out.gguf.merging.json").read_text().splitlines())
     assert [name for name, _, _ in head["shards"]] == [f"s-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
-    assert merged == ["s-00003-of-00003.gguf"]
+    assert [each["shard"] for each in merged] == ["s-00003-of-00003.gguf"]
     second = tmp_path / "s-00002-of-00003.gguf"
     second.rename(tmp_path / "elsewhere")
     with pytest.raises(FileError, match="is gone, and was not merged"):
@@ -296,6 +302,11 @@ def test_interrupted_freeing_merge_is_noticed(tmp_path, monkeypatch):
     with pytest.raises(FileError, match="which had the tensors of 1 deleted shards"):
         merge(first, out, free=True)
     (tmp_path / "elsewhere").rename(tmp_path / "out.gguf.merging")
+    begin, _ = merged[0]["ranges"][0]
+    flip_byte(tmp_path / "out.gguf.merging", begin)
+    with pytest.raises(FileError, match=r"was changed since s-00003-of-00003\.gguf was merged into it"):
+        merge(first, out, free=True)
+    flip_byte(tmp_path / "out.gguf.merging", begin)
     report = merge(first, out, free=True)
     assert len(report.shards) == 2
     assert out.read_bytes() == whole.read_bytes()

@@ -49,6 +49,16 @@ def test_a_saved_base_gives_the_same_figures(files, tmp_path):
     assert of_files(fewer) == of_files(divergence(files["F16"], files["Q4_0"], **{**CHOSEN, "chunks": 2}))
 
 
+@pytest.mark.parametrize("form", [{}, {"top_k": 20}, {"with_output": True}])
+def test_a_base_is_sound_and_no_model(files, tmp_path, form):
+    base = tmp_path / "base.gguf"
+    divergence(files["F16"], save_base=base, text=TEXT, n_ctx=128, chunks=2, **form)
+    report = gguftools.validate(base)
+    assert (report.valid, [problem.severity for problem in report.problems]) == (True, ["note"])
+    with pytest.raises(FileError, match="is a base of logits, not a model"):
+        gguftools.quantize(base, "Q8_0", tmp_path / "q.gguf")
+
+
 def test_a_base_that_does_not_fit_is_one_clear_line(files, tmp_path):
     base, other = tmp_path / "base.gguf", tmp_path / "other.txt"
     divergence(files["F16"], save_base=base, text=TEXT, n_ctx=128, chunks=2)

@@ -82,6 +82,28 @@ def test_altered_tensors_are_named(copy) -> None:
         attest(copy, overwrite=True)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("digest", {"sha256": "0" * 64}, "tensor 'blk.1.attn_q.weight' was altered"),
+        ("format", "F32", "its format is 'Q4_0', the statement says 'F32'"),
+        ("shape", [1, 2], "its shape is [256, 256], the statement says [1, 2]"),
+        ("name", "other", "tensor 'other' is not in the file"),
+    ],
+)
+def test_a_statement_whose_tensors_are_others_contradicts_itself(copy, key, value, said) -> None:
+    """Though the files' digests fit."""
+    statement = statement_of(copy)
+    [tensor] = [each for each in statement["predicate"]["tensors"] if each["name"] == "blk.1.attn_q.weight"]
+    tensor[key] = value
+    copy.with_name("q.gguf.intoto.json").write_text(json.dumps(statement))
+    found = verify_attestation(copy)
+    assert not found.passed
+    assert found.problems[0] == "q.gguf.intoto.json contradicts itself: its files' digests fit, its tensors' do not"
+    assert any(said in line for line in found.problems), found.problems
+    assert found.tensors == (tensor["name"],)
+
+
 def test_altered_keys_are_told_from_tensors(copy) -> None:
     content = copy.read_bytes()
     copy.write_bytes(content.replace(b"general.name", b"general.nbme", 1))

@@ -15,6 +15,7 @@ from gguftools.sanity.speech import Written, degenerate, divergences, loop, part
 from quants.errors import GgufToolsError, OptionError
 from runtime.sampling.parameters import Sampling
 
+from ...archs.wholes import files
 from ...findings.tool import EXAMPLE, refused, typed
 from ...verify.embeddings import made
 from ...zoo import ZOO, module
@@ -305,6 +306,20 @@ def test_a_key_that_is_missing_means_something(file: Path, tmp_path: Path):
     assert check(without, file, only=["keys"])["keys"].verdict == "ok"  # 10000 is what a file without it means
     said = "rope_base of layer 0 is 10000.0 where a key is missing; the original's is 500000.0"
     assert wrong(check(without, other, only=["keys"]))["keys"].startswith(said)
+
+
+def test_what_is_assumed_of_missing_keys_is_compared(tmp_path: Path):
+    """Each number that follows from a key that the file lacks, with the key."""
+    _, whole, _ = files("gemma3", tmp_path / "made")
+    base, scale = "gemma3.rope.freq_base_swa", "gemma3.attention.scale"
+    whole = edited(whole, tmp_path / "whole.gguf", {base: np.float32(12345), scale: np.float32(0.7)})
+    lacks = edited(whole, tmp_path / "lacks.gguf", {base: None, scale: None})
+    found = check(lacks, whole, only=["keys"])["keys"]
+    said = [found.seen, *found.lines]
+    assert found.verdict == "wrong"
+    for number in ("rope_base of layer 0", "attention_scale of layer 0"):
+        assert any(line.startswith(number) for line in said), said
+    assert {f"{base} is missing; the original's is 12345", f"{scale} is missing; the original's is 0.7"} <= {*said}
 
 
 def test_a_file_that_cannot_be_opened_or_run(file: Path, tmp_path: Path):
