@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quants.errors import OptionError, VocabularyError
 from quants.spelling import quote
 
-from .grammar_rules import check_gbnf, check_lark
+from .grammar_rules import check_gbnf, check_lark, check_schema
 
 EXTRA = 'install the extra: pip install "gguftools[grammar]"'
 # A literal, a class and a comment, in which nothing is a token; a token, which `!` excludes.
@@ -167,6 +167,7 @@ def grammar_from_json_schema(schema: str | Mapping[str, Any] | bool, vocabulary:
             raise OptionError(f"the schema is not JSON: {_one_line(str(error))}") from error
     if not isinstance(schema, (Mapping, bool)):
         raise OptionError("the schema is neither an object nor a boolean")
+    check_schema(schema)
     if schema is not False:
         rest = {} if schema is True else dict(schema)
         schema = {**rest, "x-guidance": rest.get("x-guidance", {"whitespace_pattern": SPACE})}

@@ -7,13 +7,17 @@ ends the process.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from quants.errors import OptionError
+from quants.spelling import quote
 
 MAX_CHARACTERS = 4 << 20
 MAX_PARTS = 50_000  # rules and alternatives: llguidance numbers symbols with 16 bits
 MANY_RULES = 200  # from which on they are put in order; errors in fewer name lines of the text as it is
 MAX_DEPTH = 500  # of rules that refer to others, one within the other
+MAX_SCHEMA_DEPTH = 2000  # of references of a schema, times how deep its objects nest
+DEFINITIONS = ("$defs", "definitions")
 # What may hold names that are no rules: literals, classes, remarks, tokens; in llguidance's notation expressions, too.
 OPAQUE = r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|<[^<>\n]*>|#[^\n]*'
 GBNF_RULE = re.compile(rf"{OPAQUE}|([\w-]+)[ \t]*::=|([\w-]+)|(\|)")
@@ -38,6 +42,32 @@ def check_lark(text: str) -> None:
         pass
 
 
+def check_schema(schema: Any) -> None:
+    """Raises OptionError for a JSON schema whose references, one within the other, fill the stack."""
+    references, waiting, deepest = {"": list[str]()}, [("", 1, schema)], 1
+    while waiting:
+        place, depth, value = waiting.pop()
+        deepest = max(deepest, depth)
+        if isinstance(value, Mapping) and isinstance(pointer := value.get("$ref"), str):
+            references[place].append(pointer)
+            if pointer not in references:
+                references[pointer] = []
+                waiting.append((pointer, 1, _pointed_at(schema, pointer)))
+        if place and value is schema:
+            continue  # a reference to the whole
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        waiting.extend((place, depth + 1, each) for key, each in inner if key not in DEFINITIONS)
+    for _ in _referred_first(references, max(1, MAX_SCHEMA_DEPTH // deepest), "the schema's definitions"):
+        pass
+
+
+def _pointed_at(schema: Any, pointer: str) -> Any:
+    for part in pointer.removeprefix("#").split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        schema = schema.get(key) if isinstance(schema, Mapping) else None
+    return schema
+
+
 def _read(text: str, form: "re.Pattern[str]") -> tuple[list[tuple[str, int]], dict[str, list[str]]]:
     """The rules: each one's name and where it begins; and by name what it refers to."""
     if len(text) > MAX_CHARACTERS:
@@ -56,7 +86,9 @@ def _read(text: str, form: "re.Pattern[str]") -> tuple[list[tuple[str, int]], di
     return starts, references
 
 
-def _referred_first(references: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _referred_first(
+    references: Mapping[str, Sequence[str]], max_depth: int = MAX_DEPTH, what: str = "the grammar's rules"
+) -> Iterator[str]:
     """Names of rules, each behind those that it refers to, if these don't refer back to it."""
     seen = set[str]()
     for first in sorted(references, key=lambda name: name not in ("root", "start")):
@@ -73,8 +105,6 @@ def _referred_first(references: Mapping[str, Sequence[str]]) -> Iterator[str]:
                 continue
             seen.add(following)
             path.append((following, iter(references[following])))
-            if len(path) > MAX_DEPTH:
-                raise OptionError(
-                    f"the grammar's rules refer to each other {len(path):,} deep, {first!r} to {following!r};"
-                    f" at most {MAX_DEPTH:,} can be followed"
-                )
+            if len(path) > max_depth:
+                problem = f"{what} refer to each other {len(path):,} deep, {quote(first)} to {quote(following)}"
+                raise OptionError(f"{problem}; at most {max_depth:,} can be followed")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quants.errors import OptionError
-from runtime.sampling.grammar import Grammar, GrammarVocabulary, grammar_from_gbnf
+from runtime.sampling.grammar import Grammar, GrammarVocabulary, grammar_from_gbnf, grammar_from_json_schema
 from runtime.sampling.grammar_rules import check_gbnf
 
 pytest.importorskip("llguidance")
@@ -65,6 +65,18 @@ def test_many_rules_are_put_in_order() -> None:
     assert following(grammar, b"") == {b"0", b"<think>"}
     assert following(grammar, b"".join(b"%d" % (i % 10) for i in range(400))) == {b"y"}
     assert check_gbnf(few := "root ::= a\na ::= root | [r1]\n") == few
+
+
+def test_references_of_schemas() -> None:
+    def schema(count: int) -> dict[str, object]:
+        chained = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(count)}
+        return {"$ref": "#/$defs/d0", "$defs": {**chained, f"d{count}": {"type": "integer"}}}
+
+    assert following(grammar_from_json_schema(schema(50), VOCABULARY), b"") == {b"["}
+    with pytest.raises(OptionError, match=r"the schema's definitions refer to each other \d+ deep"):
+        grammar_from_json_schema(schema(3000), VOCABULARY)
+    recursive = {"type": "array", "items": {"$ref": "#"}}
+    assert following(grammar_from_json_schema(recursive, VOCABULARY), b"[") >= {b"[", b"]"}
 
 
 def test_many_tokens() -> None:
