@@ -28,7 +28,8 @@ TINY = 1e-30  # the least of what is more than 0
 
 @dataclass(frozen=True)
 class Key:
-    """One key. least: the smallest value. array: always one. per_layer: may be an array with an item for each layer;
+    """One key. least: the smallest value; most: the largest, of numbers that memory is allocated by. array: always an
+    array. per_layer: may be one with an item for each layer;
     longer: or with more, of layers that the file does not have.
 
     shaping: tensors have the shapes they have because of it. flags: items of its array may be true or false instead.
@@ -40,6 +41,7 @@ class Key:
 
     type: ValueType
     least: float | None = None
+    most: float | None = None
     array: bool = False
     per_layer: bool = False
     longer: bool = False
@@ -101,8 +103,8 @@ class Key:
                 return f"is {data}; a finite number is expected"
             if self.least is not None and data < self.least:
                 return f"is {data}; {'more than 0' if self.least == TINY else f'{self.least} or more'} is expected"
-            if data > MOST.get(self.type, math.inf):
-                return f"is {data}; at most {MOST[self.type]} is expected"
+            if data > (most := MOST.get(self.type, math.inf) if self.most is None else self.most):
+                return f"is {data}; at most {most} is expected"
         known = ", ".join(map(str, self.choices))
         return f"is {data!r}; known are {known}" if self.choices and data not in self.choices else None
 
@@ -125,8 +127,9 @@ class Key:
             return "has items that are not finite"
         if self.least is not None and items.size and items.min() < min(self.least, 0):
             return f"has the item {items.min()}; {min(self.least, 0):g} or more is expected"
-        if items.size and items.max() > MOST.get(self.type, math.inf):
-            return f"has the item {items.max()}; at most {MOST[self.type]} is expected"
+        most = MOST.get(self.type, math.inf) if self.most is None else self.most
+        if items.size and items.max() > most:
+            return f"has the item {items.max()}; at most {most} is expected"
         return None
 
     def __str__(self) -> str:

@@ -115,7 +115,7 @@ def compile_pattern(
         if pattern.quick_up_to < USUAL_NAME:
             pattern._states.extend(_states(pattern))
     except OptionError as problem:
-        raise error(*problem.args, hint=problem.hint) from None
+        raise error(str(problem), problem.hint) from None
     except _TooComplexError as problem:
         raise error(f"{shown} may take too long to match: {problem}", _HINT) from None
     return pattern

@@ -221,6 +221,8 @@ def _means(entry: Entry, by_inputs: bool) -> Doubles:
 
 
 def _gain(sums: _Sums) -> float | None:
+    if sums.energy < 0 or sums.earlier_energy < 0:
+        return None  # sums of squares that are none, which `problems` names
     if sums.earlier_energy > LEAST:
         return math.sqrt(sums.energy / sums.elements) / math.sqrt(sums.earlier_energy / sums.earlier_elements)
     return 1.0 if sums.energy <= LEAST else None

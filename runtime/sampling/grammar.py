@@ -18,9 +18,13 @@ from numpy.typing import NDArray
 from quants.errors import OptionError, VocabularyError
 from quants.spelling import quote
 
+from .grammar_rules import check_gbnf, check_lark, check_schema
+
 EXTRA = 'install the extra: pip install "gguftools[grammar]"'
 # A literal, a class and a comment, in which nothing is a token; a token, which `!` excludes.
 TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|(!?)<(?:\[(\d{1,12})\]|([^<>\s]+))>')
+PLACE = re.compile(r'^(token_in_place_(\d+):) "x"\s*\| token_in_place_\2 "x"$', re.MULTILINE)
+MAX_ITEMS_IN_ROW, MAX_ITEMS_IN_STEP = 100_000, 2_000_000  # of llguidance: about 0.1 s for a token
 SURROGATES = range(0xD800, 0xE000)  # halves of a UTF-16 pair
 # White space of a schema's texts, where it says no other: llama.cpp's rule `space`. A small model that may write any
 # amount of it writes nothing else.
@@ -39,6 +43,11 @@ class GrammarVocabulary:
     pieces: Sequence[bytes]
     end_ids: tuple[int, ...]
     control_ids: tuple[int, ...] = ()
+
+    @cached_property
+    def numbers(self) -> Mapping[bytes, int]:
+        """The first token that is written so, by its bytes."""
+        return {piece: number for number, piece in reversed(list(enumerate(self.pieces)))}
 
     def __post_init__(self) -> None:
         if not self.end_ids:
@@ -91,9 +100,7 @@ class Grammar:
             return mask
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
-            message = _one_line(self._matcher.get_error())
-            self._start()  # an error stays, and other texts may have none
-            raise OptionError(f"the grammar cannot be followed: {message}")
+            raise self._failure()
         known = np.unpackbits(bits, bitorder="little")[: min(size, len(self._vocabulary.pieces))]
         mask[: len(known)] = known
         mask[list(self._vocabulary.end_ids)] = self._matcher.is_accepting()  # not as any other token that may come
@@ -104,8 +111,15 @@ class Grammar:
         return bool(self.allowed(tokens, len(self._vocabulary.pieces))[list(self._vocabulary.end_ids)].any())
 
     def _start(self) -> None:
-        self._matcher = _library().LLMatcher(self._vocabulary.prepared, self._lark, log_level=0)
+        limits = _library().LLParserLimits(max_items_in_row=MAX_ITEMS_IN_ROW, step_max_items=MAX_ITEMS_IN_STEP)
+        self._matcher = _library().LLMatcher(self._vocabulary.prepared, self._lark, log_level=0, limits=limits)
         self._read: list[int] = []
+
+    def _failure(self) -> OptionError:
+        """The error for a matcher that gave up, in whose place there is a new one then."""
+        message = _one_line(self._matcher.get_error())
+        self._start()  # an error stays, and other texts may have none
+        return OptionError(f"the grammar cannot be followed: {message}")
 
     def _go_to(self, tokens: Sequence[int]) -> None:
         pairs = enumerate(zip(self._read, tokens, strict=False))
@@ -116,6 +130,8 @@ class Grammar:
         rest = list(tokens[common:])
         taken = self._matcher.try_consume_tokens(rest) if rest else 0
         self._read += rest[:taken]
+        if self._matcher.is_error():
+            raise self._failure()
         if taken < len(rest):
             raise OptionError(f"token {rest[taken]} cannot come at place {common + taken} of a text by the grammar")
 
@@ -124,10 +140,12 @@ def grammar_from_gbnf(text: str, vocabulary: GrammarVocabulary) -> Grammar:
     """A grammar in GBNF, which begins with the rule `root`. Raises OptionError for one that cannot be used."""
     _library()
     if text.lstrip().startswith(LARK):
+        check_lark(text)
         return Grammar(_unforced(text), vocabulary)
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     text, tokens = _without_tokens(_plain_escapes(text), vocabulary)
+    text = check_gbnf(text)
     try:
         lark = _with_tokens(gbnf_to_lark(text), tokens)
         lark.encode()
@@ -149,6 +167,7 @@ def grammar_from_json_schema(schema: str | Mapping[str, Any] | bool, vocabulary:
             raise OptionError(f"the schema is not JSON: {_one_line(str(error))}") from error
     if not isinstance(schema, (Mapping, bool)):
         raise OptionError("the schema is neither an object nor a boolean")
+    check_schema(schema)
     if schema is not False:
         rest = {} if schema is True else dict(schema)
         schema = {**rest, "x-guidance": rest.get("x-guidance", {"whitespace_pattern": SPACE})}
@@ -198,10 +217,7 @@ def _without_tokens(text: str, vocabulary: GrammarVocabulary) -> tuple[str, list
 
 
 def _with_tokens(lark: str, tokens: Sequence[str]) -> str:
-    for place, token in enumerate(tokens):
-        rule = re.escape(_rule(place).replace("-", "_"))
-        lark = re.sub(rf'^({rule}:) "x"\s*\| {rule} "x"$', rf"\1 {token}", lark, flags=re.MULTILINE)
-    return lark
+    return PLACE.sub(lambda rule: f"{rule[1]} {tokens[int(rule[2])]}", lark) if tokens else lark
 
 
 def _rule(place: int) -> str:
@@ -211,7 +227,7 @@ def _rule(place: int) -> str:
 def _token_of(text: bytes, vocabulary: GrammarVocabulary) -> int:
     """The token that is written so, a control token first; -1 where there is none."""
     found = (number for number in vocabulary.control_ids if vocabulary.pieces[number] == text)
-    return next(found, vocabulary.pieces.index(text) if text in vocabulary.pieces else -1)
+    return next(found, vocabulary.numbers.get(text, -1))
 
 
 def _plain_escapes(text: str) -> str:

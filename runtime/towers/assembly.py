@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from quants.errors import ModelError
-
 from ..arrays import Floats
+from .layers import fitting
 from .parts import Parts
 from .places import Embedded
 from .preprocessing import Tiles
@@ -19,10 +18,8 @@ def assembled(tower: Parts, tiles: Tiles, each: Sequence[Embedded]) -> tuple[Emb
     """What stands in the text of a picture, of whose tiles each is embedded. Raises ModelError."""
     if tower.projector not in ASSEMBLED:
         return tuple(each)
-    try:
+    with fitting():
         return (Embedded(ASSEMBLED[tower.projector](tower, tiles, [tile.embeddings for tile in each])),)
-    except (IndexError, ValueError, ZeroDivisionError) as error:
-        raise ModelError(f"the tower's tensors and keys do not fit each other: {error}", "convert it again") from error
 
 
 def in_rows(each: Sequence[Floats], rows: int, columns: int) -> Floats:

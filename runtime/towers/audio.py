@@ -18,7 +18,7 @@ from .. import ops
 from ..arrays import Floats, Ids
 from . import gemma3n_audio, gemma4_audio, mimo_audio
 from .conformer import Conformer, InBlocks, Reader, WithBiases, subsampled
-from .layers import Rotation, Vit, Weights, tower_key
+from .layers import Rotation, Vit, Weights, fitting, tower_key
 from .parts import rotation
 from .spectrogram import HOP, HTK, MIMO, RATE, WIDTH, as_waveform, in_frames, in_pairs, log_mel, mimo, nemo
 
@@ -71,11 +71,8 @@ class AudioTower:
         real = values.shape[1] if frames is None else frames
         if not 0 < real <= values.shape[1]:
             raise OptionError(f"{real} frames of a spectrogram that has {values.shape[1]}")
-        try:
+        with fitting():
             return RUN[self.projector](self, self.weights, values, real)
-        except (IndexError, ValueError, ZeroDivisionError) as error:
-            problem = f"the tower's tensors and keys do not fit each other: {error}"
-            raise ModelError(problem, "convert it again") from error
 
     @property
     def width(self) -> int:

@@ -1,6 +1,7 @@
 """Layers of a ViT as all towers have them; what tensors a file has says which norms, biases and nets there are."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,16 @@ def tower_key(metadata: Mapping[str, Any], name: str, otherwise: Any = None) -> 
     if (fault := schema.KEYS[f"clip.{name}"].wrong(value)) or (type(value) is int and value < 1):
         raise ModelError(f"clip.{name} {fault or f'is {value}; 1 or more is expected'}")
     return value
+
+
+@contextmanager
+def fitting() -> Iterator[None]:
+    """Raise ModelError where what is computed of a file's keys and tensors shows that they contradict each other."""
+    try:
+        yield
+    except (IndexError, ValueError, ArithmeticError) as error:
+        problem = f"the tower's tensors and keys do not fit each other: {error}"
+        raise ModelError(problem, "convert it again") from error
 
 
 @dataclass(frozen=True)

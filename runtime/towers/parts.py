@@ -52,7 +52,10 @@ class Parts:
     @property
     def token_side(self) -> int:
         """Pixels a side that become a token, of towers that say how many patches are merged."""
-        return int(self.patch_size) * self.merged
+        side = int(self.patch_size) * self.merged
+        if side > LARGEST:
+            raise ModelError(f"the file has tokens of {side} pixels a side; {LARGEST:,} are the most that are run")
+        return side
 
     @property
     def merged(self) -> int:

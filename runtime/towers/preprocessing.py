@@ -17,12 +17,14 @@ import numpy as np
 from quants.errors import ModelError, OptionError
 
 from ..arrays import Floats
+from .layers import fitting
 from .vision import VisionTower
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 LANCZOS, BILINEAR, BICUBIC = 1, 2, 3  # of Pillow's `Resampling`
+MAX_PIXELS = 1 << 26  # of all tiles of a picture
 THINNEST = 200  # a longer side may be so many times the shorter
 LONGEST = 4096  # of Idefics 3: pixels a side
 # The fewest and the most pixels of towers for any size whose files don't say it, as published models' processors.
@@ -70,8 +72,11 @@ def tiles(tower: VisionTower, picture: "Image", most_tokens: int | None = None) 
         )
     if tower.projector not in PREPARED:
         raise ModelError(f"pictures for towers of the kind {tower.projector!r} are not prepared")
-    pictures, rows, columns = PREPARED[tower.projector](tower, picture, most_tokens)
-    pixels = [tower.normalized(np.asarray(each)) for each in pictures]
+    with fitting():
+        pictures, rows, columns = PREPARED[tower.projector](tower, picture, most_tokens)
+        if (total := sum(math.prod(each.size) for each in pictures)) > MAX_PIXELS:
+            raise ModelError(f"a picture becomes {total:,} pixels for this tower; {MAX_PIXELS:,} are the most")
+        pixels = [tower.normalized(np.asarray(each)) for each in pictures]
     return Tiles(pixels, rows, columns, (picture.height, picture.width))
 
 

@@ -13,7 +13,7 @@ from quants.errors import ModelError, OptionError
 
 from ..arrays import Floats
 from . import any_size, kinds, mobilenet, queries, rotated, sam
-from .layers import Weights
+from .layers import Weights, fitting
 from .parts import Parts
 from .places import Embedded
 
@@ -83,11 +83,8 @@ class VisionTower(Parts):
         unit = self.token_side
         if any(side == 0 or side % unit for side in values.shape[1:]):
             raise OptionError(f"pixels of shape {values.shape}; sides that {unit} divides were expected")
-        try:
+        with fitting():
             return RUN[self.projector](self, self.weights, values)
-        except (IndexError, ValueError, ZeroDivisionError) as error:
-            problem = f"the tower's tensors and keys do not fit each other: {error}"
-            raise ModelError(problem, "convert it again") from error
 
     def embedded(self, pixels: ArrayLike, progress: Callable[[int, int], None] | None = None) -> Embedded:
         """The same with how a text model sees the tokens: by rows and columns, all at once or one after the other.
@@ -102,7 +99,10 @@ class VisionTower(Parts):
         rows, columns = self.grid(np.asarray(pixels, np.float32))
         if layout == "framed":  # a row of the grid ends with a token of its own
             return Embedded(found, (rows // self.merged, columns // self.merged + 1), layout=layout)
-        side = math.isqrt(rows * columns // len(found))  # patches a side that become a token
+        with fitting():
+            side = math.isqrt(rows * columns // len(found))  # patches a side that become a token
+            if not side:
+                raise ValueError(f"{rows} × {columns} patches become {len(found)} tokens")
         return Embedded(found, (rows // side, columns // side), whole=self.projector in WHOLE, layout=layout)
 
     @property

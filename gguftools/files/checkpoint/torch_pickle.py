@@ -30,7 +30,10 @@ MAX_DEPTH = 4  # of dictionaries in dictionaries
 MAX_DIRECTORY = 16 << 20  # bytes of a zip archive's list of members
 MAX_EXPANDED = 1 << 24  # values a tensor may have beyond those stored (strides of zero)
 
+HOLDERS = (Strided, dict, list, tuple)  # what is a tensor, or may hold one
+
 Bytes = NDArray[np.uint8]
+_Name = tuple[Any, ...]  # empty of the whole; of what it holds (name of the holder, key)
 
 
 def open_torch(path: Path) -> dict[str, Tensor]:
@@ -45,7 +48,7 @@ def open_torch(path: Path) -> dict[str, Tensor]:
     root, storages = _read_zip(path, buffer) if is_zip else _read_legacy(path, buffer)
     file, start = PositionedInput(path), buffer.ctypes.data
     tensors: dict[str, Tensor] = {}
-    for name, strided in _flatten(path, root):
+    for name, strided in _flatten(path, root) if isinstance(root, HOLDERS) else ():
         if name in tensors:
             raise FileError(f"{path}: there are two tensors {quote(name)}")
         storage = _storage_bytes(path, strided.storage, storages, is_zip)
@@ -77,19 +80,28 @@ def _storage_bytes(path: Path, wanted: Storage, storages: Mapping[str, Bytes], e
 
 def _flatten(path: Path, root: Any) -> Iterator[tuple[str, Strided]]:
     seen: set[int] = set()
-    waiting: list[tuple[str, Any, int]] = [("", root, 0)]
+    waiting: list[tuple[_Name, Any, int]] = [((), root, 0)]
     while waiting:
         name, value, depth = waiting.pop()
         if isinstance(value, Strided):
-            yield name, value
-        elif isinstance(value, (dict, list, tuple)):
-            if id(value) in seen or depth > MAX_DEPTH:
-                raise FileError(f"{path}: {quote(name)} is held twice, or deeper than {MAX_DEPTH} levels")
-            if value:
-                seen.add(id(value))
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            inner = [(f"{name}.{key}" if depth else str(key), item, depth + 1) for key, item in items]
-            waiting += reversed(inner)
+            yield _joined(name), value
+            continue
+        if id(value) in seen or depth > MAX_DEPTH:
+            raise FileError(f"{path}: {quote(_joined(name))} is held twice, or deeper than {MAX_DEPTH} levels")
+        if value:
+            seen.add(id(value))
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        inner = [((name, key), item, depth + 1) for key, item in items if isinstance(item, HOLDERS)]
+        waiting += reversed(inner)
+
+
+def _joined(name: _Name) -> str:
+    """The name of a value by the keys that lead to it, which are joined only where it is needed."""
+    keys = list[str]()
+    while name:
+        name, key = name
+        keys.append(str(key))
+    return ".".join(reversed(keys))
 
 
 def _tensor(file: PositionedInput, name: str, strided: Strided, storage: Bytes, position: int) -> Tensor:

@@ -4,12 +4,14 @@ Blocks follow the tensors. A large one has blocks of its own, so that tensors th
 later (the gates of experts, between what goes up and what goes down) are not fetched with it; small ones share.
 """
 
+import operator
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,15 +87,46 @@ class BlockCache:
             raise
 
 
-def cut(starts: Sequence[int]) -> list[int]:
+class Edges(Sequence[int]):
+    """Offsets, ascending, as ranges of them: a file may claim more bytes than there is memory for an offset of each
+    block.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._ranges, self._numbers, self._count = [range(first, first + 1)], [0], 1
+
+    def add(self, more: range) -> None:
+        if more:
+            self._ranges.append(more)
+            self._numbers.append(self._count)
+            self._count += len(more)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        place = place + self._count if place < 0 else place
+        if not 0 <= place < self._count:
+            raise IndexError(place)
+        at = bisect_right(self._numbers, place) - 1
+        return self._ranges[at][place - self._numbers[at]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def cut(starts: Sequence[int]) -> Edges:
     """Where blocks begin, and the end, for tensors that start at these offsets; the last is the end."""
-    edges = [starts[0]]
+    edges = Edges(starts[0])
     for begin, end in pairwise(starts):
         is_large = end - begin >= OWN_BLOCKS
         if begin > edges[-1] and (is_large or end - edges[-1] > BLOCK):
-            edges.append(begin)
+            edges.add(range(begin, begin + 1))
         if is_large:
-            edges.extend([*range(begin + BLOCK, end, BLOCK), end])
+            edges.add(range(begin + BLOCK, end, BLOCK))
+            edges.add(range(end, end + 1))
     if edges[-1] < starts[-1]:
-        edges.append(starts[-1])
+        edges.add(range(starts[-1], starts[-1] + 1))
     return edges

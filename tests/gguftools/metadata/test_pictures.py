@@ -267,3 +267,18 @@ def test_the_command_sees_pictures(folder, monkeypatch):
     assert done.returncode == 1
     assert "is a tower for pictures or sounds" in done.stderr
 
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [("gemma3", "projector.scale_factor", 255, "scale_factor is 255; at most 64 is expected"),
+     ("gemma3", "projector.scale_factor", 65535, "scale_factor is 65535; at most 64 is expected"),
+     ("gemma3", "projector.scale_factor", 64, "do not fit each other"),
+     ("gemma3", "image_size", 3, "do not fit each other|sides that"),
+     ("gemma3", "image_size", 9000, "8,192 are the most"),
+     ("qwen2-5-vl", "spatial_merge_size", 65535, "at most 64"), ("qwen2-5-vl", "image_min_pixels", 1 << 31, "at most")],
+)  # fmt: skip
+def test_numbers_that_do_not_fit_are_one_error(folder, name, key, value, message):
+    projector = gguftools.open(folder / f"mmproj-{name}.gguf")
+    projector.metadata[f"clip.vision.{key}"] = value
+    with pytest.raises(GgufToolsError, match=message):
+        gguftools.open(folder / f"{name}.gguf").generate("x", n=1, images=[folder / "a.png"], projector=projector)

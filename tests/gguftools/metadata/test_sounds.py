@@ -11,7 +11,7 @@ import pytest
 
 import gguftools
 from gguftools.metadata.pictures import Sight, read_prompt
-from quants.errors import GgufToolsError
+from quants.errors import GgufToolsError, ModelError
 from runtime.sampling.parameters import Sampling
 from runtime.towers.audio import AudioTower
 from runtime.towers.gemma3n_audio import hard
@@ -179,3 +179,11 @@ def test_the_command_hears_sounds(folder, monkeypatch):
     done = typed("generate", "granite-speech.gguf", "-p", "what", *words, "--image", "a.png")
     assert done.returncode == 1
     assert "no tower for pictures" in done.stderr
+
+
+@pytest.mark.parametrize(("key", "most"), [("num_mel_bins", 4096), ("projector.stack_factor", 256)])
+def test_numbers_that_would_fill_the_memory(key, most):
+    metadata = {"clip.has_audio_encoder": True, "clip.projector_type": "ultravox", "clip.audio.num_mel_bins": 128}
+    for value in (most + 1, 1 << 27):
+        with pytest.raises(ModelError, match=f"{key} is {value}; at most {most} is expected"):
+            AudioTower(metadata | {f"clip.audio.{key}": value}, {}).key(key)

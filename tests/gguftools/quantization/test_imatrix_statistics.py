@@ -77,3 +77,14 @@ def test_what_is_not_finite_is_left_out(tmp_path: Path) -> None:
     assert statistics(matrix.entries).tensors["blk.0.a.weight"].energy == 3
     nothing = replace(matrix, entries={"a": Entry(sums, np.zeros(2, np.float32))})
     assert not statistics(nothing.entries).tensors
+
+
+def test_sums_of_squares_that_are_negative() -> None:
+    def entry(value: float) -> Entry:
+        return Entry(np.full((1, 4), value, np.float32), np.ones(1, np.float32), None)
+
+    for one, other in ((-1.0, 2.0), (2.0, -1.0), (-3.0, -3.0)):
+        names = [f"blk.{layer}.ffn_up.weight" for layer in (0, 1)]
+        found = statistics(dict(zip(names, map(entry, (one, other)), strict=True)))
+        assert found.tensors[names[1]].gain is None
+        assert found.layers[1].gain is None

@@ -4,6 +4,7 @@ import io
 import pickle
 import struct
 import time
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -235,3 +236,16 @@ def test_archives(tmp_path):
     path.write_bytes(good[:at] + struct.pack("<H", 65535) + good[at + 2 :])
     with pytest.raises(FileError, match=r"is cut short: member 'm/data\.pkl' ends at byte"):
         open_torch(path)
+
+
+def test_names_are_made_for_tensors_alone(tmp_path):
+    """Long keys, one in the other, over a list of what is no tensor: 100 kB in the file, once 100 MB of names."""
+    key = b"X\0\2\0\0" + b"k" * 512
+    program = b"\x80\x02" + (b"}" + key) * 3 + b"](" + b"N" * 60_000 + b"e" + b"s" * 3 + b"."
+    (tmp_path / "names.bin").write_bytes(archive(program))
+    tracemalloc.start()
+    try:
+        assert open_torch(tmp_path / "names.bin") == {}
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()

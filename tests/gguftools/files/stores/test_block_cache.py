@@ -98,3 +98,21 @@ def test_a_failure_is_not_waited_for_again():
         with pytest.raises(FileError, match="gone"):
             read(0, 5)
     assert calls == [3 * BLOCK]
+
+
+def test_a_file_that_claims_more_than_there_is_memory_for():
+    size = 10**15 + 7
+    edges = cut([8, 100, 100 + OWN_BLOCKS, size])
+    assert len(edges) == 4 + (size - 100 - OWN_BLOCKS) // BLOCK
+    assert edges[-1] == size
+    assert edges[-2] == 100 + OWN_BLOCKS + (size - 100 - OWN_BLOCKS) // BLOCK * BLOCK
+    with pytest.raises(IndexError):
+        edges[len(edges)]
+    asked = []
+
+    def fetch(file: str, begin: int, end: int) -> np.ndarray:
+        asked.append((begin, end))
+        return np.zeros(end - begin, np.uint8)
+
+    assert len(BlockCache(fetch).reader("file", [0, size])(10**14, 10**14 + 5)) == 5
+    assert (10**14 // BLOCK * BLOCK, (10**14 // BLOCK + 1) * BLOCK) in asked
