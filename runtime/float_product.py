@@ -1,0 +1,54 @@
+"""Products of some rows with stored weights in float32 (see `kernels.floats`): the same bits on any number of threads."""
+
+import numpy as np
+
+from quants import Tensor
+from quants.kernels.lane_memory import rooms
+from quants.kernels.lanes import LANES
+
+from .arrays import Floats
+from .integer_product import PIECE, pieces
+from .kernels import floats
+from .kernels.floats import ROWS, TOKENS
+from .kernels.threads import parallel, spans
+
+LEAST_INPUTS, LEAST_WEIGHTS = 24, 1 << 14  # below, packing takes longer than it saves
+
+
+def pays(inputs: int, rows: int, width: int) -> bool:
+    """Whether a product of these sizes is faster so than with BLAS."""
+    return inputs >= LEAST_INPUTS and rows * width >= LEAST_WEIGHTS and floats.available()
+
+
+def multiply(x: Floats, weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:
+    """out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (n, last - first)."""
+    rows, width = len(x), -(-weight.width // LANES) * LANES
+    padded = np.zeros((-(-rows // TOKENS) * TOKENS, width), np.float32)
+    padded[:rows, : weight.width] = x
+    inputs, flat, stride = padded.reshape(-1), out.reshape(-1), out.shape[1]
+
+    def share(start: int, stop: int) -> None:
+        tile, across = rooms(width * ROWS // 16, LANES * LANES // 16)
+        for (begin, end), (top, bottom) in work[start:stop]:
+            sums = rooms((bottom - top + TOKENS) * ROWS // 16)[0]
+            for row, values in _decoded(weight, first + begin, first + end, width):
+                floats.pack_weights(values.reshape(-1), len(values), width, across, np.empty(LANES, np.int64), tile)
+                floats.multiply(
+                    inputs[top * width :], width, tile, bottom - top, sums, flat[top * stride :], row - first,
+                    len(values), stride,
+                )  # fmt: skip
+
+    work = pieces(rows, last - first, width, threads)
+    parallel(share, spans(len(work), 1), threads)
+
+
+def _decoded(weight: Tensor, first: int, last: int, width: int):  # type: ignore[no-untyped-def]
+    """(number of its first row, float32 (rows, width)) of ROWS rows at a time, filled up with zeros."""
+    decode = weight.format.load_codec().decode
+    step = max(ROWS, PIECE // max(1, weight.width) // ROWS * ROWS)
+    for start, stop in spans(last - first, step):
+        values = decode(weight.format, np.ascontiguousarray(weight.raw(first + start, first + stop)))
+        if width > weight.width:
+            values = np.pad(values, ((0, 0), (0, width - weight.width)))
+        for row in range(0, len(values), ROWS):
+            yield first + start + row, np.ascontiguousarray(values[row : row + ROWS], np.float32)
