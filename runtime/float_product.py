@@ -1,4 +1,4 @@
-"""Products of some rows with stored weights in float32 (see `kernels.floats`): the same bits on any number of threads."""
+"""Products of some rows with stored weights in float32, the same on any number of threads (see `kernels.floats`)."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
 """Matrix products in float32, each sum in an order of its own: the same bits whoever shares the work.
 
-TOKENS inputs and ROWS weights are multiplied at a time, with their sums in registers. Sums of COLUMNS products are added
-up, so that a long sum loses no more than a short one. Weights: tiles of ROWS rows, column by column.
+TOKENS inputs and ROWS weights are multiplied at a time, with their sums in registers. Sums of COLUMNS products are
+added up, so that a long sum loses no more than a short one. Weights: tiles of ROWS rows, column by column.
 
 Processors with 32 registers of 512 bits (`available`) are faster so than with most BLAS.
 """
@@ -42,7 +42,10 @@ def add_columns(typing, sums, sums_at, x, x_at, stride, w, w_at, columns):  # ty
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds, (sums_v, sums_at, x_v, x_at, stride, w_v, w_at, columns) = signature.args, args
         tokens, vectors = range(TOKENS), range(VECTORS)
-        number = lambda value: ir.Constant(INDEX, value)  # noqa: E731
+
+        def number(value: int) -> Any:
+            return ir.Constant(INDEX, value)
+
         fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS] * 3), "llvm.fma.v16f32")
         zero = ir.Constant(FLOATS, [0.0] * LANES)
         totals = [[cgutils.alloca_once_value(builder, zero) for _ in vectors] for _ in tokens]

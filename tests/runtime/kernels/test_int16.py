@@ -195,7 +195,7 @@ def test_columns_are_what_is_multiplied_at_once():
 
 
 def test_which_products_are_made_so():
-    """matmul in "float32": where it may be, it pays, and the processor can; else the same as "exact", to the last bit."""
+    """matmul in "float32": where it may be, it pays and the processor can; else the same as "exact", to a bit."""
     weights, x = normal(1200, 512), normal(60, 512)
     weight = from_array("w", weights)
     for inputs, may_round in ((x, True), (x[:20], True), (x, False)):
