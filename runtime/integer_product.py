@@ -19,8 +19,8 @@ from .kernels.int16 import BLOCK, PAIRS, ROWS, TOKENS
 from .kernels.threads import Span, parallel, shares, spans
 
 LEAST_INPUTS = 48  # below, packing takes longer than it saves
-# Below, it saves less than a third of a millisecond, which is not worth its rounding.
-LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK = 128, 1 << 15, 1 << 25
+# Below, it saves less than a quarter of a millisecond, which is not worth its rounding.
+LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK = 128, 1 << 15, 1 << 26
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is packed
 COLUMNS = 4 * ROWS  # of a product that is folded at once
 OPS = 1 << 27  # multiplications of a piece of work: about a millisecond
