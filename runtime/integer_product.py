@@ -19,8 +19,8 @@ from .kernels.int16 import BLOCK, PAIRS, ROWS, TOKENS
 from .kernels.threads import Span, parallel, shares, spans
 
 LEAST_INPUTS = 48  # below, packing takes longer than it saves
-# Below, it saves less than a third of a millisecond, which is not worth its rounding.
-LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK = 128, 1 << 15, 1 << 25
+# Below, it saves less than a quarter of a millisecond, which is not worth its rounding.
+LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK = 128, 1 << 15, 1 << 26
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is packed
 COLUMNS = 4 * ROWS  # of a product that is folded at once
 OPS = 1 << 27  # multiplications of a piece of work: about a millisecond
@@ -74,7 +74,7 @@ def multiply(x: Packed, weight: Tensor, first: int, last: int, out: Floats, thre
     flat, stride = out.reshape(-1), out.shape[1]
 
     def share(start: int, stop: int) -> None:
-        for (begin, end), (top, bottom) in pieces[start:stop]:
+        for (begin, end), (top, bottom) in work[start:stop]:
             part, sums = x.part(top, bottom), room_for_sums(bottom - top)
             for row, count, tile, scales in tiles(weight, first + begin, first + end):
                 int16.multiply(
@@ -82,8 +82,8 @@ def multiply(x: Packed, weight: Tensor, first: int, last: int, out: Floats, thre
                     row - first, count, stride,
                 )  # fmt: skip
 
-    pieces = _pieces(x, last - first, threads)
-    parallel(share, spans(len(pieces), 1), threads)
+    work = pieces(x.rows, last - first, BLOCK * x.blocks, threads)
+    parallel(share, spans(len(work), 1), threads)
 
 
 def columns(x: Packed, weight: Tensor, first: int, last: int) -> Iterator[tuple[int, Floats]]:
@@ -108,15 +108,15 @@ def room_for_sums(rows: int) -> Floats:
     return rooms((rows + TOKENS) * ROWS // 16)[0]
 
 
-def _pieces(x: Packed, rows: int, threads: int) -> list[tuple[Span, Span]]:
+def pieces(inputs: int, rows: int, width: int, threads: int) -> list[tuple[Span, Span]]:
     """Rows of the weight and of the input that a thread multiplies at a time."""
     groups = -(-rows // ROWS)
-    ops = ROWS * BLOCK * x.blocks * x.rows  # of a group
+    ops = ROWS * width * inputs  # of a group
     if groups % threads and groups < 8 * threads and groups * ops > OPS // 4:
-        tokens = -(-x.rows // (threads * TOKENS)) * TOKENS
-        return [((0, rows), each) for each in spans(x.rows, tokens)]
+        tokens = -(-inputs // (threads * TOKENS)) * TOKENS
+        return [((0, rows), each) for each in spans(inputs, tokens)]
     step = max(1, min(OPS // ops, -(-groups // (4 * threads))))
-    return [(each, (0, x.rows)) for each in spans(rows, step * ROWS)]
+    return [(each, (0, inputs)) for each in spans(rows, step * ROWS)]
 
 
 def tiles(weight: Tensor, first: int, last: int) -> Iterator[tuple[int, int, NDArray[np.int32], Floats]]:

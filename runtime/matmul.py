@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quants import Tensor
 
-from . import few_inputs, integer_product
+from . import few_inputs, float_product, integer_product
 from .arrays import Floats
 from .kernels import blas
 from .kernels.threads import parallel, shares, spans
@@ -71,6 +71,9 @@ def matmul(
         integer_product.multiply(inputs.packed, weight, first, last, product, threads)
         return product
     values = as_multiplied(inputs.x, weight.format.name, precision)
+    if product.flags.c_contiguous and float_product.pays(len(values), last - first, weight.width):
+        float_product.multiply(values, weight, first, last, product, threads)
+        return product
     if len(values) >= SHARED_TILE_ROWS * threads or not blas.controllable():
         pieces = [(0, len(values))]
         if threads > 1 and blas.controllable():  # two pieces each, lest one be held up

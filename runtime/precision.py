@@ -1,7 +1,8 @@
 """How exactly products are computed: a named choice of a pass.
 
-"float32": at float32's accuracy, as far as figures of a model show: products of many rows are computed in 16-bit
-integers where the processor is faster at them (`kernels.int16`), all others in float32. "exact": all in float32.
+"float32": at float32's accuracy, as far as figures of a model show: large products of many rows are computed in 16-bit
+integers where the processor is faster at them (`kernels.int16`) and what becomes of them is not sensitive
+(`runtime.rounding`), all others in float32. "exact": all in float32.
 "reference": in float32, of inputs that are first rounded as llama.cpp does, for figures that are to be compared with
 its own: what is multiplied with a quantized weight to 8 bits, with an F16 weight to float16 and with a BF16 weight to
 bfloat16, which alone can move a small model's perplexity by half a percent.

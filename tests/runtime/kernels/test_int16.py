@@ -195,12 +195,23 @@ def test_columns_are_what_is_multiplied_at_once():
 
 
 def test_which_products_are_made_so():
-    """matmul in "float32": where it pays and the processor can; else the same as "exact", to the last bit."""
-    weights, x = normal(300, 128), normal(60, 128)
+    """matmul in "float32": where it may be, it pays and the processor can; else the same as "exact", to a bit."""
+    weights, x = normal(1200, 1024), normal(60, 1024)
     weight = from_array("w", weights)
-    for inputs in (x, x[:20]):
-        found = matmul(inputs, weight, threads=2, precision="float32")
-        same = (found == matmul(inputs, weight, threads=2, precision="exact")).all()
-        assert same != (int16.available() and len(inputs) >= integer_product.LEAST_INPUTS)
+    for inputs, may_round in ((x, True), (x[:20], True), (x, False)):
+        found = matmul(inputs, weight, threads=2, precision="float32", may_round=may_round)
+        same = (found == matmul(inputs, weight, threads=2, precision="exact", may_round=may_round)).all()
+        assert same != (int16.available() and may_round and len(inputs) >= integer_product.LEAST_INPUTS)
         assert error(found, inputs, weights)[0] < 1e-4
     assert not integer_product.pays(1000, 3, 32)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rows", "width", "pays"),
+    [
+        (512, 576, 576, True), (2048, 128, 256, True), (47, 4096, 4096, False), (300, 320, 64, False),
+        (512, 100, 300, False), (200, 512, 512, False), (256, 512, 512, True),
+    ],
+)  # fmt: skip
+def test_what_saves_little_is_not_rounded(inputs, rows, width, pays):
+    assert integer_product.pays(inputs, rows, width) == (pays and int16.available())
