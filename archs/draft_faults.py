@@ -11,7 +11,8 @@ from quants.errors import ModelError
 
 from .families.deepseek4 import DEEPSEEK4
 from .families.drafts import EAGLE3, GEMMA4_ASSISTANT
-from .hyper import Hyper, Keys, hyper
+from .file_keys import Keys
+from .hyper import Hyper, hyper
 from .layered import Fault
 from .shapes import faults, key_faults
 from .spec import Architecture, Tensors
@@ -38,7 +39,7 @@ def draft_faults(architecture: Architecture, metadata: Mapping[str, Any], tensor
     if name not in NEEDED:
         yield from _block(architecture, metadata, tensors)
         return
-    if found := _of_keys(architecture, NEEDED[name], metadata, tensors) or [*_numbers(Keys(name, metadata))]:
+    if found := _of_keys(architecture, NEEDED[name], metadata, tensors) or [*_numbers(Keys.of(architecture, metadata))]:
         yield from found
         return
     numbers = hyper(architecture, metadata)
@@ -114,7 +115,7 @@ def _block(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
     if isinstance(mask, bool) or not isinstance(mask, (int, np.integer)) or mask < 0:
         yield Fault(MASK, "is no token id")
         return
-    keys = Keys(name, metadata)
+    keys = Keys.of(architecture, metadata)
     if not len(keys.need("target_layers")):
         yield Fault(f"{name}.target_layers", "is empty; numbers of layers are expected")
         return
@@ -161,7 +162,8 @@ def _selecting(
     around = [f"blk.{i}.{part}_conv" for i in range(layers) for part in ("attn", "ffn")]
     if not any(name.startswith(("selector_", *around)) for name in tensors):
         return
-    numbers = {key: keys.get(key) for key in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")}
+    sizes = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    numbers = {key: keys.stored(key) for key in sizes}
     if absent := [key for key, value in numbers.items() if value is None]:
         yield Fault(f"{keys.architecture}.{absent[0]}", "is missing; a draft with a selector needs it")
         return
@@ -221,11 +223,11 @@ def _numbers(keys: Keys) -> Iterator[Fault]:
     if keys.need("block_count") != 1:
         yield Fault(f"{keys.architecture}.block_count", f"is {keys.need('block_count')}; such a draft has one layer")
     for key in ("feed_forward_length", "attention.head_count", "attention.head_count_kv"):
-        value = keys.get(key, 1)
-        if not isinstance(value, (int, np.integer)) or value < 1:
+        value = keys.stored(key)
+        if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
             yield Fault(f"{keys.architecture}.{key}", f"is {value}; one number, 1 or more, is expected")
             return
-    heads, groups = keys.need("attention.head_count"), keys.get("attention.head_count_kv", 1)
+    heads, groups = keys.need("attention.head_count"), keys.get("attention.head_count_kv")
     if heads % groups:
         yield Fault(f"{keys.architecture}.attention.head_count", f"is {heads}, no multiple of {groups} of keys")
     layers = keys.need("target_layers")
@@ -237,10 +239,10 @@ def _eagle3(
     architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors
 ) -> tuple[dict[str, tuple[int, ...]], set[str]]:
     """Shapes of all that it may have, and the names of what it must."""
-    keys, numbers = Keys(architecture.name, metadata), hyper(architecture, metadata)
+    keys, numbers = Keys.of(architecture, metadata), hyper(architecture, metadata)
     own, width, inner = numbers.layers[0], numbers.width, int(keys.need("feed_forward_length"))
     states = len(keys.need("target_layers")) * int(keys.need("target_hidden_size"))
-    words = int(keys.get("vocab_size", 0)) or len(metadata.get("tokenizer.ggml.tokens", ()))
+    words = int(keys.get("vocab_size") or 0) or len(metadata.get("tokenizer.ggml.tokens", ()))
     queries, mixed = own.heads * own.key_width, own.heads * own.value_width
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (width, states), "output_norm.weight": (width,), "blk.0.attn_norm.weight": (width,),

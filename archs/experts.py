@@ -1,5 +1,8 @@
 """Metadata words of mixtures of experts: how the router scores, what it rescales, which experts all tokens share."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from .config import lookup
 from .layouts import MATRICES, gated_net
 from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors, Transform
@@ -57,7 +60,7 @@ SEPARATE_EXPERTS, FUSED_EXPERTS = separate_experts("mlp"), fused_experts("mlp")
 SHARED = gated_net("mlp.shared_experts", "_shexp")
 
 
-def dense_layers(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+def dense_layers(keys: GgufKeys | Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
     """Config keys for which layers have one net instead of experts, for the export to a checkpoint."""
     dense = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" not in tensors]
     return {"decoder_sparse_step": 1, "mlp_only_layers": dense}
@@ -65,7 +68,7 @@ def dense_layers(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 def kinds_of_nets(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The same as one word a layer, but for layers that predict further tokens."""
-    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    count = keys["block_count"] - keys.get("nextn_predict_layers")
     dense = dense_layers({"block_count": count}, tensors)["mlp_only_layers"]
     return {"mlp_layer_types": ["dense" if layer in dense else "sparse" for layer in range(count)]}
 

@@ -1,6 +1,6 @@
 """Numbers of a model, read from its metadata once: widths, heads, windows, scales."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,39 +10,8 @@ from quants.errors import ModelError
 
 from .config_keys import MOST_LAYERS
 from .experts import GATING
-from .schema import F32, find
+from .file_keys import Keys
 from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Positions, Rope, Scoring, last_of_period
-
-
-@dataclass(frozen=True)
-class Keys:
-    """Metadata of one architecture: `keys("attention.head_count")` without the name in front."""
-
-    architecture: str
-    metadata: Mapping[str, Any]
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """As the schema's type: a whole number under a key of floats becomes one."""
-        name = f"{self.architecture}.{key}"
-        value, known = self.metadata.get(name), find(name, self.architecture)
-        if value is None:
-            return default
-        return float(value) if known and known.type is F32 and isinstance(value, int) else value
-
-    def need(self, key: str) -> Any:
-        value = self.get(key)
-        if value is None:
-            raise ModelError(f"the file lacks the key '{self.architecture}.{key}', which its architecture needs")
-        return value
-
-    def of_layer(self, key: str, layer: int, default: Any = None) -> Any:
-        """A value that may differ by layer: an array has one for each. Raises ModelError where it is too short."""
-        value = self.get(key, default)
-        if not hasattr(value, "__len__"):
-            return value
-        if layer >= len(value):
-            raise ModelError(f"'{self.architecture}.{key}' has {len(value)} items; layer {layer} has none")
-        return value[layer]
 
 
 @dataclass(frozen=True)
@@ -130,53 +99,58 @@ class Hyper:
         return replace(self, layers=tuple(replace(own, **changes(i, own)) for i, own in enumerate(self.layers)))
 
 
-def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
-    """Raises ModelError where a key that the architecture needs is missing. Values are those that the schema allows."""
-    keys, block = Keys(architecture.name, metadata), architecture.block
-    width, heads = int(keys.need("embedding_length")), keys.get("attention.head_count", 0)
-    most_heads = int(np.max(heads)) if np.size(heads) else 0
-    usual = width // most_heads if most_heads else 0
+def hyper(architecture: Architecture, metadata: Mapping[str, Any], tensors: Collection[str] = ()) -> Hyper:
+    """The numbers that a model computes with. tensors: the names of the file's, where they decide.
+
+    Raises ModelError where a key that the architecture needs is missing. Values are those that the schema allows.
+    """
+    keys, block = Keys.of(architecture, metadata), architecture.block
+    width = int(keys.need("embedding_length"))
     # Phi-3.5-MoE keeps the epsilon of its layer norms under the key of RMS norms.
     kinds = ("rms_", "") if block.norm.startswith("rms") else ("", "rms_")
     own, other = (f"attention.layer_norm_{each}epsilon" for each in kinds)
-    default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
-    logit_scale, trained = float(keys.get("logit_scale", 1.0)), keys.get("rope.scaling.original_context_length", 8192)
+    embedding_scale, logit_scale = keys.get("embedding_scale"), float(keys.get("logit_scale"))
+    if embedding_scale is None:
+        embedding_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
     activation = ACTIVATIONS[named] if (named := keys.get("hidden_activation")) else block.activation
     coefficients = ("alpha_n", "alpha_p", "beta", "eps") if activation == "xielu" else ()
     xielu = [Keys("xielu", metadata).need(key) for key in coefficients]
+    normalize = keys.get("expert_weights_norm")
     scorings: dict[int, Any] = {number: name for name, number in GATING.items()}
+    sections = tuple(map(int, keys.get("rope.dimension_sections")))
+    sections = sections if all(part > 0 for part in sections[:2]) else ()
     numbers = Hyper(
         width=width,
-        context=int(keys.get("context_length", 0)),
+        context=int(keys.get("context_length")),
         eps=float(keys.need(other if keys.get(own) is None and keys.get(other) is not None else own)),
-        rope="halves" if keys.get("rope.dimension_sections") is not None else block.rope,
-        rope_sections=tuple(map(int, keys.get("rope.dimension_sections", ()))),
+        rope="halves" if sections and block.sections_rotate_halves else block.rope,
+        rope_sections=sections,
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),
-        value_scale=float(keys.get("attention.value_scale", 1.0)),
-        temperature_scale=float(keys.get("attention.temperature_scale", 0.0)),
-        temperature_length=int(keys.get("attention.temperature_length", trained)),
-        embedding_scale=float(keys.get("embedding_scale", default_scale)),
-        residual_scale=float(keys.get("residual_scale", 1.0)),
-        tied_logit_scale=float(keys.get("tied_logit_scale", 1.0)),
+        value_scale=float(keys.get("attention.value_scale")),
+        temperature_scale=float(keys.get("attention.temperature_scale")),
+        temperature_length=int(keys.get("attention.temperature_length")),
+        embedding_scale=float(embedding_scale),
+        residual_scale=float(keys.get("residual_scale")),
+        tied_logit_scale=float(keys.get("tied_logit_scale")),
         logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,
         activation=activation,
-        activation_limit=float(keys.get("swiglu_limit", 7.0)),
-        situ=(float(keys.get("activation.situ_beta", 1.0)), float(keys.get("activation.situ_linear_beta", 0.0))),
-        parallel=bool(keys.get(block.parallel, True)) if isinstance(block.parallel, str) else block.parallel,
-        alibi=_alibi(keys, block.alibi),
+        activation_limit=float(keys.get("swiglu_limit")),
+        situ=(float(keys.get("activation.situ_beta")), float(keys.get("activation.situ_linear_beta"))),
+        parallel=_parallel(keys, block, tensors),
+        alibi=_alibi(keys, block),
         xielu=tuple(tuple(map(float, of_layer)) for of_layer in zip(*xielu, strict=True)),
-        experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
-        normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),
-        scoring=scorings.get(keys.get("expert_gating_func", 0), block.scoring),
-        expert_groups=int(keys.get("expert_group_count", 1)),
-        expert_groups_used=int(keys.get("expert_group_used_count", 1)),
-        router_jitter=float(keys.get("expert_router_jitter", 0.01)),
+        experts_scale=float(keys.get("expert_weights_scale")) or 1.0,
+        normalize_experts=block.normalize_experts if normalize is None else bool(normalize),
+        scoring=scorings.get(keys.get("expert_gating_func"), block.scoring),
+        expert_groups=int(keys.get("expert_group_count")),
+        expert_groups_used=int(keys.get("expert_group_used_count")),
+        router_jitter=float(keys.get("expert_router_jitter")),
         router_softcap=_positive(keys.get("router_logit_softcapping")),
         norms_behind=bool(keys.get("swin_norm")),
-        loops=int(keys.get("num_loops", 1)),
-        layers=_rounds(keys, tuple(_layer(keys, block, i, usual) for i in range(_count(keys)))),
+        loops=int(keys.get("num_loops")),
+        layers=_rounds(keys, tuple(_layer(keys, block, i) for i in range(keys.layer_count))),
     )
     return block.numbers(keys, numbers) if block.numbers else numbers
 
@@ -189,21 +163,15 @@ def growing_queries(numbers: Hyper, positions: Positions, rotated: bool = True) 
     return (1 + numbers.temperature_scale * np.log1p(steps)).astype(np.float32)
 
 
-def _count(keys: Keys) -> int:
-    """How many layers run; the last ones of some models only predict further tokens, or are those of a head."""
-    head = keys.get("decision.block_count", 0) if keys.get("decision.type") == "laya" else 0
-    return int(keys.need("block_count")) - int(keys.get("nextn_predict_layers", 0)) - int(head)
-
-
 def stored_layers(keys: Keys) -> int:
     """How many layers the file has of those that run one after the other: fewer where some run more than once."""
     stack = keys.get("hrm.layers_per_stack")
-    return _count(keys) if stack is None else 2 * int(stack)
+    return keys.layer_count if stack is None else 2 * int(stack)
 
 
 def _rounds(keys: Keys, layers: tuple[LayerHyper, ...]) -> tuple[LayerHyper, ...]:
     """The layers as often as they run. Raises ModelError for more than any model has."""
-    loops, norms = int(keys.get("num_loops", 1)), not keys.get("skip_loop_final_norm", False)
+    loops, norms = int(keys.get("num_loops")), not keys.get("skip_loop_final_norm")
     if loops * len(layers) > MOST_LAYERS:
         raise ModelError(f"'{keys.architecture}.num_loops' is {loops}: {loops * len(layers)} layers would run")
     layers = tuple(replace(layer, stored=i) for i, layer in enumerate(layers)) if loops > 1 else layers
@@ -211,51 +179,51 @@ def _rounds(keys: Keys, layers: tuple[LayerHyper, ...]) -> tuple[LayerHyper, ...
     return (*again * (loops - 1), *layers)
 
 
-def _layer(keys: Keys, block: Block, i: int, usual_width: int) -> LayerHyper:
-    windowed, window = _windowed(keys, block, i), int(keys.get("attention.sliding_window", 0))
-    local_base = keys.get("rope.freq_base_swa") if windowed else None
-    heads = int(keys.of_layer("attention.head_count", i, 0))
-    # an array of 1 for layers with rope; ours is named as in SmolLM3's config
-    rotating = keys.get("attention.rope_pattern", keys.get("no_rope_layers"))
-    if rotating is not None:
-        rotates = bool(rotating[i])
-    elif block.rope_period:
-        rotates = not last_of_period(block.rope_period, i)
-    else:
-        rotates = windowed or block.rope_layers == "all" or not window
-    whole_width = int(keys.get("attention.key_length", usual_width))
-    sparsity = keys.of_layer("activation_sparsity_scale", i)
+def _layer(keys: Keys, block: Block, i: int) -> LayerHyper:
+    windowed, window = _windowed(keys, block, i), int(keys.get("attention.sliding_window"))
+    whole_width, heads = int(keys.get("attention.key_length") or 0), int(keys.of_layer("attention.head_count", i))
+    scale, sparsity = keys.of_layer("attention.scale", i), keys.of_layer("activation_sparsity_scale", i)
+    of_kind = "_swa" if windowed else ""
 
-    def width(key: str, default: int) -> int:
-        local = keys.get(f"{key}_swa") if windowed else None
-        return int(keys.get(key, default) if local is None else local)
+    def width(key: str) -> int:
+        return int(keys.get(key + of_kind) or 0)
 
-    key_width = width("attention.key_length", usual_width)
     return LayerHyper(
         heads=heads,
-        kv_heads=int(keys.of_layer("attention.head_count_kv", i, heads)),
+        kv_heads=int(keys.of_layer("attention.head_count_kv", i)),
         # the windows of encoders count both sides and not the token itself
         window=(window if block.causal else window // 2 + 1) if windowed else None,
-        rotates=block.rope != "none" and not _alibi(keys, block.alibi) and rotates,
-        rope_base=float(local_base or keys.get("rope.freq_base", 10_000.0)),
-        rope_scaled=local_base is None,
-        key_width=key_width,
-        value_width=width("attention.value_length", key_width),
-        rope_width=width("rope.dimension_count", key_width),
-        attention_scale=float(keys.of_layer("attention.scale", i, whole_width**-0.5 if whole_width else 1.0)),
+        rotates=block.rope != "none" and not _alibi(keys, block) and _rotates(keys, block, i, windowed),
+        rope_base=float(keys.get(f"rope.freq_base{of_kind}")),
+        rope_scaled=block.scales_windowed_rope or not windowed,
+        key_width=width("attention.key_length"),
+        value_width=width("attention.value_length"),
+        rope_width=width("rope.dimension_count"),
+        attention_scale=float(scale or (whole_width**-0.5 if whole_width else 1.0)),
         kv_source_layer=_kv_source_layer(keys, block, i),
         sparsity=float(sparsity) if sparsity is not None and sparsity > -np.inf else None,
-        net_limit=float(keys.of_layer("swiglu_clamp_shexp", i, 0.0)),
-        experts_limit=float(keys.of_layer("swiglu_clamp_exp", i, 0.0)),
-        experts_used=int(keys.of_layer("expert_used_count", i, 0)),
+        net_limit=float(keys.of_layer("swiglu_clamp_shexp", i)),
+        experts_limit=float(keys.of_layer("swiglu_clamp_exp", i)),
+        experts_used=int(keys.of_layer("expert_used_count", i)),
     )
+
+
+def _rotates(keys: Keys, block: Block, layer: int, windowed: bool) -> bool:
+    """Whether a layer of a model with rope has it, which an array of the file says, or the family's rule."""
+    rotating = keys.get("attention.rope_pattern")  # the other is ours, named as in SmolLM3's config
+    rotating = keys.get("no_rope_layers") if rotating is None else rotating
+    if rotating is not None:
+        return bool(rotating[layer])
+    if block.rope_layers == "windowed" and keys.get("attention.sliding_window"):
+        return windowed
+    return not block.rope_period or not last_of_period(block.rope_period, layer)
 
 
 def _kv_source_layer(keys: Keys, block: Block, layer: int) -> int | None:
     """Of the last layers, those with the keys and values of others: the last one before them with a window, or
     without, as the layer itself.
     """
-    first = _count(keys) - int(keys.get("attention.shared_kv_layers", 0))
+    first = keys.layer_count - int(keys.get("attention.shared_kv_layers"))
     if layer < first:
         return None
     windowed = _windowed(keys, block, layer)
@@ -268,14 +236,20 @@ def _kv_source_layer(keys: Keys, block: Block, layer: int) -> int | None:
 def _windowed(keys: Keys, block: Block, layer: int) -> bool:
     if not keys.get("attention.sliding_window"):
         return False
-    pattern = keys.get("attention.sliding_window_pattern", block.window_period)
+    said: Any = keys.get("attention.sliding_window_pattern")
+    pattern: Any = block.window_period if said is None else said
     return bool(pattern[layer] if hasattr(pattern, "__len__") else not pattern or not block.sees_all(pattern, layer))
 
 
-def _alibi(keys: Keys, alibi: bool | str) -> float:
+def _parallel(keys: Keys, block: Block, tensors: Collection[str]) -> bool:
+    if block.parallel_without and tensors:
+        return f"blk.0.{block.parallel_without}.weight" not in tensors
+    return bool(keys.get(block.parallel)) if isinstance(block.parallel, str) else block.parallel
+
+
+def _alibi(keys: Keys, block: Block) -> float:
     """The largest distance penalty's exponent; 0 without ALiBi."""
-    key, usual = (alibi, 0.0) if isinstance(alibi, str) else ("attention.max_alibi_bias", 8.0)
-    return float(keys.get(key, usual)) if alibi else 0.0
+    return float(keys.get("attention.max_alibi_bias")) if block.alibi else 0.0
 
 
 def _positive(value: Any) -> float | None:

@@ -56,7 +56,7 @@ def _attention_faults(model: LayeredModel, numbers: Hyper, start: str, made_of: 
         if numbers.parallel:
             yield missing(f"{start}attn_output.weight")
         return
-    most = keys.get("attention.key_length_mla", 0) - 1 if latent else own.key_width
+    most = int(keys.get("attention.key_length_mla") or 0) - 1 if latent else own.key_width
     rotation, where, shared = "rope.dimension_count", start[:-1], "attention.shared_kv_layers"
     if own.heads < 1:
         yield model.fault("attention.head_count", f"is {own.heads} for {where}, which attends")
@@ -88,7 +88,7 @@ def _attention_faults(model: LayeredModel, numbers: Hyper, start: str, made_of: 
 def _indexer_faults(model: LayeredModel, numbers: Hyper, start: str) -> Iterator[Fault]:
     """Of the heads that choose keys, which rotate as the others do."""
     roles, own = model.grouped[start], numbers.layers[int(start.split(".")[-2])]
-    width = int(model.keys.get("attention.indexer.key_length", 0))
+    width = int(model.keys.get("attention.indexer.key_length"))
     if any(role.startswith("indexer.") for role in roles) and width and own.rotates and own.rope_width > width:
         yield model.fault("rope.dimension_count", f"means {own.rope_width} values; an indexer's head has {width}")
 
@@ -98,13 +98,13 @@ def _entry_faults(model: LayeredModel, numbers: Hyper, start: str, made_of: list
     if parts.COMPRESSED not in made_of:
         return
     roles, index = model.grouped[start], int(start.split(".")[-2])
-    own, ratio = numbers.layers[index], int(model.keys.of_layer("attention.compress_ratios", index, 0))
+    own, ratio = numbers.layers[index], int(model.keys.of_layer("attention.compress_ratios", index))
     indexes, narrowest = has(roles, "indexer.attn_q_b"), own.key_width
     if ratio and indexes:
-        narrowest = min(narrowest, int(model.keys.get("attention.indexer.key_length", 0)))
+        narrowest = min(narrowest, int(model.keys.get("attention.indexer.key_length")))
     if not (0 < own.rope_width <= narrowest and own.rope_width % 2 == 0):
         yield model.fault("rope.dimension_count", f"means {own.rope_width} values; an even number of {narrowest}")
-    groups = int(model.keys.get("attention.output_group_count", 1))
+    groups = int(model.keys.get("attention.output_group_count"))
     if own.heads < 1 or own.heads % groups:
         yield model.fault("attention.output_group_count", f"is {groups}; there are {own.heads} heads")
     needed = []
@@ -129,7 +129,7 @@ def _stream_faults(model: LayeredModel, start: str, made_of: list[Part]) -> Iter
     """Of streams of hidden states: factors of a part that belong together, and keys that they need."""
     if parts.CONNECTIONS not in made_of:
         return
-    roles, count = model.grouped[start], int(model.keys.get("hyper_connection.count", 0))
+    roles, count = model.grouped[start], int(model.keys.get("hyper_connection.count") or 0)
     for net in ("attn", "ffn"):
         there = [roles.get(f"hc_{net}_{each}.weight") for each in ("fn", "base", "scale")]
         sizes = [tensor.shape[0] for tensor in there if tensor is not None]
@@ -144,14 +144,14 @@ def _state_faults(model: LayeredModel, made_of: list[Part], sizes: Sizes) -> Ite
     if "wkv" in sizes and any(part in made_of for part in (parts.WKV, parts.WKV7, parts.WKV7_WITHOUT_GATE)):
         if sizes["width"] % (size := sizes["wkv"]):
             yield model.fault("wkv.head_size", f"is {size}, which does not divide {sizes['width']}")
-        elif sizes["wkv_heads"] % (shared := max(1, np.max(model.keys.get("attention.head_count_kv", 0), initial=0))):
+        elif sizes["wkv_heads"] % (shared := max(1, np.max(model.keys.get("attention.head_count_kv"), initial=0))):
             yield model.fault("attention.head_count_kv", f"is {shared}; {sizes['wkv_heads']} heads cannot share that")
     if parts.NARROW_HEADS in made_of and sizes["inner"] % sizes["steps"]:
         yield model.fault(SIZES["steps"], f"is {sizes['steps']}, which does not divide {sizes['inner']}")
     if parts.HEADS not in made_of and parts.DELTA not in made_of:
         return
     for name, whole in (("steps", "inner"), ("groups", "steps")):
-        if model.keys.get(SIZES[name], 1) == 0:
+        if model.keys.stored(SIZES[name]) == 0:
             yield model.fault(SIZES[name], "is 0; 1 or more is expected")
         elif sizes.get(whole, 0) % sizes.get(name, 1):
             yield model.fault(SIZES[name], f"is {sizes[name]}, which does not divide {sizes[whole]}")
@@ -196,5 +196,5 @@ def _distance_faults(model: LayeredModel, start: str, own: LayerHyper) -> Iterat
         yield missing(f"{start}attn_rel_b.weight")
     if bias is not None:
         exact = bias.shape[0] // (4 if start.startswith("enc") else 2)
-        if not 0 < exact < model.keys.get("attention.relative_max_distance", 128):
+        if not 0 < exact < model.keys.get("attention.relative_max_distance"):
             yield Fault(f"{start}attn_rel_b.weight", f"has {bias.shape[0]} rows, which are no buckets for distances")

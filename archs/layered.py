@@ -11,7 +11,8 @@ import numpy as np
 from quants import Tensor
 
 from . import parts
-from .hyper import Keys, stored_layers
+from .file_keys import Keys
+from .hyper import stored_layers
 from .spec import Architecture, Tensors
 
 LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.|posnet\.|convnext\.)([0-9]+)\.(.+)")
@@ -65,14 +66,14 @@ class LayeredModel:
         count = self.keys.need("block_count")
         if self.architecture.block.convolutions:
             for name in ("posnet", "convnext"):
-                yield f"{name}.", f"{name}.block_count", self.keys.get(f"{name}.block_count", 0)
+                yield f"{name}.", f"{name}.block_count", self.keys.get(f"{name}.block_count")
             return
         if not self.encoder_decoder:
             yield "blk.", "block_count", stored_layers(self.keys)
             return
         yield "enc.blk.", "block_count", count
         if not self.architecture.block.hidden_states:
-            yield "dec.blk.", "decoder_block_count", self.keys.get("decoder_block_count", count)
+            yield "dec.blk.", "decoder_block_count", self.keys.get("decoder_block_count")
 
     def fault(self, key: str, problem: str) -> Fault:
         return Fault(f"{self.keys.architecture}.{key}", problem)

@@ -85,7 +85,7 @@ def step_limit(config: Config, which: int) -> float | None:
 
 def step_limits(keys: GgufKeys) -> ConfigKeys:
     """`time_step_limit` again, where there is one."""
-    low, high = keys.get("ssm.time_step_min", 0.0), keys.get("ssm.time_step_max", float("inf"))
+    low, high = keys.get("ssm.time_step_min"), keys.get("ssm.time_step_max")
     return {} if (low, high) == (0.0, float("inf")) else {"time_step_limit": [low, high]}
 
 

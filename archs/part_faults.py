@@ -69,7 +69,7 @@ def parts_of(model: LayeredModel, start: str, own: LayerHyper) -> Iterator[Part]
 def sizes_of(model: LayeredModel, numbers: Hyper, index: int) -> Sizes:
     """What keys say of a layer."""
     own = numbers.layers[min(index, len(numbers.layers) - 1)]
-    sizes = {name: value for name, key in SIZES.items() if (value := int(model.keys.of_layer(key, index, 0)))}
+    sizes = {name: value for name, key in SIZES.items() if (value := int(model.keys.stored_of_layer(key, index) or 0))}
     if width := net_width(model, index):
         sizes["ffn"] = width
     heads, groups, inner = own.heads, sizes.setdefault("groups", 1), sizes.get("inner", 0)
@@ -77,17 +77,18 @@ def sizes_of(model: LayeredModel, numbers: Hyper, index: int) -> Sizes:
         sizes["head_inner"] = inner // sizes["steps"]
     if own.window is not None:
         for name in ("latent", "key_mla", "value_mla"):
-            sizes[name] = int(model.keys.get(f"{SIZES[name]}_swa", sizes.get(name, 0)))
+            if (local := model.keys.stored(f"{SIZES[name]}_swa")) is not None:
+                sizes[name] = int(local)
         sizes = {name: size for name, size in sizes.items() if size}
     if "key_mla" in sizes:
         sizes["plain"] = sizes["key_mla"] - own.rope_width
-    if each := int(model.keys.get("experts_per_group", 0)):
+    if each := int(model.keys.get("experts_per_group")):
         sizes["groups_of_experts"] = sizes.get("experts", 0) // each
     if "altup_proj.weight" in model.outside:
         sizes["others"] = model.outside["altup_proj.weight"].shape[0]
         sizes["copies"] = sizes["others"] + 1
-    if most := int(model.keys.get("ple.ngram_size", 0)):
-        sizes["looked_up"] = (most - 1) * int(model.keys.get("ple.heads_per_ngram", 0)) * sizes.get("per_layer", 0)
+    if most := int(model.keys.get("ple.ngram_size") or 0):
+        sizes["looked_up"] = (most - 1) * int(model.keys.get("ple.heads_per_ngram") or 0) * sizes.get("per_layer", 0)
     if not has(model.grouped.get(f"blk.{index}.", {}), "ffn_latent_down ffn_routed_down"):
         sizes["routed"] = numbers.width
     if "wkv" in sizes:
@@ -104,7 +105,7 @@ def sizes_of(model: LayeredModel, numbers: Hyper, index: int) -> Sizes:
 
 def net_width(model: LayeredModel, index: int) -> int:
     """The width of a layer's net; 0 where no key gives it."""
-    value = model.keys.get("feed_forward_length", 0)
+    value = model.keys.get("feed_forward_length")
     width = int(value if not hasattr(value, "__len__") else value[index] if index < len(value) else 0)
     return width // 2 if model.architecture.block.length_of_both else width
 
@@ -112,8 +113,8 @@ def net_width(model: LayeredModel, index: int) -> int:
 def part_faults(model: LayeredModel, start: str, roles: Roles, part: Part, sizes: Sizes) -> Iterator[Fault]:
     """Keys and tensors that a part lacks, and tensors of other shapes or formats than it has."""
     for key in part.keys.split():
-        if (value := model.keys.get(key)) is None or is_zero(value):
-            yield model.fault(key, f"is {model.keys.get(key, 'missing')}; {start}* needs it to be 1 or more")
+        if (value := model.keys.stored(key)) is None or is_zero(value):
+            yield model.fault(key, f"is {'missing' if value is None else value}; {start}* needs it to be 1 or more")
     for group in part.needs.split():
         names = [full_name(name) for name in group.split("|")]
         if not any(name in roles for name in names):

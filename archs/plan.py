@@ -14,6 +14,7 @@ from quants.errors import ModelError
 
 from .config import lookup, normalized, required
 from .config_keys import KEYS, TOKEN
+from .file_keys import Keys
 from .general import general, pooling_type
 from .heads import check_labels
 from .metadata import Metadata
@@ -147,6 +148,7 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
         value = source(config) if callable(source) else lookup(config, source)
         if value is not None:
             found[full_key(architecture, key)] = _stored(key, value)
+    found |= _none_said(architecture, found)
     if not found.get(f"{architecture.name}.expert_count") and found.get(f"{architecture.name}.expert_used_count"):
         found.pop(f"{architecture.name}.expert_used_count")  # left over in configs of dense models
     activation = lookup(config, architecture.activation) if architecture.activation else None
@@ -155,6 +157,19 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
     if activation is not None and ACTIVATIONS[activation] != architecture.block.activation:
         found[f"{architecture.name}.hidden_activation"] = activation
     return found
+
+
+def _none_said(architecture: Architecture, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What says "none" under keys that are copied from the config, which has none, while a file without them would
+    mean something.
+    """
+    keys, said = Keys.of(architecture, found), {}
+    for key in architecture.absent:
+        copied = isinstance(architecture.metadata.get(key), str)
+        if copied and full_key(architecture, key) not in found and keys.of_family(key) is not None:
+            usual = keys.usual(key)
+            said[full_key(architecture, key)] = _stored(key, 0 if usual is None else usual)
+    return said
 
 
 def full_key(architecture: Architecture, key: str) -> str:

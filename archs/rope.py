@@ -112,12 +112,12 @@ SETTINGS = {
 
 def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
     """What a config says of linear or yarn scaling. scale: `mscale_all_dim` over `yarn_log_multiplier`."""
-    given = {name: keys.get(f"rope.scaling.{key}") for key, name in SETTINGS.items()}
-    settings = {"rope_type": keys.get("rope.scaling.type"), **{k: v for k, v in given.items() if v is not None}}
-    multiplier, factor = keys.get("rope.scaling.yarn_log_multiplier"), settings.get("factor", 1.0)
+    given = {name: keys.stored(f"rope.scaling.{key}") for key, name in SETTINGS.items()}
+    settings = {"rope_type": keys.stored("rope.scaling.type"), **{k: v for k, v in given.items() if v is not None}}
+    multiplier, factor = keys.stored("rope.scaling.yarn_log_multiplier"), settings.get("factor", 1.0)
     if multiplier is not None:
         settings["mscale"] = settings["mscale_all_dim"] = round(scale * multiplier, 6)
-    if (relative := keys.get("rope.scaling.attn_factor")) is not None and factor > 1:
+    if (relative := keys.stored("rope.scaling.attn_factor")) is not None and factor > 1:
         grows, all_dim = 0.1 * math.log(factor), settings.setdefault("mscale_all_dim", 1.0)
         usual = 1.0 if multiplier else grows + 1
         settings["mscale"] = (relative * (grows * all_dim + 1) * usual - 1) / grows

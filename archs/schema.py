@@ -34,7 +34,8 @@ class Key:
     shaping: tensors have the shapes they have because of it. flags: items of its array may be true or false instead.
     infinite: it may be. any_width: programs read integers of any width. choices: all values that mean something; known:
     those that are known to. unread: by the runtime here, not by llama.cpp. role: of the special token whose id it is.
-    meaning: one phrase. added: when we write it where llama.cpp's converter does not.
+    meaning: one phrase. added: when we write it where llama.cpp's converter does not. absent: what a file means that
+    lacks it, "=KEY" for what another key says, None for nothing. old: names that it had in older files.
     """
 
     type: ValueType
@@ -52,6 +53,8 @@ class Key:
     role: str = ""
     meaning: str = ""
     added: str = ""
+    absent: Any = None
+    old: tuple[str, ...] = ()
 
     @property
     def gguf_type(self) -> GgufType:
@@ -132,9 +135,14 @@ class Key:
         return f"a list of {each.partition(' ')[2]}s" if self.array else each
 
 
-def _key(type: str, choices: Sequence[str | int] = (), known: Sequence[str | int] = (), **fields: Any) -> Key:
+def _key(
+    type: str, choices: Sequence[str | int] = (), known: Sequence[str | int] = (), old: Sequence[str] = (),
+    **fields: Any,
+) -> Key:  # fmt: skip
     array, _, item = type.rpartition("/")
-    return Key(ValueType[item], array=bool(array), choices=tuple(choices), known=tuple(known), **fields)
+    return Key(
+        ValueType[item], array=bool(array), choices=tuple(choices), known=tuple(known), old=tuple(old), **fields
+    )
 
 
 TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_bytes())

@@ -12,7 +12,8 @@ from typing import Any
 from quants.errors import ModelError
 
 from . import parts
-from .hyper import Hyper, Keys, hyper
+from .file_keys import Keys
+from .hyper import Hyper, hyper
 from .layer_faults import layer_faults
 from .layered import Fault, LayeredModel, by_layer, has, is_zero, missing, weighs
 from .part_faults import SIZES, part_faults, sizes_of
@@ -49,11 +50,11 @@ def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensor
 
 def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
     """What contradicts itself, the first MOST at most. Later steps need that earlier ones found nothing."""
-    model = LayeredModel(architecture, Keys(architecture.name, metadata), by_layer(tensors))
+    model = LayeredModel(architecture, Keys.of(architecture, metadata), by_layer(tensors))
     if found := key_faults(architecture, metadata, tensors):
         return found
     try:
-        numbers = hyper(architecture, metadata)
+        numbers = hyper(architecture, metadata, tensors)
     except ModelError as error:
         return [Fault("model", str(error))]
     steps = (_model_faults(model, numbers), _outside_faults(model, numbers), _alike_faults(model))
@@ -62,7 +63,7 @@ def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
 
 def key_faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
     """Keys of another type or value than programs read, and layers that are counted and not there."""
-    model = LayeredModel(architecture, Keys(architecture.name, metadata), by_layer(tensors))
+    model = LayeredModel(architecture, Keys.of(architecture, metadata), by_layer(tensors))
     for step in (_key_faults, _count_faults):
         if found := list(islice(dict.fromkeys(step(model)), MOST)):
             return found
@@ -81,7 +82,7 @@ def _of_streams(model: LayeredModel) -> bool:
 def _key_faults(model: LayeredModel) -> Iterator[Fault]:
     """Types and values, each key for itself."""
     start = f"{model.keys.architecture}."
-    layers, further = model.keys.get("block_count"), model.keys.get("nextn_predict_layers", 0)
+    layers, further = model.keys.get("block_count"), model.keys.get("nextn_predict_layers")
     counted = isinstance(layers, int) and isinstance(further, int)
     attends = any(role.startswith("attn_q") for roles in model.grouped.values() for role in roles)
     for name, data in model.keys.metadata.items():
@@ -96,7 +97,7 @@ def _key_faults(model: LayeredModel) -> Iterator[Fault]:
         elif wrong := rule.wrong(data):
             yield Fault(name, wrong)
     for key in ("block_count", "embedding_length"):
-        if model.keys.get(key) is None:
+        if model.keys.stored(key) is None:
             yield model.fault(key, "is missing; its architecture needs it")
     mixers = any("hc_" in role for roles in model.grouped.values() for role in roles)
     if model.keys.get("hyper_connection.count") is not None and not mixers:
@@ -107,7 +108,7 @@ def _key_faults(model: LayeredModel) -> Iterator[Fault]:
 
 def _count_faults(model: LayeredModel) -> Iterator[Fault]:
     """Layers that are counted and not there, or there and not counted."""
-    count, further = model.keys.need("block_count"), model.keys.get("nextn_predict_layers", 0)
+    count, further = model.keys.need("block_count"), model.keys.get("nextn_predict_layers")
     if further >= count:
         yield model.fault("nextn_predict_layers", f"is {further}, which leaves none of {count} layers")
         return
@@ -123,7 +124,7 @@ def _count_faults(model: LayeredModel) -> Iterator[Fault]:
     for prefix, key, count in model.layer_counts():
         there = {int(name[len(prefix) : -1]) for name in model.grouped if name.startswith(prefix)}
         first = next(i for i in range(len(there) + 1) if i not in there or f"{prefix}{i}." not in model.grouped)
-        said = model.keys.get(key, count)
+        said = count if model.keys.stored(key) is None else model.keys.stored(key)
         if first < count:
             yield Fault(f"{prefix}{first}", f"has no tensors; '{model.keys.architecture}.{key}' says {said} layers")
         beyond = min((number for number in there if number >= max(said, count)), default=None)
@@ -137,13 +138,13 @@ def _count_faults(model: LayeredModel) -> Iterator[Fault]:
 def _model_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
     """Numbers that fit no computation."""
     keys, rotating = model.keys, [own for own in numbers.layers if own.rotates]
-    kind = "dynamic" if keys.get("rope.scaling.dynamic_factor") else keys.get("rope.scaling.type", "none")
-    context = keys.get("rope.scaling.original_context_length", keys.get("context_length", 0))
+    kind = "dynamic" if keys.get("rope.scaling.dynamic_factor") else keys.get("rope.scaling.type")
+    context = keys.get("rope.scaling.original_context_length")
     if rotating and kind in ("yarn", "dynamic") and context < 1:
         yield model.fault("rope.scaling.original_context_length", f"is {context}; 1 or more is expected")
     for key in POSITIVE.get(kind, ()):
-        if keys.get(key, 1.0) <= 0:
-            yield model.fault(key, f"is {keys.get(key)}; more than 0 is expected")
+        if (value := keys.get(key)) is not None and value <= 0:
+            yield model.fault(key, f"is {value}; more than 0 is expected")
     if any(own.rope_base == 1 for own in rotating):
         yield model.fault("rope.freq_base", "is 1, with which no two pairs turn apart")
     factors = [f"rope_factors_{each}.weight" for each in ("long", "short")]
@@ -164,8 +165,9 @@ def _outside_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
     roles, sizes = model.outside, sizes_of(model, numbers, 0)
     if model.architecture.block.convolutions:
         yield from part_faults(model, "", roles, parts.SOUND_OUTSIDE, sizes)
-        groups, channels = (int(model.keys.get(SIZES[name], 1)) for name in ("norm_groups", "channels"))
-        if groups < 1 or channels % groups or channels != model.keys.get("convnext.embedding_length", channels):
+        said = (model.keys.stored(SIZES[name]) for name in ("norm_groups", "channels"))
+        groups, channels = (1 if each is None else int(each) for each in said)
+        if groups < 1 or channels % groups or model.keys.get("convnext.embedding_length") not in (channels, None):
             yield model.fault(SIZES["norm_groups"], f"is {groups}; it parts {channels} channels, which both nets have")
         return
     if "token_embd_proj.weight" not in roles:
@@ -184,7 +186,7 @@ def _outside_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
     if sizes.get("embedded", numbers.width) != numbers.width and not weighs(roles, "output output_proj"):
         needed.append("output_proj.weight")  # back to the width of the table that outputs share
     yield from _head_faults(model, numbers)
-    others, table = model.keys.get("adapters.token_ids_substitute", ()), roles.get("token_embd.weight")
+    others, table = model.keys.get("adapters.token_ids_substitute"), roles.get("token_embd.weight")
     if len(others) and table is not None and max(others) >= table.rows:
         yield model.fault("adapters.token_ids_substitute", f"has {max(others)}; there are {table.rows} tokens")
     if model.keys.get("hrm.layers_per_stack") is not None:
@@ -199,7 +201,7 @@ def _outside_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
         needed += ["output_hc_fn.weight", "output_hc_base.weight", "output_hc_scale.weight"]
     if "altup_proj.weight" in roles:
         needed.append("altup_unembd_proj.weight")
-        active, copies = model.keys.get("altup.active_idx", 0), 1 + roles["altup_proj.weight"].shape[0]
+        active, copies = model.keys.get("altup.active_idx"), 1 + roles["altup_proj.weight"].shape[0]
         if active >= copies:
             yield model.fault("altup.active_idx", f"is {active}; the file has {copies} copies")
     if any("hc_attn_down.weight" in layer for layer in model.grouped.values()):
@@ -225,7 +227,7 @@ def _head_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
         return
     wanted = ("token_types", "cls.norm", "cls", "cls.output") if kind == "laya" else ("cls.output",)
     yield from (missing(f"{name}.weight") for name in wanted if f"{name}.weight" not in roles)
-    sizes = {"width": numbers.width, "scores": 1 if kind == "laya" else int(model.keys.get("embedding_length_out", 0))}
+    sizes = {"width": numbers.width, "scores": 1 if kind == "laya" else int(model.keys.get("embedding_length_out"))}
     yield from part_faults(model, "", roles, parts.SCORER, sizes)
     if kind == "laya":
         if (types := roles.get("token_types.weight")) is not None and types.shape[0] != 3:
@@ -241,9 +243,9 @@ def _joint_head_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
     yield from part_faults(model, "", model.outside, parts.JOINT_HEAD, sizes)
     if "head" not in sizes:
         return
-    if sizes["head"] % model.keys.get("decision.head_count", 1):
+    if sizes["head"] % model.keys.get("decision.head_count"):
         yield model.fault("decision.head_count", f"does not divide the {sizes['head']} values of the head's states")
-    routing, others = (int(model.keys.get(f"decision.{key}", 0)) for key in ("routing_block_count", "block_count"))
+    routing, others = (int(model.keys.get(f"decision.{key}")) for key in ("routing_block_count", "block_count"))
     there = {int(name[8:-1]) for name in model.grouped if name.startswith("dec.blk.")}
     if there != set(range(len(there))) or len(there) != routing + others:
         yield model.fault("decision.block_count", f"means {routing + others} layers; the head has {len(there)}")
@@ -259,11 +261,11 @@ def _table_faults(model: LayeredModel) -> Iterator[Fault]:
     if table is None:
         yield missing("per_layer_token_embd.weight")
         return
-    most = int(keys.get("ple.ngram_size", 2))
+    most = int(keys.get("ple.ngram_size") or 2)
     counts = {"layers": 1, "layer_multipliers": most}
-    heads = (most - 1) * int(keys.get("ple.heads_per_ngram", 1))
+    heads = (most - 1) * int(keys.get("ple.heads_per_ngram") or 1)
     counts |= dict.fromkeys(("head_offsets", "head_vocab_sizes"), heads)
-    lists = {key: [int(each) for each in keys.get(f"ple.{key}", ())] for key in counts}
+    lists = {key: [int(each) for each in keys.get(f"ple.{key}")] for key in counts}
     for key, count in counts.items():
         if len(lists[key]) != count:
             yield model.fault(f"ple.{key}", f"has {len(lists[key])} items; {count} are expected")

@@ -18,7 +18,6 @@ from .typed_json import Kind
 
 Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
 ConfigKeys = dict[str, Any]  # of a config.json that is made from a file
-GgufKeys = Mapping[str, Any]  # a file's metadata by key without "NAME."
 Tensors = Mapping[str, Tensor]
 Floats = NDArray[np.float32]
 Index = NDArray[np.intp]
@@ -31,6 +30,30 @@ Rope = Literal["none", "adjacent", "halves"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu", "swiglu_oai", "situ"]
 Step = Literal["clamp", "gates", "norm", "norm_values", "norm_without_weights", "rope"]
 Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer", "sqrt_softplus"]
+
+
+class GgufKeys:
+    """A file's keys without "NAME.", with numbers as JSON has them: `keys["block_count"]` is the file's own.
+
+    It is asked as `archs.file_keys.Keys` is. meaning: what the absence of a key means.
+    """
+
+    def __init__(self, own: Mapping[str, Any], meaning: Callable[[str], Any] = lambda key: None) -> None:
+        self._own, self._meaning = own, meaning
+
+    def __getitem__(self, key: str) -> Any:
+        return self._own[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._own
+
+    def stored(self, key: str) -> Any:
+        """The file's own value; None where it has none."""
+        return self._own.get(key)
+
+    def get(self, key: str) -> Any:
+        """The file's value, or what its absence means; None for nothing."""
+        return self._own[key] if key in self._own else self._meaning(key)
 
 
 def unchanged(tensor: Tensor, config: Config) -> Tensor:
@@ -93,6 +116,11 @@ def last_of_period(period: int, layer: int) -> bool:
     return (layer + 1) % period == 0
 
 
+def first_of_period(period: int, layer: int) -> bool:
+    """Whether a layer is the first of its period."""
+    return layer % period == 0
+
+
 def weigh_output(net: Callable[[Floats], Floats], x: Floats, weights: Floats) -> Floats:
     """What an expert gives, times its weights (tokens, 1)."""
     return net(x) * weights
@@ -113,18 +141,21 @@ class Block:
         "post_ffw_norm").
     output_norm: the name of the norm after the last layer.
     rope: which pairs rotate: "adjacent" (2j, 2j+1) or "halves" (j, j + d/2).
-    alibi: distance penalties instead of rotation; the name of a metadata key where the file decides.
+    alibi: distance penalties instead of rotation, where `attention.max_alibi_bias` is above 0.
     activation: of the feed-forward net; gated: it multiplies a second projection. length_of_both: the file's
         `feed_forward_length` counts the rows of both projections.
     head_norm_epsilon: where norms of q and k with weights for each head are layer norms, theirs.
     never_written: the ids, from … to, of tokens that are not written, in a vocabulary that goes on behind them.
     last_tokens: the head has rows for the last tokens of the vocabulary alone; the others are not written.
     parallel: attention and feed-forward net read the same input and are added to it together; the name of a metadata
-        key where the file decides (parallel if it has no such key).
+        key where the file decides. parallel_without: the norm that parallel layers lack; where the file has it, its
+        layers are not parallel, whatever its key says.
     window_period: with a sliding window, one layer of each period has none (0: all layers have it), unless the file
         says so itself; sees_all: which one, by period and layer.
     rope_layers: with a sliding window, which layers have rope, unless the file has `attention.rope_pattern`.
     rope_period: one layer of each period has no rope (0: none is without), unless the file has such a key.
+    scales_windowed_rope: layers with a window rotate as `rope.scaling.*` says, too.
+    sections_rotate_halves: halves rotate, whatever `rope` is, where the file has `rope.dimension_sections`.
     interleaved_sections: where the file has `rope.dimension_sections`, time, row and column turn pairs by turns.
     pictures_in_windows: only layers with a window see all of a picture's tokens at once.
     qkv_steps: what happens to q, k and v before they meet, in this order: "clamp" (to `attention.clamp_kqv`), "gates"
@@ -166,7 +197,7 @@ class Block:
     fed_norm: str = "post_ffw_norm"
     output_norm: str = "output_norm"
     rope: Rope = "adjacent"
-    alibi: bool | str = False
+    alibi: bool = False
     activation: Activation = "silu"
     gated: bool = True
     length_of_both: bool = False
@@ -174,10 +205,13 @@ class Block:
     never_written: tuple[int, int] = (0, 0)
     last_tokens: bool = False
     parallel: bool | str = False
+    parallel_without: str = ""
     window_period: int = 0
     sees_all: Callable[[int, int], bool] = last_of_period
     rope_layers: Literal["all", "windowed"] = "all"
     rope_period: int = 0
+    scales_windowed_rope: bool = True
+    sections_rotate_halves: bool = True
     interleaved_sections: bool = False
     pictures_in_windows: bool = False
     qkv_steps: tuple[Step, ...] = ("clamp", "norm", "rope")
@@ -219,6 +253,10 @@ class Architecture:
     further_tokens: what control tokens are called that have the table's last rows, behind the tokenizer's.
     metadata: GGUF key without "NAME." → a config key ("a|b.c": the first that is there), or a function of the config.
         Keys "tokenizer.…" are as they are and win over what the tokenizer's files say.
+    absent: what a file means that lacks a key of `metadata`, or another one, where that differs from the schema's
+        "absent": a constant, "=KEY" for what another key says, or an `archs.file_keys.Derived`. A rule of `metadata`
+        that copies a config key writes what says "none" where a config has none and an absent key would mean something.
+    unread: keys that such files have and that mean nothing there.
     defaults: what the model type means by a key that config.json omits; a function of the config where the default
         depends on others (then null means absent too). "model_type" where it is not the first class in lower case
         without what it is used for; architectures derived for other classes don't inherit it.
@@ -267,6 +305,8 @@ class Architecture:
     vocab_user_defined: tuple[str, ...] = ()
     further_tokens: Callable[[Config], Sequence[str]] | None = None
     metadata: Mapping[str, str | Computed | None] = field(default_factory=dict)
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Target] = field(default_factory=dict)
     layers: str = "layers"

@@ -22,6 +22,8 @@ import typer.main
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
+import archs.file_keys  # noqa: E402
+import archs.registry  # noqa: E402
 import archs.schema  # noqa: E402
 import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
@@ -218,8 +220,35 @@ def towers() -> str:
 def keys(*starts: str) -> str:
     """The schema's keys that begin with one of these: type, bounds, what they mean."""
     known = {name: key for name, key in archs.schema.KEYS.items() if name.startswith(starts)}
-    rows = [(f"`{name}`", _type(key), _bounds(key), _meaning(key)) for name, key in known.items()]
-    return table(("key", "type", "values", "what it says"), rows)
+    rows = [(f"`{name}`", _type(key), _bounds(key), _absent(name), _meaning(key)) for name, key in known.items()]
+    return table(("key", "type", "values", "absent", "what it says"), rows)
+
+
+def _absent(name: str) -> str:
+    """What a file means that lacks the key, by the rule of all architectures."""
+    return _rule(archs.file_keys.COMMON.get(name.removeprefix("NAME.")))
+
+
+def _rule(rule: Any) -> str:
+    if isinstance(rule, archs.file_keys.Derived):
+        return rule.formula or rule.when
+    if formula := archs.file_keys.formula_of(rule):
+        return f"`{formula}`"
+    if rule is None or (hasattr(rule, "__len__") and not len(rule)):
+        return ""
+    return str(rule).lower() if isinstance(rule, bool) else f"{rule:g}" if isinstance(rule, float) else str(rule)
+
+
+def absent_keys() -> str:
+    """What architectures mean by keys that a file lacks, where that is not the rule of all."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for architecture in (*archs.registry.architectures(), *archs.registry.drafts()):
+        for key, rule in architecture.absent.items():
+            meant = _rule(rule)
+            if meant and architecture.name not in (names := found.setdefault((key, meant), [])):
+                names.append(architecture.name)
+    rows = [(f"`NAME.{key}`", meant, ", ".join(names)) for (key, meant), names in sorted(found.items())]
+    return table(("key", "absent", "architectures"), rows)
 
 
 def _type(key: archs.schema.Key) -> str:
@@ -350,7 +379,8 @@ def rooms() -> str:
 
 
 PARTS: Mapping[str, Callable[..., str]] = {
-    "added-keys": added_keys, "architectures": architectures, "commands": commands, "contradictions": contradictions,
+    "absent-keys": absent_keys, "added-keys": added_keys, "architectures": architectures, "commands": commands,
+    "contradictions": contradictions,
     "coverage": coverage, "export-obstacles": export_obstacles,
     "dialects": dialects, "flags": flags,
     "formats": formats, "keys": keys, "older-spellings": older_spellings, "options": options, "programs": programs,

@@ -40,7 +40,7 @@ def end(forward: Pass, copies: Floats) -> Floats:
 
 def through_layer(forward: Pass, layer: Layer, copies: Floats) -> Floats:
     """The copies through one layer; they stay as they are."""
-    active = int(forward.keys.get("altup.active_idx", 0))
+    active = int(forward.keys.get("altup.active_idx"))
     raw = forward.project(layer, "altup_predict_coef", _modalities(forward, layer, copies[active]))
     count = len(copies)
     predicted = copies + np.einsum("tba,atw->btw", raw.reshape(-1, count, count), copies)

@@ -28,7 +28,7 @@ def compressed_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     own, (low, q), keys = forward.numbers(layer), _queries(forward, layer, x), shared_keys(forward, layer, x)
     if forward.cache is not None:  # in place of values, which are the keys
         keys, _ = forward.cache.append(layer.index, keys, keys[:, :, :0])
-    ratio = int(forward.keys.of_layer(RATIOS, layer.index, 0))
+    ratio = int(forward.keys.of_layer(RATIOS, layer.index))
     entries, chosen = np.empty((forward.texts, 0, own.key_width), np.float32), None
     if ratio:
         entries = compressed(forward, layer, "attn_compressor", x, ratio)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archs.hyper import Keys
+from archs.file_keys import Keys
 from archs.spec import ACTIVATIONS, Activation
 from quants import Tensor
 from quants.errors import ModelError
@@ -41,7 +41,7 @@ def encoder_decoder(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder |
     """Both sides of a model whose file has them, or None. layers: by prefix."""
     if "dec.output_norm.weight" not in layers[""]:
         return None
-    return _both(keys, layers, int(keys.get("decoder_block_count", keys.need("block_count"))))
+    return _both(keys, layers, int(keys.need("decoder_block_count")))
 
 
 def encoder_alone(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder | None:
@@ -55,7 +55,7 @@ def _both(keys: Keys, layers: Mapping[str, Layer], decoding: int) -> EncoderDeco
     return EncoderDecoder(
         encoder=tuple(layers[f"enc.blk.{i}."] for i in range(count)),
         decoder=tuple(layers[f"dec.blk.{i}."] for i in range(decoding)),
-        farthest=int(keys.get("attention.relative_max_distance", 128)),
+        farthest=int(keys.get("attention.relative_max_distance")),
         activations=(ACTIVATIONS[said], ACTIVATIONS[said]) if said else ("relu", "gelu_tanh"),
     )
 

@@ -119,7 +119,7 @@ def chosen_pools(forward: Pass, layer: Layer, x: Floats, keys: Floats) -> Floats
     complete before a token are always seen.
     """
     model_keys, own = forward.keys, forward.numbers(layer)
-    size = int(model_keys.of_layer("attention.compress_ratios", layer.index, 0))
+    size = int(model_keys.of_layer("attention.compress_ratios", layer.index))
     heads = int(model_keys.need("attention.indexer.head_count"))
     most = int(model_keys.need("attention.indexer.top_k")) // size
     n, m, width = forward.length, len(keys) // forward.texts, keys.shape[2]

@@ -7,7 +7,8 @@ DeepSeek V2 report), so every head attends to the same narrow keys.
 
 import numpy as np
 
-from archs.hyper import Keys, LayerHyper
+from archs.file_keys import Keys
+from archs.hyper import LayerHyper
 
 from .arrays import Floats
 from .attention import attend
@@ -22,7 +23,7 @@ def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     keys, own = forward.keys, forward.numbers(layer)
     latent_width, rotated = _size(keys, own, "attention.kv_lora_rank"), own.rope_width
     key_width = _size(keys, own, "attention.key_length_mla")
-    eps = float(keys.get("attention.latent_norm_epsilon", forward.hyper.eps))
+    eps = float(keys.get("attention.latent_norm_epsilon"))
 
     low, name = x, "attn_q"
     if "attn_q_a.weight" in layer:
@@ -75,10 +76,13 @@ def _size(keys: Keys, own: LayerHyper, key: str) -> int:
 
 
 def widened_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
-    """The same of files with one matrix that widens the latent (MiniCPM 3, PLM): each head has keys and values."""
+    """The same of files with one matrix that widens the latent: each head has keys and values.
+
+    Those are MiniCPM 3, PLM, and DeepSeek as it was converted until April 2025.
+    """
     keys, own = forward.keys, forward.numbers(layer)
     latent_width, rotated = int(keys.need("attention.kv_lora_rank")), own.rope_width
-    eps = float(keys.get("attention.latent_norm_epsilon", forward.hyper.eps))
+    eps = float(keys.get("attention.latent_norm_epsilon"))
     low, name = x, "attn_q"
     if "attn_q_a.weight" in layer:
         low, name = forward.norm(layer, "attn_q_a_norm", forward.project(layer, "attn_q_a", x), eps), "attn_q_b"
@@ -99,7 +103,8 @@ def widened_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     if forward.cache is not None:
         key, value = forward.cache.append(layer.index, key, value)
     mixed = attend(
-        query, key, value, q_positions=forward.positions, scale=own.attention_scale, sequences=forward.texts,
+        query, key, value, q_positions=forward.positions, scale=attention_scale(keys, own.key_width),
+        sequences=forward.texts,
         threads=forward.threads,
     )  # fmt: skip
     return forward.project(layer, "attn_output", mixed.reshape(len(x), -1))
@@ -113,6 +118,6 @@ def _per_head(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
 
 def attention_scale(keys: Keys, key_width: int) -> float:
     """1 / sqrt(width of a key), raised with the square of yarn's temperature where the model was stretched by it."""
-    multiplier = 10 * float(keys.get("rope.scaling.yarn_log_multiplier", 0.0))  # DeepSeek's mscale_all_dim
-    temperature = yarn_mscale(float(keys.get("rope.scaling.factor", 1.0)), multiplier) if multiplier else 1.0
-    return float(keys.get("attention.scale", key_width**-0.5 * temperature**2))
+    multiplier = 10 * float(keys.get("rope.scaling.yarn_log_multiplier"))  # DeepSeek's mscale_all_dim
+    temperature = yarn_mscale(float(keys.get("rope.scaling.factor")), multiplier) if multiplier else 1.0
+    return float(keys.get("attention.scale") or key_width**-0.5 * temperature**2)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.hyper import Hyper, Keys, LayerHyper
+from archs.file_keys import Keys
+from archs.hyper import Hyper, LayerHyper
 from archs.spec import Block
 from archs.transforms import take
 from quants import Tensor
@@ -84,15 +85,15 @@ class Network:
 
         Files say none also of Qwen3-Omni, whose tower has something.
         """
-        by_layer = self.keys.get("deepstack_mapping", ())
+        by_layer = self.keys.get("deepstack_mapping")
         if len(by_layer):
             return sum(int(number) > 0 for number in by_layer)
-        said = int(self.keys.get("n_deepstack_layers", -1))
-        return max(0, said) if said else None
+        said = self.keys.stored("n_deepstack_layers")
+        return 0 if said is None else max(0, int(said)) or None
 
     def deeper(self, layer: int) -> int | None:
         """Which part of a picture's embeddings is added to what this layer gives, if any; the first is the picture."""
-        by_layer = self.keys.get("deepstack_mapping", ())  # says of each layer what is added to its input
+        by_layer = self.keys.get("deepstack_mapping")  # says of each layer what is added to its input
         if len(by_layer):
             number = int(by_layer[layer + 1]) if layer + 1 < len(by_layer) else 0
             return number if number > 0 else None

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archs.file_keys import Keys
 from archs.further import are_alone
-from archs.hyper import Hyper, Keys, LayerHyper, hyper
+from archs.hyper import Hyper, LayerHyper, hyper
 from archs.layered import by_layer
 from archs.powerinfer import THRESHOLD
 from archs.registry import of_file
@@ -69,7 +70,7 @@ class Model:
             raise ModelError(problem, "run it beside the model: gguftools generate MODEL --draft FILE")
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
-        keys, numbers = Keys(name, metadata), hyper(self.architecture, metadata)
+        keys, numbers = Keys.of(self.architecture, metadata), hyper(self.architecture, metadata, tensors)
         if "blk.0.ffn_down_t.weight" in tensors:  # PowerInfer's files don't say that theirs are ReLU models
             numbers = replace(numbers, activation="relu")
         grouped = {prefix: Layer(prefix, roles) for prefix, roles in by_layer(tensors).items()}

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from archs.file_keys import Keys
 from archs.further import COUNT, are_alone, as_it_reads, check_beyond, for_each_layer, own_mixer
-from archs.hyper import Keys, hyper
+from archs.hyper import hyper
 from archs.layered import by_layer
 from archs.spec import Architecture
 from quants import Tensor
@@ -34,7 +35,7 @@ def next_token_network(
 ) -> Network:
     """The same model with that layer alone. Raises ModelError for a model without one, or with one that can't run."""
     name = architecture.name
-    count, last = int(network.keys.get(COUNT, 0)), int(network.keys.get("block_count", 0)) - 1
+    count, last = int(network.keys.get(COUNT)), int(network.keys.need("block_count")) - 1
     layer = Layer(f"blk.{last}.", by_layer(tensors).get(f"blk.{last}.", {}))
     if not count or not any(role.startswith("nextn.") for role in layer.tensors):
         hint = f"'{name}.{COUNT}' is {count}; `gguftools show` lists the tensors"
@@ -52,11 +53,11 @@ def next_token_network(
         of_vocabulary = network.global_tensors.need("token_embd.weight").shape
         if f"nextn.{role}.weight" in layer and layer.need(f"nextn.{role}.weight").shape != of_vocabulary:
             raise ModelError(f"'{layer.prefix}nextn.{role}.weight' has another shape than the embedding's")
-    several = Keys(name, keys).get("hyper_connection.count") is not None
+    several = Keys.of(architecture, keys).get("hyper_connection.count") is not None
     around = network.global_tensors.tensors.items()
     given = {role: each for role, each in around if several or not role.startswith(streams.LAST)}
     outside = Layer("", {**given, **own_mixer(layer.tensors)})
-    return replace(network, keys=Keys(name, keys), hyper=numbers, layers=(layer,), global_tensors=outside)
+    return replace(network, keys=Keys.of(architecture, keys), hyper=numbers, layers=(layer,), global_tensors=outside)
 
 
 def read_ahead(forward: Pass, hidden: Floats, following: Ids) -> LazyLogits:

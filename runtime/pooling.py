@@ -242,14 +242,14 @@ def scores(model: Model, states: Floats) -> Floats:
 
     That is the first token's, of a model that reads from left to right the last one's, or the mean of all.
     """
-    name, causal = str(model.metadata["general.architecture"]), model.architecture.block.causal
-    how = int(model.metadata.get(f"{name}.classifier.pooling_type", UNSPECIFIED))
-    x = pooled(model, states, "mean" if how == POOLINGS.index("mean") else "last" if causal else "cls")
+    name, how = model.architecture.name, model.network.keys.get("classifier.pooling_type")
+    usual: Pooling = "last" if model.architecture.block.causal else "cls"
+    of_numbers: dict[Any, Pooling] = {POOLINGS.index(each): each for each in POOLINGS if each not in ("none", "rank")}
+    x = pooled(model, states, of_numbers.get(how, usual))
     tensors, numbers, threads = model.network.global_tensors, model.network.hyper, model.threads
     if "cls.weight" in tensors:
         x = _linear(model, "cls", x)
-        usual = "gelu" if name == "modern-bert" else "tanh"
-        between = str(model.metadata.get(f"{name}.classifier.hidden_activation", usual))
+        between = str(model.network.keys.get("classifier.hidden_activation"))
         x = np.tanh(x) if between == "tanh" else ops.activated(between, x, threads)
         if "cls.norm.weight" in tensors:
             x = ops.layer_norm(x, tensors.array("cls.norm.weight"), tensors.array("cls.norm.bias"), numbers.eps)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archs.hyper import Keys
+from archs.file_keys import Keys
 
 from .arrays import Floats
 from .kernels.rotation import rotate_adjacent, rotate_halves
@@ -41,25 +41,21 @@ class RopeScaling:
 
 def rope_scaling(keys: Keys, two_lists: bool) -> RopeScaling | None:
     """What a file's keys say. two_lists: it has longrope's divisors for short and for long texts."""
-
-    def number(name: str, default: float) -> float:
-        return float(keys.get(f"rope.scaling.{name}", default))
-
-    kind, dynamic = keys.get("rope.scaling.type", "none"), number("dynamic_factor", 0)
-    context = int(keys.get("rope.scaling.original_context_length", keys.get("context_length", 0)))
+    kind, context = keys.get("rope.scaling.type"), int(keys.get("rope.scaling.original_context_length"))
+    factor = 1.0 if kind == "none" else float(keys.get("rope.scaling.factor")) or 1.0
+    dynamic, attn_factor = float(keys.get("rope.scaling.dynamic_factor")), float(keys.get("rope.scaling.attn_factor"))
     if dynamic:
         return RopeScaling("dynamic", dynamic, context)
     if two_lists:
-        return RopeScaling("longrope", 1.0, context, number("attn_factor", 1))
-    if kind == "none":
-        return None
-    temperature = 10 * number("yarn_log_multiplier", 0)  # 0: yarn's own
-    scaling = RopeScaling(
-        kind, number("factor", 1), context, number("attn_factor", 1), number("yarn_beta_fast", 32),
-        number("yarn_beta_slow", 1), bool(number("yarn_truncate", 1)), temperature, temperature,
-    )  # fmt: skip
+        return RopeScaling("longrope", factor, context, attn_factor)
+    if kind != "yarn":
+        return RopeScaling("linear", factor, context, attn_factor) if factor != 1 or attn_factor != 1 else None
+    temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier"))  # 0: yarn's own
+    fast, slow = (float(keys.get(f"rope.scaling.yarn_beta_{each}")) for each in ("fast", "slow"))
+    truncate = bool(keys.get("rope.scaling.yarn_truncate"))
+    scaling = RopeScaling("yarn", factor, context, attn_factor, fast, slow, truncate, temperature, temperature)
     given = keys.get("rope.scaling.yarn_attn_factor")  # what cos and sin are multiplied by in all
-    if kind != "yarn" or given is None:
+    if given is None:
         return scaling
     return replace(scaling, attn_factor=float(given) / attention_factor(replace(scaling, attn_factor=1.0)))
 
@@ -107,9 +103,9 @@ def attention_factor(scaling: RopeScaling | None) -> float:
 
 def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_position: int) -> Floats:
     """Frequencies after `scaling`, float32 (dim / 2,); only "dynamic" depends on how long the text is."""
-    if scaling is None or scaling.kind in ("none", "longrope"):
+    if scaling is None or scaling.kind == "none":
         return inverse_frequencies(dim, base)
-    if scaling.kind == "linear":
+    if scaling.kind in ("linear", "longrope"):
         return np.asarray(inverse_frequencies(dim, base) / np.float32(scaling.factor), np.float32)
     if scaling.kind == "yarn":
         return yarn_frequencies(dim, base, scaling)

@@ -41,7 +41,7 @@ def with_channel_mix(forward: Pass, layer: Layer, x: Floats, first: int) -> Floa
         mixed = _mixed(layer, "channel_mix_lerp_r", normed, difference)
         given *= ops.sigmoid(forward.project(layer, "channel_mix_receptance", mixed), threads=forward.threads)
     x = np.add(x, given, out=given)
-    period = int(forward.keys.get("rescale_every_n_layers", 0))
+    period = int(forward.keys.get("rescale_every_n_layers"))
     return x * np.float32(0.5) if period and (layer.index + 1) % period == 0 else x
 
 

@@ -60,7 +60,7 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
 
     hidden_blocks = None
     if "indexer.k_proj.weight" in layer:
-        pools = forward.keys.get("attention.compress_ratios") is not None
+        pools = forward.keys.stored("attention.compress_ratios") is not None
         index = (pooled_keys if pools else block_keys)(forward, layer, x)
         if forward.cache is not None:  # beside the keys proper
             index, _ = forward.cache.append(-1 - layer.index, index, index[:, :, :0])

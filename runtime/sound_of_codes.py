@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archs.hyper import Keys
+from archs.file_keys import Keys
 
 from . import ops
 from .arrays import Floats, Ids

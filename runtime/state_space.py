@@ -24,7 +24,7 @@ def mamba(forward: Pass, layer: Layer, x: Floats) -> Floats:
     inputs = ops.silu(convolved(forward, layer, "ssm_conv1d", inputs), threads=threads)
     parts = split(forward.project(layer, "ssm_x", inputs), rank, rank + size)
     if keys.get("ssm.dt_b_c_rms"):
-        eps = float(keys.get("ssm.dt_b_c_rms_epsilon", forward.hyper.eps))
+        eps = float(keys.get("ssm.dt_b_c_rms_epsilon"))
         parts = [ops.rms_norm(part, None, eps, threads) for part in parts]
     dt, b, c = (forward.norm(layer, f"ssm_{name}_norm", p) for name, p in zip(("dt", "b", "c"), parts, strict=True))
     dt = ops.softplus(forward.project(layer, "ssm_dt", dt))
@@ -39,14 +39,14 @@ def mamba2(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """Mamba-2 (Dao and Gu 2024): one time step and one decay for each head of channels."""
     keys = forward.keys
     inner, size = int(keys.need("ssm.inner_size")), int(keys.need("ssm.state_size"))
-    heads, groups = int(keys.need("ssm.time_step_rank")), int(keys.get("ssm.group_count", 1))
+    heads, groups = int(keys.need("ssm.time_step_rank")), int(keys.get("ssm.group_count"))
     gate, inputs, dt = split(forward.project(layer, "ssm_in", x), inner, 2 * inner + 2 * groups * size)
     inputs = ops.silu(convolved(forward, layer, "ssm_conv1d", inputs), threads=forward.threads)
     parts = zip(split(inputs, inner, inner + groups * size), (heads, groups, groups), strict=True)
     values, b, c = (part.reshape(len(x), count, -1) for part, count in parts)
     bias = layer.array("ssm_dt.bias")
     dt = ops.softplus(dt if bias is None else dt + bias)
-    dt = np.clip(dt, np.float32(keys.get("ssm.time_step_min", 0)), np.float32(keys.get("ssm.time_step_max", np.inf)))
+    dt = np.clip(dt, np.float32(keys.get("ssm.time_step_min")), np.float32(keys.get("ssm.time_step_max")))
     y = _scanned_heads(forward, layer, values, dt, b, c)
     return forward.project(layer, "ssm_out", _gated_norm(forward, layer, y.reshape(len(x), inner), gate))
 

@@ -12,7 +12,7 @@ from .layer import Pass
 
 def read_as(forward: Pass, ids: Ids) -> Ids:
     """The tokens that stand for control tokens in their place; notes by `forward.adapters` which adapter is on."""
-    controls, others = (forward.keys.get(f"adapters.token_ids_{each}") for each in ("activate", "substitute"))
+    controls, others = (forward.keys.stored(f"adapters.token_ids_{each}") for each in ("activate", "substitute"))
     if controls is None:
         return ids
     order = np.argsort(controls, kind="stable")
@@ -25,7 +25,7 @@ def read_as(forward: Pass, ids: Ids) -> Ids:
 
 def _on(forward: Pass, numbers: Ids) -> Ids:
     """The number of the adapter that is on at each token, 0 for none. numbers: that control tokens switch on."""
-    gain = np.float32(forward.keys.get("adapters.router_gain", 15.0))
+    gain = np.float32(forward.keys.get("adapters.router_gain"))
     v = numbers.astype(np.float32)
     k = np.where(v > 0, gain, -gain)
     if forward.cache is not None:  # beside the layers' keys and values, as wide as those

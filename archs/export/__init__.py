@@ -14,6 +14,7 @@ from quants import Tensor
 from quants.errors import FormatError, ModelError
 
 from ..config import ReadConfig, normalized
+from ..file_keys import completed
 from ..further import are_alone
 from ..heads import headed
 from ..hyper import Hyper, hyper
@@ -22,7 +23,7 @@ from ..model_type import filled_in, with_types
 from ..plan import architecture_metadata, map_tensors
 from ..registry import architectures, of_config
 from ..rope import SCALING
-from ..schema import MODEL
+from ..schema import MODEL, TOKENS
 from ..shapes import check_model
 from ..spec import Architecture, Config, TensorMap, Tensors
 from ..tower import NAME
@@ -93,7 +94,7 @@ def plan_best(
     """
     check_model(family[0], metadata, tensors)
     starts = (f"{family[0].name}.", "xielu.", "diffusion.")
-    of_model = {key: value for key, value in metadata.items() if key.startswith(starts)}
+    of_model = {key: value for key, value in metadata.items() if key.startswith((*starts, TOKENS))}
     reasons, plans = [], []
     for architecture in family:
         try:
@@ -139,12 +140,14 @@ def is_part(architecture: Architecture) -> bool:
 
 
 def _plan(
-    architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors, around: Mapping[str, Any] | None
+    architecture: Architecture, own: Mapping[str, Any], tensors: Tensors, around: Mapping[str, Any] | None
 ) -> ExportPlan:
+    """own: the file's keys of the model, and its tokens."""
     if (reason := obstacle(architecture)) and not (is_part(architecture) and around is not None):
         raise ModelError(reason)
-    own = with_types(export_config(architecture, metadata, tensors))
-    config = {**(around or {}), **own}
+    metadata = {key: value for key, value in completed(architecture, own).items() if key != TOKENS}
+    made = with_types(export_config(architecture, metadata, tensors))
+    config = {**(around or {}), **made}
     full = normalized(config, architecture.defaults, architecture.keys)
     source = export_tensors(architecture, full, metadata, tensors)
     again = map_tensors(architecture, full, source)
@@ -158,10 +161,12 @@ def _plan(
     scalars = again.metadata(architecture)
     if architecture.prepare_export:
         source = dict(architecture.prepare_export(full, source))
-    _check_meaning(architecture, config, full, scalars, source)
-    differing = differences(metadata, architecture_metadata(architecture, full) | scalars)
-    _check_values(architecture, metadata, differing)
-    written = {key: value for key, value in own.items() if key not in architecture.of_prepare}
+    _check_meaning(architecture, config, full, scalars, source, tensors)
+    again_written = architecture_metadata(architecture, full) | scalars
+    differing = differences(metadata, again_written)
+    _check_values(architecture, metadata, differing, tensors)
+    differing = {key: value for key, value in differing.items() if key in own or key in again_written}  # not assumed
+    written = {key: value for key, value in made.items() if key not in architecture.of_prepare}
     return ExportPlan(architecture, written, source, differing)
 
 
@@ -181,12 +186,14 @@ def _same(a: Any, b: Any) -> bool:
     return np.array_equal(np.asarray(a, np.float32), np.asarray(b, np.float32))
 
 
-def _check_values(architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any]) -> None:
+def _check_values(
+    architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any], tensors: Tensors
+) -> None:
     """Raise ModelError where a conversion of the config would write other keys that change what the model computes, or
     a key of the conversion is not as the file has it. Files of other converters may leave out what says nothing new,
     or have keys that no model reads.
     """
-    unread, changing = _changes(architecture, metadata, differing)
+    unread, changing = _changes(architecture, metadata, differing, tensors)
     lost = []
     for key in unread:
         name = key.removeprefix(f"{architecture.name}.")
@@ -200,10 +207,12 @@ def _check_values(architecture: Architecture, metadata: Mapping[str, Any], diffe
 
 
 def _check_meaning(
-    architecture: Architecture, config: Config, full: Config, scalars: Mapping[str, Any], source: Tensors
-) -> None:
+    architecture: Architecture, config: Config, full: Config, scalars: Mapping[str, Any], source: Tensors,
+    tensors: Tensors,
+) -> None:  # fmt: skip
     """Raise ModelError unless transformers reads the config as the conversion does: with the defaults that it fills in,
-    it must give the same keys. scalars: those that the tensors give. source: the checkpoint's tensors.
+    it must give the same keys. scalars: those that the tensors give. source: the checkpoint's tensors; tensors: the
+    file's.
     """
     meant_by = of_config(config)
     if meant_by.name != architecture.name:
@@ -225,22 +234,23 @@ def _check_meaning(
         implied[f"{start}{WHICH_CHOOSE}"] = chosen
     wanted = {key: value for key, value in implied.items() if key in theirs} | ours
     differing = differences(wanted, theirs)
-    unread, changing = _changes(architecture, wanted, differing)
+    unread, changing = _changes(architecture, wanted, differing, tensors)
     for key in unread + changing:
         said = f"{key} = {_shown(differing[key])}, not {_shown(wanted.get(key))}"
         raise ModelError(f"transformers would read its config as {said}")
 
 
 def _changes(
-    architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any]
+    architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any], tensors: Tensors
 ) -> tuple[list[str], list[str]]:
     """Of keys with other values, those that a model's numbers are not read from, and the one that changes numbers."""
     own = _ReadKeys(metadata)
-    before = _numbers(architecture, own)
+    before = _numbers(architecture, own, tensors)
 
     def changes(values: Mapping[str, Any]) -> bool:
         values = {**metadata, **values}
-        return _numbers(architecture, {key: value for key, value in values.items() if value is not None}) != before
+        said = {key: value for key, value in values.items() if value is not None}
+        return _numbers(architecture, said, tensors) != before
 
     scaling = {f"{architecture.name}.{key}" for key in SCALING}  # of which other numbers are made as well
     scales = any(layer.rotates and layer.rope_scaled for layer in before.layers)
@@ -248,8 +258,8 @@ def _changes(
     return unread, sorted(differing, key=lambda key: changes({key: differing[key]}))[-1:] if changes(differing) else []
 
 
-def _numbers(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
-    numbers = hyper(architecture, metadata)
+def _numbers(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> Hyper:
+    numbers = hyper(architecture, metadata, tensors)
     return numbers if numbers.temperature_scale else replace(numbers, temperature_length=0)
 
 

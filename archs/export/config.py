@@ -16,6 +16,7 @@ from quants.errors import ModelError
 
 from ..config import UnlessUsual, head_dim
 from ..experts import GATING
+from ..file_keys import Keys
 from ..layouts import step_limits
 from ..model_type import own_keys
 from ..rope import longrope_settings, yarn_settings
@@ -47,14 +48,16 @@ class Known:
     @property
     def head(self) -> int:
         """The width of one."""
-        width = self.keys.get("attention.key_length")
+        width = self.keys.stored("attention.key_length")
         return int(width or self.keys["embedding_length"] // self.keys["attention.head_count"])
 
 
 def export_config(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
     """The config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
     start, defaults = f"{architecture.name}.", architecture.defaults
-    keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
+    own = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
+    file_keys = Keys.of(architecture, metadata)
+    keys = GgufKeys(own, lambda key: number(file_keys.get(key)))
     # transformers' name for the kind of model
     ends = "ForCausalLM|LMHeadModel|Model|ForConditionalGeneration|ForSequenceClassification"
     bare = re.sub(rf"({ends})$", "", architecture.hf_classes[0])
@@ -63,7 +66,7 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
     for key, source in architecture.metadata.items():
         if not isinstance(source, str):
             continue
-        value = keys.get(key)
+        value = keys.stored(key)
         value = None if key == "attention.sliding_window" and value == 0 else value  # some files say none by 0
         names = source.split("|")
         name = next((name for name in names if name.partition(".")[0] in defaults), names[0])
@@ -78,12 +81,13 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
         spoken = defaults.keys() | own_keys(config["model_type"])
         usual = {"gelu_tanh": "gelu_pytorch_tanh"}.get(architecture.block.activation, architecture.block.activation)
         name = next((name for name in names if name in spoken), names[-1])
-        config[name] = keys.get("hidden_activation") or usual
+        config[name] = keys.stored("hidden_activation") or usual
     for key, solve in SOLVED.items():
         if key in architecture.metadata and not known.copied(key):
-            config |= solve(known, keys.get(key))
+            config |= solve(known, keys.stored(key))
     sparing = {key: source for key, source in architecture.metadata.items() if isinstance(source, UnlessUsual)}
-    config |= {source.key: keys.get(key, source.usual) for key, source in sparing.items()}
+    for key, source in sparing.items():
+        config[source.key] = source.usual if keys.stored(key) is None else keys.stored(key)
     config |= _rotary(known)
     config |= {
         "vocab_size": tensors["token_embd.weight"].shape[0], "tie_word_embeddings": "output.weight" not in tensors,
@@ -104,7 +108,7 @@ def number(value: Any) -> Any:
 
 def _head_width(known: Known, rotated: Any) -> ConfigKeys:
     """The width of a head, or the share of it that rotates, by the number of values that rotate."""
-    heads, source = known.keys.get("attention.head_count"), known.architecture.metadata["rope.dimension_count"]
+    heads, source = known.keys.stored("attention.head_count"), known.architecture.metadata["rope.dimension_count"]
     if not isinstance(heads, int) or not heads:
         return {}
     kept = "head_dim" in known.architecture.defaults and not known.copied("attention.key_length")
@@ -117,7 +121,7 @@ def _head_width(known: Known, rotated: Any) -> ConfigKeys:
 
 
 def _window(known: Known, value: Any) -> ConfigKeys:
-    switch = known.keys.get("attention.sliding_window_pattern") is not None
+    switch = known.keys.stored("attention.sliding_window_pattern") is not None
     return {"sliding_window": value or None, **({"use_sliding_window": True} if switch else {})}
 
 
@@ -125,7 +129,7 @@ def _windows(known: Known, value: Any) -> ConfigKeys:
     block = known.architecture.block
     if not isinstance(value, list):
         every = block.window_period if value is None else value
-        no_window = known.keys.get("attention.sliding_window") is None
+        no_window = known.keys.stored("attention.sliding_window") is None
         if no_window or (value is None and not every):  # all layers have the window
             return {}
         value = [not every or not block.sees_all(every, i) for i in range(known.keys["block_count"])]
@@ -144,7 +148,7 @@ def _inner(known: Known, value: Any) -> ConfigKeys:
 
 
 def _layers(known: Known, value: Any) -> ConfigKeys:
-    count = known.keys.get("nextn_predict_layers", 0)
+    count = known.keys.get("nextn_predict_layers")
     counts = {"num_hidden_layers": value - count, "num_nextn_predict_layers": count}
     return {key: count for key, count in counts.items() if key in known.architecture.defaults}
 
@@ -184,14 +188,14 @@ SOLVED: dict[str, Callable[[Known, Any], ConfigKeys]] = {
 def _rotary(known: Known) -> ConfigKeys:
     """Rotary settings, in the spelling that transformers reads."""
     keys, scaling, config = known.keys, None, {}
-    if keys.get("rope.scaling.type") in ("linear", "yarn"):
+    if keys.stored("rope.scaling.type") in ("linear", "yarn"):
         scaling = yarn_settings(keys)
-    elif (factor := keys.get("rope.scaling.dynamic_factor")) is not None:
+    elif (factor := keys.stored("rope.scaling.dynamic_factor")) is not None:
         scaling = {"rope_type": "dynamic", "factor": factor}
-        if (trained := keys.get("rope.scaling.original_context_length")) is not None:
-            config = {"model_max_length": keys.get("context_length"), "max_position_embeddings": trained}
+        if (trained := keys.stored("rope.scaling.original_context_length")) is not None:
+            config = {"model_max_length": keys.stored("context_length"), "max_position_embeddings": trained}
     elif "rope_factors_long.weight" in known.tensors:
-        trained = keys.get("rope.scaling.original_context_length") or keys.get("context_length")
+        trained = keys.stored("rope.scaling.original_context_length") or keys.stored("context_length")
         config = {"original_max_position_embeddings": trained}
         scaling = longrope_settings(keys, known.tensors)
         if "rope.freq_base_swa" in keys:  # settings of some layers alone are looked at by themselves
@@ -202,16 +206,17 @@ def _rotary(known: Known) -> ConfigKeys:
         scaling = _llama3(known)
     if not known.architecture.rope_parameters:
         return {**config, "rope_scaling": scaling}
-    base, local = keys.get("rope.freq_base"), keys.get("rope.freq_base_swa")
+    base, local = keys.stored("rope.freq_base"), keys.stored("rope.freq_base_swa")
     settings: ConfigKeys = {"rope_type": "default", "rope_theta": base, **(scaling or {})}
-    if sections := keys.get(SECTIONS):
+    if sections := keys.stored(SECTIONS):
         settings["mrope_section"] = sections[:3]
     if known.architecture.rope_parameters == "by kind":
         plain = {"rope_type": "default", "rope_theta": base if local is None else local}
-        of_kinds, rotated = {"full_attention": settings, "sliding_attention": plain}, keys.get("rope.dimension_count")
+        of_kinds = {"full_attention": settings, "sliding_attention": plain}
+        rotated = keys.stored("rope.dimension_count")
         if rotated is not None and settings["rope_type"] != "proportional":
             settings["partial_rotary_factor"] = rotated / known.head
-            if (local_width := keys.get("rope.dimension_count_swa", rotated)) != known.head or local_width != rotated:
+            if (local_width := keys.get("rope.dimension_count_swa")) != known.head or local_width != rotated:
                 plain["partial_rotary_factor"] = local_width / known.head
         if rotated is None and local is None and base == known.architecture.defaults["rope_theta"]:
             del of_kinds["sliding_attention"]  # what the model type means by none
@@ -233,10 +238,10 @@ def _llama3(known: Known) -> ConfigKeys:
     if known.head > 64 * len(wanted):  # before anything of such a width is made
         raise ModelError(f"rope_freqs.weight has {len(wanted)} values; heads are {known.head} wide")
     largest = number(wanted.max())
-    base = known.keys.get("rope.freq_base") or 10_000.0
+    base = known.keys.stored("rope.freq_base") or 10_000.0
     wavelengths = 2 * math.pi * base ** (np.arange(len(wanted)) / len(wanted))
     config = {"rope_theta": base, **known.config}
-    said = known.keys.get("rope.scaling.original_context_length")
+    said = known.keys.stored("rope.scaling.original_context_length")
     trained = () if said is None else (said,)
     for factor in dict.fromkeys((largest, *(each for each in STRETCHES if each > largest))):
         between = (wanted > 1) & (wanted < factor)

@@ -8,6 +8,7 @@ of its width, which files without `embedding_scale` mean. The chosen experts' we
 from archs.config import changed, unusual_windows
 from archs.experts import SEPARATE_EXPERTS, SHARED
 from archs.families.llama import LLAMA
+from archs.file_keys import with_experts
 from archs.layouts import head_norms
 
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
@@ -35,6 +36,7 @@ AFMOE = LLAMA.derive(
         "num_dense_layers": 1, "num_experts": 64, "num_experts_per_tok": 6, "num_shared_experts": 2, "route_scale": 1.0,
         "vocab_size": 200_192,
     },
+    absent={"expert_weights_norm": with_experts(False)},
     config_from_gguf=lambda keys, tensors: {
         "mup_enabled": "embedding_scale" not in keys, "topk_group": keys["expert_group_used_count"],
         **({"route_norm": True} if "expert_weights_norm" in keys else {}),
@@ -49,7 +51,7 @@ AFMOE = LLAMA.derive(
     },
     layers_vary=True,
     block={
-        "rope": "halves", "window_period": PERIOD, "rope_layers": "windowed", "scoring": "sigmoid",
-        "embedding_scale": "sqrt_width",
+        "rope": "halves", "window_period": PERIOD, "rope_layers": "windowed", "rope_period": PERIOD,
+        "scoring": "sigmoid", "embedding_scale": "sqrt_width",
     },
 )  # fmt: skip

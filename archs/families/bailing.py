@@ -12,6 +12,7 @@ import numpy as np
 from archs.config import head_dim
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.llama import HALVES, LLAMA
+from archs.file_keys import of_original, with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS
 from archs.rope import rotated_width
 from archs.spec import Config, Floats, TensorMap
@@ -28,6 +29,7 @@ BAILING = LLAMA.derive(
         "model_type": "bailing_moe", "head_dim": None, "first_k_dense_replace": 0, "num_shared_experts": 0,
         "norm_topk_prob": True,
     },
+    absent={"expert_weights_norm": with_experts(False)},
     refused={"norm_head": True},
     tensors={
         **dict.fromkeys(name for name in LLAMA.tensors if ".self_attn." in name or ".mlp." in name),
@@ -74,10 +76,11 @@ BAILING2 = HALVES.derive(
         **SEPARATE_EXPERTS, **SHARED, **MTP_TENSORS, ".final_layernorm": "layer_output_norm",
     },
     config_from_gguf=lambda keys, tensors: {
-        "norm_topk_prob": keys["expert_weights_norm"], "topk_group": keys.get("expert_group_used_count"),
+        "norm_topk_prob": keys["expert_weights_norm"], "topk_group": keys.stored("expert_group_used_count"),
         "score_function": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
         "first_k_dense_replace": kinds_of_nets(keys, tensors)["mlp_layer_types"].count("dense"),
     },
+    absent={"expert_weights_norm": with_experts(False), "expert_gating_func": of_original(GATING["sigmoid"])},
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_qkv_bias": "blk.*.attn_qkv.bias"},
     layers_vary=True,
     block={"normalize_experts": True},

@@ -17,6 +17,7 @@ from archs.families.bailing import shared_width
 from archs.families.deepseek2 import attn_factor, log_multiplier, v3_config_from_gguf
 from archs.families.kimi_linear import KIMI_LINEAR
 from archs.families.qwen2 import sections
+from archs.file_keys import with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.transforms import Invertible, computed, negative_exp
@@ -68,20 +69,21 @@ exp = Invertible(
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    count = keys["block_count"] - keys.get("nextn_predict_layers")
     full = [bool(each) for each in keys["attention.head_count_kv"]][:count]
     if True not in full:
         raise ModelError("no layer of the file has full attention; Ling 3's config cannot say that")
     group = full.index(True) + 1
     lists = {"swiglu_clamp_exp": "expert_swiglu_limit_list", "swiglu_clamp_shexp": "share_expert_swiglu_limit_list"}
     found = {name: keys[key] for key, name in lists.items() if key in keys}
-    if (parts := keys.get("rope.dimension_sections")) is not None:
+    if (parts := keys.stored("rope.dimension_sections")) is not None:
         found["mrope_section"] = parts[:3]
     return {
         **found,
         **v3_config_from_gguf(keys, tensors), "layer_group_size": group, "no_kda_lora": True, "kda_safe_gate": True,
-        "norm_topk_prob": keys.get("expert_weights_norm", True), "n_group": keys.get("expert_group_count", 1),
-        "topk_group": keys.get("expert_group_used_count", 1), "num_key_value_heads": keys["attention.head_count"],
+        "norm_topk_prob": bool(keys.get("expert_weights_norm")),
+        "n_group": keys.get("expert_group_count"),
+        "topk_group": keys.get("expert_group_used_count"), "num_key_value_heads": keys["attention.head_count"],
         "gated_attention_proj_granularity_type": "head_wise", "head_dim": keys["kda.head_dim"],
         "first_k_dense_replace": len(dense_layers({"block_count": count}, tensors)["mlp_only_layers"]),
         "layer_types": ["full_attention" if each else "linear_attention" for each in full],
@@ -132,6 +134,7 @@ BAILING3 = KIMI_LINEAR.derive(
         ".mlp.gate": "ffn_gate_inp", ".mlp.gate.expert_bias": "exp_probs_b.bias", **SEPARATE_EXPERTS, **SHARED,
         **MTP_TENSORS, ".final_layernorm": "layer_output_norm",
     },
-    ignored=("linear_proj.*",), prepare=prepare, prepare_export=published,
+    absent={"expert_weights_norm": with_experts(False)}, ignored=("linear_proj.*",),
+    prepare=prepare, prepare_export=published,
     block={"rope": "adjacent"},
 )  # fmt: skip

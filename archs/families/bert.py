@@ -174,7 +174,7 @@ def head_width(config: Config) -> int:
 
 
 def nomic_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    width, usual = keys.get("attention.key_length"), keys["embedding_length"] // keys["attention.head_count"]
+    width, usual = keys.stored("attention.key_length"), keys["embedding_length"] // keys["attention.head_count"]
     return {**config_from_gguf(keys, tensors), **({} if width in (None, usual) else {"head_dim": width})}
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from archs.config import head_dim, unusual_windows, windowed_layers
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.llama import HALVES
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys, with_experts
+from archs.hyper import Hyper
 from archs.layouts import head_norms
 from archs.rope import scaling_type
-from archs.spec import Config, add
+from archs.spec import Config, add, first_of_period
 from archs.typed_json import Unread
 
 COHERE = HALVES.derive(
@@ -80,7 +81,7 @@ def rope_pattern(config: Config) -> list[bool] | None:
 def numbers(keys: Keys, usual: Hyper) -> Hyper:
     """Dense layers before the first with experts have rope, too, unless the file says which have it."""
     said = keys.get("attention.rope_pattern") is not None
-    first = 0 if said else int(keys.get("leading_dense_block_count", 0))
+    first = 0 if said else int(keys.get("leading_dense_block_count"))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates or index < first})
 
 
@@ -107,12 +108,16 @@ COHERE2_MOE = COHERE2.derive(
         "first_k_dense_replace": keys["leading_dense_block_count"],
         "prefix_dense_intermediate_size": keys["feed_forward_length"],
         "intermediate_size": keys["expert_feed_forward_length"],
-        "num_shared_experts": keys.get("expert_shared_count", 0), **kinds_of_nets(keys, tensors),
+        "num_shared_experts": keys.get("expert_shared_count"), **kinds_of_nets(keys, tensors),
         "expert_selection_fn": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
     },
     rope_parameters="one",
     refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
     tensors={".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED},
     layers_vary=True,
-    block={"numbers": numbers, "add_shared_expert": lambda routed, shared: add(routed, shared) * np.float32(0.5)},
+    absent={"expert_gating_func": with_experts(GATING["sigmoid"]), "expert_weights_norm": with_experts(False)},
+    block={
+        "sees_all": first_of_period, "numbers": numbers,
+        "add_shared_expert": lambda routed, shared: add(routed, shared) * np.float32(0.5),
+    },
 )  # fmt: skip

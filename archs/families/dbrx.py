@@ -35,16 +35,16 @@ def of_experts(turned: bool) -> Transform:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    norm = keys.get("expert_weights_norm", True)
+    norm = keys["expert_weights_norm"]
     return {
         "attn_config": {
-            "clip_qkv": keys.get("attention.clamp_kqv"), "kv_n_heads": keys["attention.head_count_kv"],
+            "clip_qkv": keys.stored("attention.clamp_kqv"), "kv_n_heads": keys["attention.head_count_kv"],
             "rope_theta": keys["rope.freq_base"],
         },
         "ffn_config": {
             "ffn_hidden_size": keys["feed_forward_length"], "moe_num_experts": keys["expert_count"],
             "moe_top_k": keys["expert_used_count"], "moe_normalize_expert_weights": 1.0 if norm else None,
-            "ffn_act_fn": {"name": keys.get("hidden_activation", "silu")},
+            "ffn_act_fn": {"name": keys.get("hidden_activation") or "silu"},
         },
     }  # fmt: skip
 
@@ -74,5 +74,6 @@ DBRX = BASE.derive(
     },
     generated=FACTORS, activation="ffn_config.ffn_act_fn.name",
     config_from_gguf=config_from_gguf,
-    block={"norm": "layer", "rope": "halves", "ffn_norm": "attn_output_norm", "normalize_experts": True},
+    absent={"expert_weights_norm": True},
+    block={"norm": "layer", "rope": "halves", "ffn_norm": "attn_output_norm"},
 )  # fmt: skip

@@ -9,7 +9,8 @@ Reference: the code that their checkpoints bring along; transformers `models/dee
 
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, kinds_of_nets, renormalized
 from archs.families.llama import LLAMA
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys
+from archs.hyper import Hyper
 from archs.rope import scaling_type, unusual_base
 from archs.typed_json import Whole
 
@@ -26,7 +27,7 @@ DEEPSEEK = LLAMA.derive(
         "head_dim": None, "hidden_act": "silu", "vocab_size": 102_400,
     },
     config_from_gguf=lambda keys, tensors: {
-        "norm_topk_prob": keys.get("expert_weights_norm", False),
+        "norm_topk_prob": bool(keys.get("expert_weights_norm")),
         "first_k_dense_replace": kinds_of_nets(keys, tensors)["mlp_layer_types"].count("dense"),
     },
     refused={"scoring_func": "sigmoid"},

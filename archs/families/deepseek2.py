@@ -18,9 +18,11 @@ from dataclasses import replace
 from archs.config import changed, rope_scaling, unless_tied, windowed_layers
 from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHARED, always
 from archs.families.llama import HALVES, LLAMA
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Derived, Keys, of_original
+from archs.hyper import Hyper
 from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, head_norms
 from archs.rope import FACTORS, attention_factor, yarn_temperature
+from archs.schema import TOKENS
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, head_rows, transpose
 from quants import Tensor
@@ -57,14 +59,14 @@ def v3_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
         "num_key_value_heads": keys["attention.head_count"], "topk_method": "noaux_tc",
-        "topk_group": keys.get("expert_group_used_count"), "norm_topk_prob": keys.get("expert_weights_norm", False),
+        "topk_group": keys.stored("expert_group_used_count"), "norm_topk_prob": bool(keys.get("expert_weights_norm")),
     }  # fmt: skip
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if keys.get("expert_gating_func") == GATING["sigmoid"]:
         raise ModelError("DeepSeek V2's router has no sigmoid")
-    greedy = keys.get("expert_group_used_count") == keys.get("expert_group_count")
+    greedy = keys.stored("expert_group_used_count") == keys.stored("expert_group_count")
     return {**v3_config_from_gguf(keys, tensors), "topk_method": "greedy" if greedy else "group_limited_greedy"}
 
 
@@ -72,6 +74,14 @@ def rotary_factors(config: Config) -> Iterable[Tensor]:
     """Divisors of the frequencies of what rotates, which is a part of its own of each head."""
     rotating = changed(config, head_dim=config.get("qk_rope_head_dim") or config.get("head_dim"))
     return itertools.chain.from_iterable(make(rotating) for make in FACTORS)
+
+
+def of_glm_flash(keys: Keys) -> int | None:
+    """How the router scores in files that do not say it: by sigmoids in GLM 4.7 Flash, by softmax in others."""
+    if not keys.get("expert_count"):
+        return None
+    flash = keys.layer_count in (47, 48) and len(keys.metadata.get(TOKENS, ())) == 154_880
+    return GATING["sigmoid" if flash else "softmax"]
 
 
 # Config keys of experts.
@@ -99,6 +109,7 @@ DEEPSEEK_V2 = LLAMA.derive(
         "rope.dimension_count": "qk_rope_head_dim", "rope.scaling.attn_factor": attn_factor,
         "rope.scaling.yarn_log_multiplier": log_multiplier,
     },
+    absent={"expert_gating_func": Derived("", of_glm_flash, "2 in GLM 4.7 Flash, else 1")},
     defaults={
         "model_type": "deepseek_v2", "head_dim": None, "first_k_dense_replace": 0, "kv_lora_rank": 512,
         "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
@@ -183,6 +194,7 @@ DOTS1 = HALVES.derive(
         "attention.sliding_window": lambda config: config.get("sliding_window") if window_pattern(config) else None,
         "attention.sliding_window_pattern": window_pattern,
     },
+    absent={"expert_gating_func": of_original(GATING["sigmoid"])},
     defaults={
         "hidden_size": 4608, "num_key_value_heads": 32, "intermediate_size": 10_944, "num_hidden_layers": 62,
         "moe_intermediate_size": 1408, "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1,

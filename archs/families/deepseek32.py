@@ -5,9 +5,10 @@ Reference: transformers `models/deepseek_v32/`, `models/glm_moe_dsa/`.
 """
 
 from archs.config import lookup
-from archs.experts import kinds_of_nets
+from archs.experts import GATING, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.families.glm4 import GLM4_MOE_LITE
+from archs.file_keys import of_original, with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, Tensors
 
@@ -33,6 +34,7 @@ DEEPSEEK_V32 = DEEPSEEK_V3.derive(
         "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048, "num_nextn_predict_layers": 0,
     },
     tensors={**MTP_TENSORS, **INDEXER},
+    absent={"expert_gating_func": of_original(GATING["sigmoid"])}, block={"sections_rotate_halves": False},
 )  # fmt: skip
 
 
@@ -58,5 +60,6 @@ GLM_DSA = GLM4_MOE_LITE.derive(
         "index_head_dim": 128, "index_topk": 2048,
     },
     tensors=INDEXER,
-    block={"indexer_rope": "adjacent"},
+    absent={"expert_gating_func": with_experts(GATING["sigmoid"])},
+    block={"indexer_rope": "adjacent", "sections_rotate_halves": False},
 )  # fmt: skip

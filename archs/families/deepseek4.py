@@ -17,7 +17,8 @@ from archs.config import unless_tied
 from archs.config_keys import LAYER_TYPE
 from archs.families.deepseek32 import INDEXER_KEYS
 from archs.families.llama import LLAMA
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys
+from archs.hyper import Hyper
 from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.transforms import Invertible, reshape, side_by_side, take
@@ -119,15 +120,15 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
     base = float(keys.need("attention.compress_rope_freq_base"))
 
     def own(i: int, layer: Any) -> dict[str, Any]:
-        return {"rope_base": base, "rope_scaled": True} if keys.of_layer(RATIOS, i, 0) else {"rope_scaled": False}
+        return {"rope_base": base, "rope_scaled": True} if keys.of_layer(RATIOS, i) else {"rope_scaled": False}
 
     return usual.with_layers(own)
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     count, limits = keys["block_count"], keys["swiglu_clamp_exp"]
-    found, scoring = [int(each) for each in keys["attention.compress_ratios"]], keys.get("expert_gating_func")
-    if len({*limits, *keys.get("swiglu_clamp_shexp", limits)}) > 1:
+    found, scoring = [int(each) for each in keys["attention.compress_ratios"]], keys.stored("expert_gating_func")
+    if len({*limits, *keys["swiglu_clamp_shexp"]}) > 1:
         raise ModelError("layers have several limits of gated units")
     if set(found) - set(RATES.values()):
         raise ModelError("transformers knows entries of 4 and of 128 tokens alone")
@@ -215,6 +216,7 @@ DEEPSEEK4 = LLAMA.derive(
         **gated_net("ffn.shared_experts", "_shexp", ("w1", "w3", "w2")),
     },
     layers_vary=True,
+    absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp"},
     block={"scoring": "sqrt_softplus", "normalize_experts": True, "clamps_gate_first": True, "numbers": numbers},
 )  # fmt: skip
 

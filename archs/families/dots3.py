@@ -81,7 +81,7 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Widths of both kinds of layers by published names. Raises ModelError where layers of a kind differ."""
-    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    count = keys["block_count"] - keys.get("nextn_predict_layers")
     local = keys["attention.sliding_window_pattern"]
     all_heads: Any = keys["attention.head_count"]
     all_heads = all_heads if isinstance(all_heads, list) else [all_heads] * count
@@ -100,7 +100,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "swa_qk_rope_head_dim": keys["attention.key_length_swa"] - rank,
         "swa_v_head_dim": keys["attention.value_length_mla_swa"], "swa_rope_theta": keys["rope.freq_base_swa"],
         "moe_shared_expert_intermediate_size": shared_width(keys, tensors),
-        "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
+        "num_nextn_predict_layers": keys.get("nextn_predict_layers"),
     }  # fmt: skip
 
 
@@ -167,5 +167,5 @@ DOTS3 = DEEPSEEK_V32.derive(
             )),
         ),
     },
-    block={"indexer_rope": "adjacent"},
+    block={"indexer_rope": "adjacent", "scales_windowed_rope": False},
 )  # fmt: skip

@@ -128,6 +128,7 @@ def prepare_block(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 DFLASH = QWEN3.derive(
     name="dflash", draft=True, hf_classes=("DFlashDraftModel", "DFlash2DraftModel"), wrappers=(), prepare=prepare_block,
+    absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp"},
     metadata={
         "rope.dimension_count": rotated, "attention.value_scale": of_block("attention_value_scale", nested=True),
         "block_size": of_block("block_size", otherwise=16), "logit_scale": of_block("output_multiplier"),
@@ -216,6 +217,7 @@ GEMMA4_ASSISTANT = GEMMA4.derive(
         "embedding_length_out": "backbone_hidden_size", "nextn_predict_layers": "num_hidden_layers",
         "attention.shared_kv_layers": lambda config: config["num_kv_shared_layers"] or config["num_hidden_layers"],
     },
+    absent={"final_logit_softcapping": None},
     tensors={"pre_projection": "nextn.pre_projection", "post_projection": "nextn.post_projection"},
     keys={"backbone_hidden_size": Whole(1, 1 << 20)},
 )  # fmt: skip

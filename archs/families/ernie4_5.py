@@ -23,7 +23,7 @@ ERNIE4_5 = HALVES.derive(
         "rope_theta": 500_000.0, "vocab_size": 103_424,
     },
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
-    block={"rope": "adjacent"},
+    block={"rope": "adjacent", "sections_rotate_halves": False},
 )  # fmt: skip
 
 PADDLEOCR = ERNIE4_5.derive(

@@ -13,6 +13,7 @@ from archs.experts import kinds_of_nets, shared_width
 from archs.families.deepseek2 import DOTS1
 from archs.families.llama import HALVES
 from archs.families.olmo import OLMO2
+from archs.file_keys import Derived, with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers, published_mtp
 from archs.rope import rotated_width, scaling_type
 from archs.spec import Config
@@ -48,8 +49,13 @@ EXAONE4 = OLMO2.derive(
         "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern,
         "vocab_size": "vocab_size",
     },
+    absent={
+        "attention.sliding_window": Derived(
+            "", lambda keys: 4096 if keys.layer_count == 64 else None, "4096 in 64 layers"  # the 32B model
+        ),
+    },
     defaults={"intermediate_size": 16_384, "sliding_window": 4096, "vocab_size": 102_400},
-    block={"rope_layers": "windowed", "numbers": None},
+    block={"rope_layers": "windowed", "scales_windowed_rope": True},
 )  # fmt: skip
 
 EXAONE4_5 = EXAONE4.derive(
@@ -93,6 +99,7 @@ EXAONE_MOE = DOTS1.derive(
         "num_experts": 64, "num_shared_experts": 1, "num_experts_per_tok": 8, "norm_topk_prob": True,
         "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 0, "vocab_size": 102_400,
     },
+    absent={"expert_weights_norm": with_experts(False)}, unread=("rope.freq_base_swa",),
     config_from_gguf=kinds_of_nets,
     tensors={".mlp.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS},
     block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},

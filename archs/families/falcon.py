@@ -34,7 +34,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         "new_decoder_architecture": "blk.0.attn_norm_2.weight" in tensors, "multi_query": groups == 1,
         "num_kv_heads": groups, "num_attention_heads": heads, "alibi": "attention.max_alibi_bias" in keys,
-        "parallel_attn": keys.get("use_parallel_residual", True), "bias": "blk.0.attn_qkv.bias" in tensors,
+        "parallel_attn": keys.get("use_parallel_residual"), "bias": "blk.0.attn_qkv.bias" in tensors,
         "ffn_hidden_size": keys["feed_forward_length"],
     }  # fmt: skip
 
@@ -88,7 +88,7 @@ FALCON = BASE.derive(
     prefixes=("transformer", "model", "language_model", "text_model"),
     activation="activation", eager_attention=False,  # it adds ALiBi twice
     block={
-        "norm": "layer", "rope": "halves", "alibi": "attention.max_alibi_bias", "alibi_terms": alibi_terms,
+        "norm": "layer", "rope": "halves", "alibi": True, "alibi_terms": alibi_terms,
         "activation": "gelu", "gated": False, "parallel": "use_parallel_residual",
     },
 )  # fmt: skip
@@ -138,8 +138,8 @@ FALCON_H1 = LLAMA.derive(
     refused={"hidden_act": other_than("silu", "swish")},
     config_from_gguf=lambda keys, tensors: {  # the multipliers have gone into the weights
         "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors, "mlp_multipliers": [1.0, 1.0],
-        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "ssm_multipliers": [1.0] * 5,
-        "lm_head_multiplier": keys.get("tied_logit_scale", 1.0),
+        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate"), "ssm_multipliers": [1.0] * 5,
+        "lm_head_multiplier": keys.get("tied_logit_scale"),
     },
     flags_from_tensors={**MAMBA_BIASES, "projectors_bias": "blk.*.ssm_out.bias"},
     tensors={

@@ -15,9 +15,10 @@ import math
 from archs.config import unusual_windows
 from archs.config_keys import BothSides
 from archs.families.llama import HALVES
+from archs.file_keys import Derived, with_window
 from archs.layouts import not_exportable
 from archs.rope import unusual_base
-from archs.spec import Config, TensorMap
+from archs.spec import Computed, Config, TensorMap
 from archs.transforms import add_one
 
 GEMMA = HALVES.derive(
@@ -38,7 +39,7 @@ GEMMA = HALVES.derive(
         ".input_layernorm": TensorMap("attn_norm", add_one),
         ".post_attention_layernorm": TensorMap("ffn_norm", add_one), "norm": TensorMap("output_norm", add_one),
     },
-    config_from_gguf=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation", "gelu_pytorch_tanh")},
+    config_from_gguf=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation") or "gelu_pytorch_tanh"},
     activation="",
     block={"activation": "gelu_tanh", "embedding_scale": "sqrt_width"},
 )  # fmt: skip
@@ -46,10 +47,27 @@ GEMMA = HALVES.derive(
 PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
 
 
-def attention_scale(config: Config) -> float | None:
-    """The factor of q·k, where it is not the head's width that decides (llama.cpp drops it)."""
-    scalar = config["query_pre_attn_scalar"]
-    return 1 / math.sqrt(scalar) if scalar != config["head_dim"] else None
+def scale_of_27b(layers: int) -> Derived:
+    """Of models with so many layers the width shared out, not that of a head, scales q·k."""
+    return Derived(
+        "1 / √(embedding_length / attention.head_count), as in the 27B model",
+        lambda keys: keys.usual("attention.key_length") ** -0.5 if keys.layer_count == layers else None,
+    )
+
+
+def attention_scale(layers: int) -> Computed:
+    """The factor of q·k, where it is not what files without the key mean (llama.cpp drops it).
+
+    layers: of the 27B model.
+    """
+
+    def scale(config: Config) -> float | None:
+        shared = config["hidden_size"] // config["num_attention_heads"]
+        usual = shared if config["num_hidden_layers"] == layers else config["head_dim"]
+        scalar = config["query_pre_attn_scalar"]
+        return 1 / math.sqrt(scalar) if scalar != usual else None
+
+    return scale
 
 
 GEMMA2 = GEMMA.derive(
@@ -59,8 +77,12 @@ GEMMA2 = GEMMA.derive(
     hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
     metadata={
         "hidden_activation": None, "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": unusual_windows(PERIOD), "attention.scale": attention_scale,
+        "attention.sliding_window_pattern": unusual_windows(PERIOD), "attention.scale": attention_scale(46),
         "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
+    },
+    absent={
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention.sliding_window": 4096,
+        "attention.scale": scale_of_27b(46),
     },
     defaults={
         "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
@@ -88,7 +110,11 @@ GEMMA3 = GEMMA2.derive(
     metadata={
         "rope.freq_base": "rope_theta",
         "attention.sliding_window_pattern": unusual_windows(GEMMA3_PERIOD),  # llama.cpp drops it
-        "attn_logit_softcapping": None,
+        "attn_logit_softcapping": None, "attention.scale": attention_scale(62),
+    },
+    absent={
+        **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window")),
+        "attention.scale": scale_of_27b(62), "rope.freq_base_swa": with_window(10_000.0),
     },
     defaults={
         "model_type": "gemma3_text", "max_position_embeddings": 131_072, "rope_theta": 1_000_000.0,
@@ -101,11 +127,12 @@ GEMMA3 = GEMMA2.derive(
     refused={"use_bidirectional_attention": True},
     flags_from_tensors={"mlp_bias": None},
     activation="hidden_activation|hidden_act|activation_function",
-    block={"window_period": GEMMA3_PERIOD},
+    block={"window_period": GEMMA3_PERIOD, "scales_windowed_rope": False},
 )  # fmt: skip
 
 GEMMA_EMBEDDING = GEMMA3.derive(
     name="gemma-embedding", hf_classes=("Gemma3TextModel",),
+    metadata={"attention.scale": attention_scale(0)}, absent={"attention.scale": None},
     keys={"sliding_window": BothSides()},
     defaults={"model_type": "gemma3_text", "use_bidirectional_attention": True},
     refused={"use_bidirectional_attention": False},

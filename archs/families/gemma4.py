@@ -17,6 +17,7 @@ import numpy as np
 from archs.config import rope_scaling, windowed_layers
 from archs.config_keys import FLAG, NET_WIDTH
 from archs.families.gemma import GEMMA3
+from archs.file_keys import Derived
 from archs.layouts import becomes
 from archs.rope import FACTORS, SCALING
 from archs.spec import COMMON, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
@@ -74,7 +75,7 @@ def proportional_freqs(config: Config) -> Iterable[Tensor]:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Widths and heads of both kinds of layers; keys are values as well where a layer that sees everything has none."""
-    own = range(keys["block_count"] - keys.get("attention.shared_kv_layers", 0))
+    own = range(keys["block_count"] - keys.get("attention.shared_kv_layers"))
     windowed, widths = keys["attention.sliding_window_pattern"], keys["feed_forward_length"]
     heads: int | list[int] = keys["attention.head_count_kv"]
     alike = any(f"blk.{i}.attn_v.weight" not in tensors for i in own if not windowed[i])
@@ -84,7 +85,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "intermediate_size": widths[0] if isinstance(widths, list) else widths,
         "use_double_wide_mlp": isinstance(widths, list), "attention_k_eq_v": alike,
         "hidden_size_per_layer_input": keys["embedding_length_per_layer_input"],
-        "enable_moe_block": "blk.0.ffn_gate_inp.weight" in tensors, "num_experts": keys.get("expert_count"),
+        "enable_moe_block": "blk.0.ffn_gate_inp.weight" in tensors, "num_experts": keys.stored("expert_count"),
     }  # fmt: skip
     if isinstance(heads, int):
         found["num_key_value_heads"] = heads
@@ -115,6 +116,7 @@ GEMMA4 = GEMMA3.derive(
         "expert_used_count": "top_k_experts", "expert_feed_forward_length": "moe_intermediate_size",
         "rope.dimension_count": wide_head, "rope.dimension_count_swa": "head_dim",
     },
+    absent={"final_logit_softcapping": 30.0, "attention.scale": 1.0},  # the width of a head does not scale q·k
     defaults={
         "num_hidden_layers": 30, "global_head_dim": 512, "sliding_window": 512,
         "rope_scaling": {"rope_type": "proportional"}, "partial_rotary_factor": 0.25,
@@ -139,9 +141,6 @@ GEMMA4 = GEMMA3.derive(
     block={
         "window_period": 0, "pictures_in_windows": True, "normalize_experts": True,
         "qkv_steps": ("clamp", "norm_values", "norm", "rope"),
-        "numbers": lambda keys, usual: usual.with_layers(  # the width of a head does not scale q·k
-            lambda i, own: {"attention_scale": float(keys.of_layer("attention.scale", i, 1.0))}
-        ),
     },
 )  # fmt: skip
 
@@ -198,6 +197,8 @@ def gemma3n_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
 
 
+DEVIATIONS = 1.6448533535003662  # 95 of 100 values are below
+
 GEMMA3N = GEMMA4.derive(
     name="gemma3n", hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
     vocab=("sentencepiece", "bpe"), generated=FACTORS, config_from_gguf=gemma3n_from_gguf, rope_parameters="",
@@ -214,6 +215,15 @@ GEMMA3N = GEMMA4.derive(
         "rope.dimension_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
         "altup.active_idx": "altup_active_idx", "altup.num_inputs": "altup_num_inputs",
         "activation_sparsity_scale": sparsity,
+    },
+    absent={
+        "attention.shared_kv_layers": Derived(
+            "all layers but the first 20", lambda keys: max(0, keys.layer_count - 20)
+        ),
+        "activation_sparsity_scale": Derived(
+            "1.645 standard deviations in the first 10 layers",
+            lambda keys: [DEVIATIONS if i < 10 else -math.inf for i in range(keys.layer_count)],
+        ),
     },
     defaults={
         "model_type": "gemma3n_text", "hidden_size": 2048, "intermediate_size": 16_384, "num_hidden_layers": 35,
@@ -232,4 +242,5 @@ GEMMA3N = GEMMA4.derive(
         ".altup.router_norm": "altup_router_norm", ".laurel.linear_left": "laurel_l",
         ".laurel.linear_right": "laurel_r", ".laurel.post_laurel_norm": "laurel_post_norm",
     },
+    block={"window_period": 5},
 )  # fmt: skip

@@ -18,10 +18,11 @@ from functools import partial
 import numpy as np
 
 from archs.config import head_dim, lookup
-from archs.experts import always, kinds_of_nets
+from archs.experts import GATING, always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen2 import sections
+from archs.file_keys import with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS, becomes, head_inside
 from archs.rope import rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors
@@ -126,6 +127,9 @@ GLM4_MOE = DOTS1.derive(
         "expert_gating_func": always("sigmoid"),
         "nextn_predict_layers": "num_nextn_predict_layers",
         "attention.sliding_window": None, "attention.sliding_window_pattern": None,
+    },
+    absent={
+        "expert_weights_norm": with_experts(False), "expert_gating_func": with_experts(GATING["sigmoid"]),
     },
     defaults={
         "model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46, "num_attention_heads": 96,

@@ -7,10 +7,11 @@ Reference: transformers `models/glm5_next/`.
 
 from archs.config import lookup, other_than
 from archs.config_keys import SOME
-from archs.experts import always
+from archs.experts import GATING, always
 from archs.families.deepseek4 import STREAMS
 from archs.families.deepseek32 import GLM_DSA, dsa_from_gguf
 from archs.families.kimi_linear import DELTA
+from archs.file_keys import with_experts
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, flat, negative_exp
 from quants.errors import ModelError
@@ -58,7 +59,7 @@ def limits(config: Config) -> list[float] | None:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Kinds of layers, and delta attention's settings. Raises ModelError for several limits of gated units."""
-    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    count = keys["block_count"] - keys.get("nextn_predict_layers")
     bounds, clamps = keys.get("kda.gate_lower_bound"), keys.get("swiglu_clamp_exp") or [None]
     if {*clamps} != {clamps[0]}:
         raise ModelError("its layers clamp gated units to several limits; a config has one for all")
@@ -107,5 +108,6 @@ GLM5_NEXT = GLM_DSA.derive(
         ".self_attn.indexer.index_kpool_compress_ape": "indexer_compressor_ape.weight",
         ".self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",
     },
+    absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp", "expert_gating_func": with_experts(GATING["sigmoid"])},
     block={"rope": "none", "clamps_gate_first": True},
 )  # fmt: skip

@@ -23,7 +23,7 @@ import numpy as np
 
 from archs.config import changed, lookup, needed, other_than, required
 from archs.config_keys import ANYTHING
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Derived
 from archs.layouts import as_it_is
 from archs.rope import FACTORS, SCALING, rotated_width, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
@@ -59,12 +59,6 @@ GPT = BASE.derive(  # what these begin with
 def divided(config: Config) -> bool:
     """Whether scores are divided by the heads' width, not by its root."""
     return bool(lookup(config, "mup_scale_qk_dot_by_d|scale_qk_dot_by_d"))
-
-
-def divided_by_width(keys: Keys, usual: Hyper) -> Hyper:
-    """What Jais' files mean that say no scale."""
-    said = keys.get("attention.scale") is not None
-    return usual.with_layers(lambda index, own: {} if said else {"attention_scale": 1 / max(1, own.key_width)})
 
 
 GPT2 = GPT.derive(
@@ -143,12 +137,14 @@ def slopes(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 def jais_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Factors stay in the weights and are one here. Raises ModelError for other penalties than their code has."""
-    if keys.get("attention.max_alibi_bias", 8.0) != 8:
+    if keys.get("attention.max_alibi_bias") != 8:
         raise ModelError("its distance penalties are others than Jais' code makes of the number of heads")
+    scale, width = keys["attention.scale"], keys["embedding_length"] // keys["attention.head_count"]
     factors = dict.fromkeys(("mup_embeddings_scale", "mup_output_alpha", "mup_width_scale"), 1.0)
     return {
         **config_from_gguf(keys, tensors), **factors, "embeddings_scale": ..., "width_scale": ..., "rope_scaling": ...,
-        "mup_scale_qk_dot_by_d": keys.get("attention.scale") is None, "activation_function": "swiglu",
+        "mup_scale_qk_dot_by_d": isinstance(scale, float) and math.isclose(scale, 1 / width, rel_tol=1e-6),
+        "activation_function": "swiglu",
         "position_embedding_type": "alibi",
     }  # fmt: skip
 
@@ -174,8 +170,13 @@ JAIS = GPT2.derive(
         "lm_head": TensorMap("output", scaled("width_scale")),
     },
     refused={"activation_function": other_than("swiglu"), "position_embedding_type": other_than("alibi")},
+    absent={
+        "attention.scale": Derived(
+            "1 / attention.key_length", lambda keys: 1 / max(1, keys.get("attention.key_length") or 1)
+        ),
+    },
     config_from_gguf=jais_from_gguf, prepare_export=as_it_is, activation="",
-    block={"activation": "silu", "gated": True, "alibi": True, "numbers": divided_by_width},
+    block={"activation": "silu", "gated": True, "alibi": True},
     ignored=(*GPT2.ignored, "relative_pe.slopes"),
 )  # fmt: skip
 
@@ -189,7 +190,7 @@ STARCODER = GPT2.derive(
     metadata={"context_length": "n_positions", "attention.head_count_kv": kv_heads},
     defaults={"model_type": "gpt_bigcode", "multi_query": True},
     config_from_gguf=lambda keys, tensors: {
-        **config_from_gguf(keys, tensors), "multi_query": keys.get("attention.head_count_kv", 1) == 1
+        **config_from_gguf(keys, tensors), "multi_query": keys.get("attention.head_count_kv") == 1
     },
     tensors={
         ".attn.c_attn": TensorMap("attn_qkv", ungroup("n_head", kv_heads)), ".attn.c_proj": "attn_output",
@@ -219,7 +220,7 @@ GPTNEOX = GPT.derive(
     },
     ignored=("layers.*.attention.bias",), layers="layers", prefixes=("gpt_neox",), generated=FACTORS,
     config_from_gguf=lambda keys, tensors: {  # transformers takes `rope_theta`, `partial_rotary_factor` from elsewhere
-        "rotary_emb_base": keys.get("rope.freq_base", 10_000),
+        "rotary_emb_base": keys.get("rope.freq_base"),
         "rotary_pct": keys["rope.dimension_count"] / (keys["embedding_length"] // keys["attention.head_count"]),
     },
     flags_from_tensors={"attention_bias": "blk.*.attn_qkv.bias"},
@@ -252,7 +253,7 @@ BLOOM = GPT.derive(
     config_from_gguf=lambda keys, tensors: {"seq_length": keys["context_length"]},
     refused={"apply_residual_connection_post_layernorm": True},
     activation="",
-    block={"alibi": True, "activation": "gelu_tanh"},
+    absent={"attention.max_alibi_bias": 8.0}, block={"alibi": True, "activation": "gelu_tanh"},
 )  # fmt: skip
 
 
@@ -284,7 +285,7 @@ MPT = GPT.derive(
     keys={"logit_scale": ANYTHING},
     config_from_gguf=lambda keys, tensors: {"expansion_ratio": keys["feed_forward_length"] / keys["embedding_length"]},
     activation="",
-    block={"alibi": "attention.max_alibi_bias", "activation": "gelu"},
+    block={"alibi": True, "activation": "gelu"},
 )  # fmt: skip
 
 

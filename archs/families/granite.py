@@ -17,7 +17,8 @@ from archs.config import changed, other_than, windowed_layers
 from archs.experts import fused_experts, gate_and_up
 from archs.families.llama import LLAMA
 from archs.families.mamba import UNBOUNDED
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys
+from archs.hyper import Hyper
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba2
 from archs.rope import llama3_freqs, longrope_factors
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, unchanged
@@ -28,7 +29,7 @@ from quants.errors import ModelError
 
 def numbers(keys: Keys, usual: Hyper) -> Hyper:
     """Files of models without rope say so by a key."""
-    rope = bool(keys.get("rope.scaling.finetuned", True))
+    rope = bool(keys.get("rope.scaling.finetuned"))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates and rope})
 
 
@@ -101,7 +102,7 @@ def granite_swa_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys
     """Which class it is, experts tell."""
     if "expert_count" in keys:
         found = {"architectures": ["GraniteMoeSWAForCausalLM"], "model_type": "granitemoe_swa"}
-        found |= {"shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0)}
+        found |= {"shared_intermediate_size": keys.get("expert_shared_feed_forward_length")}
     else:
         found = {"architectures": ["GraniteSWAForCausalLM"], "model_type": "granite_swa"}
     rotating = keys.get("attention.rope_pattern")
@@ -185,7 +186,7 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
     config_from_gguf=lambda keys, tensors: {
         "layer_types": ["attention" if count else "mamba" for count in keys["attention.head_count_kv"]],
         "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned") else "nope",
-        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0),
+        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length"),
     },
     tensors={
         **mamba2("mamba", "mamba_n_groups"),

@@ -14,7 +14,8 @@ from archs.config_keys import SOME_LAYERS
 from archs.experts import gate_and_up
 from archs.families.granite import GRANITE
 from archs.families.granite import numbers as granite_numbers
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys
+from archs.hyper import Hyper
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors
 from archs.transforms import Invertible, concatenated, reordered, reshape, take, zeros
 from quants import Tensor, from_array
@@ -97,7 +98,7 @@ def with_control_tokens(config: Config, tensors: Tensors) -> Tensors:
 def numbers(keys: Keys, usual: Hyper) -> Hyper:
     """Raises ModelError where lists of control tokens are not of the adapters."""
     for key in ("adapters.token_ids_activate", "adapters.token_ids_substitute"):
-        said, count = len(keys.get(key, ())), keys.need("adapters.count")
+        said, count = len(keys.get(key)), keys.need("adapters.count")
         if said != count:
             raise ModelError(f"'{keys.architecture}.{key}' has {said} items; there are {count} adapters")
     return granite_numbers(keys, usual)

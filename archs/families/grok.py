@@ -13,7 +13,8 @@ import numpy as np
 
 from archs.config import head_dim
 from archs.families.llama import HALVES
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Derived, Keys
+from archs.hyper import Hyper
 from archs.layouts import gated_net
 from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
 from archs.transforms import concatenated, side_by_side
@@ -75,14 +76,15 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """YaRN's settings beside all others, as they are published."""
     net = "blk.0.ffn_up.weight" in tensors
+    grows = keys["attention.temperature_length"] if "attention.temperature_length" in keys else ...  # noqa: SIM401
     found: ConfigKeys = {
         "architectures": ["Grok1ForCausalLM"], "model_type": "git" if net else "grok-1",
         "attn_output_multiplier": keys["attention.output_scale"],
-        "attn_temperature_len": keys.get("attention.temperature_length", ...), "residual_moe": net or ...,
+        "attn_temperature_len": grows, "residual_moe": net or ...,
         "hidden_act": "gelu", **dict.fromkeys(("rope_scaling", "attention_bias", "mlp_bias"), ...),
     }  # fmt: skip
     if keys.get("rope.scaling.type") == "yarn":
-        settings = {name: keys.get(f"rope.scaling.{key}") for name, key in YARN.items()}
+        settings = {name: keys.stored(f"rope.scaling.{key}") for name, key in YARN.items()}
         found |= {"rope_type": "original", **{name: value for name, value in settings.items() if value is not None}}
     return found
 
@@ -127,6 +129,13 @@ GROK: Architecture = HALVES.derive(
         "attention.temperature_length": lambda config: config.get("attn_temperature_len") or None,
         "attention.output_scale": output_scale, "embedding_scale": "embedding_multiplier_scale",
         "logit_scale": "output_multiplier_scale",
+    },
+    absent={  # Grok 1's
+        "embedding_scale": 78.38367176906169, "logit_scale": 0.5773502691896257, "attn_logit_softcapping": 30.0,
+        "attention.output_scale": 0.08838834764831845,
+        "rope.scaling.yarn_beta_fast": Derived(
+            "", lambda keys: 8.0 if keys.get("rope.scaling.type") == "yarn" else None, "8 with yarn"
+        ),
     },
     defaults={
         "model_type": "grok-1", "attn_logit_softcapping": WITHOUT_FACTORS, "router_logit_softcapping": WITHOUT_FACTORS,

@@ -13,7 +13,8 @@ from functools import partial
 from archs.config_keys import SOME_LAYERS
 from archs.experts import gate_and_up
 from archs.families.llama import HALVES
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys
+from archs.hyper import Hyper
 from archs.spec import Config, TensorMap, Tensors
 from archs.transforms import part
 from quants.errors import ModelError
@@ -80,7 +81,7 @@ HRM_TEXT = HALVES.derive(
         "embedding_scale": lambda config: 1 / (config.get("initializer_range") or 0.02),
     },
     config_from_gguf=lambda keys, tensors: {
-        "num_layers_per_stack": keys["hrm.layers_per_stack"], "prefix_lm": keys.get("hrm.prefix_lm", True),
+        "num_layers_per_stack": keys["hrm.layers_per_stack"], "prefix_lm": keys.get("hrm.prefix_lm"),
     },
     tensors={
         ".input_layernorm": None, ".post_attention_layernorm": None, "norm": None, "z_L_init": "hrm.z_l_init",

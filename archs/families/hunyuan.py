@@ -18,7 +18,8 @@ from archs.config import head_dim, rope_scaling, unless_tied
 from archs.config_keys import ROPE, SIZE
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets, shared_width
 from archs.families.llama import HALVES
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys, with_experts
+from archs.hyper import Hyper
 from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, head_norms
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
@@ -72,7 +73,7 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 def vl_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The stretched rotation with parts of positions."""
     said = {
-        "rope_theta": keys["rope.freq_base"], "alpha": keys.get("rope.scaling.alpha"),
+        "rope_theta": keys["rope.freq_base"], "alpha": keys.stored("rope.scaling.alpha"),
         "mrope_section": keys["rope.dimension_sections"], "factor": 1.0,
     }  # fmt: skip
     return {"rope_scaling": None, "rope_parameters": {"rope_type": "dynamic" if said["alpha"] else "default", **said}}
@@ -143,6 +144,7 @@ HY_V3 = HALVES.derive(
         "moe_intermediate_size": 1536, "router_scaling_factor": 2.826, "num_nextn_predict_layers": 0,
         "vocab_size": 120_832,
     },
+    absent={"expert_weights_norm": with_experts(False)},
     refused={"route_norm": False},
     config_from_gguf=kinds_of_nets,
     tensors={

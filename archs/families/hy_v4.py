@@ -50,7 +50,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         **v32_from_gguf(keys, tensors), "swiglu_limit": limits[0], "layer_types": ["indexed_attention"] * count,
         "indexer_types": ["full" if each else "shared" for each in keys["attention.indexer.types"]],
-        "n_group": keys.get("expert_group_count", 1), "topk_group": keys.get("expert_group_used_count", 1),
+        "n_group": keys.get("expert_group_count"), "topk_group": keys.get("expert_group_used_count"),
     }
 
 

@@ -28,5 +28,5 @@ JINA_BERT_V2 = BERT.derive(
         ".mlp.gated_layers": "ffn_up", ".mlp.wo": "ffn_down", ".mlp.layernorm": "layer_output_norm",
         "classifier": None,
     },
-    block={"alibi": True, "gated": True},
+    absent={"attention.max_alibi_bias": 8.0}, block={"alibi": True, "gated": True},
 )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 from archs.config import other_than
 from archs.families.kimi_linear import KIMI_LINEAR, LINEAR
 from archs.families.kimi_linear import config_from_gguf as linear_from_gguf
+from archs.file_keys import with_experts
 from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import chain, computed, flat, negative_exp
@@ -69,8 +70,8 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     bound = {"gate_lower_bound": keys["kda.gate_lower_bound"]} if "kda.gate_lower_bound" in keys else {}
     return {
         **found, LINEAR: {**found[LINEAR], **bound}, "hidden_act": "situ",
-        "moe_router_activation_func": "sigmoid", "moe_renormalize": keys.get("expert_weights_norm", True),
-        "num_expert_group": keys.get("expert_group_count", 1), "moe_layer_freq": 1,
+        "moe_router_activation_func": "sigmoid", "moe_renormalize": bool(keys.get("expert_weights_norm")),
+        "num_expert_group": keys.get("expert_group_count"), "moe_layer_freq": 1,
         "first_k_dense_replace": keys["leading_dense_block_count"],
         **dict.fromkeys(("mlp_layer_types", "norm_topk_prob", "n_group", "topk_method"), ...),
     }  # fmt: skip
@@ -101,5 +102,5 @@ KIMI_K3 = KIMI_LINEAR.derive(
         ".block_sparse_moe.routed_expert_up_proj": "ffn_routed_up",
         ".block_sparse_moe.routed_expert_norm": "ffn_routed_norm",
     },
-    block={"activation": "situ"},
+    absent={"expert_weights_norm": with_experts(False)}, block={"activation": "situ"},
 )  # fmt: skip

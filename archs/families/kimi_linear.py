@@ -5,8 +5,9 @@ Reference: transformers `models/kimi_linear/`.
 """
 
 from archs.config import lookup
-from archs.experts import always, kinds_of_nets
+from archs.experts import GATING, always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
+from archs.file_keys import of_original
 from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.transforms import Invertible, negative_exp, reshape
@@ -52,8 +53,8 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
     return {
         **v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors), LINEAR: linear,
-        "norm_topk_prob": keys.get("expert_weights_norm", True), "n_group": keys.get("expert_group_count", 1),
-        "topk_group": keys.get("expert_group_used_count", 1), "mla_use_nope": True,
+        "norm_topk_prob": keys["expert_weights_norm"], "n_group": keys.get("expert_group_count"),
+        "topk_group": keys.get("expert_group_used_count"), "mla_use_nope": True,
     }  # fmt: skip
 
 
@@ -90,5 +91,5 @@ KIMI_LINEAR = DEEPSEEK_V3.derive(
         ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
         **gated_net("block_sparse_moe.shared_experts", "_shexp"), **gated_net("block_sparse_moe"),
     },
-    block={"rope": "none", "normalize_experts": True},
+    absent={"expert_weights_norm": True, "expert_gating_func": of_original(GATING["sigmoid"])}, block={"rope": "none"},
 )  # fmt: skip

@@ -7,9 +7,10 @@ Reference: transformers `models/laguna/`.
 from archs.config import head_dim, windowed_layers
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets
 from archs.families.llama import HALVES
+from archs.file_keys import with_experts
 from archs.layouts import gated_net, head_norms
 from archs.rope import rotated_width
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors, first_of_period
 
 
 def windowed(config: Config) -> list[bool] | None:
@@ -67,5 +68,9 @@ LAGUNA = HALVES.derive(
         **gated_net("mlp.shared_expert", "_shexp"),
     },
     config_from_gguf=config_from_gguf, rope_parameters="by kind", layers_vary=True,
-    block={"scoring": "sigmoid", "normalize_experts": True, "attention_gate": "softplus"},
+    absent={"expert_weights_norm": with_experts(False)},
+    block={
+        "scoring": "sigmoid", "normalize_experts": True, "attention_gate": "softplus", "scales_windowed_rope": False,
+        "window_period": 4, "sees_all": first_of_period,
+    },
 )  # fmt: skip

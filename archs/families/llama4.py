@@ -5,14 +5,14 @@ Reference: transformers `models/llama4/modeling_llama4.py`. Norms of q and k hav
 rope. llama.cpp drops what is not as in the published models: our keys say it.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from archs.config import UnlessUsual
 from archs.experts import gate_and_up
 from archs.families.llama import LLAMA
 from archs.families.llama_like import PERIOD, rope_layers, rope_layers_from_gguf, unusual_rope_layers
-from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
+from archs.file_keys import Derived, Keys
+from archs.hyper import Hyper, LayerHyper, growing_queries
 from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import Invertible, transpose
@@ -58,28 +58,27 @@ def columns(width: str) -> Invertible:
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The text model's alone: which layers are cut into chunks, and what files leave out where it is usual."""
     layers: list[int] = rope_layers_from_gguf(keys, tensors)["no_rope_layers"]
-    whole, scale = keys.get("attention.sliding_window") == 0, keys.get("attention.temperature_scale", SCALE)
+    whole, scale = keys.stored("attention.sliding_window") == 0, keys.get("attention.temperature_scale")
     return {
         "architectures": ["Llama4ForCausalLM"], "no_rope_layers": layers,
         "layer_types": ["full_attention"] * len(layers) if whole else None,
         "moe_layers": [i for i in range(len(layers)) if f"blk.{i}.ffn_gate_inp.weight" in tensors],
-        "attention_chunk_size": keys.get("attention.chunk_length", CHUNK),
+        "attention_chunk_size": keys.get("attention.chunk_length"),
         "attn_temperature_tuning": bool(scale), "attn_scale": scale,
-        "use_qk_norm": bool(keys.get("attention.normed", keys.get("expert_count") != LARGEST)),
+        "use_qk_norm": bool(keys.get("attention.normed")),
     }
 
 
 def numbers(keys: Keys, usual: Hyper) -> Hyper:
     """Layers with rope see their own chunk and, in all models but the largest, normalise q and k."""
-    whole = keys.get("attention.sliding_window") == 0
-    length = None if whole else int(keys.get("attention.chunk_length", CHUNK)) or None
-    normed = bool(keys.get("attention.normed", keys.get("expert_count") != LARGEST))
+    whole = keys.stored("attention.sliding_window") == 0
+    length = None if whole else int(keys.get("attention.chunk_length")) or None
+    normed = bool(keys.get("attention.normed"))
 
     def of_layer(index: int, own: LayerHyper) -> dict[str, Any]:
         return {"chunk": length, "qk_l2_norm": normed} if own.rotates else {}
 
-    scale = float(keys.get("attention.temperature_scale", SCALE))
-    return replace(usual.with_layers(of_layer), temperature_scale=scale)
+    return usual.with_layers(of_layer)
 
 
 LLAMA4 = LLAMA.derive(
@@ -99,6 +98,12 @@ LLAMA4 = LLAMA.derive(
         "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "no_rope_layer_interval": 4,
         "attention_chunk_size": CHUNK, "attn_temperature_tuning": True, "attn_scale": SCALE, "floor_scale": LENGTH,
         "use_qk_norm": True, "vocab_size": 202_048,
+    },
+    absent={
+        "attention.chunk_length": CHUNK, "attention.temperature_scale": SCALE, "attention.temperature_length": LENGTH,
+        "attention.normed": Derived(
+            f"in all models but that of {LARGEST} experts", lambda keys: keys.get("expert_count") != LARGEST
+        ),
     },
     config_from_gguf=config_from_gguf,
     tensors={

@@ -17,8 +17,9 @@ Reference: transformers `models/MODEL_TYPE/`; for Baichuan and InternLM2 the cod
 """
 
 from archs.config import head_dim, windows
-from archs.experts import always
+from archs.experts import GATING, always
 from archs.families.llama import HALVES, LLAMA, MIXTRAL
+from archs.file_keys import Derived, of_original
 from archs.layouts import gated_net, head_norms
 from archs.rope import rotated_width, unusual_base
 from archs.spec import Config, ConfigKeys, GgufKeys, PerLayerScalars, TensorMap, Tensors
@@ -97,7 +98,8 @@ STABLELM = HALVES.derive(
         "attention_bias": None, "mlp_bias": None, "use_qkv_bias": "blk.*.attn_q.bias",
         "qk_layernorm": "blk.*.attn_q_norm.weight",
     },
-    block={"norm": "layer", "parallel": "use_parallel_residual"},
+    config_from_gguf=lambda keys, tensors: {"use_parallel_residual": "blk.0.ffn_norm.weight" not in tensors},
+    block={"norm": "layer", "parallel": "use_parallel_residual", "parallel_without": "ffn_norm"},
 )  # fmt: skip
 
 STARCODER2 = HALVES.derive(
@@ -155,7 +157,12 @@ BAICHUAN = LLAMA.derive(
         ),
         "lm_head": TensorMap("output", unit_rows_if(lambda config: "z_loss_weight" in config)),
     },
-    block={"alibi": "attention.max_alibi_bias"},
+    absent={
+        "attention.max_alibi_bias": Derived(
+            "", lambda keys: 8.0 if keys.layer_count == 40 else None, "8 in 40 layers"  # the 13B model
+        ),
+    },
+    block={"alibi": True},
 )  # fmt: skip
 
 
@@ -182,6 +189,7 @@ MINIMAX_M2 = MIXTRAL.derive(
         ".mlp.e_score_correction_bias": "exp_probs_b.bias",
         ".block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
     },
+    absent={"expert_gating_func": of_original(GATING["sigmoid"])},
     block={"rope": "halves"},
 )  # fmt: skip
 
@@ -202,7 +210,7 @@ def unusual_rope_layers(config: Config) -> list[int] | None:
 
 def rope_layers_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     usual = rope_layers({"no_rope_layer_interval": PERIOD, "num_hidden_layers": keys["block_count"]})
-    return {"no_rope_layers": keys.get("no_rope_layers", usual)}
+    return {"no_rope_layers": keys.get("no_rope_layers") or usual}
 
 
 SMOLLM3 = LLAMA.derive(

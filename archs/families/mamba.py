@@ -41,7 +41,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if not keys.get("ssm.dt_b_c_rms"):
         return found
     named = {"architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"}
-    return {**found, **named, "mixer_rms_eps": keys.get("ssm.dt_b_c_rms_epsilon", 1e-6)}
+    return {**found, **named, "mixer_rms_eps": keys.get("ssm.dt_b_c_rms_epsilon")}
 
 
 MAMBA = Architecture("mamba", ("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM")).derive(

@@ -16,6 +16,7 @@ import numpy as np
 from archs.config import changed, head_dim, lookup
 from archs.experts import ROUTING, always, kinds_of_nets, renormalized
 from archs.families.deepseek2 import DOTS1
+from archs.file_keys import with_window
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers
 from archs.packed.fp4 import mxfp4
 from archs.packed.scaled import scaled_weights
@@ -44,7 +45,7 @@ def kv_heads(config: Config) -> list[int]:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Kinds of layers and their key-value heads. Raises ModelError where layers of one kind differ in these."""
-    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    count = keys["block_count"] - keys.get("nextn_predict_layers")
     windowed, heads = keys["attention.sliding_window_pattern"], keys["attention.head_count_kv"]
     full, local = ({n for n, each in zip(heads, windowed, strict=True) if bool(each) is kind} for kind in (False, True))
     if len(full) > 1 or len(local) > 1:
@@ -55,7 +56,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         **kinds_of_nets(keys, tensors), "num_key_value_heads": some, "swa_num_key_value_heads": 2 * some,
         "layer_types": ["sliding_attention" if each else "full_attention" for each in windowed[:count]],
-        "routed_scaling_factor": keys.get("expert_weights_scale", 1.0),
+        "routed_scaling_factor": keys.get("expert_weights_scale"),
     }  # fmt: skip
 
 
@@ -105,7 +106,8 @@ MIMO2 = DOTS1.derive(
         ".pre_mlp_layernorm": "ffn_norm", ".final_layernorm": "layer_output_norm",
         **MTP_TENSORS, ".self_attn.q_norm": None, ".self_attn.k_norm": None,
     },
-    block={"scoring": "sigmoid", "normalize_experts": True},
+    absent={"rope.freq_base_swa": with_window(10_000.0), "expert_gating_func": None},
+    block={"scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False},
 )  # fmt: skip
 
 

@@ -8,12 +8,11 @@ llama.cpp's graph.
 """
 
 import math
-from dataclasses import replace
 
 from archs.config import lookup, unless_tied
 from archs.families.deepseek2 import DEEPSEEK_V2, log_multiplier
 from archs.families.llama import HALVES, LLAMA
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Derived
 from archs.rope import attention_factor, longrope_factors, type_without_tensors, unusual_base, yarn_temperature
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from quants.errors import ModelError
@@ -37,12 +36,19 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }  # fmt: skip
 
 
+OF_4B = {  # the scales that files without them mean
+    "embedding_scale": 12.0,
+    "residual_scale": Derived("1.4 / √block_count", lambda keys: 1.4 / math.sqrt(max(1, keys.layer_count))),
+    "logit_scale": Derived("embedding_length / 256", lambda keys: keys.need("embedding_length") / 256),
+}  # fmt: skip
+
 MINICPM = LLAMA.derive(
     name="minicpm", hf_classes=("MiniCPMForCausalLM",), vocab=("sentencepiece", "bpe"),
     metadata={
         "vocab_size": None, "rope.dimension_count": None, "embedding_scale": "scale_emb",
         "residual_scale": residual_scale, "logit_scale": logit_scale,
     },
+    absent=OF_4B,
     defaults={"scale_emb": 1.0, "scale_depth": 1.0, "dim_model_base": 1, "head_dim": None},
     config_from_gguf=config_from_gguf,
     block={"logit_scale": "divide"},
@@ -52,15 +58,6 @@ MINICPM = LLAMA.derive(
 def unless_of_4b(key: str, value: Computed, usual: Computed) -> dict[str, Computed]:
     """A key where its value is not that of the 4B model, which llama.cpp means by none."""
     return {key: lambda config: None if value(config) == usual(config) else value(config)}
-
-
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
-    """The scales of the 4B model where a file has none."""
-    return replace(
-        usual, embedding_scale=float(keys.get("embedding_scale", 12.0)),
-        residual_scale=float(keys.get("residual_scale", 1.4 / math.sqrt(len(usual.layers)))),
-        logit_scale=1 / float(keys.get("logit_scale", usual.width / 256)),
-    )  # fmt: skip
 
 
 def attention_scale(config: Config) -> float | None:
@@ -76,9 +73,9 @@ def config_from_gguf_3(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     rows, heads = tensors["blk.0.attn_kv_b.weight"].shape[0], keys["attention.head_count"]
     plain = keys["attention.key_length"] - keys["rope.dimension_count"]
     return {
-        "scale_emb": keys.get("embedding_scale", 12.0), "qk_nope_head_dim": plain, "v_head_dim": rows // heads - plain,
-        "scale_depth": keys.get("residual_scale", 1.4 / math.sqrt(layers)) * math.sqrt(layers),
-        "dim_model_base": round(width / keys.get("logit_scale", width / 256)), "head_dim": None,
+        "scale_emb": keys["embedding_scale"], "qk_nope_head_dim": plain, "v_head_dim": rows // heads - plain,
+        "scale_depth": keys["residual_scale"] * math.sqrt(layers),
+        "dim_model_base": round(width / keys["logit_scale"]), "head_dim": None,
     }  # fmt: skip
 
 
@@ -108,7 +105,7 @@ MINICPM3 = HALVES.derive(
     },
     config_from_gguf=config_from_gguf_3, generated=(longrope_factors,), layers_vary=True,
     flags_from_tensors={"attention_bias": "blk.*.attn_kv_a_mqa.bias"},
-    block={"numbers": numbers},
+    absent=OF_4B, block={"logit_scale": "divide"},
 )  # fmt: skip
 
 def groups(config: Config) -> int | None:

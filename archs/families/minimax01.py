@@ -38,11 +38,10 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """As transformers calls it."""
     count = keys["block_count"]
     linear = keys.get("attention.recurrent_layers") or [i % PERIOD != PERIOD - 1 for i in range(count)]
-    scale, heads = keys["residual_scale"], keys["attention.head_count"]
-    head = keys.get("attention.key_length", keys["embedding_length"] // heads)
+    scale, head = keys["residual_scale"], keys.get("attention.key_length")
     return {
         "layer_types": ["linear_attention" if each else "full_attention" for each in linear], "head_dim": head,
-        "partial_rotary_factor": keys.get("rope.dimension_count", head) / head, "sliding_window": None,
+        "partial_rotary_factor": keys.get("rope.dimension_count") / head, "sliding_window": None,
         **{f"{part}_alpha_factor": scale for part in ("full_attn", "linear_attn", "mlp")},
     }  # fmt: skip
 

@@ -7,6 +7,7 @@ Reference: transformers `models/minimax_m3_vl/`.
 from archs.config import UnlessUsual, lookup, other_than
 from archs.experts import SHARED, always
 from archs.families.llama_like import MINIMAX_M2
+from archs.file_keys import with_experts
 from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors, in_layers
 from archs.transforms import add_one
@@ -72,6 +73,6 @@ MINIMAX_M3 = MINIMAX_M2.derive(
         **PLUS_ONE, ".self_attn.index_q_proj": "indexer.q_proj", ".self_attn.index_k_proj": "indexer.k_proj",
         **SHARED_NET, **SHARED,
     },
-    layers_vary=True, float32=("*.indexer.*",),
+    absent={"expert_weights_norm": with_experts(False)}, layers_vary=True, float32=("*.indexer.*",),
     block={"activation": "swiglu_oai", "scoring": "sigmoid", "normalize_experts": True},
 )  # fmt: skip

@@ -31,12 +31,12 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors, scale: float = 1) -> Conf
     """Rotary settings with all that yarn and the queries' growth have. scale: see `yarn_settings`."""
     settings: ConfigKeys = {
         "rope_type": "default", "rope_theta": keys["rope.freq_base"],
-        "llama_4_scaling_beta": keys.get("attention.temperature_scale", 0.0),
+        "llama_4_scaling_beta": keys.get("attention.temperature_scale"),
         "original_max_position_embeddings": keys["context_length"],
     }  # fmt: skip
     if "rope.scaling.type" in keys:
         settings |= yarn_settings(keys, scale)
-    if (dynamic := keys.get("rope.scaling.dynamic_factor")) is not None:
+    if (dynamic := keys.stored("rope.scaling.dynamic_factor")) is not None:
         settings |= {"rope_type": "dynamic", "factor": dynamic}
     return {"rope_parameters": settings, "rope_scaling": None}
 

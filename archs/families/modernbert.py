@@ -12,8 +12,9 @@ from archs.config import head_dim, windowed_layers
 from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.families.llama import HALVES
+from archs.file_keys import with_window
 from archs.rope import FACTORS, SCALING, scaling_type
-from archs.spec import BASE, Config, TensorMap, Tensors
+from archs.spec import BASE, Config, TensorMap, Tensors, first_of_period
 from archs.typed_json import Text
 
 POOLING = {"mean": 1, "cls": 2}
@@ -112,9 +113,13 @@ MODERNBERT = BASE.derive(
     ignored=("decoder.*", "act_head.*", "temperature"),
     prefixes=("", "encoder", "model", "transformer", "language_model", "text_model"),
     generated=FACTORS, layers_vary=True,
+    absent={
+        "rope.freq_base_swa": with_window(10_000.0), "classifier.pooling_type": POOLING["mean"],
+        "classifier.hidden_activation": "gelu",
+    },
     block={
         "norm": "layer", "rope": "halves", "activation": "gelu", "window_period": PERIOD,
-        "sees_all": lambda period, layer: layer % period == 0, "causal": False, "hidden_states": True,
+        "sees_all": first_of_period, "causal": False, "hidden_states": True, "scales_windowed_rope": False,
     },
 )  # fmt: skip
 

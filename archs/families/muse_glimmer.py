@@ -49,7 +49,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if len(values) != 1 or ones != {1.0}:
         raise ModelError("norms of queries and keys have weights, and are more than the one factor that a config has")
     windowed = keys["attention.sliding_window_pattern"]
-    rotating = keys.get("attention.rope_pattern", windowed)
+    rotating = keys.get("attention.rope_pattern") or windowed
     return {
         "qk_scale_factor": float(str(np.float32(values.pop()))), "post_norm_eps": 1e-8,
         "layer_types": ["sliding_attention" if each else "full_attention" for each in windowed],
@@ -81,5 +81,9 @@ MUSE_GLIMMER = LLAMA.derive(
         ".pre_feedforward_layernorm": TensorMap("ffn_norm", add_one),
         ".post_feedforward_layernorm": TensorMap("post_ffw_norm", add_one),
     },
-    block={"rope_layers": "windowed", "window_period": 4, "post_norm_eps": 1e-8, "normed_embedding": True},
+    absent={"final_logit_softcapping": 30.0},
+    block={
+        "rope_layers": "windowed", "window_period": 4, "post_norm_eps": 1e-8, "normed_embedding": True,
+        "scales_windowed_rope": False,
+    },
 )  # fmt: skip

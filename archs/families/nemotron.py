@@ -110,7 +110,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The kind of each layer, by what tensors it has."""
     found = config_from_gguf(keys, tensors)
-    count = keys.get("nextn_predict_layers", 0)
+    count = keys.get("nextn_predict_layers")
     dense = {i: tensors[f"blk.{i}.ffn_up.weight"] for i in range(len(found["layers_block_type"]))
              if f"blk.{i}.ffn_up.weight" in tensors}  # fmt: skip
     kinds = ["mlp" if i in dense else "moe" if kind == "mlp" else kind
@@ -223,7 +223,7 @@ def puzzle_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     ]
     plain = {
         "intermediate_size": ..., "moe_intermediate_size": ..., "num_experts_per_tok": ...,
-        "rms_norm_eps": keys.get("attention.layer_norm_rms_epsilon", ...),
+        "rms_norm_eps": keys.get("attention.layer_norm_rms_epsilon") or ...,
     }  # fmt: skip
     return {**found, **plain, "block_configs": blocks, "num_hidden_layers": keys["block_count"]}
 

@@ -80,9 +80,7 @@ OLMO2 = HALVES.derive(
         ".input_layernorm": None, **head_norms(), ".post_attention_layernorm": "post_attention_norm",
         ".post_feedforward_layernorm": "post_ffw_norm",
     },
-    block={"window_period": 4, "numbers": lambda keys, usual: usual.with_layers(
-        lambda index, own: {"rope_scaled": own.rope_scaled and own.window is None}  # of layers that see everything
-    )},
+    block={"window_period": 4, "scales_windowed_rope": False},
 )  # fmt: skip
 
 THETA = 500_000.0

@@ -77,7 +77,7 @@ REFACT = GPT.derive(
     },
     refused={"multi_query": False},
     activation="",
-    block={"norm": "rms", "alibi": True, "gated": True},
+    absent={"attention.max_alibi_bias": 8.0}, block={"norm": "rms", "alibi": True, "gated": True},
 )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ NANBEIGE = LLAMA.derive(
         "skip_loop_final_norm": lambda config: bool(config.get("skip_loop_final_norm")),
     },
     config_from_gguf=lambda keys, tensors: {
-        "num_loops": keys.get("num_loops", 1), "skip_loop_final_norm": keys.get("skip_loop_final_norm", False)
+        "num_loops": keys.get("num_loops"), "skip_loop_final_norm": keys.get("skip_loop_final_norm")
     },
 )  # fmt: skip
 

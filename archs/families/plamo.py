@@ -11,6 +11,7 @@ import numpy as np
 
 from archs.config import changed, other_than, unless_tied
 from archs.families.llama import HALVES
+from archs.file_keys import with_window
 from archs.layouts import as_it_is, gated_net
 from archs.rope import yarn_settings
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors
@@ -54,11 +55,11 @@ def config3_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "hidden_act",
     )  # fmt: skip
     found: ConfigKeys = {
-        "window_size": keys.get("attention.sliding_window"), "linear_type": "normal", **dict.fromkeys(others, ...),
+        "window_size": keys.stored("attention.sliding_window"), "linear_type": "normal", **dict.fromkeys(others, ...),
     }  # fmt: skip
-    if isinstance(period := keys.get("attention.sliding_window_pattern", 8), list):
+    if isinstance(period := keys.get("attention.sliding_window_pattern") or 8, list):
         raise ModelError("windows are not left out of every so many layers; PLaMo 3's config has a number for that")
-    if kind := keys.get("rope.scaling.type"):
+    if kind := keys.stored("rope.scaling.type"):
         usual = {"rope_type": "yarn", **YARN}
         if {key: value for key, value in yarn_settings(keys).items() if key not in VARYING} != usual:
             raise ModelError(f"its rotation is scaled otherwise ({kind}) than PLaMo 3's YaRN")
@@ -85,7 +86,8 @@ PLAMO3 = HALVES.derive(
         ".mixer.q_norm": TensorMap("attn_q_norm", added(1)), ".mixer.k_norm": TensorMap("attn_k_norm", added(1)),
         "norm": TensorMap("output_norm", added(1)), "lm_head": TensorMap(unless_tied("output")),
     },
-    block={"window_period": 8},
+    absent={"rope.freq_base_swa": with_window(10_000.0)},
+    block={"window_period": 8, "scales_windowed_rope": False},
 )  # fmt: skip
 
 
@@ -142,7 +144,7 @@ PLAMO2 = PLAMO3.derive(
         **{f".mixer.{name}_norm_weight": f"ssm_{name.lower()}_norm" for name in ("dt", "B", "C")},
         ".mixer.out_proj": "ssm_out",
     },
-    layers_vary=True, block={"window_period": 0},
+    absent={"rope.freq_base_swa": None}, layers_vary=True, block={"window_period": 0},
 )  # fmt: skip
 
 

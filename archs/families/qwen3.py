@@ -123,4 +123,5 @@ MELLUM = QWEN3_MOE.derive(
     },
     config_from_gguf=kinds_of_nets, rope_parameters="by kind",
     refused={"num_mtp_layers": lambda count: bool(count)},
+    block={"window_period": 4, "scales_windowed_rope": False},
 )  # fmt: skip

@@ -44,7 +44,7 @@ def of_groups(pick: str) -> Transform:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    count = keys["block_count"] - keys.get("nextn_predict_layers")
     kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
     return {
         "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"], "layer_types": kinds[:count],

@@ -119,7 +119,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         **next_from_gguf(keys, tensors), **(table_from_gguf(keys, tensors) if "ple.layers" in keys else {}),
         "indexer_kv_heads": 1, "indexer_compress_ratio": max(keys["attention.compress_ratios"]),
-        "output_gate_type": "sigmoid", "mtp_num_hidden_layers": keys.get("nextn_predict_layers", 0),
+        "output_gate_type": "sigmoid", "mtp_num_hidden_layers": keys.get("nextn_predict_layers"),
     }
 
 

@@ -7,7 +7,8 @@ fourth layer, beginning with the first, for one without.
 
 from archs.experts import GATING
 from archs.families.llama import HALVES
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.file_keys import of_original
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, first_of_period
 
 PERIOD = 4
 
@@ -31,11 +32,11 @@ def rope_pattern(config: Config) -> list[bool] | None:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     usual = [i % PERIOD != 0 and "attention.sliding_window" in keys for i in range(keys["block_count"])]
-    windows = keys.get("attention.sliding_window_pattern", usual)
-    rotating = keys.get("attention.rope_pattern", windows if any(windows) else [True] * len(windows))
+    windows = keys.get("attention.sliding_window_pattern") or usual
+    rotating = keys.get("attention.rope_pattern") or (windows if any(windows) else [True] * len(windows))
     return {
         "sliding_window_layout": [int(each) for each in windows], "rope_layout": [int(each) for each in rotating],
-        "sliding_window_size": keys.get("attention.sliding_window"), "norm_topk_prob": True,
+        "sliding_window_size": keys.stored("attention.sliding_window"), "norm_topk_prob": True,
         "moe_primary_router_apply_softmax": keys.get("expert_gating_func") == GATING["softmax"],
         "moe_enable_secondary_experts": False,
     }  # fmt: skip
@@ -53,6 +54,7 @@ SMALLTHINKER = HALVES.derive(
         "attention.sliding_window_pattern": window_pattern, "attention.rope_pattern": rope_pattern,
     },
     defaults={**dict.fromkeys(HALVES.defaults), "rms_norm_eps": 1e-6},
+    absent={"expert_gating_func": of_original(GATING["sigmoid"])},
     refused={"norm_topk_prob": False, "moe_enable_secondary_experts": True},
     tensors={
         ".block_sparse_moe.primary_router": "ffn_gate_inp",
@@ -63,6 +65,6 @@ SMALLTHINKER = HALVES.derive(
     },
     block={
         "activation": "relu", "scoring": "sigmoid", "normalize_experts": True, "router_reads": "layer_input",
-        "window_period": PERIOD, "sees_all": lambda period, layer: layer % period == 0, "rope_layers": "windowed",
+        "window_period": PERIOD, "sees_all": first_of_period, "rope_layers": "windowed",
     },
 )  # fmt: skip

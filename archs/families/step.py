@@ -14,7 +14,8 @@ from archs.config import ReadConfig, rope_scaling
 from archs.config_keys import BASE, LAYER_TYPE
 from archs.experts import FUSED_EXPERTS, SHARED, always
 from archs.families.llama import HALVES
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys, with_experts, with_window
+from archs.hyper import Hyper
 from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import add_one
@@ -68,7 +69,7 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Lists with an entry a layer, as published. Raises ModelError where layers of a kind differ in heads."""
-    further, count = keys.get("nextn_predict_layers", 0), keys["block_count"]
+    further, count = keys.get("nextn_predict_layers"), keys["block_count"]
     windowed = keys["attention.sliding_window_pattern"]
     heads, groups = (value if isinstance(value := keys[key], list) else [value] * count for key in HEADS)
     full, local = ({(heads[i], groups[i]) for i in range(count) if windowed[i] == kind} for kind in (False, True))
@@ -77,6 +78,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     usual, other = max(full or local), max(local or full)
     with_experts = [str(i) for i in range(count - further) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
     scale = keys.get("attention.scale")
+    dense = keys["leading_dense_block_count"] if "leading_dense_block_count" in keys else count  # noqa: SIM401
     return {
         "num_attention_heads": usual[0], "num_attention_groups": usual[1], "num_key_value_heads": ...,
         "attention_other_setting": {
@@ -89,7 +91,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "rope_theta": [keys["rope.freq_base_swa" if each else "rope.freq_base"] for each in windowed],
         "moe_num_experts": keys["expert_count"], "moe_top_k": keys["expert_used_count"], "n_routed_experts": ...,
         "num_experts_per_tok": ..., "moe_every_n_layer": 1,
-        "moe_layers_enum": ",".join(with_experts) or str(keys.get("leading_dense_block_count", count)),
+        "moe_layers_enum": ",".join(with_experts) or str(dense),
         "use_moe_router_bias": any(name.endswith("exp_probs_b.bias") for name in tensors),
         "moe_router_activation": "sigmoid", "norm_expert_weight": True, "use_head_wise_attn_gate": True,
         "zero_centered": True, "num_nextn_predict_layers": further, "heads": heads, "kv_heads": groups,
@@ -180,7 +182,10 @@ STEP35 = HALVES.derive(
         ".shared_head.norm": TensorMap("nextn.shared_head_norm", add_one),
         ".shared_head.output": "nextn.shared_head_head",
     },
+    absent={"expert_weights_norm": with_experts(False), "rope.freq_base_swa": with_window(10_000.0)},
     refused={"norm_expert_weight": False},
     generated=(factors,), layers_vary=True,
-    block={"scoring": "sigmoid", "normalize_experts": True, "numbers": numbers},
+    block={
+        "scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False, "numbers": numbers,
+    },
 )  # fmt: skip

@@ -56,7 +56,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool = False)
     gated = "enc.blk.0.ffn_gate.weight" in tensors
     plain = "gelu" if gated else "relu"
     return {
-        "feed_forward_proj": ("gated-" if gated else "") + keys.get("hidden_activation", plain),
+        "feed_forward_proj": ("gated-" if gated else "") + (keys.get("hidden_activation") or plain),
         "tie_word_embeddings": "logit_scale" in keys, "is_encoder_decoder": True,
     }  # fmt: skip
 

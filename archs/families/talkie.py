@@ -9,7 +9,8 @@ import numpy as np
 
 from archs.config import changed, head_dim, lookup
 from archs.families.llama import HALVES
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys
+from archs.hyper import Hyper
 from archs.spec import Computed, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, Transform
 from archs.transforms import column, scaled_rows
 from quants import from_array
@@ -46,7 +47,7 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
-        "logit_scale": keys.get("logit_scale", 1.0),
+        "logit_scale": keys.get("logit_scale"),
         "head_dim": keys["embedding_length"] // keys["attention.head_count"],
         **dict.fromkeys(("attention_bias", "mlp_bias", "rope_scaling"), ...),
     }  # fmt: skip

@@ -39,7 +39,7 @@ def embed(
 ) -> None:  # fmt: skip
     from runtime.pooling import file_pooling, pooling_named, scores_pairs
 
-    from ..console.ui import note_slow_products, print_json, print_line, said, window_progress
+    from ..console.ui import note_differences, note_slow_products, print_json, print_line, said, window_progress
     from ..files.atomic import NOTHING
     from ..metadata.prompts import texts_of
     from ..model import opened_gguf
@@ -51,6 +51,7 @@ def embed(
     reads = NOTHING.also([*source.files, prompts])
     target = None if output is None else check_output(output, reads, overwrite)
     note_slow_products(threads)
+    note_differences(source.metadata)
     with window_progress(f"read {len(texts)} texts") as progress:
         found = source.embed(
             texts, pooling=pooling, normalize=normalize, truncate=truncate, threads=threads, progress=progress

@@ -100,7 +100,7 @@ def generate(
 
     from ..console.arguments import read_text_file
     from ..console.streaming import prompt_progress, stream
-    from ..console.ui import note, note_slow_products
+    from ..console.ui import note, note_differences, note_slow_products
     from ..console.ui import usage as wrong_call
     from ..measurement.perplexity import context_warning
     from ..metadata.prompts import prompts_of
@@ -126,6 +126,7 @@ def generate(
     drafting = None if by is None else Drafting(draft_max, draft_min_p or 0.0, draft_tree or 1, draft_typical)
     projector = None if mmproj is None else opened_gguf(mmproj)
     note_slow_products(threads)
+    note_differences(source.metadata)
     if ctx is not None and (warning := context_warning(source, ctx)):
         note(f"warning: {warning}")
     with prompt_progress() as progress:

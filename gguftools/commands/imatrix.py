@@ -27,7 +27,15 @@ def imatrix(
     resume: bool = False, overwrite: bool = False, threads: int | None = None,
     workers: int | None = None, scheduler: str | None = None, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import note, note_slow_products, print_json, print_matrix, shared_work, window_progress
+    from ..console.ui import (
+        note,
+        note_differences,
+        note_slow_products,
+        print_json,
+        print_matrix,
+        shared_work,
+        window_progress,
+    )  # fmt: skip
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf
@@ -39,6 +47,7 @@ def imatrix(
     for warning in left_behind([Path(output)], resume):
         note(f"warning: {warning}")
     note_slow_products(threads)
+    note_differences(source.metadata)
     with shared_work(workers, scheduler) as executor, window_progress(f"read with {model.name}") as progress:
         matrix = imatrix(
             source, file, output, n_ctx=ctx, chunks=chunks, skip_chunks=skip_chunks, parse_special=parse_special,

@@ -30,7 +30,15 @@ def perplexity(
     json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.terminal import put
-    from ..console.ui import StepProgress, note, note_slow_products, print_table, said, window_progress
+    from ..console.ui import (
+        StepProgress,
+        note,
+        note_differences,
+        note_slow_products,
+        print_table,
+        said,
+        window_progress,
+    )  # fmt: skip
     from ..measurement.perplexity import context_warning
     from ..measurement.perplexity import perplexity as measure
     from ..measurement.texts import named_texts
@@ -41,6 +49,7 @@ def perplexity(
     if warning := context_warning(source, ctx):
         note(f"warning: {warning}")
     note_slow_products(threads)
+    note_differences(source.metadata)
     passes = 2 if sparse and not no_dense else 1
 
     def print_window(done: int, total: int, value: float) -> None:

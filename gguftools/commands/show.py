@@ -19,7 +19,6 @@ def show(
 ) -> None:  # fmt: skip
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
     from ..inspection import describe
-    from ..metadata.text import brief
     from ..model import opened_gguf, selected
 
     opened = [opened_gguf(path) for path in files]
@@ -44,8 +43,7 @@ def show(
         else:
             if tensors is None:
                 table(str(each.path), ("", ""), [(k, describe.fact(v)) for k, v in describe.summary(each).items()])
-                pairs = ((k, each.metadata.value(k)) for k in each.metadata)
-                table("metadata", ("key", "type", "value"), [(k, str(v.gguf_type), brief(v)) for k, v in pairs])
+                table("metadata", ("key", "type", "value"), [*describe.metadata_rows(each)])
             places = each.file.offsets if each.file else {}
             found = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{places.get(t.name, 0):,}", size(t.nbytes))

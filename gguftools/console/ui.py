@@ -16,6 +16,7 @@ from ..metadata.visible import UNSEEN, visible
 from . import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import Executor
 
     from rich.console import RenderableType
@@ -126,6 +127,14 @@ def note_slow_products(threads: int | None) -> None:
 
     if found := hindrance(thread_count(threads)):
         note(f"note: {found}")
+
+
+def note_differences(metadata: "Mapping[str, Any]") -> None:
+    """Say where a file means here something else than in llama.cpp."""
+    from ..metadata.assumptions import notes
+
+    for text in notes(metadata):
+        note(f"note: {text}")
 
 
 def print_json(result: Any) -> None:

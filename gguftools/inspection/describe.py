@@ -12,7 +12,8 @@ from quants import Tensor
 from quants.errors import OptionError
 from quants.spelling import did_you_mean
 
-from ..metadata.text import SHORT_ARRAY, plain
+from ..metadata.assumptions import assumed_values, typed_value
+from ..metadata.text import SHORT_ARRAY, brief, plain
 from ..model import Model
 
 
@@ -66,6 +67,10 @@ def as_json(opened: Model, tensors: Iterable[Tensor]) -> dict[str, Any]:
         "alignment": opened.origin.alignment,
         "summary": summary(opened),
         "metadata": {key: _json_value(opened.metadata.value(key)) for key in opened.metadata},
+        "assumed": {
+            each.key: {**_json_value(typed_value(each)), "reason": each.reason}
+            for each in assumed_values(opened.metadata)
+        },
         "tensors": [
             {"name": t.name, "type": t.format.name, "shape": list(t.shape),
              **({"offset": file.offsets[t.name]} if file else {}), "bytes": t.nbytes}
@@ -79,6 +84,16 @@ def _json_value(value: Value) -> dict[str, Any]:
         return {"type": str(value.gguf_type), "value": plain(value)}
     first = Value(value.data[:SHORT_ARRAY], value.type, value.element)
     return {"type": str(value.gguf_type), "length": len(value.data), "first": plain(first)}
+
+
+def metadata_rows(opened: Model) -> Iterator[tuple[str, str, str]]:
+    """Key, type and value in brief of every key, then of those that are absent and mean something."""
+    for key in opened.metadata:
+        value = opened.metadata.value(key)
+        yield key, str(value.gguf_type), brief(value)
+    for each in assumed_values(opened.metadata):
+        value = typed_value(each)
+        yield each.key, str(value.gguf_type), f"{brief(value)}  ({each.reason})"
 
 
 def as_text(opened: Model) -> Iterator[str]:

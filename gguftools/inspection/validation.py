@@ -24,7 +24,9 @@ from quants.tensor import readable, restated
 
 from ..files.gguf.reader import GgufFile, align
 from ..files.gguf.writer import RESERVE_KEY
+from ..metadata.assumptions import assumed_values, deliberate_differences, typed_value
 from ..metadata.checks import problems as key_problems
+from ..metadata.text import brief
 from ..model import Model, opened_gguf
 from ..writing.finiteness import not_finite
 from ..writing.report import Report
@@ -177,6 +179,17 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
         found = look(family[0], metadata, model.tensors)
         yield from (Problem(ERROR, fault.where, fault.problem) for fault in found)
         yield from _check_names(model, family)
+        yield from _tell_meaning(model)
+
+
+def _tell_meaning(model: Model) -> Iterator[Problem]:
+    """Keys that are absent and mean something, and those that llama.cpp reads otherwise, on purpose."""
+    for each in assumed_values(model.metadata):
+        of = each.reason.removeprefix("absent: ")
+        yield Problem(NOTE, each.key, f"is absent, which means {brief(typed_value(each))} ({of})")
+    for told in deliberate_differences(model.metadata):
+        key = f"{model.metadata['general.architecture']}.{told.key}"
+        yield Problem(NOTE, key, f"here: {told.here}; llama.cpp: {told.llama_cpp} ({told.reason})")
 
 
 def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:

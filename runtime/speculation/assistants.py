@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from archs.draft_faults import as_layers, check_draft
-from archs.hyper import Keys, hyper
+from archs.file_keys import Keys
+from archs.hyper import hyper
 from archs.layered import by_layer
 from archs.spec import Architecture
 from quants import Tensor
@@ -45,7 +46,7 @@ class Assistant:
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
         whole, grouped = as_layers(metadata), by_layer(tensors)
-        keys, numbers = Keys(architecture.name, whole), hyper(architecture, whole)
+        keys, numbers = Keys.of(architecture, whole), hyper(architecture, whole)
         sources = _sources(model)
         of_layers = [own.window is not None for own in numbers.layers]
         if model.architecture.name != "gemma4" or any(each not in sources for each in of_layers):

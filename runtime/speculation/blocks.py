@@ -15,7 +15,8 @@ import numpy as np
 
 from archs.draft_faults import as_deepseek4, check_draft
 from archs.families.deepseek4 import DEEPSEEK4
-from archs.hyper import Keys, hyper
+from archs.file_keys import Keys
+from archs.hyper import hyper
 from archs.layered import by_layer
 from archs.spec import Architecture
 from quants import Tensor
@@ -63,7 +64,7 @@ class BlockWriter:
         check_draft(architecture, metadata, tensors)
         if metadata.get(f"{architecture.name}.hyper_connection.count") is not None:
             architecture, metadata = DEEPSEEK4, as_deepseek4(architecture.name, metadata)
-        keys, grouped = Keys(architecture.name, metadata), by_layer(tensors)
+        keys, grouped = Keys.of(architecture, metadata), by_layer(tensors)
         numbers = hyper(architecture, metadata)
         self.model, self.layers = model, tuple(int(layer) for layer in keys.need("target_layers"))
         self.network = Network(
@@ -78,9 +79,9 @@ class BlockWriter:
         self.markov = "markov_w1.weight" in own
         self.selector = Selector(own, int(keys.need("selector_top_k"))) if "selector_hidden.weight" in own else None
         self.mask, self.words = int(metadata.get(MASK, -1)), model.vocabulary_size
-        self.anchored = self.markov and bool(keys.get("sample_from_anchor", True))
+        self.anchored = self.markov and bool(keys.get("sample_from_anchor"))
         self.most = int(keys.need("block_size")) - (not self.anchored)
-        self.causal = bool(keys.get("attention.causal", False))
+        self.causal = bool(keys.get("attention.causal"))
         self._check(model)
 
     def _check(self, model: Model) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from archs.draft_faults import check_draft
+from archs.file_keys import Keys
 from archs.further import check_beyond
-from archs.hyper import Keys, hyper
+from archs.hyper import hyper
 from archs.layered import by_layer
 from archs.registry import of_file
 from archs.spec import Architecture
@@ -74,14 +75,15 @@ class FurtherLayer:
     def __init__(self, model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """As of `Eagle3`."""
         name, tensors = str(metadata["general.architecture"]), all_readable(tensors)
-        architecture, keys, own = of_file(name, metadata), Keys(name, metadata), Layer("", by_layer(tensors)[""])
+        architecture, own = of_file(name, metadata), Layer("", by_layer(tensors)[""])
+        keys = Keys.of(architecture, metadata)
         check_beyond(architecture, metadata, tensors)
         scaling = rope_scaling(keys, two_lists="rope_factors_long.weight" in own)
         numbers = hyper(architecture, metadata)
         if numbers.width != model.network.hyper.width:
             problem = f"the draft was made for states {numbers.width} wide; the model's are"
             raise ModelError(f"{problem} {model.network.hyper.width} wide")
-        streams, those = (int(each.get("hyper_connection.count", 1)) for each in (keys, model.network.keys))
+        streams, those = (int(each.get("hyper_connection.count") or 1) for each in (keys, model.network.keys))
         if streams != those and any(".hc_" in tensor for tensor in tensors):
             raise ModelError(f"the draft was made for states of {streams} streams; the model has {those}")
         network = Network(architecture.block, keys, numbers, (), own, scaling)
@@ -113,7 +115,7 @@ class Eagle3:
         """
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
-        keys, grouped = Keys(architecture.name, metadata), by_layer(tensors)
+        keys, grouped = Keys.of(architecture, metadata), by_layer(tensors)
         self.model, self.layers = model, tuple(int(layer) for layer in keys.need("target_layers"))
         self.network = Network(
             block=architecture.block, keys=keys, hyper=hyper(architecture, metadata),

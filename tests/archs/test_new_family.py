@@ -16,7 +16,8 @@ FAMILY = '''
 """Sharpish: Llama under other names, with scores twice as large; q, k and v are one matrix."""
 
 from archs.families.llama import LLAMA
-from archs.hyper import Hyper, Keys
+from archs.file_keys import Keys
+from archs.hyper import Hyper
 from archs.spec import TensorMap
 from archs.transforms import chain, interleave_rope, part
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from archs.hyper import Keys
+from archs.file_keys import Keys
 from quants import from_array
 from runtime.latent_attention import attention_scale, latent_attention
 from runtime.model import Model

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import gguftools
+from archs.file_keys import Keys
 from archs.further import faults_beyond
-from archs.hyper import Keys
 from archs.registry import of_file
 from quants import Tensor, from_array
 from quants.errors import ModelError

@@ -1,0 +1,57 @@
+"""What a file leaves out, and what it says that llama.cpp reads otherwise: for whoever shows or checks it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from archs.deviations import Deviation, deviations
+from archs.file_keys import Assumed, assumed
+from archs.metadata import Metadata, Value
+from archs.registry import architectures, draft_of_file, of_file
+from archs.schema import find
+from archs.spec import Architecture
+from quants.errors import ModelError
+
+NO_MODELS = ("imatrix", "mmproj", "adapter", "delta", "vocab", "dataset")
+
+
+def assumed_values(metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
+    """Values that change what the model computes and that its file lacks. Nothing of files that are not sound."""
+    family = _family(metadata)
+    try:
+        return () if family is None else assumed(family, metadata)
+    except ModelError:
+        return ()
+
+
+def deliberate_differences(metadata: Mapping[str, Any]) -> tuple[Deviation, ...]:
+    """Where the file means here something else than in llama.cpp. Nothing of files that are not sound."""
+    family = _family(metadata)
+    try:
+        return () if family is None else deviations(family, metadata)
+    except ModelError:
+        return ()
+
+
+def notes(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each of these differences."""
+    name = metadata.get("general.architecture")
+    for each in deliberate_differences(metadata):
+        yield f"{name}.{each.key}: {each.here}; llama.cpp: {each.llama_cpp} ({each.reason})"
+
+
+def _family(metadata: Mapping[str, Any]) -> Architecture | None:
+    """The architecture of a model's file whose keys have values that they can have."""
+    name, kind = metadata.get("general.architecture"), metadata.get("general.type")
+    if not isinstance(name, str) or kind in NO_MODELS:
+        return None
+    if (draft := draft_of_file(name)) is None and name not in {each.name for each in architectures()}:
+        return None
+    for key, value in metadata.items():
+        if key.startswith(f"{name}.") and (rule := find(key, name)) is not None and rule.wrong(value) is not None:
+            return None
+    return draft or of_file(name, metadata)
+
+
+def typed_value(assumption: Assumed) -> Value:
+    """The assumed value with the type that its key has."""
+    return Metadata({assumption.key: assumption.value}).value(assumption.key)
