@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping
 from gguf.constants import Keys, TokenType
 
 from ..metadata import Metadata
+from ..schema import NORMALIZER, PRE_TOKENIZER
+from .blocks import Block, parts, split
 from .files import TokenizerFiles
-from .pretokenizer import name_of, structure, table
-from .tokens import ADDED_SCORE, BYTE, Tokens
+from .listed import BYTE
+from .pretokenizer import LINES, canonical, cutting, name_of, structure, table
+from .spaces import NO_CUTS, SPACES, write_blocks
+from .tokens import ADDED_SCORE, Tokens
 
 
 def write_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | None) -> None:
@@ -20,7 +24,7 @@ def write_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | N
     raw = name in table() and table()[name].raw
     tokens = listed_tokens(files, rows, bytes_too=raw)
     tokens.write(metadata, "gemma4" if raw else "gpt2", name, scores=False)
-    _write_merges(metadata, files)
+    write_merges(metadata, files)
 
 
 def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_defined: Iterable[str]) -> None:
@@ -35,9 +39,10 @@ def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_d
         tokens.put(row, token.content, kinds.get(token.content, TokenType.NORMAL))
     tokens.scores = [ADDED_SCORE] * len(tokens.scores)
     tokens.write(metadata, "gemma4", "", scores=True)
-    _write_merges(metadata, files)
+    write_merges(metadata, files)
     metadata[Keys.Tokenizer.ADD_PREFIX] = False
     metadata[Keys.Tokenizer.ADD_BOS] = True
+    write_escaped(metadata, files)
 
 
 def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> Tokens:
@@ -54,19 +59,50 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write what tokenizer.json says and the pre-tokenizer's name does not: normalizer, ignored merges, first space."""
     found = structure(files.tokenizer)
     implied = table().get(metadata[Keys.Tokenizer.PRE])
-    if implied is None or implied.escaped or implied.normalizer == found.normalizer:
+    if implied is not None and implied.escaped:
+        write_escaped(metadata, files)
+    elif implied is None or implied.normalizer == found.normalizer:
         pass
     elif found.normalizer in (None, "NFC"):
         metadata["tokenizer.ggml.normalizer.nfc"] = found.normalizer == "NFC"
     else:
-        metadata["tokenizer.huggingface.normalizer"] = json.dumps(files.tokenizer["normalizer"], ensure_ascii=False)
+        metadata[NORMALIZER] = json.dumps(files.tokenizer["normalizer"], ensure_ascii=False)
     if implied is not None and implied.ignore_merges != found.ignore_merges:
         metadata["tokenizer.huggingface.ignore_merges"] = found.ignore_merges
     if found.prefix_space and Keys.Tokenizer.ADD_PREFIX not in metadata:
         metadata[Keys.Tokenizer.ADD_PREFIX] = True
+    # A space in front of all is another thing than one in front of each piece; and tokenizer_config.json may say that
+    # there is one or none, which is not what tokenizer.json does.
+    adds = bool(metadata.get(Keys.Tokenizer.ADD_PREFIX, False))
+    if implied is not None and not found.raw and (found.prefix_space or adds):
+        cuts = {"pre_tokenizer": files.tokenizer["pre_tokenizer"]}
+        if _cut_by(cuts) != _cut_by({"pre_tokenizer": cutting(implied, adds)}):
+            metadata[PRE_TOKENIZER] = json.dumps(files.tokenizer["pre_tokenizer"], ensure_ascii=False)
 
 
-def _write_merges(metadata: Metadata, files: TokenizerFiles) -> None:
+def _cut_by(tokenizer: Block) -> list[Block]:
+    """The blocks that cut a text, each in one spelling."""
+    found: list[Block] = []
+    for block in parts(tokenizer, "pre_tokenizer"):
+        kept = {key: value for key, value in block.items() if key != "trim_offsets"}
+        if block["type"] == "Split" and "Regex" in block["pattern"]:
+            kept = {**kept, "pattern": canonical(block["pattern"]["Regex"]), "behavior": "", "invert": False}
+        found.append(kept)
+    return found
+
+
+def write_escaped(metadata: Metadata, files: TokenizerFiles) -> None:
+    """Write the blocks of tokenizer.json where more is done with a text than to make spaces U+2581 and, as GGUF's names
+    mean, to cut it into lines: which is the same as no cuts unless a token goes on from one line into the next.
+    """
+    cuts = parts(files.tokenizer, "pre_tokenizer")
+    over = any("\n" in text and text.strip("\n") for text in files.tokenizer["model"]["vocab"])
+    usual = cuts == [split(LINES)] or (cuts in NO_CUTS and not over)
+    if parts(files.tokenizer, "normalizer") != [SPACES] or not usual:
+        write_blocks(metadata, files)
+
+
+def write_merges(metadata: Metadata, files: TokenizerFiles) -> None:
     """Each as one string. Where a pair holds spaces, they become GPT-2's character for a space."""
     metadata[Keys.Tokenizer.MERGES] = [
         entry if isinstance(entry, str) else " ".join(part.replace(" ", "Ġ") for part in entry)

@@ -13,29 +13,33 @@ from typing import Any
 
 import numpy as np
 from gguf.constants import Keys, TokenType
+from numpy.typing import NDArray
 
 from quants.errors import VocabularyError
 
-from ..schema import SPECIAL_TOKENS
-from ..small_files import parse_json
+from ..schema import NORMALIZER, POST_PROCESSOR, PRE_TOKENIZER, PREPEND_SCHEME, SPECIAL_TOKENS
 from . import plamo, rwkv
-from .blocks import around, byte_level, split
+from .around import around_of, roles_of, template
+from .blocks import around, byte_level
 from .checked import ROLES
 from .files import AddedToken
 from .listed import TokenList, as_text
-from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
+from .pretokenizer import PreTokenizer, cutting, pre_tokenizer
+from .spaces import PREPENDED, SPACES, blocks_of, has_blocks, merged, with_charsmap
 from .special import ADD_KEYS
 from .tokens import ADDED_SCORE, NAMED_TYPES
-from .wordpiece import words
+from .wordpiece import LONGEST_WORD_KEY, longest_word, words
+from .wordpiece import normalizer_of as word_normalizer
+from .wordpiece import pre_tokenizer_of as word_cuts
 
+METASPACE = {"type": "Metaspace", "replacement": "▁"}
+SPACES_IN_A_ROW = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 CLASSES = {
     **dict.fromkeys(("gpt2", "gemma4"), "PreTrainedTokenizerFast"), "llama": "LlamaTokenizer", "t5": "T5Tokenizer",
     "bert": "BertTokenizer",
 }  # fmt: skip
 OTHERS = ("plamo2", "rwkv")  # which no class of transformers reads
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # in front of XLM-RoBERTa's tokens; its model file begins with <unk>
-SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-
 # What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
 ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
 
@@ -44,8 +48,14 @@ class _Vocabulary(TokenList):
     """A file's token list, written as tokenizer files."""
 
     @cached_property
-    def kind(self) -> str:
-        return str(self.metadata[Keys.Tokenizer.MODEL])
+    def types(self) -> NDArray[np.int32]:
+        """As the file has them: what names make of them is not the checkpoint's."""
+        return self.stored_types
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether only a tokenizer.json can say what the file does with texts."""
+        return has_blocks(self) or LONGEST_WORD_KEY in self.metadata
 
     @cached_property
     def is_fairseq(self) -> bool:
@@ -55,16 +65,20 @@ class _Vocabulary(TokenList):
     @cached_property
     def found_first(self) -> dict[int, AddedToken]:
         """The tokens found in text before anything else, by row."""
+        user, found = TokenType.USER_DEFINED, (TokenType.CONTROL, TokenType.USER_DEFINED)
+        found = (*found, TokenType.UNKNOWN) if self.is_whole else found
         return {
-            row: AddedToken(self.texts[row], special=each == TokenType.CONTROL)
+            row: AddedToken(self.texts[row], special=each != user)
             for row, each in enumerate(self.types.tolist())
-            if each in (TokenType.CONTROL, TokenType.USER_DEFINED)
-            and (self.kind in ("gpt2", "gemma4", "bert", "rwkv") or self.scores[row] == ADDED_SCORE)
+            if each in found
+            and (self.is_whole or self.kind in ("gpt2", "gemma4", "bert", "rwkv") or self.scores[row] == ADDED_SCORE)
         } | self.added
 
     def text(self, role: str) -> str | None:
-        if (number := self.id(SPECIAL_TOKENS[role])) is None:
-            return None
+        number = self.id(SPECIAL_TOKENS[role])
+        return None if number is None else self.named_text(number)
+
+    def named_text(self, number: int) -> str:
         return self.found_first[number].content if number in self.found_first else self.texts[number]
 
     def is_special(self, role: str) -> bool:
@@ -97,18 +111,26 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
         return files | {"tokenizer.json": _json(_byte_bpe(found))}
     if kind == "gemma4":
         return files | {"tokenizer.json": _json(_plain_bpe(found))}
-    if kind == "bert":
+    whole_json = {"bert": _word_pieces, "t5": _unigram, "llama": _sentencepiece_bpe}[str(kind)]
+    if found.is_whole:
+        return files | {"tokenizer.json": _json(whole_json(found))}
+    files |= _plain_files(found)
+    if kind == "llama" and metadata.get(Keys.Tokenizer.ADD_BOS, True) and Keys.Tokenizer.ADD_SEP not in metadata:
+        needed = POST_PROCESSOR in metadata  # a conversion writes ADD_SEP where tokenizer.json puts a token in front
+    else:
+        needed = kind == "llama" or POST_PROCESSOR in metadata
+    return files | ({"tokenizer.json": _json(whole_json(found))} if needed else {})
+
+
+def _plain_files(found: _Vocabulary) -> dict[str, bytes]:
+    """The list of words or the model file of a vocabulary that has such."""
+    if found.kind == "bert":
         used = [row for row, each in enumerate(found.types) if each != TokenType.UNUSED]
         listed = words(found.metadata, found.texts, found.types.tolist())[: used[-1] + 1]
-        return files | {"vocab.txt": "".join(f"{word}\n" for word in listed).encode()}
-    if found.is_fairseq:
-        return files | {"sentencepiece.bpe.model": _sentencepiece(found, unigram=True)}
-    if kind == "t5":
-        return files | {"spiece.model": _sentencepiece(found, unigram=True)}
-    files["tokenizer.model"] = _sentencepiece(found, unigram=False)
-    if metadata.get(Keys.Tokenizer.ADD_BOS, True) and Keys.Tokenizer.ADD_SEP not in metadata:
-        return files  # a conversion writes that key where there is a tokenizer.json with a token in front
-    return files | {"tokenizer.json": _json(_sentencepiece_bpe(found))}
+        return {"vocab.txt": "".join(f"{word}\n" for word in listed).encode()}
+    name = "sentencepiece.bpe.model" if found.is_fairseq else "spiece.model"
+    name = name if found.kind == "t5" else "tokenizer.model"
+    return {name: _sentencepiece(found, unigram=found.kind == "t5")}
 
 
 def _others(found: _Vocabulary) -> dict[str, bytes]:
@@ -150,13 +172,15 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
     metadata = found.metadata
     config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ROLES if found.is_special(role)}
     for role, key in ADD_KEYS.items():
-        if key in metadata:
+        if key in metadata and POST_PROCESSOR not in metadata:
             config[f"add_{role}_token"] = bool(metadata[key])
     if Keys.Tokenizer.ADD_PREFIX in metadata:
         config["add_prefix_space"] = bool(metadata[Keys.Tokenizer.ADD_PREFIX])
     if found.kind == "bert":
         config["do_lower_case"] = found.flag("tokenizer.ggml.normalizer.lowercase", True)
         config["strip_accents"] = metadata.get("tokenizer.ggml.normalizer.strip_accents")
+    if found.kind == "llama" and not found.is_whole:
+        config["legacy"] = metadata.get(PREPEND_SCHEME) != "first"
     listed = {row: token for row, token in sorted(found.found_first.items()) if not found.is_piece(row)}
     config["added_tokens_decoder"] = {str(row): vars(token) for row, token in listed.items()}
     if templates := _templates(metadata):
@@ -164,6 +188,7 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
     if found.kind in OTHERS:
         return config
     name = "XLMRobertaTokenizer" if found.is_fairseq else CLASSES[found.kind]
+    name = CLASSES["gpt2"] if found.is_whole else name  # others make their own of some blocks
     return config | {"clean_up_tokenization_spaces": False, "tokenizer_class": name}
 
 
@@ -185,7 +210,7 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     )]  # fmt: skip
     return _tokenizer_json(
         found, {TokenType.NORMAL}, [as_text(merge) for merge in found.merges()],
-        normalizer=normalizer(found, kind), pre_tokenizer=cutting(kind, found.flag(Keys.Tokenizer.ADD_PREFIX, False)),
+        normalizer=normalizer(found, kind), pre_tokenizer=pre_tokenizer_of(found, kind),
         post_processor=_closing(found, *adds) or (None if kind.bare else byte_level()),
         decoder=byte_level(),
         ignore_merges=found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
@@ -215,45 +240,41 @@ def _tokenizer_json(
 
 def normalizer(found: TokenList, kind: PreTokenizer) -> Any:
     """The normalizer of tokenizer.json, None for none. Raises VocabularyError where the file's own is not JSON."""
+    if NORMALIZER in found.metadata:
+        return blocks_of(found)["normalizer"]
     if kind.escaped:
         return SPACES
-    if block := found.metadata.get("tokenizer.huggingface.normalizer"):
-        try:
-            return parse_json(block)
-        except ValueError as error:
-            raise VocabularyError(f"tokenizer.huggingface.normalizer is not JSON: {error}") from error
     composed = found.metadata.get("tokenizer.ggml.normalizer.nfc")
     name = kind.normalizer if composed is None else "NFC" if composed else None
     return {"type": name} if name else None
 
 
-def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
-    """The pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
-    if kind.name == "whitespace":
-        return {"type": "WhitespaceSplit"}
-    *first, last = kind.steps or ("",)
-    if last == GPT2 and not first:
-        return byte_level(prefix, True)
-    steps = [dict(step) if isinstance(step, Mapping) else split(step) for step in kind.steps]
-    for step in steps:
-        if step["type"] == "ByteLevel":  # a step among others: bytes become characters there, and only once
-            step["add_prefix_space"] = prefix
-            break
-    else:
-        steps += [] if kind.raw else [byte_level(prefix, False)]
-    return {"type": "Sequence", "pretokenizers": steps}
+def pre_tokenizer_of(found: TokenList, kind: PreTokenizer, start: bool = True) -> Any:
+    """The pre_tokenizer of tokenizer.json, None for none. start: of the text that begins all.
+
+    Raises VocabularyError where the file's own is not JSON.
+    """
+    if PRE_TOKENIZER in found.metadata:
+        return blocks_of(found, start)["pre_tokenizer"]
+    return cutting(kind, found.flag(Keys.Tokenizer.ADD_PREFIX, False))
 
 
 def _closing(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dict[str, Any] | None:
     """The post-processor: which tokens go around a text."""
-    first, last = found.text("bos") if bos else None, found.text("eos") if eos else None
-    if first and last and sep:
-        begin, end = [first, found.metadata[SPECIAL_TOKENS["bos"]]], [last, found.metadata[SPECIAL_TOKENS["eos"]]]
-        return {"type": "RobertaProcessing", "sep": end, "cls": begin, "trim_offsets": True, "add_prefix_space": False}
+    if POST_PROCESSOR in found.metadata:
+        return found.block(POST_PROCESSOR)  # type: ignore[no-any-return]
+    roles = roles_of(found)
+    begin, end = roles.bos if bos else None, roles.eos if eos else None
+    first, last = (None if number is None else found.named_text(number) for number in (begin, end))
+    if begin is not None and end is not None and sep:
+        return {
+            "type": "RobertaProcessing", "sep": [last, end], "cls": [first, begin], "trim_offsets": True,
+            "add_prefix_space": False,
+        }  # fmt: skip
     if not first and not last:
         return None
-    special = {text: {"id": text, "ids": [found.metadata[SPECIAL_TOKENS[role]]], "tokens": [text]}
-               for role, text in (("bos", first), ("eos", last)) if text}  # fmt: skip
+    special = {text: {"id": text, "ids": [number], "tokens": [text]}
+               for number, text in ((begin, first), (end, last)) if text}  # fmt: skip
     single, second = around(first, "A", last), around(first, "B", last, 1)
     return {"type": "TemplateProcessing", "single": single, "pair": single + second, "special_tokens": special}
 
@@ -261,19 +282,75 @@ def _closing(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dic
 def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of a SentencePiece model with merges: text with its spaces as pieces have them."""
     prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, True)
-    first = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    cut, blocks = METASPACE | {"prepend_scheme": "first", "split": False}, {"normalizer": None, "pre_tokenizer": None}
+    if has_blocks(found):
+        blocks = blocks_of(found)
+    elif prefix and found.metadata.get(PREPEND_SCHEME) == "first":
+        blocks["pre_tokenizer"] = cut
+    else:
+        normalizers = [PREPENDED, SPACES] if prefix else [SPACES]
+        blocks["normalizer"] = {"type": "Sequence", "normalizers": normalizers} if prefix else SPACES
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ]  # fmt: skip
     unknown = next((found.texts[row] for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), "<unk>")
     adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
+    own, known = Keys.Tokenizer.MERGES in found.metadata, frozenset(found.texts)
+    merges = [merged(as_text(each), known) for each in found.merges()] if own else _merges(found)
     return _tokenizer_json(
-        found, {kind for kind in TokenType if kind != TokenType.UNUSED}, _merges(found),
-        normalizer=None if prefix else SPACES, pre_tokenizer=first if prefix else None,
+        found, {kind for kind in TokenType if kind != TokenType.UNUSED}, merges, **blocks,
         post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
         unknown=unknown,
     )  # fmt: skip
+
+
+def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
+    """tokenizer.json of WordPiece."""
+    rows = {word: row for row, word in enumerate(words(found.metadata, found.texts, found.types.tolist()))
+            if found.types[row] != TokenType.UNUSED or row in found.unlisted}  # fmt: skip
+    model = {
+        "type": "WordPiece", "unk_token": found.text("unk") or "[UNK]", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": longest_word(found), "vocab": rows,
+    }  # fmt: skip
+    return _whole(
+        found, model, {"normalizer": word_normalizer(found), "pre_tokenizer": word_cuts(found)},
+        {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    )  # fmt: skip
+
+
+def _unigram(found: _Vocabulary) -> dict[str, Any]:
+    """tokenizer.json of SentencePiece's unigram."""
+    unknown = next((row for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), None)
+    count = found.size
+    while count and (count - 1 in found.found_first or found.types[count - 1] == TokenType.UNUSED):
+        count -= 1  # tokens that were only added are what no text becomes
+    scores = found.scores.astype(float).tolist()
+    model = {
+        "type": "Unigram", "unk_id": unknown, "byte_fallback": bool((found.types == TokenType.BYTE).any()),
+        "vocab": [[text, scores[row]] for row, text in enumerate(found.texts[:count])],
+    }  # fmt: skip
+    prefix = "always" if found.flag(Keys.Tokenizer.ADD_PREFIX) else "never"
+    prefix = "first" if found.metadata.get(PREPEND_SCHEME) == "first" else prefix
+    cut = METASPACE | {"prepend_scheme": prefix, "split": True}
+    charsmap = Keys.Tokenizer.PRECOMPILED_CHARSMAP in found.metadata
+    removes = found.flag(Keys.Tokenizer.REMOVE_EXTRA_WS)
+    normalizers = [
+        *([with_charsmap(found, {"type": "Precompiled"})] if charsmap else []),
+        *([{"type": "Strip", "strip_left": True, "strip_right": True}, SPACES_IN_A_ROW] if removes else []),
+    ]
+    blocks = {"normalizer": {"type": "Sequence", "normalizers": normalizers}, "pre_tokenizer": cut}
+    return _whole(found, model, blocks_of(found) if has_blocks(found) else blocks, cut)
+
+
+def _whole(found: _Vocabulary, model: Mapping[str, Any], blocks: Mapping[str, Any], decoder: Any) -> dict[str, Any]:
+    """A tokenizer.json with a model that is none of BPE."""
+    around = around_of(found, roles_of(found))
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.found_first.items())], **blocks,
+        "post_processor": template(around, found.texts), "decoder": decoder, "model": model,
+    }  # fmt: skip
 
 
 def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
@@ -281,11 +358,12 @@ def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
     decoders = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}]
     adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
     cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    blocks = blocks_of(found) if has_blocks(found) else {"normalizer": SPACES, "pre_tokenizer": cut}
     used = {kind for kind in TokenType if kind != TokenType.UNUSED}
     return _tokenizer_json(
-        found, used, [as_text(merge).split(" ", 1) for merge in found.merges()],
-        normalizer=SPACES, pre_tokenizer=cut, post_processor=_closing(found, *adds),
-        decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]}, unknown=found.text("unk") or "<unk>",
+        found, used, [as_text(merge).split(" ", 1) for merge in found.merges()], **blocks,
+        post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]},
+        unknown=found.text("unk") or "<unk>",
     )  # fmt: skip
 
 

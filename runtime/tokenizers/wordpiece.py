@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from gguf.constants import Keys
+from gguf.constants import Keys, TokenType
 
 from archs.vocab.listed import TokenList
-from archs.vocab.wordpiece import words
+from archs.vocab.wordpiece import longest_word, normalizer_of, pre_tokenizer_of, words
 from quants.errors import VocabularyError
 
-UNKNOWN = 100  # BERT's own, which llama.cpp takes where the file names none
+from .library import read_library
+
 # What transformers takes out of a text again, in each word with the space before it.
 SPACED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
@@ -18,10 +19,11 @@ SPACED = (
 )  # fmt: skip
 
 
+FOUND_FIRST = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNUSED)
+
+
 class WordPieces:
     """Model "bert"."""
-
-    add_bos = add_eos = True
 
     def __init__(self, tokens: TokenList) -> None:
         self.tokens = tokens
@@ -53,20 +55,31 @@ class WordPieces:
 
     @cached_property
     def _library(self) -> Any:
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+        from tokenizers import models
 
-        unknown = self.tokens.id(Keys.Tokenizer.UNK_ID)
-        vocabulary = {text: number for number, text in enumerate(self._texts)}
-        if unknown is None and "[UNK]" not in vocabulary and len(self._texts) > UNKNOWN:
-            unknown = UNKNOWN
-        unknown_text = "[UNK]" if unknown is None else self._texts[unknown]
-        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown_text))
-        tokenizer.normalizer = normalizers.BertNormalizer(
-            lowercase=self.tokens.flag("tokenizer.ggml.normalizer.lowercase", True),
-            strip_accents=self.tokens.metadata.get("tokenizer.ggml.normalizer.strip_accents"),
-        )
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        # Tokens that are found in text before it is cut are not what words are made of.
+        listed = zip(self._texts, self.tokens.types.tolist(), strict=True)
+        vocabulary = {text: number for number, (text, type) in enumerate(listed) if type not in FOUND_FIRST}
+        unknown = self._unknown
+        if unknown is not None:
+            vocabulary[self._texts[unknown]] = unknown
+        # The library's JSON wants a vocabulary with the unknown word in it; building the model of texts is quicker.
+        model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
+        blocks = {"normalizer": normalizer_of(self.tokens), "pre_tokenizer": pre_tokenizer_of(self.tokens)}
+        tokenizer = read_library({"version": "1.0", "model": model} | blocks)
+        tokenizer.model = models.WordPiece(
+            vocabulary, unk_token="[UNK]" if unknown is None else self._texts[unknown],
+            max_input_chars_per_word=longest_word(self.tokens),
+        )  # fmt: skip
         return tokenizer
+
+    @property
+    def _unknown(self) -> int | None:
+        """The word for what the vocabulary lacks: the file's, else what is called so, else BERT's own."""
+        stated = self.tokens.stated(Keys.Tokenizer.UNK_ID)
+        if stated is not None:
+            return stated
+        return self._texts.index("[UNK]") if "[UNK]" in self._texts else self.tokens.id(Keys.Tokenizer.UNK_ID)
 
 
 def _clean(text: str) -> str:
