@@ -87,14 +87,14 @@ def first_deepseek(description: Description, name: str) -> Description:
 
 
 def large_gemma3n(description: Description, name: str) -> Description:
-    """With 30 layers, as llama.cpp takes the first 20 to have keys; and its widths that no key says."""
-    layers, vocabulary, width = 30, 64, 256
+    """With 22 layers, as llama.cpp takes the first 20 to have keys; and its widths that no key says."""
+    layers, vocabulary, width = 22, 64, 256
     own_keys = changed(description, name, {"block_count": ("UINT32", 3)})  # the last two have those of others
     made = deeper(own_keys, name, layers, {
         "embedding_length_per_layer_input": ("UINT32", width),
-        "activation_sparsity_scale": ("ARRAY", "FLOAT32", [1.6448535919189453] * 10 + [float("-inf")] * 20),
+        "activation_sparsity_scale": ("ARRAY", "FLOAT32", [1.6448535919189453] * 10 + [float("-inf")] * (layers - 10)),
         "attention.sliding_window_pattern": ("ARRAY", "BOOL", [layer % 5 < 4 for layer in range(layers)]),
-        "attention.shared_kv_layers": ("UINT32", 10), "final_logit_softcapping": ("FLOAT32", 30.0),
+        "attention.shared_kv_layers": ("UINT32", layers - 20), "final_logit_softcapping": ("FLOAT32", 30.0),
         "feed_forward_length": ("ARRAY", "INT32", [96] * layers),
     })  # fmt: skip
     shapes = {
@@ -109,7 +109,7 @@ def large_gemma3n(description: Description, name: str) -> Description:
 
 
 def quieter(row: list[Any]) -> list[Any]:
-    return [*row[:3], *(number / 50 for number in row[3:])]
+    return [*row[:3], *(number / 200 for number in row[3:])]
 
 
 def shared_gemma4(description: Description, name: str) -> Description:
@@ -162,6 +162,7 @@ VARIANTS: dict[str, tuple[str, Change]] = {
     "granite-switch": ("granite-switch", without_control),
     "mistral4": ("mistral4", partial(changed, keys={"attention.temperature_length": ("UINT32", 8)})),
     "gemma3n": ("gemma3n", large_gemma3n),
+    "phi3-longrope": ("phi3-longrope", partial(changed, keys={"context_length": ("UINT32", 32)})),  # below the text's
     "qwen3-omni": ("qwen3-omni", partial(changed, keys={"rope.dimension_sections": ("ARRAY", "INT32", [6, 5, 5, 0])})),
     "gemma4-e": ("gemma4-e", shared_gemma4),
     "gemma2-46-layers": ("gemma2", partial(deeper, count=46)),
