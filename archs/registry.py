@@ -20,6 +20,7 @@ from quants.spelling import did_you_mean, nearest
 from . import families
 from .config import FILE, text_part, typed
 from .config_keys import KEYS, TEXT_PARTS, THINKER
+from .file_keys import Keys
 from .heads import CLASS as HEADED
 from .heads import with_head
 from .spec import Architecture, Tensors
@@ -153,12 +154,16 @@ def by_gguf_name(name: str) -> Architecture:
 
 
 def of_file(name: str, keys: Mapping[str, Any]) -> Architecture:
-    """The architecture of a file with these keys, which may say that all tokens see each other (LFM2's encoders).
+    """The architecture of a file with these keys, which may say that all tokens see each other (LFM2's encoders), or
+    be those of another one of its name (`Architecture.of_keys`).
 
     Raises ModelError as `by_gguf_name` does.
     """
     found = by_gguf_name(name)
+    named = [each for each in architectures() if each.name == name]
+    if other := next((each for each in named if each.of_keys and each.of_keys(Keys.of(each, keys))), None):
+        return other
     said = keys.get(f"{name}.attention.causal")
     if not isinstance(said, bool) or said or not found.block.causal:
         return found
-    return next((each for each in architectures() if each.name == name and not each.block.causal), found)
+    return next((each for each in named if not each.block.causal), found)

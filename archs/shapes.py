@@ -24,6 +24,7 @@ from .spec import Architecture, TensorMap, Tensors
 SUFFIX = re.compile(r"\.(weight|bias|scale)$")
 TOKENS = "tokenizer.ggml.tokens"
 MOST = 1000  # faults; a file of a hundred thousand tensors may have as many
+OF_ONE_EXPERT = re.compile(r"blk\.\d+\.ffn_(gate|up|down)\.\d+\.weight")
 POSITIVE = {  # by the type of rotary scaling
     "linear": ("rope.scaling.factor",),
     "yarn": ("rope.scaling.factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
@@ -51,7 +52,7 @@ def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensor
 def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
     """What contradicts itself, the first MOST at most. Later steps need that earlier ones found nothing."""
     model = LayeredModel(architecture, Keys.of(architecture, metadata), by_layer(tensors))
-    if found := key_faults(architecture, metadata, tensors):
+    if found := [*_separate_experts(tensors), *key_faults(architecture, metadata, tensors)]:
         return found
     try:
         numbers = hyper(architecture, metadata, tensors)
@@ -68,6 +69,14 @@ def key_faults(architecture: Architecture, metadata: Mapping[str, Any], tensors:
         if found := list(islice(dict.fromkeys(step(model)), MOST)):
             return found
     return []
+
+
+def _separate_experts(tensors: Tensors) -> Iterator[Fault]:
+    """A tensor for each expert, as Mixtral's files had them until April 2024; programs read stacked ones."""
+    if name := next(filter(OF_ONE_EXPERT.fullmatch, tensors), None):
+        stacked = re.sub(r"\.\d+\.weight$", "_exps.weight", name)
+        problem = f"is of one expert, as in files of before April 2024; {stacked} is expected: convert the model again"
+        yield Fault(name, problem)
 
 
 # Keys

@@ -276,7 +276,7 @@ class Architecture:
         say of another type; architectures derived for other classes don't inherit them.
     wrappers_refused: classes of wrappers in which the text model computes otherwise than alone.
     variant: the architecture that configs of these classes mean instead, where they do. by_variant: this one is found
-        so alone; its classes are another's.
+        so alone; its classes are another's. of_keys: it computes files with such `archs.file_keys.Keys`.
     config_of_tensors: the config of checkpoints that are published without one; None for those of other models.
     prepare: what is done to a checkpoint's config and tensors before anything else, where names depend on both.
     rope_parameters: transformers reads rotary settings only in its newest spelling, or means other ones by none: for
@@ -321,6 +321,7 @@ class Architecture:
     wrappers_refused: tuple[str, ...] = ()
     variant: "Callable[[Config], Architecture | None] | None" = None
     by_variant: bool = False
+    of_keys: Callable[[Any], bool] | None = None
     config_of_tensors: Callable[[Tensors], Mapping[str, Any] | None] | None = None
     prepare: Callable[[Config, Tensors], tuple[Config, Tensors]] | None = None
     rope_parameters: Literal["", "one", "by kind"] = ""

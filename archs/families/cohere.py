@@ -14,7 +14,7 @@ from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.llama import HALVES
 from archs.file_keys import Keys, with_experts
 from archs.hyper import Hyper
-from archs.layouts import head_norms
+from archs.layouts import NotExportable, head_norms
 from archs.rope import scaling_type
 from archs.spec import Config, add, first_of_period
 from archs.typed_json import Unread
@@ -120,4 +120,16 @@ COHERE2_MOE = COHERE2.derive(
         "sees_all": first_of_period, "numbers": numbers,
         "add_shared_expert": lambda routed, shared: add(routed, shared) * np.float32(0.5),
     },
+)  # fmt: skip
+
+
+def has_rms_epsilon(keys: Keys) -> bool:
+    """Whether the norms are RMS norms, as an epsilon of those alone says."""
+    kinds = [keys.stored(f"attention.layer_norm_{each}epsilon") for each in ("", "rms_")]
+    return kinds[0] is None and kinds[1] is not None
+
+
+COHERE2_MOE_RMS = COHERE2_MOE.derive(
+    hf_classes=COHERE2_MOE.hf_classes, by_variant=True, variant=None, of_keys=has_rms_epsilon, block={"norm": "rms"},
+    config_from_gguf=NotExportable("its norms are RMS norms, which transformers' class does not compute"),
 )  # fmt: skip

@@ -13,12 +13,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
+from archs.config import normalized
 from archs.file_keys import Derived, Keys, assumed, completed
 from archs.hyper import Hyper, hyper
+from archs.plan import architecture_metadata
 from archs.registry import architectures, by_gguf_name, of_file
 from archs.schema import MODEL
+from archs.shapes import faults
+from quants import from_array
 from quants.errors import ModelError
 from runtime.rope import RopeScaling, rope_scaling
 from tests.conftest import DATA, ROOT
@@ -152,6 +157,12 @@ def test_sections_change_no_pairs_where_llama_cpp_keeps_them(name: str) -> None:
     assert computed("glm4", {**sizes("glm4"), "rope.dimension_sections": [0, 0, 0, 0]})[0].rope == "adjacent"
 
 
+def test_norms_of_cohere_by_the_epsilon_that_there_is() -> None:
+    keys = {f"cohere2moe.{key}": value for key, value in SIZES.items()}
+    assert of_file("cohere2moe", keys).block.norm == "rms"
+    assert of_file("cohere2moe", keys | {"cohere2moe.attention.layer_norm_epsilon": 1e-5}).block.norm == "layer"
+
+
 def test_old_spelling_of_a_stretched_rotation() -> None:
     old, new = ({**SIZES, f"rope.{key}": 4.0} for key in ("scale_linear", "scaling.factor"))
     assert computed("llama", old) == computed("llama", new) == computed("llama", {**new, "rope.scaling.type": "linear"})
@@ -162,6 +173,42 @@ def test_old_spelling_of_a_stretched_rotation() -> None:
 
 def test_a_factor_of_cos_and_sin_counts_without_a_type() -> None:
     assert computed("llama", {**SIZES, "rope.scaling.attn_factor": 1.5})[1].attn_factor == 1.5
+
+
+def test_experts_in_a_tensor_each_are_refused_by_name() -> None:
+    name = "blk.0.ffn_gate.0.weight"
+    found = faults(by_gguf_name("llama"), {}, {name: from_array(name, np.zeros((2, 2), np.float32))})[0]
+    assert found.where == name
+    assert "before April 2024; blk.0.ffn_gate_exps.weight is expected" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("entry", "changes", "said"),
+    [
+        ("gemma2", {"attn_logit_softcapping": None}, {"attn_logit_softcapping": 0.0}),
+        ("gemma2", {"final_logit_softcapping": None}, {"final_logit_softcapping": 0.0}),
+        ("gemma2", {"sliding_window": None}, {"attention.sliding_window": 0}),
+        ("gemma2", {"num_hidden_layers": 46, "query_pre_attn_scalar": 256}, {"attention.scale": 1 / 16}),
+        ("gemma2", {"num_hidden_layers": 46, "query_pre_attn_scalar": 2304 // 8}, {}),
+        ("gemma2", {}, {}),
+        ("exaone4", {"num_hidden_layers": 64, "sliding_window": None}, {"attention.sliding_window": 0}),
+        ("exaone4", {"num_hidden_layers": 30, "sliding_window": None}, {}),
+        ("dots1", {"norm_topk_prob": False}, {"expert_weights_norm": False}),
+    ],
+)  # fmt: skip
+def test_a_config_without_what_absence_means_says_so(
+    entry: str, changes: Mapping[str, Any], said: Mapping[str, Any]
+) -> None:  # fmt: skip
+    """A conversion writes what says "none" where a file without the key would mean something."""
+    architecture = by_gguf_name(entry)
+    config = {"architectures": list(architecture.hf_classes), "model_type": entry, "hidden_size": 2304, **changes}
+    written = architecture_metadata(architecture, normalized(config, architecture.defaults, architecture.keys))
+    assert {key: written.get(f"{entry}.{key}") for key in said} == dict(said)
+    numbers = hyper(architecture, written)
+    assert (numbers.attention_softcap, numbers.logit_softcap) == tuple(
+        config.get(key, architecture.defaults.get(key)) for key in ("attn_logit_softcapping", "final_logit_softcapping")
+    )
+    assert {each.window for each in numbers.layers} <= {None, config.get("sliding_window", 4096)}
 
 
 def test_assumed_values_are_told() -> None:
