@@ -82,7 +82,11 @@ def _yarn_of_its_own(keys: Keys) -> bool:
 
 
 def _scales_windows(keys: Keys) -> bool:
-    return bool(keys.get("attention.sliding_window")) and float(keys.get("rope.scaling.factor")) not in (0, 1)
+    return bool(keys.get("attention.sliding_window")) and _is_stretched(keys)
+
+
+def _is_stretched(keys: Keys) -> bool:
+    return keys.get("rope.scaling.type") != "none" and float(keys.get("rope.scaling.factor")) not in (0, 1)
 
 
 DEVIATIONS = (
@@ -124,6 +128,16 @@ DEVIATIONS = (
         "rope.scaling.yarn_beta_fast", (), "32, 1 and yarn's own factor, but in grok and mistral3",
         "the file's yarn_beta_fast, yarn_beta_slow and yarn_attn_factor", "as transformers computes it",
         _yarn_of_its_own,
+    ),
+    Deviation(
+        "rope.scaling.yarn_truncate", (), "the range of pairs is rounded to whole ones", "it is not, as the file says",
+        "written where the model does not round", _says("rope.scaling.yarn_truncate", True),
+    ),
+    Deviation(
+        "rope.scaling.yarn_log_multiplier", ("deepseek2", "deepseek32", "glm-dsa", "mistral4"),
+        "absent: q·k grows with the square of YaRN's temperature", "it does not",
+        "as transformers computes configs without mscale_all_dim",
+        lambda keys: keys.stored("rope.scaling.yarn_log_multiplier") is None and _is_stretched(keys),
     ),
     Deviation(
         "rope.scaling.factor", ("mellum",), "stretches layers with a window, too", "stretches the others alone",
@@ -174,7 +188,8 @@ DEVIATIONS = (
         "they stay; the router's cap holds", "as the model's own server", lambda keys: True,
     ),
     Deviation(
-        "expert_router_jitter", ("phimoe",), "a softmax of the router's logits", "sparsemixer", "as transformers",
+        "expert_router_jitter", ("phimoe",), "RMS norms, and a softmax of the router's logits",
+        "layer norms and sparsemixer", "as transformers",
         lambda keys: True,
     ),
 )

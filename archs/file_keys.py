@@ -178,9 +178,10 @@ def formula_of(rule: Any) -> str:
 
 
 def _head_width(keys: Keys) -> int | None:
-    heads = keys.get("attention.head_count")
-    most = int(np.max(heads)) if np.size(heads) else 0
-    return int(keys.need("embedding_length")) // most if most else 0
+    """By the first layer that has heads, where layers differ."""
+    heads = np.atleast_1d(keys.get("attention.head_count"))
+    attending = heads[heads > 0]
+    return int(keys.need("embedding_length")) // int(attending[0]) if len(attending) else 0
 
 
 HEAD_WIDTH = Derived("embedding_length / attention.head_count", _head_width)

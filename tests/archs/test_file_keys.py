@@ -90,6 +90,7 @@ TABLE: list[tuple[str, Mapping[str, Any], str, Any]] = [
     ("granite", {}, "rope.scaling.finetuned", True), ("granite", {"attention.scale": 0.0}, "attention.key_length", 16),
     ("glm5-next", {"swiglu_clamp_exp": 3.0}, "swiglu_clamp_shexp", 3.0),
     ("deepseek4", {"swiglu_clamp_exp": 3.0}, "swiglu_clamp_shexp", 3.0),
+    ("laguna", {"attention.head_count": [2, 4] * 3}, "attention.key_length", 32),
     ("llama", {}, "attention.head_count_kv", 4), ("llama", {}, "attention.value_length", 16),
     ("llama", {}, "attention.key_length", 16), ("llama", {}, "rope.dimension_count", 16),
     ("llama", {}, "rope.freq_base", 10_000.0), ("llama", {"rope.scaling.factor": 2.0}, "rope.scaling.type", "linear"),

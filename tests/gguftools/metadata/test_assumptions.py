@@ -86,6 +86,8 @@ def test_export_writes_what_is_assumed(gemma3: Path) -> None:
         ("llama", {"rope__scaling__type": "yarn", "rope__scaling__yarn_beta_fast": 8.0},
          {"rope.scaling.yarn_beta_fast"}),
         ("grok", {"rope__scaling__type": "yarn", "rope__scaling__yarn_beta_fast": 8.0}, {"router_logit_softcapping"}),
+        ("gpt-oss", {"rope__scaling__yarn_truncate": False}, {"rope.scaling.yarn_truncate"}),
+        ("deepseek2", {"rope__scaling__factor": 4.0}, {"rope.scaling.yarn_log_multiplier"}),
         ("qwen3moe", {"expert_count": 8, "expert_weights_norm": False}, {"expert_weights_norm"}),
         ("gemma3n", {"block_count": 30, "attention__shared_kv_layers": 10}, set()),
         ("gemma3n", {"block_count": 30, "attention__shared_kv_layers": 5}, {"attention.shared_kv_layers"}),
