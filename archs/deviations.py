@@ -112,6 +112,13 @@ DEVIATIONS = (
         "layers without rope stay, and their queries grow", "as transformers computes it",
         lambda keys: keys.stored("attention.sliding_window") == 0,
     ),
+    *(
+        Deviation(
+            key, ("llama4",), "chunks of 8192 tokens, after which queries grow by 0.1", "as the file says",
+            "written where the model differs", _other_than_assumed(key),
+        )
+        for key in ("attention.chunk_length", "attention.temperature_scale", "attention.temperature_length")
+    ),
     Deviation(
         "attention.scale", WITHOUT_SCALE, "1 / √(width of a head)", "the file's factor",
         "written where the model has another one", _says("attention.scale", 0),

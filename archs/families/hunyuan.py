@@ -49,6 +49,16 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {"rope_scaling": stretched} if keys.get("rope.scaling.type") == "none" else {}
 
 
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """`alpha` of files whose base is that before it was stretched."""
+    alpha = float(keys.get("rope.scaling.alpha"))
+    if not alpha:
+        return usual
+    return usual.with_layers(
+        lambda index, own: {"rope_base": own.rope_base * alpha ** (own.key_width / (own.key_width - 2))}
+    )
+
+
 HUNYUAN_DENSE = HALVES.derive(
     name="hunyuan-dense", hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     metadata={"rope.freq_base": base, **{key: if_stretched(key, value) for key, value in STRETCHED.items()}},
@@ -58,16 +68,8 @@ HUNYUAN_DENSE = HALVES.derive(
         "rms_norm_eps": 1e-5, "vocab_size": 290_943,
     },
     tensors={"lm_head": TensorMap(unless_tied("output")), **head_norms("query_layernorm", "key_layernorm")},
-    block={"qkv_steps": ("clamp", "rope", "norm")},
+    block={"qkv_steps": ("clamp", "rope", "norm"), "numbers": numbers},
 )  # fmt: skip
-
-
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
-    """`alpha` of files with pictures' positions, whose base is that before it was stretched."""
-    alpha = float(keys.get("rope.scaling.alpha") or 1.0)
-    return usual.with_layers(
-        lambda index, own: {"rope_base": own.rope_base * alpha ** (own.key_width / (own.key_width - 2))}
-    )
 
 
 def vl_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -91,7 +93,6 @@ HUNYUAN_VL = HUNYUAN_DENSE.derive(
         ),
     },
     defaults={"tie_word_embeddings": True}, config_from_gguf=vl_from_gguf,
-    block={"numbers": numbers},
 )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ HUNYUAN_MOE = HUNYUAN_DENSE.derive(
         "moe_intermediate_size": keys["expert_feed_forward_length"], "num_shared_expert": keys["expert_shared_count"],
     },
     tensors={".mlp.gate.wg": "ffn_gate_inp", **SEPARATE_EXPERTS, **gated_net("mlp.shared_mlp", "_shexp")},
-    block={"normalize_experts": True},
+    block={"normalize_experts": True, "numbers": None},
 )  # fmt: skip
 
 HY_V3 = HALVES.derive(

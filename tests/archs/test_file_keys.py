@@ -172,6 +172,13 @@ def test_old_spelling_of_a_stretched_rotation() -> None:
     assert computed("llama", {**old, "rope.scaling.type": "none"}) == computed("llama", SIZES)
 
 
+@pytest.mark.parametrize("name", ["hunyuan-dense", "hunyuan_vl"])
+def test_a_base_before_it_was_stretched(name: str) -> None:
+    layers = computed(name, {**SIZES, "rope.scaling.alpha": 1000.0})[0].layers
+    assert layers[0].rope_base == pytest.approx(10_000 * 1000 ** (16 / 14))
+    assert computed(name, {**SIZES, "rope.scaling.alpha": 0.0}) == computed(name, SIZES)
+
+
 def test_a_factor_of_cos_and_sin_counts_without_a_type() -> None:
     assert computed("llama", {**SIZES, "rope.scaling.attn_factor": 1.5})[1].attn_factor == 1.5
 
