@@ -26,6 +26,13 @@ TEXTS = (
     "ALLCAPS MixedCase", "!!!???...", "▁ and ▁▁", "", " ", "zz" * 20,
 )  # fmt: skip
 MANY_SPECIAL = 6
+# Keys of ids without which other tokens stand for what is unknown, or where a text ends, and why.
+UNNAMED = {
+    "bert": (("tokenizer.ggml.unknown_token_id", "tokenizer.ggml.seperator_token_id"),
+             "llama.cpp takes BERT's own ids, which are ordinary words here"),
+    "t5": (("tokenizer.ggml.unknown_token_id", "tokenizer.ggml.eos_token_id"),
+           "llama.cpp takes T5's own ids, which are other tokens here"),
+}  # fmt: skip
 COMPOSES = ("command-r", "qwen2")  # pre-tokenizers whose models' own tokenizers put letter and accent together first
 Verdict = Literal[
     "equal", "on purpose", "differs", "crashed", "refused by both", "refused here", "refused by llama.cpp"
@@ -129,6 +136,12 @@ def reason_for_text(vocabulary: Vocabulary, case: Case, text: str) -> str:
     metadata = vocabulary.metadata(case)
     if metadata.get("tokenizer.ggml.pre") in COMPOSES and unicodedata.normalize("NFC", text) != text:
         return "llama.cpp does not compose accents, as the model's own tokenizer does"
+    kind = str(metadata.get("tokenizer.ggml.model"))
+    keys, why = UNNAMED.get(kind, ((), ""))
+    if {*keys} & {*case.drop}:
+        return why
+    if kind == "t5" and text.strip("▁ ") != text:
+        return "SentencePiece takes ▁ for a space where a text ends, and puts one in front of spaces; llama.cpp does not"
     return ""
 
 

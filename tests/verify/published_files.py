@@ -96,7 +96,8 @@ def record(file: Path, source: Path, binaries: Path) -> dict[str, Any]:
         subprocess.run(command, check=True, capture_output=True)
         reference = Reference(compiled(source, binaries, Path(folder)), Path(folder))
         model = gguftools.load(exact)
-        prompts = [model.tokenizer.encode(prompt) for prompt in PROMPTS]
+        tokenizer = gguftools.open(file).tokenizer
+        prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
         texts = [greedy(reference, exact, prompt, continued(model, prompt)) for prompt in prompts]
         return {
             "tokens": tokens(reference, file, Path(folder, "texts")), "perplexity": perplexity(binaries, file),
