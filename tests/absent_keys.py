@@ -9,8 +9,8 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 from unittest import mock
@@ -34,7 +34,8 @@ MODELS, TRUTH = FOLDER / "models.jsonl.gz", FOLDER / "truth.jsonl.gz"
 COLUMNS = 24  # of a row that are recorded
 TOLERANCE = 1e-3  # largest difference over the logits' std that counts as equal
 TOLERANCES = {  # of models whose whole files are further apart, and why
-    "gemma2-46-layers": 5e-3, "gemma3-62-layers": 5e-3,  # what is rounded grows from layer to layer
+    "gemma2-46-layers": 5e-3,
+    "gemma3-62-layers": 5e-3,  # what is rounded grows from layer to layer
     "gemma3n": 0.02,  # llama.cpp takes deviations over n - 1 gates, of which there are few here
     "wavtokenizer": 5e-3,  # its gelu is not among those that are rounded here
 }
@@ -155,9 +156,7 @@ def cases() -> dict[str, list[Case]]:
                 continue
             number = read.pop("rows", None)
             read["drop"] = tuple(read.get("drop", ()))
-            by_model.setdefault(read["model"], []).append(
-                Case(**read, rows=None if number is None else rows[number])
-            )
+            by_model.setdefault(read["model"], []).append(Case(**read, rows=None if number is None else rows[number]))
     return by_model
 
 

@@ -20,11 +20,32 @@ from tests.conftest import DATA
 
 VOCABULARIES = DATA / "absent_keys" / "vocabularies.jsonl.xz"
 TEXTS = (
-    "Hello world", " leading", "two  spaces   three", "line\nnext\n\nthird\r\ncrlf\ttab", "1234567 3.14 1,000",
-    "It's they'll I'M", "naïve café – “quotes” …", "Grüße aus Köln", "Привет, мир", "你好，世界", "こんにちは", "한국어 텍스트",
-    "مرحبا بالعالم", "שלום", "हिन्दी", "🙂👩‍👩‍👧 🇩🇪", "a\u0301 e\u0301 \ufb01 \u00bd", "x\u00a0y\u3000z", "def f(x):\n    return x ** 2",
-    "ALLCAPS MixedCase", "!!!???...", "▁ and ▁▁", "", " ", "zz" * 20,
-)  # fmt: skip
+    "Hello world",
+    " leading",
+    "two  spaces   three",
+    "line\nnext\n\nthird\r\ncrlf\ttab",
+    "1234567 3.14 1,000",
+    "It's they'll I'M",
+    "naïve café – “quotes” …",
+    "Grüße aus Köln",
+    "Привет, мир",
+    "你好，世界",
+    "こんにちは",
+    "한국어 텍스트",
+    "مرحبا بالعالم",
+    "שלום",
+    "हिन्दी",
+    "🙂👩‍👩‍👧 🇩🇪",
+    "a\u0301 e\u0301 \ufb01 \u00bd",
+    "x\u00a0y\u3000z",
+    "def f(x):\n    return x ** 2",
+    "ALLCAPS MixedCase",
+    "!!!???...",
+    "▁ and ▁▁",
+    "",
+    " ",
+    "zz" * 20,
+)
 MANY_SPECIAL = 6
 # Keys of ids without which other tokens stand for what is unknown, or where a text ends, and why.
 UNNAMED = {
@@ -141,7 +162,7 @@ def reason_for_text(vocabulary: Vocabulary, case: Case, text: str) -> str:
     if {*keys} & {*case.drop}:
         return why
     if kind == "t5" and text.strip("▁ ") != text:
-        return "SentencePiece takes ▁ for a space where a text ends, and puts one in front of spaces; llama.cpp does not"
+        return "SentencePiece takes ▁ at a text's end for a space and puts one in front of spaces; llama.cpp does not"
     return ""
 
 

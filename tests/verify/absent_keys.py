@@ -4,8 +4,8 @@
     python -m tests.verify.absent_keys --record SOURCE LIBRARIES     their logits by llama.cpp (b11434), key by key
     python -m tests.verify.absent_keys [--table] [MODEL …]           each case beside the recorded logits
 
-SOURCE is llama.cpp's, LIBRARIES the folder with its libllama.so. Each model of `tests.absent_keys` is run as it is, once
-without each key of its network, without all that llama.cpp does not need, and with old spellings.
+SOURCE is llama.cpp's, LIBRARIES the folder with its libllama.so. Each model of `tests.absent_keys` is run as it is,
+without each key of its network in turn, without all that llama.cpp does not need, and with old spellings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that tests/verify/absent_keys.py makes of others: sizes that llama.cpp needs, more layers, files of first days."""
+"""Models that are made of others for tests/verify/absent_keys.py: sizes llama.cpp needs, more layers, early files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SKIPPED = {
     "flan-t5-asym": "llama.cpp takes as many layers on both sides",
     "plamo2": "llama.cpp does not come to an end where no head rotates",
     "qwen3-tts": "a codebook's numbers are not finite there",
-    **dict.fromkeys(("deepseek-v2-lite", "kimi-vl"), "llama.cpp tells them by their number of layers: deepseek-v2-lite-27l"),
+    **dict.fromkeys(("deepseek-v2-lite", "kimi-vl"), "told by 27 layers: deepseek-v2-lite-27l"),
     **dict.fromkeys(("glm5v", "minicpm-v-4-6"), "text parts like those of glm-moe-dsa and qwen3-5"),
     **dict.fromkeys(("clef", "laya", "openjev"), "llama.cpp gives what their heads decide, not states"),
 }  # fmt: skip
@@ -67,7 +67,7 @@ def deeper(
 
 
 def first_deepseek(description: Description, name: str) -> Description:
-    """As files were until April 2025: keys and values of all heads by one matrix, and their widths under other names."""
+    """As files were until April 2025: keys and values of all heads by one matrix, their widths under other names."""
     own = description.architecture
     number = {key.removeprefix(f"{own}."): value[-1] for key, value in description.keys.items()}
     heads, rank = number["attention.head_count"], number["attention.kv_lora_rank"]
@@ -80,7 +80,8 @@ def first_deepseek(description: Description, name: str) -> Description:
         elif not row[0].endswith(".attn_v_b.weight"):
             tensors.append(row)
     keys: dict[str, Value | None] = {
-        "attention.key_length_mla": None, "attention.value_length_mla": None, "attention.head_count_kv": ("UINT32", heads),
+        "attention.key_length_mla": None, "attention.value_length_mla": None,
+        "attention.head_count_kv": ("UINT32", heads),
         "attention.key_length": ("UINT32", key), "attention.value_length": ("UINT32", value),
     }  # fmt: skip
     return replace(changed(description, name, keys), tensors=tensors)

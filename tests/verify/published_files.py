@@ -43,7 +43,7 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Published:
-    """A GGUF file. packages: with versions, in the order of the file's parts; member: what their parts' names end with."""
+    """A GGUF file. packages: with versions, in the order of the file's parts; member: how the parts' names end."""
 
     packages: tuple[str, ...]
     member: str
