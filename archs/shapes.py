@@ -274,7 +274,7 @@ def _table_faults(model: LayeredModel) -> Iterator[Fault]:
     counts = {"layers": 1, "layer_multipliers": most}
     heads = (most - 1) * int(keys.get("ple.heads_per_ngram") or 1)
     counts |= dict.fromkeys(("head_offsets", "head_vocab_sizes"), heads)
-    lists = {key: [int(each) for each in keys.get(f"ple.{key}")] for key in counts}
+    lists = {key: [int(each) for each in keys.need(f"ple.{key}")] for key in counts}
     for key, count in counts.items():
         if len(lists[key]) != count:
             yield model.fault(f"ple.{key}", f"has {len(lists[key])} items; {count} are expected")

@@ -23,7 +23,7 @@ def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     keys, own = forward.keys, forward.numbers(layer)
     latent_width, rotated = _size(keys, own, "attention.kv_lora_rank"), own.rope_width
     key_width = _size(keys, own, "attention.key_length_mla")
-    eps = float(keys.get("attention.latent_norm_epsilon"))
+    eps = float(keys.get("attention.latent_norm_epsilon") or keys.need("attention.layer_norm_rms_epsilon"))
 
     low, name = x, "attn_q"
     if "attn_q_a.weight" in layer:

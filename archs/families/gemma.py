@@ -15,7 +15,7 @@ import math
 from archs.config import unusual_windows
 from archs.config_keys import BothSides
 from archs.families.llama import HALVES
-from archs.file_keys import Derived, with_window
+from archs.file_keys import Derived, Keys, with_window
 from archs.layouts import not_exportable
 from archs.rope import unusual_base
 from archs.spec import Computed, Config, TensorMap
@@ -49,10 +49,12 @@ PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
 
 def scale_of_27b(layers: int) -> Derived:
     """Of models with so many layers the width shared out, not that of a head, scales q·k."""
-    return Derived(
-        "1 / √(embedding_length / attention.head_count), as in the 27B model",
-        lambda keys: keys.usual("attention.key_length") ** -0.5 if keys.layer_count == layers else None,
-    )
+
+    def scale(keys: Keys) -> float | None:
+        shared = keys.usual("attention.key_length")  # 0 without heads, of which the file's faults tell
+        return float(shared**-0.5) if shared and keys.layer_count == layers else None
+
+    return Derived("1 / √(embedding_length / attention.head_count), as in the 27B model", scale)
 
 
 def attention_scale(layers: int) -> Computed:
@@ -99,7 +101,8 @@ GEMMA2 = GEMMA.derive(
 )  # fmt: skip
 
 MERALION2 = GEMMA2.derive(
-    hf_classes=("MERaLiON2ForConditionalGeneration",), prefixes=("text_decoder", *GEMMA2.prefixes),
+    hf_classes=("MERaLiON2ForConditionalGeneration",),
+    prefixes=("text_decoder", *GEMMA2.prefixes),
     config_from_gguf=not_exportable,
 )
 

@@ -3,6 +3,7 @@
 Source: GPT-2's byte characters; what a pre-tokenizer's name means: `archs/vocab/pretokenizers.json`.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -19,6 +20,7 @@ from quants.errors import VocabularyError
 
 from .library import read_library, with_added
 
+NEWLINES = re.compile("(\n\n+)")
 BYTE_VALUES = {character: byte for byte, character in byte_characters().items()}
 
 
@@ -34,6 +36,24 @@ class BytePairs:
         self.prefix_space = self.pre.raw and not whole and tokens.flag(Keys.Tokenizer.ADD_PREFIX, False)
 
     def encode(self, text: str, start: bool) -> list[int]:
+        if not self._lines:
+            return self._merged(text, start)
+        ids: list[int] = []
+        for part in NEWLINES.split(text):
+            if part in self._lines:
+                ids.append(self._lines[part])
+            elif part:
+                ids += self._merged(part, start and not ids)
+        return ids
+
+    @cached_property
+    def _lines(self) -> dict[str, int]:
+        """Tokens of several newlines, which "gemma4" takes for a run of as many whether merges make them or not."""
+        if self.tokens.kind != "gemma4":
+            return {}
+        return {text: number for number, text in enumerate(self.tokens.texts) if text[1:] and not text.strip("\n")}
+
+    def _merged(self, text: str, start: bool) -> list[int]:
         if self.prefix_space and not text.startswith(" "):
             text = " " + text
         library = self._library(start or not self.pre.raw)

@@ -1,4 +1,4 @@
-"""Models that tests/verify/absent_keys.py makes of others: sizes that llama.cpp needs, more layers, files of first days."""
+"""Models that are made of others for tests/verify/absent_keys.py: sizes llama.cpp needs, more layers, early files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SKIPPED = {
     "flan-t5-asym": "llama.cpp takes as many layers on both sides",
     "plamo2": "llama.cpp does not come to an end where no head rotates",
     "qwen3-tts": "a codebook's numbers are not finite there",
-    **dict.fromkeys(("deepseek-v2-lite", "kimi-vl"), "llama.cpp tells them by their number of layers: deepseek-v2-lite-27l"),
+    **dict.fromkeys(("deepseek-v2-lite", "kimi-vl"), "told by 27 layers: deepseek-v2-lite-27l"),
     **dict.fromkeys(("glm5v", "minicpm-v-4-6"), "text parts like those of glm-moe-dsa and qwen3-5"),
     **dict.fromkeys(("clef", "laya", "openjev"), "llama.cpp gives what their heads decide, not states"),
 }  # fmt: skip
@@ -67,7 +67,7 @@ def deeper(
 
 
 def first_deepseek(description: Description, name: str) -> Description:
-    """As files were until April 2025: keys and values of all heads by one matrix, and their widths under other names."""
+    """As files were until April 2025: keys and values of all heads by one matrix, their widths under other names."""
     own = description.architecture
     number = {key.removeprefix(f"{own}."): value[-1] for key, value in description.keys.items()}
     heads, rank = number["attention.head_count"], number["attention.kv_lora_rank"]
@@ -80,21 +80,22 @@ def first_deepseek(description: Description, name: str) -> Description:
         elif not row[0].endswith(".attn_v_b.weight"):
             tensors.append(row)
     keys: dict[str, Value | None] = {
-        "attention.key_length_mla": None, "attention.value_length_mla": None, "attention.head_count_kv": ("UINT32", heads),
+        "attention.key_length_mla": None, "attention.value_length_mla": None,
+        "attention.head_count_kv": ("UINT32", heads),
         "attention.key_length": ("UINT32", key), "attention.value_length": ("UINT32", value),
     }  # fmt: skip
     return replace(changed(description, name, keys), tensors=tensors)
 
 
 def large_gemma3n(description: Description, name: str) -> Description:
-    """With 30 layers, as llama.cpp takes the first 20 to have keys; and its widths that no key says."""
-    layers, vocabulary, width = 30, 64, 256
+    """With 22 layers, as llama.cpp takes the first 20 to have keys; and its widths that no key says."""
+    layers, vocabulary, width = 22, 64, 256
     own_keys = changed(description, name, {"block_count": ("UINT32", 3)})  # the last two have those of others
     made = deeper(own_keys, name, layers, {
         "embedding_length_per_layer_input": ("UINT32", width),
-        "activation_sparsity_scale": ("ARRAY", "FLOAT32", [1.6448535919189453] * 10 + [float("-inf")] * 20),
+        "activation_sparsity_scale": ("ARRAY", "FLOAT32", [1.6448535919189453] * 10 + [float("-inf")] * (layers - 10)),
         "attention.sliding_window_pattern": ("ARRAY", "BOOL", [layer % 5 < 4 for layer in range(layers)]),
-        "attention.shared_kv_layers": ("UINT32", 10), "final_logit_softcapping": ("FLOAT32", 30.0),
+        "attention.shared_kv_layers": ("UINT32", layers - 20), "final_logit_softcapping": ("FLOAT32", 30.0),
         "feed_forward_length": ("ARRAY", "INT32", [96] * layers),
     })  # fmt: skip
     shapes = {
@@ -109,7 +110,7 @@ def large_gemma3n(description: Description, name: str) -> Description:
 
 
 def quieter(row: list[Any]) -> list[Any]:
-    return [*row[:3], *(number / 50 for number in row[3:])]
+    return [*row[:3], *(number / 200 for number in row[3:])]
 
 
 def shared_gemma4(description: Description, name: str) -> Description:
@@ -162,6 +163,7 @@ VARIANTS: dict[str, tuple[str, Change]] = {
     "granite-switch": ("granite-switch", without_control),
     "mistral4": ("mistral4", partial(changed, keys={"attention.temperature_length": ("UINT32", 8)})),
     "gemma3n": ("gemma3n", large_gemma3n),
+    "phi3-longrope": ("phi3-longrope", partial(changed, keys={"context_length": ("UINT32", 32)})),  # below the text's
     "qwen3-omni": ("qwen3-omni", partial(changed, keys={"rope.dimension_sections": ("ARRAY", "INT32", [6, 5, 5, 0])})),
     "gemma4-e": ("gemma4-e", shared_gemma4),
     "gemma2-46-layers": ("gemma2", partial(deeper, count=46)),

@@ -42,7 +42,8 @@ def vocabularies() -> Iterator[Vocabulary]:
             gguftools.convert(Path(folder, entry), Path(folder, "vocabulary.gguf"), "f32")
             with gguftools.open(Path(folder, "vocabulary.gguf")) as file:
                 keys = dict(described(file.metadata))
-        kind = (keys[NEEDED], keys.get("tokenizer.ggml.pre"), len(keys.get("tokenizer.ggml.merges", ("", ""))[-1]), *keys)
+        merges = len(keys.get("tokenizer.ggml.merges", ("", ""))[-1])
+        kind = (keys[NEEDED], keys.get("tokenizer.ggml.pre"), merges, *keys)
         if kind not in seen and "tokenizer.ggml.tokens" in keys:
             seen.add(kind)
             yield Vocabulary(entry, keys)
