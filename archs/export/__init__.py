@@ -119,7 +119,7 @@ def _own_tokens(architecture: Architecture, metadata: Mapping[str, Any]) -> list
     """The keys of special tokens that a file has as the family sets them."""
     texts = metadata.get(TOKENS, ())
     found = {key: metadata.get(f"tokenizer.ggml.{key}") for key in architecture.vocab_keys}
-    named = {key: texts[number] if isinstance(number, int) and 0 <= number < len(texts) else None
+    named = {key: texts[number] if type(number) is int and 0 <= number < len(texts) else None
              for key, number in found.items()}  # fmt: skip
     return [key for key, wanted in architecture.vocab_keys.items()
             if found[key] is not None and wanted in (found[key], named[key])]  # fmt: skip

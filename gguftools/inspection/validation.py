@@ -16,6 +16,7 @@ from archs.registry import architectures, draft_of_file, drafts
 from archs.shapes import SUFFIX, faults, target_names, written_names
 from archs.spec import Architecture
 from archs.tower import KIND, NAME
+from archs.tower_absent import unread
 from archs.tower_faults import tower_faults
 from quants import Format, Tensor
 from quants.arguments import PathLike
@@ -158,6 +159,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     family, draft = [architecture for architecture in architectures() if architecture.name == name], draft_of_file(name)
     if isinstance(kind, str) and isinstance(name, str) and (kind, name) == (KIND, NAME):
         yield from (Problem(ERROR, *fault) for fault in tower_faults(metadata, model.tensors))
+        yield from (Problem(NOTE, key, f"is not followed: {meaning}") for key, meaning in unread(metadata))
     elif isinstance(kind, str) and kind in NOT_MODELS:
         yield Problem(NOTE, "general.type", f"is {kind!r}: keys and tensors were not checked")
     elif not isinstance(name, str):

@@ -179,8 +179,8 @@ def test_an_encoder_with_a_classifiers_head_becomes_its_class() -> None:
 
 @pytest.mark.parametrize(("hf_class", "classifier"), [
     ("Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"), ("GPT2LMHeadModel", "GPT2ForSequenceClassification"),
-    ("Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification"), ("OLMoForCausalLM", "OlmoForSequenceClassification"),
-    ("Gemma2ForCausalLM", "Gemma2ForSequenceClassification"),
+    ("Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification"),
+    ("OLMoForCausalLM", "OlmoForSequenceClassification"), ("Gemma2ForCausalLM", "Gemma2ForSequenceClassification"),
 ])  # fmt: skip
 def test_a_classifiers_class_is_that_of_the_model_type(hf_class: str, classifier: str) -> None:
     """Others have the name that one would expect, and are for pictures, too."""

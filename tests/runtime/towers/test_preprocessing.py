@@ -129,7 +129,7 @@ def test_areas_by_hand():
 def test_tiles_of_internvl_by_hand():
     """1 × 2 and 2 × 4 tiles have one proportion; the larger one is taken where the picture fills half of it."""
     keys = {"preproc_max_tiles": 12, "preproc_min_tiles": 1}
-    made = SimpleNamespace(image_size=100, key=lambda name, otherwise: keys.get(name, otherwise))
+    made = SimpleNamespace(image_size=100, key=keys.get)
     for width, count in ((200, 3), (299, 9)):
         cut, _, _ = PREPARED["internvl"](made, Image.new("RGB", (width, width // 2)), None)  # type: ignore[arg-type]
         assert len(cut) == count
