@@ -10,6 +10,7 @@ import numpy as np
 
 from archs.draft_faults import draft_faults
 from archs.further import are_alone, faults_beyond
+from archs.gguf_names import tensor_names
 from archs.layered import is_zero
 from archs.powerinfer import MAGIC
 from archs.registry import architectures, draft_of_file, drafts
@@ -185,11 +186,8 @@ def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
     """Tensors that nobody would look for."""
     if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
-    from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
-
-    numbers = [number for number, name in MODEL_ARCH_NAMES.items() if name == family[0].name]
-    known = {TENSOR_NAMES[each].replace("{bid}", "{i}") for number in numbers for each in MODEL_TENSORS[number]}
-    known = known.union({"rope_freqs", "rope_factors_long", "rope_factors_short"}, *map(written_names, family))
+    known = tensor_names(family[0].name) | {"rope_freqs", "rope_factors_long", "rope_factors_short"}
+    known = known.union(*map(written_names, family))
     if model.origin.magic == MAGIC:
         known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
     for name in model.tensors:
