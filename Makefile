@@ -53,9 +53,11 @@ verify: $(VENV)/installed
 	$(RUN)/python -m tests.verify.export --count 300
 	$(RUN)/python -m tests.verify.wholes
 
-# What the installed transformers' config classes declare, which exports are written by: archs/model_types.json.gz.
+# What the installed transformers' config classes declare, which exports are written by, and names of the installed
+# gguf, which files are judged by: archs/model_types.json.gz, archs/gguf_names.json.gz.
 model-types: $(VENV)/installed
 	$(RUN)/python -m tests.verify.model_types
+	$(RUN)/python -m tests.verify.gguf_names
 
 zoo: $(VENV)/installed
 	$(RUN)/python -m tests.zoo

@@ -79,7 +79,7 @@ def _check(towers: Mapping[str, Any], files: Files) -> None:
 def _candidates(files: Files) -> list[tuple[Tower, Wrapper]]:
     """The classes that have such towers and such a text model. Raises ModelError where none has."""
     kinds = {
-        part: files.keys.get(f"{part}.projector_type", files.keys.get("projector_type"))
+        part: files.keys.get("projector_type") or files.keys.get(f"{part}.projector_type")
         for part in ("vision", "audio") if files.keys.get(f"has_{part}_encoder")
     }  # fmt: skip
     said = " and ".join(map(repr, kinds.values()))

@@ -23,6 +23,7 @@ IN_PLACE: dict[str, str | Computed | None] = {"diffusion.shift_logits": lambda c
 
 DREAM = QWEN2.derive(
     name="dream", hf_classes=("DreamModel",), metadata=SEES_ALL, defaults={"model_type": "Dream"},
+    config_from_gguf=None,
     block={"causal": False},
 )  # fmt: skip
 

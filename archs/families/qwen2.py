@@ -13,12 +13,26 @@ from archs.config import windows
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.llama import HALVES
 from archs.layouts import gated_net
-from archs.spec import Config, Target, in_layers
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from quants.errors import ModelError
 
-KORMO: dict[str, Target] = {".pre_attention_layernorm": "attn_norm", ".pre_mlp_layernorm": "ffn_norm"}
+
+def with_biases(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """Raise ModelError for a file without biases of q, k and v, which Qwen2's class always has."""
+    if "blk.0.attn_q.bias" not in tensors:
+        raise ModelError("its class always has biases of q, k and v, which the file lacks")
+    return {}
+
+
+def without_biases(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """Raise ModelError for a file with those biases, which KORMo's class never has."""
+    if "blk.0.attn_q.bias" in tensors:
+        raise ModelError("its class has no biases of q, k and v")
+    return {}
+
 
 QWEN2 = HALVES.derive(
-    name="qwen2", hf_classes=("Qwen2ForCausalLM", "Qwen2Model", "DotsOCRForCausalLM", "KORMoForCausalLM"),
+    name="qwen2", hf_classes=("Qwen2ForCausalLM", "Qwen2Model", "DotsOCRForCausalLM"),
     wrappers=(
         "AudioFlamingo3ForConditionalGeneration", "InternVLForConditionalGeneration",
         "Qwen2AudioForConditionalGeneration",
@@ -26,7 +40,15 @@ QWEN2 = HALVES.derive(
     vocab=("bpe", "sentencepiece"),
     metadata=windows(lambda config, layer: layer >= config["max_window_layers"]),
     defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
-    tensors=KORMO, legacy_names=tuple(in_layers(KORMO)),
+    config_from_gguf=with_biases,
+)  # fmt: skip
+
+KORMO = QWEN2.derive(
+    hf_classes=("KORMoForCausalLM",), wrappers=(), config_from_gguf=without_biases, defaults={"model_type": "kormo"},
+    tensors={
+        ".input_layernorm": None, ".post_attention_layernorm": None,
+        ".pre_attention_layernorm": "attn_norm", ".pre_mlp_layernorm": "ffn_norm",
+    },
 )  # fmt: skip
 
 
@@ -37,7 +59,7 @@ def sections(config: Config) -> list[int] | None:
 
 
 QWEN2_VL = QWEN2.derive(
-    name="qwen2vl",
+    name="qwen2vl", config_from_gguf=None,
     hf_classes=(
         "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen2VLModel",
     ),
@@ -72,7 +94,7 @@ QWEN2_MOE = QWEN2.derive(
         "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4,
     },
     tensors={
-        **dict.fromkeys(KORMO), **FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS,
+        **FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS,
         ".mlp.shared_expert_gate": "ffn_gate_inp_shexp", **gated_net("mlp.shared_expert", "_shexp"),
     },
     config_from_gguf=dense_layers,

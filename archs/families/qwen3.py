@@ -21,7 +21,7 @@ from archs.typed_json import Unread
 from quants import Tensor
 
 QWEN3 = QWEN2.derive(
-    name="qwen3", hf_classes=("Qwen3ForCausalLM", "Qwen3Model"), vocab=("bpe",),
+    name="qwen3", hf_classes=("Qwen3ForCausalLM", "Qwen3Model"), vocab=("bpe",), config_from_gguf=None,
     wrappers=("LightOnOCRForConditionalGeneration", "StepVLForConditionalGeneration"),
     defaults={"head_dim": 128},
     tensors={**head_norms()},

@@ -10,12 +10,14 @@ import numpy as np
 
 from archs.draft_faults import draft_faults
 from archs.further import are_alone, faults_beyond
+from archs.gguf_names import tensor_names
 from archs.layered import is_zero
 from archs.powerinfer import MAGIC
 from archs.registry import architectures, draft_of_file, drafts
 from archs.shapes import SUFFIX, faults, target_names, written_names
 from archs.spec import Architecture
 from archs.tower import KIND, NAME
+from archs.tower_absent import unread
 from archs.tower_faults import tower_faults
 from quants import Format, Tensor
 from quants.arguments import PathLike
@@ -160,6 +162,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     family, draft = [architecture for architecture in architectures() if architecture.name == name], draft_of_file(name)
     if isinstance(kind, str) and isinstance(name, str) and (kind, name) == (KIND, NAME):
         yield from (Problem(ERROR, *fault) for fault in tower_faults(metadata, model.tensors))
+        yield from (Problem(NOTE, key, f"is not followed: {meaning}") for key, meaning in unread(metadata))
     elif isinstance(kind, str) and kind in NOT_MODELS:
         yield Problem(NOTE, "general.type", f"is {kind!r}: keys and tensors were not checked")
     elif not isinstance(name, str):
@@ -196,11 +199,8 @@ def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
     """Tensors that nobody would look for."""
     if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
-    from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
-
-    numbers = [number for number, name in MODEL_ARCH_NAMES.items() if name == family[0].name]
-    known = {TENSOR_NAMES[each].replace("{bid}", "{i}") for number in numbers for each in MODEL_TENSORS[number]}
-    known = known.union({"rope_freqs", "rope_factors_long", "rope_factors_short"}, *map(written_names, family))
+    known = tensor_names(family[0].name) | {"rope_freqs", "rope_factors_long", "rope_factors_short"}
+    known = known.union(*map(written_names, family))
     if model.origin.magic == MAGIC:
         known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
     for name in model.tensors:

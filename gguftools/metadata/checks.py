@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from gguf.constants import MODEL_ARCH_NAMES, Keys, LlamaFileType
+from gguf.constants import Keys
 
+from archs.gguf_names import table as recorded_names
 from archs.metadata import Metadata, Value, ValueType
 from archs.schema import ADDED_TOKENS, KEYS, OF_MODELS, TOKEN_TYPES, TOKENS, Key, find
 from archs.small_files import parse_json
@@ -78,10 +79,9 @@ def _choices(key: str, known_key: Key) -> Collection[str | int]:
     if key == Keys.General.ARCHITECTURE:
         from archs.registry import architectures
 
-        return dict.fromkeys((*(each.name for each in architectures()), *MODEL_ARCH_NAMES.values()))
+        return dict.fromkeys((*(each.name for each in architectures()), *recorded_names()["tensors"]))
     if key == Keys.General.FILE_TYPE:
-        guessed = int(LlamaFileType.GUESSED)
-        types = {*map(int, LlamaFileType), *NEWER_FILE_TYPES} - {guessed}
+        types, guessed = {*recorded_names()["file_types"], *NEWER_FILE_TYPES}, recorded_names()["guessed"]
         return sorted(types | {number + guessed for number in types})
     if key == Keys.Tokenizer.PRE:
         from archs.vocab.pretokenizer import table

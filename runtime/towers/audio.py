@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archs.tower_absent import absent_value, projector_type
 from quants import Tensor
 from quants.errors import ModelError, OptionError
 
@@ -43,7 +44,7 @@ class AudioTower:
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
         """Raises ModelError for a file without such a tower, or one whose kind is not run."""
-        kind = metadata.get("clip.audio.projector_type", metadata.get("clip.projector_type"))
+        kind = projector_type(metadata, "audio")
         if not metadata.get("clip.has_audio_encoder"):
             raise ModelError("the file has no tower for sounds", "it is made by `gguftools convert MODEL --mmproj`")
         if kind not in RUN:
@@ -55,8 +56,9 @@ class AudioTower:
         self.mels = self.weights.need("mm.a.input_projection.weight").width if raw else int(self.key("num_mel_bins"))
 
     def key(self, name: str, otherwise: Any = None) -> Any:
-        """A value of `clip.audio.NAME`. Raises ModelError where it is missing and there is no other."""
-        return tower_key(self.metadata, f"audio.{name}", otherwise)
+        """A value of `clip.audio.NAME`, or what its absence means. Raises ModelError where that is nothing."""
+        absent = absent_value(self.projector, f"audio.{name}", self.metadata)
+        return tower_key(self.metadata, f"audio.{name}", otherwise if absent is None else absent)
 
     def embeddings(self, features: ArrayLike, frames: int | None = None) -> Floats:
         """Embeddings of a sound, float32 (tokens, width of the text model).
@@ -149,7 +151,7 @@ class AudioTower:
 
     def layers(self, activation: str = "gelu", **more: Any) -> Vit:
         """The layers, as the file's keys say."""
-        eps = float(self.key("attention.layer_norm_epsilon", 1e-5))
+        eps = float(self.key("attention.layer_norm_epsilon"))
         heads, count = int(self.key("attention.head_count")), int(self.key("block_count"))
         return Vit(heads, count, eps, activation, part="a", progress=self._progress, **more)
 
@@ -273,7 +275,7 @@ def _glm(tower: AudioTower, weights: Weights, features: Floats, frames: int) -> 
 
 def _granite(tower: AudioTower, weights: Weights, features: Floats, frames: int) -> Floats:
     eps, heads = float(tower.key("attention.layer_norm_epsilon")), int(tower.key("attention.head_count"))
-    count, shown = int(tower.key("block_count")), {int(each) for each in tower.key("feature_layer", [])}
+    count, shown = int(tower.key("block_count")), {int(each) for each in tower.key("feature_layer")}
     conformer = Conformer(eps, InBlocks(heads, int(tower.key("chunk_size")), int(tower.key("max_pos_emb"))))
     x = weights.project("a.input_projection", np.ascontiguousarray(features[:, :frames].T))
     outputs = [x]

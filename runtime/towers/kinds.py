@@ -23,7 +23,7 @@ def gemma3(tower: Parts, weights: Weights, pixels: Floats) -> Floats:
     x = vit.run(weights, tower.positioned(tower.patches(pixels)))
     x = weights.norm("v.post_ln", x, vit.eps, "layer")
     rows, columns = tower.grid(pixels)
-    side = int(tower.key("projector.scale_factor", 4))
+    side = int(tower.key("projector.scale_factor"))
     x = x.reshape(rows // side, side, columns // side, side, -1).mean(axis=(1, 3)).reshape(-1, x.shape[1])
     x = weights.norm("mm.soft_emb_norm", x, 1e-6, "rms")
     product: Floats = x @ weights.values("mm.input_projection.weight")  # stored (in, out)
@@ -57,7 +57,12 @@ def idefics3(tower: Parts, weights: Weights, pixels: Floats) -> Floats:
 def llava(tower: Parts, weights: Weights, pixels: Floats) -> Floats:
     vit = tower.vit(tower.activation)
     x = weights.norm("v.pre_ln", tower.positioned(behind_class(weights, tower.patches(pixels))), vit.eps, "layer")
-    x = weights.project("mm.0", vit.run(weights, x)[1:])
+    listed = tower.key("feature_layer")
+    outputs, done = [], 0
+    for count in sorted({int(each) for each in (listed if hasattr(listed, "__len__") else [listed])}):
+        x, done = vit.run(weights, x, first=done, stop=count), count
+        outputs.append(x)
+    x = weights.project("mm.0", np.concatenate(outputs, axis=1)[1:])
     return weights.project("mm.2", ops.activated("gelu", x, weights.threads))
 
 
@@ -89,15 +94,15 @@ def qwen(tower: Parts, weights: Weights, pixels: Floats, norm: str) -> Floats:
     order = square_order(rows, columns)
     row, column = np.divmod(order, columns)
     x = tower.patches(pixels)[order]
-    pattern, side = int(tower.key("n_wa_pattern", 1)), QWEN_WINDOW // tower.patch_size
+    pattern, side = int(tower.key("n_wa_pattern")), QWEN_WINDOW // tower.patch_size
     number = row // side * (columns // side + 1) + column // side
     found = [np.flatnonzero(number == each) for each in np.unique(number)] if pattern > 1 else []
 
     def windows(layer: int) -> Sequence[Ids] | None:
-        return found if (layer + 1) % pattern else None
+        return found if pattern > 1 and (layer + 1) % pattern else None
 
     activation = "silu" if norm == "rms" else "gelu_quick"
-    kv_heads = int(tower.key("attention.head_count_kv", tower.heads))
+    kv_heads = int(tower.key("attention.head_count_kv"))
     turns = turned(order, columns, x.shape[1] // tower.heads)
     vit = tower.vit(activation, norm=norm, kv_heads=kv_heads, rotate=turns, windows=windows)
     x = weights.norm("v.post_ln", vit.run(weights, x), vit.eps, norm).reshape(-1, 4 * x.shape[1])

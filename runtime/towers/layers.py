@@ -24,6 +24,8 @@ def tower_key(metadata: Mapping[str, Any], name: str, otherwise: Any = None) -> 
     value = metadata.get(f"clip.{name}", otherwise)
     if value is None:
         raise ModelError(f"the file has no clip.{name}, which this tower needs")
+    if f"clip.{name}" not in metadata:  # what its absence means
+        return value
     if (fault := schema.KEYS[f"clip.{name}"].wrong(value)) or (type(value) is int and value < 1):
         raise ModelError(f"clip.{name} {fault or f'is {value}; 1 or more is expected'}")
     return value

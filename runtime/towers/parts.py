@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from archs.tower_absent import absent_value, activation, merged_key
 from quants import Tensor
 from quants.errors import ModelError, OptionError
 
@@ -16,19 +17,6 @@ from .layers import Rotation, Vit, Weights, tower_key
 ROPE_BASE = 10_000.0
 LARGEST_PATCH, LARGEST = 256, 8192  # pixels a side; more would fill the memory
 SAM = "v.sam.patch_embd.weight"  # of towers that begin with SAM's
-# How many patches a side become a token, of kinds whose files don't say it.
-MERGED = {
-    "qwen2vl_merger": 2, "qwen2.5vl_merger": 2, "qwen3vl_merger": 2, "glm4v": 2, "paddleocr": 2, "gemma4v": 3,
-    "exaone4_5": 2, "qwen2.5o": 2, "step3vl": 4, "nemotron_v2_vl": 2, "gemma4uv": 3, "ling3vl": 2, "mimovl": 2,
-    "youtuvl": 2,
-    "hunyuanvl": 2, "minimax_m3": 2, "glm5v": 2, "kimivl": 2, "kimik25": 2, "dots_ocr": 2, "dots3note_v": 2,
-    "muse-glimmer": 2, "deepseekocr": 4, "deepseekocr2": 4,
-}  # fmt: skip
-# And of these it is called `projector.scale_factor`.
-SCALED = (
-    "lfm2", "llama4", "gemma4v", "minicpmv4_6", "step3vl", "nemotron_v2_vl", "gemma4uv", "kimivl", "kimik25",
-    "dots_ocr",
-)  # fmt: skip
 
 
 class Parts:
@@ -46,8 +34,9 @@ class Parts:
         self.progress: Callable[[int, int], None] | None = None
 
     def key(self, name: str, otherwise: Any = None) -> Any:
-        """A value of `clip.vision.NAME`. Raises ModelError where it is missing and there is no other."""
-        return tower_key(self.metadata, f"vision.{name}", otherwise)
+        """A value of `clip.vision.NAME`, or what its absence means. Raises ModelError where that is nothing."""
+        absent = absent_value(self.projector, f"vision.{name}", self.metadata)
+        return tower_key(self.metadata, f"vision.{name}", otherwise if absent is None else absent)
 
     @property
     def token_side(self) -> int:
@@ -60,8 +49,7 @@ class Parts:
     @property
     def merged(self) -> int:
         """Patches a side that become a token."""
-        name = "projector.scale_factor" if self.projector in SCALED else "spatial_merge_size"
-        return int(self.key(name, MERGED.get(self.projector, 1)))
+        return int(self.key(merged_key(self.projector).removeprefix("vision."), 1))
 
     @property
     def heads(self) -> int:
@@ -88,8 +76,7 @@ class Parts:
 
     @property
     def activation(self) -> str:
-        flags = (name for name in ("silu", "gelu") if self.metadata.get(f"clip.use_{name}"))
-        return next(flags, "gelu_quick")
+        return activation(self.metadata)
 
     def patches(self, pixels: Floats, colours_last: bool = False) -> Floats:
         """Embedded patches by row and column, float32 (patches, width), without positions.

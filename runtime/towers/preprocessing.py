@@ -27,15 +27,6 @@ LANCZOS, BILINEAR, BICUBIC = 1, 2, 3  # of Pillow's `Resampling`
 MAX_PIXELS = 1 << 26  # of all tiles of a picture
 THINNEST = 200  # a longer side may be so many times the shorter
 LONGEST = 4096  # of Idefics 3: pixels a side
-# The fewest and the most pixels of towers for any size whose files don't say it, as published models' processors.
-PIXELS = {
-    "qwen2vl_merger": (56 * 56, 12_845_056), "qwen2.5vl_merger": (56 * 56, 12_845_056),
-    "qwen3vl_merger": (256 * 256, 4096 * 4096), "paddleocr": (384 * 384, 1536 * 1536),
-    "exaone4_5": (56 * 56, 12_845_056), "mimovl": (56 * 56, 12_845_056), "ling3vl": (256 * 256, 4096 * 4096),
-    "dots_ocr": (56 * 56, 11_289_600), "dots3note_v": (56 * 56, 11_289_600), "minimax_m3": (4 * 28 * 28, 672 * 672),
-    "hunyuanvl": (512 * 512, 2048 * 2048), "qwen2.5o": (56 * 56, 12_845_056),
-    "glm4v": (112 * 112 // 2, 28 * 28 * 15_000 // 2),  # half of what is said of two frames
-}  # fmt: skip
 LFM2_TILE, LFM2_TOKENS = 512, (64, 256)  # what LFM2-VL's files don't say: of a tile's side, and of a whole picture
 LLAMA4_TILES = 16
 GEMMA4_TOKENS = 280
@@ -44,7 +35,6 @@ MINICPM_TILES = 9
 OCR_TILES = {"deepseekocr": 640, "deepseekocr2": 768}  # pixels a side of DeepSeek-OCR's
 GREY = (127, 127, 127)
 KIMI_SIDE = 512  # patches of a side at most
-KIMI_PATCHES, MUSE_TOKENS, YOUTU_PATCHES = 4096, 4096, 36_864  # at most, where files don't say it
 STEP3_TILE = 504  # pixels a side of what Step 3's tower reads of a part of a picture
 
 
@@ -88,7 +78,7 @@ def _panned(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cu
     tokens hold, and none where no number is wanted.
     """
     side = tower.image_size
-    tokens = (side // tower.patch_size // int(tower.key("projector.scale_factor", 4))) ** 2
+    tokens = (side // tower.patch_size // int(tower.key("projector.scale_factor"))) ** 2
     most = (most_tokens or 0) // tokens - 1
     long, short = max(picture.size), min(picture.size)
     count = min(most, max(2, min(long // LEAST_CROP, math.floor(long / short + 0.5))))
@@ -127,8 +117,9 @@ def _padded(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cu
 
 def _at_most(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cut:
     """Of Pixtral: no side longer than the largest, both in whole patches."""
-    unit = tower.patch_size * int(tower.key("spatial_merge_size", 1))
-    ratio = max(picture.size) / tower.image_size
+    unit = tower.patch_size * int(tower.key("spatial_merge_size"))
+    longest = tower.key("preproc_image_size") if tower.projector == "lightonocr" else tower.image_size
+    ratio = max(picture.size) / int(longest)
     sides: list[int] = [int(side // ratio) if ratio > 1 else side for side in picture.size]
     units = [max(1, -(-side // unit)) for side in sides]
     if most_tokens is not None and units[0] * units[1] > most_tokens:
@@ -140,8 +131,7 @@ def _at_most(tower: VisionTower, picture: "Image", most_tokens: int | None) -> C
 def _of_area(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cut:
     """Of Qwen: as many pixels as it has, within limits, both sides in whole squares of patches."""
     unit, height, width = tower.token_side, picture.height, picture.width
-    fewest, most = PIXELS[tower.projector]
-    fewest, most = int(tower.key("image_min_pixels", fewest)), int(tower.key("image_max_pixels", most))
+    fewest, most = int(tower.key("image_min_pixels")), int(tower.key("image_max_pixels"))
     if most_tokens is not None:
         most = min(most, most_tokens * unit**2)
         fewest = min(fewest, most)
@@ -170,7 +160,7 @@ def area_size(height: int, width: int, unit: int, fewest: int, most: int, least:
 
 def _split(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cut:
     """Of Idefics 3: tiles of the tower's size, and the whole picture in that size."""
-    side, longest = tower.image_size, min(int(tower.key("preproc_image_size", tower.image_size)), LONGEST)
+    side, longest = tower.image_size, min(int(tower.key("preproc_image_size")) or max(picture.size), LONGEST)
     width, height = _to_longest(picture.width, picture.height, longest)
     picture = picture.resize((width, height), LANCZOS)
     if width >= height:
@@ -198,7 +188,7 @@ def _to_longest(width: int, height: int, longest: int) -> tuple[int, int]:
 def _in_proportion(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cut:
     """Of InternVL: as many tiles as make up the picture's proportion best, and the whole picture behind them."""
     side = tower.image_size
-    least, most = int(tower.key("preproc_min_tiles", 1)), int(tower.key("preproc_max_tiles", 12))
+    least, most = int(tower.key("preproc_min_tiles")), int(tower.key("preproc_max_tiles"))
     columns, rows = _proportion(picture.width, picture.height, side, least, most)
     cut = _pieces(picture.resize((columns * side, rows * side), BICUBIC), side)
     if len(cut) > 1:
@@ -280,7 +270,7 @@ def _on_canvas(tower: VisionTower, picture: "Image", most_tokens: int | None) ->
 
 def _in_windows(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cut:
     """Of Step 3: windows of one size, if the picture is large or long, and all of it as a square."""
-    side, longest = tower.image_size, int(tower.key("preproc_image_size", 3024))
+    side, longest = tower.image_size, int(tower.key("preproc_image_size"))
     whole = picture
     if min(whole.size) < 32 and max(whole.size) > 4 * min(whole.size):
         whole = whole.crop((0, 0, max(whole.size), max(whole.size)))  # black below or on the right
@@ -408,7 +398,7 @@ def _view_and_tiles(tower: VisionTower, picture: "Image", most_tokens: int | Non
     whole.paste(picture.resize((width, height), BICUBIC), ((side - width) // 2, (side - height) // 2))
     if max(picture.size) <= tile:
         return [whole], 0, 0
-    least, most = int(tower.key("preproc_min_tiles", 2)), int(tower.key("preproc_max_tiles", 6))
+    least, most = int(tower.key("preproc_min_tiles")), int(tower.key("preproc_max_tiles"))
     columns, rows = _proportion(picture.width, picture.height, tile, least, most)
     cut = picture.resize((columns * tile, rows * tile), BICUBIC)
     return [*_pieces(cut, tile), whole], rows, columns
@@ -435,7 +425,7 @@ def _whole(sides: Sequence[float], unit: int) -> list[int]:
 def _not_enlarged(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cut:
     """Of Kimi: as large as it is, if there are not too many patches."""
     unit, patch = tower.token_side, int(tower.patch_size)
-    most = int(tower.key("image_max_pixels", KIMI_PATCHES * patch**2)) // patch**2
+    most = int(tower.key("image_max_pixels")) // patch**2
     patches = math.prod(max(1, side // patch) for side in picture.size)
     scale = min(1.0, math.sqrt(most / patches), *(KIMI_SIDE * patch / side for side in picture.size))
 
@@ -475,7 +465,7 @@ def _budgeted(tower: VisionTower, picture: "Image", most_tokens: int | None) -> 
 def _of_nearest_grid(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cut:
     """Of Muse Glimmer: rows and columns of tokens that are nearest to its proportion."""
     unit = tower.token_side
-    most = int(tower.key("image_max_pixels", MUSE_TOKENS * unit**2)) // unit**2
+    most = int(tower.key("image_max_pixels")) // unit**2
     most = most if most_tokens is None else min(most, most_tokens)
     rows, columns = picture.height / unit, picture.width / unit
     ratio = columns / rows
@@ -494,7 +484,7 @@ def _of_nearest_grid(tower: VisionTower, picture: "Image", most_tokens: int | No
 def _shrunk(tower: VisionTower, picture: "Image", most_tokens: int | None) -> Cut:
     """Of Youtu-VL: as large as it is, or by so many fiftieths smaller that there are not too many patches."""
     unit = tower.token_side
-    most = int(tower.key("image_max_pixels", YOUTU_PATCHES * int(tower.patch_size) ** 2))
+    most = int(tower.key("image_max_pixels"))
     most = most if most_tokens is None else min(most, most_tokens * unit**2)
     scale, size = 1.0, _whole(picture.size, unit)
     while math.prod(size) > most and scale > 0:
@@ -513,5 +503,9 @@ PREPARED: dict[str, Prepare] = {
     **dict.fromkeys(OCR_TILES, _view_and_tiles),
     "resampler": _sliced, "minicpmv4_6": _sliced, "granite4_vision": _best_of_sizes,
     "kimivl": _not_enlarged, "kimik25": _not_enlarged, "glm5v": _budgeted, "muse-glimmer": _of_nearest_grid,
-    "youtuvl": _shrunk, **dict.fromkeys(PIXELS, _of_area),
+    "youtuvl": _shrunk,
+    **dict.fromkeys(
+        ("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "qwen2.5o", "ling3vl", "glm4v", "paddleocr",
+         "exaone4_5", "mimovl", "dots_ocr", "dots3note_v", "minimax_m3", "hunyuanvl"), _of_area,
+    ),
 }  # fmt: skip

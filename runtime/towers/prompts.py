@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from archs.tower_absent import absent_value
 from quants.errors import ModelError, OptionError
 
 from ..pictures import Picture
@@ -207,7 +208,8 @@ MINICPM_25 = Wording("<unk>", "(<image>./</image>)", "(<image>./</image>)", _min
 
 def wording_of(projector: str, metadata: Mapping[str, Any], tokenizer: Tokenizer) -> Wording:
     """How prompts of a tower for pictures have these. metadata: of the mmproj file. tokenizer: of the text model."""
-    if metadata.get("clip.minicpmv_version") == 2:
+    version = metadata.get("clip.minicpmv_version") or absent_value(projector, "minicpmv_version", metadata)
+    if projector == "resampler" and version == 2:
         return MINICPM_25
     usual, other = WORDINGS[projector], OTHERS.get(projector)
     unknown = len(tokenizer.encode(usual.token, add_special=False, parse_special=True)) != 1

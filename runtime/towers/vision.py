@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archs.tower_absent import projector_type
 from quants import Tensor
 from quants.errors import ModelError, OptionError
 
@@ -51,7 +52,7 @@ class VisionTower(Parts):
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
         """Raises ModelError for a file without such a tower, or one whose kind is not run."""
-        kind = metadata.get("clip.vision.projector_type", metadata.get("clip.projector_type"))
+        kind = projector_type(metadata, "vision")
         if not metadata.get("clip.has_vision_encoder"):
             raise ModelError("the file has no tower for pictures", "it is made by `gguftools convert MODEL --mmproj`")
         if kind not in RUN:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from archs.export import ExportPlan, plan_export
+from archs.schema import TOKENS
 from quants import Tensor, from_array
 from tests.conftest import DATA
 
@@ -29,10 +30,24 @@ def line(name: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     keys = {key: plain(metadata[key]) for key in metadata if key.startswith(start) or key in SAID}
     values = {name: plain(tensor.float32()) for name, tensor in tensors.items() if name.startswith("rope_f")}
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    return {"name": name, "keys": keys, "tensors": shapes, "values": values, **found(plan_export(metadata, tensors))}
+    said = {"name": name, "keys": keys, "tensors": shapes, "values": values}
+    if integers := [name for name, tensor in tensors.items() if tensor.format.name == "I32"]:
+        said["integers"] = integers
+    if named := named_tokens(metadata):
+        said["named"] = named
+    return {**said, **found(plan_export(metadata, tensors))}
+
+
+def named_tokens(metadata: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Ids of special tokens with their texts, by which families of one architecture are told apart."""
+    texts = metadata.get(TOKENS, ())
+    ids = {key: int(metadata[key]) for key in metadata if key.endswith("_token_id") and key.startswith("tokenizer.")}
+    return {key: [number, texts[number]] for key, number in ids.items() if number < len(texts)}
 
 
 def plain(value: Any) -> Any:
+    if not isinstance(value, (np.ndarray, np.generic, str)) and hasattr(value, "__len__"):
+        return list(value)
     return value.tolist() if isinstance(value, np.ndarray) else value.item() if isinstance(value, np.generic) else value
 
 
@@ -55,8 +70,13 @@ def again(recorded: Mapping[str, Any]) -> dict[str, Any]:
     keys = {key: np.array(value) if isinstance(value, list) and not isinstance(value[0], str) else value
             for key, value in recorded["keys"].items()}  # fmt: skip
     values = {name: np.array(each, np.float32) for name, each in recorded["values"].items()}
-    tensors = {name: from_array(name, values.get(name, np.broadcast_to(np.float32(0), shape)))
+    zeros = dict.fromkeys(recorded.get("integers", ()), np.int32(0))
+    tensors = {name: from_array(name, values.get(name, np.broadcast_to(zeros.get(name, np.float32(0)), shape)))
                for name, shape in recorded["tensors"].items()}  # fmt: skip
+    if named := recorded.get("named"):
+        texts = dict(named.values())
+        keys |= {key: number for key, (number, _) in named.items()}
+        keys[TOKENS] = [texts.get(number, "") for number in range(recorded["tensors"]["token_embd.weight"][0])]
     return found(plan_export(keys, tensors))
 
 

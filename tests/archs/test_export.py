@@ -180,7 +180,8 @@ def test_an_encoder_with_a_classifiers_head_becomes_its_class() -> None:
 @pytest.mark.parametrize(("hf_class", "classifier"), [
     ("Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"),
     ("GPT2LMHeadModel", "GPT2ForSequenceClassification"),
-    ("Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification"), ("OLMoForCausalLM", "OlmoForSequenceClassification"),
+    ("Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification"),
+    ("OLMoForCausalLM", "OlmoForSequenceClassification"),
     ("Gemma2ForCausalLM", "Gemma2ForSequenceClassification"),
 ])  # fmt: skip
 def test_a_classifiers_class_is_that_of_the_model_type(hf_class: str, classifier: str) -> None:
@@ -188,3 +189,15 @@ def test_a_classifiers_class_is_that_of_the_model_type(hf_class: str, classifier
     decoder = next(each for each in architectures() if hf_class in each.hf_classes)
     head = from_array("cls.output.weight", np.ones((3, 4), np.float32))
     assert headed(decoder, {head.name: head}).hf_classes == (classifier,)
+
+
+@pytest.mark.parametrize(("hf_class", "with_bias"), [("Qwen2ForCausalLM", True), ("KORMoForCausalLM", False)])
+def test_qwen2s_class_is_named_only_where_the_file_has_its_biases(hf_class: str, with_bias: bool) -> None:
+    """Which it always has: transformers would make them up."""
+    metadata, tensors = tiny()
+    metadata = {key.replace("llama.", "qwen2."): "qwen2" if value == "llama" else value
+                for key, value in metadata.items()}  # fmt: skip
+    biases = {name: from_array(name, np.ones(tensors[name.replace("bias", "weight")].shape[0], np.float32))
+              for name in (f"blk.0.attn_{which}.bias" for which in "qkv")}  # fmt: skip
+    plan = plan_export(metadata, tensors | (biases if with_bias else {}))
+    assert plan.config["architectures"] == [hf_class]

@@ -28,6 +28,7 @@ LONG = 64  # elements; records keep a hash of longer arrays
 
 # Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
 ADDED = {
+    **{entry: {"tokenizer.ggml.eom_token_id"} for entry in ("chatglm", "glm-ocr", "glmasr-first")},
     "gemma-embedding": {"attention.sliding_window_pattern"},
     "gemma4-e": {"tokenizer.huggingface.added_tokens"},
     "gemma4-moe": {"tokenizer.huggingface.added_tokens"},

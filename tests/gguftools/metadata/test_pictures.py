@@ -166,6 +166,7 @@ def test_what_is_written_around_tiles():
         "<image_id>1</image_id><image>2</image><slice>2</slice><slice>2</slice>\n<slice>2</slice><slice>2</slice>"
     )
     oldest = wording_of("resampler", {"clip.minicpmv_version": 2}, None)  # type: ignore[arg-type]
+    assert wording_of("resampler", {}, None) is oldest  # type: ignore[arg-type]
     assert "".join(map(str, oldest.written(Seen((tile,) * 3, 2, 1)))) == (
         "<image>2</image><slice><image>2</image>\n<image>2</image></slice>"
     )

@@ -120,6 +120,18 @@ def test_long_pictures_of_gemma3_are_cropped_where_tokens_are_wanted(tower):
     assert len(tiles(made, Image.new("RGB", (1400, 256)), 16).pixels) == 4
 
 
+def test_the_longest_side_of_lighton_ocr_may_have_a_key():
+    """Else it is the tower's own size; Idefics 3's pictures are as large as they are without one."""
+    large = Image.new("RGB", (400, 200))
+    for keys, width in (({}, 100), ({"preproc_image_size": 300}, 300)):
+        known = {"spatial_merge_size": 1, "preproc_image_size": 100} | keys
+        made = SimpleNamespace(projector="lightonocr", image_size=100, patch_size=10, key=known.get)
+        cut, _, _ = PREPARED["lightonocr"](made, large, None)  # type: ignore[arg-type]
+        assert cut[0].size == (width, width // 2)
+    made = SimpleNamespace(projector="idefics3", image_size=100, key={"preproc_image_size": 0}.get)
+    assert PREPARED["idefics3"](made, large, None)[1:] == (2, 4)  # type: ignore[arg-type]
+
+
 def test_areas_by_hand():
     assert area_size(100, 200, 28, 3136, 10**7) == (112, 196)
     assert area_size(1000, 2000, 28, 3136, 100_000) == (196, 420)
@@ -129,7 +141,7 @@ def test_areas_by_hand():
 def test_tiles_of_internvl_by_hand():
     """1 × 2 and 2 × 4 tiles have one proportion; the larger one is taken where the picture fills half of it."""
     keys = {"preproc_max_tiles": 12, "preproc_min_tiles": 1}
-    made = SimpleNamespace(image_size=100, key=lambda name, otherwise: keys.get(name, otherwise))
+    made = SimpleNamespace(image_size=100, key=keys.get)
     for width, count in ((200, 3), (299, 9)):
         cut, _, _ = PREPARED["internvl"](made, Image.new("RGB", (width, width // 2)), None)  # type: ignore[arg-type]
         assert len(cut) == count

@@ -66,6 +66,22 @@ def test_embeddings_are_those_of_transformers(tower, name):
     assert error(tower(name), name) < CLOSE
 
 
+def test_the_layer_that_is_read_is_the_listed_one_or_the_last_but_one(tower):
+    """As llama.cpp reads LLaVA's files, of which old ones list none."""
+    made, last = tower("llava-1-5"), "clip.vision.feature_layer"
+    count, pixels = int(made.key("block_count")), picture("llava-1-5", *[made.image_size] * 2)
+
+    def found(*listed: int) -> np.ndarray:
+        metadata = {key: made.metadata[key] for key in made.metadata if key != last}
+        metadata |= {last: list(listed)} if listed else {}
+        return VisionTower(metadata, made.weights.tensors).embeddings(pixels)
+
+    assert not np.array_equal(found(), found(count))
+    np.testing.assert_array_equal(found(), found(count - 1))
+    with pytest.raises(ModelError, match="do not fit"):
+        found(count - 1, count)  # both together are wider than what reads them
+
+
 def test_a_quantized_tower_is_near(tower):
     assert CLOSE < error(tower("gemma3", "q8_0"), "gemma3") < 0.1
 
