@@ -3,8 +3,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin
+# Tests that need no more than a plain installation and take a minute or two
+FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/files/gguf tests/gguftools/test_cli.py \
+	tests/gguftools/conversion/test_convert.py tests/gguftools/conversion/test_export.py \
+	tests/gguftools/conversion/test_quantize_austen.py tests/gguftools/metadata/test_chat_templates.py \
+	tests/quants/formats tests/runtime/test_tokenizer.py tests/test_zoo.py
 
-.PHONY: demo test test-warm test-all lint suite fuzz verify model-types bench zoo docs clean
+.PHONY: demo test test-warm test-lowest test-all lint suite fuzz verify model-types bench zoo docs clean
 .DEFAULT_GOAL := test
 
 # Compiled, because each start does it where it may not write.
@@ -33,6 +38,14 @@ suite: $(VENV)/installed
 # Once more what depends on kernels being compiled already; `make test` in a fresh clone finds none.
 test-warm: $(VENV)/installed
 	$(RUN)/python -m pytest tests/quants/kernels tests/quants/test_compilation.py tests/gguftools/console/test_startup.py
+
+# The fast part with the lowest versions of all dependencies that pyproject.toml allows, in a VENV of its own. What numba
+# compiles there must not replace what another version of it compiled.
+test-lowest:
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) tests/lower_bounds.py > $(VENV)/lowest.txt
+	$(RUN)/pip install --quiet --requirement $(VENV)/lowest.txt --editable . hypothesis ml_dtypes pytest pytest-xdist
+	NUMBA_CACHE_DIR=$(VENV)/numba $(RUN)/python -m pytest -n auto --dist loadfile $(FAST)
 
 test-all: lint
 	$(RUN)/python -m pytest -n auto --dist loadfile -m 'not verify' --hypothesis-profile random
