@@ -219,8 +219,7 @@ def _write_checkpoint(
         if rebuilt.preprocessor:  # processors do not read tokenizer_config.json
             texts |= template_files(restored_templates(model.metadata))
         for name, content in texts.items():
-            (made / name).parent.mkdir(exist_ok=True)
-            with writing.open(made / name) as file:
+            with made_folder((made / name).parent), writing.open(made / name) as file:
                 file.write(content)
         differing = [*rebuilt.differing, *_vocabulary_differences(made, rebuilt, model.metadata)]
         files, size = _write_weights(made, rebuilt.tensors, max_size, writing)
