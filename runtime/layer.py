@@ -94,22 +94,25 @@ class Network:
         return 0 if said is None else max(0, int(said)) or None
 
     @cached_property
-    def exact_layers(self) -> frozenset[str]:
-        """Prefixes of the layers all of whose products are exact (see `runtime.rounding`)."""
-        return self._exact_layers(False)
+    def rounded_layers(self) -> frozenset[str]:
+        """Prefixes of the layers with products that may be rounded (see `runtime.rounding`).
+
+        Layers that do not run in this order, as those of T5, whose scores are not scaled, are not among them.
+        """
+        return self._rounded_layers(False)
 
     @cached_property
-    def exact_predicted_layers(self) -> frozenset[str]:
+    def rounded_predicted_layers(self) -> frozenset[str]:
         """The same where the file's predictor chooses neurons."""
-        return self._exact_layers(True)
+        return self._rounded_layers(True)
 
-    def _exact_layers(self, predicted: bool) -> frozenset[str]:
+    def _rounded_layers(self, predicted: bool) -> frozenset[str]:
         numbers = [self.hyper.layers[layer.index] for layer in self.layers]
         sensitive = [
             is_sensitive(layer.tensors, own.attention_scale, own.key_width, predicted)
             for layer, own in zip(self.layers, numbers, strict=True)
         ]
-        return frozenset(layer.prefix for layer in self.layers[: up_to_last(sensitive)])
+        return frozenset(layer.prefix for layer in self.layers[up_to_last(sensitive) :])
 
     def deeper(self, layer: int) -> int | None:
         """Which part of a picture's embeddings is added to what this layer gives, if any; the first is the picture."""
@@ -210,10 +213,9 @@ class Pass:
 
     def may_round(self, layer: Layer, name: str) -> bool:
         """Whether the product with a weight of the layer may be rounded to 16-bit integers."""
-        if name not in ROUNDED:
-            return False
         network = self.network
-        return layer.prefix not in (network.exact_layers if self.sparsity is None else network.exact_predicted_layers)
+        layers = network.rounded_layers if self.sparsity is None else network.rounded_predicted_layers
+        return name in ROUNDED and layer.prefix in layers
 
     def project(self, layer: Layer, name: str, x: Floats | Inputs, rows: NDArray[np.intp] | None = None) -> Floats:
         """x (n, width) @ W.T (* scale + bias) for the weight `name`.weight, or some of its rows: float32 (n, rows)."""

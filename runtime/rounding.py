@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 ROUNDED = frozenset({
     "attn_q", "attn_k", "attn_v", "attn_qkv", "attn_gate", "attn_output",
     "attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b", "attn_k_b", "attn_v_b",
-    "attn_o", "cross_attn_q", "cross_attn_k", "cross_attn_v", "cross_attn_o",
     "ffn_gate", "ffn_up", "ffn_down", "shortconv.in_proj", "shortconv.out_proj",
 })  # fmt: skip
 
