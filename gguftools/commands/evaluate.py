@@ -33,7 +33,7 @@ def evaluate(
     ] = "float32",
     record: str | None = None, markdown: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import note_slow_products, said, usage, window_progress
+    from ..console.ui import note_differences, note_slow_products, said, usage, window_progress
     from ..measurement.evaluation import evaluate as measure
     from ..measurement.record import remove_record
     from ..model import opened_gguf
@@ -41,10 +41,13 @@ def evaluate(
     if hellaswag is None and winogrande is None and multiple_choice is None:
         usage("no test is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
     note_slow_products(threads)
+    opened = [opened_gguf(each) for each in models]
+    for each in opened:
+        note_differences(each.metadata)
     what = models[0].name if len(models) == 1 else f"{len(models)} files"
     with window_progress(f"evaluate {what}", "score") as progress:
         result = measure(
-            [opened_gguf(each) for each in models], hellaswag=hellaswag, winogrande=winogrande,
+            opened, hellaswag=hellaswag, winogrande=winogrande,
             multiple_choice=multiple_choice, tasks=tasks, seed=seed, n_ctx=ctx, threads=threads, precision=precision,
             record=record, keep_record=True, progress=progress,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from archs.config_keys import MOST_LAYERS
 from archs.deviations import Deviation, deviations
 from archs.file_keys import Assumed, assumed
 from archs.metadata import Metadata, Value
@@ -49,6 +50,8 @@ def _family(metadata: Mapping[str, Any]) -> Architecture | None:
     for key, value in metadata.items():
         if key.startswith(f"{name}.") and (rule := find(key, name)) is not None and rule.wrong(value) is not None:
             return None
+    if metadata.get(f"{name}.block_count", 0) > MOST_LAYERS:
+        return None
     return draft or of_file(name, metadata)
 
 

@@ -113,6 +113,7 @@ def test_every_difference_is_of_known_keys_and_architectures_and_documented() ->
     [
         {}, {"general.architecture": 3}, {"general.architecture": "nobody"}, {"general.architecture": "gemma3"},
         metadata("gemma3", block_count="six"), metadata("gemma3", block_count=-1),
+        metadata("gemma3n", block_count=(1 << 32) - 1),
         metadata("gemma3", attention__sliding_window=[8]), metadata("gemma3n", block_count=0),
         {**metadata("gemma3"), "general.type": "imatrix"}, {"general.architecture": "clip", "general.type": "mmproj"},
     ],
