@@ -147,6 +147,10 @@ PATTERNS = [
 SPECIAL_TOKENS = {key.role: name for name, key in KEYS.items() if key.role}  # the keys of their ids
 ELSEWHERE = {name: key for name, key in KEYS.items() if name.startswith(("xielu.", "powerinfer.", "diffusion."))}
 ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
+NORMALIZER, PRE_TOKENIZER, POST_PROCESSOR = (
+    f"tokenizer.huggingface.{block}" for block in ("normalizer", "pre_tokenizer", "post_processor")
+)
+PREPEND_SCHEME = "tokenizer.huggingface.prepend_scheme"
 TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from gguf.constants import Keys, TokenType
 
+from archs.vocab.around import around_of, roles_of
 from archs.vocab.files import AddedToken
 from archs.vocab.listed import TokenList
 from quants.errors import VocabularyError
@@ -20,10 +21,7 @@ from .tokenizers.wordpiece import WordPieces
 
 
 class TokenizerModel(Protocol):
-    """One kind of vocabulary. add_bos, add_eos: whether tokens go around a text where the file does not say."""
-
-    add_bos: bool
-    add_eos: bool
+    """One kind of vocabulary."""
 
     def encode(self, text: str, start: bool) -> list[int]:
         """Ids of a piece of text without special tokens. start: the piece begins the whole text."""
@@ -50,19 +48,18 @@ class Tokenizer:
     """Text to token ids and back.
 
     bos, eos: ids of the tokens that begin and end a text, or None. add_bos, add_eos: whether `encode` puts them there.
-    sep: what stands between two texts, with add_sep behind what ends the first.
+    around: all tokens that go around a text, and around and between two.
     """
 
     def __init__(self, model: TokenizerModel, tokens: TokenList) -> None:
         self._model = model
         self._tokens = tokens
         self._splitter = cache(self._build_splitter)  # by `parse_special`
-        self.bos = _first(tokens, Keys.Tokenizer.BOS_ID, "tokenizer.ggml.cls_token_id")
-        self.eos = _first(tokens, Keys.Tokenizer.EOS_ID, Keys.Tokenizer.SEP_ID)
-        self.sep = tokens.id(Keys.Tokenizer.SEP_ID)
-        self.add_sep = tokens.flag(Keys.Tokenizer.ADD_SEP, False) and self.sep is not None
-        self.add_bos = tokens.flag(Keys.Tokenizer.ADD_BOS, model.add_bos) and self.bos is not None
-        self.add_eos = tokens.flag(Keys.Tokenizer.ADD_EOS, model.add_eos) and self.eos is not None
+        roles = roles_of(tokens)
+        self.bos, self.eos = roles.bos, roles.eos
+        self.around = around_of(tokens, roles)
+        self.add_bos = self.bos is not None and self.around.before[:1] == (self.bos,)
+        self.add_eos = self.eos is not None and self.around.after[-1:] == (self.eos,)
 
     @property
     def vocab_size(self) -> int:
@@ -94,15 +91,13 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             half = f"U+{ord(text[error.start]):04X}"
             raise VocabularyError(f"the text has half of a UTF-16 pair, {half}, at character {error.start}") from error
-        ids = [self.bos] if add_special and self.add_bos and self.bos is not None else []
+        ids = list(self.around.before) if add_special else []
         for part in self._splitter(parse_special).split(text):
             if isinstance(part, int):
                 ids.append(part)
             else:
                 ids.extend(self._model.encode(part[1], start=part[0] == 0))
-        if add_special and self.add_eos and self.eos is not None:
-            ids.append(self.eos)
-        return ids
+        return [*ids, *self.around.after] if add_special else ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of token ids; bytes that are no UTF-8 become U+FFFD. skip_special: leave control tokens out.
@@ -150,7 +145,3 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
     tokens = TokenList(metadata)
     return Tokenizer(MODELS[name](tokens), tokens)
-
-
-def _first(tokens: TokenList, *keys: str) -> int | None:
-    return next((number for key in keys if (number := tokens.id(key)) is not None), None)

@@ -13,6 +13,7 @@ from quants.errors import VocabularyError
 from ..metadata import Metadata, ValueType
 from ..schema import ADDED_TOKENS
 from . import plamo, rwkv
+from .around import write_around
 from .byte_bpe import write_bpe, write_lost_structure, write_plain_bpe
 from .chat import write_templates
 from .files import AddedToken, TokenizerFiles
@@ -78,6 +79,7 @@ def vocabulary(
         write_templates(metadata, files)
         _write_rest(metadata, files, config, kind, extra or {})
         _write_lost_tokens(metadata, files)
+        write_around(metadata, files)
         if embed and not files.tokenizer:
             raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out --embed-tokenizer")
         if embed:

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from gguf.constants import Keys, TokenType
 
 from ..metadata import Metadata
+from ..schema import NORMALIZER, PRE_TOKENIZER
+from .blocks import parts, split
 from .files import TokenizerFiles
-from .pretokenizer import name_of, structure, table
+from .pretokenizer import LINES, name_of, structure, table
+from .spaces import NO_CUTS, SPACES, write_blocks
 from .tokens import ADDED_SCORE, BYTE, Tokens
 
 
@@ -20,7 +23,7 @@ def write_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | N
     raw = name in table() and table()[name].raw
     tokens = listed_tokens(files, rows, bytes_too=raw)
     tokens.write(metadata, "gemma4" if raw else "gpt2", name, scores=False)
-    _write_merges(metadata, files)
+    write_merges(metadata, files)
 
 
 def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_defined: Iterable[str]) -> None:
@@ -35,9 +38,10 @@ def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_d
         tokens.put(row, token.content, kinds.get(token.content, TokenType.NORMAL))
     tokens.scores = [ADDED_SCORE] * len(tokens.scores)
     tokens.write(metadata, "gemma4", "", scores=True)
-    _write_merges(metadata, files)
+    write_merges(metadata, files)
     metadata[Keys.Tokenizer.ADD_PREFIX] = False
     metadata[Keys.Tokenizer.ADD_BOS] = True
+    write_escaped(metadata, files)
 
 
 def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> Tokens:
@@ -54,19 +58,31 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write what tokenizer.json says and the pre-tokenizer's name does not: normalizer, ignored merges, first space."""
     found = structure(files.tokenizer)
     implied = table().get(metadata[Keys.Tokenizer.PRE])
-    if implied is None or implied.escaped or implied.normalizer == found.normalizer:
+    if implied is not None and implied.escaped:
+        write_escaped(metadata, files)
+    elif implied is None or implied.normalizer == found.normalizer:
         pass
     elif found.normalizer in (None, "NFC"):
         metadata["tokenizer.ggml.normalizer.nfc"] = found.normalizer == "NFC"
     else:
-        metadata["tokenizer.huggingface.normalizer"] = json.dumps(files.tokenizer["normalizer"], ensure_ascii=False)
+        metadata[NORMALIZER] = json.dumps(files.tokenizer["normalizer"], ensure_ascii=False)
     if implied is not None and implied.ignore_merges != found.ignore_merges:
         metadata["tokenizer.huggingface.ignore_merges"] = found.ignore_merges
     if found.prefix_space and Keys.Tokenizer.ADD_PREFIX not in metadata:
         metadata[Keys.Tokenizer.ADD_PREFIX] = True
+    if not found.raw and found.prefix_space != metadata.get(Keys.Tokenizer.ADD_PREFIX, False):
+        cuts = files.tokenizer["pre_tokenizer"]  # tokenizer_config.json says otherwise, and nobody listens to it
+        metadata[PRE_TOKENIZER] = json.dumps(cuts, ensure_ascii=False)
 
 
-def _write_merges(metadata: Metadata, files: TokenizerFiles) -> None:
+def write_escaped(metadata: Metadata, files: TokenizerFiles) -> None:
+    """Write the blocks of tokenizer.json where more is done with a text than to make spaces U+2581."""
+    cuts = parts(files.tokenizer, "pre_tokenizer")
+    if parts(files.tokenizer, "normalizer") != [SPACES] or (cuts not in NO_CUTS and cuts != [split(LINES)]):
+        write_blocks(metadata, files)
+
+
+def write_merges(metadata: Metadata, files: TokenizerFiles) -> None:
     """Each as one string. Where a pair holds spaces, they become GPT-2's character for a space."""
     metadata[Keys.Tokenizer.MERGES] = [
         entry if isinstance(entry, str) else " ".join(part.replace(" ", "Ġ") for part in entry)

@@ -22,7 +22,7 @@ CONFIG: dict[str, Kind] = {
     "added_tokens_decoder": MapOf(TOKEN, r"\d{1,10}"),
     "additional_special_tokens": ListOf(NAMED),
     "extra_special_tokens": Either((ListOf(NAMED), MapOf(NAMED))),
-    **dict.fromkeys(("add_prefix_space", "do_lower_case", "strip_accents"), FLAG),
+    **dict.fromkeys(("add_prefix_space", "do_lower_case", "strip_accents", "tokenize_chinese_chars", "legacy"), FLAG),
     "tokenizer_class": TEXT,
     "chat_template": Either((TEXT, ListOf(Fields({"name": TEXT, "template": TEXT})))),
 }
@@ -30,7 +30,7 @@ TOKENIZER: dict[str, Kind] = {
     "added_tokens": ListOf(TOKEN),
     "model": Fields({
         "type": TEXT, "unk_token": TEXT, "unk_id": ID, "byte_fallback": FLAG, "ignore_merges": FLAG,
-        "continuing_subword_prefix": TEXT,
+        "continuing_subword_prefix": TEXT, "end_of_word_suffix": TEXT, "max_input_chars_per_word": Whole(1, 1 << 20),
     }),
     "normalizer": Fields({"type": TEXT, "normalizers": ListOf(BLOCK), "lowercase": FLAG, "strip_accents": FLAG}),
     "pre_tokenizer": Fields({"type": TEXT, "pretokenizers": ListOf(BLOCK)}),

@@ -13,9 +13,11 @@ from quants.errors import VocabularyError
 
 from ..schema import ADDED_TOKENS
 from ..small_files import parse_json
-from ..typed_json import ListOf, Place
+from ..typed_json import ListOf, Place, shown
+from .absent import FORMER, assumed_flag, assumed_id
 from .checked import TOKEN
 from .files import AddedToken
+from .named import Named, named
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,11 @@ class TokenList:
     """The token list of a file. metadata: all its keys; arrays may be lazy sequences or numpy arrays."""
 
     metadata: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """`tokenizer.ggml.model`."""
+        return str(self.metadata.get(Keys.Tokenizer.MODEL))
 
     @cached_property
     def size(self) -> int:
@@ -33,11 +40,24 @@ class TokenList:
         return [as_text(item) for item in self._array(Keys.Tokenizer.LIST)]
 
     @cached_property
-    def types(self) -> NDArray[np.int32]:
-        """gguf.TokenType of each token; all NORMAL where the file does not say."""
+    def stored_types(self) -> NDArray[np.int32]:
+        """gguf.TokenType of each token as the file has it; all NORMAL where it does not say."""
         if Keys.Tokenizer.TOKEN_TYPE not in self.metadata:
             return np.full(self.size, TokenType.NORMAL, np.int32)
         return self._of_each(Keys.Tokenizer.TOKEN_TYPE, "types", np.int32)
+
+    @cached_property
+    def types(self) -> NDArray[np.int32]:
+        """gguf.TokenType of each token; the names of some decide theirs."""
+        types = self.stored_types.copy()
+        for row, type in self.named.types.items():
+            types[row] = type
+        return types
+
+    @cached_property
+    def named(self) -> Named:
+        """What the names of tokens decide."""
+        return named(self)
 
     @cached_property
     def added(self) -> dict[int, AddedToken]:
@@ -53,6 +73,9 @@ class TokenList:
 
     @cached_property
     def scores(self) -> NDArray[np.float32]:
+        """Of each token; all 0 where the file does not say."""
+        if Keys.Tokenizer.SCORES not in self.metadata:
+            return np.zeros(self.size, np.float32)
         return self._of_each(Keys.Tokenizer.SCORES, "scores", np.float32)
 
     def as_bytes(self, number: int, spelled: Callable[[str], bytes]) -> bytes:
@@ -69,20 +92,40 @@ class TokenList:
 
     def _of_each(self, key: str, what: str, dtype: Any) -> NDArray[Any]:
         numbers = np.asarray(self._array(key), dtype)
-        if len(numbers) != self.size:
+        if len(numbers) < self.size:
             raise VocabularyError(f"the file has {self.size} tokens, but {what} for {len(numbers)}")
-        return numbers
+        return numbers[: self.size]  # what goes on behind the tokens belongs to none
 
     def merges(self) -> Sequence[Any]:
+        """Kimi K2's files may have none: its words are whole tokens or bytes."""
+        if self.metadata.get(Keys.Tokenizer.PRE) == "kimi-k2" and Keys.Tokenizer.MERGES not in self.metadata:
+            return ()
         return self._array(Keys.Tokenizer.MERGES)
 
-    def flag(self, key: str, default: bool) -> bool:
-        return bool(self.metadata.get(key, default))
+    def block(self, key: str) -> Any:
+        """A block of tokenizer.json that the file has under a key; None for none. Raises VocabularyError."""
+        try:
+            found = parse_json(self.metadata.get(key, "null"))
+        except ValueError as error:
+            raise VocabularyError(f"{key} is not JSON: {error}") from error
+        if found is not None and not isinstance(found, dict):
+            raise VocabularyError(f"{key} is {shown(found)}; a block of tokenizer.json was expected")
+        return found
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """A flag from the metadata. default: where absent; None: what its absence means (`absent.py`)."""
+        usual = assumed_flag(self.metadata, key) if default is None else default
+        return bool(self.metadata.get(key, usual))
+
+    def stated(self, key: str) -> int | None:
+        """A token id from the metadata, by the key or its former name; None where absent or past the vocabulary."""
+        number = self.metadata.get(key, self.metadata.get(FORMER.get(key, "")))
+        return int(number) if number is not None and 0 <= int(number) < self.size else None
 
     def id(self, key: str) -> int | None:
-        """A token id from the metadata; None where absent or past the vocabulary."""
-        number = self.metadata.get(key)
-        return int(number) if number is not None and 0 <= int(number) < self.size else None
+        """The same, or what is assumed where the metadata does not say it (`absent.py`)."""
+        stated = self.stated(key)
+        return assumed_id(self.metadata, key, self.size) if stated is None else stated
 
 
 def as_text(item: Any) -> str:

@@ -41,7 +41,8 @@ class PreTokenizer:
 
     steps: each cuts the pieces that the one before left: a regular expression whose matches become pieces of their own,
         or a block of tokenizer.json's `pre_tokenizer`. also: other steps that tokenizers were published with.
-    raw: tokens are plain text, not GPT-2's byte characters; escaped: with spaces as U+2581.
+    raw: tokens are plain text, not GPT-2's byte characters; escaped: with spaces as U+2581. always_bos: the first token
+        is put in front even where a file says that it is not, as llama.cpp does.
     """
 
     name: str
@@ -53,6 +54,7 @@ class PreTokenizer:
     raw: bool = False
     escaped: bool = False
     bare: bool = False
+    always_bos: bool = False
     also: tuple[tuple[str | Block, ...], ...] = ()
 
 
@@ -61,7 +63,7 @@ class Structure:
     """What decides the name: canonical regular expressions and flags of a tokenizer.json.
 
     normalizer: a Unicode form ("NFC"), None, or the JSON of any other normalizer. prefix_space: a space is put before
-    the text. bare: there is no post-processor.
+    the text. bare: there is no post-processor. raw: bytes do not become GPT-2's characters.
     """
 
     splits: tuple[str, ...]
@@ -71,6 +73,7 @@ class Structure:
     add_sep: bool = False
     bare: bool = False
     prefix_space: bool = False
+    raw: bool = False
 
 
 @cache
@@ -104,7 +107,8 @@ def structure(tokenizer: Block) -> Structure:
     """What tokenizer.json says about cutting text (its parsed content)."""
     processors, blocks = parts(tokenizer, "post_processor"), parts(tokenizer, "pre_tokenizer")
     model = tokenizer.get("model", {})
-    escaped = bool(model.get("byte_fallback")) and not any(block["type"] == "ByteLevel" for block in blocks)
+    raw = not any(block["type"] == "ByteLevel" for block in blocks)
+    escaped = raw and bool(model.get("byte_fallback"))
     templates = (p.get("single", ()) for p in processors if p["type"] == "TemplateProcessing")
     return Structure(
         splits=(LINES,) if escaped else tuple(regex for block in blocks for regex in _regexes(block)),
@@ -114,6 +118,7 @@ def structure(tokenizer: Block) -> Structure:
         add_sep=any(p["type"] == "RobertaProcessing" for p in processors),
         bare=not processors,
         prefix_space=any(block.get("add_prefix_space") for block in blocks if block["type"] == "ByteLevel"),
+        raw=raw,
     )
 
 
@@ -124,18 +129,19 @@ def name_of(found: Structure, where: str) -> str:
     """
     fitting = [
         name for name, entry in table().items()
-        if found.splits in map(_canonical_steps, (entry.steps, *entry.also))
+        if found.raw == entry.raw and found.splits in map(_canonical_steps, (entry.steps, *entry.also))
     ]  # fmt: skip
     if fitting:  # the first of those that agree best in other things
         return max(fitting, key=lambda name: [getattr(table()[name], flag) == getattr(found, flag) for flag in TELLING])
-    known = {name: _canonical_steps(entry.steps) for name, entry in table().items()}
+    known = {name: _canonical_steps(entry.steps) for name, entry in table().items() if entry.raw == found.raw}
     own = " ".join(found.splits)
     matchers = {name: difflib.SequenceMatcher(None, " ".join(cut), own, autojunk=False) for name, cut in known.items()}
     nearest = max(known, key=lambda name: matchers[name].ratio())
     raise VocabularyError(
-        f"{where} has a pre-tokenizer that GGUF has no name for: it cuts by {_shown(found.splits)}; "
-        f"the nearest known is {nearest!r}, which cuts by {_shown(known[nearest])}",
-        f"pass --pre NAME if you know one that fits, such as --pre {nearest}",
+        f"{where} has a pre-tokenizer that GGUF has no name for: it cuts {'plain text' if found.raw else 'bytes'} by "
+        f"{_shown(found.splits)}; the nearest known is {nearest!r}, which cuts by {_shown(known[nearest])}",
+        f"pass --pre NAME if you know one that fits, such as --pre {nearest}; with --embed-tokenizer the file also "
+        "keeps tokenizer.json itself, which gguftools goes by",
     )
 
 

@@ -16,7 +16,7 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
-from ..schema import SPECIAL_TOKENS
+from ..schema import NORMALIZER, POST_PROCESSOR, PRE_TOKENIZER, PREPEND_SCHEME, SPECIAL_TOKENS
 from ..small_files import parse_json
 from . import plamo, rwkv
 from .blocks import around, byte_level, split
@@ -24,6 +24,7 @@ from .checked import ROLES
 from .files import AddedToken
 from .listed import TokenList, as_text
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
+from .spaces import SPACES, blocks_of, has_blocks, possible_pairs
 from .special import ADD_KEYS
 from .tokens import ADDED_SCORE, NAMED_TYPES
 from .wordpiece import words
@@ -34,8 +35,6 @@ CLASSES = {
 }  # fmt: skip
 OTHERS = ("plamo2", "rwkv")  # which no class of transformers reads
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # in front of XLM-RoBERTa's tokens; its model file begins with <unk>
-SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-
 # What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
 ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
 
@@ -185,7 +184,7 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     )]  # fmt: skip
     return _tokenizer_json(
         found, {TokenType.NORMAL}, [as_text(merge) for merge in found.merges()],
-        normalizer=normalizer(found, kind), pre_tokenizer=cutting(kind, found.flag(Keys.Tokenizer.ADD_PREFIX, False)),
+        normalizer=normalizer(found, kind), pre_tokenizer=pre_tokenizer_of(found, kind),
         post_processor=_closing(found, *adds) or (None if kind.bare else byte_level()),
         decoder=byte_level(),
         ignore_merges=found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
@@ -215,16 +214,23 @@ def _tokenizer_json(
 
 def normalizer(found: TokenList, kind: PreTokenizer) -> Any:
     """The normalizer of tokenizer.json, None for none. Raises VocabularyError where the file's own is not JSON."""
+    if NORMALIZER in found.metadata:
+        return blocks_of(found)["normalizer"]
     if kind.escaped:
         return SPACES
-    if block := found.metadata.get("tokenizer.huggingface.normalizer"):
-        try:
-            return parse_json(block)
-        except ValueError as error:
-            raise VocabularyError(f"tokenizer.huggingface.normalizer is not JSON: {error}") from error
     composed = found.metadata.get("tokenizer.ggml.normalizer.nfc")
     name = kind.normalizer if composed is None else "NFC" if composed else None
     return {"type": name} if name else None
+
+
+def pre_tokenizer_of(found: TokenList, kind: PreTokenizer, start: bool = True) -> Any:
+    """The pre_tokenizer of tokenizer.json, None for none. start: of the text that begins all.
+
+    Raises VocabularyError where the file's own is not JSON.
+    """
+    if PRE_TOKENIZER in found.metadata:
+        return blocks_of(found, start)["pre_tokenizer"]
+    return cutting(kind, found.flag(Keys.Tokenizer.ADD_PREFIX, False))
 
 
 def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:

@@ -18,12 +18,15 @@ from quants.errors import VocabularyError
 
 from ..metadata import Metadata
 from ..small_files import check_not_pointer, read_vocabulary
-from .blocks import Block, parts
+from .blocks import parts
+from .byte_bpe import write_merges
 from .files import TokenizerFiles
+from .spaces import is_plain, merges_as_scores, puts_space, write_blocks, write_scheme
 from .tokens import ADDED_SCORE, BYTE, Tokens
 
 MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
 UNIGRAM = 1  # TrainerSpec.ModelType
+SPACES_IN_A_ROW = {"Regex": " {2,}"}  # made one
 USER_DEFINED = 4  # ModelProto.SentencePiece.Type: it has the numbers of gguf.TokenType
 
 
@@ -66,6 +69,8 @@ def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, row
     spec = model.normalizer_spec
     if unigram or spec.remove_extra_whitespaces or spec.precompiled_charsmap:
         _write_normalizer(metadata, spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.precompiled_charsmap)
+    if spec.add_dummy_prefix:
+        write_scheme(metadata, files, unigram)
 
 
 def _check_pieces(path: Path, pieces: Any) -> None:
@@ -91,7 +96,7 @@ def _as_fairseq(tokens: Tokens) -> Tokens:
 def puts_space_in_front(files: TokenizerFiles) -> bool:
     """Whether text is read as if it began with a space: what GGUF assumes of SentencePiece's BPE unless told."""
     path = _model_file(files)
-    return bool(_parse(path).normalizer_spec.add_dummy_prefix) if path is not None else _has_prefix(files)
+    return bool(_parse(path).normalizer_spec.add_dummy_prefix) if path is not None else puts_space(files.tokenizer)
 
 
 def user_defined_pieces(files: TokenizerFiles) -> dict[int, str]:
@@ -105,15 +110,18 @@ def _write_unigram_json(metadata: Metadata, files: TokenizerFiles, rows: int) ->
     model = files.tokenizer["model"]
     tokens = Tokens.unused(rows, files, len(model["vocab"]) - 1)
     for row, (text, score) in enumerate(model["vocab"]):
-        tokens.put(row, text, TokenType.NORMAL, score)
+        is_byte = model.get("byte_fallback") and BYTE.fullmatch(text)
+        tokens.put(row, text, TokenType.BYTE if is_byte else TokenType.NORMAL, score)
     tokens.put_added(files.added)
     if model.get("unk_id") is not None:
         tokens.put(model["unk_id"], model["vocab"][model["unk_id"]][0], TokenType.UNKNOWN)
     tokens.write(metadata, "t5", "default", scores=True)
     normalizers = parts(files.tokenizer, "normalizer")
     charsmap = next((n["precompiled_charsmap"] for n in normalizers if n["type"] == "Precompiled"), None)
-    removes = any(n["type"] in ("Strip", "Replace") for n in normalizers)
-    _write_normalizer(metadata, _has_prefix(files), removes, base64.b64decode(charsmap or ""))
+    cuts = [block["type"] for block in parts(files.tokenizer, "pre_tokenizer")]
+    removes = "WhitespaceSplit" in cuts or any(n.get("pattern") == SPACES_IN_A_ROW for n in normalizers)
+    _write_normalizer(metadata, puts_space(files.tokenizer), removes, base64.b64decode(charsmap or ""))
+    write_blocks(metadata, files)
 
 
 def _write_bpe_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
@@ -130,6 +138,9 @@ def _write_bpe_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> Non
     if (unknown := model["vocab"].get(model.get("unk_token"))) is not None:
         tokens.put(unknown, model["unk_token"], TokenType.UNKNOWN)
     tokens.write(metadata, "llama", "default", scores=True)
+    if not is_plain(files) or not merges_as_scores(model["vocab"], model["merges"]):
+        write_blocks(metadata, files)
+        write_merges(metadata, files)
 
 
 def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, charsmap: bytes) -> None:
@@ -137,17 +148,6 @@ def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, cha
     metadata[Keys.Tokenizer.REMOVE_EXTRA_WS] = bool(remove_spaces)
     if charsmap:
         metadata[Keys.Tokenizer.PRECOMPILED_CHARSMAP] = np.frombuffer(charsmap, np.uint8)
-
-
-def _has_prefix(files: TokenizerFiles) -> bool:
-    """Whether tokenizer.json puts a space before the text."""
-    prepends = any(block["type"] == "Prepend" for block in parts(files.tokenizer, "normalizer"))
-    return prepends or any(_prepends(block) for block in parts(files.tokenizer, "pre_tokenizer"))
-
-
-def _prepends(block: Block) -> bool:
-    default = "always" if block.get("add_prefix_space", True) else "never"  # files older than prepend_scheme
-    return bool(block["type"] == "Metaspace" and block.get("prepend_scheme", default) != "never")
 
 
 def _rebuilt_bpe(files: TokenizerFiles) -> bool:

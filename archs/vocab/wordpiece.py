@@ -1,17 +1,28 @@
 """WordPiece (BERT): words begin with U+2581, continuations have no mark; the other way round than in vocab.txt."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gguf.constants import TokenType
+from gguf.constants import Keys, TokenType
 
 from ..metadata import Metadata
+from ..schema import NORMALIZER, PRE_TOKENIZER
+from .blocks import parts
 from .byte_bpe import listed_tokens
 from .files import TokenizerFiles
+from .listed import TokenList
 
 LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
 CONTINUATIONS = "tokenizer.huggingface.continuations"  # that begin with U+2581, as only words do otherwise
 STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
+LONGEST_WORD_KEY, LONGEST_WORD = "tokenizer.huggingface.max_input_chars_per_word", 100
+BERT_NORMALIZER = {
+    "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+    "lowercase": True,
+}  # fmt: skip
+IMPLIED = ("type", "clean_text", "handle_chinese_chars")  # what GGUF's keys cannot say otherwise
+BERT_CUTS = {"type": "BertPreTokenizer"}
 
 
 def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | None) -> None:
@@ -29,11 +40,43 @@ def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: s
 
 
 def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write how BERT's normalizer treats case and accents."""
-    normalizer = files.tokenizer.get("normalizer") or {}
+    """Write how text is normalized and cut: by BERT's keys, and by blocks of tokenizer.json where that is not all."""
+    normalizer = files.tokenizer.get("normalizer")
     for key, name in ((LOWERCASE, "lowercase"), (STRIP_ACCENTS, "strip_accents")):
-        if isinstance(flag := normalizer.get(name), bool):
+        if isinstance(flag := (normalizer or {}).get(name), bool):
             metadata[key] = flag
+    if normalizer is None or any((BERT_NORMALIZER | normalizer)[name] != BERT_NORMALIZER[name] for name in IMPLIED):
+        blocks = parts(files.tokenizer, "normalizer")
+        lowers = any(block["type"] == "Lowercase" or block.get("lowercase") for block in blocks)
+        metadata[LOWERCASE] = metadata.get(LOWERCASE, lowers)
+        metadata[NORMALIZER] = json.dumps(normalizer, ensure_ascii=False)
+    if files.tokenizer.get("pre_tokenizer") != BERT_CUTS:
+        metadata[PRE_TOKENIZER] = json.dumps(files.tokenizer.get("pre_tokenizer"), ensure_ascii=False)
+    model = files.tokenizer["model"]
+    if (longest := model.get("max_input_chars_per_word", LONGEST_WORD)) != LONGEST_WORD:
+        metadata[LONGEST_WORD_KEY] = longest
+    unknown = model["vocab"].get(model.get("unk_token", "[UNK]"))
+    if unknown is not None and model["unk_token"] != "[UNK]" and metadata.get(Keys.Tokenizer.UNK_ID) != unknown:
+        metadata[Keys.Tokenizer.UNK_ID] = unknown
+
+
+def normalizer_of(tokens: TokenList) -> Any:
+    """The normalizer of tokenizer.json, None for none."""
+    if NORMALIZER in tokens.metadata:
+        return tokens.block(NORMALIZER)
+    return BERT_NORMALIZER | {
+        "lowercase": tokens.flag(LOWERCASE, True), "strip_accents": tokens.metadata.get(STRIP_ACCENTS)
+    }  # fmt: skip
+
+
+def pre_tokenizer_of(tokens: TokenList) -> Any:
+    """The pre_tokenizer of tokenizer.json, None for none."""
+    return tokens.block(PRE_TOKENIZER) if PRE_TOKENIZER in tokens.metadata else BERT_CUTS
+
+
+def longest_word(tokens: TokenList) -> int:
+    """Of how many characters a word may be; a longer one is unknown."""
+    return int(tokens.metadata.get(LONGEST_WORD_KEY, LONGEST_WORD))
 
 
 def words(metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int]) -> list[str]:

@@ -3,18 +3,21 @@
 Source: GPT-2's byte characters; what a pre-tokenizer's name means: `archs/vocab/pretokenizers.json`.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
 from gguf.constants import Keys, TokenType
 
+from archs.schema import PRE_TOKENIZER
 from archs.small_files import parse_json
+from archs.vocab.around import pre_name
 from archs.vocab.listed import TokenList, as_text
 from archs.vocab.pretokenizer import byte_characters, pre_tokenizer
-from archs.vocab.restore import cutting, normalizer
+from archs.vocab.restore import normalizer, pre_tokenizer_of
 from quants.errors import VocabularyError
+
+from .library import read_library
 
 BYTE_VALUES = {character: byte for byte, character in byte_characters().items()}
 
@@ -22,21 +25,18 @@ BYTE_VALUES = {character: byte for byte, character in byte_characters().items()}
 class BytePairs:
     """Model "gpt2": byte characters, and "gemma4": plain text with spaces as U+2581 and byte tokens."""
 
-    add_eos = False
-
     def __init__(self, tokens: TokenList) -> None:
         self.tokens = tokens
-        usual = "gemma4" if tokens.metadata.get(Keys.Tokenizer.MODEL) == "gemma4" else "default"
-        self.pre = pre_tokenizer(tokens.metadata.get(Keys.Tokenizer.PRE) or usual)
-        self.add_bos = self.pre.add_bos
+        self.pre = pre_tokenizer(pre_name(tokens))
         self._bytes_of = cache(lambda number: tokens.as_bytes(number, self._spelled))
-        adds_space = Keys.Tokenizer.HF_JSON in tokens.metadata  # a complete tokenizer.json does so itself
-        self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX, False) and not adds_space
+        self._library = cache(self._build)
+        whole = PRE_TOKENIZER in tokens.metadata or Keys.Tokenizer.HF_JSON in tokens.metadata
+        self.prefix_space = self.pre.raw and not whole and tokens.flag(Keys.Tokenizer.ADD_PREFIX, False)
 
     def encode(self, text: str, start: bool) -> list[int]:
         if self.prefix_space and not text.startswith(" "):
             text = " " + text
-        ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        ids: list[int] = self._library(start or not self.pre.raw).encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
     def piece(self, number: int) -> bytes:
@@ -50,17 +50,18 @@ class BytePairs:
             return (text.replace("▁", " ") if self.pre.escaped else text).encode()
         return b"".join(bytes([BYTE_VALUES[c]]) if c in BYTE_VALUES else c.encode() for c in text)
 
-    @cached_property
-    def _library(self) -> Any:
-        """The library's tokenizer, without any special tokens. Building takes most of its time for the merges."""
+    def _build(self, start: bool) -> Any:
+        """The library's tokenizer, without any special tokens. start: for the text that begins all."""
         if complete := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
-            return _read(parse_json(complete) | {"added_tokens": [], "post_processor": None, "truncation": None})
-        blocks = {"normalizer": normalizer(self.tokens, self.pre), "pre_tokenizer": cutting(self.pre, False)}
-        tokenizer = _read({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}} | blocks)
-        tokenizer.model = self._merging()
+            return read_library(parse_json(complete) | {"added_tokens": [], "post_processor": None, "truncation": None})
+        blocks = {"normalizer": normalizer(self.tokens, self.pre), "pre_tokenizer": pre_tokenizer_of(self.tokens, self.pre, start)}
+        tokenizer = read_library({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}} | blocks)
+        tokenizer.model = self._merging
         return tokenizer
 
+    @cached_property
     def _merging(self) -> Any:
+        """Building takes most of its time for the merges."""
         from tokenizers import models
 
         ignore_merges = self.tokens.flag("tokenizer.huggingface.ignore_merges", self.pre.ignore_merges)
@@ -80,15 +81,6 @@ class BytePairs:
             )  # fmt: skip
         except Exception as error:  # the library raises Exception itself
             raise VocabularyError(f"the file's merges do not fit its tokens: {error}") from error
-
-
-def _read(content: Mapping[str, Any]) -> Any:
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # the library raises Exception itself
-        raise VocabularyError(f"the file holds a tokenizer.json that cannot be used: {error}") from error
 
 
 def _pair(merge: str) -> tuple[str, str]:

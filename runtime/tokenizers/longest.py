@@ -15,8 +15,6 @@ from archs.vocab.rwkv import spelled_bytes
 class LongestTokens:
     """Model "rwkv"."""
 
-    add_bos = add_eos = False
-
     def __init__(self, tokens: TokenList) -> None:
         self.tokens = tokens
         self._bytes_of = cache(lambda number: tokens.as_bytes(number, spelled_bytes))

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 from gguf.constants import Keys, TokenType
 
-from archs.vocab.listed import TokenList
+from archs.schema import PREPEND_SCHEME
+from archs.vocab.listed import TokenList, as_text
+from archs.vocab.spaces import blocks_of, has_blocks
 from quants.errors import VocabularyError
+
+from .library import merged_pair, read_library
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 LIBRARY_TYPES = [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED]  # what text can become
@@ -23,14 +27,19 @@ class Pieces:
     def __init__(self, tokens: TokenList, unigram: bool) -> None:
         self.tokens = tokens
         self.unigram = unigram
-        self.add_bos, self.add_eos = not unigram, unigram
-        self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX, True)
+        self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX)
+        self.first_alone = tokens.metadata.get(PREPEND_SCHEME) == "first"
+        self.by_blocks = has_blocks(tokens)
         self._bytes_of = cache(lambda number: tokens.as_bytes(number, lambda text: text.replace("▁", " ").encode()))
-        self._processor = cache(self._build)
+        self._processor, self._library = cache(self._build), cache(self._build_library)
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """BPE models have a space put in front of the whole text only, unigram models before each piece of it."""
-        prefix = self.prefix_space and (start or self.unigram)
+        """A space is put in front of every piece of text between special tokens, as llama.cpp does, unless the file
+        says: of the first alone.
+        """
+        if self.by_blocks:
+            return list(self._library(start).encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        prefix = self.prefix_space and (start or not self.first_alone)
         ids: list[int] = self._processor(prefix).encode(text)
         return [number if number < self.tokens.size else self._unknown for number in ids]
 
@@ -73,10 +82,39 @@ class Pieces:
         except (RuntimeError, OSError) as error:
             raise VocabularyError(f"the file's vocabulary is not a valid SentencePiece model: {error}") from error
 
+    def _build_library(self, start: bool) -> Any:
+        """The other library's tokenizer, by the file's blocks of tokenizer.json: what SentencePiece cannot do."""
+        empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
+        tokenizer = read_library(empty | blocks_of(self.tokens, start))
+        tokenizer.model = self._model
+        return tokenizer
+
+    @cached_property
+    def _model(self) -> Any:
+        from tokenizers import models
+
+        texts, user = list(self.tokens.texts), TokenType.USER_DEFINED
+        for number in (self.tokens.stored_types == user).nonzero()[0]:
+            texts[number] = texts[number].replace(" ", "▁")  # as pieces are written
+        byte_fallback = bool((self.tokens.types == TokenType.BYTE).any())
+        marked = (self.tokens.stored_types == TokenType.UNKNOWN).nonzero()[0]
+        unknown = int(marked[0]) if len(marked) else self._unknown
+        try:
+            if self.unigram:
+                scored = list(zip(texts, map(float, self.tokens.scores), strict=True))
+                return models.Unigram(scored, unknown, byte_fallback)
+            vocabulary = {text: number for number, text in reversed(list(enumerate(texts)))}
+            return models.BPE(
+                vocabulary, [merged_pair(as_text(merge), vocabulary) for merge in self.tokens.merges()],
+                unk_token=texts[unknown], fuse_unk=True, byte_fallback=byte_fallback,
+            )  # fmt: skip
+        except Exception as error:  # the library raises Exception itself
+            raise VocabularyError(f"the file's pieces do not fit each other: {error}") from error
+
     @cached_property
     def _unknown(self) -> int:
         """The token for what the vocabulary cannot spell."""
-        if (number := self.tokens.id(Keys.Tokenizer.UNK_ID)) is not None:
-            return number
-        marked = (self.tokens.types == TokenType.UNKNOWN).nonzero()[0]
-        return int(marked[0]) if len(marked) else 0
+        if (stated := self.tokens.stated(Keys.Tokenizer.UNK_ID)) is not None:
+            return stated
+        marked = (self.tokens.stored_types == TokenType.UNKNOWN).nonzero()[0]
+        return int(marked[0]) if len(marked) else self.tokens.id(Keys.Tokenizer.UNK_ID) or 0

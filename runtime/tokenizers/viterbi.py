@@ -19,8 +19,6 @@ TEXT = (TokenType.NORMAL, TokenType.USER_DEFINED)  # what a text can become
 class BestTokens:
     """Model "plamo2"."""
 
-    add_bos = add_eos = False
-
     def __init__(self, tokens: TokenList) -> None:
         self.tokens = tokens
         self._bytes_of = cache(lambda number: tokens.as_bytes(number, str.encode))

@@ -7,10 +7,11 @@ from typing import Any
 from gguf.constants import Keys
 
 from archs.vocab.listed import TokenList
-from archs.vocab.wordpiece import words
+from archs.vocab.wordpiece import longest_word, normalizer_of, pre_tokenizer_of, words
 from quants.errors import VocabularyError
 
-UNKNOWN = 100  # BERT's own, which llama.cpp takes where the file names none
+from .library import read_library
+
 # What transformers takes out of a text again, in each word with the space before it.
 SPACED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
@@ -20,8 +21,6 @@ SPACED = (
 
 class WordPieces:
     """Model "bert"."""
-
-    add_bos = add_eos = True
 
     def __init__(self, tokens: TokenList) -> None:
         self.tokens = tokens
@@ -53,19 +52,20 @@ class WordPieces:
 
     @cached_property
     def _library(self) -> Any:
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+        from tokenizers import models
 
-        unknown = self.tokens.id(Keys.Tokenizer.UNK_ID)
+        unknown = self.tokens.stated(Keys.Tokenizer.UNK_ID)
         vocabulary = {text: number for number, text in enumerate(self._texts)}
-        if unknown is None and "[UNK]" not in vocabulary and len(self._texts) > UNKNOWN:
-            unknown = UNKNOWN
-        unknown_text = "[UNK]" if unknown is None else self._texts[unknown]
-        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown_text))
-        tokenizer.normalizer = normalizers.BertNormalizer(
-            lowercase=self.tokens.flag("tokenizer.ggml.normalizer.lowercase", True),
-            strip_accents=self.tokens.metadata.get("tokenizer.ggml.normalizer.strip_accents"),
-        )
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        if unknown is None and "[UNK]" not in vocabulary:
+            unknown = self.tokens.id(Keys.Tokenizer.UNK_ID)
+        # The library's JSON wants a vocabulary with the unknown word in it; building the model of texts is quicker.
+        model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
+        blocks = {"normalizer": normalizer_of(self.tokens), "pre_tokenizer": pre_tokenizer_of(self.tokens)}
+        tokenizer = read_library({"version": "1.0", "model": model} | blocks)
+        tokenizer.model = models.WordPiece(
+            vocabulary, unk_token="[UNK]" if unknown is None else self._texts[unknown],
+            max_input_chars_per_word=longest_word(self.tokens),
+        )  # fmt: skip
         return tokenizer
 
 

@@ -1,0 +1,87 @@
+"""What tokens are by what they are called: which end a text or mark a gap, whatever a file's types say.
+
+Source: llama.cpp b11434, `llama_vocab::impl::load`. Tunes of 2023 and 2024 have `<|im_end|>` and its like as ordinary
+tokens; read by types alone, the chats of their templates would be cut into pieces, and the token would be written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gguf.constants import Keys, TokenType
+
+if TYPE_CHECKING:
+    from .listed import TokenList
+
+ROLES = (
+    Keys.Tokenizer.EOS_ID, Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID, Keys.Tokenizer.FIM_PAD_ID,
+    Keys.Tokenizer.FIM_REP_ID, Keys.Tokenizer.FIM_SEP_ID,
+)  # fmt: skip
+TEXTS = frozenset({
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+})  # fmt: skip
+# Of models that fill gaps, where no key names them; of each group the first.
+GAP_ENDS = {
+    Keys.Tokenizer.FIM_PAD_ID: ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    Keys.Tokenizer.FIM_REP_ID: ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    Keys.Tokenizer.FIM_SEP_ID: ("<|file_sep|>",),
+}
+GAPS = GAP_ENDS | {
+    Keys.Tokenizer.FIM_PRE_ID: (
+        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
+        "<|prefix|>",
+    ),
+    Keys.Tokenizer.FIM_SUF_ID: (
+        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
+        "<|suffix|>",
+    ),
+    Keys.Tokenizer.FIM_MID_ID: (
+        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
+        "<|middle|>",
+    ),
+}  # fmt: skip
+SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: whoever reads its texts needs them
+NAMES = TEXTS.union(*GAPS.values(), SHOWN)
+
+
+class Named(NamedTuple):
+    """ends: the tokens that end a text. types: of the tokens whose names decide them."""
+
+    ends: frozenset[int]
+    types: dict[int, TokenType]
+
+
+def named(tokens: TokenList) -> Named:
+    """What the keys and the names of a vocabulary's tokens make of them."""
+    rows = {text: row for row, text in enumerate(tokens.texts) if text in NAMES}
+    types = {row: TokenType.CONTROL for text, row in rows.items() if text in TEXTS}
+    ends = {number for key in ROLES if (number := _end(tokens, key, types)) is not None} | set(types)
+    for key, names in GAPS.items():
+        if tokens.stated(key) is None and (of := [rows[name] for name in names if name in rows]):
+            types[min(of)] = TokenType.CONTROL
+            ends |= {min(of)} if key in GAP_ENDS else set()
+    types |= {rows[text]: TokenType.USER_DEFINED for text in SHOWN if text in rows}
+    texts = {tokens.texts[number] for number in ends}
+    if texts >= {"<|call|>", "<|return|>", "<|end|>"} or (
+        texts & {"<|call|>", "<|calls|>"} and texts >= {"<|flush|>", "<|end|>"}
+    ):
+        ends -= {rows["<|end|>"]}  # ends a message there, of which there may be several
+        types[rows["<|end|>"]] = TokenType.USER_DEFINED
+    if texts & {"<|tool_response>", "<|plamo:eos|>"} and "</s>" in rows:
+        ends -= {rows["</s>"]}  # an HTML tag there
+        types[rows["</s>"]] = TokenType.NORMAL
+    return Named(frozenset(ends), types)
+
+
+def _end(tokens: TokenList, key: str, types: dict[int, TokenType]) -> int | None:
+    """The token of a role that ends texts. An assumed one counts only where it is no ordinary text (`absent.py`)."""
+    if (stated := tokens.stated(key)) is not None:
+        return stated
+    number = tokens.id(key)
+    if number is None or number in types:
+        return number
+    if Keys.Tokenizer.TOKEN_TYPE not in tokens.metadata:
+        return None if tokens.kind == "gpt2" else number
+    return None if tokens.stored_types[number] in (TokenType.NORMAL, TokenType.BYTE) else number

@@ -1,0 +1,117 @@
+"""How the tokenizer.json of a SentencePiece vocabulary treats spaces: as SentencePiece does, or by blocks of its own."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gguf.constants import Keys
+
+from ..metadata import Metadata
+from ..schema import NORMALIZER, PRE_TOKENIZER, PREPEND_SCHEME
+from .blocks import Block, parts
+from .files import TokenizerFiles
+from .listed import TokenList
+
+CHARSMAP = "precompiled_charsmap"
+PREPENDED = {"type": "Prepend", "prepend": "▁"}
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+NO_CUTS = ([], [{"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}])
+
+
+def is_plain(files: TokenizerFiles) -> bool:
+    """Whether tokenizer.json does with a text no more than SentencePiece: spaces become U+2581, perhaps one in front."""
+    usual = parts(files.tokenizer, "normalizer") in ([PREPENDED, SPACES], [SPACES])
+    return usual and parts(files.tokenizer, "pre_tokenizer") in NO_CUTS
+
+
+def puts_space(tokenizer: Block) -> bool:
+    """Whether tokenizer.json puts a space before a text."""
+    prepends = any(block["type"] == "Prepend" for block in parts(tokenizer, "normalizer"))
+    return prepends or any(_scheme(block) != "never" for block in parts(tokenizer, "pre_tokenizer"))
+
+
+def write_scheme(metadata: Metadata, files: TokenizerFiles, unigram: bool) -> None:
+    """Write whether a space goes in front of the first text alone, of those between special tokens.
+
+    Without a tokenizer.json, `legacy` of Llama's tokenizers in tokenizer_config.json says so.
+    """
+    blocks = parts(files.tokenizer, "pre_tokenizer")
+    if any(block["type"] == "Prepend" for block in parts(files.tokenizer, "normalizer")):
+        return
+    first = any(_scheme(block) == "first" for block in blocks)
+    if first or (not files.tokenizer and not unigram and files.config.get("legacy") is False):
+        metadata[PREPEND_SCHEME] = "first"
+
+
+def write_blocks(metadata: Metadata, files: TokenizerFiles) -> None:
+    """Write tokenizer.json's normalizer and pre-tokenizer; a map of characters has a key of its own."""
+    normalizer = _mapped(files.tokenizer.get("normalizer"), lambda block: {
+        key: value for key, value in block.items() if key != CHARSMAP
+    })  # fmt: skip
+    metadata[NORMALIZER] = json.dumps(normalizer, ensure_ascii=False)
+    metadata[PRE_TOKENIZER] = json.dumps(files.tokenizer.get("pre_tokenizer"), ensure_ascii=False)
+
+
+def has_blocks(tokens: TokenList) -> bool:
+    """Whether a file has what tokenizer.json does with a text, which SentencePiece does not."""
+    return NORMALIZER in tokens.metadata or PRE_TOKENIZER in tokens.metadata
+
+
+def blocks_of(tokens: TokenList, start: bool = True) -> dict[str, Any]:
+    """The two blocks of a file. start: of the text that begins all; no other is the first."""
+    import base64
+
+    import numpy as np
+
+    charsmap = tokens.metadata.get(Keys.Tokenizer.PRECOMPILED_CHARSMAP, ())
+    written = base64.b64encode(np.asarray(charsmap).astype(np.uint8).tobytes()).decode()
+
+    def with_charsmap(block: Block) -> Block:
+        return {**block, CHARSMAP: written} if block.get("type") == "Precompiled" and CHARSMAP not in block else block
+
+    def later(block: Block) -> Block:
+        return block if start or _scheme(block) != "first" else {**block, "prepend_scheme": "never"}
+
+    return {
+        "normalizer": _mapped(tokens.block(NORMALIZER), with_charsmap),
+        "pre_tokenizer": _mapped(tokens.block(PRE_TOKENIZER), later),
+    }
+
+
+def merges_as_scores(vocabulary: Mapping[str, int], merges: Sequence[Any]) -> bool:
+    """Whether merging by the scores of pieces is merging by the ranks of pairs: all pairs that make a piece are there,
+    and those of one piece follow each other.
+    """
+    pairs = [tuple(entry.split(" ", 1) if isinstance(entry, str) else entry) for entry in merges]
+    known, previous, seen = set(pairs), "", set[str]()
+    for left, right in pairs:
+        if (made := left + right) != previous and made in seen:
+            return False
+        seen.add(made)
+        previous = made
+    return all(pair in known for pair in possible_pairs(vocabulary))
+
+
+def possible_pairs(vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """The pairs of pieces that make a piece."""
+    for text in vocabulary:
+        for cut in range(1, len(text)):
+            if text[:cut] in vocabulary and text[cut:] in vocabulary:
+                yield text[:cut], text[cut:]
+
+
+def _scheme(block: Block) -> str:
+    """Where a block puts a space: "always", "first", "never"."""
+    if block.get("type") != "Metaspace":
+        return "never"
+    default = "always" if block.get("add_prefix_space", True) else "never"  # files older than prepend_scheme
+    return str(block.get("prepend_scheme", default))
+
+
+def _mapped(block: Any, change: Any) -> Any:
+    """A block with each of those in it changed."""
+    if not isinstance(block, Mapping):
+        return block
+    inner = {key: [_mapped(each, change) for each in block[key]] for key in ("normalizers", "pretokenizers")
+             if isinstance(block.get(key), list)}  # fmt: skip
+    return {**change(block), **inner}
