@@ -6,9 +6,11 @@ from typing import Any, Protocol
 
 from gguf.constants import Keys, TokenType
 
+from archs.schema import ADDED_TOKENS
 from archs.vocab.around import around_of, roles_of
 from archs.vocab.files import AddedToken
 from archs.vocab.listed import TokenList
+from archs.vocab.named import with_strips
 from quants.errors import VocabularyError
 
 from .tokenizers.bpe import BytePairs
@@ -129,6 +131,9 @@ class Tokenizer:
             for type in special
             for number in (self._tokens.types == type).nonzero()[0]
         }
+        metadata = self._tokens.metadata
+        if ADDED_TOKENS not in metadata:
+            typed = {number: with_strips(metadata, token) for number, token in typed.items()}
         found = typed | self._tokens.added
         return Splitter((number, token) for number, token in found.items() if parse_special or not token.special)
 

@@ -75,9 +75,10 @@ def vocabulary(
         else:
             write_sentencepiece(metadata, files, rows, kind)
         _check_usable(metadata, folder)
-        write_special(metadata, files, config, generation_config or {}, rows)
+        write_special(metadata, files, config, generation_config or {}, rows, kind)
         write_templates(metadata, files)
         _write_rest(metadata, files, config, kind, extra or {})
+        _write_no_bos(metadata)
         _write_lost_tokens(metadata, files)
         write_around(metadata, files)
         if embed and not files.tokenizer:
@@ -175,6 +176,13 @@ def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, 
         key = f"tokenizer.ggml.{name}"
         if key not in metadata and (not isinstance(value, str) or value in tokens):
             metadata[key] = int(tokens.index(value)) if isinstance(value, str) else value
+
+
+def _write_no_bos(metadata: Metadata) -> None:
+    """Write that nothing goes in front where no token is known to: readers assume one of files that do not say it."""
+    roles = (Keys.Tokenizer.BOS_ID, Keys.Tokenizer.ADD_BOS)
+    if metadata[Keys.Tokenizer.MODEL] == "llama" and not any(key in metadata for key in roles):
+        metadata[Keys.Tokenizer.ADD_BOS] = False
 
 
 def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:

@@ -26,11 +26,11 @@ IDS: dict[str, dict[str, int]] = {
     T5: {"eos": 1, "unk": 2, "pad": 0},
     PLAMO: {"bos": 1, "eos": 2, "unk": 0, "pad": 3},
 }
-FLAGS: dict[str, dict[str, bool]] = {  # of gpt2 vocabularies, the pre-tokenizer's name says more
-    Keys.Tokenizer.ADD_BOS: {LLAMA: True, BERT: True},
+# Flags that count where they are absent; others are false, and of gpt2 vocabularies the pre-tokenizer's name says them.
+FLAGS: dict[str, dict[str, bool]] = {
+    Keys.Tokenizer.ADD_BOS: {LLAMA: True},
     Keys.Tokenizer.ADD_EOS: {T5: True},
-    Keys.Tokenizer.ADD_PREFIX: {LLAMA: True},
-    Keys.Tokenizer.REMOVE_EXTRA_WS: {},
+    Keys.Tokenizer.ADD_PREFIX: {LLAMA: True, T5: False},
 }
 NO_BOS = ("chatglm-bpe", "glm4", "glm5")  # pre-tokenizers of models whose texts begin with no token
 FORMER = {  # keys of 2023 and 2024 by those that took their place
@@ -63,6 +63,8 @@ def assumed_id(metadata: Mapping[str, Any], key: str, size: int) -> int | None:
 
 def assumed_flag(metadata: Mapping[str, Any], key: str) -> bool:
     """What a flag means that the file does not have."""
+    if key == Keys.Tokenizer.ADD_PREFIX and metadata.get(Keys.Tokenizer.MODEL) == T5:
+        return bool(metadata.get(Keys.Tokenizer.REMOVE_EXTRA_WS, False))  # words are set apart there, the first too
     return FLAGS.get(key, {}).get(str(metadata.get(Keys.Tokenizer.MODEL)), False)
 
 
@@ -85,6 +87,6 @@ def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumption]:
         if missing and (usual := assumed_id(metadata, SPECIAL_TOKENS[role], size)) is not None:
             why = "" if number is None else f"the file's own, {number}, is no token"
             yield Assumption(SPECIAL_TOKENS[role], usual, why)
-    for key, flags in FLAGS.items():
-        if kind in flags and key not in metadata and not (kind == BERT and key == Keys.Tokenizer.ADD_BOS):
-            yield Assumption(key, flags[kind])
+    for key, kinds in FLAGS.items():
+        if kind in kinds and key not in metadata:
+            yield Assumption(key, assumed_flag(metadata, key))

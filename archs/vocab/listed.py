@@ -1,5 +1,6 @@
 """The token list of a GGUF file: what every kind of vocabulary is made of."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from .absent import FORMER, assumed_flag, assumed_id
 from .checked import TOKEN
 from .files import AddedToken
 from .named import Named, named
+
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,13 @@ class TokenList:
 
     @cached_property
     def stored_types(self) -> NDArray[np.int32]:
-        """gguf.TokenType of each token as the file has it; all NORMAL where it does not say."""
+        """gguf.TokenType of each token as the file has it; where it does not say, all NORMAL, but bytes are known by
+        their texts.
+        """
         if Keys.Tokenizer.TOKEN_TYPE not in self.metadata:
-            return np.full(self.size, TokenType.NORMAL, np.int32)
+            has_bytes = self.kind in ("llama", "gemma4", "plamo2")
+            types = [TokenType.BYTE if has_bytes and BYTE.fullmatch(text) else TokenType.NORMAL for text in self.texts]
+            return np.array(types, np.int32)
         return self._of_each(Keys.Tokenizer.TOKEN_TYPE, "types", np.int32)
 
     @cached_property

@@ -6,9 +6,13 @@ tokens; read by types alone, the chats of their templates would be cut into piec
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gguf.constants import Keys, TokenType
+
+from .files import AddedToken
 
 if TYPE_CHECKING:
     from .listed import TokenList
@@ -44,6 +48,14 @@ GAPS = GAP_ENDS | {
 }  # fmt: skip
 SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: whoever reads its texts needs them
 NAMES = TEXTS.union(*GAPS.values(), SHOWN)
+
+# The white space beside special tokens, of files that do not say it (`tokenizer.huggingface.added_tokens`).
+PHI3, KEEP_SPACE = ("phi-3", "phi3"), ("<unk>", "<s>", "<|endoftext|>")  # by `general.name`
+TAKES_SPACE_BEFORE = {  # by parts of a key's text, the first that fits
+    (Keys.Tokenizer.PRE, ("jina-v2-de", "jina-v2-es", "jina-v2-code", "mmbert")): "<mask>",
+    (Keys.General.ARCHITECTURE, ("nomic-bert-moe", "jina-bert-v3")): "<mask>",
+    (Keys.General.NAME, ("modern-bert",)): "[MASK]",
+}
 
 
 class Named(NamedTuple):
@@ -85,3 +97,15 @@ def _end(tokens: TokenList, key: str, types: dict[int, TokenType]) -> int | None
     if Keys.Tokenizer.TOKEN_TYPE not in tokens.metadata:
         return None if tokens.kind == "gpt2" else number
     return None if tokens.stored_types[number] in (TokenType.NORMAL, TokenType.BYTE) else number
+
+
+def with_strips(metadata: Mapping[str, Any], token: AddedToken) -> AddedToken:
+    """A special token with the white space beside it that its model's name says it takes along."""
+
+    def names(key: str, known: tuple[str, ...]) -> bool:
+        return any(each in str(metadata.get(key, "")).lower() for each in known)
+
+    before = next((text for (key, known), text in TAKES_SPACE_BEFORE.items() if names(key, known)), None)
+    if before is None and names(Keys.General.NAME, PHI3):
+        return replace(token, rstrip=token.content not in KEEP_SPACE)
+    return replace(token, lstrip=True) if token.content == before else token

@@ -63,7 +63,7 @@ class Structure:
     """What decides the name: canonical regular expressions and flags of a tokenizer.json.
 
     normalizer: a Unicode form ("NFC"), None, or the JSON of any other normalizer. prefix_space: a space is put before
-    the text. bare: there is no post-processor. raw: bytes do not become GPT-2's characters.
+    the text. bare: there is no post-processor. raw: bytes do not become GPT-2's characters; None: not known.
     """
 
     splits: tuple[str, ...]
@@ -73,7 +73,7 @@ class Structure:
     add_sep: bool = False
     bare: bool = False
     prefix_space: bool = False
-    raw: bool = False
+    raw: bool | None = None
 
 
 @cache
@@ -129,11 +129,11 @@ def name_of(found: Structure, where: str) -> str:
     """
     fitting = [
         name for name, entry in table().items()
-        if found.raw == entry.raw and found.splits in map(_canonical_steps, (entry.steps, *entry.also))
+        if found.raw in (None, entry.raw) and found.splits in map(_canonical_steps, (entry.steps, *entry.also))
     ]  # fmt: skip
     if fitting:  # the first of those that agree best in other things
         return max(fitting, key=lambda name: [getattr(table()[name], flag) == getattr(found, flag) for flag in TELLING])
-    known = {name: _canonical_steps(entry.steps) for name, entry in table().items() if entry.raw == found.raw}
+    known = {name: _canonical_steps(entry.steps) for name, entry in table().items() if found.raw in (None, entry.raw)}
     own = " ".join(found.splits)
     matchers = {name: difflib.SequenceMatcher(None, " ".join(cut), own, autojunk=False) for name, cut in known.items()}
     nearest = max(known, key=lambda name: matchers[name].ratio())

@@ -18,17 +18,22 @@ from .blocks import Block, parts, token_of
 from .checked import ROLES
 from .files import TokenizerFiles
 
+# What the class of XLM-RoBERTa's tokenizers has by itself, where there is no tokenizer.json that says it.
+FAIRSEQ = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "mask": "<mask>"}
 ADD_KEYS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep": Keys.Tokenizer.ADD_SEP}
 
 
 def write_special(
-    metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], generation: Mapping[str, Any], rows: int
-) -> None:
-    """Write the ids of special tokens and the add_* flags. Ids beyond `rows` are left out.
+    metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], generation: Mapping[str, Any], rows: int,
+    kind: str = "",
+) -> None:  # fmt: skip
+    """Write the ids of special tokens and the add_* flags. Ids beyond `rows` are left out. kind: see `vocabulary`.
 
     Raises VocabularyError for a negative id.
     """
     texts, adds = _special(files)
+    if kind == "fairseq" and not files.tokenizer:
+        texts, adds = FAIRSEQ | texts, {"bos": True, "eos": True, "sep": True} | adds
     ids: dict[str, int] = {}
     for role, text in texts.items():
         number = next((i for i, token in files.listed.items() if token.content == text), None)
@@ -38,7 +43,7 @@ def write_special(
     ends = generation.get("eos_token_id") or config.get("eos_token_id")
     _fill(ids, "eos", ends[0] if isinstance(ends, list) and ends else ends, rows)
     tokens = metadata[Keys.Tokenizer.LIST]
-    for role in ("bos", "eos"):
+    for role in FAIRSEQ if kind == "fairseq" else ("bos", "eos"):
         if role not in ids and texts.get(role) in tokens:
             _fill(ids, role, tokens.index(texts[role]), rows)
     for role, number in ids.items():

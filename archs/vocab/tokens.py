@@ -11,10 +11,10 @@ from quants.errors import VocabularyError
 
 from ..metadata import Metadata
 from .files import AddedToken, TokenizerFiles
+from .listed import BYTE
 
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0
-BYTE = re.compile("<0x[0-9A-F]{2}>")
 # wrapped as special ones are; the bars may be one
 LOOKS_SPECIAL = re.compile(r"<(?=\|).*(?<=\|)>|<(?=｜).*(?<=｜)>|<unused.*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL)
 NAMED_TYPES = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)  # that the pieces of a text do not have

@@ -55,8 +55,8 @@ def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:
     model = files.tokenizer["model"]
     if (longest := model.get("max_input_chars_per_word", LONGEST_WORD)) != LONGEST_WORD:
         metadata[LONGEST_WORD_KEY] = longest
-    unknown = model["vocab"].get(model.get("unk_token", "[UNK]"))
-    if unknown is not None and model["unk_token"] != "[UNK]" and metadata.get(Keys.Tokenizer.UNK_ID) != unknown:
+    unknown = model["vocab"].get(name := model.get("unk_token", "[UNK]"))
+    if unknown is not None and name != "[UNK]" and metadata.get(Keys.Tokenizer.UNK_ID) != unknown:
         metadata[Keys.Tokenizer.UNK_ID] = unknown
 
 

@@ -78,8 +78,8 @@ def test_a_model_file_is_not_needed_beside_its_tokenizer_json(name: str, shared:
         (tmp_path / file).write_bytes((source / file).read_bytes())
     tokenizer = from_folder(tmp_path)
     for case in json.loads((source / "encodings.json").read_text(encoding="utf-8")):
-        plain = case.get("sentencepiece", case["hf"])
-        assert tokenizer.encode(case["text"], add_special=False, parse_special=True) == plain, case["text"]
+        # SentencePiece puts another space before one, and its file is not there to say so.
+        assert tokenizer.encode(case["text"], add_special=False, parse_special=True) == case["hf"], case["text"]
 
 
 def test_control_tokens_are_found_on_request_and_user_defined_ones_always(shared: Path) -> None:
@@ -191,10 +191,9 @@ def test_normalizers() -> None:
         ({"tokenizer.ggml.model": "hybriddna"}, "unknown kind: tokenizer.ggml.model is 'hybriddna'"),
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "new"}, "unknown pre-tokenizer 'new'"),
         ({"tokenizer.ggml.model": "llama"}, "lacks tokenizer.ggml.tokens"),
-        ({"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a"]}, "lacks tokenizer.ggml.scores"),
         (
-            {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.token_type": [1, 1]},
-            "1 tokens, but types for 2",
+            {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.token_type": [1]},
+            "2 tokens, but types for 1",
         ),
         (
             {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.merges": ["a b"]},

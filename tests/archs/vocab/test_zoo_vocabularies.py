@@ -38,7 +38,8 @@ EXTRA: dict[str, dict[str, bool | int | str]] = {
     "glm4-moe": GLM | {"bos_token_id": "[gMASK]", "eom_token_id": "<|observation|>"},
 }
 OURS = {  # what the reference loses
-    "spm-phi3": {"tokenizer.huggingface.added_tokens"},
+    "spm-llama": {"tokenizer.huggingface.prepend_scheme"},
+    "spm-phi3": {"tokenizer.huggingface.added_tokens", "tokenizer.huggingface.prepend_scheme"},
     "spm-gemma": {"tokenizer.huggingface.added_tokens"},
     "spm-t5": {"tokenizer.huggingface.added_tokens"},
     "gpt4o": {"tokenizer.huggingface.ignore_merges"},
