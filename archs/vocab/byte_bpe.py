@@ -9,9 +9,10 @@ from ..metadata import Metadata
 from ..schema import NORMALIZER, PRE_TOKENIZER
 from .blocks import parts, split
 from .files import TokenizerFiles
+from .listed import BYTE
 from .pretokenizer import LINES, name_of, structure, table
 from .spaces import NO_CUTS, SPACES, write_blocks
-from .tokens import ADDED_SCORE, BYTE, Tokens
+from .tokens import ADDED_SCORE, Tokens
 
 
 def write_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | None) -> None:

@@ -4,18 +4,13 @@ Source: llama.cpp b11434, `llama_vocab::impl::load`. Tunes of 2023 and 2024 have
 tokens; read by types alone, the chats of their templates would be cut into pieces, and the token would be written.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gguf.constants import Keys, TokenType
 
 from .files import AddedToken
-
-if TYPE_CHECKING:
-    from .listed import TokenList
 
 ROLES = (
     Keys.Tokenizer.EOS_ID, Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID, Keys.Tokenizer.FIM_PAD_ID,
@@ -58,6 +53,21 @@ TAKES_SPACE_BEFORE = {  # by parts of a key's text, the first that fits
 }
 
 
+class Listed(Protocol):
+    """What is asked of a token list, see `TokenList`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+    @property
+    def texts(self) -> Sequence[str]: ...
+    @property
+    def stored_types(self) -> Any: ...
+    def stated(self, key: str) -> int | None: ...
+    def id(self, key: str) -> int | None: ...
+
+
 class Named(NamedTuple):
     """ends: the tokens that end a text. types: of the tokens whose names decide them."""
 
@@ -65,7 +75,7 @@ class Named(NamedTuple):
     types: dict[int, TokenType]
 
 
-def named(tokens: TokenList) -> Named:
+def named(tokens: Listed) -> Named:
     """What the keys and the names of a vocabulary's tokens make of them."""
     rows = {text: row for row, text in enumerate(tokens.texts) if text in NAMES}
     types = {row: TokenType.CONTROL for text, row in rows.items() if text in TEXTS}
@@ -87,7 +97,7 @@ def named(tokens: TokenList) -> Named:
     return Named(frozenset(ends), types)
 
 
-def _end(tokens: TokenList, key: str, types: dict[int, TokenType]) -> int | None:
+def _end(tokens: Listed, key: str, types: dict[int, TokenType]) -> int | None:
     """The token of a role that ends texts. An assumed one counts only where it is no ordinary text (`absent.py`)."""
     if (stated := tokens.stated(key)) is not None:
         return stated

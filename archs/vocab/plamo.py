@@ -19,7 +19,8 @@ from ..metadata import Metadata
 from ..schema import SPECIAL_TOKENS
 from ..small_files import read_text
 from .files import TokenizerFiles
-from .tokens import ADDED_SCORE, BYTE, OTHER, Tokens
+from .listed import BYTE
+from .tokens import ADDED_SCORE, OTHER, Tokens
 
 FILE = "tokenizer.jsonl"
 TYPES = {"UNKNOWN": TokenType.UNKNOWN, "CONTROL": TokenType.CONTROL, "BYTE": TokenType.BYTE}

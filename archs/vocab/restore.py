@@ -13,22 +13,27 @@ from typing import Any
 
 import numpy as np
 from gguf.constants import Keys, TokenType
+from numpy.typing import NDArray
 
 from quants.errors import VocabularyError
 
 from ..schema import NORMALIZER, POST_PROCESSOR, PRE_TOKENIZER, PREPEND_SCHEME, SPECIAL_TOKENS
-from ..small_files import parse_json
 from . import plamo, rwkv
+from .around import around_of, roles_of, template
 from .blocks import around, byte_level, split
 from .checked import ROLES
 from .files import AddedToken
 from .listed import TokenList, as_text
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
-from .spaces import SPACES, blocks_of, has_blocks, possible_pairs
+from .spaces import PREPENDED, SPACES, blocks_of, has_blocks, merged, with_charsmap
 from .special import ADD_KEYS
 from .tokens import ADDED_SCORE, NAMED_TYPES
-from .wordpiece import words
+from .wordpiece import LONGEST_WORD_KEY, longest_word, words
+from .wordpiece import normalizer_of as word_normalizer
+from .wordpiece import pre_tokenizer_of as word_cuts
 
+METASPACE = {"type": "Metaspace", "replacement": "▁"}
+SPACES_IN_A_ROW = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 CLASSES = {
     **dict.fromkeys(("gpt2", "gemma4"), "PreTrainedTokenizerFast"), "llama": "LlamaTokenizer", "t5": "T5Tokenizer",
     "bert": "BertTokenizer",
@@ -43,8 +48,14 @@ class _Vocabulary(TokenList):
     """A file's token list, written as tokenizer files."""
 
     @cached_property
-    def kind(self) -> str:
-        return str(self.metadata[Keys.Tokenizer.MODEL])
+    def types(self) -> NDArray[np.int32]:
+        """As the file has them: what names make of them is not the checkpoint's."""
+        return self.stored_types
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether only a tokenizer.json can say what the file does with texts."""
+        return has_blocks(self) or LONGEST_WORD_KEY in self.metadata
 
     @cached_property
     def is_fairseq(self) -> bool:
@@ -96,18 +107,26 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
         return files | {"tokenizer.json": _json(_byte_bpe(found))}
     if kind == "gemma4":
         return files | {"tokenizer.json": _json(_plain_bpe(found))}
-    if kind == "bert":
+    whole_json = {"bert": _word_pieces, "t5": _unigram, "llama": _sentencepiece_bpe}[str(kind)]
+    if found.is_whole:
+        return files | {"tokenizer.json": _json(whole_json(found))}
+    files |= _plain_files(found)
+    if kind == "llama" and metadata.get(Keys.Tokenizer.ADD_BOS, True) and Keys.Tokenizer.ADD_SEP not in metadata:
+        needed = POST_PROCESSOR in metadata  # a conversion writes ADD_SEP where tokenizer.json puts a token in front
+    else:
+        needed = kind == "llama" or POST_PROCESSOR in metadata
+    return files | ({"tokenizer.json": _json(whole_json(found))} if needed else {})
+
+
+def _plain_files(found: _Vocabulary) -> dict[str, bytes]:
+    """The list of words or the model file of a vocabulary that has such."""
+    if found.kind == "bert":
         used = [row for row, each in enumerate(found.types) if each != TokenType.UNUSED]
         listed = words(found.metadata, found.texts, found.types.tolist())[: used[-1] + 1]
-        return files | {"vocab.txt": "".join(f"{word}\n" for word in listed).encode()}
-    if found.is_fairseq:
-        return files | {"sentencepiece.bpe.model": _sentencepiece(found, unigram=True)}
-    if kind == "t5":
-        return files | {"spiece.model": _sentencepiece(found, unigram=True)}
-    files["tokenizer.model"] = _sentencepiece(found, unigram=False)
-    if metadata.get(Keys.Tokenizer.ADD_BOS, True) and Keys.Tokenizer.ADD_SEP not in metadata:
-        return files  # a conversion writes that key where there is a tokenizer.json with a token in front
-    return files | {"tokenizer.json": _json(_sentencepiece_bpe(found))}
+        return {"vocab.txt": "".join(f"{word}\n" for word in listed).encode()}
+    name = "sentencepiece.bpe.model" if found.is_fairseq else "spiece.model"
+    name = name if found.kind == "t5" else "tokenizer.model"
+    return {name: _sentencepiece(found, unigram=found.kind == "t5")}
 
 
 def _others(found: _Vocabulary) -> dict[str, bytes]:
@@ -149,13 +168,15 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
     metadata = found.metadata
     config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ROLES if found.is_special(role)}
     for role, key in ADD_KEYS.items():
-        if key in metadata:
+        if key in metadata and POST_PROCESSOR not in metadata:
             config[f"add_{role}_token"] = bool(metadata[key])
     if Keys.Tokenizer.ADD_PREFIX in metadata:
         config["add_prefix_space"] = bool(metadata[Keys.Tokenizer.ADD_PREFIX])
     if found.kind == "bert":
         config["do_lower_case"] = found.flag("tokenizer.ggml.normalizer.lowercase", True)
         config["strip_accents"] = metadata.get("tokenizer.ggml.normalizer.strip_accents")
+    if found.kind == "llama" and not found.is_whole:
+        config["legacy"] = metadata.get(PREPEND_SCHEME) != "first"
     listed = {row: token for row, token in sorted(found.found_first.items()) if not found.is_piece(row)}
     config["added_tokens_decoder"] = {str(row): vars(token) for row, token in listed.items()}
     if templates := _templates(metadata):
@@ -163,6 +184,7 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
     if found.kind in OTHERS:
         return config
     name = "XLMRobertaTokenizer" if found.is_fairseq else CLASSES[found.kind]
+    name = CLASSES["gpt2"] if found.is_whole else name  # others make their own of some blocks
     return config | {"clean_up_tokenization_spaces": False, "tokenizer_class": name}
 
 
@@ -252,13 +274,15 @@ def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
 
 def _closing(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dict[str, Any] | None:
     """The post-processor: which tokens go around a text."""
+    if POST_PROCESSOR in found.metadata:
+        return found.block(POST_PROCESSOR)  # type: ignore[no-any-return]
     first, last = found.text("bos") if bos else None, found.text("eos") if eos else None
     if first and last and sep:
-        begin, end = [first, found.metadata[SPECIAL_TOKENS["bos"]]], [last, found.metadata[SPECIAL_TOKENS["eos"]]]
+        begin, end = [first, found.id(SPECIAL_TOKENS["bos"])], [last, found.id(SPECIAL_TOKENS["eos"])]
         return {"type": "RobertaProcessing", "sep": end, "cls": begin, "trim_offsets": True, "add_prefix_space": False}
     if not first and not last:
         return None
-    special = {text: {"id": text, "ids": [found.metadata[SPECIAL_TOKENS[role]]], "tokens": [text]}
+    special = {text: {"id": text, "ids": [found.id(SPECIAL_TOKENS[role])], "tokens": [text]}
                for role, text in (("bos", first), ("eos", last)) if text}  # fmt: skip
     single, second = around(first, "A", last), around(first, "B", last, 1)
     return {"type": "TemplateProcessing", "single": single, "pair": single + second, "special_tokens": special}
@@ -267,19 +291,73 @@ def _closing(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dic
 def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of a SentencePiece model with merges: text with its spaces as pieces have them."""
     prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, True)
-    first = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    cut, blocks = METASPACE | {"prepend_scheme": "first", "split": False}, {"normalizer": None, "pre_tokenizer": None}
+    if has_blocks(found):
+        blocks = blocks_of(found)
+    elif prefix and found.metadata.get(PREPEND_SCHEME) == "first":
+        blocks["pre_tokenizer"] = cut
+    else:
+        normalizers = [PREPENDED, SPACES] if prefix else [SPACES]
+        blocks["normalizer"] = {"type": "Sequence", "normalizers": normalizers} if prefix else SPACES
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ]  # fmt: skip
     unknown = next((found.texts[row] for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), "<unk>")
     adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
+    own, known = Keys.Tokenizer.MERGES in found.metadata, frozenset(found.texts)
+    merges = [merged(as_text(each), known) for each in found.merges()] if own else _merges(found)
     return _tokenizer_json(
-        found, {kind for kind in TokenType if kind != TokenType.UNUSED}, _merges(found),
-        normalizer=None if prefix else SPACES, pre_tokenizer=first if prefix else None,
+        found, {kind for kind in TokenType if kind != TokenType.UNUSED}, merges, **blocks,
         post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
         unknown=unknown,
     )  # fmt: skip
+
+
+def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
+    """tokenizer.json of WordPiece."""
+    rows = {word: row for row, word in enumerate(words(found.metadata, found.texts, found.types.tolist()))
+            if found.types[row] != TokenType.UNUSED or row in found.unlisted}  # fmt: skip
+    model = {
+        "type": "WordPiece", "unk_token": found.text("unk") or "[UNK]", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": longest_word(found), "vocab": rows,
+    }  # fmt: skip
+    return _whole(
+        found, model, {"normalizer": word_normalizer(found), "pre_tokenizer": word_cuts(found)},
+        {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    )  # fmt: skip
+
+
+def _unigram(found: _Vocabulary) -> dict[str, Any]:
+    """tokenizer.json of SentencePiece's unigram."""
+    unknown = next((row for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), None)
+    count = next((row + 1 for row in range(found.size - 1, -1, -1) if found.types[row] != TokenType.UNUSED), 0)
+    scores = found.scores.astype(float).tolist()
+    model = {
+        "type": "Unigram", "unk_id": unknown, "byte_fallback": bool((found.types == TokenType.BYTE).any()),
+        "vocab": [[text, scores[row]] for row, text in enumerate(found.texts[:count])],
+    }  # fmt: skip
+    prefix = "always" if found.flag(Keys.Tokenizer.ADD_PREFIX) else "never"
+    prefix = "first" if found.metadata.get(PREPEND_SCHEME) == "first" else prefix
+    cut = METASPACE | {"prepend_scheme": prefix, "split": True}
+    charsmap = Keys.Tokenizer.PRECOMPILED_CHARSMAP in found.metadata
+    removes = found.flag(Keys.Tokenizer.REMOVE_EXTRA_WS)
+    normalizers = [
+        *([with_charsmap(found, {"type": "Precompiled"})] if charsmap else []),
+        *([{"type": "Strip", "strip_left": True, "strip_right": True}, SPACES_IN_A_ROW] if removes else []),
+    ]
+    blocks = {"normalizer": {"type": "Sequence", "normalizers": normalizers}, "pre_tokenizer": cut}
+    return _whole(found, model, blocks_of(found) if has_blocks(found) else blocks, cut)
+
+
+def _whole(found: _Vocabulary, model: Mapping[str, Any], blocks: Mapping[str, Any], decoder: Any) -> dict[str, Any]:
+    """A tokenizer.json with a model that is none of BPE."""
+    around = around_of(found, roles_of(found))
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.found_first.items())], **blocks,
+        "post_processor": template(around, found.texts), "decoder": decoder, "model": model,
+    }  # fmt: skip
 
 
 def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:

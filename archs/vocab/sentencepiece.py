@@ -21,8 +21,9 @@ from ..small_files import check_not_pointer, read_vocabulary
 from .blocks import parts
 from .byte_bpe import write_merges
 from .files import TokenizerFiles
+from .listed import BYTE
 from .spaces import is_plain, merges_as_scores, puts_space, write_blocks, write_scheme
-from .tokens import ADDED_SCORE, BYTE, Tokens
+from .tokens import ADDED_SCORE, Tokens
 
 MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
 UNIGRAM = 1  # TrainerSpec.ModelType

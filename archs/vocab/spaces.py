@@ -1,9 +1,12 @@
-"""How the tokenizer.json of a SentencePiece vocabulary treats spaces: as SentencePiece does, or by blocks of its own."""
+"""How the tokenizer.json of a SentencePiece vocabulary treats spaces: as SentencePiece does, or by its own blocks."""
 
+import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 from gguf.constants import Keys
 
 from ..metadata import Metadata
@@ -19,7 +22,7 @@ NO_CUTS = ([], [{"type": "Split", "pattern": {"String": " "}, "behavior": "Merge
 
 
 def is_plain(files: TokenizerFiles) -> bool:
-    """Whether tokenizer.json does with a text no more than SentencePiece: spaces become U+2581, perhaps one in front."""
+    """Whether tokenizer.json does with a text what SentencePiece does: spaces become U+2581, perhaps one in front."""
     usual = parts(files.tokenizer, "normalizer") in ([PREPENDED, SPACES], [SPACES])
     return usual and parts(files.tokenizer, "pre_tokenizer") in NO_CUTS
 
@@ -59,23 +62,30 @@ def has_blocks(tokens: TokenList) -> bool:
 
 def blocks_of(tokens: TokenList, start: bool = True) -> dict[str, Any]:
     """The two blocks of a file. start: of the text that begins all; no other is the first."""
-    import base64
-
-    import numpy as np
-
-    charsmap = tokens.metadata.get(Keys.Tokenizer.PRECOMPILED_CHARSMAP, ())
-    written = base64.b64encode(np.asarray(charsmap).astype(np.uint8).tobytes()).decode()
-
-    def with_charsmap(block: Block) -> Block:
-        return {**block, CHARSMAP: written} if block.get("type") == "Precompiled" and CHARSMAP not in block else block
-
     def later(block: Block) -> Block:
         return block if start or _scheme(block) != "first" else {**block, "prepend_scheme": "never"}
 
     return {
-        "normalizer": _mapped(tokens.block(NORMALIZER), with_charsmap),
+        "normalizer": _mapped(tokens.block(NORMALIZER), partial(with_charsmap, tokens)),
         "pre_tokenizer": _mapped(tokens.block(PRE_TOKENIZER), later),
     }
+
+
+def with_charsmap(tokens: TokenList, block: Block) -> Block:
+    """A normalizer with the file's map of characters, if it goes by one and does not have it."""
+    if block.get("type") != "Precompiled" or CHARSMAP in block:
+        return block
+    charsmap = np.asarray(tokens.metadata.get(Keys.Tokenizer.PRECOMPILED_CHARSMAP, ()))
+    return {**block, CHARSMAP: base64.b64encode(charsmap.astype(np.uint8).tobytes()).decode()}
+
+
+def merged(merge: str, known: Container[str]) -> tuple[str, str]:
+    """The two tokens of a merge, whose spaces files write as GPT-2's character for one. known: all tokens."""
+    cut = merge.find(" ", 1)
+    left, right = merge[:cut], merge[cut + 1 :]
+    if left in known and right in known:
+        return left, right
+    return left.replace("Ġ", " "), right.replace("Ġ", " ")
 
 
 def merges_as_scores(vocabulary: Mapping[str, int], merges: Sequence[Any]) -> bool:
@@ -108,7 +118,7 @@ def _scheme(block: Block) -> str:
     return str(block.get("prepend_scheme", default))
 
 
-def _mapped(block: Any, change: Any) -> Any:
+def _mapped(block: Any, change: Callable[[Block], Block]) -> Any:
     """A block with each of those in it changed."""
     if not isinstance(block, Mapping):
         return block

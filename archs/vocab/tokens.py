@@ -11,7 +11,6 @@ from quants.errors import VocabularyError
 
 from ..metadata import Metadata
 from .files import AddedToken, TokenizerFiles
-from .listed import BYTE
 
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0

@@ -36,7 +36,8 @@ class BytePairs:
     def encode(self, text: str, start: bool) -> list[int]:
         if self.prefix_space and not text.startswith(" "):
             text = " " + text
-        ids: list[int] = self._library(start or not self.pre.raw).encode_batch_fast([text], add_special_tokens=False)[0].ids
+        library = self._library(start or not self.pre.raw)
+        ids: list[int] = library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
     def piece(self, number: int) -> bytes:
@@ -54,7 +55,8 @@ class BytePairs:
         """The library's tokenizer, without any special tokens. start: for the text that begins all."""
         if complete := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
             return read_library(parse_json(complete) | {"added_tokens": [], "post_processor": None, "truncation": None})
-        blocks = {"normalizer": normalizer(self.tokens, self.pre), "pre_tokenizer": pre_tokenizer_of(self.tokens, self.pre, start)}
+        cuts = pre_tokenizer_of(self.tokens, self.pre, start)
+        blocks = {"normalizer": normalizer(self.tokens, self.pre), "pre_tokenizer": cuts}
         tokenizer = read_library({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}} | blocks)
         tokenizer.model = self._merging
         return tokenizer

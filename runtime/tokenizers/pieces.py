@@ -12,10 +12,10 @@ from gguf.constants import Keys, TokenType
 
 from archs.schema import PREPEND_SCHEME
 from archs.vocab.listed import TokenList, as_text
-from archs.vocab.spaces import blocks_of, has_blocks
+from archs.vocab.spaces import blocks_of, has_blocks, merged
 from quants.errors import VocabularyError
 
-from .library import merged_pair, read_library
+from .library import read_library
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 LIBRARY_TYPES = [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED]  # what text can become
@@ -105,7 +105,7 @@ class Pieces:
                 return models.Unigram(scored, unknown, byte_fallback)
             vocabulary = {text: number for number, text in reversed(list(enumerate(texts)))}
             return models.BPE(
-                vocabulary, [merged_pair(as_text(merge), vocabulary) for merge in self.tokens.merges()],
+                vocabulary, [merged(as_text(merge), vocabulary) for merge in self.tokens.merges()],
                 unk_token=texts[unknown], fuse_unk=True, byte_fallback=byte_fallback,
             )  # fmt: skip
         except Exception as error:  # the library raises Exception itself
