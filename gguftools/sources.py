@@ -83,6 +83,7 @@ def of_checkpoint(
     source: PathLike, pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
     derive: Callable[[Plan, Checkpoint], Plan] | None = None, magic: bytes = b"GGUF", derived: str = "a predictor",
     target: Path | None = None, meaning: Mapping[str, Any] = {},
+    inspect: Callable[[Metadata, Path], str] | None = None,
 ) -> Parts:  # fmt: skip
     """Of the file that a checkpoint is converted to; small tensors are float32, nothing is read but headers.
 
@@ -90,8 +91,8 @@ def of_checkpoint(
     tokenizer.json itself. change: what is done to the checkpoint's tensors first (adapters); derive: to the plan after
     that (a PowerInfer predictor, whose files have another magic; some of the layers). derived: what that was.
     target: the folder of the model that the checkpoint is a draft for (EAGLE-3). meaning: keys of config.json as what
-    is merged changes them.
-    Raises FileError, ModelError, VocabularyError.
+    is merged changes them. inspect(metadata, folder of the tokenizer): gives a warning, or "", while the folder is
+    there. Raises FileError, ModelError, VocabularyError.
     """
     from archs.draft_plan import is_draft, plan_draft
     from archs.plan import plan, stays_float32
@@ -121,8 +122,10 @@ def of_checkpoint(
             )  # fmt: skip
         if derive is not None:
             planned = derive(planned, checkpoint)
+        seen = "" if inspect is None else inspect(planned.metadata, target or checkpoint.folder)
     told = _left_out(checkpoint, planned.left_out, beside)
     told += _further_left_out(checkpoint, planned) + _dense_left_out(checkpoint, planned) + _tasks_left_out(checkpoint)
+    told = [*told, seen] if seen else told
     keep, tensors = planned.architecture.float32, dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if tensor.format.name not in ("F32", "I64") and stays_float32(name, tensor.shape, keep):

@@ -73,6 +73,11 @@ class Tokenizer:
         return tuple((self._tokens.types == TokenType.CONTROL).nonzero()[0].tolist())
 
     @cached_property
+    def special_ids(self) -> tuple[int, ...]:
+        """Tokens that are found in a text before it is cut, if special tokens are looked for."""
+        return tuple(sorted(self._found_first))
+
+    @cached_property
     def end_ids(self) -> tuple[int, ...]:
         """Tokens that end a generated text."""
         return end_ids(self._tokens)
@@ -124,7 +129,12 @@ class Tokenizer:
         return self._tokens.texts[number]
 
     def _build_splitter(self, parse_special: bool) -> Splitter:
-        """Of the tokens that are found in text: by their type, and those that types cannot describe."""
+        found = self._found_first.items()
+        return Splitter((number, token) for number, token in found if parse_special or not token.special)
+
+    @cached_property
+    def _found_first(self) -> dict[int, AddedToken]:
+        """The tokens that are found in text: by their type, and those that types cannot describe."""
         special = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
         typed = {
             int(number): AddedToken(self._tokens.texts[number], special[type])
@@ -134,8 +144,7 @@ class Tokenizer:
         metadata = self._tokens.metadata
         if ADDED_TOKENS not in metadata:
             typed = {number: with_strips(metadata, token) for number, token in typed.items()}
-        found = typed | self._tokens.added
-        return Splitter((number, token) for number, token in found.items() if parse_special or not token.special)
+        return typed | self._tokens.added
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:

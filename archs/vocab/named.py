@@ -2,9 +2,11 @@
 
 Source: llama.cpp b11434, `llama_vocab::impl::load`. Tunes of 2023 and 2024 have `<|im_end|>` and its like as ordinary
 tokens; read by types alone, the chats of their templates would be cut into pieces, and the token would be written.
+A token of an ordinary type that merges make of others keeps its type, other than in llama.cpp: Qwen's `</s>`, which its
+tokenizer makes of a text's characters, and does not look for before that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -84,6 +86,9 @@ def named(tokens: Listed) -> Named:
         if tokens.stated(key) is None and (of := [rows[name] for name in names if name in rows]):
             types[min(of)] = TokenType.CONTROL
             ends |= {min(of)} if key in GAP_ENDS else set()
+    ordinary = {row for row in types if tokens.stored_types[row] == TokenType.NORMAL}
+    for row in made_by_merges(tokens, ordinary):
+        del types[row]
     types |= {rows[text]: TokenType.USER_DEFINED for text in SHOWN if text in rows}
     texts = {tokens.texts[number] for number in ends}
     if texts >= {"<|call|>", "<|return|>", "<|end|>"} or (
@@ -95,6 +100,24 @@ def named(tokens: Listed) -> Named:
         ends -= {rows["</s>"]}  # an HTML tag there
         types[rows["</s>"]] = TokenType.NORMAL
     return Named(frozenset(ends), types)
+
+
+def made_by_merges(tokens: Listed, rows: Collection[int]) -> set[int]:
+    """Those of some tokens that a text can become by merging others."""
+    if not rows:
+        return set()
+    if tokens.kind in ("llama", "t5"):
+        known = set(tokens.texts)
+        return {row for row in rows if any(left in known and right in known for left, right in cuts(tokens.texts[row]))}
+    wanted = {tokens.texts[row].encode(): row for row in rows}
+    merges = tokens.metadata.get(Keys.Tokenizer.MERGES, ())
+    raw = (merge.encode() if isinstance(merge, str) else bytes(merge) for merge in merges)
+    return {wanted[made] for merge in raw if (made := merge.replace(b" ", b"")) in wanted}
+
+
+def cuts(text: str) -> Iterator[tuple[str, str]]:
+    """All ways to cut a text in two."""
+    return ((text[:cut], text[cut:]) for cut in range(1, len(text)))
 
 
 def _end(tokens: Listed, key: str, types: dict[int, TokenType]) -> int | None:

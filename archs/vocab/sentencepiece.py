@@ -159,10 +159,10 @@ def _rebuilt_bpe(files: TokenizerFiles) -> bool:
 
 
 def _model_file(files: TokenizerFiles) -> Path | None:
-    return next((files.folder / name for name in MODEL_FILES if _is_model(files.folder / name)), None)
+    return next((files.folder / name for name in MODEL_FILES if is_model_file(files.folder / name)), None)
 
 
-def _is_model(path: Path) -> bool:
+def is_model_file(path: Path) -> bool:
     """Whether a file is SentencePiece's: tiktoken's lists of base64 words are also called tokenizer.model."""
     if not path.is_file():
         return False

@@ -14,6 +14,7 @@ from ..schema import NORMALIZER, PRE_TOKENIZER, PREPEND_SCHEME
 from .blocks import Block, parts
 from .files import TokenizerFiles
 from .listed import TokenList
+from .named import cuts
 
 CHARSMAP = "precompiled_charsmap"
 PREPENDED = {"type": "Prepend", "prepend": "▁"}
@@ -105,9 +106,9 @@ def merges_as_scores(vocabulary: Mapping[str, int], merges: Sequence[Any]) -> bo
 def possible_pairs(vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """The pairs of pieces that make a piece."""
     for text in vocabulary:
-        for cut in range(1, len(text)):
-            if text[:cut] in vocabulary and text[cut:] in vocabulary:
-                yield text[:cut], text[cut:]
+        for left, right in cuts(text):
+            if left in vocabulary and right in vocabulary:
+                yield left, right
 
 
 def _scheme(block: Block) -> str:

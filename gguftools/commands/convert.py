@@ -45,6 +45,7 @@ def convert(
     manifest: bool = False, threads: int | None = None, memory: Any = "512M",
     workers: int | None = None, scheduler: str | None = None,
     plan: bool = False, rate: Any = None, prices: Path | None = None,
+    no_check_tokenizer: Annotated[bool, "Do not compare the file's tokenizer with MODEL's own on some texts."] = False,
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
     json: bool = False,
 ) -> None:  # fmt: skip
@@ -70,7 +71,8 @@ def convert(
             task=task,
             fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0,
             resume=resume, threads=threads, memory=memory, progress=progress, executor=executor,
-            terms=terms, overwrite=overwrite, manifest=manifest, **extra,
+            terms=terms, overwrite=overwrite, manifest=manifest,
+            check_tokenizer=not no_check_tokenizer, **extra,
         )  # fmt: skip
     if check_logits:
         note_slow_products(threads)

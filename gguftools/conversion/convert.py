@@ -10,6 +10,7 @@ from typing import Any
 from archs.config import normalized
 from archs.general import general
 from archs.layouts import ALONE
+from archs.metadata import Metadata
 from archs.plan import Plan, is_left_out
 from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
 from archs.tasks import TASK
@@ -51,7 +52,8 @@ def convert(
     rounded_grids: bool = False,
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None, executor: Executor | None = None, terms: Terms | None = None,
-    overwrite: bool = False, reads: Iterable[PathLike] = (), manifest: bool = False, **quantizing: Any,
+    overwrite: bool = False, reads: Iterable[PathLike] = (), manifest: bool = False, check_tokenizer: bool = True,
+    **quantizing: Any,
 ) -> QuantizeReport:  # fmt: skip
     """Convert a Hugging Face checkpoint to GGUF.
 
@@ -78,7 +80,8 @@ def convert(
     recipe. threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how
     many, tensor): called now and then. executor: runs the tasks, and terms: plans them, see `quantize`. overwrite:
     replace an output that exists. reads: more files that must not be the output. manifest: also write
-    OUTPUT.manifest.json, which says what decided the bytes, with their digests.
+    OUTPUT.manifest.json, which says what decided the bytes, with their digests. check_tokenizer: compare the file's
+    vocabulary with the checkpoint's own tokenizer on some hundred texts; a difference is a warning.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
@@ -106,7 +109,7 @@ def convert(
         own = {
             "fallback": fallback, "rounded_grids": rounded_grids, "pre": pre, "embed_tokenizer": embed_tokenizer,
             "merge_lora": merge_lora, "predictor": predictor, "manifest": manifest, "no_mtp": no_mtp, "task": task,
-            **quantizing,
+            "check_tokenizer": check_tokenizer, **quantizing,
         }  # fmt: skip
         return _all_parts(source, output, outtype, shared, own)
     as_count(reserve, "reserve", 0)
@@ -154,7 +157,10 @@ def convert(
     of_draft = None if target_model_dir is None else Path(target_model_dir)
     model = of_parts(
         of_towers(source) if mmproj
-        else of_checkpoint(source, pre, embed_tokenizer, change, derive, magic, derived, of_draft, meaning)
+        else of_checkpoint(
+            source, pre, embed_tokenizer, change, derive, magic, derived, of_draft, meaning,
+            _compared if check_tokenizer else None,
+        )
     )  # fmt: skip
     of_source = model.origin.outtype or "F32"
     wanted = of_source if wanted == "AUTO" else wanted
@@ -187,6 +193,13 @@ def convert(
     else:
         report = write_plain(model, path, wanted, run, reserve, resumable, warnings)
     return report if recording is None else recording.write(report, [wanted])
+
+
+def _compared(metadata: Metadata, folder: Path) -> str:
+    """What is to be said of the vocabulary beside the tokenizer in the folder."""
+    from ..sanity.tokenizer_check import check_tokenizer  # here, because it imports much
+
+    return check_tokenizer(metadata, folder).message
 
 
 def _all_parts(

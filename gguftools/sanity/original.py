@@ -1,7 +1,7 @@
 """What a file is held against: a checkpoint's folder, whose own tokenizer, template and configs are read, or a file."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +14,7 @@ from quants.errors import VocabularyError
 
 from ..metadata.chat_templates import special_texts
 from ..model import Model
-
-PROBE = "a"  # what stands around this stands around every text
-Encode = Callable[[str, bool], list[int]]  # a text, and whether the tokens around it are wanted
+from .source_tokenizer import SENTENCEPIECE, Encode, by_library, by_sentencepiece, library_sides, prepared
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,15 @@ class Original:
             return {"the file": lambda text, around: tokenizer.encode(text, add_special=around, parse_special=True)}
         found: dict[str, Encode] = {}
         if self.library is not None:
-            before, after = self.sides["bos"], self.sides["eos"]
-            found["tokenizers"] = lambda text, around: (
-                [*before, *self._ids(text), *after] if around else self._ids(text)
-            )
-        if (self.folder / "tokenizer.model").is_file():
-            found["sentencepiece"] = self._by_sentencepiece(self.folder / "tokenizer.model")
+            found["tokenizers"] = by_library(self.library, self.config)
+        if (path := self.folder / "tokenizer.model").is_file():
+            found[SENTENCEPIECE] = by_sentencepiece(path, self.config)
         return found
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """tokenizer_config.json."""
+        return {} if self.files is None else self.files.config
 
     @cached_property
     def library(self) -> Any:
@@ -64,47 +64,14 @@ class Original:
         except Exception as error:  # whatever the library raises on a tokenizer.json that it does not like
             said = f"{self.folder} has a tokenizer that cannot be run: {str(error)[:200]}"
             raise VocabularyError(said) from error
-        library.no_truncation()
-        library.no_padding()
-        return library
-
-    def _ids(self, text: str, around: bool = False) -> list[int]:
-        return [int(number) for number in self.library.encode(text, add_special_tokens=around).ids]
+        return prepared(library, self.config)
 
     @cached_property
     def sides(self) -> dict[str, list[int]]:
-        """What stands before a text ("bos") and behind it ("eos"): what the library puts there, and what
-        `add_bos_token` and `add_eos_token` say, which have the last word.
-        """
+        """What stands before a text ("bos") and behind it ("eos")."""
         if self.library is None:
             return {"bos": [], "eos": []}
-        plain, around = self._ids(PROBE), self._ids(PROBE, around=True)
-        start = next((i for i in range(len(around)) if around[i : i + len(plain)] == plain), 0)
-        sides = {"bos": around[:start], "eos": around[start + len(plain) :]}
-        config = {} if self.files is None else self.files.config
-        for role, side in sides.items():
-            number, wanted = self.token(role), config.get(f"add_{role}_token")
-            if number is None or not isinstance(wanted, bool):
-                continue
-            sides[role] = [*side, *([] if number in side else [number])] if wanted else [n for n in side if n != number]
-        return sides
-
-    def _by_sentencepiece(self, path: Path) -> Encode:
-        from sentencepiece import SentencePieceProcessor
-
-        try:
-            library = SentencePieceProcessor(model_proto=path.read_bytes())
-        except RuntimeError as error:
-            raise VocabularyError(f"{path} is no sentencepiece model: {str(error)[:200]}", "fetch it again") from error
-        config = {} if self.files is None else self.files.config
-        bos, eos = config.get("add_bos_token", True), config.get("add_eos_token", False)
-
-        def encode(text: str, around: bool) -> list[int]:
-            ids = [int(number) for number in library.encode(text)]
-            before = [library.bos_id()] if around and bos and library.bos_id() >= 0 else []
-            return [*before, *ids, *([library.eos_id()] if around and eos else [])]
-
-        return encode
+        return dict(zip(("bos", "eos"), library_sides(self.library, self.config), strict=True))
 
     def token(self, role: str) -> int | None:
         """The id of the token that plays a role, as the tokenizer's files say it."""

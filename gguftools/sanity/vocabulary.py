@@ -11,6 +11,7 @@ from ..inspection.templates import TODAY
 from ..metadata.chat_templates import SAMPLES, Answer, remarks, render, special_texts
 from ..model import Model
 from .original import Original
+from .source_tokenizer import SENTENCEPIECE
 from .texts import token_texts
 from .verdict import Verdict, judged, skipped
 
@@ -93,7 +94,7 @@ def check_tokens(model: Model, original: Original | None) -> Verdict:
         for around in (False, True):
             difference = ""
             for name, encode in encoders.items():
-                plain = name == "sentencepiece"  # which knows no tokens that are written in texts
+                plain = name == SENTENCEPIECE  # which knows no tokens that are written in texts
                 ours, theirs = tokenizer.encode(text, around, not plain), encode(text, around)
                 if ours == theirs:
                     difference, tokens = "", tokens + len(ours)

@@ -1,0 +1,105 @@
+"""The last check of a conversion: the written vocabulary beside the checkpoint's own tokenizer, on texts that differ
+where tokenizers do.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gguf.constants import Keys
+
+from quants.errors import GgufToolsError, VocabularyError
+from quants.spelling import quote
+from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
+
+from .source_tokenizer import Encode, source_encoders
+from .texts import adversarial_texts
+
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # XLM-RoBERTa's first tokens
+SPECIAL = 12  # of a vocabulary's special tokens: that many are written in texts
+SHOWN = 24  # ids of a text, around the first that differs
+
+
+@dataclass(frozen=True)
+class TokenizerCheck:
+    """texts: how many were compared, with and without the tokens around them. differing: on how many the ids differ.
+    sources: the checkpoint's files that they were compared with. message: the first difference, or why nothing was
+    compared; "" where all agree.
+    """
+
+    texts: int = 0
+    differing: int = 0
+    sources: tuple[str, ...] = ()
+    message: str = ""
+
+
+def check_tokenizer(metadata: Mapping[str, Any], folder: Path) -> TokenizerCheck:
+    """Compare a file's vocabulary with the tokenizer of the checkpoint's folder. An error of ours becomes a message."""
+    kind = metadata.get(Keys.Tokenizer.MODEL)
+    if kind in (None, "none", "no_vocab"):
+        return TokenizerCheck()
+    try:
+        tokenizer = tokenizer_from_metadata(metadata)
+        first = [tokenizer.text(number) for number in range(min(len(FAIRSEQ), tokenizer.vocab_size))]
+        encoders = source_encoders(folder, kind == "t5" and tuple(first) == FAIRSEQ)
+        if not encoders:
+            return TokenizerCheck(message=f"the file's tokenizer was compared with nothing: no library reads {folder}'s")
+        return _compared(tokenizer, encoders)
+    except GgufToolsError as error:
+        return TokenizerCheck(message=f"the file's tokenizer was not compared with the checkpoint's: {error}")
+
+
+def _compared(tokenizer: Tokenizer, encoders: Mapping[str, Encode]) -> TokenizerCheck:
+    special = _special(tokenizer)
+    texts = adversarial_texts(special)
+    compared, differing, message = 0, 0, ""
+    for text in texts:
+        asked = {name: encode for name, encode in encoders.items() if _is_asked(name, encoders, text, special)}
+        compared += bool(asked)
+        if asked and (difference := _difference(tokenizer, asked, text)):
+            differing += 1
+            message = message or difference
+    if message:
+        message = f"the file's tokenizer gives other ids on {differing} of {compared} texts, first on {message}"
+    return TokenizerCheck(compared, differing, tuple(encoders), message)
+
+
+def _is_asked(name: str, encoders: Collection[str], text: str, special: Sequence[str]) -> bool:
+    """Whether a text has but one right answer by a file. A model file knows no tokens that are written in texts; where
+    both stand beside each other, the model file decides whether text that begins with a space gets another one.
+    """
+    if not any(token in text for token in special):
+        return True
+    both = len(encoders) > 1 and (text[:1] == " " or any(f"{token} " in text for token in special))
+    return name == "tokenizer.json" and not both
+
+
+def _difference(tokenizer: Tokenizer, encoders: Mapping[str, Encode], text: str) -> str:
+    """The first difference of a text's ids to all that the checkpoint's files give; "" for none."""
+    for around in (False, True):
+        ours = tokenizer.encode(text, add_special=around, parse_special=True)
+        try:
+            theirs = {name: encode(text, around) for name, encode in encoders.items()}
+        except Exception as error:  # the library raises Exception itself, for a text that a vocabulary lacks
+            raise VocabularyError(f"{quote(text[:40])}: {str(error)[:100]}") from error
+        if ours not in theirs.values():
+            name, ids = next(iter(theirs.items()))
+            place = next((i for i, pair in enumerate(zip(ours, ids, strict=False)) if pair[0] != pair[1]), 0)
+            place = max(place, min(len(ours), len(ids)) if ours[: len(ids)] == ids[: len(ours)] else place)
+            how = " with the tokens around it" if around else ""
+            return f"{quote(text[:80])}{how}: {_shown(ours, place)}, by {name} {_shown(ids, place)}"
+    return ""
+
+
+def _shown(ids: Sequence[int], place: int) -> str:
+    """A list of ids, of a long one what stands around a place."""
+    start = max(0, place - SHOWN // 2) if len(ids) > SHOWN else 0
+    shown = ", ".join(map(str, ids[start : start + SHOWN]))
+    return f"[{'… ' if start else ''}{shown}{' …' if start + SHOWN < len(ids) else ''}]"
+
+
+def _special(tokenizer: Tokenizer) -> list[str]:
+    """The texts of special tokens, from both ends of the vocabulary."""
+    found = [tokenizer.text(number) for number in tokenizer.special_ids]
+    return found if len(found) <= SPECIAL else [*found[: SPECIAL // 2], *found[-SPECIAL // 2 :]]
