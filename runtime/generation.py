@@ -281,10 +281,12 @@ def grammar_vocabulary(tokenizer: Tokenizer) -> GrammarVocabulary:
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str, rendered: bool = False) -> list[int]:
-    """A prompt as tokens; control tokens written in it are those tokens, and one that begins texts comes first.
+    """A prompt as tokens; control tokens written in it are those tokens, and what begins texts comes first.
 
-    rendered: a chat template wrote it, perhaps with that token.
+    rendered: a chat template wrote it, perhaps with what begins texts.
     """
     ids = tokenizer.encode(text, add_special=False, parse_special=True)
-    bos = tokenizer.bos if tokenizer.add_bos or not ids else None
-    return ids if bos is None or (rendered and ids[:1] == [bos]) else [bos, *ids]
+    before = list(tokenizer.around.before)
+    if not before and not ids and tokenizer.bos is not None:
+        before = [tokenizer.bos]
+    return ids if rendered and ids[: len(before)] == before else [*before, *ids]

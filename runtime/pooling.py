@@ -6,6 +6,7 @@ classifiers, which the first follows (`models/roberta/`, `models/modernbert/`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -169,14 +170,13 @@ def _ids(metadata: Mapping[str, Any], tokenizer: Tokenizer, text: Text, limit: i
         query, document = text
         text = template.replace("{query}", query).replace("{document}", document)
     first, *more = [text] if isinstance(text, str) else text
-    begin = [tokenizer.bos] if tokenizer.add_bos and tokenizer.bos is not None else []
-    end = [tokenizer.eos] if tokenizer.add_eos and tokenizer.eos is not None else []
-    head = begin + tokenizer.encode(first, add_special=False, parse_special=True)
+    around, read = tokenizer.around, partial(tokenizer.encode, add_special=False, parse_special=True)
     if more:
-        head += end + ([tokenizer.sep] if tokenizer.add_sep and tokenizer.sep is not None else [])
-        rest = tokenizer.encode(more[0], add_special=False, parse_special=True)
+        end = list(around.after_pair)
+        head, rest = [*around.before_pair, *read(first), *around.between], read(more[0])
     else:
-        head, rest = begin, head[len(begin) :]
+        end = list(around.after)
+        head, rest = list(around.before), read(first)
     if limit is None:
         return head + rest + end
     kept = max(limit - len(end), 0)

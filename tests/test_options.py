@@ -126,7 +126,7 @@ FLAGS = {
     "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
     "--truncate",
     "--draft-lookup", "--draft-mtp", "--draft-typical",
-    "--mmproj", "--all-parts", "--mtp", "--no-mtp", "--sentence-transformers-dense-modules",
+    "--mmproj", "--all-parts", "--mtp", "--no-mtp", "--no-check-tokenizer", "--sentence-transformers-dense-modules",
 }  # fmt: skip
 
 

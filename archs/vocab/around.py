@@ -107,9 +107,9 @@ def write_around(metadata: Any, files: TokenizerFiles) -> None:
     places = {text: number for number, text in enumerate(tokens.texts)}
     places |= {token.content: number for number, token in files.added.items()}
     wanted = processed(files.tokenizer, places, str(files.folder / "tokenizer.json"), tokens.size)
-    for role, key, side in (("bos", Keys.Tokenizer.BOS_ID, "before"), ("eos", Keys.Tokenizer.EOS_ID, "after")):
+    for role, side in (("bos", "before"), ("eos", "after")):
         if isinstance(flag := files.config.get(f"add_{role}_token"), bool):
-            wanted = _configured(wanted, side, tokens.stated(key), flag)
+            wanted = _configured(wanted, side, places.get(files.role(role) or ""), flag)
     if not wanted.agrees(around_of(tokens, roles_of(tokens))):
         metadata[POST_PROCESSOR] = json.dumps(template(wanted, tokens.texts), ensure_ascii=False)
 

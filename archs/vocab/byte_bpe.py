@@ -7,10 +7,10 @@ from gguf.constants import Keys, TokenType
 
 from ..metadata import Metadata
 from ..schema import NORMALIZER, PRE_TOKENIZER
-from .blocks import parts, split
+from .blocks import Block, parts, split
 from .files import TokenizerFiles
 from .listed import BYTE
-from .pretokenizer import LINES, name_of, structure, table
+from .pretokenizer import LINES, canonical, cutting, name_of, structure, table
 from .spaces import NO_CUTS, SPACES, write_blocks
 from .tokens import ADDED_SCORE, Tokens
 
@@ -71,15 +71,34 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
         metadata["tokenizer.huggingface.ignore_merges"] = found.ignore_merges
     if found.prefix_space and Keys.Tokenizer.ADD_PREFIX not in metadata:
         metadata[Keys.Tokenizer.ADD_PREFIX] = True
-    if not found.raw and found.prefix_space != metadata.get(Keys.Tokenizer.ADD_PREFIX, False):
-        cuts = files.tokenizer["pre_tokenizer"]  # tokenizer_config.json says otherwise, and nobody listens to it
-        metadata[PRE_TOKENIZER] = json.dumps(cuts, ensure_ascii=False)
+    # A space in front of all is another thing than one in front of each piece; and tokenizer_config.json may say that
+    # there is one or none, which is not what tokenizer.json does.
+    adds = bool(metadata.get(Keys.Tokenizer.ADD_PREFIX, False))
+    if implied is not None and not found.raw and (found.prefix_space or adds):
+        cuts = {"pre_tokenizer": files.tokenizer["pre_tokenizer"]}
+        if _cut_by(cuts) != _cut_by({"pre_tokenizer": cutting(implied, adds)}):
+            metadata[PRE_TOKENIZER] = json.dumps(files.tokenizer["pre_tokenizer"], ensure_ascii=False)
+
+
+def _cut_by(tokenizer: Block) -> list[Block]:
+    """The blocks that cut a text, each in one spelling."""
+    found: list[Block] = []
+    for block in parts(tokenizer, "pre_tokenizer"):
+        kept = {key: value for key, value in block.items() if key != "trim_offsets"}
+        if block["type"] == "Split" and "Regex" in block["pattern"]:
+            kept = {**kept, "pattern": canonical(block["pattern"]["Regex"]), "behavior": "", "invert": False}
+        found.append(kept)
+    return found
 
 
 def write_escaped(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write the blocks of tokenizer.json where more is done with a text than to make spaces U+2581."""
+    """Write the blocks of tokenizer.json where more is done with a text than to make spaces U+2581 and, as GGUF's names
+    mean, to cut it into lines: which is the same as no cuts unless a token goes on from one line into the next.
+    """
     cuts = parts(files.tokenizer, "pre_tokenizer")
-    if parts(files.tokenizer, "normalizer") != [SPACES] or (cuts not in NO_CUTS and cuts != [split(LINES)]):
+    over = any("\n" in text and text.strip("\n") for text in files.tokenizer["model"]["vocab"])
+    usual = cuts == [split(LINES)] or (cuts in NO_CUTS and not over)
+    if parts(files.tokenizer, "normalizer") != [SPACES] or not usual:
         write_blocks(metadata, files)
 
 

@@ -6,7 +6,7 @@ ways to write one regular expression are one. Where several names mean the same,
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from quants.errors import VocabularyError
 from quants.spelling import did_you_mean
 
-from .blocks import Block, parts
+from .blocks import Block, byte_level, parts, split
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LINES = r"[^\n]+|[\n]+"  # how escaped (SentencePiece-like) BPE is cut: byte fallback, no byte characters
@@ -143,6 +143,23 @@ def name_of(found: Structure, where: str) -> str:
         f"pass --pre NAME if you know one that fits, such as --pre {nearest}; with --embed-tokenizer the file also "
         "keeps tokenizer.json itself, which gguftools goes by",
     )
+
+
+def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
+    """The pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
+    if kind.name == "whitespace":
+        return {"type": "WhitespaceSplit"}
+    *first, last = kind.steps or ("",)
+    if last == GPT2 and not first:
+        return byte_level(prefix, True)
+    steps = [dict(step) if isinstance(step, Mapping) else split(step) for step in kind.steps]
+    for step in steps:
+        if step["type"] == "ByteLevel":  # a step among others: bytes become characters there, and only once
+            step["add_prefix_space"] = prefix
+            break
+    else:
+        steps += [] if kind.raw else [byte_level(prefix, False)]
+    return {"type": "Sequence", "pretokenizers": steps}
 
 
 def canonical(regex: str) -> str:

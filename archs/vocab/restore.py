@@ -20,11 +20,11 @@ from quants.errors import VocabularyError
 from ..schema import NORMALIZER, POST_PROCESSOR, PRE_TOKENIZER, PREPEND_SCHEME, SPECIAL_TOKENS
 from . import plamo, rwkv
 from .around import around_of, roles_of, template
-from .blocks import around, byte_level, split
+from .blocks import around, byte_level
 from .checked import ROLES
 from .files import AddedToken
 from .listed import TokenList, as_text
-from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
+from .pretokenizer import PreTokenizer, cutting, pre_tokenizer
 from .spaces import PREPENDED, SPACES, blocks_of, has_blocks, merged, with_charsmap
 from .special import ADD_KEYS
 from .tokens import ADDED_SCORE, NAMED_TYPES
@@ -65,16 +65,20 @@ class _Vocabulary(TokenList):
     @cached_property
     def found_first(self) -> dict[int, AddedToken]:
         """The tokens found in text before anything else, by row."""
+        user, found = TokenType.USER_DEFINED, (TokenType.CONTROL, TokenType.USER_DEFINED)
+        found = (*found, TokenType.UNKNOWN) if self.is_whole else found
         return {
-            row: AddedToken(self.texts[row], special=each == TokenType.CONTROL)
+            row: AddedToken(self.texts[row], special=each != user)
             for row, each in enumerate(self.types.tolist())
-            if each in (TokenType.CONTROL, TokenType.USER_DEFINED)
-            and (self.kind in ("gpt2", "gemma4", "bert", "rwkv") or self.scores[row] == ADDED_SCORE)
+            if each in found
+            and (self.is_whole or self.kind in ("gpt2", "gemma4", "bert", "rwkv") or self.scores[row] == ADDED_SCORE)
         } | self.added
 
     def text(self, role: str) -> str | None:
-        if (number := self.id(SPECIAL_TOKENS[role])) is None:
-            return None
+        number = self.id(SPECIAL_TOKENS[role])
+        return None if number is None else self.named_text(number)
+
+    def named_text(self, number: int) -> str:
         return self.found_first[number].content if number in self.found_first else self.texts[number]
 
     def is_special(self, role: str) -> bool:
@@ -255,35 +259,22 @@ def pre_tokenizer_of(found: TokenList, kind: PreTokenizer, start: bool = True) -
     return cutting(kind, found.flag(Keys.Tokenizer.ADD_PREFIX, False))
 
 
-def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
-    """The pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
-    if kind.name == "whitespace":
-        return {"type": "WhitespaceSplit"}
-    *first, last = kind.steps or ("",)
-    if last == GPT2 and not first:
-        return byte_level(prefix, True)
-    steps = [dict(step) if isinstance(step, Mapping) else split(step) for step in kind.steps]
-    for step in steps:
-        if step["type"] == "ByteLevel":  # a step among others: bytes become characters there, and only once
-            step["add_prefix_space"] = prefix
-            break
-    else:
-        steps += [] if kind.raw else [byte_level(prefix, False)]
-    return {"type": "Sequence", "pretokenizers": steps}
-
-
 def _closing(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dict[str, Any] | None:
     """The post-processor: which tokens go around a text."""
     if POST_PROCESSOR in found.metadata:
         return found.block(POST_PROCESSOR)  # type: ignore[no-any-return]
-    first, last = found.text("bos") if bos else None, found.text("eos") if eos else None
-    if first and last and sep:
-        begin, end = [first, found.id(SPECIAL_TOKENS["bos"])], [last, found.id(SPECIAL_TOKENS["eos"])]
-        return {"type": "RobertaProcessing", "sep": end, "cls": begin, "trim_offsets": True, "add_prefix_space": False}
+    roles = roles_of(found)
+    begin, end = roles.bos if bos else None, roles.eos if eos else None
+    first, last = (None if number is None else found.named_text(number) for number in (begin, end))
+    if begin is not None and end is not None and sep:
+        return {
+            "type": "RobertaProcessing", "sep": [last, end], "cls": [first, begin], "trim_offsets": True,
+            "add_prefix_space": False,
+        }  # fmt: skip
     if not first and not last:
         return None
-    special = {text: {"id": text, "ids": [found.id(SPECIAL_TOKENS[role])], "tokens": [text]}
-               for role, text in (("bos", first), ("eos", last)) if text}  # fmt: skip
+    special = {text: {"id": text, "ids": [number], "tokens": [text]}
+               for number, text in ((begin, first), (end, last)) if text}  # fmt: skip
     single, second = around(first, "A", last), around(first, "B", last, 1)
     return {"type": "TemplateProcessing", "single": single, "pair": single + second, "special_tokens": special}
 
@@ -331,7 +322,9 @@ def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
 def _unigram(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of SentencePiece's unigram."""
     unknown = next((row for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), None)
-    count = next((row + 1 for row in range(found.size - 1, -1, -1) if found.types[row] != TokenType.UNUSED), 0)
+    count = found.size
+    while count and (count - 1 in found.found_first or found.types[count - 1] == TokenType.UNUSED):
+        count -= 1  # tokens that were only added are what no text becomes
     scores = found.scores.astype(float).tolist()
     model = {
         "type": "Unigram", "unk_id": unknown, "byte_fallback": bool((found.types == TokenType.BYTE).any()),
@@ -365,11 +358,12 @@ def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
     decoders = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}]
     adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
     cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    blocks = blocks_of(found) if has_blocks(found) else {"normalizer": SPACES, "pre_tokenizer": cut}
     used = {kind for kind in TokenType if kind != TokenType.UNUSED}
     return _tokenizer_json(
-        found, used, [as_text(merge).split(" ", 1) for merge in found.merges()],
-        normalizer=SPACES, pre_tokenizer=cut, post_processor=_closing(found, *adds),
-        decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]}, unknown=found.text("unk") or "<unk>",
+        found, used, [as_text(merge).split(" ", 1) for merge in found.merges()], **blocks,
+        post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]},
+        unknown=found.text("unk") or "<unk>",
     )  # fmt: skip
 
 

@@ -22,7 +22,9 @@ def tokenize(
     count: Annotated[bool, "Print how many they are, and nothing else."] = False,
     json: bool = False,
 ) -> None:
-    from ..console.ui import print_json, print_line
+    from runtime.generation import prompt_ids
+
+    from ..console.ui import note, print_json, print_line
     from ..metadata.prompts import check_unicode, read_stdin
     from ..model import opened_gguf
 
@@ -31,8 +33,9 @@ def tokenize(
     text = read_stdin() if prompt in (None, "-") else prompt or ""
     check_unicode(text)
     ids = tokenizer.encode(text, add_special=special, parse_special=special)
+    read = len(prompt_ids(tokenizer, text))
     if json:
-        found = {"file": str(model), "count": len(ids)}
+        found = {"file": str(model), "count": len(ids), "prompt_count": read}
         pieces = [tokenizer.piece(number).decode("utf-8", "replace") for number in ids]
         print_json(found if count else found | {"ids": ids, "pieces": pieces})
     elif count:
@@ -41,6 +44,12 @@ def tokenize(
         wide = len(str(max(ids, default=0)))
         for number in ids:
             sys.stdout.write(f"{number:{wide}}  {_shown(tokenizer.piece(number))}\n")
+    if not json and read != len(ids):
+        note(f"as a prompt, {_counted(read)}: with what begins texts, and control tokens written in it (--special)")
+
+
+def _counted(count: int) -> str:
+    return f"{count} token" if count == 1 else f"{count} tokens"
 
 
 def _shown(piece: bytes) -> str:

@@ -50,7 +50,7 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
     elif kind in ("llama", "t5"):
         yield from _check_bytes(metadata, texts, needed=kind == "llama")
         if Keys.Tokenizer.SCORES not in metadata:
-            yield ERROR, Keys.Tokenizer.SCORES, f"is missing; {kind!r} vocabularies need a score for each token"
+            yield WARNING, Keys.Tokenizer.SCORES, "is missing; every token counts as 0, so that none is preferred"
     yield from _check_special(metadata, texts)
     try:
         tokenizer_from_metadata(metadata).encode(SAMPLE, parse_special=True)

@@ -4,6 +4,7 @@ No code of a checkpoint runs: other kinds of tokenizers have nothing here that t
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,24 @@ from archs.vocab.files import AddedToken
 from archs.vocab.sentencepiece import MODEL_FILES, is_model_file
 from quants.errors import VocabularyError
 
-PROBE = "a"  # what stands around this stands around every text
+PROBES = ("a", "b", "0", ".", "é", "x y z")  # what stands around one that is not lost stands around every text
 Encode = Callable[[str, bool], list[int]]  # a text, and whether the tokens around it are wanted
 SENTENCEPIECE = "sentencepiece"  # the library's name; it knows no tokens that are written in texts
 FAIRSEQ = {0: 3, 1: 0, 2: 2}  # XLM-RoBERTa's ids of the model file's special pieces; the others are one more
 
 
-def source_encoders(folder: Path, fairseq: bool = False) -> dict[str, Encode]:
-    """What makes tokens of texts, by the name of its file; empty where no library reads the folder's tokenizer.
+@dataclass(frozen=True)
+class Source:
+    """encoders: what makes tokens of texts, by the name of its file. around: whether it is known what they put around
+    texts.
+    """
+
+    encoders: Mapping[str, Encode]
+    around: bool
+
+
+def source_tokenizer(folder: Path, fairseq: bool = False) -> Source:
+    """The tokenizer in a checkpoint's folder; no encoders where no library reads it.
 
     fairseq: the ids are XLM-RoBERTa's. Raises VocabularyError where a library does not take the checkpoint's files.
     """
@@ -33,7 +44,7 @@ def source_encoders(folder: Path, fairseq: bool = False) -> dict[str, Encode]:
         if is_model_file(path):
             found[path.name] = by_sentencepiece(path, config, fairseq)
             break
-    return found
+    return Source(found, fairseq or "tokenizer.json" in found or "tokenizer_class" in config)
 
 
 def opened_library(path: Path, config: Mapping[str, Any]) -> Any:
@@ -78,7 +89,10 @@ def library_sides(library: Any, config: Mapping[str, Any]) -> tuple[list[int], l
     """What stands before a text and behind it: what the library puts there, and what tokenizer_config.json says, which
     has the last word.
     """
-    plain, around = (library.encode(PROBE, add_special_tokens=special).ids for special in (False, True))
+    plain, around = list[int](), list[int]()
+    for probe in PROBES:
+        if not plain:
+            plain, around = (library.encode(probe, add_special_tokens=special).ids for special in (False, True))
     start = next((i for i in range(len(around)) if around[i : i + len(plain)] == plain), 0)
     sides = {"bos": around[:start], "eos": around[start + len(plain) :]}
     for role, side in sides.items():
@@ -100,14 +114,15 @@ def by_sentencepiece(path: Path, config: Mapping[str, Any], fairseq: bool = Fals
     except RuntimeError as error:
         raise VocabularyError(f"{path} is no sentencepiece model: {str(error)[:200]}", "fetch it again") from error
     kind = str(config.get("tokenizer_class", "")).removesuffix("Fast")
-    bos = config.get("add_bos_token", fairseq or kind != "T5Tokenizer")
-    eos = config.get("add_eos_token", fairseq or kind == "T5Tokenizer")
+    bos, eos = config.get("add_bos_token", kind != "T5Tokenizer"), config.get("add_eos_token", kind == "T5Tokenizer")
     begin = [library.bos_id()] if bos and library.bos_id() >= 0 else []
     end = [library.eos_id()] if eos and library.eos_id() >= 0 else []
 
     def encode(text: str, around: bool) -> list[int]:
         ids = [int(number) for number in library.encode(text)]
-        ids = [*begin, *ids, *end] if around else ids
-        return [FAIRSEQ.get(number, number + 1) for number in ids] if fairseq else ids
+        if fairseq:
+            ids = [FAIRSEQ.get(number, number + 1) for number in ids]
+            return [FAIRSEQ[1], *ids, FAIRSEQ[2]] if around else ids
+        return [*begin, *ids, *end] if around else ids
 
     return encode

@@ -101,6 +101,8 @@ class Pieces:
         unknown = int(marked[0]) if len(marked) else self._unknown
         try:
             if self.unigram:
+                reached = np.isin(self.tokens.types, [*LIBRARY_TYPES, TokenType.UNKNOWN])
+                texts = [text if reached[row] else f"\0{row}" for row, text in enumerate(texts)]
                 scored = list(zip(texts, map(float, self.tokens.scores), strict=True))
                 return models.Unigram(scored, unknown, byte_fallback)
             vocabulary = {text: number for number, text in reversed(list(enumerate(texts)))}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from gguf.constants import Keys
+from gguf.constants import Keys, TokenType
 
 from archs.vocab.listed import TokenList
 from archs.vocab.wordpiece import longest_word, normalizer_of, pre_tokenizer_of, words
@@ -17,6 +17,9 @@ SPACED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
     (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
+
+
+FOUND_FIRST = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNUSED)
 
 
 class WordPieces:
@@ -54,10 +57,12 @@ class WordPieces:
     def _library(self) -> Any:
         from tokenizers import models
 
-        unknown = self.tokens.stated(Keys.Tokenizer.UNK_ID)
-        vocabulary = {text: number for number, text in enumerate(self._texts)}
-        if unknown is None and "[UNK]" not in vocabulary:
-            unknown = self.tokens.id(Keys.Tokenizer.UNK_ID)
+        # Tokens that are found in text before it is cut are not what words are made of.
+        listed = zip(self._texts, self.tokens.types.tolist(), strict=True)
+        vocabulary = {text: number for number, (text, type) in enumerate(listed) if type not in FOUND_FIRST}
+        unknown = self._unknown
+        if unknown is not None:
+            vocabulary[self._texts[unknown]] = unknown
         # The library's JSON wants a vocabulary with the unknown word in it; building the model of texts is quicker.
         model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
         blocks = {"normalizer": normalizer_of(self.tokens), "pre_tokenizer": pre_tokenizer_of(self.tokens)}
@@ -67,6 +72,14 @@ class WordPieces:
             max_input_chars_per_word=longest_word(self.tokens),
         )  # fmt: skip
         return tokenizer
+
+    @property
+    def _unknown(self) -> int | None:
+        """The word for what the vocabulary lacks: the file's, else what is called so, else BERT's own."""
+        stated = self.tokens.stated(Keys.Tokenizer.UNK_ID)
+        if stated is not None:
+            return stated
+        return self._texts.index("[UNK]") if "[UNK]" in self._texts else self.tokens.id(Keys.Tokenizer.UNK_ID)
 
 
 def _clean(text: str) -> str:
