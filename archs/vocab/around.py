@@ -105,6 +105,8 @@ def write_around(metadata: Any, files: TokenizerFiles) -> None:
         return
     tokens = TokenList(metadata)
     places = {text: number for number, text in enumerate(tokens.texts)}
+    vocabulary = files.tokenizer.get("model", {}).get("vocab", {})
+    places |= vocabulary if isinstance(vocabulary, Mapping) else {}
     places |= {token.content: number for number, token in files.added.items()}
     wanted = processed(files.tokenizer, places, str(files.folder / "tokenizer.json"), tokens.size)
     for role, side in (("bos", "before"), ("eos", "after")):

@@ -123,7 +123,10 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
         words = read_text(folder / "vocab.txt").removesuffix("\n").split("\n")
         model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}
         lowercase, accents = files.config.get("do_lower_case", True), files.config.get("strip_accents")
-        normalizer = {"type": "BertNormalizer", "lowercase": lowercase, "strip_accents": accents}
+        normalizer = {
+            "type": "BertNormalizer", "clean_text": True, "lowercase": lowercase, "strip_accents": accents,
+            "handle_chinese_chars": files.config.get("tokenize_chinese_chars", True),
+        }  # fmt: skip
         last = files.role("sep") or "[SEP]"
         single = around(files.role("cls") or "[CLS]", "A", last)
         cutting = {"type": "BertPreTokenizer"}

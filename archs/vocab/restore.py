@@ -28,7 +28,7 @@ from .pretokenizer import PreTokenizer, cutting, pre_tokenizer
 from .spaces import PREPENDED, SPACES, blocks_of, has_blocks, merged, with_charsmap
 from .special import ADD_KEYS
 from .tokens import ADDED_SCORE, NAMED_TYPES
-from .wordpiece import LONGEST_WORD_KEY, longest_word, words
+from .wordpiece import LONGEST_WORD_KEY, longest_word, unknown_word, words
 from .wordpiece import normalizer_of as word_normalizer
 from .wordpiece import pre_tokenizer_of as word_cuts
 
@@ -73,6 +73,16 @@ class _Vocabulary(TokenList):
             if each in found
             and (self.is_whole or self.kind in ("gpt2", "gemma4", "bert", "rwkv") or self.scores[row] == ADDED_SCORE)
         } | self.added
+
+    @cached_property
+    def own_rows(self) -> int:
+        """How many rows are the model's own: behind them stand tokens that were only added, and unused rows."""
+        count, unused, unknown = self.size, TokenType.UNUSED, TokenType.UNKNOWN
+        while count and self.types[count - 1] == unused and count - 1 not in self.found_first:
+            count -= 1
+        while count and count - 1 in self.found_first and self.types[count - 1] != unknown:
+            count -= 1
+        return count
 
     def text(self, role: str) -> str | None:
         number = self.id(SPECIAL_TOKENS[role])
@@ -307,10 +317,12 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
 
 def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of WordPiece."""
-    rows = {word: row for row, word in enumerate(words(found.metadata, found.texts, found.types.tolist()))
-            if found.types[row] != TokenType.UNUSED or row in found.unlisted}  # fmt: skip
+    texts = [found.named_text(row) if row in found.found_first else word for row, word in
+             enumerate(words(found.metadata, found.texts, found.types.tolist()))]  # fmt: skip
+    unknown = unknown_word(found, texts)
+    rows = {text: row for row, text in enumerate(texts[: found.own_rows])}
     model = {
-        "type": "WordPiece", "unk_token": found.text("unk") or "[UNK]", "continuing_subword_prefix": "##",
+        "type": "WordPiece", "unk_token": "[UNK]" if unknown is None else texts[unknown], "continuing_subword_prefix": "##",
         "max_input_chars_per_word": longest_word(found), "vocab": rows,
     }  # fmt: skip
     return _whole(
@@ -322,13 +334,10 @@ def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
 def _unigram(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of SentencePiece's unigram."""
     unknown = next((row for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), None)
-    count = found.size
-    while count and (count - 1 in found.found_first or found.types[count - 1] == TokenType.UNUSED):
-        count -= 1  # tokens that were only added are what no text becomes
     scores = found.scores.astype(float).tolist()
     model = {
         "type": "Unigram", "unk_id": unknown, "byte_fallback": bool((found.types == TokenType.BYTE).any()),
-        "vocab": [[text, scores[row]] for row, text in enumerate(found.texts[:count])],
+        "vocab": [[text, scores[row]] for row, text in enumerate(found.texts[: found.own_rows])],
     }  # fmt: skip
     prefix = "always" if found.flag(Keys.Tokenizer.ADD_PREFIX) else "never"
     prefix = "first" if found.metadata.get(PREPEND_SCHEME) == "first" else prefix

@@ -74,6 +74,15 @@ def pre_tokenizer_of(tokens: TokenList) -> Any:
     return tokens.block(PRE_TOKENIZER) if PRE_TOKENIZER in tokens.metadata else BERT_CUTS
 
 
+def unknown_word(tokens: TokenList, texts: Sequence[str]) -> int | None:
+    """The token for what the vocabulary lacks: the file's, else what is called so, else BERT's own. texts: as `words`
+    has them.
+    """
+    if (stated := tokens.stated(Keys.Tokenizer.UNK_ID)) is not None:
+        return stated
+    return texts.index("[UNK]") if "[UNK]" in texts else tokens.id(Keys.Tokenizer.UNK_ID)
+
+
 def longest_word(tokens: TokenList) -> int:
     """Of how many characters a word may be; a longer one is unknown."""
     return int(tokens.metadata.get(LONGEST_WORD_KEY, LONGEST_WORD))

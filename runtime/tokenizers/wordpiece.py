@@ -7,7 +7,7 @@ from typing import Any
 from gguf.constants import Keys, TokenType
 
 from archs.vocab.listed import TokenList
-from archs.vocab.wordpiece import longest_word, normalizer_of, pre_tokenizer_of, words
+from archs.vocab.wordpiece import longest_word, normalizer_of, pre_tokenizer_of, unknown_word, words
 from quants.errors import VocabularyError
 
 from .library import read_library
@@ -60,7 +60,7 @@ class WordPieces:
         # Tokens that are found in text before it is cut are not what words are made of.
         listed = zip(self._texts, self.tokens.types.tolist(), strict=True)
         vocabulary = {text: number for number, (text, type) in enumerate(listed) if type not in FOUND_FIRST}
-        unknown = self._unknown
+        unknown = unknown_word(self.tokens, self._texts)
         if unknown is not None:
             vocabulary[self._texts[unknown]] = unknown
         # The library's JSON wants a vocabulary with the unknown word in it; building the model of texts is quicker.
@@ -72,14 +72,6 @@ class WordPieces:
             max_input_chars_per_word=longest_word(self.tokens),
         )  # fmt: skip
         return tokenizer
-
-    @property
-    def _unknown(self) -> int | None:
-        """The word for what the vocabulary lacks: the file's, else what is called so, else BERT's own."""
-        stated = self.tokens.stated(Keys.Tokenizer.UNK_ID)
-        if stated is not None:
-            return stated
-        return self._texts.index("[UNK]") if "[UNK]" in self._texts else self.tokens.id(Keys.Tokenizer.UNK_ID)
 
 
 def _clean(text: str) -> str:

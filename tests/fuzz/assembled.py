@@ -217,7 +217,7 @@ def attempt(folder: Path, chance: random.Random) -> str:
             for name, raw in restored_files(metadata).items():
                 (back / name).write_bytes(raw)
             again = check_tokenizer(metadata, back)
-            assert not again.differing and (again.texts or again.message), f"exported: {again.message}\n   {shown(content)} {config}"
+            assert not again.differing and (again.texts or not (back / "tokenizer.json").exists()), f"exported: {again.message}\n   {shown(content)} {config}"
         finally:
             shutil.rmtree(back)
         return f"{kind}: the same"
