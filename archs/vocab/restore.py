@@ -322,8 +322,8 @@ def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
     unknown = unknown_word(found, texts)
     rows = {text: row for row, text in enumerate(texts[: found.own_rows])}
     model = {
-        "type": "WordPiece", "unk_token": "[UNK]" if unknown is None else texts[unknown], "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": longest_word(found), "vocab": rows,
+        "type": "WordPiece", "unk_token": "[UNK]" if unknown is None else texts[unknown],
+        "continuing_subword_prefix": "##", "max_input_chars_per_word": longest_word(found), "vocab": rows,
     }  # fmt: skip
     return _whole(
         found, model, {"normalizer": word_normalizer(found), "pre_tokenizer": word_cuts(found)},

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from gguf.constants import Keys, TokenType
+from gguf.constants import TokenType
 
 from archs.vocab.listed import TokenList
 from archs.vocab.wordpiece import longest_word, normalizer_of, pre_tokenizer_of, unknown_word, words

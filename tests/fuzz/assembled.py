@@ -32,11 +32,26 @@ KINDS = {
     "words": ("wordpiece",),
 }  # fmt: skip
 ROWS = 640
-SPECIAL = ("<s>", "</s>", "<unk>", "<pad>", "<|im_start|>", "<|im_end|>", "[CLS]", "[SEP]", "[gMASK]", "<x y>", "Word", "<tool>")
+PREPENDED = {"type": "Prepend", "prepend": "▁"}
+SPECIAL = (
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<pad>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "[CLS]",
+    "[SEP]",
+    "[gMASK]",
+    "<x y>",
+    "Word",
+    "<tool>",
+)
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CORPUS = (
     "the cat sat on the mat and the dog ate the hat of the cat", "hello world hello there 123 456 7", "naïve café été",
-    "don't you're it's we'll THE CAT SAT", "def f(x):\n    return x + 1\n", "Привет мир 日本語 中文 текст", "a b c aa bb cc aaa abab",
+    "don't you're it's we'll THE CAT SAT", "def f(x):\n    return x + 1\n",
+    "Привет мир 日本語 中文 текст", "a b c aa bb cc aaa abab",
 )  # fmt: skip
 
 
@@ -84,12 +99,12 @@ def normalizer(chance: random.Random, kind: str) -> Json:
         lambda: {"type": "Strip", "strip_left": flag(chance), "strip_right": flag(chance)},
         lambda: replace({"Regex": " {2,}"}, chance.choice((" ", "▁"))),
         lambda: replace({"String": chance.choice((" ", "``", "a"))}, chance.choice(("▁", '"', ""))),
-        lambda: {"type": "Prepend", "prepend": "▁"},
+        lambda: PREPENDED,
     ]
     usual = {
         "bytes": [None, {"type": "NFC"}], "unigram": [None, {"type": "NFKC"}],
         "pieces": [replace({"String": " "}, "▁"), None,
-                   {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace({"String": " "}, "▁")]}],
+                   {"type": "Sequence", "normalizers": [PREPENDED, replace({"String": " "}, "▁")]}],
         "plain": [replace({"String": " "}, "▁")],
         "words": [{"type": "BertNormalizer", "clean_text": flag(chance), "handle_chinese_chars": flag(chance),
                    "strip_accents": chance.choice((None, True, False)), "lowercase": flag(chance)}],
@@ -102,8 +117,11 @@ def normalizer(chance: random.Random, kind: str) -> Json:
 
 def cuts(chance: random.Random, kind: str) -> Json:
     """A pre-tokenizer: of byte vocabularies mostly one that has a name."""
+
     def split(pattern: Json) -> Json:
-        behavior = chance.choice(("Isolated", "Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"))
+        behavior = chance.choice(
+            ("Isolated", "Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+        )
         return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": flag(chance, 0.2)}
 
     def bytes_of(regex: bool) -> Json:
@@ -118,17 +136,32 @@ def cuts(chance: random.Random, kind: str) -> Json:
         named = [{**step} if isinstance(step, dict) else
                  {"type": "Split", "pattern": {"Regex": step}, "behavior": "Isolated", "invert": False}
                  for step in table()[name].steps]  # fmt: skip
-        odd = [split({"Regex": r"[^\n]+|[\n]+"}), {"type": "WhitespaceSplit"}, split({"Regex": r"\s"}), split({"String": " "}),
-               {"type": "Digits", "individual_digits": flag(chance)}, {"type": "Punctuation", "behavior": "Isolated"}]
+        odd = [
+            split({"Regex": r"[^\n]+|[\n]+"}),
+            {"type": "WhitespaceSplit"},
+            split({"Regex": r"\s"}),
+            split({"String": " "}),
+            {"type": "Digits", "individual_digits": flag(chance)},
+            {"type": "Punctuation", "behavior": "Isolated"},
+        ]
         if any(step["type"] == "ByteLevel" for step in named):
-            steps = [step | ({"add_prefix_space": flag(chance)} if step["type"] == "ByteLevel" else {}) for step in named]
+            steps = [
+                step | ({"add_prefix_space": flag(chance)} if step["type"] == "ByteLevel" else {}) for step in named
+            ]
         elif flag(chance, 0.65):
             steps = [*named, bytes_of(False)]
         else:
             steps = [*chance.sample(odd, chance.randrange(0, 3)), bytes_of(flag(chance))]
         return steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
     if kind == "words":
-        return chance.choice(({"type": "BertPreTokenizer"}, {"type": "BertPreTokenizer"}, {"type": "Whitespace"}, {"type": "WhitespaceSplit"}))
+        return chance.choice(
+            (
+                {"type": "BertPreTokenizer"},
+                {"type": "BertPreTokenizer"},
+                {"type": "Whitespace"},
+                {"type": "WhitespaceSplit"},
+            )
+        )
     spaces = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     sequence = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace()]}
     digits = {"type": "Sequence", "pretokenizers": [metaspace(), {"type": "Digits", "individual_digits": True}]}
@@ -137,6 +170,7 @@ def cuts(chance: random.Random, kind: str) -> Json:
 
 def around(chance: random.Random, ids: dict[str, int]) -> Json:
     """A post-processor, or none."""
+
     def special(text: str) -> Json:
         return {"SpecialToken": {"id": text, "type_id": 0}}
 
@@ -150,8 +184,13 @@ def around(chance: random.Random, ids: dict[str, int]) -> Json:
     if what in ("bert", "roberta"):
         begin, end = chance.choice(names), chance.choice(names)
         block = {"type": "BertProcessing", "sep": [end, ids[end]], "cls": [begin, ids[begin]]}
-        return block | ({"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False} if what == "roberta" else {})
-    before, after = ([special(each) for each in chance.sample(names, min(len(names), chance.choice((0, 0, 1, 1, 2))))] for _ in range(2))
+        return block | (
+            {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False} if what == "roberta" else {}
+        )
+    before, after = (
+        [special(each) for each in chance.sample(names, min(len(names), chance.choice((0, 0, 1, 1, 2))))]
+        for _ in range(2)
+    )
     a, b = ({"Sequence": {"id": each, "type_id": 0}} for each in "AB")
     used = {part["SpecialToken"]["id"] for part in (*before, *after)}
     template = {
@@ -184,12 +223,20 @@ def assembled(chance: random.Random, kind: str) -> tuple[Json, Json]:
         for text in texts
     ]  # fmt: skip
     content = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": sorted(added, key=lambda each: each["id"]),
-        "normalizer": normalizer(chance, kind), "pre_tokenizer": cuts(chance, kind), "post_processor": around(chance, ids),
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": normalizer(chance, kind),
+        "added_tokens": sorted(added, key=lambda each: each["id"]), "pre_tokenizer": cuts(chance, kind),
+        "post_processor": around(chance, ids),
         "decoder": None, "model": model,
     }  # fmt: skip
     config: Json = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    for role, text in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>"), ("cls", "[CLS]"), ("sep", "[SEP]"), ("bos", "[gMASK]")):
+    for role, text in (
+        ("bos", "<s>"),
+        ("eos", "</s>"),
+        ("unk", "<unk>"),
+        ("cls", "[CLS]"),
+        ("sep", "[SEP]"),
+        ("bos", "[gMASK]"),
+    ):
         if text in ids and flag(chance, 0.7):
             config[f"{role}_token"] = text
     for key in ("add_bos_token", "add_eos_token", "add_prefix_space"):
@@ -210,19 +257,22 @@ def attempt(folder: Path, chance: random.Random) -> str:
         found = check_tokenizer(metadata, folder)
         if found.texts == 0:  # the library itself does not take it, or not a text
             return f"{kind}: not run"
-        assert not found.differing, f"{found.message}\n   {shown(content)} {config}\n   {[k for k in metadata if 'huggingface' in k]}"
+        assert not found.differing, (
+            f"{found.message}\n   {shown(content)} {config}\n   {[k for k in metadata if 'huggingface' in k]}"
+        )
         back = folder.with_name(f"{folder.name}-back")
         back.mkdir()
         try:
             for name, raw in restored_files(metadata).items():
                 (back / name).write_bytes(raw)
             again = check_tokenizer(metadata, back)
-            assert not again.differing and (again.texts or not (back / "tokenizer.json").exists()), f"exported: {again.message}\n   {shown(content)} {config}"
+            said = f"exported: {again.message}\n   {shown(content)} {config}"
+            assert not again.differing, said
+            assert again.texts or not (back / "tokenizer.json").exists(), said
         finally:
             shutil.rmtree(back)
         return f"{kind}: the same"
-    except VocabularyError as error:
-        assert len(str(error)) < 1500
+    except VocabularyError:
         return f"{kind}: refused"
     finally:
         shutil.rmtree(folder)

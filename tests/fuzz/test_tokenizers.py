@@ -31,6 +31,7 @@ from gguftools.inspection.vocabulary_check import check_vocabulary
 from quants.errors import GgufToolsError, VocabularyError
 from runtime.tokenizer import tokenizer_from_metadata
 from tests.archs.checkpoints import FAMILIES
+from tests.fuzz import assembled
 from tests.fuzz.test_configs import MEMORY, SECONDS, peak_memory, wrong_values
 from tests.zoo import ZOO
 
@@ -187,6 +188,12 @@ def test_nonsense(name: str, tmp_path: Path) -> None:
         found[attempt(FAMILIES / "tokenizers" / name, tmp_path / "x", random.Random(f"suite:{name}:{i}"))] += 1
     assert found["VocabularyError"] + found["FileError"] > 4
     assert found["sound"] > 1 or name in {"plamo", "rwkv", "unigram"}  # one file, each line of which is looked at
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_assembled_tokenizers_stay_what_they_are(part: int, tmp_path: Path) -> None:
+    outcomes = Counter(assembled.attempt(tmp_path / "x", random.Random(f"suite:{part}:{i}")) for i in range(12))
+    assert sum(count for outcome, count in outcomes.items() if outcome.endswith("the same")) > 6
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Vocabularies that lack keys, as files of 2023 and 2024 do: what llama.cpp b11434 gave for these lists is written here."""
+"""Vocabularies that lack keys, as files of 2023 and 2024 do; the ids are those that llama.cpp b11434 gives."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def test_unigram_without_keys() -> None:
     found = tokenizer_from_metadata(metadata_of("t5", tokens, **given))
     assert (found.eos, found.add_eos, found.bos) == (1, True, None)
     assert found.encode("a") == [4, 1]  # no space in front, unless words are set apart
-    assert tokenizer_from_metadata(metadata_of("t5", tokens, remove_extra_whitespaces=True, **given)).encode("a") == [3, 1]
+    assert tokenizer_from_metadata(metadata_of("t5", tokens, remove_extra_whitespaces=True, **given)).encode("a") == [
+        3,
+        1,
+    ]
     assert tokenizer_from_metadata(metadata_of("t5", tokens, add_space_prefix=True, **given)).encode("a") == [3, 1]
 
 
@@ -117,7 +120,7 @@ def test_what_is_assumed_is_listed() -> None:
 def test_missing_scores_are_no_error() -> None:
     from archs.metadata import Metadata
 
-    metadata = Metadata({name: value for name, value in metadata_of("llama", PIECES).items()})
+    metadata = Metadata(metadata_of("llama", PIECES))
     assert [each[0] for each in check_vocabulary(metadata, {}) if each[1] == key("scores")] == ["warning"]
 
 

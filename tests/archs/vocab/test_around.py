@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from archs.metadata import Metadata
 from archs.vocab import vocabulary
 from archs.vocab.around import Around, around_of, processed, roles_of, template
 from archs.vocab.listed import TokenList
 from archs.vocab.restore import restored_files
-from archs.metadata import Metadata
 from quants.errors import VocabularyError
 from runtime.generation import prompt_ids
 from runtime.tokenizer import tokenizer_from_metadata
@@ -29,7 +29,9 @@ def templated(single: list[Any], pair: list[Any] | None = None) -> dict[str, Any
 
 
 def converted(folder: Path, processor: Any, **config: Any) -> Metadata:
-    write(folder, tokenizer__json=tokenizer(added_tokens=TOKENS, post_processor=processor), tokenizer_config__json=config)
+    write(
+        folder, tokenizer__json=tokenizer(added_tokens=TOKENS, post_processor=processor), tokenizer_config__json=config
+    )
     return vocabulary(folder, ("bpe",), {}, 8)
 
 
@@ -39,7 +41,11 @@ def converted(folder: Path, processor: Any, **config: Any) -> Metadata:
         (templated([special("[gMASK]"), special("<sop>"), TEXT]), {}, [5, 6, 0]),
         (templated([special("<sop>"), TEXT]), {"bos_token": "[gMASK]"}, [6, 0]),
         (templated([TEXT, special("<eos>"), special("<sop>")]), {"eos_token": "<eos>"}, [0, 7, 6]),
-        (templated([special("<sop>"), TEXT, special("<eos>")]), {"bos_token": "<sop>", "eos_token": "<eos>", "add_eos_token": False}, [6, 0]),
+        (
+            templated([special("<sop>"), TEXT, special("<eos>")]),
+            {"bos_token": "<sop>", "eos_token": "<eos>", "add_eos_token": False},
+            [6, 0],
+        ),
         ({"type": "BertProcessing", "sep": ["<eos>", 7], "cls": ["<sop>", 6]}, {}, [6, 0, 7]),
         ({"type": "Sequence", "processors": [BYTE_LEVEL, templated([special("<sop>"), TEXT])]}, {}, [6, 0]),
         (None, {"bos_token": "<sop>", "eos_token": "<eos>"}, [0]),
@@ -85,7 +91,10 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
         (templated([special("<other>"), TEXT]), "'<other>', which is no token"),
         ({"type": "Sequence", "processors": [templated([TEXT]), templated([TEXT])]}, "one template was expected"),
         ({"type": "Other"}, "'Other', of a kind that is not known"),
-        ({"type": "BertProcessing", "sep": ["<eos>", 70], "cls": ["<sop>", 6]}, "token 70 around texts, but there are 8"),
+        (
+            {"type": "BertProcessing", "sep": ["<eos>", 70], "cls": ["<sop>", 6]},
+            "token 70 around texts, but there are 8",
+        ),
     ],
 )
 def test_what_no_file_can_say_is_refused(processor: Any, message: str, tmp_path: Path) -> None:

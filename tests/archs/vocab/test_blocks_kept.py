@@ -11,9 +11,9 @@ from sentencepiece import sentencepiece_model_pb2
 
 from archs.metadata import Metadata
 from archs.vocab import vocabulary
+from archs.vocab.files import TokenizerFiles
 from archs.vocab.restore import restored_files
 from archs.vocab.spaces import is_plain, merges_as_scores
-from archs.vocab.files import TokenizerFiles
 from gguftools.sanity.tokenizer_check import check_tokenizer
 from quants.errors import VocabularyError
 from runtime.tokenizer import tokenizer_from_metadata
@@ -27,7 +27,13 @@ NORMALIZER, PRE_TOKENIZER, SCHEME = (
 )
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 PREPENDED = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, SPACES]}
-BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+BERT = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
 
 
 def added(number: int, content: str) -> dict[str, Any]:
@@ -60,8 +66,8 @@ def words(folder: Path, **changes: Any) -> Metadata:
 
 
 def pieces(**changes: Any) -> dict[str, Any]:
-    return {"model": trained("pieces"), "added_tokens": [added(0, "<unk>"), added(433, "<x>")], "post_processor": None, "pre_tokenizer": None,
-            "normalizer": None} | changes  # fmt: skip
+    usual = {"post_processor": None, "pre_tokenizer": None, "normalizer": None}
+    return {"model": trained("pieces"), "added_tokens": [added(0, "<unk>"), added(433, "<x>")]} | usual | changes
 
 
 @pytest.mark.parametrize("flag", ["handle_chinese_chars", "clean_text"])
@@ -89,7 +95,11 @@ def test_the_longest_word(tmp_path: Path) -> None:
 
 
 def test_chinese_characters_of_a_word_list(tmp_path: Path) -> None:
-    write(tmp_path, vocab__txt="[UNK]\n[CLS]\n[SEP]\na\n##b\n", tokenizer_config__json={"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": False})
+    write(
+        tmp_path,
+        vocab__txt="[UNK]\n[CLS]\n[SEP]\na\n##b\n",
+        tokenizer_config__json={"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": False},
+    )
     assert json.loads(vocabulary(tmp_path, ("wordpiece",), {}, 8)[NORMALIZER])["handle_chinese_chars"] is False
 
 
@@ -118,8 +128,8 @@ def test_normalizers_of_unigram(normalizer: Any, cut: Any, tmp_path: Path) -> No
 def test_bytes_of_unigram_are_bytes(tmp_path: Path) -> None:
     vocab = [["<unk>", 0.0], *([f"<0x{byte:02X}>", -9.0] for byte in range(256)), ["▁a", -1.0], ["a", -2.0]]
     model = {"type": "Unigram", "unk_id": 0, "byte_fallback": True, "vocab": vocab}
-    content = {"model": model, "normalizer": None, "pre_tokenizer": metaspace("always", split=True), "post_processor": None,
-               "added_tokens": [added(0, "<unk>")]}  # fmt: skip
+    blocks = {"normalizer": None, "pre_tokenizer": metaspace("always", split=True), "post_processor": None}
+    content = {"model": model, "added_tokens": [added(0, "<unk>")]} | blocks
     metadata = same(tmp_path, ("unigram",), content, rows=259)
     assert set(metadata["tokenizer.ggml.token_type"][1:257]) == {6}
 

@@ -22,7 +22,9 @@ def typed(tokens: list[str], types: list[int], **keys: Any) -> TokenList:
 @pytest.mark.parametrize("name", ["<|im_end|>", "<end_of_turn>", "<|eot_id|>", "[EOT]", "<fim_prefix>", "<|file_sep|>"])
 def test_chats_of_tunes_with_ordinary_tokens_are_not_cut(name: str) -> None:
     tokens = ["a", "b", *sorted(set(name)), name]
-    found = tokenizer_from_metadata(metadata_of("gpt2", tokens, merges=[], pre="gpt-2", token_type=[NORMAL] * len(tokens)))
+    found = tokenizer_from_metadata(
+        metadata_of("gpt2", tokens, merges=[], pre="gpt-2", token_type=[NORMAL] * len(tokens))
+    )
     row = len(tokens) - 1
     assert found.encode(f"a{name}b", parse_special=True) == [0, row, 1]
     assert row not in found.encode(f"a{name}b")
@@ -31,7 +33,9 @@ def test_chats_of_tunes_with_ordinary_tokens_are_not_cut(name: str) -> None:
 
 
 def test_a_token_that_merges_make_is_ordinary_text() -> None:
-    metadata = metadata_of("gpt2", ["</", "s>", "</s>", "<", "/", "s", ">"], merges=["< /", "s >", "</ s>"], pre="gpt-2")
+    metadata = metadata_of(
+        "gpt2", ["</", "s>", "</s>", "<", "/", "s", ">"], merges=["< /", "s >", "</ s>"], pre="gpt-2"
+    )
     assert TokenList(metadata).types[2] == NORMAL
     assert TokenList(metadata | {"tokenizer.ggml.merges": ["< /"]}).types[2] == CONTROL
 
