@@ -125,7 +125,7 @@ def of_checkpoint(
         seen = "" if inspect is None else inspect(planned.metadata, target or checkpoint.folder)
     told = _left_out(checkpoint, planned.left_out, beside)
     told += _further_left_out(checkpoint, planned) + _dense_left_out(checkpoint, planned) + _tasks_left_out(checkpoint)
-    told = [*told, seen] if seen else told
+    told += (seen,) if seen else ()
     keep, tensors = planned.architecture.float32, dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if tensor.format.name not in ("F32", "I64") and stays_float32(name, tensor.shape, keep):

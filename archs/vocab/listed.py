@@ -56,7 +56,7 @@ class TokenList:
     @cached_property
     def types(self) -> NDArray[np.int32]:
         """gguf.TokenType of each token; the names of some decide theirs."""
-        types = self.stored_types.copy()
+        types: NDArray[np.int32] = self.stored_types.copy()
         for row, type in self.named.types.items():
             types[row] = type
         return types

@@ -25,7 +25,7 @@ from .checked import ROLES
 from .files import AddedToken
 from .listed import TokenList, as_text
 from .pretokenizer import PreTokenizer, cutting, pre_tokenizer
-from .spaces import PREPENDED, SPACES, blocks_of, has_blocks, merged, with_charsmap
+from .spaces import AT_SPACES, PREPENDED, SPACES, blocks_of, has_blocks, merged, with_charsmap
 from .special import ADD_KEYS
 from .tokens import ADDED_SCORE, NAMED_TYPES
 from .wordpiece import LONGEST_WORD_KEY, longest_word, unknown_word, words
@@ -65,8 +65,8 @@ class _Vocabulary(TokenList):
     @cached_property
     def found_first(self) -> dict[int, AddedToken]:
         """The tokens found in text before anything else, by row."""
-        user, found = TokenType.USER_DEFINED, (TokenType.CONTROL, TokenType.USER_DEFINED)
-        found = (*found, TokenType.UNKNOWN) if self.is_whole else found
+        user, found = TokenType.USER_DEFINED, {TokenType.CONTROL, TokenType.USER_DEFINED}
+        found |= {TokenType.UNKNOWN} if self.is_whole else set()
         return {
             row: AddedToken(self.texts[row], special=each != user)
             for row, each in enumerate(self.types.tolist())
@@ -292,14 +292,14 @@ def _closing(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dic
 def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of a SentencePiece model with merges: text with its spaces as pieces have them."""
     prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, True)
-    cut, blocks = METASPACE | {"prepend_scheme": "first", "split": False}, {"normalizer": None, "pre_tokenizer": None}
+    first, blocks = METASPACE | {"prepend_scheme": "first", "split": False}, dict[str, Any]()
     if has_blocks(found):
         blocks = blocks_of(found)
     elif prefix and found.metadata.get(PREPEND_SCHEME) == "first":
-        blocks["pre_tokenizer"] = cut
+        blocks = {"normalizer": None, "pre_tokenizer": first}
     else:
-        normalizers = [PREPENDED, SPACES] if prefix else [SPACES]
-        blocks["normalizer"] = {"type": "Sequence", "normalizers": normalizers} if prefix else SPACES
+        always = {"type": "Sequence", "normalizers": [PREPENDED, SPACES]}
+        blocks = {"normalizer": always if prefix else SPACES, "pre_tokenizer": None}
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
@@ -366,8 +366,7 @@ def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of Gemma 4: merges of plain text, and bytes for what has no token."""
     decoders = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}]
     adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
-    cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    blocks = blocks_of(found) if has_blocks(found) else {"normalizer": SPACES, "pre_tokenizer": cut}
+    blocks = blocks_of(found) if has_blocks(found) else {"normalizer": SPACES, "pre_tokenizer": AT_SPACES}
     used = {kind for kind in TokenType if kind != TokenType.UNUSED}
     return _tokenizer_json(
         found, used, [as_text(merge).split(" ", 1) for merge in found.merges()], **blocks,

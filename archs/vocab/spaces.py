@@ -19,7 +19,8 @@ from .named import cuts
 CHARSMAP = "precompiled_charsmap"
 PREPENDED = {"type": "Prepend", "prepend": "▁"}
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-NO_CUTS = ([], [{"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}])
+AT_SPACES = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+NO_CUTS: tuple[list[Block], ...] = ([], [AT_SPACES])  # where spaces are none any more
 
 
 def is_plain(files: TokenizerFiles) -> bool:
