@@ -2,7 +2,8 @@
 where tokenizers do.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,16 @@ def _compared(tokenizer: Tokenizer, source: Source) -> TokenizerCheck:
     return TokenizerCheck(compared, differing, tuple(encoders), message)
 
 
-def _is_asked(name: str, encoders: Collection[str], text: str, special: Sequence[str]) -> bool:
+def _is_asked(name: str, encoders: Mapping[str, Encode], text: str, special: Sequence[str]) -> bool:
     """Whether a text has but one right answer by a file. A model file knows no tokens that are written in texts; where
-    both stand beside each other, the model file decides whether text that begins with a space gets another one.
+    both stand beside each other and disagree on what stands between these, there is none.
     """
     if not any(token in text for token in special):
         return True
-    both = len(encoders) > 1 and (text[:1] == " " or any(f"{token} " in text for token in special))
-    return name == "tokenizer.json" and not both
+    if name != "tokenizer.json":
+        return False
+    pieces = re.split("|".join(map(re.escape, sorted(special, key=len, reverse=True))), text)
+    return all(len({tuple(encode(piece, False)) for encode in encoders.values()}) == 1 for piece in pieces)
 
 
 def _difference(tokenizer: Tokenizer, encoders: Mapping[str, Encode], text: str, with_around: bool) -> str:
