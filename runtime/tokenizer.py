@@ -144,7 +144,8 @@ class Tokenizer:
         metadata = self._tokens.metadata
         if ADDED_TOKENS not in metadata:
             typed = {number: with_strips(metadata, token) for number, token in typed.items()}
-        return typed | self._tokens.added
+        found = typed | self._tokens.added
+        return {number: token for number, token in found.items() if number not in self._tokens.found_normalized}
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -17,6 +17,7 @@ from .around import write_around
 from .byte_bpe import write_bpe, write_lost_structure, write_plain_bpe
 from .chat import write_templates
 from .files import AddedToken, TokenizerFiles
+from .listed import TokenList
 from .pretokenizer import pre_tokenizer
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
 from .special import write_special
@@ -187,8 +188,10 @@ def _write_no_bos(metadata: Metadata) -> None:
 
 def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write the added tokens that GGUF's own keys cannot describe, in the form of tokenizer.json's `added_tokens`:
-    those that take the space beside them with them or stand as words only, or whose row has another type or text.
+    those that take the space beside them with them or stand as words only, that are found in normalized text, or whose
+    row has another type or text.
     """
+    normalizes = TokenList(metadata).normalizes
     tokens, types = metadata[Keys.Tokenizer.LIST], metadata[Keys.Tokenizer.TOKEN_TYPE]
     added = {row: AddedToken(piece) for row, piece in user_defined_pieces(files).items()} | files.added
     lost = [
@@ -196,7 +199,7 @@ def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
         for row, token in sorted(added.items())
         if row < len(tokens) and (
             tokens[row] != plain_text(token) or types[row] not in NAMED_TYPES
-            or token.lstrip or token.rstrip or token.single_word
+            or token.lstrip or token.rstrip or token.single_word or (normalizes and token.is_normalized)
         )
     ]  # fmt: skip
     if lost:

@@ -31,6 +31,11 @@ class AddedToken:
     single_word: bool = False
     normalized: bool = False
 
+    @property
+    def is_normalized(self) -> bool:
+        """Whether it is found in normalized text; special tokens are looked for before that."""
+        return self.normalized and not self.special
+
     @staticmethod
     def of(entry: Mapping[str, Any]) -> "AddedToken":
         return AddedToken(entry["content"], *(bool(entry.get(flag)) for flag in FLAGS))

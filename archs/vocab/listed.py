@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quants.errors import VocabularyError
 
-from ..schema import ADDED_TOKENS
+from ..schema import ADDED_TOKENS, NORMALIZER
 from ..small_files import parse_json
 from ..typed_json import ListOf, Place, shown
 from .absent import FORMER, assumed_flag, assumed_id
@@ -71,6 +71,18 @@ class TokenList:
         """Tokens found in text of which the list cannot tell all; of some it has not even the text."""
         entries = ListOf(TOKEN).read(parse_json(self.metadata.get(ADDED_TOKENS, "[]")), Place(ADDED_TOKENS))
         return {entry["id"]: AddedToken.of(entry) for entry in entries}
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether a text goes through a normalizer that may make it look like an added token, or unlike one."""
+        return self.kind == "bert" or NORMALIZER in self.metadata
+
+    @cached_property
+    def found_normalized(self) -> dict[int, AddedToken]:
+        """The added tokens that are found in a text when it is normalized, as they are: those that are no special
+        tokens and say so. The model of the vocabulary finds them.
+        """
+        return {number: token for number, token in self.added.items() if token.is_normalized} if self.normalizes else {}
 
     @cached_property
     def unlisted(self) -> dict[int, str]:

@@ -17,7 +17,7 @@ from archs.vocab.pretokenizer import byte_characters, pre_tokenizer
 from archs.vocab.restore import normalizer, pre_tokenizer_of
 from quants.errors import VocabularyError
 
-from .library import read_library
+from .library import read_library, with_added
 
 BYTE_VALUES = {character: byte for byte, character in byte_characters().items()}
 
@@ -59,7 +59,7 @@ class BytePairs:
         blocks = {"normalizer": normalizer(self.tokens, self.pre), "pre_tokenizer": cuts}
         tokenizer = read_library({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}} | blocks)
         tokenizer.model = self._merging
-        return tokenizer
+        return with_added(tokenizer, self.tokens.found_normalized)
 
     @cached_property
     def _merging(self) -> Any:
@@ -69,6 +69,7 @@ class BytePairs:
         ignore_merges = self.tokens.flag("tokenizer.huggingface.ignore_merges", self.pre.ignore_merges)
         merges = [_pair(as_text(merge)) for merge in self.tokens.merges()]
         vocabulary = {text: number for number, text in enumerate(self.tokens.texts)}
+        vocabulary |= {token.content: number for number, token in self.tokens.found_normalized.items()}
         if ignore_merges:
             # A whole word is looked up in the vocabulary: it must not be one of the tokens that text cannot make.
             made = {left + right for left, right in merges}

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from archs.vocab.files import AddedToken
 from quants.errors import VocabularyError
 
 
@@ -15,3 +16,17 @@ def read_library(content: Mapping[str, Any]) -> Any:
         return Tokenizer.from_str(json.dumps(content))
     except Exception as error:  # the library raises Exception itself
         raise VocabularyError(f"the file holds a tokenizer.json that cannot be used: {error}") from error
+
+
+def with_added(library: Any, added: Mapping[int, AddedToken]) -> Any:
+    """A library's tokenizer that finds added tokens in normalized text; its model has them in its vocabulary.
+
+    Raises VocabularyError where it gives one another id.
+    """
+    import tokenizers
+
+    for number, token in sorted(added.items()):
+        library.add_tokens([tokenizers.AddedToken(**vars(token))])
+        if library.token_to_id(token.content) != number:
+            raise VocabularyError(f"the added token {token.content!r} has the id {number}, which is another token's")
+    return library

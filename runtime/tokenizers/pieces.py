@@ -15,7 +15,7 @@ from archs.vocab.listed import TokenList, as_text
 from archs.vocab.spaces import blocks_of, has_blocks, merged
 from quants.errors import VocabularyError
 
-from .library import read_library
+from .library import read_library, with_added
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 LIBRARY_TYPES = [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED]  # what text can become
@@ -87,7 +87,7 @@ class Pieces:
         empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
         tokenizer = read_library(empty | blocks_of(self.tokens, start))
         tokenizer.model = self._model
-        return tokenizer
+        return with_added(tokenizer, self.tokens.found_normalized)
 
     @cached_property
     def _model(self) -> Any:
@@ -96,6 +96,7 @@ class Pieces:
         texts, user = list(self.tokens.texts), TokenType.USER_DEFINED
         for number in (self.tokens.stored_types == user).nonzero()[0]:
             texts[number] = texts[number].replace(" ", "▁")  # as pieces are written
+        added = self.tokens.found_normalized
         byte_fallback = bool((self.tokens.types == TokenType.BYTE).any())
         marked = (self.tokens.stored_types == TokenType.UNKNOWN).nonzero()[0]
         unknown = int(marked[0]) if len(marked) else self._unknown
@@ -103,9 +104,11 @@ class Pieces:
             if self.unigram:
                 reached = np.isin(self.tokens.types, [*LIBRARY_TYPES, TokenType.UNKNOWN])
                 texts = [text if reached[row] else f"\0{row}" for row, text in enumerate(texts)]
+                texts = [added[row].content if row in added else text for row, text in enumerate(texts)]
                 scored = list(zip(texts, map(float, self.tokens.scores), strict=True))
                 return models.Unigram(scored, unknown, byte_fallback)
             vocabulary = {text: number for number, text in reversed(list(enumerate(texts)))}
+            vocabulary |= {token.content: number for number, token in added.items()}
             return models.BPE(
                 vocabulary, [merged(as_text(merge), vocabulary) for merge in self.tokens.merges()],
                 unk_token=texts[unknown], fuse_unk=True, byte_fallback=byte_fallback,

@@ -10,7 +10,7 @@ from archs.vocab.listed import TokenList
 from archs.vocab.wordpiece import longest_word, normalizer_of, pre_tokenizer_of, unknown_word, words
 from quants.errors import VocabularyError
 
-from .library import read_library
+from .library import read_library, with_added
 
 # What transformers takes out of a text again, in each word with the space before it.
 SPACED = (
@@ -60,6 +60,7 @@ class WordPieces:
         # Tokens that are found in text before it is cut are not what words are made of.
         listed = zip(self._texts, self.tokens.types.tolist(), strict=True)
         vocabulary = {text: number for number, (text, type) in enumerate(listed) if type not in FOUND_FIRST}
+        vocabulary |= {token.content: number for number, token in self.tokens.found_normalized.items()}
         unknown = unknown_word(self.tokens, self._texts)
         if unknown is not None:
             vocabulary[self._texts[unknown]] = unknown
@@ -71,7 +72,7 @@ class WordPieces:
             vocabulary, unk_token="[UNK]" if unknown is None else self._texts[unknown],
             max_input_chars_per_word=longest_word(self.tokens),
         )  # fmt: skip
-        return tokenizer
+        return with_added(tokenizer, self.tokens.found_normalized)
 
 
 def _clean(text: str) -> str:

@@ -216,12 +216,13 @@ def assembled(chance: random.Random, kind: str) -> tuple[Json, Json]:
         ids["<unk>"], ids[texts[0]] = ids[texts[0]], ids["<unk>"]
         model["unk_id"] = ids["<unk>"]
     usual = ("<s>", "</s>", "<unk>", "<pad>", "[CLS]", "[SEP]")
-    added = [
-        {"id": ids[text], "content": text, "special": text in usual or flag(chance, 0.7), "lstrip": flag(chance, 0.15),
-         "rstrip": flag(chance, 0.15), "single_word": ids[text] >= len(known) > 0 and flag(chance, 0.1),
-         "normalized": False}
-        for text in texts
-    ]  # fmt: skip
+    added = []
+    for text in texts:
+        special = text in usual or flag(chance, 0.7)
+        flags = {"lstrip": flag(chance, 0.15), "rstrip": flag(chance, 0.15)}
+        flags |= {"single_word": ids[text] >= len(known) > 0 and flag(chance, 0.1)}
+        flags |= {"normalized": not special and flag(chance)}
+        added.append({"id": ids[text], "content": text, "special": special, **flags})
     content = {
         "version": "1.0", "truncation": None, "padding": None, "normalizer": normalizer(chance, kind),
         "added_tokens": sorted(added, key=lambda each: each["id"]), "pre_tokenizer": cuts(chance, kind),
