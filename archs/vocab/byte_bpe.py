@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from gguf.constants import Keys, TokenType
 
+from quants.errors import VocabularyError
+
 from ..metadata import Metadata
 from ..schema import NORMALIZER, PRE_TOKENIZER
 from .blocks import Block, parts, split
@@ -47,7 +49,12 @@ def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_d
 
 def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> Tokens:
     """All tokens of tokenizer.json's vocabulary and the added ones. bytes_too: `<0x0A>` and its like are bytes."""
-    vocabulary: Mapping[str, int] = files.tokenizer["model"]["vocab"]
+    model = files.tokenizer["model"]
+    for name in ("end_of_word_suffix", "continuing_subword_prefix"):
+        if model.get("type") == "BPE" and model.get(name):
+            where = files.folder / "tokenizer.json"
+            raise VocabularyError(f"{where}: the model has {name} {model[name]!r}, which no vocabulary of GGUF has")
+    vocabulary: Mapping[str, int] = model["vocab"]
     tokens = Tokens.unused(rows, files, max(vocabulary.values(), default=-1))
     for text, row in vocabulary.items():
         tokens.put(row, text, TokenType.BYTE if bytes_too and BYTE.fullmatch(text) else TokenType.NORMAL)

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
     from .bases import SavedBase
 
-SPLITTING = (  # of keys tokenizer.ggml.…: beside the tokens, what decides how a text becomes them
-    "model", "pre", "merges", "scores", "token_type", "add_bos_token", "bos_token_id", "add_space_prefix",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -72,7 +68,8 @@ def check_vocabulary(model: Model, other: Model) -> None:
 
 def check_tokens(model: Model, other: Model, texts: Iterable[PathLike]) -> None:
     """Raise OptionError where keys of the tokenizers differ, and with them the tokens of a text."""
-    keys = [f"tokenizer.ggml.{name}" for name in SPLITTING]
+    keys = {key for each in (model, other) for key in each.metadata if key.startswith("tokenizer.")}
+    keys = {key for key in keys if not key.startswith("tokenizer.chat_template")}
     if all(_plain(model.metadata.get(key)) == _plain(other.metadata.get(key)) for key in keys):
         return
     for text in texts:

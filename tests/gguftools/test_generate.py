@@ -427,6 +427,10 @@ def test_tokens_of_a_text(path: Path, model: gguftools.Model):
     assert typed("tokenize", path, "-p", "Anne Elliot", "--count").stdout == f"{len(found['ids'])}\n"
     special = json.loads(typed("tokenize", path, "-p", "Anne Elliot", "--json", "--special").stdout)
     assert special["ids"] == model.tokenizer.encode("Anne Elliot", parse_special=True)
+    read = len(model.generate("Anne Elliot", GREEDY, n=1).prompt)
+    assert (found["prompt_count"], special["prompt_count"]) == (read, read)
+    said = typed("tokenize", path, "-p", "Anne Elliot", "--count").stderr
+    assert (f"as a prompt, {read} tokens" in said) is (read != found["count"])
 
 
 def test_templates_are_rendered_and_compared(path: Path, tmp_path: Path):

@@ -145,6 +145,23 @@ def test_byte_level_vocabularies_get_no_name_of_plain_text(steps: list[str] | No
     assert "--embed-tokenizer" in str(error.value.hint)
 
 
+@pytest.mark.parametrize("name", ["end_of_word_suffix", "continuing_subword_prefix"])
+def test_marks_of_words_that_no_file_has_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(VocabularyError, match=f"{name} '</w>', which no vocabulary of GGUF has"):
+        bpe(write(tmp_path, tokenizer__json=tokenizer(model={name: "</w>"})))
+
+
+def test_tokens_that_are_found_in_normalized_text(tmp_path: Path) -> None:
+    content = json.loads((TOKENIZERS / "wordpiece/tokenizer.json").read_text(encoding="utf-8"))
+    number = len(content["model"]["vocab"])
+    content["added_tokens"].append(added(number, "MyToken") | {"special": False, "normalized": True})
+    metadata = same(tmp_path, ("wordpiece",), content)
+    found = tokenizer_from_metadata(metadata)
+    assert found.encode("MYTOKEN", add_special=False) == found.encode("mytoken", add_special=False) == [number]
+    content["added_tokens"][-1]["normalized"] = False
+    assert tokenizer_from_metadata(same(tmp_path, ("wordpiece",), content)).encode("MYTOKEN")[1:2] != [number]
+
+
 def test_a_space_before_each_piece_that_a_split_leaves(tmp_path: Path) -> None:
     regex = r"\p{N}{1,3}"
     llama3 = (
