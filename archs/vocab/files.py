@@ -19,6 +19,8 @@ from .checked import FLAGS, ROLES, check_ids, check_model, read_tokenizer, read_
 from .ranks import from_ranked_files
 from .slow import tokenizer_by_transformers
 
+NOT_GPT2 = ("roberta",)  # models with files of GPT-2's kind whose texts stand between other tokens
+
 
 @dataclass(frozen=True)
 class AddedToken:
@@ -119,7 +121,9 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
     """The tokenizer.json that plain files amount to; empty where there are none."""
     kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
     folder, normalizer = files.folder, None
-    if kind in ("", "GPT2Tokenizer") and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+    model_type = read_json_object(folder / "config.json", optional=True).get("model_type")
+    is_gpt2 = kind == "GPT2Tokenizer" or (not kind and model_type not in NOT_GPT2)
+    if is_gpt2 and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         model = {"type": "BPE", "vocab": read_json_object(folder / "vocab.json"), "merges": _merges(folder)}
         cutting = closing = byte_level(bool(files.config.get("add_prefix_space", False)))
     elif ranked := from_ranked_files(folder, read_json_object(folder / "tekken.json", optional=True), files.config):

@@ -9,6 +9,7 @@ import numpy as np
 from gguf.constants import Keys, TokenType
 
 from archs.metadata import Metadata, ValueType
+from archs.vocab.absent import assumed_id
 from archs.vocab.pretokenizer import byte_characters, table
 from archs.vocab.tokens import missing_bytes
 from quants import Tensor
@@ -161,6 +162,8 @@ def _check_special(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
             kind = TokenType(int(types[number])).name if 1 <= types[number] <= 6 else str(types[number])
             yield WARNING, key, f"token {number}, {quote(texts[number])}, is of type {kind}, not CONTROL"
     for role in ("bos", "eos"):
-        adds = metadata.get(f"tokenizer.ggml.add_{role}_token")
-        if adds is True and f"tokenizer.ggml.{role}_token_id" not in metadata:
-            yield WARNING, f"tokenizer.ggml.add_{role}_token", f"is true, but there is no {role}_token_id"
+        adds, key = metadata.get(f"tokenizer.ggml.add_{role}_token"), f"tokenizer.ggml.{role}_token_id"
+        if adds is True and key not in metadata:
+            number = assumed_id(metadata, key, len(texts))
+            instead = "" if number is None else f"; {number}, {quote(texts[number])}, is taken"
+            yield WARNING, f"tokenizer.ggml.add_{role}_token", f"is true, but there is no {role}_token_id{instead}"

@@ -184,6 +184,19 @@ def test_gpt2s_plain_files_need_no_transformers(tmp_path: Path) -> None:
     assert found["tokenizer.ggml.eos_token_id"] == 5
 
 
+def test_plain_files_of_roberta_are_not_taken_for_gpt2s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its texts stand between <s> and </s>, which transformers knows by the name of the model."""
+
+    def asked(folder: Path) -> dict[str, Any]:
+        raise VocabularyError(f"transformers is asked about {folder}")
+
+    monkeypatch.setattr("archs.vocab.files.tokenizer_by_transformers", asked)
+    files = {"vocab__json": WORDS, "merges__txt": "#version: 0.2\na b\nab c\n", "config__json": {"model_type": "roberta"}}
+    with pytest.raises(VocabularyError, match="transformers is asked"):
+        bpe(write(tmp_path, **files))
+    assert bpe(write(tmp_path, config__json={"model_type": "gpt2"}))["tokenizer.ggml.pre"] == "gpt-2"
+
+
 def test_berts_word_list_is_the_same_as_its_tokenizer_json(shared: Path, tmp_path: Path) -> None:
     source = shared / "zoo/tokenizers/wordpiece"
     for name in ("vocab.txt", "tokenizer_config.json"):
