@@ -181,9 +181,11 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer_config.json."""
     metadata = found.metadata
     config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ROLES if found.is_special(role)}
+    roles = roles_of(found)
+    adds = {"bos": roles.add_bos, "eos": roles.add_eos, "sep": roles.add_sep}
     for role, key in ADD_KEYS.items():
         if key in metadata and POST_PROCESSOR not in metadata:
-            config[f"add_{role}_token"] = bool(metadata[key])
+            config[f"add_{role}_token"] = adds[role]
     if Keys.Tokenizer.ADD_PREFIX in metadata:
         config["add_prefix_space"] = bool(metadata[Keys.Tokenizer.ADD_PREFIX])
     if found.kind == "bert":
@@ -215,13 +217,10 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     kind = pre_tokenizer(found.metadata.get(Keys.Tokenizer.PRE) or "default")
     if kind.raw:
         raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
-    adds = [found.flag(key, default) for key, default in (
-        (Keys.Tokenizer.ADD_BOS, kind.add_bos), (Keys.Tokenizer.ADD_EOS, False), (Keys.Tokenizer.ADD_SEP, kind.add_sep)
-    )]  # fmt: skip
     return _tokenizer_json(
         found, {TokenType.NORMAL}, [as_text(merge) for merge in found.merges()],
         normalizer=normalizer(found, kind), pre_tokenizer=pre_tokenizer_of(found, kind),
-        post_processor=_closing(found, *adds) or (None if kind.bare else byte_level()),
+        post_processor=_closing(found) or (None if kind.bare else byte_level()),
         decoder=byte_level(),
         ignore_merges=found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
     )  # fmt: skip
@@ -269,14 +268,14 @@ def pre_tokenizer_of(found: TokenList, kind: PreTokenizer, start: bool = True) -
     return cutting(kind, found.flag(Keys.Tokenizer.ADD_PREFIX, False))
 
 
-def _closing(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dict[str, Any] | None:
+def _closing(found: _Vocabulary) -> dict[str, Any] | None:
     """The post-processor: which tokens go around a text."""
     if POST_PROCESSOR in found.metadata:
         return found.block(POST_PROCESSOR)  # type: ignore[no-any-return]
     roles = roles_of(found)
-    begin, end = roles.bos if bos else None, roles.eos if eos else None
+    begin, end = roles.bos if roles.add_bos else None, roles.eos if roles.add_eos else None
     first, last = (None if number is None else found.named_text(number) for number in (begin, end))
-    if begin is not None and end is not None and sep:
+    if begin is not None and end is not None and roles.add_sep:
         return {
             "type": "RobertaProcessing", "sep": [last, end], "cls": [first, begin], "trim_offsets": True,
             "add_prefix_space": False,
@@ -305,12 +304,11 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ]  # fmt: skip
     unknown = next((found.texts[row] for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), "<unk>")
-    adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
     own, known = Keys.Tokenizer.MERGES in found.metadata, frozenset(found.texts)
     merges = [merged(as_text(each), known) for each in found.merges()] if own else _merges(found)
     return _tokenizer_json(
         found, {kind for kind in TokenType if kind != TokenType.UNUSED}, merges, **blocks,
-        post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
+        post_processor=_closing(found), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
         unknown=unknown,
     )  # fmt: skip
 
@@ -365,12 +363,11 @@ def _whole(found: _Vocabulary, model: Mapping[str, Any], blocks: Mapping[str, An
 def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of Gemma 4: merges of plain text, and bytes for what has no token."""
     decoders = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}]
-    adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
     blocks = blocks_of(found) if has_blocks(found) else {"normalizer": SPACES, "pre_tokenizer": AT_SPACES}
     used = {kind for kind in TokenType if kind != TokenType.UNUSED}
     return _tokenizer_json(
         found, used, [as_text(merge).split(" ", 1) for merge in found.merges()], **blocks,
-        post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]},
+        post_processor=_closing(found), decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]},
         unknown=found.text("unk") or "<unk>",
     )  # fmt: skip
 

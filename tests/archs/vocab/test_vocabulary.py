@@ -191,7 +191,8 @@ def test_plain_files_of_roberta_are_not_taken_for_gpt2s(tmp_path: Path, monkeypa
         raise VocabularyError(f"transformers is asked about {folder}")
 
     monkeypatch.setattr("archs.vocab.files.tokenizer_by_transformers", asked)
-    files = {"vocab__json": WORDS, "merges__txt": "#version: 0.2\na b\nab c\n", "config__json": {"model_type": "roberta"}}
+    files = {"vocab__json": WORDS, "merges__txt": "#version: 0.2\na b\nab c\n"}
+    write(tmp_path, config__json={"model_type": "roberta"})
     with pytest.raises(VocabularyError, match="transformers is asked"):
         bpe(write(tmp_path, **files))
     assert bpe(write(tmp_path, config__json={"model_type": "gpt2"}))["tokenizer.ggml.pre"] == "gpt-2"
