@@ -13,6 +13,7 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
+from ..metadata import Metadata
 from ..schema import POST_PROCESSOR
 from .absent import BERT, GPT2
 from .blocks import Block, parts, token_of
@@ -21,6 +22,7 @@ from .listed import TokenList
 from .pretokenizer import pre_tokenizer
 
 CLS_ID = "tokenizer.ggml.cls_token_id"
+HINT = "gguftools knows templates of special tokens around one text and around two"
 Ids = tuple[int, ...]
 
 
@@ -96,7 +98,7 @@ def around_of(tokens: TokenList, roles: Roles) -> Around:
     return processed({"post_processor": block}, places, POST_PROCESSOR, tokens.size)
 
 
-def write_around(metadata: Any, files: TokenizerFiles) -> None:
+def write_around(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write what the post-processor puts around texts where the file's flags and ids do not say it.
 
     tokenizer_config.json's `add_bos_token` and `add_eos_token` have the last word on it.
@@ -150,9 +152,6 @@ def processed(tokenizer: Block, places: Mapping[str, int], where: str, size: int
     if wrong := sorted(number for number in used if not 0 <= number < size):
         raise VocabularyError(f"{where} puts token {wrong[0]} around texts, but there are {size} tokens")
     return found
-
-
-HINT = "gguftools knows templates of special tokens around one text and around two"
 
 
 def _sides(block: Block, name: str, places: Mapping[str, int], where: str) -> list[Ids]:

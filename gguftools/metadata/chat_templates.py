@@ -5,8 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gguf.constants import Keys
+
 from archs.metadata import Metadata
 from archs.schema import SPECIAL_TOKENS, TOKENS
+from archs.vocab.absent import LLAMA, assumed_id
 from quants.errors import VocabularyError
 
 from .child import ask
@@ -69,10 +72,13 @@ def render(
 
 
 def special_texts(metadata: Metadata) -> dict[str, str]:
-    """bos_token, eos_token, … as templates know them."""
+    """bos_token, eos_token, … as templates know them; of SentencePiece's BPE also those that no key names."""
     found = {"bos_token": "", "eos_token": ""}  # which llama.cpp always gives
+    tokens = metadata.get(TOKENS, ())
     for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"):
-        number, tokens = metadata.get(SPECIAL_TOKENS[role]), metadata.get(TOKENS, ())
+        number = metadata.get(key := SPECIAL_TOKENS[role])
+        if number is None and metadata.get(Keys.Tokenizer.MODEL) == LLAMA:
+            number = assumed_id(metadata, key, len(tokens))
         if isinstance(number, int) and 0 <= number < len(tokens):
             found[f"{role}_token"] = tokens[number] if isinstance(tokens[number], str) else ""
     return found

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from archs.metadata import Metadata
 from archs.vocab.absent import IDS, assumed
 from archs.vocab.listed import TokenList
 from gguftools.inspection.vocabulary_check import check_vocabulary
+from gguftools.metadata.chat_templates import special_texts
 from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
 from tests.archs.vocab.lists import metadata_of
 
@@ -117,9 +119,13 @@ def test_what_is_assumed_is_listed() -> None:
     assert llama[key("scores")] == 0
 
 
-def test_missing_scores_are_no_error() -> None:
-    from archs.metadata import Metadata
+def test_templates_are_given_the_tokens_that_are_assumed() -> None:
+    texts = special_texts(Metadata(metadata_of("llama", PIECES)))
+    assert (texts["bos_token"], texts["eos_token"]) == ("<s>", "</s>")
+    assert special_texts(Metadata(metadata_of("gpt2", ["a"] * 20)))["bos_token"] == ""
 
+
+def test_missing_scores_are_no_error() -> None:
     metadata = Metadata(metadata_of("llama", PIECES))
     assert [each[0] for each in check_vocabulary(metadata, {}) if each[1] == key("scores")] == ["warning"]
 
