@@ -36,7 +36,7 @@ LONGEST = (
     "gguftools/measurement/test_texts.py", "gguftools/inspection/test_audit.py",
     "gguftools/conversion/test_packed_checkpoints.py", "gguftools/measurement/test_evaluation.py",
     "gguftools/measurement/test_divergence.py", "gguftools/calibration/test_row_tasks.py", "fuzz/test_concurrency.py",
-    "fuzz/test_set_kills.py",
+    "fuzz/test_set_kills.py", "runtime/test_absent_keys.py",
 )  # fmt: skip
 
 

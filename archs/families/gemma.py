@@ -101,8 +101,7 @@ GEMMA2 = GEMMA.derive(
 )  # fmt: skip
 
 MERALION2 = GEMMA2.derive(
-    hf_classes=("MERaLiON2ForConditionalGeneration",),
-    prefixes=("text_decoder", *GEMMA2.prefixes),
+    hf_classes=("MERaLiON2ForConditionalGeneration",), prefixes=("text_decoder", *GEMMA2.prefixes),
     config_from_gguf=not_exportable,
 )
 

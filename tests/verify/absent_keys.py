@@ -254,23 +254,24 @@ def record(source: Path, libraries: Path, names: list[str]) -> None:
 
 
 def compare_all(names: list[str], table: bool) -> int:
-    bad, rows, total = 0, list[str](), collections.Counter[str]()
+    """Print what is not equal, or a table by architecture. Returns 1 where anything differs without a reason."""
+    by_architecture: dict[str, collections.Counter[str]] = {}
     for name, of_model in absent_keys.cases().items():
         if names and name not in names:
             continue
-        found = list(absent_keys.compare(absent_keys.descriptions()[name], of_model))
-        counts = collections.Counter(each.verdict for each in found)
-        bad += counts["differs"] + counts["crashed"]
-        total += counts
-        rows.append(f"| {name} | {len(found)} | {' | '.join(str(counts[each]) for each in VERDICTS)} |")
-        if not table:
-            for each in found:
-                print_one(each)
+        description = absent_keys.descriptions()[name]
+        found = list(absent_keys.compare(description, of_model))
+        by_architecture.setdefault(description.architecture, collections.Counter()).update(x.verdict for x in found)
+        for each in () if table else found:
+            print_one(each)
+    total = sum(by_architecture.values(), collections.Counter())
     if table:
-        print(f"| model | tried | {' | '.join(VERDICTS)} |\n|---|{'---|' * (len(VERDICTS) + 1)}")
-        print("\n".join(rows))
-    print(", ".join(f"{total[each]} {each}" for each in VERDICTS))
-    return int(bool(bad))
+        print(f"| architecture | cases | {' | '.join(VERDICTS)} |\n|---|{'--:|' * (len(VERDICTS) + 1)}")
+        for name, counts in sorted([*by_architecture.items(), ("all", total)]):
+            print(f"| {name} | {counts.total()} | {' | '.join(str(counts[each]) for each in VERDICTS)} |")
+    else:
+        print(", ".join(f"{total[each]} {each}" for each in VERDICTS))
+    return int(bool(total["differs"] + total["crashed"]))
 
 
 VERDICTS = ("equal", "on purpose", "differs", "crashed", "refused by both", "refused here", "refused by llama.cpp")
