@@ -14,6 +14,7 @@ import numpy as np
 
 from quants.errors import ModelError
 
+from .assumed import DEFAULT, Assumed
 from .schema import F32, MODEL, find
 from .spec import Architecture
 
@@ -135,29 +136,24 @@ def of_original(value: Any) -> Derived:
     return Derived("as the original model; llama.cpp needs the key", with_experts(value).compute)
 
 
-@dataclass(frozen=True)
-class Assumed:
-    """A value that a file does not have and that changes what its model computes.
-
-    key: in full. formula: what it follows from, "" for a constant of llama.cpp's.
-    """
-
-    key: str
-    value: Any
-    formula: str = ""
-
-    @property
-    def reason(self) -> str:
-        return f"absent: {self.formula}" if self.formula else "absent: llama.cpp's default"
-
-
 def assumed(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
-    """What a family means by keys that the file lacks, where that is anything. Raises ModelError as `Keys.need`."""
+    """Return what a family means by keys that the file lacks. Raises ModelError as `Keys.need`."""
     keys, found = Keys.of(architecture, metadata), []
     for key, rule in architecture.absent.items():
         if keys.stored(key) is None and (value := keys.of_family(key)) is not None:
-            found.append(Assumed(f"{architecture.name}.{key}", value, formula_of(rule)))
+            formula = formula_of(rule)
+            found.append(Assumed(f"{architecture.name}.{key}", value, f"absent: {formula}" if formula else DEFAULT))
     return tuple(found)
+
+
+def assumed_rotation(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
+    """Return the base of the rotation that all families take where the file has none, if its layers rotate."""
+    keys, base = Keys.of(architecture, metadata), "rope.freq_base"
+    rotates = architecture.block.rope != "none" and not architecture.block.alibi
+    if base in architecture.absent or not rotates or keys.stored(base) is not None:
+        return ()
+    heads = keys.get("attention.head_count")
+    return (Assumed(f"{architecture.name}.{base}", keys.get(base)),) if np.any(heads) else ()
 
 
 def completed(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from quants.errors import ModelError
 
+from .assumed import DEFAULT, Assumed
 from .tower import NAME
 
 MERGE, SCALE = "vision.spatial_merge_size", "vision.projector.scale_factor"
@@ -47,15 +48,6 @@ class Because:
 
     value: Any
     reason: str
-
-
-@dataclass(frozen=True)
-class Assumed:
-    """A value that a file does not have and that changes what its tower computes. key: in full."""
-
-    key: str
-    value: Any
-    reason: str = "absent: llama.cpp's default"
 
 
 def _pixels(fewest: int, most: int, reason: str) -> dict[str, Any]:
@@ -176,8 +168,8 @@ def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
         for key, rule in (SOUNDS if part == "audio" else ABSENT).get(kind, {}).items():
             value = absent_value(kind, key, metadata)
             if f"{NAME}.{key}" not in metadata and value not in (None, ()):
-                reason = f"absent: {rule.reason}" if isinstance(rule, Because) else Assumed.reason
-                yield Assumed(f"{NAME}.{key}", value, reason)
+                doubtful = isinstance(rule, Because)
+                yield Assumed(f"{NAME}.{key}", value, f"absent: {rule.reason}" if doubtful else DEFAULT, doubtful)
 
 
 def unread(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

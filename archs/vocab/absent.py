@@ -12,10 +12,11 @@ followed; these are all such cases:
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gguf.constants import Keys, TokenType
 
+from ..assumed import DEFAULT, Assumed
 from ..schema import SPECIAL_TOKENS
 
 LLAMA, GPT2, BERT, T5, PLAMO = "llama", "gpt2", "bert", "t5", "plamo2"
@@ -41,14 +42,6 @@ FORMER = {  # keys of 2023 and 2024 by those that took their place
 ROLE_OF = {key: role for role, key in SPECIAL_TOKENS.items()}
 
 
-class Assumption(NamedTuple):
-    """A key that a file lacks, what it is taken to be, and why that may be wrong; "" where it hardly can."""
-
-    key: str
-    value: Any
-    why: str = ""
-
-
 def assumed_id(metadata: Mapping[str, Any], key: str, size: int) -> int | None:
     """The id that a special token has where no key says it; None for none, or one past the vocabulary.
 
@@ -68,25 +61,34 @@ def assumed_flag(metadata: Mapping[str, Any], key: str) -> bool:
     return FLAGS.get(key, {}).get(str(metadata.get(Keys.Tokenizer.MODEL)), False)
 
 
-def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumption]:
-    """The keys of its vocabulary that a file lacks and that count all the same, with what they are taken to be."""
+def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
+    """Return the keys of its vocabulary that a file lacks and that count all the same.
+
+    Those are in doubt that another tokenizer may need otherwise.
+    """
+    for key, value, doubt in _assumptions(metadata):
+        yield Assumed(key, value, f"{DEFAULT}; {doubt}" if doubt else DEFAULT, bool(doubt))
+
+
+def _assumptions(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Key, value, and what may be wrong with it: "" where it hardly can."""
     kind = str(metadata.get(Keys.Tokenizer.MODEL))
     if Keys.Tokenizer.LIST not in metadata:
         return
     size = len(metadata[Keys.Tokenizer.LIST])
     if kind == GPT2 and Keys.Tokenizer.PRE not in metadata:
-        yield Assumption(Keys.Tokenizer.PRE, "default", "text may be cut by rules that are not this model's")
+        yield (Keys.Tokenizer.PRE, "default", "text may be cut by rules that are not this model's")
     if Keys.Tokenizer.TOKEN_TYPE not in metadata:
         why = "every token counts as ordinary text, unless it is called like one that ends a text or marks a gap"
-        yield Assumption(Keys.Tokenizer.TOKEN_TYPE, int(TokenType.NORMAL), why)
+        yield (Keys.Tokenizer.TOKEN_TYPE, int(TokenType.NORMAL), why)
     if kind in (LLAMA, T5, PLAMO) and Keys.Tokenizer.SCORES not in metadata:
-        yield Assumption(Keys.Tokenizer.SCORES, 0.0, "no piece of text is preferred to another")
+        yield (Keys.Tokenizer.SCORES, 0.0, "no piece of text is preferred to another")
     for role in IDS.get(kind, {}):
         number = metadata.get(SPECIAL_TOKENS[role])
         missing = number is None or not 0 <= int(number) < size
         if missing and (usual := assumed_id(metadata, SPECIAL_TOKENS[role], size)) is not None:
             why = "" if number is None else f"the file's own, {number}, is no token"
-            yield Assumption(SPECIAL_TOKENS[role], usual, why)
+            yield (SPECIAL_TOKENS[role], usual, why)
     for key, kinds in FLAGS.items():
         if kind in kinds and key not in metadata:
-            yield Assumption(key, assumed_flag(metadata, key))
+            yield (key, assumed_flag(metadata, key), "")

@@ -187,7 +187,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
 
 def _tell_meaning(model: Model) -> Iterator[Problem]:
     """Keys that are absent and mean something, and those that llama.cpp reads otherwise, on purpose."""
-    for each in assumed_values(model.metadata):
+    for each in (each for each in assumed_values(model.metadata) if each.doubtful):
         of = each.reason.removeprefix("absent: ")
         yield Problem(NOTE, each.key, f"is absent, which means {brief(typed_value(each))} ({of})")
     for told in deliberate_differences(model.metadata):

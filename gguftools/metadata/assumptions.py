@@ -3,24 +3,30 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from archs import tower_absent
+from archs.assumed import Assumed
 from archs.config_keys import MOST_LAYERS
 from archs.deviations import Deviation, deviations
-from archs.file_keys import Assumed, assumed
+from archs.file_keys import assumed, assumed_rotation
 from archs.metadata import Metadata, Value
 from archs.registry import architectures, draft_of_file, of_file
 from archs.schema import find
 from archs.spec import Architecture
+from archs.vocab import absent
 from quants.errors import ModelError
 
 NO_MODELS = ("imatrix", "mmproj", "adapter", "delta", "vocab", "dataset")
 
 
 def assumed_values(metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
-    """Values that change what the model computes and that its file lacks. Nothing of files that are not sound."""
+    """Return values that count though the file lacks them: of the model, of its vocabulary, of its image and audio
+    encoders. Nothing of files that are not sound.
+    """
     family = _family(metadata)
     try:
-        return () if family is None else assumed(family, metadata)
-    except ModelError:
+        of_model = () if family is None else (*assumed(family, metadata), *assumed_rotation(family, metadata))
+        return (*of_model, *absent.assumed(metadata), *tower_absent.assumed(metadata))
+    except (ModelError, TypeError, ValueError):  # keys of wrong types, which `validate` names
         return ()
 
 

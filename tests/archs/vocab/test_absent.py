@@ -109,10 +109,10 @@ def test_every_id_that_is_assumed_is_a_role() -> None:
 def test_what_is_assumed_is_listed() -> None:
     found = {each.key: each for each in assumed(metadata_of("gpt2", ["a"] * 20, merges=[], bos_token_id=50))}
     assert found[key("pre")].value == "default"
-    assert "not this model's" in found[key("pre")].why
+    assert "not this model's" in found[key("pre")].reason
     assert found[key("token_type")].value == 1
     assert found[key("bos_token_id")].value == 11
-    assert "50" in found[key("bos_token_id")].why
+    assert "50" in found[key("bos_token_id")].reason
     assert not list(assumed({"tokenizer.ggml.model": "none"}))
     llama = {each.key: each.value for each in assumed(metadata_of("llama", ["a"] * 20))}
     assert llama[key("add_space_prefix")] is llama[key("add_bos_token")] is True
