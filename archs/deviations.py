@@ -150,6 +150,11 @@ DEVIATIONS = (
         lambda keys: keys.stored("rope.scaling.yarn_log_multiplier") is None and _is_stretched(keys),
     ),
     Deviation(
+        "rope.scaling.type", ("deepseek2", "deepseek32", "dots3note", "glm-dsa", "mistral4"),
+        "q·k grows by YaRN's temperature though positions are stretched linearly", "it does not", "as transformers",
+        lambda keys: keys.get("rope.scaling.type") == "linear" and _is_stretched(keys),
+    ),
+    Deviation(
         "rope.freq_base_swa", ("mellum",), "layers with a window rotate by rope.freq_base, not stretched",
         "they rotate by their own base", "the config has a rotation for each kind of layers", _two_bases,
     ),

@@ -39,12 +39,9 @@ TOLERANCES = {  # of models whose whole files are further apart, and why
     "gemma3n": 0.02,  # llama.cpp takes deviations over n - 1 gates, of which there are few here
     "wavtokenizer": 5e-3,  # its gelu is not among those that are rounded here
 }
-# Architecture → keys that are dropped or changed in cases that differ on purpose, and why. No
-# published file is such a one, so that the runtime's own table does not have them.
-LINEAR = ("rope.scaling.type", "rope.scale_linear")
-SQUARED = "llama.cpp multiplies q·k by yarn's temperature though positions are stretched linearly"
+# Architecture → keys that are dropped or changed in cases that differ on purpose, and why, where whole files show
+# nothing of it.
 EXPLAINED: dict[str, tuple[tuple[str, ...], str]] = {
-    **dict.fromkeys(("deepseek2", "deepseek32", "dots3note", "glm-dsa", "mistral4"), (LINEAR, SQUARED)),
     "hunyuan_vl": (("rope.scaling.alpha",), "a text's tokens have position 0 in llama.cpp's last section"),
 }
 KEPT_APART = ("general.", "tokenizer.")  # keys that are not a network's, in most models
