@@ -50,10 +50,15 @@ class LazyLogits:
         """What a layer that predicts a token further reads of each position."""
         return self.x if self.streams is None else self.streams
 
+    @property
+    def may_round(self) -> bool:
+        """Whether products may be rounded: nothing is chosen behind them."""
+        return integer_product.saves(self.x.shape[-2], *self.weight.shape)
+
     def float32(self) -> Floats:
         """All of them: float32, the last axis of x replaced by the vocabulary."""
         rows = self.x.reshape(-1, self.x.shape[-1])
-        product = matmul(rows, self.weight, threads=self.threads, precision=self.precision, may_round=True)
+        product = matmul(rows, self.weight, threads=self.threads, precision=self.precision, may_round=self.may_round)
         finished = product if self.finish is None else self.finish(product, 0)
         return finished.reshape(*self.x.shape[:-1], -1)
 
@@ -65,7 +70,8 @@ class LazyLogits:
     def _losses(self, targets: Ids) -> Doubles:
         rows = np.ascontiguousarray(self.x[..., : targets.shape[-1], :]).reshape(-1, self.x.shape[-1])
         wanted = np.ascontiguousarray(targets, np.int64).reshape(-1)
-        exact = self.precision != "float32" or not integer_product.pays(len(rows), *self.weight.shape)
+        rounds = self.precision == "float32" and self.may_round
+        exact = not (rounds and integer_product.pays(len(rows), *self.weight.shape))
         state = self._folded(rows, wanted) if exact else self._folded_integers(rows, wanted)
         losses: Doubles = state[:, 0] + np.log(state[:, 1]) - state[:, 2]
         return losses.reshape(targets.shape)

@@ -19,8 +19,9 @@ from .kernels.int16 import BLOCK, PAIRS, ROWS, TOKENS
 from .kernels.threads import Span, parallel, shares, spans
 
 LEAST_INPUTS = 48  # below, packing takes longer than it saves
-# Below, it saves less than a quarter of a millisecond, which is not worth its rounding.
-LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK = 128, 1 << 15, 1 << 26
+# Below, it saves less than a quarter of a millisecond a text, which is not worth its rounding. Windows of LONG tokens
+# come by the hundred, so that half as much counts.
+LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK, LONG = 128, 1 << 15, 1 << 26, 512
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is packed
 COLUMNS = 4 * ROWS  # of a product that is folded at once
 OPS = 1 << 27  # multiplications of a piece of work: about a millisecond
@@ -42,10 +43,17 @@ class Packed:
 
 
 def pays(inputs: int, rows: int, width: int) -> bool:
-    """Whether a product of these sizes is so much faster so than in float32 that it is worth being rounded."""
-    weights = rows * width
-    large = width >= LEAST_WIDTH and weights >= LEAST_WEIGHTS and inputs * weights >= LEAST_WORK
-    return inputs >= LEAST_INPUTS and large and int16.available()
+    """Whether a product of these sizes is faster so than in float32."""
+    return inputs >= LEAST_INPUTS and rows * width >= LEAST_WEIGHTS and int16.available()
+
+
+def saves(tokens: int, rows: int, width: int) -> bool:
+    """Whether that is so much, of a text of so many tokens, that the product is worth being rounded.
+
+    It does not depend on how many texts run together, so that a measurement gives the same whoever shares it.
+    """
+    least = LEAST_WORK // 2 if tokens >= LONG else LEAST_WORK
+    return width >= LEAST_WIDTH and tokens * rows * width >= least
 
 
 def packed(x: Floats, threads: int) -> Packed:

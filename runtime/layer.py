@@ -15,7 +15,7 @@ from archs.transforms import take
 from quants import Tensor
 from quants.errors import ModelError
 
-from . import ops
+from . import integer_product, ops
 from .arrays import Floats, Ids
 from .branches import Branches, TokenTree
 from .importance import Observe, ObserveExperts, ObserveValues
@@ -213,9 +213,12 @@ class Pass:
 
     def may_round(self, layer: Layer, name: str) -> bool:
         """Whether the product with a weight of the layer may be rounded to 16-bit integers."""
+        if name not in ROUNDED:
+            return False
         network = self.network
         layers = network.rounded_layers if self.sparsity is None else network.rounded_predicted_layers
-        return name in ROUNDED and layer.prefix in layers
+        *_, rows, width = layer.need(f"{name}.weight").shape
+        return layer.prefix in layers and integer_product.saves(self.length, rows, width)
 
     def project(self, layer: Layer, name: str, x: Floats | Inputs, rows: NDArray[np.intp] | None = None) -> Floats:
         """x (n, width) @ W.T (* scale + bias) for the weight `name`.weight, or some of its rows: float32 (n, rows)."""

@@ -158,16 +158,20 @@ def vars_of(network: Network) -> dict[str, Any]:
     return {name: getattr(network, name) for name in type(network).__dataclass_fields__}
 
 
-def test_layers_behind_the_last_choice_may_be_rounded(files: dict[str, Any]) -> None:
+def test_layers_behind_the_last_choice_may_be_rounded(
+    files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(integer_product, "LEAST_WIDTH", 0)
     model = model_of("mellum", files)
     prefixes = [layer.prefix for layer in model.network.layers]
     assert model.network.rounded_layers == set()
     network = without_last_router(model)
     assert network.rounded_layers == {prefixes[-1]}
-    forward = Pass(network, 1, 1)
+    forward = Pass(network, 1, 1 << 20)
     assert not forward.may_round(network.layers[0], "attn_q")
     assert forward.may_round(network.layers[-1], "attn_q")
-    assert not forward.may_round(network.layers[-1], "something_new")
+    assert not forward.may_round(network.layers[-1], "attn_norm")
+    assert not Pass(network, 1, 9).may_round(network.layers[-1], "attn_q")
 
 
 @pytest.mark.parametrize(
