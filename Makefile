@@ -9,7 +9,7 @@ FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/files/gguf
 	tests/gguftools/conversion/test_quantize_austen.py tests/gguftools/metadata/test_chat_templates.py \
 	tests/quants/formats tests/runtime/test_tokenizer.py tests/test_zoo.py
 
-.PHONY: demo test test-warm test-lowest test-all lint suite fuzz verify model-types bench zoo docs clean
+.PHONY: demo test test-warm test-browser test-lowest test-all lint suite fuzz verify model-types bench zoo docs clean
 .DEFAULT_GOAL := test
 
 # Compiled, because each start does it where it may not write.
@@ -39,6 +39,10 @@ suite: $(VENV)/installed
 test-warm: $(VENV)/installed
 	$(RUN)/python -m pytest tests/quants/kernels tests/quants/test_compilation.py tests/gguftools/console/test_startup.py
 
+# The report's page in Chromium or Chrome, which has to be installed.
+test-browser: $(VENV)/installed
+	$(RUN)/python -m pytest -m browser tests/gguftools/measurement/report
+
 # The fast part with the lowest versions of all dependencies that pyproject.toml allows, in a VENV of its own. What numba
 # compiles there must not replace what another version of it compiled.
 test-lowest:
@@ -48,7 +52,7 @@ test-lowest:
 	NUMBA_CACHE_DIR=$(VENV)/numba $(RUN)/python -m pytest -n auto --dist loadfile $(FAST)
 
 test-all: lint
-	$(RUN)/python -m pytest -n auto --dist loadfile -m 'not verify' --hypothesis-profile random
+	$(RUN)/python -m pytest -n auto --dist loadfile -m 'not verify and not browser' --hypothesis-profile random
 
 fuzz: $(VENV)/installed
 	$(RUN)/python -m tests.fuzz.test_mutations --count 200000

@@ -46,7 +46,7 @@ def read_text(path: Path, limit: Limit) -> str:
         return _read(path, limit).decode()
     except UnicodeDecodeError as error:
         wrong = f"byte {error.start} is {error.object[error.start]:#04x}"
-        raise FileError(f"{path} is not {limit.what}: it is not UTF-8 text: {wrong}") from error
+        raise FileError(f"{path} is not UTF-8 text: {wrong}; {limit.what} is expected") from error
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -49,7 +49,8 @@ BLOCK: Mapping[str, Served] = {
     **dict.fromkeys(("ffn_norm", "rope", "parallel", "gated", "never_written"), anything),
     # what the numbers of `Hyper` and its layers say
     **dict.fromkeys(("alibi", "alibi_terms", "activation", "window_period", "sees_all", "rope_layers", "rope_period",
-                     "embedding_scale", "logit_scale", "numbers"), anything),
+                     "embedding_scale", "logit_scale", "numbers", "parallel_without", "scales_windowed_rope",
+                     "sections_rotate_halves"), anything),
     # of a file's rows, pictures, experts, indexers, gates and delta nets
     **dict.fromkeys(("length_of_both", "interleaved_sections", "pictures_in_windows", "scaled_pictures", "scoring",
                      "normalize_experts", "weigh_expert", "add_shared_expert", "router_reads", "indexer_rope",

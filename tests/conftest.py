@@ -63,6 +63,11 @@ def draw_the_same() -> None:
     settings.load_profile("same")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Start one more than there are processors: tests of kills, servers and pipes wait for others."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {DATA.parent / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))

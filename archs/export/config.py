@@ -51,6 +51,10 @@ class Known:
         return int(width or self.keys["embedding_length"] // self.keys["attention.head_count"])
 
 
+# Keys that say "none" by 0 where absence means something else; configs have null.
+NONE_BY_0 = ("attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping")
+
+
 def export_config(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
     """The config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
     start, defaults = f"{architecture.name}.", architecture.defaults
@@ -63,7 +67,7 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
         if not isinstance(source, str):
             continue
         value = keys.stored(key)
-        value = None if key == "attention.sliding_window" and value == 0 else value  # some files say none by 0
+        value = None if key in NONE_BY_0 and value == 0 else value
         names = source.split("|")
         name = next((name for name in names if name.partition(".")[0] in defaults), names[0])
         if value is not None:

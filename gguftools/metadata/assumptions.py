@@ -62,5 +62,8 @@ def _family(metadata: Mapping[str, Any]) -> Architecture | None:
 
 
 def typed_value(assumption: Assumed) -> Value:
-    """The assumed value with the type that its key has."""
+    """Return the assumed value with the type that its key has; of a list of equal items, one of them."""
+    known = find(assumption.key)
+    if known is not None and known.array and not isinstance(assumption.value, (list, tuple)):
+        return Value(assumption.value, known.type)
     return Metadata({assumption.key: assumption.value}).value(assumption.key)

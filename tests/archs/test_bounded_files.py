@@ -44,7 +44,7 @@ def test_files_up_to_the_limit(tmp_path: Path) -> None:
 
 def test_what_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "note").write_bytes(b"ab\xff")
-    with pytest.raises(FileError, match=r"note is not a note: it is not UTF-8 text: byte 2 is 0xff"):
+    with pytest.raises(FileError, match=r"note is not UTF-8 text: byte 2 is 0xff; a note is expected"):
         read_text(tmp_path / "note", SMALL)
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
         with pytest.raises(FileError, match=f"{re.escape(str(path))} cannot be read: {reason}"):

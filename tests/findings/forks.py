@@ -40,12 +40,17 @@ class Tool:
 
     def together(self, folder: Path, *runs: Sequence[object], apart: float = 0.0) -> list[Done]:
         """Runs that begin at once, or so many seconds after each other."""
+        from ..template import without_notes_of_the_machine  # not in the process, which runs this file as a script
+
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         words = [[str(word) for word in run] for run in runs]
         print(json.dumps([str(folder), words, apart]), file=self._process.stdin, flush=True)
         found = json.loads(self._process.stdout.readline())
-        return [Done(tuple(run), *each) for run, each in zip(words, found, strict=True)]
+        return [
+            Done(tuple(run), code, out, without_notes_of_the_machine(err))
+            for run, (code, out, err) in zip(words, found, strict=True)
+        ]
 
     def run(self, folder: Path, *arguments: object) -> Done:
         return self.together(folder, arguments)[0]

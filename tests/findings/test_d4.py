@@ -32,7 +32,8 @@ def test_a_folder_that_is_not_there(tool: Tool, model: Path, tmp_path: Path, lin
     assert not (tmp_path / "folder").is_file()
     assert done.code == (0 if (tmp_path / "folder").is_dir() else 1)
     assert "Traceback" not in done.err
-    assert not list(tmp_path.glob("*"))
+    assert len(list(tmp_path.rglob("*.gguf"))) == (1 if done.code == 0 else 0)
+    assert not (tmp_path / "folder").is_dir() or done.code == 0
 
 
 @pytest.mark.parametrize("line", ["split {model}", "split {model} --overwrite"])

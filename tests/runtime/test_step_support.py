@@ -33,7 +33,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "output_norm": ("token_embd_norm",), "never_written": ((3, 9),), "alibi": (True,), "parallel": (True, False),
     "qkv_steps": (("clamp", "rope", "norm"), ("gates", "norm", "rope"), ("norm", "rope", "norm_values"), ("norm",),
                   ("norm_without_weights", "rope")),
-    "sees_all": (lambda period, layer: True,), "numbers": (lambda keys, numbers: numbers,),
+    "parallel_without": ("ffn_norm",), "sees_all": (lambda period, layer: True,), "numbers": (lambda keys, numbers: numbers,),
     "query_scale": (lambda numbers, positions, rotates: np.full(len(positions), 1.5, np.float32),),
     "alibi_terms": (lambda slopes, keys, scale: np.zeros((len(slopes), keys), np.float32),),
     "weigh_expert": (lambda net, x, weights: net(x),), "add_shared_expert": (lambda routed, shared: routed - shared,),

