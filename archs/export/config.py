@@ -52,7 +52,9 @@ class Known:
 
 
 # Keys that say "none" by 0 where absence means something else; configs have null.
-NONE_BY_0 = ("attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping")
+NONE_BY_0 = (
+    "attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping",
+)  # fmt: skip
 
 
 def export_config(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
