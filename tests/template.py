@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -78,6 +79,9 @@ def _become(wanted: Mapping[str, Any], fds: Sequence[int]) -> None:
     sys.exit()
 
 
+STARTING = threading.Lock()
+
+
 @cache
 def _template() -> tuple[str, subprocess.Popen[bytes]]:
     """The path where the process listens, and the process, which is started by the first call."""
@@ -107,7 +111,8 @@ def run(
     """As `subprocess.run` of the command line in folder `cwd`, with what it writes. memory: bytes of address space it
     may have. Raises TimeoutExpired.
     """
-    path, _ = _template()
+    with STARTING:  # several threads may ask at once
+        path, _ = _template()
     with tempfile.TemporaryFile() as read, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
         read.write(stdin.encode(errors="surrogateescape"))
         read.seek(0)
