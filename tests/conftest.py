@@ -63,6 +63,7 @@ def draw_the_same() -> None:
     settings.load_profile("same")
 
 
+@pytest.hookimpl(optionalhook=True)  # of xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Start one more than there are processors: tests of kills, servers and pipes wait for others."""
     return (os.cpu_count() or 1) + 1
