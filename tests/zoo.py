@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -110,15 +109,25 @@ def value_at(data: bytes, place: int, kind: ValueType) -> tuple[dict[str, Any], 
         return {"type": kind.name, "value": value}, end
     element, count = struct.unpack_from("<IQ", data, place)
     begin = place = place + 12
+    item = ValueType(element)
+    found = {"type": "ARRAY", "elem": item.name if count else None, "len": count}
+    if count > LONG:
+        end = end_of_items(data, place, item, count)
+        return {**found, "sha256": hashlib.sha256(data[begin:end]).hexdigest()}, end
     values = []
     for _ in range(count):
-        read = text_at if ValueType(element) is ValueType.STRING else partial(number_at, kind=ValueType(element))
-        value, place = read(data, place)
+        value, place = text_at(data, place) if item is ValueType.STRING else number_at(data, place, item)
         values.append(value)
-    found = {"type": "ARRAY", "elem": ValueType(element).name if count else None, "len": count}
-    if count > LONG:
-        return {**found, "sha256": hashlib.sha256(data[begin:place]).hexdigest()}, place
     return {**found, "value": values}, place
+
+
+def end_of_items(data: bytes, place: int, item: ValueType, count: int) -> int:
+    if item is not ValueType.STRING:
+        return place + count * struct.calcsize("<" + NUMBERS[item])
+    length = struct.Struct("<Q").unpack_from
+    for _ in range(count):
+        place += 8 + length(data, place)[0]
+    return place
 
 
 def number_at(data: bytes, place: int, kind: ValueType) -> tuple[Any, int]:
@@ -136,7 +145,7 @@ def examine(entry: str, work: Path, outtypes: Sequence[str] = OUTTYPES) -> Exami
     different: list[str] = []
     for outtype in outtypes:
         file = work / f"{outtype}.gguf"
-        gguftools.convert(work / entry, file, outtype)
+        gguftools.convert(work / entry, file, outtype, check_tokenizer=outtype == outtypes[0])
         different += zoo_check.differences(ZOO, entry, gguf_to_json(file), outtype)
     once, cached = logit_errors(gguftools.load(work / "f32.gguf"), np.load(ZOO / entry / "logits.npz"))
     return Examined(entry, "; ".join(different), once, cached, tokenizer_error(entry, work / "f32.gguf"))

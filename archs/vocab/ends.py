@@ -9,6 +9,7 @@ keys do not give it again.
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from gguf.constants import Keys, TokenType
 
 from ..metadata import Metadata
@@ -85,7 +86,7 @@ def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
     if eos is None or Keys.Tokenizer.LIST not in metadata:
         return None if eos is None else int(eos)
     texts, types = metadata[Keys.Tokenizer.LIST], metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())
-    control = {row for row, kind in enumerate(types) if kind == TokenType.CONTROL}
+    control = set(np.flatnonzero(np.asarray(types) == TokenType.CONTROL.value).tolist())
     named = {int(metadata[key]) for key in (Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID) if key in metadata}
     found = {int(eos), *(named & control)}
     others = [other for row in found & control for other in ENDS.get(as_text(texts[row]), ())]

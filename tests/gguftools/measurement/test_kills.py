@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["divergence", "our base", "llama.cpp's base", "evaluate"],
 )
-@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_killed_at_any_moment(line: str, kills: int, folder: Path, tmp_path: Path) -> None:
     words = [*line.replace("TEXT", str(TEXT)).replace("FOLDER", str(folder)).split(), "--json", "-j", "1"]
     command = [sys.executable, str(Path(__file__).with_name("kill_loop.py")), str(tmp_path), str(kills), "1", *words]
