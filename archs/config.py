@@ -104,6 +104,9 @@ def normalized(
     # As transformers reads them: the older name goes first, and defaults are for configs with neither.
     rotary = read.get("rope_scaling") or read.pop("rope_parameters", None) or defaults.get("rope_scaling")
     config = ReadConfig({key: value for key, value in defaults.items() if not callable(value)} | read)
+    for key, value in defaults.items():
+        if key.endswith("_config") and isinstance(value, Mapping):  # a part of the config with defaults of its own
+            config[key] = {**value, **(read.get(key) or {})}
     _one_rope_spelling(config, rotary)
     if "rope_local_base_freq" in {*config, *defaults} and config.get("rope_scaling"):
         config["rope_scaling"].pop("truncate", None)  # transformers reads it of settings for all layers alone

@@ -12,7 +12,7 @@ import numpy as np
 from quants import Tensor
 from quants.errors import ModelError
 
-from .config import lookup, normalized, required
+from .config import lookup, normalized, required, rope_scaling
 from .config_keys import KEYS, TOKEN
 from .file_keys import Keys
 from .general import general, pooling_type
@@ -214,6 +214,14 @@ class Mapped:
         }
 
 
+def _refuse_lost_rotation(architecture: Architecture, config: Config, generated: Mapping[str, Tensor]) -> None:
+    """Raise ModelError where the config scales its rotation as Llama 3 does and the family makes no divisors of it."""
+    rotates = architecture.block.rope != "none" and not architecture.block.alibi
+    if rotates and rope_scaling(config, "rope_type") == "llama3" and "rope_freqs.weight" not in generated:
+        problem = f"config.json scales its rotation as llama3 does, which files of {architecture.name} do not say"
+        raise ModelError(problem)
+
+
 def map_tensors(
     architecture: Architecture, config: Config, tensors: Tensors, change: Change | None = None, whole: bool = True
 ) -> Mapped:  # fmt: skip
@@ -227,6 +235,7 @@ def map_tensors(
     result, unknown = Mapped(ignored=plain.ignored), list[str]()
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
+    _refuse_lost_rotation(architecture, config, result.tensors)
     sources = _as_stored_plainly(architecture, config, tensors, plain.tensors)
     sources = change(architecture, config, sources) if change else sources
     for name, tensor in sources.items():

@@ -60,8 +60,7 @@ DBRX = BASE.derive(
     },
     defaults={
         "d_model": 2048, "n_heads": 16, "n_layers": 24, "max_seq_len": 2048, "vocab_size": 32_000,
-        "attn_config": lambda config: {"kv_n_heads": 1},
-        "ffn_config": lambda config: {"ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1},
+        "attn_config": {"kv_n_heads": 1}, "ffn_config": {"ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1},
     },
     tensors={
         "wte": "token_embd", ".norm_attn_norm.norm_1": "attn_norm", ".norm_attn_norm.attn.Wqkv": "attn_qkv",

@@ -13,7 +13,7 @@ from archs.config import lookup, unless_tied
 from archs.families.deepseek2 import DEEPSEEK_V2, log_multiplier
 from archs.families.llama import HALVES, LLAMA
 from archs.file_keys import Derived
-from archs.rope import attention_factor, longrope_factors, type_without_tensors, unusual_base, yarn_temperature
+from archs.rope import FACTORS, attention_factor, type_without_tensors, unusual_base, yarn_temperature
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from quants.errors import ModelError
 
@@ -103,7 +103,7 @@ MINICPM3 = HALVES.derive(
         ".self_attn.k_proj": None, ".self_attn.v_proj": None, ".self_attn.kv_b_proj": "attn_kv_b",
         "lm_head": TensorMap(unless_tied("output")),
     },
-    config_from_gguf=config_from_gguf_3, generated=(longrope_factors,), layers_vary=True,
+    config_from_gguf=config_from_gguf_3, generated=FACTORS, layers_vary=True,
     flags_from_tensors={"attention_bias": "blk.*.attn_kv_a_mqa.bias"},
     absent=OF_4B, block={"logit_scale": "divide"},
 )  # fmt: skip

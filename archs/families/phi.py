@@ -14,7 +14,6 @@ from archs.rope import (
     FACTORS,
     SCALING,
     longrope_attention,
-    longrope_factors,
     longrope_settings,
     rotated_width,
     type_without_tensors,
@@ -58,7 +57,7 @@ PHI3 = HALVES.derive(
         ".self_attn.q_proj": None, ".self_attn.k_proj": None, ".self_attn.v_proj": None,
         ".self_attn.qkv_proj": "attn_qkv", ".mlp.gate_proj": None, ".mlp.up_proj": None, ".mlp.gate_up_proj": "ffn_up",
     },
-    generated=(longrope_factors,),
+    generated=FACTORS,
 )  # fmt: skip
 
 
@@ -99,7 +98,7 @@ PHIMOE = MIXTRAL.derive(
     tensors={".mlp.router": "ffn_gate_inp", ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k"},
     legacy_names=("layers.{i}.mlp.router",),
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
-    generated=(longrope_factors,),
+    generated=FACTORS,
     config_from_gguf=phimoe_config,
     flags_from_tensors={"lm_head_bias": "output.bias"},
     block={"norm": "layer", "rope": "halves", "scoring": "sparsemixer", "normalize_experts": False},

@@ -97,9 +97,10 @@ QWEN3_VL_MOE = QWEN3_MOE.derive(
 
 QWEN3_OMNI_MOE = QWEN3_VL_MOE.derive(
     hf_classes=("Qwen3OmniMoeForConditionalGeneration",), vocab_keys={"bos_token_id": "<|im_end|>"},
-    metadata={"n_deepstack_layers": lambda config: 0},
+    metadata={"n_deepstack_layers": lambda config: 0, "expert_weights_norm": renormalized(usual=True)},
     defaults={
-        "intermediate_size": 768, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1_000_000.0,
+        "norm_topk_prob": True, "intermediate_size": 768, "num_attention_heads": 28, "num_key_value_heads": 4,
+        "rope_theta": 1_000_000.0,
         "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "max_position_embeddings": 32_768,
         "hidden_size": 3584, "num_hidden_layers": 28,
     },
