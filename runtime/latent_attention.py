@@ -21,8 +21,8 @@ from .self_attention import projected, temperature
 def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """Self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens, width)."""
     keys, own = forward.keys, forward.numbers(layer)
-    latent_width, rotated = _size(keys, own, "attention.kv_lora_rank"), own.rope_width
-    key_width = _size(keys, own, "attention.key_length_mla")
+    latent_width, rotated = latent_size(keys, own, "attention.kv_lora_rank"), own.rope_width
+    key_width = latent_size(keys, own, "attention.key_length_mla")
     eps = float(keys.get("attention.latent_norm_epsilon") or keys.need("attention.layer_norm_rms_epsilon"))
 
     low, name = x, "attn_q"
@@ -69,7 +69,7 @@ def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     return projected(forward, layer, x, values.reshape(len(x), -1), None)
 
 
-def _size(keys: Keys, own: LayerHyper, key: str) -> int:
+def latent_size(keys: Keys, own: LayerHyper, key: str) -> int:
     """A width, which layers with a window may have of their own (dots3-note)."""
     local = keys.get(f"{key}_swa") if own.window is not None else None
     return int(keys.need(key) if local is None else local)

@@ -421,6 +421,8 @@ def _attend_unit(op, numbers, state, unit, thread):  # type: ignore[no-untyped-d
     mixed_at = room + 4 * ROW_LIMIT * (wide + SCORES)
     mixed = array_at(mixed_at, ROW_LIMIT * (value_wide + LANES), np.float32)
     block_at = mixed_at + 4 * ROW_LIMIT * (value_wide + LANES)
+    shared = width % LANES == 0 and value_width % LANES == 0  # the block, in turns: no zeros stand behind its rows
+    values_to = block_at + (0 if shared else 4 * LONGEST * wide)
     long = min(LONGEST, max(LANES, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
     _ask(op, numbers, t, g, first, rows, q, mixed)
     slot = state[SLOTS + t]
@@ -457,9 +459,8 @@ def _attend_unit(op, numbers, state, unit, thread):  # type: ignore[no-untyped-d
         if op[ALL_VALUES]:
             address, stride = values_at + begin * apart_v, apart_v // 4
             if not plain_v:
-                to = block_at + 4 * LONGEST * wide
-                _load_block(op, address, apart_v, count, value_width, array_at(to, long * value_wide, np.float32))
-                address, stride = to, value_wide
+                _load_block(op, address, apart_v, count, value_width, array_at(values_to, long * value_wide, np.float32))
+                address, stride = values_to, value_wide
         _mix(
             scores, rows, array_at(address, count * stride, np.float32), stride, count, value_wide, mixed,
             value_wide + LANES,
