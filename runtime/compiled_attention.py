@@ -15,7 +15,7 @@ from archs.spec import Rope
 from quants import Tensor
 
 from .arrays import Floats
-from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors
+from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors, whole_blocks
 from .kernels import attention_operations as ops
 from .kernels import dots, team
 from .kernels import token_parts as parts
@@ -111,7 +111,10 @@ def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec
     latent = latent_size(keys, own, "attention.kv_lora_rank")
     key_width = latent_size(keys, own, "attention.key_length_mla") if absorbed else own.key_width
     plain = key_width - own.rope_width
-    wide = layer.need("attn_v_b.weight").shape[1] if absorbed else layer.need("attn_kv_b.weight").rows // own.heads - plain
+    if absorbed:
+        wide = layer.need("attn_v_b.weight").shape[1]
+    else:
+        wide = layer.need("attn_kv_b.weight").rows // own.heads - plain
     eps = float(keys.get("attention.latent_norm_epsilon") or keys.need("attention.layer_norm_rms_epsilon"))
     return LatentAttentionSpec(
         own.heads, latent, plain, own.rope_width, wide, attention_scale(keys, key_width), block.norm.startswith("rms"),
@@ -151,7 +154,7 @@ class Bound:
     """Where a layer's caches are, and which rows of the list have addresses that may move.
 
     keys, values: of each slot the address of the layer's cache, int64. rotating, tempered, biased: rows that read the
-    tables of angles, of factors and of terms; caching: rows with a `KIND`, which is the cache's.
+    tables of angles, of factors and of terms; caching, attending: rows whose `KIND` and whose function are the cache's.
     """
 
     keys: Ints
@@ -160,6 +163,7 @@ class Bound:
     tempered: list[int] = field(default_factory=list)
     biased: list[int] = field(default_factory=list)
     caching: list[int] = field(default_factory=list)
+    attending: list[int] = field(default_factory=list)
 
     def put_angles(self, rows: Ints, cos: Floats, sin: Floats) -> None:
         """Tables (rows, half of what rotates), whose row of each token the pass's state says."""
@@ -175,7 +179,8 @@ class Bound:
         rows[self.biased, ops.TERMS], rows[self.biased, ops.TERMS_APART] = terms.ctypes.data, terms.shape[1]
 
     def put_kind(self, rows: Ints, kind: str) -> None:
-        rows[self.caching, ops.KIND] = ops.KINDS[kind]
+        rows[self.caching + self.attending, ops.KIND] = ops.KINDS[kind]
+        rows[self.attending, team.FUNCTION] = ops.ATTEND[kind]()
 
 
 @dataclass
@@ -304,7 +309,7 @@ def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: i
     weight, bias = writer.layer.array(f"{name}_norm.weight"), writer.layer.array(f"{name}_norm.bias")
 
     def add(code: int, fields: Fields) -> None:
-        if stages[-1].whole and code not in (ops.CLAMP, ops.MULTIPLY):
+        if stages[-1].whole and code not in (ops.CLAMP, ops.MULTIPLY, ops.RMS, ops.LAYER):
             stages.append(Stage())
         stages[-1].codes.append(code)
         stages[-1].fields |= fields
@@ -312,24 +317,23 @@ def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: i
     for step in spec.steps:
         if step == "clamp" and spec.clamp:
             add(ops.CLAMP, {ops.LIMIT: spec.clamp})
-        elif step == "norm_values" and values or step == "norm_without_weights" and spec.l2_norm and not values:
+        elif step == ("norm_values" if values else "norm_without_weights") and (values or spec.l2_norm):
             add(ops.PLAIN_RMS, {ops.PLAIN_EPS: spec.eps})
         elif step == "norm" and not values and weight is not None:
             code, fields = _norm_fields(weight, bias, spec)
-            if weight.shape == (heads * width,) and heads > 1:
-                if set(stages[-1].codes) - {ops.CLAMP, ops.MULTIPLY}:
-                    stages.append(Stage())
-                stages[-1].whole = True
-                stages[-1].codes.append(code)
-                stages[-1].fields |= fields
-            else:
-                add(code, fields)
+            whole = weight.shape == (heads * width,) and heads > 1
+            if whole and set(stages[-1].codes) - {ops.CLAMP, ops.MULTIPLY}:
+                stages.append(Stage())
+            stages[-1].whole = whole
+            add(code, fields)
         elif step == "rope" and not values and spec.rope_width:
             add(ops.HALVES if spec.rotation == "halves" else ops.ADJACENT, {ops.HALF: spec.rope_width // 2})
             stages[-1].rotates = True
-    if name == "attn_q" and spec.tempered or values and spec.value_scale != 1:
-        add(ops.MULTIPLY, {ops.SCALE: spec.value_scale if values else 1.0})
-        stages[-1].tempered = name == "attn_q"
+    if values and spec.value_scale != 1:
+        add(ops.MULTIPLY, {ops.SCALE: spec.value_scale})
+    if name == "attn_q" and spec.tempered:
+        add(ops.MULTIPLY, {ops.SCALE: 1.0})
+        stages[-1].tempered = True
     return stages
 
 
@@ -417,13 +421,13 @@ def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -
         ops.HEADS: group, ops.GROUPS: spec.kv_heads, ops.VALUE_WIDTH: spec.value_width, ops.WINDOW: spec.window,
         ops.CHUNK: spec.chunk, ops.PARTIAL: writer.workspace.array("partial", partial), ops.PARTS: most,
     }  # fmt: skip
-    row = writer.add(ops.attend, shape | {
+    row = writer.add(ops.ATTEND["f32"], shape | {
         ops.X: q.x, ops.X_WIDTH: q.x.strides[0] // 4, ops.X_APART: q.apart, ops.HEAD_WIDTH: spec.key_width,
         ops.ALL_KEYS: writer.bound.keys, ops.ALL_VALUES: writer.bound.values if values else 0, ops.SCALE: spec.scale,
         ops.CAP: spec.softcap, ops.SLOPES: 0 if spec.slopes is None else spec.slopes, ops.ROOM: room,
         ops.SCRATCH: writer.workspace.array("scratch", room * writer.workspace.threads),
     })  # fmt: skip
-    writer.bound.caching.append(row)
+    writer.bound.attending.append(row)
     writer.bound.biased += [row] * spec.biased
     sinks = writer.layer.array("attn_sinks.weight")
     return shape | {ops.SINKS: 0 if sinks is None else sinks}
@@ -530,11 +534,6 @@ def _widened(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: V
 
 def stored_rows(weight: Tensor) -> NDArray[np.uint8]:
     """The bytes of a weight's rows, filled up to whole blocks of inputs."""
-    raw, room = weight.raw(), weight.format.row_bytes(-(-weight.width // dots.BLOCK) * dots.BLOCK)
+    raw, room = weight.raw(), weight.format.row_bytes(whole_blocks(weight))
     return np.ascontiguousarray(raw if room == raw.shape[1] else np.pad(raw, ((0, 0), (0, room - raw.shape[1]))))
 
-
-__all__ = [
-    "AttentionSpec", "Bound", "LatentAttentionSpec", "OperationList", "Workspace", "Writer", "attention_spec",
-    "latent_attention_spec", "stored_rows", "team", "write_attention", "write_latent_attention",
-]  # fmt: skip

@@ -13,7 +13,18 @@ import numpy as np
 from quants.kernels.half import to_half
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load, store
-from quants.kernels.lanes import LANES, absolute, every, every_int, lane, lane_numbers, larger, largest_lane, to_float, where
+from quants.kernels.lanes import (
+    LANES,
+    absolute,
+    every,
+    every_int,
+    lane,
+    lane_numbers,
+    larger,
+    largest_lane,
+    to_float,
+    where,
+)
 from quants.kernels.rounding import half_away
 from quants.kernels.small_blocks import Q8_BYTES, Q8_TOP, VALUES
 
@@ -175,7 +186,7 @@ def _step(op, numbers, state, step, t, h, x):  # type: ignore[no-untyped-def]
         limit = f32(numbers[LIMIT])
         for i in range(x.size):
             x[i] = limit if x[i] > limit else (-limit if x[i] < -limit else x[i])  # NaN stays
-    elif step == HALVES or step == ADJACENT:
+    elif step in (HALVES, ADJACENT):
         _rotated(op, state[ANGLES + t], step, x)
     elif step == MULTIPLY:
         factor = f32(numbers[SCALE])
@@ -459,7 +470,8 @@ def _attend_unit(op, numbers, state, unit, thread):  # type: ignore[no-untyped-d
         if op[ALL_VALUES]:
             address, stride = values_at + begin * apart_v, apart_v // 4
             if not plain_v:
-                _load_block(op, address, apart_v, count, value_width, array_at(values_to, long * value_wide, np.float32))
+                block = array_at(values_to, long * value_wide, np.float32)
+                _load_block(op, address, apart_v, count, value_width, block)
                 address, stride = values_to, value_wide
         _mix(
             scores, rows, array_at(address, count * stride, np.float32), stride, count, value_wide, mixed,
@@ -518,6 +530,9 @@ def attend(row, thread, threads):  # type: ignore[no-untyped-def]
                 _attend_unit(op, numbers, state, (t, g, first, last, start, stop, part), thread)
             done += own
         t = behind
+
+
+ATTEND = {"f32": attend, "f16": attend, "q8_0": attend}  # by what a cache keeps
 
 
 @inlined
