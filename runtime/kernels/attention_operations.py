@@ -45,7 +45,7 @@ from .attention_tiles import (
 from .dots import NUMBERS, SUPER, pack
 from .exponential import exp, exp_of_lanes, sigmoid, softplus
 from .pass_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
-from .shorts import load_half, load_halves, multiply_add, prefetch, sum_of_lanes
+from .shorts import multiply_add, prefetch, sum_of_lanes
 from .team import FIELDS, array_at, operation
 
 f32 = np.float32
@@ -270,84 +270,62 @@ def _parts(op, pieces, length):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _row_bytes(op, width):  # type: ignore[no-untyped-def]
-    """Of a head in a cache."""
-    if op[KIND] == F32:
-        return 4 * width
-    return 2 * width if op[KIND] == F16 else width // VALUES * Q8_BYTES
+def _as_numbers(width):  # type: ignore[no-untyped-def]
+    """Elements of a head's row in a cache of numbers."""
+    return width
 
 
 @inlined
-def _load_block(op, address, apart, count, width, block):  # type: ignore[no-untyped-def]
-    """count rows of a cache, which lie so many bytes apart, as float32 rows of whole vectors.
+def _as_blocks(width):  # type: ignore[no-untyped-def]
+    return width // VALUES * Q8_BYTES
 
-    What lies behind a row's width is left as it is.
-    """
-    wide, whole = (width + LANES - 1) // LANES * LANES, width // LANES * LANES
-    size = _row_bytes(op, width)
+
+@inlined
+def _filled_up(rows, apart, count, width, block):  # type: ignore[no-untyped-def]
+    """Copy rows, so far apart, to rows of whole vectors. What lies behind a row's width is left as it is."""
+    wide = (width + LANES - 1) // LANES * LANES
     for j in range(count):
-        at = j * wide
-        raw = array_at(address + j * apart, size, np.uint8)
-        for line in range(0, size, 64):
-            prefetch(raw, LONGEST * apart + line)
-        if op[KIND] == F32:
-            floats = array_at(address + j * apart, width, np.float32)
-            for i in range(width):
-                block[at + i] = floats[i]
-        elif op[KIND] == F16:
-            for i in range(0, whole, LANES):
-                store(block, at + i, load_halves(raw, 2 * i))
-            if whole < width and width > LANES:
-                store(block, at + width - LANES, load_halves(raw, 2 * (width - LANES)))
-            elif whole < width:
-                for i in range(width):
-                    block[at + i] = load_half(raw, 2 * i)
-        else:
-            codes = array_at(address + j * apart, size, np.int8)
-            for i in range(0, width, VALUES):
-                place = i // VALUES * Q8_BYTES
-                scale = every(load_half(codes, place))
-                store(block, at + i, to_float(load(codes, place + 2)) * scale)
-                store(block, at + i + LANES, to_float(load(codes, place + 2 + LANES)) * scale)
+        for i in range(width):
+            block[j * wide + i] = rows[j * apart + i]
 
 
 @inlined
-def _prefetch_rows(raw, first, apart, count, size):  # type: ignore[no-untyped-def]
+def _bring_nearer(nearer, first, count, size):  # type: ignore[no-untyped-def]
+    """So many rows of two arrays: each is followed by elements from row to row, and those of a row."""
+    line = 64 // size
     for j in range(first, first + count):
-        for line in range(0, size, 64):
-            prefetch(raw, j * apart + line)
+        for i in range(0, nearer[2], line):
+            prefetch(nearer[0], j * nearer[1] + i)
+        for i in range(0, nearer[5], line):
+            prefetch(nearer[3], j * nearer[4] + i)
 
 
 @inlined
-def _score(q, rows, width, keys, stride, count, scores, ahead, behind):  # type: ignore[no-untyped-def]
-    """scores[r, j] = row r of q times key j.
-
-    Meanwhile ahead and behind, bytes that begin at the values of this block and at the keys of the next one, come
-    nearer: (array, bytes from row to row, bytes of a row).
-    """
+def _score(q, rows, width, keys, stride, count, scores, nearer, size):  # type: ignore[no-untyped-def]
+    """scores[r, j] = row r of q times key j. Meanwhile values of this block and keys of the next one come nearer."""
     r = 0
     while r < rows:
-        tall = rows - r > 2 or (rows - r == 2 and ROWS == 2)
-        many = KEYS_OF[0] if tall else (KEYS_OF[1] if rows - r == 2 else KEYS_OF[2])
+        left_rows = rows - r
+        tall = left_rows > 2 or (left_rows == 2 and ROWS == 2)
+        many = KEYS_OF[0] if tall else (KEYS_OF[1] if left_rows == 2 else KEYS_OF[2])
         for j in range(0, count, many):
             left, at, to = count - j, j * stride, r * SCORES + j
             if r == 0:
-                _prefetch_rows(ahead[0], j, ahead[1], many, ahead[2])
-                _prefetch_rows(behind[0], j, behind[1], many, behind[2])
+                _bring_nearer(nearer, j, many, size)
             if tall:
-                score_rows(q, r * width, width, rows - r, keys, at, stride, left, width, scores, to, SCORES)
-            elif rows - r == 2:
-                score_two(q, r * width, width, rows - r, keys, at, stride, left, width, scores, to, SCORES)
+                score_rows(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
+            elif left_rows == 2:
+                score_two(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
             else:
-                score_one(q, r * width, width, rows - r, keys, at, stride, left, width, scores, to, SCORES)
-        r += ROWS if tall else rows - r
+                score_one(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
+        r += ROWS if tall else left_rows
 
 
 SCORES = LONGEST + LANES  # from one row of scores to the next: tiles write behind the last position
 
 
 @inlined
-def _mix(weights, rows, values, stride, count, width, out, apart):  # type: ignore[no-untyped-def]
+def _mix(weights, rows, values, stride, count, width, out, apart, size):  # type: ignore[no-untyped-def]
     """out[r] += the sum of weights[r, j] times values[j]. width: a multiple of 16; out's rows are so far apart."""
     r = 0
     while r < rows:
@@ -368,7 +346,7 @@ def _mix(weights, rows, values, stride, count, width, out, apart):  # type: igno
                 mix_one_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
             else:
                 mix_rows_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
-            c += LANES
+            c += 2 * LANES if size == 1 else LANES
         r += 1 if one else (2 if two else ROWS)
 
 
@@ -419,69 +397,63 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
 
 
 @inlined
-def _attend_unit(op, numbers, state, unit, thread):  # type: ignore[no-untyped-def]
-    """Partial results of one unit: rows first … last - 1 of the text that begins with token t, in group g."""
+def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # type: ignore[no-untyped-def]
+    """Partial results of one unit: rows first … last - 1 of the text that begins with token t, in group g.
+
+    kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
+    """
     t, g, first, last, start, stop, part = unit
     rows, heads, width, value_width = last - first, op[HEADS], op[HEAD_WIDTH], op[VALUE_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (value_width + LANES - 1) // LANES * LANES
-    apart = op[PARTS] * (value_wide + LANES)  # of partial results, from one head's to the next one's
-    partial_at = op[PARTIAL] + 4 * (((t * op[GROUPS] + g) * heads) * apart + part * (value_wide + LANES))
     room = op[SCRATCH] + 4 * op[ROOM] * thread
     q = array_at(room, ROW_LIMIT * wide, np.float32)
-    scores = array_at(room + 4 * ROW_LIMIT * wide, ROW_LIMIT * SCORES, np.float32)
-    mixed_at = room + 4 * ROW_LIMIT * (wide + SCORES)
-    mixed = array_at(mixed_at, ROW_LIMIT * (value_wide + LANES), np.float32)
-    block_at = mixed_at + 4 * ROW_LIMIT * (value_wide + LANES)
-    shared = width % LANES == 0 and value_width % LANES == 0  # the block, in turns: no zeros stand behind its rows
-    values_to = block_at + (0 if shared else 4 * LONGEST * wide)
+    scores_at = room + 4 * ROW_LIMIT * wide
+    scores = array_at(scores_at, ROW_LIMIT * SCORES, np.float32)
+    mixed_at, apart = scores_at + 4 * ROW_LIMIT * SCORES, value_wide + LANES
+    mixed = array_at(mixed_at, ROW_LIMIT * apart, np.float32)
+    block = array_at(mixed_at + 4 * ROW_LIMIT * apart, LONGEST * wide, kind)
+    block_v = array_at(mixed_at + 4 * (ROW_LIMIT * apart + LONGEST * wide), LONGEST * value_wide, kind)
     long = min(LONGEST, max(LANES, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
     _ask(op, numbers, t, g, first, rows, q, mixed)
-    slot = state[SLOTS + t]
-    apart_k, apart_v = op[GROUPS] * _row_bytes(op, width), op[GROUPS] * _row_bytes(op, value_width)
-    keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0] + g * _row_bytes(op, width)
+    if width < wide:
+        block[:] = 0
+    if value_width < value_wide:
+        block_v[:] = 0
+    slot, own, own_v = state[SLOTS + t], elements(width), elements(value_width)
+    apart_k, apart_v = op[GROUPS] * own, op[GROUPS] * own_v
+    keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0] + size * g * own
     values_at = keys_at
     if op[ALL_VALUES]:
-        values_at = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0] + g * _row_bytes(op, value_width)
-    plain_k = op[KIND] == F32 and width % LANES == 0
-    plain_v = op[KIND] == F32 and value_width % LANES == 0
-    if width % LANES or value_width % LANES:  # zeros behind each row
-        block = array_at(block_at, LONGEST * (wide + value_wide), np.float32)
-        for i in range(0, block.size, LANES):
-            store(block, i, every(ZERO))
+        values_at = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0] + size * g * own_v
+    else:
+        apart_v = apart_k
     for begin in range(start, stop, long):
         count = min(long, stop - begin)
-        address, stride = keys_at + begin * apart_k, apart_k // 4
-        next_keys = array_at(address + long * apart_k, 1, np.uint8), apart_k, 4 * width if plain_k else 0
-        next_values = array_at(values_at + begin * apart_v, 1, np.uint8), apart_v, 4 * value_width if plain_v else 0
-        if not op[ALL_VALUES]:
-            next_values = next_keys[0], 0, 0
-        if not plain_k:
-            _load_block(op, address, apart_k, count, width, array_at(block_at, long * wide, np.float32))
-            address, stride = block_at, wide
-        keys = array_at(address, count * stride, np.float32)
-        _score(q, rows, wide, keys, stride, count, scores, next_values, next_keys)
+        keys = array_at(keys_at + size * begin * apart_k, apart_k * count, kind)
+        values = array_at(values_at + size * begin * apart_v, apart_v * count, kind)
+        after = array_at(keys_at + size * (begin + long) * apart_k, 1, kind)
+        nearer = (values, apart_v, own_v if op[ALL_VALUES] else 0, after, apart_k, own)
+        if width < wide:
+            _filled_up(keys, apart_k, count, width, block)
+            _score(q, rows, wide, block, wide, count, scores, nearer, size)
+        else:
+            _score(q, rows, wide, keys, apart_k, count, scores, nearer, size)
         for r in range(rows):
-            own, h = t + (first + r) // heads, g * heads + (first + r) % heads
             _weigh(
-                op, numbers, array_at(room + 4 * (ROW_LIMIT * wide + r * SCORES), SCORES, np.float32), begin, count,
-                state[POSITIONS + own], h,
-                array_at(mixed_at + 4 * r * (value_wide + LANES), value_wide + LANES, np.float32), value_wide,
+                op, numbers, array_at(scores_at + 4 * r * SCORES, SCORES, np.float32), begin, count,
+                state[POSITIONS + t + (first + r) // heads], g * heads + (first + r) % heads,
+                array_at(mixed_at + 4 * r * apart, apart, np.float32), value_wide,
             )
-        if op[ALL_VALUES]:
-            address, stride = values_at + begin * apart_v, apart_v // 4
-            if not plain_v:
-                block = array_at(values_to, long * value_wide, np.float32)
-                _load_block(op, address, apart_v, count, value_width, block)
-                address, stride = values_to, value_wide
-        _mix(
-            scores, rows, array_at(address, count * stride, np.float32), stride, count, value_wide, mixed,
-            value_wide + LANES,
-        )
+        if value_width < value_wide:
+            _filled_up(values, apart_v, count, value_width, block_v)
+            _mix(scores, rows, block_v, value_wide, count, value_wide, mixed, apart, size)
+        else:
+            _mix(scores, rows, values, apart_v, count, value_wide, mixed, apart, size)
     for r in range(rows):
-        own, h = (first + r) // heads, (first + r) % heads
-        to = array_at(partial_at + 4 * ((own * op[GROUPS] * heads) + h) * apart, value_wide + LANES, np.float32)
-        for i in range(0, value_wide + LANES, LANES):
-            store(to, i, load(mixed, r * (value_wide + LANES) + i))
+        h = (t + (first + r) // heads) * op[GROUPS] * heads + g * heads + (first + r) % heads
+        to = array_at(op[PARTIAL] + 4 * (h * op[PARTS] + part) * apart, apart, np.float32)
+        for i in range(0, apart, LANES):
+            store(to, i, load(mixed, r * apart + i))
 
 
 @inlined
@@ -503,8 +475,8 @@ def _ask(op, numbers, t, g, first, rows, q, mixed):  # type: ignore[no-untyped-d
         mixed[at + value_wide] = NOTHING
 
 
-@operation
-def attend(row, thread, threads):  # type: ignore[no-untyped-def]
+@inlined
+def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-untyped-def]
     """Partial results of the queries in X over the caches, to PARTIAL (tokens, groups, HEADS, PARTS, …)."""
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     state = array_at(op[STATE], SIZE, np.int64)
@@ -527,12 +499,27 @@ def attend(row, thread, threads):  # type: ignore[no-untyped-def]
             start, stop = begin + part * each, min(end, begin + (part + 1) * each)
             own = (last - first) * (stop - start)
             if (2 * done + own) * threads // (2 * work) == thread:
-                _attend_unit(op, numbers, state, (t, g, first, last, start, stop, part), thread)
+                _attend_unit(op, numbers, state, (t, g, first, last, start, stop, part), thread, kind, elements, size)
             done += own
         t = behind
 
 
-ATTEND = {"f32": attend, "f16": attend, "q8_0": attend}  # by what a cache keeps
+@operation
+def attend(row, thread, threads):  # type: ignore[no-untyped-def]
+    _attend(row, thread, threads, np.float32, _as_numbers, 4)
+
+
+@operation
+def attend_halves(row, thread, threads):  # type: ignore[no-untyped-def]
+    _attend(row, thread, threads, np.uint16, _as_numbers, 2)
+
+
+@operation
+def attend_blocks(row, thread, threads):  # type: ignore[no-untyped-def]
+    _attend(row, thread, threads, np.int8, _as_blocks, 1)
+
+
+ATTEND = {"f32": attend, "f16": attend_halves, "q8_0": attend_blocks}  # by what a cache keeps
 
 
 @inlined

@@ -1,7 +1,7 @@
 """Small matrix products of attention's decoding: a few rows of queries with keys, and of weights with values.
 
 A tile of sums stays in registers. Keys and values lie as caches have them: the row of one position some stride behind
-the one before.
+the one before, of float32, of float16 (uint16), or of Q8_0's blocks (int8). They become float32 in registers.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,15 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from quants.kernels.lane_memory import load_at, store_at
-from quants.kernels.lanes import FLOAT, FLOATS, INDEX, LANES, WORD, splat
+from quants.kernels.lanes import BYTES, FLOAT, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, splat
+from quants.kernels.small_blocks import Q8_BYTES, VALUES
 
-from .shorts import cpu_features
+from .shorts import cpu_features, half_of, halves_of
 
 WIDE_REGISTERS = "+avx512f" in cpu_features()
 ROWS = 4 if WIDE_REGISTERS else 2  # of the largest tile
 SUMS = 16 if WIDE_REGISTERS else 4  # vectors of sixteen sums that fit the registers
-VECTORS = SUMS // ROWS  # columns of values in a tile, in vectors
+VECTORS = max(2, SUMS // ROWS)  # columns of values in a tile, in vectors
 
 
 def _number(value: int) -> ir.Constant:
@@ -64,6 +65,32 @@ def _sums(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     return vectors[0]
 
 
+def _vectors(  # type: ignore[no-untyped-def]
+    context: Any, builder: ir.IRBuilder, array: nt.Array, value, row: ir.Value, column: ir.Value, count: int
+) -> list[ir.Value]:
+    """So many times sixteen numbers of a row, from a column on; of blocks, whole ones."""
+    if array.dtype != nt.int8:
+        places = _places(builder, builder.add(row, column), _number(LANES), count, None)
+        if array.dtype == nt.float32:
+            return [load_at(context, builder, array, value, at, FLOATS) for at in places]
+        halves = [load_at(context, builder, array, value, at, SHORTS) for at in places]
+        return [halves_of(context, builder, each, LANES) for each in halves]
+    found, size = [], _number(Q8_BYTES)
+    first = builder.add(row, builder.mul(builder.sdiv(column, _number(VALUES)), size))
+    for at in _places(builder, first, size, count // 2, None):
+        scale = half_of(context, builder, load_at(context, builder, array, value, at, SHORT))
+        for offset in (2, 2 + LANES):
+            codes = load_at(context, builder, array, value, builder.add(at, _number(offset)), BYTES)
+            numbers = builder.sitofp(builder.sext(codes, WORDS), FLOATS)
+            found.append(builder.fmul(numbers, splat(builder, scale, FLOATS)))
+    return found
+
+
+def _at_once(array: nt.Array) -> int:
+    """Vectors that are read together."""
+    return 2 if array.dtype == nt.int8 else 1
+
+
 def _score_tile(rows: int, keys: int) -> Any:
     @intrinsic
     def score_tile(  # type: ignore[no-untyped-def]
@@ -71,8 +98,8 @@ def _score_tile(rows: int, keys: int) -> Any:
     ):
         """out[r, j] = row r of q times row j of k, for this tile's rows and keys, of which there may be fewer.
 
-        Rows begin at `_at` and are `_stride` apart, in flat float32 arrays; width: a multiple of 16. Of rows that are
-        not there, the tile writes the last one's; out must have room for it.
+        Rows begin at `_at` and are `_stride` apart, in flat arrays; width: a multiple of 16, of blocks one of 32. Of
+        rows that are not there, the tile writes the last one's; out must have room for it.
         """
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -82,13 +109,15 @@ def _score_tile(rows: int, keys: int) -> Any:
             found = _places(builder, k_at, k_stride, keys, k_rows)
             zero, add = ir.Constant(FLOATS, [0.0] * LANES), _multiply_add(builder)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in found] for _ in asked]
-            with cgutils.for_range(builder, builder.sdiv(width, _number(LANES))) as loop:
-                column = builder.mul(loop.index, _number(LANES))
-                queries = [load_at(context, builder, kinds[0], q, builder.add(at, column), FLOATS) for at in asked]
+            step = _at_once(kinds[4])
+            with cgutils.for_range(builder, builder.sdiv(width, _number(step * LANES))) as loop:
+                column = builder.mul(loop.index, _number(step * LANES))
+                queries = [_vectors(context, builder, kinds[0], q, at, column, step) for at in asked]
                 for j, at in enumerate(found):
-                    key = load_at(context, builder, kinds[4], k, builder.add(at, column), FLOATS)
+                    keys_of = _vectors(context, builder, kinds[4], k, at, column, step)
                     for own, query in zip(sums, queries, strict=True):
-                        builder.store(add(query, key, builder.load(own[j])), own[j])
+                        for a, b in zip(query, keys_of, strict=True):
+                            builder.store(add(a, b, builder.load(own[j])), own[j])
             scores = _sums(builder, [builder.load(each) for own in sums for each in own])
             for r, at in enumerate(_places(builder, out_at, out_stride, rows, None)):
                 own = _picked(builder, scores, scores, list(range(r * keys, (r + 1) * keys)))
@@ -104,20 +133,21 @@ def _score_tile(rows: int, keys: int) -> Any:
 def _mix_tile(rows: int, vectors: int) -> Any:
     @intrinsic
     def mix_tile(  # type: ignore[no-untyped-def]
-        typing, weights, w_at, w_stride, w_rows, v, v_at, v_stride, count, out, out_at, out_stride
+        typing, weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride
     ):
-        """out[r, c] += the sum over j < count of weights[r, j] * v[j, c], for this tile's rows and columns.
+        """out[r, c] += the sum over j < count of weights[r, j] * v[j, column + c], for this tile's rows and columns.
 
         Rows that are not there are the last one again.
         """
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             kinds = signature.args
-            weights, w_at, w_stride, w_rows, v, v_at, v_stride, count, out, out_at, out_stride = args
+            weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride = args
+            columns = max(vectors, _at_once(kinds[4]))
             shares = _places(builder, w_at, w_stride, rows, w_rows)
             add, apart = _multiply_add(builder), _number(LANES)
             targets = [
-                _places(builder, at, apart, vectors, None)
+                _places(builder, at, apart, columns, None)
                 for at in _places(builder, out_at, out_stride, rows, w_rows)
             ]
             sums = [
@@ -125,11 +155,8 @@ def _mix_tile(rows: int, vectors: int) -> Any:
                 for own in targets
             ]
             with cgutils.for_range(builder, count) as loop:
-                row = builder.add(v_at, builder.mul(loop.index, v_stride))
-                values = [
-                    load_at(context, builder, kinds[4], v, at, FLOATS)
-                    for at in _places(builder, row, apart, vectors, None)
-                ]
+                row = builder.mul(loop.index, v_stride)
+                values = _vectors(context, builder, kinds[4], v, row, column, columns)
                 for at, own in zip(shares, sums, strict=True):
                     weight = load_at(context, builder, kinds[0], weights, builder.add(at, loop.index), FLOAT)
                     weight = splat(builder, weight, FLOATS)
