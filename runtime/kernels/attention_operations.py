@@ -411,8 +411,9 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
     scores = array_at(scores_at, ROW_LIMIT * SCORES, np.float32)
     mixed_at, apart = scores_at + 4 * ROW_LIMIT * SCORES, value_wide + LANES
     mixed = array_at(mixed_at, ROW_LIMIT * apart, np.float32)
-    block = array_at(mixed_at + 4 * ROW_LIMIT * apart, LONGEST * wide, kind)
-    block_v = array_at(mixed_at + 4 * (ROW_LIMIT * apart + LONGEST * wide), LONGEST * value_wide, kind)
+    block_at = mixed_at + 4 * ROW_LIMIT * apart
+    block = array_at(block_at, LONGEST * wide, kind)
+    block_v = array_at(block_at + 4 * LONGEST * wide, LONGEST * value_wide, kind)
     long = min(LONGEST, max(LANES, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
     _ask(op, numbers, t, g, first, rows, q, mixed)
     if width < wide:
@@ -433,22 +434,22 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
         values = array_at(values_at + size * begin * apart_v, apart_v * count, kind)
         after = array_at(keys_at + size * (begin + long) * apart_k, 1, kind)
         nearer = (values, apart_v, own_v if op[ALL_VALUES] else 0, after, apart_k, own)
+        address, stride = keys_at + size * begin * apart_k, apart_k
         if width < wide:
             _filled_up(keys, apart_k, count, width, block)
-            _score(q, rows, wide, block, wide, count, scores, nearer, size)
-        else:
-            _score(q, rows, wide, keys, apart_k, count, scores, nearer, size)
+            address, stride = block_at, wide
+        _score(q, rows, wide, array_at(address, stride * count, kind), stride, count, scores, nearer, size)
         for r in range(rows):
             _weigh(
                 op, numbers, array_at(scores_at + 4 * r * SCORES, SCORES, np.float32), begin, count,
                 state[POSITIONS + t + (first + r) // heads], g * heads + (first + r) % heads,
                 array_at(mixed_at + 4 * r * apart, apart, np.float32), value_wide,
             )
+        address, stride = values_at + size * begin * apart_v, apart_v
         if value_width < value_wide:
             _filled_up(values, apart_v, count, value_width, block_v)
-            _mix(scores, rows, block_v, value_wide, count, value_wide, mixed, apart, size)
-        else:
-            _mix(scores, rows, values, apart_v, count, value_wide, mixed, apart, size)
+            address, stride = block_at + 4 * LONGEST * wide, value_wide
+        _mix(scores, rows, array_at(address, stride * count, kind), stride, count, value_wide, mixed, apart, size)
     for r in range(rows):
         h = (t + (first + r) // heads) * op[GROUPS] * heads + g * heads + (first + r) % heads
         to = array_at(op[PARTIAL] + 4 * (h * op[PARTS] + part) * apart, apart, np.float32)

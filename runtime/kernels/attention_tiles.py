@@ -67,23 +67,30 @@ def _sums(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
 
 def _vectors(  # type: ignore[no-untyped-def]
     context: Any, builder: ir.IRBuilder, array: nt.Array, value, row: ir.Value, column: ir.Value, count: int
-) -> list[ir.Value]:
-    """So many times sixteen numbers of a row, from a column on; of blocks, whole ones."""
+) -> list[tuple[ir.Value, ir.Value | None]]:
+    """So many times sixteen numbers of a row, from a column on, each with the scale it is to be multiplied by, or None;
+    of blocks, whole ones.
+    """
     if array.dtype != nt.int8:
         places = _places(builder, builder.add(row, column), _number(LANES), count, None)
         if array.dtype == nt.float32:
-            return [load_at(context, builder, array, value, at, FLOATS) for at in places]
+            return [(load_at(context, builder, array, value, at, FLOATS), None) for at in places]
         halves = [load_at(context, builder, array, value, at, SHORTS) for at in places]
-        return [halves_of(context, builder, each, LANES) for each in halves]
+        return [(halves_of(context, builder, each, LANES), None) for each in halves]
     found, size = [], _number(Q8_BYTES)
     first = builder.add(row, builder.mul(builder.sdiv(column, _number(VALUES)), size))
     for at in _places(builder, first, size, count // 2, None):
         scale = half_of(context, builder, load_at(context, builder, array, value, at, SHORT))
         for offset in (2, 2 + LANES):
             codes = load_at(context, builder, array, value, builder.add(at, _number(offset)), BYTES)
-            numbers = builder.sitofp(builder.sext(codes, WORDS), FLOATS)
-            found.append(builder.fmul(numbers, splat(builder, scale, FLOATS)))
+            found.append((builder.sitofp(builder.sext(codes, WORDS), FLOATS), scale))
     return found
+
+
+def _scaled(builder: ir.IRBuilder, vectors: list[tuple[ir.Value, ir.Value | None]]) -> list[ir.Value]:
+    return [
+        numbers if scale is None else builder.fmul(numbers, splat(builder, scale, FLOATS)) for numbers, scale in vectors
+    ]
 
 
 def _at_once(array: nt.Array) -> int:
@@ -112,11 +119,17 @@ def _score_tile(rows: int, keys: int) -> Any:
             step = _at_once(kinds[4])
             with cgutils.for_range(builder, builder.sdiv(width, _number(step * LANES))) as loop:
                 column = builder.mul(loop.index, _number(step * LANES))
-                queries = [_vectors(context, builder, kinds[0], q, at, column, step) for at in asked]
+                queries = [_scaled(builder, _vectors(context, builder, kinds[0], q, at, column, step)) for at in asked]
                 for j, at in enumerate(found):
-                    keys_of = _vectors(context, builder, kinds[4], k, at, column, step)
+                    key = _vectors(context, builder, kinds[4], k, at, column, step)
+                    if rows == 1 and step == 2:  # one scale for both: that of their sum
+                        part = add(queries[0][1], key[1][0], builder.fmul(queries[0][0], key[0][0]))
+                        scale = splat(builder, key[0][1], FLOATS)
+                        builder.store(add(part, scale, builder.load(sums[0][j])), sums[0][j])
+                        continue
+                    numbers = _scaled(builder, key)
                     for own, query in zip(sums, queries, strict=True):
-                        for a, b in zip(query, keys_of, strict=True):
+                        for a, b in zip(query, numbers, strict=True):
                             builder.store(add(a, b, builder.load(own[j])), own[j])
             scores = _sums(builder, [builder.load(each) for own in sums for each in own])
             for r, at in enumerate(_places(builder, out_at, out_stride, rows, None)):
@@ -156,12 +169,13 @@ def _mix_tile(rows: int, vectors: int) -> Any:
             ]
             with cgutils.for_range(builder, count) as loop:
                 row = builder.mul(loop.index, v_stride)
-                values = _vectors(context, builder, kinds[4], v, row, column, columns)
+                found = _vectors(context, builder, kinds[4], v, row, column, columns)
+                values = [numbers for numbers, _ in found] if rows == 1 else _scaled(builder, found)
                 for at, own in zip(shares, sums, strict=True):
                     weight = load_at(context, builder, kinds[0], weights, builder.add(at, loop.index), FLOAT)
-                    weight = splat(builder, weight, FLOATS)
-                    for value, total in zip(values, own, strict=True):
-                        builder.store(add(weight, value, builder.load(total)), total)
+                    for (_, scale), value, total in zip(found, values, own, strict=True):
+                        factor = builder.fmul(weight, scale) if rows == 1 and scale is not None else weight
+                        builder.store(add(splat(builder, factor, FLOATS), value, builder.load(total)), total)
             for own, totals in zip(targets, sums, strict=True):
                 for at, total in zip(own, totals, strict=True):
                     store_at(context, builder, kinds[8], out, at, builder.load(total))
