@@ -26,8 +26,9 @@ def decode(forward: Pass, x: Floats, first: int = 0) -> Floats:
 
 def through_layers(forward: Pass, x: Floats, first: int = 0) -> Floats:
     """The same of what stands before the first layer already: x (tokens, streams * width) in models of several."""
-    network = forward.network
-    return _run(forward, _kept(network, ("layers", x.shape[1]), lambda: layers.layers_graph(network, x.shape[1])), x, first)
+    network, width = forward.network, x.shape[1]
+    graph = _kept(network, ("layers", width), lambda: layers.layers_graph(network, width))
+    return _run(forward, graph, x, first)
 
 
 def graph_of(network: Network, predicts: bool = False) -> Graph:

@@ -97,7 +97,7 @@ class KeepRows(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Linear(Operation):
-    """y = W x (* scale + bias); with adapters that are on, and other weights for images' tokens where there are such."""
+    """y = W x (* scale + bias), with adapters that are on, and weights of their own for tokens of images."""
 
     kind = "products"
     x: Value
@@ -140,9 +140,9 @@ class Adapted(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Norm(Operation):
-    """RMS norm x / sqrt(mean(x²) + eps) * w, or layer norm (Ba et al. 2016), over the last axis. eps: 0 for the model's.
+    """RMS norm x / sqrt(mean(x²) + eps) * w, or layer norm (Ba et al. 2016), over the last axis.
 
-    Source: Zhang and Sennrich 2019.
+    eps: 0 for the model's. Source: Zhang and Sennrich 2019.
     """
 
     kind = "norms"
@@ -419,8 +419,8 @@ class Concat(Operation):
 class LatentAttention(Operation):
     """Attention of heads to one narrow key for each token, whose first part is the value as well: (heads, latent).
 
-    q, k (…, latent + rotated): k is the latent and the rotated key, one for all heads. x, low: what the layer reads, and
-    what queries are made of, for indexers. Source: DeepSeek V2's report (arXiv 2405.04434), section 2.1.
+    q, k (…, latent + rotated): k is the latent and the rotated key, one for all heads. x, low: what the layer reads,
+    and what queries are made of, for indexers. Source: DeepSeek V2's report (arXiv 2405.04434), section 2.1.
     """
 
     kind = "attention"
@@ -452,7 +452,8 @@ class WidenedAttention(Operation):
 
     def shape(self) -> Shape:
         if self.q.shape != self.k.shape or self.k.shape[0] != self.v.shape[0]:
-            raise ModelError(f"queries {self.q.shape}, keys {self.k.shape}, values {self.v.shape} do not fit each other")
+            shapes = f"queries {self.q.shape}, keys {self.k.shape}, values {self.v.shape}"
+            raise ModelError(f"{shapes} do not fit each other")
         return (self.v.shape[0] * self.v.shape[1],)
 
 
@@ -540,7 +541,8 @@ class PredictedNet(Operation):
     layer: Layer
 
     def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "fc1.weight", "fc2.weight", "ffn_up.weight", "ffn_gate.weight", "ffn_down_t.weight")
+        roles = ("fc1", "fc2", "ffn_up", "ffn_gate", "ffn_down_t")
+        return tensors_of(self.layer, *(f"{role}.weight" for role in roles))
 
 
 @dataclass(frozen=True, eq=False)
@@ -556,10 +558,8 @@ class Route(Operation):
     used: int
 
     def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(
-            self.layer, "ffn_gate_inp.weight", "ffn_gate_inp.bias", "ffn_gate_inp.scale", "exp_probs_b.bias", "exp_probs_b",
-            "ffn_gate_tid2eid.weight",
-        )  # fmt: skip
+        router = (f"ffn_gate_inp.{each}" for each in ("weight", "bias", "scale"))
+        return tensors_of(self.layer, *router, "exp_probs_b.bias", "exp_probs_b", "ffn_gate_tid2eid.weight")
 
     def shape(self) -> Shape:
         weight = self.layer.need("ffn_gate_inp.weight")
@@ -657,7 +657,8 @@ class Several(Operation):
     size: int
 
     def weights(self) -> tuple[Tensor, ...]:
-        return tuple(each for role, each in self.layer.tensors.items() if role.startswith(("hc_", "attn_res", "ffn_res")))
+        prefixes = ("hc_", "attn_res", "ffn_res")
+        return tuple(each for role, each in self.layer.tensors.items() if role.startswith(prefixes))
 
     def shape(self) -> Shape:
         return (self.size,)

@@ -243,8 +243,8 @@ def _mixer(kind: type[op.Mixer], function: Callable[[Pass, Layer, Floats], Float
 
 
 for _kind, _function in (
-    (op.CompressedAttention, compressed_attention), (op.Mamba, mamba), (op.Mamba2, mamba2), (op.MambaOfHeads, mamba_of_heads),
-    (op.ShortConvolution, short_convolution), (op.GatedDelta, gated_delta), (op.KimiDelta, kimi_delta),
+    (op.CompressedAttention, compressed_attention), (op.Mamba, mamba), (op.Mamba2, mamba2),
+    (op.MambaOfHeads, mamba_of_heads), (op.ShortConvolution, short_convolution), (op.GatedDelta, gated_delta), (op.KimiDelta, kimi_delta),
     (op.Lightning, lightning), (op.TimeMix, time_mix),
 ):  # fmt: skip
     _mixer(_kind, _function)
@@ -351,7 +351,8 @@ def _first_of(forward: Pass, o: op.FirstOf, read: Read) -> Floats:
 
 @computes(op.WriteStreams)
 def _write_streams(forward: Pass, o: op.WriteStreams, read: Read) -> Floats:
-    assert o.read is not None and o.given is not None
+    assert o.read is not None
+    assert o.given is not None
     return streams.injected(forward, o.layer, o.part, read(o.x), read(o.read)[1], read(o.given))
 
 
