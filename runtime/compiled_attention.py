@@ -20,7 +20,7 @@ from .kernels import attention_operations as ops
 from .kernels import dots, team
 from .kernels import token_parts as parts
 from .kernels.pass_state import SIZE
-from .latent_attention import attention_scale, latent_size
+from .latent_attention import attention_scale, size_of
 from .layer import Layer, Network
 from .self_attention import alibi_slopes
 
@@ -108,8 +108,8 @@ def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec
     """Of a layer that mixes tokens by `latent_attention.latent_attention`, or `widened_attention`."""
     keys, own, block = network.keys, network.hyper.layers[layer.index], network.block
     absorbed = "attn_k_b.weight" in layer
-    latent = latent_size(keys, own, "attention.kv_lora_rank")
-    key_width = latent_size(keys, own, "attention.key_length_mla") if absorbed else own.key_width
+    latent = size_of(keys, own, "attention.kv_lora_rank")
+    key_width = size_of(keys, own, "attention.key_length_mla") if absorbed else own.key_width
     plain = key_width - own.rope_width
     if absorbed:
         wide = layer.need("attn_v_b.weight").shape[1]
