@@ -18,13 +18,13 @@ from runtime.compiled_attention import (
     write_attention,
     write_latent_attention,
 )
+from runtime.decoder import token_mixer
 from runtime.few_inputs import MOST_TOKENS, aligned, vectors
 from runtime.kernels import pass_state
 from runtime.kernels import token_parts as parts
 from runtime.kv_cache import KVCache
-from runtime.latent_attention import latent_attention, widened_attention
 from runtime.model import Model
-from runtime.self_attention import attention, temperature
+from runtime.self_attention import alibi_slopes, temperature
 from runtime.team import team_of
 from runtime.token_step import Operations
 
@@ -120,8 +120,6 @@ class Compiled:
             bound.put_factors(self.rows, factors)
         terms = self.network.block.alibi_terms
         if bound.biased:
-            from runtime.self_attention import alibi_slopes
-
             self.terms = np.ascontiguousarray(terms(alibi_slopes(self.network, own.heads), ROOM, own.attention_scale))
             bound.put_terms(self.rows, self.terms)
         bound.put_kind(self.rows, self.kind)
@@ -154,9 +152,9 @@ class Compiled:
         return self.out[:, :at, :WIDTH].copy()
 
 
-def check(model, text, write, spec_of, *, kinds=("f32", "f16", "q8_0"), before=(90, 3, 170), counts=(1, 3, 4),
+def check(model, write, spec_of, *, kinds=("f32", "f16", "q8_0"), before=(90, 3, 170), counts=(1, 3, 4),
           layers=1, threads=(1, 2, 3), bound=5e-6):  # fmt: skip
-    """Layers of the model, in slots with so many tokens in their caches and so many to come, against `text`."""
+    """Layers of the model, in slots with so many tokens in caches and so many new ones, against texts."""
     chosen, given = model.network.layers[:layers], [array(n, WIDTH) for n in before]
     for kind in kinds:
         for slots in (1, len(before)):
@@ -165,12 +163,12 @@ def check(model, text, write, spec_of, *, kinds=("f32", "f16", "q8_0"), before=(
                 cache = KVCache(kind, ROOM)
                 forward = model.new_pass(1, before[i], cache)
                 for layer in chosen:
-                    text(forward, layer, given[i])
+                    token_mixer(forward, layer, given[i])
                 news.append(array(counts[i] if slots > 1 else 8, WIDTH))
                 copies.append(cache.copy())
                 caches.append(cache)
                 forward = model.new_pass(1, len(news[-1]), cache)
-                wanted.append([text(forward, layer, news[-1]) for layer in chosen])
+                wanted.append([token_mixer(forward, layer, news[-1]) for layer in chosen])
             wanted = np.concatenate(wanted, axis=1)
             for number in threads:
                 own = [cache.copy() for cache in copies]
@@ -181,7 +179,7 @@ def check(model, text, write, spec_of, *, kinds=("f32", "f16", "q8_0"), before=(
 
 
 def check_attention(model, **more):
-    check(model, attention, write_attention, lambda network, layer: attention_spec(network, layer.index), **more)
+    check(model, write_attention, lambda network, layer: attention_spec(network, layer.index), **more)
 
 
 def test_plain_attention():
@@ -307,8 +305,8 @@ LOW_RANK = {
 }  # fmt: skip
 
 
-def check_latents(model, text=latent_attention, **more):
-    check(model, text, write_latent_attention, latent_attention_spec, **more)
+def check_latents(model, **more):
+    check(model, write_latent_attention, latent_attention_spec, **more)
 
 
 @pytest.mark.parametrize("queries", [DIRECT, LOW_RANK])
@@ -338,4 +336,4 @@ def test_widened_latents():
     }  # fmt: skip
     del keys["attention.key_length_mla"]
     model = model_of(shapes, keys, "deepseek2")
-    check_latents(model, widened_attention, kinds=("f32", "f16"), bound=2e-5)
+    check_latents(model, kinds=("f32", "f16"), bound=2e-5)
