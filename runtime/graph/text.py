@@ -244,8 +244,8 @@ def _mixer(kind: type[op.Mixer], function: Callable[[Pass, Layer, Floats], Float
 
 for _kind, _function in (
     (op.CompressedAttention, compressed_attention), (op.Mamba, mamba), (op.Mamba2, mamba2),
-    (op.MambaOfHeads, mamba_of_heads), (op.ShortConvolution, short_convolution), (op.GatedDelta, gated_delta), (op.KimiDelta, kimi_delta),
-    (op.Lightning, lightning), (op.TimeMix, time_mix),
+    (op.MambaOfHeads, mamba_of_heads), (op.ShortConvolution, short_convolution), (op.GatedDelta, gated_delta),
+    (op.KimiDelta, kimi_delta), (op.Lightning, lightning), (op.TimeMix, time_mix),
 ):  # fmt: skip
     _mixer(_kind, _function)
 
