@@ -321,8 +321,8 @@ NO_CHOICE = np.array([0] * MAX_TOKENS + [*range(MAX_TOKENS)] * 2, np.int64)  # a
 def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block):  # type: ignore[no-untyped-def]
     """out[p, r] = row r of the weights · input p, for this thread's r. block: of `values` weights in `size` bytes.
 
-    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. inputs: the address of
-    theirs, of this kind.
+    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. inputs: the
+    address of what is multiplied, of this kind.
     """
     op = array_at(row, FIELDS, np.int64)
     rows, width, out_width, used = op[ROWS], op[WIDTH], op[OUT_WIDTH], max(1, op[USED])
