@@ -20,7 +20,7 @@ from quants.arguments import thread_count
 from quants.errors import ModelError, OptionError
 from quants.tensor import all_readable
 
-from . import altup, decoder, encoder_decoder
+from . import decoder, encoder_decoder
 from .arrays import Floats, Ids
 from .branches import Branches, TokenTree
 from .embedding import embed
@@ -376,8 +376,6 @@ class Model:
             x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
             if self.encoder_decoder is not None:
                 x = forward.from_position(first, encoder_decoder.decode(forward, self.encoder_decoder, x))
-            elif "altup_proj.weight" in self.tensors:
-                x = forward.from_position(first, altup.decode(forward, x))
             elif self.observe is None:
                 x = decoder.decode(forward, x, first)
             else:  # who looks at the inputs of products looks at those of all positions

@@ -19,9 +19,11 @@ from gguftools.__main__ import build_app
 from gguftools.files.gguf.reader import open_gguf
 from quants import from_array
 from quants.errors import GgufToolsError
-from runtime import decoder
 from runtime import feed_forward as nets
 from runtime.feed_forward import predicted
+from runtime.graph import layers, text
+from runtime.graph.builder import Builder
+from runtime.graph.operations import PredictedNet
 from runtime.matmul import matmul_transposed
 from runtime.model import Model
 from tests.zoo import module
@@ -108,7 +110,8 @@ def test_a_file_that_does_not_say_so_has_relu(files: tuple[Path, Path]) -> None:
 
 def masked(model: Model, threshold: float) -> Model:
     """The model computed with all neurons and those below the threshold set to zero, to compare with."""
-    def feed_forward(run: Any, layer: Any, x: Any, residual: Any, before: Any = None) -> Any:
+    def feed_forward(forward: Any, operation: PredictedNet, read: Any) -> Any:
+        layer, x, residual = operation.layer, read(operation.x), read(operation.residual)
         first, second = (layer.tensors[f"fc{n}.weight"].float32() for n in (1, 2))
         scores = np.maximum(residual @ first.T, 0) @ second.T
         names = ("ffn_gate", "ffn_up") if "ffn_gate.weight" in layer else ("ffn_up",)
@@ -121,11 +124,15 @@ def masked(model: Model, threshold: float) -> Model:
         result: NDArray[np.float32] = hidden @ layer.tensors["ffn_down_t.weight"].float32()
         return (result + (bias.float32() if bias else 0)).astype(np.float32)
 
+    def write(b: Builder, layer: Any, x: Any, residual: Any, layer_input: Any = None) -> Any:
+        return b.add("ffn_out", PredictedNet(x, residual, layer))
+
     original = model.logits
 
     def logits(ids: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(decoder, "feed_forward", feed_forward)
+            patch.setitem(text.COMPUTE, PredictedNet, feed_forward)
+            patch.setattr(layers, "net", write)
             return original(ids)
 
     model.logits = logits  # type: ignore[method-assign]
