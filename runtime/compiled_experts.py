@@ -185,70 +185,85 @@ def _net(network: Network, layer: Layer, kind: str, limit: float | None) -> Net:
     return Net(gate, up, down, hyper.activation, block.gated or fused, limit or np.inf, block.clamps_gate_first)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Where operations find which experts tokens have chosen: a row for each thread (see `kernels.dots`)."""
+
+    rows: NDArray[np.int64]
+    used: int
+
+    def fields(self, names: Any) -> dict[int, Any]:
+        """names: the module whose operations they are of."""
+        return {names.CHOICE: self.rows, names.APART: self.rows.strides[0], names.USED: self.used}
+
+
+def add_choice(
+    operations: OperationList, spec: ExpertsSpec, x: Vectors, state: NDArray[np.int64], rooms: Rooms
+) -> Choice:
+    """Write down how tokens choose experts. x: what the router reads, with its integers."""
+    routing = spec.routing
+    size = of_experts.choice_bytes(routing.experts, routing.used, routing.groups) // 8
+    choice = Choice(rooms.numbers("choice", size, spec.threads), routing.used)
+    writer = _Writer(operations, rooms, state, choice)
+    if spec.router_norm:
+        x = writer.add_norm(x, *spec.router_norm)
+    logits = rooms.vectors("router", routing.experts, MOST_TOKENS)
+    writer.add_product(x, spec.router, logits.floats, wait=True)
+    operations.add(of_experts.choose, choice.fields(of_experts) | {
+        of_experts.STATE: state, of_experts.X: logits.floats, of_experts.X_WIDTH: logits.room,
+        of_experts.EXPERTS: routing.experts, of_experts.SCORING: of_experts.SCORINGS[routing.scoring],
+        of_experts.NORMALIZES: routing.normalizes, of_experts.GROUPS: routing.groups,
+        of_experts.CORRECTION: 0 if routing.correction is None else routing.correction,
+        of_experts.OF_EXPERT: 0 if routing.of_expert is None else routing.of_expert,
+        of_experts.GROUPS_USED: routing.groups_used, of_experts.CAP: float(routing.softcap),
+        of_experts.SCALE: float(routing.scale),
+    }, wait=False)  # fmt: skip
+    return choice
+
+
 def add_experts(
     operations: OperationList, spec: ExpertsSpec, x: Vectors, out: Vectors, state: NDArray[np.int64], *,
-    rooms: Rooms | None = None, router_input: Vectors | None = None, adds: bool = False, scale: float = 1.0,
+    rooms: Rooms | None = None, choice: Choice | None = None, adds: bool = False, scale: float = 1.0,
 ) -> None:  # fmt: skip
     """Write down out = scale times what a layer's experts make of x, added to what is in `out` where `adds`.
 
-    x, router_input: of the pass's tokens, with their integers. rooms: shared with other layers, which run
-    at other times.
+    x: of the pass's tokens, with their integers. rooms: shared with other layers, which run at other times. choice: of
+    a router that reads something else than x.
     """
-    writer = _Writer(operations, spec, Rooms() if rooms is None else rooms, state)
-    gate = writer.add_choice(x, x if router_input is None else router_input)
+    rooms = Rooms() if rooms is None else rooms
+    choice = add_choice(operations, spec, x, state, rooms) if choice is None else choice
+    writer, gate = _Writer(operations, rooms, state, choice), None
+    if spec.shared_gate:
+        gate = rooms.vectors("shared gate", 1, MOST_TOKENS)
+        writer.add_product(x, spec.shared_gate, gate.floats, wait=False)
     nets = [(spec.net, True), (spec.shared, False)] if spec.shared else [(spec.net, True)]
-    last = len(nets) - 1
-    inner = [writer.add_first(net, x, chosen, wait=i == last) for i, (net, chosen) in enumerate(nets)]
-    hidden = [writer.add_activation(*net, *inner[i], wait=i == last) for i, net in enumerate(nets)]
+    last = len(nets) - 1  # threads wait for both
+    inner = [writer.add_first(*net, x, wait=i == last) for i, net in enumerate(nets)]
+    weighs = spec.weighs_input
+    hidden = [writer.add_activation(*net, *inner[i], weighs, wait=i == last) for i, net in enumerate(nets)]
     given = [writer.add_down(*net, hidden[i]) for i, net in enumerate(nets)]
-    fields = {
-        of_experts.X: given[0].floats, of_experts.X_WIDTH: given[0].room, of_experts.OUT: out.floats,
-        of_experts.OUT_WIDTH: out.room, of_experts.WIDTH: spec.net.down.rows, of_experts.SCALE: float(scale),
-        of_experts.ADDS: adds, of_experts.WEIGHS: not spec.weighs_input,
+    fields = choice.fields(of_experts) | {
+        of_experts.STATE: state, of_experts.X: given[0].floats, of_experts.X_WIDTH: given[0].room,
+        of_experts.OUT: out.floats, of_experts.OUT_WIDTH: out.room, of_experts.WIDTH: spec.net.down.rows,
+        of_experts.SCALE: float(scale), of_experts.ADDS: adds, of_experts.WEIGHS: not weighs,
     }  # fmt: skip
     if spec.shared:
         fields |= {of_experts.SHARED: given[1].floats, of_experts.SHARED_WIDTH: given[1].room}
     if gate:
         fields |= {of_experts.SHARED_GATE: gate.floats, of_experts.GATE_WIDTH: gate.room}
-    operations.add(of_experts.add_up, fields | writer.chosen(of_experts))
+    operations.add(of_experts.add_up, fields)
 
 
+@dataclass(frozen=True)
 class _Writer:
-    """What the operations of a layer's experts have in common."""
+    """What the operations of a layer's experts have in common. Of a net, `chosen` says whether it is the experts'."""
 
-    def __init__(self, operations: OperationList, spec: ExpertsSpec, rooms: Rooms, state: NDArray[np.int64]) -> None:
-        self.operations, self.spec, self.rooms, self.state = operations, spec, rooms, state
-        routing = spec.routing
-        size = of_experts.choice_bytes(routing.experts, routing.used, routing.groups) // 8
-        self.choice = rooms.numbers("choice", size, spec.threads)
+    operations: OperationList
+    rooms: Rooms
+    state: NDArray[np.int64]
+    choice: Choice
 
-    def chosen(self, names: Any) -> dict[int, Any]:
-        """The fields by which operations find the choice; names: the module whose operations they are."""
-        found = {names.CHOICE: self.choice, names.APART: self.choice.strides[0], names.USED: self.spec.routing.used}
-        return found | {names.STATE: self.state}
-
-    def add_choice(self, x: Vectors, router_input: Vectors) -> Vectors | None:
-        """What each thread's choice is; the logits of the shared expert's gate, where it has one."""
-        spec, routing = self.spec, self.spec.routing
-        gate = None
-        if spec.shared_gate:
-            gate = self.rooms.vectors("shared gate", 1, MOST_TOKENS)
-            self._add_product(x, spec.shared_gate, gate.floats, wait=False)
-        if spec.router_norm:
-            router_input = self._normed(router_input, *spec.router_norm)
-        logits = self.rooms.vectors("router", routing.experts, MOST_TOKENS)
-        self._add_product(router_input, spec.router, logits.floats, wait=True)
-        self.operations.add(of_experts.choose, self.chosen(of_experts) | {
-            of_experts.X: logits.floats, of_experts.X_WIDTH: logits.room, of_experts.EXPERTS: routing.experts,
-            of_experts.SCORING: of_experts.SCORINGS[routing.scoring], of_experts.NORMALIZES: routing.normalizes,
-            of_experts.CORRECTION: 0 if routing.correction is None else routing.correction,
-            of_experts.OF_EXPERT: 0 if routing.of_expert is None else routing.of_expert,
-            of_experts.GROUPS: routing.groups, of_experts.GROUPS_USED: routing.groups_used,
-            of_experts.CAP: float(routing.softcap), of_experts.SCALE: float(routing.scale),
-        }, wait=False)  # fmt: skip
-        return gate
-
-    def _normed(self, x: Vectors, weights: Floats, eps: float) -> Vectors:
+    def add_norm(self, x: Vectors, weights: Floats, eps: float) -> Vectors:
         out = self.rooms.vectors("router's input", x.width, MOST_TOKENS)
         self.operations.add(parts.rms_norm, {
             parts.STATE: self.state, parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: x.width,
@@ -256,28 +271,31 @@ class _Writer:
         })  # fmt: skip
         return out
 
-    def _add_product(
+    def add_product(
         self, x: Vectors, weight: Weight, out: Floats, wait: bool, chosen: bool = False, of_tokens: bool = True
     ) -> None:
         fields = product_fields(x, weight.tensor, weight.stored, weight.bias, out, False, self.state)
         if chosen:
-            fields |= {dots.ROWS: weight.rows, dots.OF_TOKENS: of_tokens} | self.chosen(dots)
+            fields |= {dots.ROWS: weight.rows, dots.OF_TOKENS: of_tokens} | self.choice.fields(dots)
         self.operations.add(dots.OF_FORMAT[weight.tensor.format.name], fields, wait)
 
     def _vectors(self, use: str, width: int, chosen: bool) -> Vectors:
-        rows = MOST_TOKENS * self.spec.routing.used if chosen else MOST_TOKENS
+        rows = MOST_TOKENS * self.choice.used if chosen else MOST_TOKENS
         return self.rooms.vectors(f"{use} of {'experts' if chosen else 'all'}", width, rows)
 
-    def add_first(self, net: Net, x: Vectors, chosen: bool, wait: bool) -> tuple[Vectors | None, Vectors]:
+    def add_first(self, net: Net, chosen: bool, x: Vectors, wait: bool) -> tuple[Vectors | None, Vectors]:
         """What gate and up give; None for the gate where up has both, or nothing is gated."""
         gate, up = None, self._vectors("up", net.up.rows, chosen)
         if net.gate:
             gate = self._vectors("gate", net.gate.rows, chosen)
-            self._add_product(x, net.gate, gate.floats, False, chosen)
-        self._add_product(x, net.up, up.floats, wait, chosen)
+            self.add_product(x, net.gate, gate.floats, False, chosen)
+        self.add_product(x, net.up, up.floats, wait, chosen)
         return gate, up
 
-    def add_activation(self, net: Net, chosen: bool, gate: Vectors | None, up: Vectors, wait: bool) -> Vectors:
+    def add_activation(
+        self, net: Net, chosen: bool, gate: Vectors | None, up: Vectors, weighs: bool, wait: bool
+    ) -> Vectors:
+        """weighs: by the weights of experts."""
         width = net.down.tensor.width
         out, first = self._vectors("hidden", width, chosen), up if gate is None else gate
         fields = {
@@ -290,14 +308,14 @@ class _Writer:
         if net.gated:
             fields |= {of_experts.Y: up.floats[:, width if gate is None else 0 :], of_experts.Y_WIDTH: up.room}
         if chosen:
-            fields[of_experts.USED] = self.spec.routing.used
-        if chosen and self.spec.weighs_input:
-            fields |= self.chosen(of_experts)
+            fields[of_experts.USED] = self.choice.used
+        if chosen and weighs:
+            fields |= self.choice.fields(of_experts)
         self.operations.add(of_experts.activate, fields, wait)
         return out
 
     def add_down(self, net: Net, chosen: bool, hidden: Vectors) -> Vectors:
         """Threads add up their own rows of it, so they need not wait."""
         out = self._vectors("down", net.down.rows, chosen)
-        self._add_product(hidden, net.down, out.floats, False, chosen, of_tokens=False)
+        self.add_product(hidden, net.down, out.floats, False, chosen, of_tokens=False)
         return out

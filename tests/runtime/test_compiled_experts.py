@@ -1,4 +1,4 @@
-"""Experts as compiled operations, against those that texts go through (`runtime.feed_forward.experts`)."""
+"""Experts as compiled operations, against those that texts go through (`runtime.decoder.feed_forward`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from archs.spec import weigh_input
 from quants import Tensor, encode, format_named, from_array
-from runtime.compiled_experts import Rooms, add_experts, experts_spec, supports
+from runtime.compiled_experts import Rooms, add_choice, add_experts, experts_spec, supports
+from runtime.decoder import feed_forward
 from runtime.experts import route
-from runtime.feed_forward import experts
 from runtime.few_inputs import as_vectors, vectors
 from runtime.kernels import pass_state
 from runtime.layer import Layer, Pass
@@ -120,7 +120,7 @@ def family(name, form="F32", width=WIDTH, inner=INNER, **tensors):
 
 
 def expected(network, x):
-    return experts(Pass(network, 1, len(x)), network.layers[0], x.copy(), x.copy())
+    return feed_forward(Pass(network, 1, len(x)), network.layers[0], x.copy())
 
 
 class Compiled:
@@ -171,6 +171,20 @@ def test_families(name):
         alone = Compiled(network, 1, adds=True, scale=0.5)(x, before)
         assert_close(alone, before + np.float32(0.5) * wanted, 2e-6)
         np.testing.assert_array_equal(Compiled(network, threads, adds=True, scale=0.5)(x, before), alone)
+
+
+def test_a_router_with_an_input_of_its_own():
+    """As in Arctic and SmallThinker; also the next layer's, in the same memory."""
+    network = family("deepseek v3")
+    compiled, other, x = Compiled(network, 2), vectors(WIDTH), array(8, WIDTH)
+    wanted = compiled(x)
+    compiled.operations = Operations()
+    settings = compiled.operations, compiled.spec
+    choice = add_choice(*settings, compiled.x, compiled.state, compiled.rooms)
+    add_experts(*settings, other, compiled.out, compiled.state, rooms=compiled.rooms, choice=choice)
+    assert (compiled(x) == 0).all()
+    other.floats[:8] = x
+    assert_close(compiled(x), wanted, 2e-6)
 
 
 @pytest.mark.parametrize("form", ["F16", "BF16", "Q8_0", "Q4_K", "Q6_K", "MXFP4"])
