@@ -21,7 +21,7 @@ from quants import Tensor
 from quants.kernels.lanes import LANES
 
 from .arrays import Floats
-from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors, whole_blocks
+from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, stored_rows, vectors
 from .head import output_of
 from .kernels import dots, team
 from .kernels import token_parts as parts
@@ -29,13 +29,6 @@ from .kv_cache import KVCache
 from .layer import Layer, Network
 from .rope import rope_table
 from .team import team_of
-
-
-def _stored(weight: Tensor) -> NDArray[np.uint8]:
-    """The bytes of its rows: a view of the file where that is mapped, filled up to whole blocks of inputs."""
-    raw, room = weight.raw(), weight.format.row_bytes(whole_blocks(weight))
-    return np.ascontiguousarray(raw if room == raw.shape[1] else np.pad(raw, ((0, 0), (0, room - raw.shape[1]))))
-
 
 Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
 
@@ -68,7 +61,7 @@ class TokenSteps:
         self.operations = Operations()
         layers = (network.global_tensors, *network.layers)
         matrices = [tensor for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
-        self.weights = {tensor.name: _stored(tensor) for tensor in matrices}
+        self.weights = {tensor.name: stored_rows(tensor) for tensor in matrices}
         self.x = vectors(network.hyper.width)
         self.before: list[int] = []  # of each layer, and of what is behind the last: how many operations
         for layer in network.layers:

@@ -34,18 +34,24 @@ def scan_channels(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-unt
     """Mamba: x, dt, y (tokens, channels); a, state (size, channels); b, c (tokens, size); sixteens of channels start …
     stop.
     """
-    size, channels = a.shape
+    channels = a.shape[1]
     for i in range(LANES * start, LANES * stop, LANES):
         for t in range(x.shape[0]):
-            step = load(dt, t * channels + i)
-            value, total = step * load(x, t * channels + i), every(f32(0))
-            for s in range(size):
-                at = s * channels + i
-                kept = load(state, at) * exp_of_lanes(step * load(a, at))
-                kept = multiply_add(value, every(b[t, s]), kept)
-                store(state, at, kept)
-                total = multiply_add(kept, every(c[t, s]), total)
-            store(y, t * channels + i, total)
+            step, value = load(dt, t * channels + i), load(x, t * channels + i)
+            store(y, t * channels + i, advance_channels(a, step, value, b[t], c[t], state, i, channels))
+
+
+@inlined
+def advance_channels(a, step, x, write, read, state, at, channels):  # type: ignore[no-untyped-def]
+    """Sixteen channels' states, of `channels` in a row, fade by e^(step * a) and get step * x * write; them * read."""
+    value, total = step * x, every(f32(0))
+    for s in range(write.size):
+        own = s * channels + at
+        kept = load(state, own) * exp_of_lanes(step * load(a, own))
+        kept = multiply_add(value, every(write[s]), kept)
+        store(state, own, kept)
+        total = multiply_add(kept, every(read[s]), total)
+    return total
 
 
 @kernel
@@ -57,11 +63,49 @@ def scan_heads(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untype
     share = heads // b.shape[1]
     for h in range(start, stop):
         for t in range(x.shape[0]):
-            decay = every(exp(dt[t, h] * a[h]))
-            for i in range(0, width, LANES):
-                at, own = (t * heads + h) * width + i, h * size * width + i
-                value = load(x, at) * dt[t, h]
-                store(y, at, _step(value, decay, b[t, h // share], c[t, h // share], state, own, width))
+            step, at, own = dt[t, h], (t * heads + h) * width, h * size * width
+            write, read = b[t, h // share], c[t, h // share]
+            advance_head(x, at, width, step, exp(step * a[h]), write, read, state, own, y, at)
+
+
+@inlined
+def advance_head(x, x_at, width, dt, decay, write, read, state, own, y, y_at):  # type: ignore[no-untyped-def]
+    """A head's state (size, width) from `own` on becomes itself * decay + dt * x outer write; y: it times read.
+
+    width: of x and y; columns of the state past whole lanes of it are left to the caller.
+    """
+    stride, wide = (width + LANES - 1) // LANES * LANES, width // (4 * LANES) * (4 * LANES)
+    whole = width // LANES * LANES
+    for i in range(0, wide, 4 * LANES):  # a row of them is four cache lines: memory is read in its order
+        v0, v1 = load(x, x_at + i) * dt, load(x, x_at + i + LANES) * dt
+        v2, v3 = load(x, x_at + i + 2 * LANES) * dt, load(x, x_at + i + 3 * LANES) * dt
+        s0, s1, s2, s3 = _step_of_four(v0, v1, v2, v3, every(decay), write, read, state, own + i, stride)
+        store(y, y_at + i, s0)
+        store(y, y_at + i + LANES, s1)
+        store(y, y_at + i + 2 * LANES, s2)
+        store(y, y_at + i + 3 * LANES, s3)
+    for i in range(wide, whole, LANES):
+        value = load(x, x_at + i) * dt
+        store(y, y_at + i, _step(value, every(decay), write, read, state, own + i, stride))
+
+
+@inlined
+def _step_of_four(v0, v1, v2, v3, decay, write, read, state, at, stride):  # type: ignore[no-untyped-def]
+    """`_step` of four neighbouring sixteens."""
+    s0, s1, s2, s3 = every(f32(0)), every(f32(0)), every(f32(0)), every(f32(0))
+    for s in range(write.size):
+        own, w, r = at + s * stride, every(write[s]), every(read[s])
+        k0 = multiply_add(v0, w, load(state, own) * decay)
+        k1 = multiply_add(v1, w, load(state, own + LANES) * decay)
+        k2 = multiply_add(v2, w, load(state, own + 2 * LANES) * decay)
+        k3 = multiply_add(v3, w, load(state, own + 3 * LANES) * decay)
+        store(state, own, k0)
+        store(state, own + LANES, k1)
+        store(state, own + 2 * LANES, k2)
+        store(state, own + 3 * LANES, k3)
+        s0, s1 = multiply_add(k0, r, s0), multiply_add(k1, r, s1)
+        s2, s3 = multiply_add(k2, r, s2), multiply_add(k3, r, s3)
+    return s0, s1, s2, s3
 
 
 @inlined

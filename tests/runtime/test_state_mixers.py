@@ -1,0 +1,131 @@
+"""Mixers with states as compiled operations, beside the same over numpy: one token after another, several at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from quants import Tensor, encode, format_named, from_array
+from runtime import state_mixers as mixers
+from runtime import state_space
+from runtime.few_inputs import as_vectors, vectors
+from runtime.kernels import pass_state, team
+from runtime.model import Model
+from runtime.team import team_of
+
+PLANS = [[1] * 6, [8], [3, 1, 5], [2, 7]]  # tokens of one run after another
+EXACT, ROUNDED = 2e-6, 1e-4  # of the largest value; a mixer rounds its inputs to 16 bits twice, with a norm between
+
+
+@dataclass
+class Rows:
+    """A list of operations as it is written."""
+
+    rows: list = field(default_factory=list)
+    kept: list = field(default_factory=list)
+
+    def add(self, operation, fields, wait=True):
+        self.kept += [value for value in fields.values() if isinstance(value, np.ndarray)]
+        self.rows.append(team.operation_row(operation(), fields, wait))
+
+
+def model_of(architecture, shapes, keys, form="F32", seed=1):
+    rng, tensors = np.random.default_rng(seed), {}
+    width = keys["embedding_length"]
+    shapes = {"token_embd.weight": (8, width), "output_norm.weight": (width,)} | {
+        f"blk.{i}.{name}": shape for i in range(keys["block_count"]) for name, shape in shapes.items()
+    }
+    for name, shape in shapes.items():
+        values = (rng.standard_normal(shape) / np.sqrt(shape[-1] if len(shape) > 1 else 4)).astype(np.float32)
+        if name.endswith("ssm_a"):
+            values = -np.abs(values)
+        if len(shape) == 2 and shape[1] % 32 == 0 and "conv" not in name and not name.endswith("ssm_a"):
+            raw = encode(form, values)
+            tensors[name] = Tensor(name, shape, format_named(form), lambda start, stop, raw=raw: raw[start:stop])
+        else:
+            tensors[name] = from_array(name, values)
+    named = {f"{architecture}.{key}": value for key, value in keys.items()}
+    return Model({"general.architecture": architecture} | named, tensors)
+
+
+def assert_same(model, wanted, spec_of, write, threads, tolerance, index=0):
+    """Two texts through a layer's mixer: results, and what is left in the states, as of numpy's."""
+    rng, layer = np.random.default_rng(5), model.network.layers[index]
+    spec, width = spec_of(model, layer), model.network.hyper.width
+    states = [[np.zeros(shape, np.float32) for shape in spec.state_shapes] for _ in range(2)]
+    tables = [np.array([text[i].ctypes.data for text in states]) for i in range(len(spec.state_shapes))]
+    state, operations = np.zeros(pass_state.SIZE, np.int64), Rows()
+    x, out = vectors(width), vectors(width)
+    write(mixers.Mixer(operations, state, tables, x, out, True), spec)
+    rows = np.stack(operations.rows)
+    caches = [model.new_cache(), model.new_cache()]
+    for plan in PLANS:
+        for count in plan:
+            slots = np.sort(rng.integers(0, 2, count)) if count > 2 else rng.integers(0, 2, count)
+            rng.shuffle(slots)
+            values = rng.standard_normal((count, width)).astype(np.float32)
+            expected, base = np.empty((count, width), np.float32), rng.standard_normal((count, width))
+            for slot, cache in enumerate(caches):
+                of_slot = np.flatnonzero(slots == slot)
+                if len(of_slot):
+                    forward = model.new_pass(1, len(of_slot), cache)
+                    expected[of_slot] = wanted(forward, layer, values[of_slot])
+
+            def prepare(count=count, values=values, slots=slots, base=base):
+                given = as_vectors(values)
+                x.floats[:count], x.shorts[:count] = given.floats, given.shorts
+                x.numbers[:count], out.floats[:count, :width] = given.numbers, base
+                state[pass_state.TOKENS] = count
+                state[pass_state.SLOTS : pass_state.SLOTS + count] = slots
+
+            team_of(threads).run(rows, prepare, lambda: state.fill(0))
+            found = out.floats[:count, :width] - base
+            assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max() + 1e-6
+    for slot, cache in enumerate(caches):
+        kept = cache.states(layer.index)
+        assert len(kept) == len(spec.state_shapes)
+        for own, other in zip(states[slot], kept, strict=True):
+            assert own.shape == other[0].shape
+            assert np.abs(own - other[0]).max(initial=0) <= tolerance * np.abs(other).max(initial=0)
+
+
+BASE = {"block_count": 1, "attention.layer_norm_rms_epsilon": 1e-5}
+
+
+def mamba2(width, heads, head_width, size, groups, taps, form="F32", **keys):
+    inner = heads * head_width
+    channels = inner + 2 * groups * size
+    shapes = {
+        "attn_norm.weight": (width,), "ssm_in.weight": (inner + channels + heads, width),
+        "ssm_conv1d.weight": (channels, taps), "ssm_conv1d.bias": (channels,), "ssm_dt.bias": (heads,),
+        "ssm_a": (heads, 1), "ssm_d": (heads, 1), "ssm_norm.weight": (groups, inner // groups),
+        "ssm_out.weight": (width, inner),
+    }  # fmt: skip
+    own = {
+        "embedding_length": width, "ssm.inner_size": inner, "ssm.state_size": size, "ssm.time_step_rank": heads,
+        "ssm.group_count": groups, "ssm.conv_kernel": taps,
+    }  # fmt: skip
+    return model_of("mamba2", shapes, BASE | own | {f"ssm.{key}": value for key, value in keys.items()}, form)
+
+
+MAMBA2 = {
+    "plain": (mamba2, (64, 4, 64, 32, 1, 4), {}, EXACT),
+    "wide heads": (mamba2, (96, 3, 80, 16, 3, 2), {"time_step_min": 0.3, "time_step_max": 0.9}, EXACT),
+    "odd widths": (mamba2, (40, 6, 10, 7, 2, 8), {}, EXACT),
+    "norm before the gate": (mamba2, (64, 8, 32, 16, 2, 4), {"norm_before_gate": True}, EXACT),
+    "quantized": (mamba2, (256, 8, 64, 128, 1, 4, "Q8_0"), {}, ROUNDED),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("kind", MAMBA2)
+def test_mamba2(kind, threads):
+    make, numbers, keys, tolerance = MAMBA2[kind]
+    model = make(*numbers, **keys)
+
+    def spec_of(model, layer):
+        return mixers.mamba2_spec(layer, model.network.keys, model.network.hyper.eps)
+
+    assert_same(model, state_space.mamba2, spec_of, mixers.write_mamba2, threads, tolerance)
