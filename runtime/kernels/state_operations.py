@@ -280,8 +280,8 @@ def scan_channels(row, thread, threads):  # type: ignore[no-untyped-def]
         out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
         dt = array_at(row_at(op, DT, t), op[DT_WIDTH], np.float32)
         gate = array_at(row_at(op, GATE, t), op[GATE_WIDTH], np.float32)
-        write = array_at(row_at(op, B, t), size, np.float32)
-        read = array_at(row_at(op, C, t), size, np.float32)
+        write = array_at(op[B] + 4 * t * op[B_WIDTH], size, np.float32)
+        read = array_at(op[C] + 4 * t * op[B_WIDTH], size, np.float32)
         state = array_at(state_at(op, run, t), size * channels, np.float32)
         for i in range(first, stop):
             dt[i] = softplus(dt[i])

@@ -16,7 +16,8 @@ from runtime.model import Model
 from runtime.team import team_of
 
 PLANS = [[1] * 6, [8], [3, 1, 5], [2, 7]]  # tokens of one run after another
-EXACT, ROUNDED = 2e-6, 1e-4  # of the largest value; a mixer rounds its inputs to 16 bits twice, with a norm between
+EXACT = 2e-6  # of the largest value
+ROUNDED = 2e-4  # a mixer rounds the inputs of two to four products in a row to 16 bits, with norms between
 
 
 @dataclass
@@ -129,3 +130,52 @@ def test_mamba2(kind, threads):
         return mixers.mamba2_spec(layer, model.network.keys, model.network.hyper.eps)
 
     assert_same(model, state_space.mamba2, spec_of, mixers.write_mamba2, threads, tolerance)
+
+
+def mamba(width, inner, size, rank, taps, form="F32", norms=(), **keys):
+    shapes = {
+        "attn_norm.weight": (width,), "ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, taps),
+        "ssm_conv1d.bias": (inner,), "ssm_x.weight": (rank + 2 * size, inner), "ssm_dt.weight": (inner, rank),
+        "ssm_dt.bias": (inner,), "ssm_a": (inner, size), "ssm_d": (inner,), "ssm_out.weight": (width, inner),
+    } | {f"ssm_{name}_norm.weight": (rank if name == "dt" else size,) for name in norms}  # fmt: skip
+    own = {
+        "embedding_length": width, "ssm.inner_size": inner, "ssm.state_size": size, "ssm.time_step_rank": rank,
+        "ssm.conv_kernel": taps,
+    }  # fmt: skip
+    return model_of("mamba", shapes, BASE | own | {f"ssm.{key}": value for key, value in keys.items()}, form)
+
+
+MAMBA = {
+    "plain": (mamba, (64, 128, 16, 4, 4), {}, EXACT),
+    "odd widths": (mamba, (40, 276, 5, 3, 3), {}, EXACT),
+    "norms": (mamba, (64, 320, 16, 8, 4), {"norms": ("dt", "b", "c")}, EXACT),
+    "norms without weights": (mamba, (64, 320, 16, 40, 4), {"dt_b_c_rms": True}, EXACT),
+    "quantized": (mamba, (256, 512, 16, 32, 4, "Q8_0"), {"norms": ("dt", "b", "c")}, ROUNDED),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("kind", MAMBA)
+def test_mamba(kind, threads):
+    make, numbers, keys, tolerance = MAMBA[kind]
+    model = make(*numbers, **keys)
+
+    def spec_of(model, layer):
+        return mixers.mamba_spec(layer, model.network.keys, model.network.hyper.eps)
+
+    assert_same(model, state_space.mamba, spec_of, mixers.write_mamba, threads, tolerance)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("width", "taps", "form", "tolerance"), [
+    (64, 3, "F32", EXACT), (40, 4, "F32", EXACT), (520, 1, "F32", EXACT), (512, 3, "Q8_0", ROUNDED),
+])  # fmt: skip
+def test_short_convolution(width, taps, form, tolerance, threads):
+    model = model_of("lfm2", {
+        "attn_norm.weight": (width,), "shortconv.in_proj.weight": (3 * width, width),
+        "shortconv.conv.weight": (width, taps), "shortconv.out_proj.weight": (width, width),
+    }, BASE | {"embedding_length": width}, form)  # fmt: skip
+    assert_same(
+        model, state_space.short_convolution, lambda model, layer: mixers.short_convolution_spec(layer),
+        mixers.write_short_convolution, threads, tolerance,
+    )  # fmt: skip
