@@ -82,15 +82,16 @@ class Mixer:
 
     def project(self, weight: Projection, x: Vectors, wait: bool = True) -> Vectors:
         out = vectors(weight.weight.rows)
-        self._multiply(weight, x, out, False, wait)
+        self.project_into(weight, x, out.floats, wait)
         return out
 
     def finish(self, weight: Projection, x: Vectors) -> None:
         """The last product."""
-        self._multiply(weight, x, self.out, self.adds, True)
+        self.project_into(weight, x, self.out.floats, True, self.adds)
 
-    def _multiply(self, weight: Projection, x: Vectors, out: Vectors, adds: bool, wait: bool) -> None:
-        fields = product_fields(x, weight.weight, weight.stored, weight.bias, out.floats, adds, self.state)
+    def project_into(self, weight: Projection, x: Vectors, out: Floats, wait: bool, adds: bool = False) -> None:
+        """out: some columns of rows."""
+        fields = product_fields(x, weight.weight, weight.stored, weight.bias, out, adds, self.state)
         self.operations.add(dots.OF_FORMAT[weight.weight.format.name], fields, wait)
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
@@ -154,6 +155,12 @@ def normed(
         **fields, **(gate or {}),
     }, wait)  # fmt: skip
     return out
+
+
+def pack(mixer: Mixer, x: Vectors) -> None:
+    """The integers of x."""
+    fields = {ops.WIDTH: x.width, ops.GROUPS: 1, **rows_in(x.floats), **rows_out(x, True)}
+    mixer.add(ops.norm_groups, fields)
 
 
 @dataclass(frozen=True)

@@ -128,39 +128,84 @@ def delta_heads(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no
     the key is moved towards the value by `beta`.
     """
     heads, size, width = state.shape
-    one = every(f32(1))
+    one = f32(1)
     for h in range(start, stop):
         for t in range(q.shape[0]):
-            forget = every(decay[t, h])
-            for i in range(0, width, LANES):
-                at, own = (t * heads + h) * width + i, h * size * width + i
-                answer = _step(every(f32(0)), forget, k[t, h], k[t, h], state, own, width)
-                error = (load(v, at) - answer) * beta[t, h]
-                store(y, at, _step(error, one, k[t, h], q[t, h], state, own, width))
+            at, own, rate = (t * heads + h) * width, h * size * width, beta[t, h]
+            delta_head(v, at, width, q[t, h], k[t, h], one, one, decay[t, h : h + 1], 0, rate, state, own, y, at)
 
 
 @inlined
-def _faded(decay, read, state, at, stride):  # type: ignore[no-untyped-def]
-    """Each row of sixteen in the state becomes itself * decay[row]; the sum of them * read[row]."""
-    even, odd = every(f32(0)), every(f32(0))
-    for s in range(read.size):
-        kept = load(state, at + s * stride) * decay[s]
-        store(state, at + s * stride, kept)
-        even, odd = odd, multiply_add(kept, every(read[s]), even)
-    return even + odd
+def delta_head(v, v_at, width, q, k, q_scale, k_scale, decay, apart, beta, state, own, y, y_at):  # type: ignore[no-untyped-def]
+    """The delta rule on a head's state (size, width) from `own` on, with the key k * k_scale; y: it times q * q_scale.
+
+    Row s of the state forgets by decay[s * apart]. width: of v and y; columns of the state past whole lanes of it are
+    left to the caller.
+    """
+    stride, wide = (width + LANES - 1) // LANES * LANES, width // (4 * LANES) * (4 * LANES)
+    for i in range(0, wide, 4 * LANES):
+        a0, a1, a2, a3 = _answer_of_four(k, decay, apart, state, own + i, stride)
+        rate = beta * k_scale
+        a0, a1 = (load(v, v_at + i) - a0 * k_scale) * rate, (load(v, v_at + i + LANES) - a1 * k_scale) * rate
+        a2 = (load(v, v_at + i + 2 * LANES) - a2 * k_scale) * rate
+        a3 = (load(v, v_at + i + 3 * LANES) - a3 * k_scale) * rate
+        a0, a1, a2, a3 = _correct_four(a0, a1, a2, a3, q, k, decay, apart, state, own + i, stride)
+        store(y, y_at + i, a0 * q_scale)
+        store(y, y_at + i + LANES, a1 * q_scale)
+        store(y, y_at + i + 2 * LANES, a2 * q_scale)
+        store(y, y_at + i + 3 * LANES, a3 * q_scale)
+    for i in range(wide, width // LANES * LANES, LANES):
+        answer, total, at = every(f32(0)), every(f32(0)), own + i
+        for s in range(k.size):
+            answer = multiply_add(load(state, at + s * stride) * decay[s * apart], every(k[s]), answer)
+        error = (load(v, v_at + i) - answer * k_scale) * (beta * k_scale)
+        for s in range(k.size):
+            kept = multiply_add(error, every(k[s]), load(state, at + s * stride) * decay[s * apart])
+            store(state, at + s * stride, kept)
+            total = multiply_add(kept, every(q[s]), total)
+        store(y, y_at + i, total * q_scale)
+
+
+@inlined
+def _answer_of_four(k, decay, apart, state, at, stride):  # type: ignore[no-untyped-def]
+    """What four neighbouring sixteens of a faded state answer to a key."""
+    a0, a1, a2, a3 = every(f32(0)), every(f32(0)), every(f32(0)), every(f32(0))
+    for s in range(k.size):
+        own, key = at + s * stride, every(k[s] * decay[s * apart])
+        a0, a1 = multiply_add(load(state, own), key, a0), multiply_add(load(state, own + LANES), key, a1)
+        a2 = multiply_add(load(state, own + 2 * LANES), key, a2)
+        a3 = multiply_add(load(state, own + 3 * LANES), key, a3)
+    return a0, a1, a2, a3
+
+
+@inlined
+def _correct_four(e0, e1, e2, e3, q, k, decay, apart, state, at, stride):  # type: ignore[no-untyped-def]
+    """Four neighbouring sixteens of a state fade, and get errors outer key; they times q."""
+    s0, s1, s2, s3 = every(f32(0)), every(f32(0)), every(f32(0)), every(f32(0))
+    for s in range(k.size):
+        own, key, read, forget = at + s * stride, every(k[s]), every(q[s]), every(decay[s * apart])
+        k0 = multiply_add(e0, key, load(state, own) * forget)
+        k1 = multiply_add(e1, key, load(state, own + LANES) * forget)
+        k2 = multiply_add(e2, key, load(state, own + 2 * LANES) * forget)
+        k3 = multiply_add(e3, key, load(state, own + 3 * LANES) * forget)
+        store(state, own, k0)
+        store(state, own + LANES, k1)
+        store(state, own + 2 * LANES, k2)
+        store(state, own + 3 * LANES, k3)
+        s0, s1 = multiply_add(k0, read, s0), multiply_add(k1, read, s1)
+        s2, s3 = multiply_add(k2, read, s2), multiply_add(k3, read, s3)
+    return s0, s1, s2, s3
 
 
 @kernel
 def delta_channels(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no-untyped-def]
     """As `delta_heads`, with a decay for each channel of keys: decay (tokens, heads, size)."""
     heads, size, width = state.shape
-    one = every(f32(1))
+    one = f32(1)
     for h in range(start, stop):
         for t in range(q.shape[0]):
-            for i in range(0, width, LANES):
-                at, own = (t * heads + h) * width + i, h * size * width + i
-                error = (load(v, at) - _faded(decay[t, h], k[t, h], state, own, width)) * beta[t, h]
-                store(y, at, _step(error, one, k[t, h], q[t, h], state, own, width))
+            at, own, rate = (t * heads + h) * width, h * size * width, beta[t, h]
+            delta_head(v, at, width, q[t, h], k[t, h], one, one, decay[t, h], 1, rate, state, own, y, at)
 
 
 @inlined

@@ -75,7 +75,7 @@ def _share(op, width, thread, threads):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _packed(op, out, t, first, last):  # type: ignore[no-untyped-def]
+def packed(op, out, t, first, last):  # type: ignore[no-untyped-def]
     """Columns first … last of token t's output as integers, both multiples of 256."""
     size = op[OUT_WIDTH]
     shorts = array_at(op[SHORTS] + 2 * t * size, size, np.int16)
@@ -135,11 +135,11 @@ def convolve(row, thread, threads):  # type: ignore[no-untyped-def]
                 sum_ *= sigmoid(sum_)
             out[c] = sum_ * after[c] if op[AFTER] else sum_
         if op[SHORTS] and first < last:
-            _packed(op, out, t, first, last)
+            packed(op, out, t, first, last)
 
 
 @inlined
-def _moments(x, start, width, centered):  # type: ignore[no-untyped-def]
+def moments(x, start, width, centered):  # type: ignore[no-untyped-def]
     """Mean (0 unless `centered`) and mean square about it of x[start : start + width]."""
     whole, mean = width // LANES * LANES, f32(0)
     if centered:
@@ -178,7 +178,8 @@ def _gated(op, out, t, first, last):  # type: ignore[no-untyped-def]
 def norm_groups(row, thread, threads):  # type: ignore[no-untyped-def]
     """OUT = norm of each of X's GROUPS, times WEIGHT (and + BIAS), times an activation of the gate, where there is one.
 
-    WEIGHT: WEIGHT_WIDTH numbers, as many as X has or one group has; 0: no norm. CENTERED: a layer norm. X is not OUT.
+    WEIGHT: WEIGHT_WIDTH numbers, as many as X has or one group has; 0: no norm. CENTERED: a layer norm. With a norm X
+    is not OUT.
     """
     op, numbers, run = opened(row)
     width, centered = op[WIDTH], op[CENTERED] != 0
@@ -194,7 +195,7 @@ def norm_groups(row, thread, threads):  # type: ignore[no-untyped-def]
                 out[c] = x[c]
         else:
             for start in range(first // group * group, stop, group):
-                mean, square = _moments(x, start, group, centered)
+                mean, square = moments(x, start, group, centered)
                 scale = f32(1.0 / np.sqrt(np.float64(square) + numbers[EPS]))
                 shift = 0 if op[WEIGHT_WIDTH] == width else start
                 begin, end = max(first, start), min(stop, start + group)
@@ -206,7 +207,7 @@ def norm_groups(row, thread, threads):  # type: ignore[no-untyped-def]
         if op[GATE] and first < stop:
             _gated(op, out, t, first, stop)
         if op[SHORTS] and first < last:
-            _packed(op, out, t, first, last)
+            packed(op, out, t, first, last)
 
 
 @inlined
@@ -290,4 +291,4 @@ def scan_channels(row, thread, threads):  # type: ignore[no-untyped-def]
             g = load(gate, i)
             store(out, i, multiply_add(load(x, i), load(d, i), total) * (g * sigmoid_of_lanes(g)))
         if op[SHORTS] and first < last:
-            _packed(op, out, t, first, last)
+            packed(op, out, t, first, last)

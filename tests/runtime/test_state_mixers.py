@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from quants import Tensor, encode, format_named, from_array
+from runtime import delta_mixers, state_space
 from runtime import state_mixers as mixers
-from runtime import state_space
 from runtime.few_inputs import as_vectors, vectors
+from runtime.gated_delta import gated_delta as gated_delta_of_text
 from runtime.kernels import pass_state, team
+from runtime.kimi_delta import kimi_delta as kimi_delta_of_text
+from runtime.lightning import lightning as lightning_of_text
 from runtime.model import Model
 from runtime.team import team_of
 
@@ -179,3 +182,89 @@ def test_short_convolution(width, taps, form, tolerance, threads):
         model, state_space.short_convolution, lambda model, layer: mixers.short_convolution_spec(layer),
         mixers.write_short_convolution, threads, tolerance,
     )  # fmt: skip
+
+
+HEADS = {"attention.head_count": 4, "attention.head_count_kv": 4}
+
+
+def gated_delta(architecture, width, groups, heads, size, head_width, taps=4, form="F32"):
+    inner, keys = heads * head_width, groups * size
+    shapes = {
+        "attn_norm.weight": (width,), "attn_qkv.weight": (2 * keys + inner, width), "attn_gate.weight": (inner, width),
+        "ssm_conv1d.weight": (2 * keys + inner, taps), "ssm_a": (heads,), "ssm_dt.bias": (heads,),
+        "ssm_norm.weight": (head_width,), "ssm_out.weight": (width, inner),
+    }  # fmt: skip
+    if architecture == "qwen3next":
+        shapes["ssm_ba.weight"] = 2 * heads, width
+    else:
+        shapes |= {"ssm_beta.weight": (heads, width), "ssm_alpha.weight": (heads, width)}
+    own = {
+        "embedding_length": width, "ssm.inner_size": inner, "ssm.state_size": size, "ssm.time_step_rank": heads,
+        "ssm.group_count": groups, "ssm.conv_kernel": taps,
+    }  # fmt: skip
+    return model_of(architecture, shapes, BASE | HEADS | own, form)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("numbers", "tolerance"), [
+    (("qwen3next", 64, 2, 4, 32, 64), EXACT), (("qwen35", 64, 2, 6, 16, 80), EXACT),
+    (("qwen35", 40, 3, 3, 7, 10, 2), EXACT), (("qwen3next", 256, 2, 8, 64, 64, 4, "Q8_0"), ROUNDED),
+])  # fmt: skip
+def test_gated_delta(numbers, tolerance, threads):
+    def spec_of(model, layer):
+        return delta_mixers.gated_delta_spec(model.network, layer)
+
+    write = delta_mixers.write_gated_delta
+    assert_same(gated_delta(*numbers), gated_delta_of_text, spec_of, write, threads, tolerance)
+
+
+def kimi_delta(width, heads, size, rank, form="F32", bound=None):
+    inner = heads * size
+    shapes = {
+        "attn_norm.weight": (width,), "ssm_a": (heads,), "ssm_dt.bias": (inner,), "ssm_beta.weight": (heads, width),
+        "ssm_norm.weight": (size,), "attn_output.weight": (width, inner),
+    }  # fmt: skip
+    for kind in "qkv":
+        shapes |= {f"attn_{kind}.weight": (inner, width), f"ssm_conv1d_{kind}.weight": (1, inner, 1, 4)}
+    for kind in "fg":
+        shapes |= {f"ssm_{kind}_a.weight": (rank, width), f"ssm_{kind}_b.weight": (inner, rank)}
+    if not rank:
+        shapes = {name: shape for name, shape in shapes.items() if not name.endswith("_b.weight")}
+        shapes = {name: (inner, width) if "_a.w" in name else shape for name, shape in shapes.items()}
+    own = {"embedding_length": width, "kda.head_dim": size, "ssm.conv_kernel": 4, "attention.head_count": heads}
+    if bound is not None:
+        own["kda.gate_lower_bound"] = bound
+    return model_of("kimi-linear", shapes, BASE | HEADS | own, form)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("numbers", "tolerance"), [
+    ((64, 4, 64, 32), EXACT), ((40, 3, 10, 7, "F32", -5.0), EXACT), ((64, 2, 48, 0), EXACT),
+    ((256, 4, 64, 64, "Q8_0"), ROUNDED),
+])  # fmt: skip
+def test_kimi_delta(numbers, tolerance, threads):
+    def spec_of(model, layer):
+        return delta_mixers.kimi_delta_spec(model.network, layer)
+
+    write = delta_mixers.write_kimi_delta
+    assert_same(kimi_delta(*numbers), kimi_delta_of_text, spec_of, write, threads, tolerance)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("width", "heads", "size", "form", "tolerance"), [
+    (64, 4, 64, "F32", EXACT), (40, 3, 10, "F32", EXACT), (256, 4, 64, "Q8_0", ROUNDED),
+])  # fmt: skip
+def test_lightning(width, heads, size, form, tolerance, threads):
+    inner = heads * size
+    model = model_of("minimax-01", {
+        "attn_norm.weight": (width,), "attn_qkv.weight": (3 * inner, width), "attn_gate.weight": (inner, width),
+        "attn_norm_2.weight": (inner,), "attn_output.weight": (width, inner),
+    }, BASE | {
+        "embedding_length": width, "attention.head_count": heads, "attention.head_count_kv": heads, "block_count": 2,
+        "attention.key_length": size, "attention.value_length": size,
+    }, form)  # fmt: skip
+
+    def spec_of(model, layer):
+        return delta_mixers.lightning_spec(model.network, layer)
+
+    assert_same(model, lightning_of_text, spec_of, delta_mixers.write_lightning, threads, tolerance, 1)
