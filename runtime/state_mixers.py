@@ -81,7 +81,7 @@ class Mixer:
     adds: bool
 
     def project(self, weight: Projection, x: Vectors, wait: bool = True) -> Vectors:
-        out = vectors(weight.weight.rows)
+        out = vectors(len(weight.stored))
         self.project_into(weight, x, out.floats, wait)
         return out
 

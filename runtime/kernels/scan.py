@@ -225,14 +225,19 @@ def wkv_heads(v, r, k, w, state, y, start, stop):  # type: ignore[no-untyped-def
     heads, size, width = state.shape
     for h in range(start, stop):
         for t in range(r.shape[0]):
-            for i in range(0, width, LANES):
-                at, own = (t * heads + h) * width + i, h * size * width + i
-                value, total = load(v, at), every(f32(0))
-                for s in range(size):
-                    before = load(state, own + s * width)
-                    total = multiply_add(before, every(r[t, h, s]), total)
-                    store(state, own + s * width, multiply_add(value, every(k[t, h, s]), before * w[t, h, s]))
-                store(y, at, total)
+            at = (t * heads + h) * width
+            wkv_head(v, at, width, r[t, h], k[t, h], w[t, h], state, h * size * width, y, at)
+
+
+@inlined
+def wkv_head(v, v_at, width, r, k, w, state, own, y, y_at):  # type: ignore[no-untyped-def]
+    for i in range(0, width, LANES):
+        value, total = load(v, v_at + i), every(f32(0))
+        for s in range(r.size):
+            before = load(state, own + s * width + i)
+            total = multiply_add(before, every(r[s]), total)
+            store(state, own + s * width + i, multiply_add(value, every(k[s]), before * w[s]))
+        store(y, y_at + i, total)
 
 
 @kernel
@@ -241,13 +246,18 @@ def wkv7_heads(v, r, k, w, a, b, state, y, start, stop):  # type: ignore[no-unty
     heads, size, width = state.shape
     for h in range(start, stop):
         for t in range(r.shape[0]):
-            for i in range(0, width, LANES):
-                at, own = (t * heads + h) * width + i, h * size * width + i
-                value, total = load(v, at), every(f32(0))
-                answer = _answer(a[t, h], state, own, width)
-                for s in range(size):
-                    kept = multiply_add(value, every(k[t, h, s]), load(state, own + s * width) * w[t, h, s])
-                    kept = multiply_add(answer, every(b[t, h, s]), kept)
-                    store(state, own + s * width, kept)
-                    total = multiply_add(kept, every(r[t, h, s]), total)
-                store(y, at, total)
+            at = (t * heads + h) * width
+            wkv7_head(v, at, width, r[t, h], k[t, h], w[t, h], a[t, h], b[t, h], state, h * size * width, y, at)
+
+
+@inlined
+def wkv7_head(v, v_at, width, r, k, w, a, b, state, own, y, y_at):  # type: ignore[no-untyped-def]
+    for i in range(0, width, LANES):
+        value, total, at = load(v, v_at + i), every(f32(0)), own + i
+        answer = _answer(a, state, at, width)
+        for s in range(r.size):
+            kept = multiply_add(value, every(k[s]), load(state, at + s * width) * w[s])
+            kept = multiply_add(answer, every(b[s]), kept)
+            store(state, at + s * width, kept)
+            total = multiply_add(kept, every(r[s]), total)
+        store(y, y_at + i, total)

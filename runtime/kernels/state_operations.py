@@ -67,7 +67,7 @@ def _place(c, block, apart):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _share(op, width, thread, threads):  # type: ignore[no-untyped-def]
+def share_of(op, width, thread, threads):  # type: ignore[no-untyped-def]
     """The columns of a thread: whole pieces of what `pack` takes, or of a few cache lines; the last past the width."""
     unit = SUPER if op[SHORTS] else 4 * LANES
     pieces = (width + unit - 1) // unit
@@ -94,7 +94,7 @@ def convolve(row, thread, threads):  # type: ignore[no-untyped-def]
     channels, kept = op[WIDTH], op[TAPS] - 1
     filled = (channels + LANES - 1) // LANES * LANES
     weight, bias = array_at(op[WEIGHT], (kept + 1) * filled, np.float32), array_at(op[BIAS], filled, np.float32)
-    first, last = _share(op, channels, thread, threads)
+    first, last = share_of(op, channels, thread, threads)
     stop = min(last, channels)
     whole = max(first, stop // LANES * LANES)
     for t in range(run[pass_state.TOKENS]):
@@ -183,7 +183,7 @@ def norm_groups(row, thread, threads):  # type: ignore[no-untyped-def]
     """
     op, numbers, run = opened(row)
     width, centered = op[WIDTH], op[CENTERED] != 0
-    first, last = _share(op, width, thread, threads)
+    first, last = share_of(op, width, thread, threads)
     stop, group = min(last, width), width // op[GROUPS]
     weight = array_at(op[WEIGHT], op[WEIGHT_WIDTH], np.float32)
     bias = array_at(op[BIAS], op[WEIGHT_WIDTH], np.float32)
@@ -274,7 +274,7 @@ def scan_channels(row, thread, threads):  # type: ignore[no-untyped-def]
     width, size = op[WIDTH], op[SIZE]
     channels = (width + LANES - 1) // LANES * LANES
     a, d = array_at(op[A], size * channels, np.float32), array_at(op[D], channels, np.float32)
-    first, last = _share(op, width, thread, threads)
+    first, last = share_of(op, width, thread, threads)
     stop = min(last, channels)
     for t in range(run[pass_state.TOKENS]):
         x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
 from quants import Tensor, encode, format_named, from_array
-from runtime import delta_mixers, state_space
+from runtime import delta_mixers, rwkv, rwkv_mixers, state_space
 from runtime import state_mixers as mixers
 from runtime.few_inputs import as_vectors, vectors
 from runtime.gated_delta import gated_delta as gated_delta_of_text
-from runtime.kernels import pass_state, team
+from runtime.kernels import pass_state, rwkv_operations, team
+from runtime.kernels import state_operations as ops
 from runtime.kimi_delta import kimi_delta as kimi_delta_of_text
 from runtime.lightning import lightning as lightning_of_text
 from runtime.model import Model
@@ -268,3 +269,112 @@ def test_lightning(width, heads, size, form, tolerance, threads):
         return delta_mixers.lightning_spec(model.network, layer)
 
     assert_same(model, lightning_of_text, spec_of, delta_mixers.write_lightning, threads, tolerance, 1)
+
+
+RWKV = {"wkv.head_size": 16, "attention.layer_norm_epsilon": 1e-5}
+RWKV_NORMS = [f"attn_norm{which}.{part}" for which in ("", "_2") for part in ("weight", "bias")]
+
+
+def rwkv6(width, size, form="F32", period=0, first=True, groups=None, fused=True):
+    heads, rank, keys = width // size, 32, (groups or width // size) * size
+    shapes = dict.fromkeys(RWKV_NORMS, (width,)) | {
+        "time_mix_w1.weight": (5 * rank, width), "time_mix_w2.weight": (5, width, rank),
+        "time_mix_lerp_x.weight": (width,), "time_mix_lerp_fused.weight": (5, width),
+        "time_mix_decay.weight": (width,), "time_mix_decay_w1.weight": (64, width),
+        "time_mix_decay_w2.weight": (width, 64), "time_mix_receptance.weight": (width, width),
+        "time_mix_key.weight": (keys, width), "time_mix_value.weight": (keys, width),
+        "time_mix_gate.weight": (width, width), "time_mix_output.weight": (width, width),
+        "channel_mix_key.weight": (96, width), "channel_mix_value.weight": (width, 96),
+        "channel_mix_receptance.weight": (width, width), "channel_mix_lerp_k.weight": (width,),
+        "channel_mix_lerp_r.weight": (width,),
+    }  # fmt: skip
+    if first:
+        shapes |= {"time_mix_first.weight": (heads, size), "time_mix_ln.weight": (width,), "time_mix_ln.bias": (width,)}
+    if not fused:
+        del shapes["time_mix_lerp_fused.weight"]
+        shapes |= {f"time_mix_lerp_{kind}.weight": (width,) for kind in "wkvrg"}
+    own = {"embedding_length": width, "wkv.head_size": size, "rescale_every_n_layers": period}
+    return model_of("rwkv6", shapes, BASE | RWKV | own, form)
+
+
+def rwkv7(width, size, form="F32", gate=True, norm=True):
+    shapes = dict.fromkeys(RWKV_NORMS, (width,)) | {
+        "time_mix_lerp_fused.weight": (5 + gate, width), "time_mix_receptance.weight": (width, width),
+        "time_mix_key.weight": (width, width), "time_mix_value.weight": (width, width),
+        "time_mix_output.weight": (width, width), "time_mix_k_k.weight": (width,), "time_mix_k_a.weight": (width,),
+        "time_mix_r_k.weight": (width,), "channel_mix_key.weight": (96, width),
+        "channel_mix_value.weight": (width, 96), "channel_mix_lerp_k.weight": (width,),
+    }  # fmt: skip
+    for kind in "wav" + "g" * gate:
+        shapes |= {f"time_mix_{kind}1.weight": (32, width), f"time_mix_{kind}2.weight": (width, 32)}
+        shapes |= {f"time_mix_{kind}0.weight": (width,)} if kind != "g" else {}
+    if norm:
+        shapes |= {"time_mix_ln.weight": (width,), "time_mix_ln.bias": (width,)}
+    own = {"embedding_length": width, "wkv.head_size": size, "block_count": 2}
+    return model_of("rwkv7", shapes, BASE | RWKV | own, form)
+
+
+def write_rwkv_layer(network, mixer, layer, stream, tables, first_values=None):
+    """Norms and mixers of one layer on a residual stream, as whoever builds a graph has them."""
+
+    def of_norm(name):
+        norm = mixers.Norm(layer.array(f"{name}.weight"), network.hyper.eps, 1, layer.array(f"{name}.bias"), True)
+        x = mixers.normed(mixer, norm, stream.floats, stream.width)
+        return replace(mixer, x=x, out=stream, adds=True, tables=tables)
+
+    if "time_mix_k_k.weight" in layer:
+        spec = rwkv_mixers.time_mix7_spec(network, layer)
+        values = rwkv_mixers.write_time_mix7(of_norm("attn_norm"), spec, first_values)
+    else:
+        values = rwkv_mixers.write_time_mix6(of_norm("attn_norm"), rwkv_mixers.time_mix6_spec(network, layer))
+    rwkv_mixers.write_channel_mix(of_norm("attn_norm_2"), rwkv_mixers.channel_mix_spec(network, layer))
+    return values
+
+
+def assert_same_rwkv(model, spec_of_layer, threads, tolerance):
+    """All layers one after another; states are compared of the last one."""
+    network, early = model.network, []
+
+    def write(mixer, spec):
+        stream, values = vectors(mixer.x.width), None
+        copied = {ops.WIDTH: stream.width, ops.GROUPS: 1, **mixers.rows_in(mixer.x.floats), **mixers.rows_out(stream)}
+        mixer.add(ops.norm_groups, copied)
+        for layer in network.layers:
+            tables = mixer.tables
+            if layer is not network.layers[-1]:
+                early.append([[np.zeros(shape, np.float32) for shape in spec.state_shapes] for _ in range(2)])
+                tables = [np.array([text[i].ctypes.data for text in early[-1]]) for i in range(3)]
+            values = write_rwkv_layer(network, mixer, layer, stream, tables, values)
+        mixer.add(rwkv_operations.add_gated, {
+            ops.WIDTH: stream.width, rwkv_operations.SCALE: 1.0, **mixers.rows_in(stream.floats),
+            **mixers.rows_out(mixer.out),
+        })  # fmt: skip
+
+    def wanted(forward, layer, x):
+        for each in network.layers:
+            x = rwkv.with_channel_mix(forward, each, x, 0)
+        return x
+
+    def spec_of(model, layer):
+        return spec_of_layer(network, layer)
+
+    assert rwkv_mixers.supports(network)
+    assert_same(model, wanted, spec_of, write, threads, tolerance, len(network.layers) - 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("numbers", "tolerance"), [
+    ((64, 16), 4 * EXACT), ((320, 64, "F32", 1), 4 * EXACT), ((64, 16, "F32", 0, False, 2), 4 * EXACT),
+    ((48, 16, "F32", 0, True, None, False), 4 * EXACT), ((256, 64, "Q8_0"), ROUNDED),
+])  # fmt: skip
+def test_rwkv6(numbers, tolerance, threads):
+    assert_same_rwkv(rwkv6(*numbers), rwkv_mixers.time_mix6_spec, threads, tolerance)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("numbers", "tolerance"), [
+    ((64, 16), 4 * EXACT), ((320, 64), 4 * EXACT), ((64, 16, "F32", False, False), 4 * EXACT),
+    ((256, 64, "Q8_0"), ROUNDED),
+])  # fmt: skip
+def test_rwkv7(numbers, tolerance, threads):
+    assert_same_rwkv(rwkv7(*numbers), rwkv_mixers.time_mix7_spec, threads, tolerance)
