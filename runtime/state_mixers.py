@@ -300,6 +300,59 @@ def write_mamba(mixer: Mixer, spec: MambaSpec) -> None:
 
 
 @dataclass(frozen=True)
+class MambaOfHeadsSpec:
+    """a, d: by head; norms: of B, C and the time step; heads are whole lanes wide."""
+
+    project_in: Projection
+    project_x: Projection
+    project_dt: Projection
+    project_out: Projection
+    convolution: Convolution
+    a: Floats
+    d: Floats
+    norms: tuple[tuple[Norm, ...], tuple[Norm, ...], tuple[Norm, ...]]
+    inner: int
+    size: int
+
+    @property
+    def state_shapes(self) -> Shapes:
+        return self.convolution.tail, (len(self.a), self.size, whole_lanes(self.inner // len(self.a)))
+
+
+def mamba_of_heads_spec(layer: Layer, keys: Keys, eps: float) -> MambaOfHeadsSpec:
+    weights = [weight_of_norm(layer, f"ssm_{name}_norm") for name in ("b", "c", "dt")]
+    b, c, dt = (() if weight is None else (Norm(weight, eps),) for weight in weights)
+    return MambaOfHeadsSpec(
+        projection(layer, "ssm_in"), projection(layer, "ssm_x"), projection(layer, "ssm_dt"),
+        projection(layer, "ssm_out"), convolution(layer, "ssm_conv1d"), layer.need_array("ssm_a").reshape(-1),
+        layer.need_array("ssm_d").reshape(-1), (b, c, dt), int(keys.need("ssm.inner_size")),
+        int(keys.need("ssm.state_size")),
+    )  # fmt: skip
+
+
+def write_mamba_of_heads(mixer: Mixer, spec: MambaOfHeadsSpec) -> None:
+    """The operations of `state_space.mamba_of_heads`."""
+    inner, size, heads, rank = spec.inner, spec.size, len(spec.a), spec.project_dt.weight.width
+    width = inner // heads
+    both = mixer.project(spec.project_in, mixer.x)  # of each head its gate, then its inputs
+    inputs, y = vectors(inner), vectors(inner)
+    add_convolution(mixer, spec.convolution, both.floats[:, width:], {
+        ops.ACTIVATION: ops.SILU, ops.SHORTS: inputs.shorts, ops.NUMBERS_AT: inputs.numbers, ops.X_BLOCK: width,
+        ops.X_APART: 2 * width,
+    }, inputs)  # fmt: skip
+    parts = mixer.project(spec.project_x, inputs).floats
+    b, c = (_narrow(mixer, spec.norms[i], parts[:, i * size :], size, False).floats for i in (0, 1))
+    dt = mixer.project(spec.project_dt, _narrow(mixer, spec.norms[2], parts[:, 2 * size :], rank, True))
+    mixer.add(ops.scan_heads, {
+        **rows_in(inputs.floats), **rows_out(y), ops.TABLE: mixer.tables[1], ops.HEADS: heads, ops.HEAD_WIDTH: width,
+        ops.X_HEAD_APART: width, ops.GROUPS: 1, ops.SIZE: size, ops.B: b, ops.C: c, ops.B_WIDTH: b.strides[0] // 4,
+        **rows_in(dt.floats, ops.DT, ops.DT_WIDTH), ops.DT_MIN: 0.0, ops.DT_MAX: np.inf, ops.A: spec.a, ops.D: spec.d,
+    })  # fmt: skip
+    gate = {**gate_in(both.floats), ops.GATE_BLOCK: width, ops.GATE_APART: 2 * width}
+    mixer.finish(spec.project_out, normed(mixer, Norm(None, 0.0), y.floats, inner, gate))
+
+
+@dataclass(frozen=True)
 class ShortConvolutionSpec:
     """LFM2's mixer."""
 
