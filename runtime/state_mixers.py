@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from archs.file_keys import Keys
 from quants import Tensor
+from quants.kernels.lanes import LANES
 
 from .arrays import Floats
 from .few_inputs import Vectors, product_fields, stored_rows, vectors
@@ -191,7 +192,7 @@ class Mamba2Spec:
 
 
 def whole_lanes(width: int) -> int:
-    return -(-width // ops.LANES) * ops.LANES
+    return -(-width // LANES) * LANES
 
 
 def mamba2_spec(layer: Layer, keys: Keys, eps: float) -> Mamba2Spec:

@@ -403,3 +403,27 @@ def test_rwkv6(numbers, tolerance, threads):
 ])  # fmt: skip
 def test_rwkv7(numbers, tolerance, threads):
     assert_same_rwkv(rwkv7(*numbers), rwkv_mixers.time_mix7_spec, threads, tolerance)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("width", "heads", "head_width", "form", "tolerance"), [
+    (64, 3, 48, "F32", EXACT), (256, 4, 64, "Q8_0", ROUNDED),
+])  # fmt: skip
+def test_mamba_of_heads(width, heads, head_width, form, tolerance, threads):
+    inner, size, rank = heads * head_width, 16, 32
+    model = model_of("plamo2", {
+        "attn_norm.weight": (width,), "ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, 4),
+        "ssm_x.weight": (rank + 2 * size, inner), "ssm_dt.weight": (heads, rank), "ssm_dt.bias": (heads,),
+        "ssm_a": (heads,), "ssm_d": (heads,), "ssm_out.weight": (width, inner), "ssm_b_norm": (size,),
+        "ssm_c_norm": (size,), "ssm_dt_norm": (rank,), "ffn_norm.weight": (width,), "post_attention_norm": (width,),
+        "post_ffw_norm": (width,), "ffn_up.weight": (2 * 96, width), "ffn_down.weight": (width, 96),
+    }, BASE | {
+        "embedding_length": width, "ssm.inner_size": inner, "ssm.state_size": size, "ssm.time_step_rank": heads,
+        "ssm.group_count": 0, "ssm.conv_kernel": 4, "attention.head_count": 4, "attention.head_count_kv": 0,
+        "attention.key_length": 16, "attention.value_length": 16,
+    }, form)  # fmt: skip
+
+    def spec_of(model, layer):
+        return mixers.mamba_of_heads_spec(layer, model.network.keys, model.network.hyper.eps)
+
+    assert_same(model, state_space.mamba_of_heads, spec_of, mixers.write_mamba_of_heads, threads, tolerance)
