@@ -154,7 +154,7 @@ def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
     """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart.
 
     `rope_scaling_local` and `partial_rotary_factor_local` are those of windowed layers, where the config says them
-    apart.
+    apart: {} where these scale nothing, None where settings don't tell kinds apart.
     """
     config.pop("rope_parameters", None)
     if not isinstance(parameters, Mapping):
@@ -175,7 +175,7 @@ def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
     if local.get("partial_rotary_factor") is not None:
         config["partial_rotary_factor_local"] = local["partial_rotary_factor"]
     config["rope_scaling"] = _scaling(main)
-    config["rope_scaling_local"] = _scaling(local)
+    config["rope_scaling_local"] = _scaling(local) if by_layers else None
 
 
 def _check_alike(main: Mapping[str, Any], compress: Mapping[str, Any]) -> None:

@@ -44,11 +44,18 @@ def of_windows(config: Config) -> dict[str, int]:
     return {} if own is None else {f"swa_{key}": own.get(key, config[key]) for key in WIDTHS}
 
 
+def of_all_layers(config: Config) -> Config:
+    """Rotary settings that don't tell kinds of layers apart hold in those with a window, too, and so does their base."""
+    if config.get("rope_scaling_local", ...) is not None or not any(windowed(config)):
+        return {}
+    return {"rope_local_base_freq": config["rope_theta"], "rope_scaling_local": config.get("rope_scaling")}
+
+
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """The embedding of the layer that predicts further in that layer, factors in norms, matrices by kind of layer."""
     count, found = config["num_hidden_layers"], {}
     further = int(any(name.endswith(MTP) for name in tensors))
-    config = {**config, "num_nextn_predict_layers": further, **of_windows(config)}
+    config = {**config, "num_nextn_predict_layers": further, **of_windows(config), **of_all_layers(config)}
     local = [*windowed(config), *[True] * further]
     for name, tensor in tensors.items():
         if name.endswith(MTP):
