@@ -208,6 +208,16 @@ def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {**parameters, "rope_type": kind}
 
 
+def rotary_of_all(config: Config) -> dict[str, Any]:
+    """What settings that tell no kinds of layers apart mean for those with a window, where transformers applies them
+    to both kinds: the same scaling, and the base that they name.
+    """
+    if config.get("rope_scaling_local", ...) is not None:
+        return {}
+    base = {} if config.get("rope_theta") is None else {"rope_local_base_freq": config["rope_theta"]}
+    return {"rope_scaling_local": config.get("rope_scaling"), **base}
+
+
 def other_than(*values: object) -> Callable[[object], bool]:
     """A test for values that are neither absent nor among these."""
     return lambda value: value is not None and value not in values

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from archs.config import other_than
+from archs.config import other_than, rotary_of_all
 from archs.families.deepseek32 import DEEPSEEK_V32
 from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
@@ -44,18 +44,12 @@ def of_windows(config: Config) -> dict[str, int]:
     return {} if own is None else {f"swa_{key}": own.get(key, config[key]) for key in WIDTHS}
 
 
-def of_all_layers(config: Config) -> Config:
-    """Rotary settings that don't tell kinds of layers apart hold in those with a window, too, and so does their base."""
-    if config.get("rope_scaling_local", ...) is not None or not any(windowed(config)):
-        return {}
-    return {"rope_local_base_freq": config["rope_theta"], "rope_scaling_local": config.get("rope_scaling")}
-
-
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """The embedding of the layer that predicts further in that layer, factors in norms, matrices by kind of layer."""
     count, found = config["num_hidden_layers"], {}
     further = int(any(name.endswith(MTP) for name in tensors))
-    config = {**config, "num_nextn_predict_layers": further, **of_windows(config), **of_all_layers(config)}
+    config = {**config, "num_nextn_predict_layers": further, **of_windows(config)}
+    config |= rotary_of_all(config) if any(windowed(config)) else {}
     local = [*windowed(config), *[True] * further]
     for name, tensor in tensors.items():
         if name.endswith(MTP):

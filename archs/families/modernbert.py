@@ -8,7 +8,7 @@ Reference: transformers `models/modernbert/`, `models/eurobert/`.
 import re
 
 from archs import decisions
-from archs.config import head_dim, windowed_layers
+from archs.config import changed, head_dim, rotary_of_all, windowed_layers
 from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.families.llama import HALVES
@@ -51,8 +51,9 @@ def net_widths(config: Config) -> int | list[int]:
 
 
 def behind_encoder(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The layers of a head by their numbers behind those of the encoder."""
+    """The layers of a head by their numbers behind those of the encoder, and rotary settings of all layers."""
     count = config["num_hidden_layers"]
+    config = config if global_layers(config) == 1 else changed(config, **rotary_of_all(config))
 
     def named(match: re.Match[str]) -> str:
         return f"layers.{count + int(match[1])}.head."
