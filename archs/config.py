@@ -140,13 +140,18 @@ WRAPPERS: dict[str, dict[str, Any]] = {
 # By the wrapper's model type, what it leaves out though its text part says it (transformers `models/gemma3/`).
 LEFT_OUT = {"gemma3": {"final_logit_softcapping": None}}
 
+# Model types of wrappers whose head is one of its own unless they say otherwise themselves, whatever their text part
+# says (transformers `models/glm5_next/`, `models/dots3_note/`); others forward what that says, or store no other head.
+OWN_HEAD = ("dots3_note", "glm5_next")
+
 
 def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a wrapper's config.json says of the text model; empty where there is no wrapper."""
     raw = {**raw, **raw[THINKER]} if isinstance(raw.get(THINKER), Mapping) else raw
     part: Mapping[str, Any] = next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
     kind = str(raw.get("model_type"))
-    own_head = {"tie_word_embeddings": False} if raw.get("tie_word_embeddings") is False else {}  # the wrapper decides
+    tied = raw.get("tie_word_embeddings")  # the wrapper decides
+    own_head = {"tie_word_embeddings": False} if tied is False or (tied is None and kind in OWN_HEAD) else {}
     return {**WRAPPERS.get(kind, {}), **part, **LEFT_OUT.get(kind, {}), **own_head} if part else part
 
 
