@@ -141,7 +141,7 @@ def prompt(name: str, tokens: int = TOKENS) -> tuple[list[int], list[int]]:
 def differences(
     model: Model, ids: list[int], decoder_ids: list[int], wanted: Any, what: str = "logits", whole: bool = False
 ) -> tuple[float, float]:
-    """Largest |difference| over the logits' std, at once and piece by piece (0 where the whole text counts, or whole)."""
+    """Largest |difference| over the logits' std, at once and piece by piece (0 if whole, or if all of it matters)."""
     std = wanted.std()
     if what != "logits":
         states = model.hidden_states([ids])
