@@ -128,6 +128,15 @@ def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
     return settings
 
 
+def scaled_by_kind(keys: GgufKeys, full: str = "full_attention") -> ConfigKeys:
+    """Linear or yarn scaling of layers of the kind `full`, for classes that apply it to all where it names none."""
+    if keys.stored("rope.scaling.type") not in ("linear", "yarn"):
+        return {}
+    plain = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa")}
+    scaled = {**yarn_settings(keys), "rope_theta": keys["rope.freq_base"]}
+    return {"rope_scaling": None, "rope_parameters": {full: scaled, "sliding_attention": plain}}
+
+
 def longrope_settings(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """What a config says of longrope: the factors of a file's tensors. Empty where there are none."""
     if "rope_factors_long.weight" not in tensors:

@@ -13,7 +13,7 @@ from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.families.llama import HALVES
 from archs.file_keys import with_window
-from archs.rope import FACTORS, SCALING, scaling_type
+from archs.rope import FACTORS, SCALING, scaled_by_kind, scaling_type
 from archs.spec import BASE, Config, TensorMap, Tensors, first_of_period
 from archs.typed_json import Text
 
@@ -73,6 +73,7 @@ MODERNBERT = BASE.derive(
         "ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification", "ModernBertDecisionModel",
     ),
     prepare=behind_encoder, prepare_export=lambda config, tensors: tensors,
+    config_from_gguf=lambda keys, tensors: scaled_by_kind(keys),
     vocab_keys={"add_sep_token": True},
     keys={"classifier_pooling": Text(tuple(POOLING)), "local_attention": BothSides()},
     metadata={

@@ -113,6 +113,16 @@ def test_settings_of_no_kind_hold_in_layers_with_windows() -> None:
         assert prepared(hf_class, **full)[1]["rope.scaling.type"] == "yarn"
 
 
+def test_an_export_says_that_layers_with_windows_are_not_scaled(tmp_path: Path) -> None:
+    said = {"indexed_attention": {**PLAIN, **YARN}, "sliding_attention": {**PLAIN, "rope_theta": 500.0}}
+    folder = written(tmp_path, "dots3-note", without=("rope_theta", "swa_rope_theta"), rope_parameters=said)
+    gguftools.convert(folder, tmp_path / "x.gguf", "f32")
+    gguftools.export(tmp_path / "x.gguf", tmp_path / "back")
+    back = json.loads((tmp_path / "back" / "config.json").read_text(encoding="utf-8"))
+    assert back["rope_parameters"] == said
+    assert back["rope_scaling"] is None
+
+
 def test_a_head_beside_tied_text_is_kept_where_the_wrapper_says_nothing(tmp_path: Path) -> None:
     folder = written(tmp_path, "glm5-next", without=("tie_word_embeddings",), tie_word_embeddings=True)
     assert "output.weight" in of_checkpoint(folder).tensors
