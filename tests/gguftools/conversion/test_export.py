@@ -53,10 +53,10 @@ def model(tmp_path_factory) -> Path:
 def test_there_and_back(entry, shared, tmp_path):
     build(shared / "zoo", entry, tmp_path / entry)
     pre = json.loads((shared / "zoo" / entry / "spec.json").read_text()).get("tokenizer_pre")
-    convert(tmp_path / entry, tmp_path / "first.gguf", pre=pre, check_tokenizer=False)  # test_zoo.py does
+    convert(tmp_path / entry, tmp_path / "first.gguf", pre=pre)
     done = export(tmp_path / "first.gguf", tmp_path / "back")
     assert not done.differing
-    convert(tmp_path / "back", tmp_path / "second.gguf", pre=pre, check_tokenizer=False)
+    convert(tmp_path / "back", tmp_path / "second.gguf", pre=pre)
     changed = [tensor.kind for tensor in diff(tmp_path / "first.gguf", tmp_path / "second.gguf").different_tensors]
     assert set(changed) <= ({"rounded", "type"} if entry in OTHER_TYPE else set())
     check_values(entry, open_checkpoint(tmp_path / entry).tensors, open_checkpoint(tmp_path / "back").tensors)
