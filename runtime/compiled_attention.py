@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.spec import Rope
-from quants import Tensor
 
 from .arrays import Floats
-from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors, whole_blocks
+from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors
 from .kernels import attention_operations as ops
 from .kernels import dots, team
 from .kernels import token_parts as parts
@@ -533,10 +532,3 @@ def _widened(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: V
     partial = _write_attend(writer, plainly, Heads(q, heads, key_width, key_width), True)
     out = writer.workspace.vectors("mixed", heads * spec.value_width)
     return _finished(writer, out, partial, gate, spec.rms, spec.key_eps)
-
-
-def stored_rows(weight: Tensor) -> NDArray[np.uint8]:
-    """The bytes of a weight's rows, filled up to whole blocks of inputs."""
-    raw, room = weight.raw(), weight.format.row_bytes(whole_blocks(weight))
-    return np.ascontiguousarray(raw if room == raw.shape[1] else np.pad(raw, ((0, 0), (0, room - raw.shape[1]))))
-

@@ -20,8 +20,8 @@ from archs.hyper import LayerHyper
 from quants import Tensor
 
 from .arrays import Floats
-from .compiled_attention import Bound, Workspace, Writer, attention_spec, stored_rows, write_attention
-from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors
+from .compiled_attention import Bound, Workspace, Writer, attention_spec, write_attention
+from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, stored_rows, vectors
 from .head import output_of
 from .kernels import dots, pass_state, team
 from .kernels import token_parts as parts

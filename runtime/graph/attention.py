@@ -8,7 +8,7 @@ from .operations import Value
 
 def attention(b: Builder, layer: Layer, x: Value) -> Value:
     """Self-attention over x, with its output projection."""
-    own, block, hyper = b.numbers(layer), b.network.block, b.network.hyper
+    own, block, hyper, start = b.numbers(layer), b.network.block, b.network.hyper, len(b.nodes)
     if own.kv_source_layer is not None:
         return _with_shared_keys(b, layer, x)
     q, k, v = queries_keys_values(b, layer, x)
@@ -32,7 +32,7 @@ def attention(b: Builder, layer: Layer, x: Value) -> Value:
         q = b.add("Qcur_attn_temp_scaled", op.ScaleQueries(q, own.rotates))
     v = b.scaled(v, hyper.value_scale, "Vcur_scaled")
     mixed = b.add("kqv_out", op.Attention(q, k, v, x, layer, own))
-    return projected(b, layer, x, mixed, gate)
+    return projected(b, layer, b.enclose("attention", layer, start, (x,), gated(b, layer, x, mixed, gate)))
 
 
 _NAMES = ("Qcur", "Kcur", "Vcur")
@@ -64,20 +64,26 @@ def _head_norm(b: Builder, layer: Layer, role: str, x: Value) -> Value:
     return b.add(name, op.HeadNorm(x, layer, role)) if f"{role}.weight" in layer else x
 
 
-def projected(b: Builder, layer: Layer, x: Value, mixed: Value, gate: Value | None) -> Value:
-    """What attention gives, through gates where the layer has them, and its projection."""
+def gated(b: Builder, layer: Layer, x: Value, mixed: Value, gate: Value | None) -> Value:
+    """What attention gives, through gates and a norm where the layer has them."""
     if "attn_gate.weight" in layer:
         gate = b.linear(layer, "attn_gate", x, "attn_gate")
     if gate is not None:
         mixed = b.add("attn_gated", op.ScaleByGate(mixed, gate, b.network.block.attention_gate))
-    return b.linear(layer, "attn_output", b.norm_if_there(layer, "attn_sub_norm", mixed), "attn_out")
+    return b.norm_if_there(layer, "attn_sub_norm", mixed)
+
+
+def projected(b: Builder, layer: Layer, mixed: Value) -> Value:
+    """The output projection."""
+    return b.linear(layer, "attn_output", mixed, "attn_out")
 
 
 def _with_shared_keys(b: Builder, layer: Layer, x: Value) -> Value:
     """Self-attention of a layer that looks at the keys and values of an earlier one."""
-    own = b.numbers(layer)
+    own, start = b.numbers(layer), len(b.nodes)
     q = b.linear(layer, "attn_q", x, "Qcur", (own.heads, -1))
     q = _head_norm(b, layer, "attn_q_norm", q)
     if own.rotates:
         q = b.add("Qcur_rope", op.Rope(q, own))
-    return b.linear(layer, "attn_output", b.add("kqv_out", op.SharedAttention(q, own)), "attn_out")
+    mixed = b.add("kqv_out", op.SharedAttention(q, own))
+    return projected(b, layer, b.enclose("attention", layer, start, (x,), mixed))

@@ -24,6 +24,21 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
+class Region:
+    """Nodes start … stop that an executor may compute as one: kind "attention", "latent attention" or "experts".
+
+    inputs: what they read from outside; output: what is read of them outside.
+    """
+
+    kind: str
+    layer: Layer
+    start: int
+    stop: int
+    inputs: tuple[Value, ...]
+    output: Value
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
     """Nodes in the order in which they run; the last one gives the result.
 
@@ -33,6 +48,7 @@ class Graph:
     nodes: tuple[Node, ...]
     layer_inputs: dict[int, Value]
     layer_outputs: dict[int, Value]
+    regions: tuple[Region, ...] = ()
 
     @property
     def output(self) -> Value:
@@ -92,8 +108,14 @@ class Builder:
     nodes: list[Node] = field(default_factory=list)
     layer_inputs: dict[int, Value] = field(default_factory=dict)
     layer_outputs: dict[int, Value] = field(default_factory=dict)
+    regions: list[Region] = field(default_factory=list)
     layer: Layer | None = None
     keeps: bool = False
+
+    def enclose(self, kind: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
+        """Note the nodes from `start` on as a region; its output."""
+        self.regions.append(Region(kind, layer, start, len(self.nodes), inputs, output))
+        return output
 
     def add(self, name: str, operation: Operation) -> Value:
         """A node. name: without the layer's number. Raises ModelError for shapes that do not fit."""
@@ -138,7 +160,7 @@ class Builder:
         return x if factor == 1 else self.add(name, op.Scale(x, factor))
 
     def graph(self) -> Graph:
-        return Graph(tuple(self.nodes), self.layer_inputs, self.layer_outputs)
+        return Graph(tuple(self.nodes), self.layer_inputs, self.layer_outputs, tuple(self.regions))
 
 
 def has(layer: Layer, *roles: str) -> bool:

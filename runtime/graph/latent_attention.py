@@ -8,14 +8,14 @@ DeepSeek V2 report), so every head attends to the same narrow keys.
 from ..latent_attention import size_of
 from ..layer import Layer
 from . import operations as op
-from .attention import projected
+from .attention import gated, projected
 from .builder import Builder
 from .operations import Value
 
 
 def latent_attention(b: Builder, layer: Layer, x: Value) -> Value:
     """Self-attention of a layer over x, with its output projection."""
-    keys, own = b.network.keys, b.numbers(layer)
+    keys, own, start = b.network.keys, b.numbers(layer), len(b.nodes)
     latent_width, rotated = size_of(keys, own, "attention.kv_lora_rank"), own.rope_width
     key_width = size_of(keys, own, "attention.key_length_mla")
     eps = float(keys.get("attention.latent_norm_epsilon") or keys.need("attention.layer_norm_rms_epsilon"))
@@ -36,7 +36,8 @@ def latent_attention(b: Builder, layer: Layer, x: Value) -> Value:
         query = b.add("Qcur_attn_temp_scaled", op.ScaleQueries(query, own.rotates))
     key = b.add("Kcur", op.Concat(latent, k_rotated))
     mixed = b.add("kqv", op.LatentAttention(query, key, x, low, layer, latent_width))
-    return projected(b, layer, x, b.add("kqv_out", op.PerHead(mixed, layer, "attn_v_b")), None)
+    mixed = gated(b, layer, x, b.add("kqv_out", op.PerHead(mixed, layer, "attn_v_b")), None)
+    return projected(b, layer, b.enclose("latent attention", layer, start, (x,), mixed))
 
 
 def widened_attention(b: Builder, layer: Layer, x: Value) -> Value:
@@ -44,7 +45,7 @@ def widened_attention(b: Builder, layer: Layer, x: Value) -> Value:
 
     Those are MiniCPM 3, PLM, and DeepSeek as it was converted until April 2025.
     """
-    keys, own = b.network.keys, b.numbers(layer)
+    keys, own, start = b.network.keys, b.numbers(layer), len(b.nodes)
     latent_width, rotated = int(keys.need("attention.kv_lora_rank")), own.rope_width
     plain, eps = own.key_width - rotated, float(keys.get("attention.latent_norm_epsilon"))
     _, q = _queries(b, layer, x, own.key_width, eps)
@@ -60,7 +61,7 @@ def widened_attention(b: Builder, layer: Layer, x: Value) -> Value:
     key = b.add("Kcur", op.Concat(b.add("k_nope", op.Columns(wide, 0, plain)), k_rotated))
     value = b.add("Vcur", op.Columns(wide, plain, wide.shape[1]))
     mixed = b.add("kqv_out", op.WidenedAttention(query, key, value, layer))
-    return b.linear(layer, "attn_output", mixed, "attn_out")
+    return projected(b, layer, b.enclose("latent attention", layer, start, (x,), mixed))
 
 
 def _queries(b: Builder, layer: Layer, x: Value, key_width: int, eps: float) -> tuple[Value, Value]:

@@ -36,6 +36,7 @@ def _experts_and_net(b: Builder, layer: Layer, x: Value, router_input: Value) ->
 
 def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
     """What routed and shared experts give together."""
+    start = len(b.nodes)
     routing = b.add("ffn_moe_topk", op.Route(router_input, layer, b.numbers(layer).experts_used))
     narrow = next((role for role in ("ffn_latent", "ffn_routed") if has(layer, f"{role}_down")), "")
     latent = b.linear(layer, f"{narrow}_down", x) if narrow else x
@@ -49,7 +50,7 @@ def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
         if has(layer, "ffn_gate_inp_shexp"):
             shared = b.add("ffn_shexp_gated", op.SharedExpertGate(shared, x, layer))
         out = b.add("ffn_moe_combined", op.Combine(out, shared, b.network.block.add_shared_expert))
-    return out
+    return b.enclose("experts", layer, start, (x, router_input), out)
 
 
 def dense(b: Builder, layer: Layer, x: Value, suffix: str = "") -> Value:

@@ -60,6 +60,10 @@ class Read:
             self._inputs[value.number] = forward.inputs(self.rows(value))
         return self._inputs[value.number]
 
+    def forget_inputs(self) -> None:
+        """Let go of packed inputs of products."""
+        self._inputs.clear()
+
     def forget(self) -> None:
         """Let go of what nothing reads after the current node."""
         for number in self._memory.forgotten[self.number]:
@@ -244,8 +248,8 @@ def _mixer(kind: type[op.Mixer], function: Callable[[Pass, Layer, Floats], Float
 
 for _kind, _function in (
     (op.CompressedAttention, compressed_attention), (op.Mamba, mamba), (op.Mamba2, mamba2),
-    (op.MambaOfHeads, mamba_of_heads), (op.ShortConvolution, short_convolution), (op.GatedDelta, gated_delta), (op.KimiDelta, kimi_delta),
-    (op.Lightning, lightning), (op.TimeMix, time_mix),
+    (op.MambaOfHeads, mamba_of_heads), (op.ShortConvolution, short_convolution), (op.GatedDelta, gated_delta),
+    (op.KimiDelta, kimi_delta), (op.Lightning, lightning), (op.TimeMix, time_mix),
 ):  # fmt: skip
     _mixer(_kind, _function)
 
