@@ -126,7 +126,7 @@ def write_gated_delta(mixer: Mixer, spec: GatedDeltaSpec) -> None:
 
 @dataclass(frozen=True)
 class KimiDeltaSpec:
-    """projects: of queries, keys and values; project_steps, project_gate: one matrix after another."""
+    """projects: of queries, keys and values; project_steps, project_gate: one matrix, or two one after the other."""
 
     projects: tuple[Projection, Projection, Projection]
     project_beta: Projection
@@ -166,24 +166,23 @@ def kimi_delta_spec(network: Network, layer: Layer) -> KimiDeltaSpec:
     )  # fmt: skip
 
 
-def _project_chain(mixer: Mixer, chain: tuple[Projection, ...]) -> Vectors:
-    out = mixer.project(chain[0], mixer.x, len(chain) > 1)
-    for each in chain[1:]:
-        pack(mixer, out)
-        out = mixer.project(each, out, False)
-    return out
-
-
 def write_kimi_delta(mixer: Mixer, spec: KimiDeltaSpec) -> None:
     """The operations of `kimi_delta.kimi_delta`."""
-    own = spec.delta
-    steps, gate = _project_chain(mixer, spec.project_steps), _project_chain(mixer, spec.project_gate)
+    own, chains = spec.delta, (spec.project_steps, spec.project_gate)
+    given = [mixer.project(chain[0], mixer.x, False) for chain in chains]
     beta = mixer.project(spec.project_beta, mixer.x, False)
     inputs, at = vectors(len(spec.convolution.taps)), 0
     for each in spec.projects:
         mixer.project_into(each, mixer.x, inputs.floats[:, at:], each is spec.projects[-1])
         at += each.weight.rows
-    y = _add_delta(mixer, own, convolved(mixer, spec.convolution, inputs.floats), {
+    longer = [i for i, chain in enumerate(chains) if len(chain) > 1]
+    for i in longer:  # convolutions are waited for anyway
+        pack(mixer, given[i], False)
+    mixed = convolved(mixer, spec.convolution, inputs.floats)
+    for i in longer:
+        given[i] = mixer.project(chains[i][1], given[i], i == longer[-1])
+    steps, gate = given
+    y = _add_delta(mixer, own, mixed, {
         **rows_in(beta.floats, delta.BETA, delta.BETA_WIDTH), **rows_in(steps.floats, delta.STEPS, delta.STEPS_WIDTH),
         delta.BLOCK: own.heads, delta.APART: 0,
     })  # fmt: skip

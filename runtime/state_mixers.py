@@ -158,10 +158,10 @@ def normed(
     return out
 
 
-def pack(mixer: Mixer, x: Vectors) -> None:
+def pack(mixer: Mixer, x: Vectors, wait: bool = True) -> None:
     """The integers of x."""
     fields = {ops.WIDTH: x.width, ops.GROUPS: 1, **rows_in(x.floats), **rows_out(x, True)}
-    mixer.add(ops.norm_groups, fields)
+    mixer.add(ops.norm_groups, fields, wait)
 
 
 @dataclass(frozen=True)
