@@ -265,6 +265,9 @@ class Model:
         """What runs so many further tokens of a text, where they are few and nobody watches."""
         plain = self.precision == "float32" and self.observe is None and self.sparsity is None
         plain = plain and self.profile is None and self.observe_experts is None and not cache.memory
+        scaling = self.network.scaling
+        if scaling is not None and scaling.kind in ("longrope", "dynamic") and tokens > MOST_TOKENS:
+            return None  # how long the text is decides how it is rotated: all of these tokens at once
         return self._compiled if plain and tokens <= MOST_STEPS * MOST_TOKENS else None
 
     def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:

@@ -109,6 +109,7 @@ class _Run:
     def __init__(self, owner: CompiledGraph, texts: Sequence[Text]) -> None:
         self.owner, self.texts = owner, texts
         self.counts = [len(text.ids) for text in texts]
+        self.seen = [text.cache.length for text in texts]  # now: embeddings may append to a cache
         self.tokens = sum(self.counts)
         self.ends = np.cumsum(self.counts)
         self.states: list[dict[int, tuple[Floats, ...]]] = []
@@ -170,10 +171,10 @@ class _Run:
         self._prepared = True
         state, lowering = self.owner.state, self.owner.lowering
         self._bind()
-        state[pass_state.TOKENS], state[pass_state.FIRST] = self.tokens, self.texts[0].cache.length
+        state[pass_state.TOKENS], state[pass_state.FIRST] = self.tokens, self.seen[0]
         at = 0
         for slot, text in enumerate(self.texts):
-            count, seen = len(text.ids), text.cache.length
+            count, seen = len(text.ids), self.seen[slot]
             for field, values in (
                 (pass_state.POSITIONS, seen + np.arange(count)),
                 (pass_state.ANGLES, seen + text.cache.shift + np.arange(count)), (pass_state.SLOTS, slot),
@@ -192,22 +193,21 @@ class _Run:
         owner, lowering = self.owner, self.owner.lowering
         for slot, text in enumerate(self.texts):
             self.states.append({})
-            for layer, kept in lowering.kept.items():
-                if kept.states:
-                    self._bind_states(slot, layer, text.cache)
-                else:
-                    text.cache.reserve(layer, text.cache.length + len(text.ids), kept.keys, kept.values)
+            for layer in lowering.states:
+                self._bind_states(slot, layer, text.cache)
+            for layer, shapes in lowering.keys.items():
+                text.cache.reserve(layer, self.seen[slot] + len(text.ids), *shapes)
         caches = [(text.cache, text.cache.version) for text in self.texts]
         if len(caches) == len(owner.bound_to) and all(
             one is other and version == known
             for (one, version), (other, known) in zip(caches, owner.bound_to, strict=True)
         ):
             return
-        rows = max(text.cache.length + max(0, text.cache.shift) + len(text.ids) for text in self.texts)
+        rows = max(seen + max(0, text.cache.shift) + len(text.ids) for seen, text in zip(self.seen, self.texts, strict=True))
         for layer, bound in lowering.bound.items():
             own = owner.network.hyper.layers[layer]
             for slot, text in enumerate(self.texts):
-                if layer in lowering.kept:
+                if layer in lowering.keys:
                     bound.keys[slot], bound.values[slot] = (each.ctypes.data for each in text.cache.arrays(layer))
             bound.put_kind(owner.rows, self.texts[0].cache.kind)
             self._put_tables(layer, own, rows)
@@ -233,7 +233,7 @@ class _Run:
         lowering = self.owner.lowering
         states = cache.states(layer)
         if not states:
-            states = tuple(np.zeros((1, *shape), np.float32) for shape in lowering.kept[layer].states)
+            states = tuple(np.zeros((1, *shape), np.float32) for shape in lowering.states[layer])
         self.states[slot][layer] = states
         for table, state in zip(lowering.tables[layer], states, strict=True):
             table[slot] = state.ctypes.data
@@ -242,11 +242,10 @@ class _Run:
         """Count the tokens in the caches."""
         for slot, text in enumerate(self.texts):
             count = len(text.ids)
-            for layer, kept in self.owner.lowering.kept.items():
-                if kept.states:
-                    text.cache.keep(layer, count, *self.states[slot][layer])
-                else:
-                    text.cache.advance(range(layer, layer + 1), count)
+            for layer, states in self.states[slot].items():
+                text.cache.keep(layer, count, *states)
+            for layer in self.owner.lowering.keys:
+                text.cache.advance(range(layer, layer + 1), count)
 
     def _call(self, call: Call) -> None:
         """Compute an operation for each text, as texts do."""

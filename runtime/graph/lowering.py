@@ -61,13 +61,7 @@ class Call:
     to: Vectors | None
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a compiled layer keeps of a text: keys and values by these shapes (heads, width), or states."""
-
-    keys: tuple[int, int] = (0, 0)
-    values: tuple[int, int] = (0, 0)
-    states: tuple[tuple[int, ...], ...] = ()
+Heads = tuple[int, int]  # how many, and their width
 
 
 class Lowering:
@@ -75,7 +69,8 @@ class Lowering:
 
     state: what operations read anew in each run (`kernels.pass_state`). rows_of: by value, where it is. calls: in their
     order. before: by layer, how many operations come before it. bound: by layer with keys, their addresses and the rows
-    that read tables. tables: by layer with states, the addresses of each state by slot.
+    that read tables. tables: by layer with states, the addresses of each state by slot. keys: by layer with keys of its
+    own, the shapes of a token's keys and values. states: by layer, the shapes of its states.
     """
 
     def __init__(self, network: Network, graph: Graph, threads: int) -> None:
@@ -87,7 +82,8 @@ class Lowering:
         self.before: dict[int, int] = {}
         self.bound: dict[int, Bound] = {}
         self.tables: dict[int, tuple[Ints, ...]] = {}
-        self.kept: dict[int, Kept] = {}
+        self.keys: dict[int, tuple[Heads, Heads]] = {}
+        self.states: dict[int, tuple[tuple[int, ...], ...]] = {}
         self.stored: dict[str, NDArray[np.uint8]] = {}
         self.number = 0
         self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which wait, and rows
@@ -368,8 +364,10 @@ def _serves_attention(lowering: Lowering, region: Region) -> bool:
     products = [role for role in roles if role.startswith("attn_") and len(layer.need(f"{role}.weight").shape) == 2]
     matrices = [role for role in products if not role.endswith("norm")]
     scaling = network.scaling
+    indexed = any(role.startswith("indexer") for other in network.layers for role in other.tensors)
     return bool(
         network.block.causal
+        and not (indexed and region.kind == "latent attention")  # layers without an indexer take what others chose
         and (scaling is None or scaling.kind in ("none", "linear", "yarn"))
         and not any(role.startswith(("indexer", "vis_")) for role in roles)
         and network.keys.get("adapters.count") is None
@@ -391,16 +389,16 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
     if latent:
         spec = latent_attention_spec(network, layer)
         if spec.absorbed:
-            kept = Kept((1, spec.latent_width + spec.rope_width), (1, 0))
+            kept = (1, spec.latent_width + spec.rope_width), (1, 0)
         else:
-            kept = Kept((own.heads, own.key_width), (own.heads, spec.value_width))
+            kept = (own.heads, own.key_width), (own.heads, spec.value_width)
         mixed = write_latent_attention(writer, spec, x)
     else:
-        kept = Kept((own.kv_heads, own.key_width), (own.kv_heads, own.value_width))
+        kept = (own.kv_heads, own.key_width), (own.kv_heads, own.value_width)
         mixed = write_attention(writer, attention_spec(network, layer.index), x)
     lowering.bound[layer.index] = bound
     if source is None:
-        lowering.kept[layer.index] = kept
+        lowering.keys[layer.index] = kept
     lowering.put(region.output, mixed)
     return True
 
@@ -437,10 +435,12 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
     x, router_input = map(lowering.vectors_of, region.inputs)
     into = _sum_of(lowering, region.output, region.stop)
     out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
+    choice = None
+    if router_input is not x:
+        choice = compiled_experts.add_choice(lowering.list, spec, router_input, lowering.state, lowering.rooms)
     compiled_experts.add_experts(
-        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, router_input=router_input,
-        adds=into is not None,
-    )  # fmt: skip
+        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None
+    )
     lowering.put(region.output, out)
     return True
 
@@ -462,7 +462,7 @@ def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixe
             return False
         spec = specify(lowering.network, layer)
         tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
-        lowering.tables[layer.index], lowering.kept[layer.index] = tables, Kept(states=spec.state_shapes)
+        lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
         into = _sum_of(lowering, value, lowering.number + 1)
         x, out = lowering.vectors_of(operation.x), lowering.new(value) if into is None else lowering.vectors_of(into)
         write(state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, into is not None), spec)
@@ -490,4 +490,4 @@ WRITERS[op.GatedDelta] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.writ
 WRITERS[op.KimiDelta] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
 WRITERS[op.Lightning] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
 
-__all__ = ["REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Kept", "Lowering", "serves_product"]
+__all__ = ["REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]
