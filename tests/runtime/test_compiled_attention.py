@@ -14,12 +14,11 @@ from runtime.compiled_attention import (
     Writer,
     attention_spec,
     latent_attention_spec,
-    stored_rows,
     write_attention,
     write_latent_attention,
 )
 from runtime.decoder import token_mixer
-from runtime.few_inputs import MOST_TOKENS, aligned, vectors
+from runtime.few_inputs import MOST_TOKENS, aligned, stored_rows, vectors
 from runtime.kernels import pass_state, team
 from runtime.kernels import token_parts as parts
 from runtime.kv_cache import KVCache
