@@ -28,7 +28,7 @@ from .kernels import token_parts as parts
 from .kv_cache import KVCache
 from .layer import Layer, Network
 from .rope import rope_table
-from .team import team_of
+from .team import team_of, worth
 
 
 def _stored(weight: Tensor) -> NDArray[np.uint8]:
@@ -63,7 +63,7 @@ class TokenSteps:
     """A network's operations and the memory they work in; one step runs at a time."""
 
     def __init__(self, network: Network, threads: int) -> None:
-        self.network, self.threads, self.lock = network, threads, Lock()
+        self.network, self.lock = network, Lock()
         self.state = np.zeros(2, np.int64)
         self.operations = Operations()
         layers = (network.global_tensors, *network.layers)
@@ -81,6 +81,7 @@ class TokenSteps:
         self.normed = self._normed(network.global_tensors, "output_norm", self.x)
         self._product(self.normed, self.output, None, self.logits)
         self.rows = np.stack(self.operations.rows)
+        self.threads = worth(threads, self.rows, sum(stored.nbytes for stored in self.weights.values()))
         self.cache: tuple[KVCache, int] | None = None  # whose addresses are in the rows, and its version
         self.tables: dict[Room, tuple[int, tuple[Floats, Floats]]] = {}  # and the shift of their positions
         self.scratch = np.empty(0, np.float32)

@@ -38,7 +38,6 @@ from .shorts import (
     load_bfloats,
     load_bytes,
     load_floats,
-    load_half,
     load_halves,
     load_nibbles,
     load_shorts,
@@ -67,6 +66,7 @@ LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 
 FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice what E2M1 codes mean
 HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half of what E8M0 codes mean
 ZERO = f32(0)
+SIX_BITS_ZERO = f32(-32)  # what a code 0 of Q6_K means
 AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
 
 
@@ -203,7 +203,9 @@ def _with_fifth(raw, at, fifth, bit, x, x_at, first, second, a, b):  # type: ign
 
 @inlined
 def _q6_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    f = to_float(load_small(raw, at + 192)) * load_half(raw, at + 208) * each_twice(load(n, n_at), 0)
+    scales = to_float(load_small(raw, at + 192)) * every_half(raw, at + 208)
+    f = scales * each_twice(load(n, n_at), 0)
+    a = multiply_add(scales * SIX_BITS_ZERO, load(n, n_at + 16), a)
     high = load_bytes(raw, at + 128)
     a, b = _low_and_high(
         load_bytes(raw, at), high, 0, x, x_at, lanes_of(f, 0), lanes_of(f, 2), a, b)  # fmt: skip
@@ -221,7 +223,7 @@ def _low_and_high(codes, high, bit, x, x_at, first, second, a, b):  # type: igno
     """Codes of six bits: the lower four of two lie in a byte, for inputs 64 apart."""
     low = joined(masked(codes, 15), shifted_left(masked(shifted_right(high, bit), 3), 4))
     upper = joined(shifted_right(codes, 4), shifted_left(masked(shifted_right(high, bit + 4), 3), 4))
-    return _scaled(less(low, 32), x, x_at, first, a), _scaled(less(upper, 32), x, x_at + 64, second, b)
+    return _scaled(low, x, x_at, first, a), _scaled(upper, x, x_at + 64, second, b)
 
 
 @inlined
@@ -244,8 +246,8 @@ def _iq4_xs(raw, at, x, x_at, f, f_at, a, b):  # type: ignore[no-untyped-def]
 @inlined
 def _q2_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
     both = load_small(raw, at)
-    f = to_float(both & 15) * load_half(raw, at + 80) * each_twice(load(n, n_at), 0)
-    a += to_float((both >> 4) & 15) * -load_half(raw, at + 82) * load(n, n_at + 16)
+    f = to_float(both & 15) * every_half(raw, at + 80) * each_twice(load(n, n_at), 0)
+    a += to_float((both >> 4) & 15) * -every_half(raw, at + 82) * load(n, n_at + 16)
     codes = load_bytes(raw, at + 16)
     a = _scaled(masked(codes, 3), x, x_at, lanes_of(f, 0), a)
     b = _scaled(masked(shifted_right(codes, 2), 3), x, x_at + 32, lanes_of(f, 1), b)
@@ -266,7 +268,7 @@ def _q3_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
         first >> 4 & 0x0F0F0F0F | (high >> 4 & 0x03030303) << 4,
         second >> 4 & 0x0F0F0F0F | (high >> 6 & 0x03030303) << 4,
     )  # fmt: skip
-    f = (codes - f32(32)) * load_half(raw, at + 108) * each_twice(load(n, n_at), 0)
+    f = (codes - f32(32)) * every_half(raw, at + 108) * each_twice(load(n, n_at), 0)
     third, low, upper = load_bytes(raw, at), load_bytes(raw, at + 32), load_bytes(raw, at + 64)
     a = _with_third(low, 0, third, 0, x, x_at, lanes_of(f, 0), a)
     b = _with_third(low, 2, third, 1, x, x_at + 32, lanes_of(f, 1), b)
