@@ -16,6 +16,7 @@ from quants.threads import started_pool
 
 from .kernels import team
 
+BYTES_OF_A_WAIT = 1 << 16  # of weights that a thread reads in the time that threads may take to wait for one another
 FOREVER = 1 << 62  # more than any count of arrivals: nobody waits for another
 
 
@@ -57,6 +58,11 @@ class Team:
         except BaseException:
             self.states[team.APART * thread] = team.GONE
             raise
+
+
+def worth(threads: int, rows: NDArray[np.int64], read: int) -> int:
+    """How many threads to run operations with that read so many bytes: one where others would wait more than help."""
+    return threads if read > BYTES_OF_A_WAIT * int(rows[:, team.WAIT].sum()) else 1
 
 
 @cache

@@ -28,7 +28,7 @@ from .kernels import token_parts as parts
 from .kv_cache import KVCache
 from .layer import Layer, Network
 from .rope import rope_table
-from .team import team_of
+from .team import team_of, worth
 
 Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
 
@@ -53,7 +53,7 @@ class TokenSteps:
     """A network's operations and the memory they work in; one step runs at a time."""
 
     def __init__(self, network: Network, threads: int) -> None:
-        self.network, self.threads, self.lock = network, threads, Lock()
+        self.network, self.lock = network, Lock()
         self.state = np.zeros(pass_state.SIZE, np.int64)
         self.workspace, self.bound = Workspace(threads), list[Bound]()
         self.operations = Operations()
@@ -72,6 +72,7 @@ class TokenSteps:
         self.normed = self._normed(network.global_tensors, "output_norm", self.x)
         self._product(self.normed, self.output, None, self.logits)
         self.rows = np.stack(self.operations.rows)
+        self.threads = worth(threads, self.rows, sum(stored.nbytes for stored in self.weights.values()))
         self.cache: tuple[KVCache, int] | None = None  # whose addresses are in the rows, and its version
         self.tables: dict[Room, tuple[int, tuple[Floats, Floats]]] = {}  # and the shift of their positions
 

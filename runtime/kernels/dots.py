@@ -16,6 +16,7 @@ from quants.kernels.lanes import (
     LANES,
     absolute,
     every,
+    every_int,
     float_bits,
     lane_numbers,
     larger,
@@ -30,14 +31,14 @@ from .shorts import (
     bytes_as_floats,
     dot,
     each_twice,
+    every_half,
+    half_pair,
     joined,
-    lane_of,
     lanes_of,
     less,
     load_bfloats,
     load_bytes,
     load_floats,
-    load_half,
     load_halves,
     load_nibbles,
     load_shorts,
@@ -48,8 +49,11 @@ from .shorts import (
     masked,
     multiply_add,
     prefetch,
+    same_address,
     shifted_left,
     shifted_right,
+    six_bit_numbers,
+    stack_memory,
     sum_of_lanes,
 )
 from .team import FIELDS, array_at, operation
@@ -63,6 +67,7 @@ LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 
 FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice what E2M1 codes mean
 HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half of what E8M0 codes mean
 ZERO = f32(0)
+SIX_BITS_ZERO = f32(-32)  # what a code 0 of Q6_K means
 AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
 
 
@@ -105,37 +110,37 @@ def _scaled(codes, x, x_at, scale, total):  # type: ignore[no-untyped-def]
 
 @inlined
 def _q8_0(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    return _scaled(load_signed(raw, at + 2), x, x_at, every(load_half(raw, at) * n[n_at]), a), b
+    return _scaled(load_signed(raw, at + 2), x, x_at, every_half(raw, at) * every(n[n_at]), a), b
 
 
 @inlined
 def _q4_0(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    return _scaled(less(load_nibbles(raw, at + 2), 8), x, x_at, every(load_half(raw, at) * n[n_at]), a), b
+    return _scaled(less(load_nibbles(raw, at + 2), 8), x, x_at, every_half(raw, at) * every(n[n_at]), a), b
 
 
 @inlined
 def _q4_1(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    a = _scaled(load_nibbles(raw, at + 4), x, x_at, every(load_half(raw, at) * n[n_at]), a)
-    return a, b + first_lane(load_half(raw, at + 2) * n[n_at + 8])
+    a = _scaled(load_nibbles(raw, at + 4), x, x_at, every_half(raw, at) * every(n[n_at]), a)
+    return a, multiply_add(every_half(raw, at + 2), first_lane(n[n_at + 8]), b)
 
 
 @inlined
 def _q5_0(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
     codes = joined(load_nibbles(raw, at + 6), shifted_left(bits_of(load_word(raw, at + 2)), 4))
-    return _scaled(less(codes, 16), x, x_at, every(load_half(raw, at) * n[n_at]), a), b
+    return _scaled(less(codes, 16), x, x_at, every_half(raw, at) * every(n[n_at]), a), b
 
 
 @inlined
 def _q5_1(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
     codes = joined(load_nibbles(raw, at + 8), shifted_left(bits_of(load_word(raw, at + 4)), 4))
-    a = _scaled(codes, x, x_at, every(load_half(raw, at) * n[n_at]), a)
-    return a, b + first_lane(load_half(raw, at + 2) * n[n_at + 8])
+    a = _scaled(codes, x, x_at, every_half(raw, at) * every(n[n_at]), a)
+    return a, multiply_add(every_half(raw, at + 2), first_lane(n[n_at + 8]), b)
 
 
 @inlined
 def _iq4_nl(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    codes = looked_up(LEVELS, load_nibbles(raw, at + 2))
-    return _scaled(codes, x, x_at, every(load_half(raw, at) * n[n_at]), a), b
+    codes = looked_up(LEVELS, raw, at + 2)
+    return _scaled(codes, x, x_at, every_half(raw, at) * every(n[n_at]), a), b
 
 
 @inlined
@@ -143,26 +148,34 @@ def first_lane(value):  # type: ignore[no-untyped-def]
     return where(lane_numbers() == 0, value, ZERO)
 
 
+# Numbers: f(raw, at, n, n_at, known, found) is where a block reads its numbers: the input's as they are, or what was
+# written to known[0:16], which is `found`.
+
+
 @inlined
-def _six_bits(raw, at, n, n_at):  # type: ignore[no-untyped-def]
+def _as_they_are(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
+    return n, n_at
+
+
+@inlined
+def _six_bits(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
     """Of a block of Q4_K or Q5_K: lanes 0 … 7 the factors of the products, 8 … 15 what the minima come to."""
-    first, second, third = load_word(raw, at + 4), load_word(raw, at + 8), load_word(raw, at + 12)
-    codes = bytes_as_floats(
-        first & 0x3F3F3F3F, (third & 0x0F0F0F0F) | ((first >> 6 & 0x03030303) << 4),
-        second & 0x3F3F3F3F, (third >> 4 & 0x0F0F0F0F) | ((second >> 6 & 0x03030303) << 4),
-    )  # fmt: skip
-    d = where(lane_numbers() < 8, load_half(raw, at), -load_half(raw, at + 2))
-    return codes * d * load(n, n_at)
+    store(known, 0, six_bit_numbers(raw, at) * half_pair(raw, at) * load(n, n_at))
+    return found, 0
 
 
 @inlined
-def _q4_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    f = _six_bits(raw, at, n, n_at)
-    a += where(lane_numbers() < 8, ZERO, f)
-    a, b = _both_halves(load_bytes(raw, at + 16), x, x_at, lane_of(f, 0), lane_of(f, 1), a, b)
-    a, b = _both_halves(load_bytes(raw, at + 48), x, x_at + 64, lane_of(f, 2), lane_of(f, 3), a, b)
-    a, b = _both_halves(load_bytes(raw, at + 80), x, x_at + 128, lane_of(f, 4), lane_of(f, 5), a, b)
-    return _both_halves(load_bytes(raw, at + 112), x, x_at + 192, lane_of(f, 6), lane_of(f, 7), a, b)
+def _minima(f, f_at):  # type: ignore[no-untyped-def]
+    return where(lane_numbers() < 8, ZERO, load(f, f_at))
+
+
+@inlined
+def _q4_k(raw, at, x, x_at, f, f_at, a, b):  # type: ignore[no-untyped-def]
+    a += _minima(f, f_at)
+    for k in range(4):
+        codes, to = load_bytes(raw, at + 16 + 32 * k), x_at + 64 * k
+        a, b = _both_halves(codes, x, to, every(f[f_at + 2 * k]), every(f[f_at + 2 * k + 1]), a, b)
+    return a, b
 
 
 @inlined
@@ -172,13 +185,13 @@ def _both_halves(codes, x, x_at, first, second, a, b):  # type: ignore[no-untype
 
 
 @inlined
-def _q5_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    f, fifth = _six_bits(raw, at, n, n_at), load_bytes(raw, at + 16)
-    a += where(lane_numbers() < 8, ZERO, f)
-    a, b = _with_fifth(raw, at + 48, fifth, 0, x, x_at, lane_of(f, 0), lane_of(f, 1), a, b)
-    a, b = _with_fifth(raw, at + 80, fifth, 2, x, x_at + 64, lane_of(f, 2), lane_of(f, 3), a, b)
-    a, b = _with_fifth(raw, at + 112, fifth, 4, x, x_at + 128, lane_of(f, 4), lane_of(f, 5), a, b)
-    return _with_fifth(raw, at + 144, fifth, 6, x, x_at + 192, lane_of(f, 6), lane_of(f, 7), a, b)
+def _q5_k(raw, at, x, x_at, f, f_at, a, b):  # type: ignore[no-untyped-def]
+    fifth = load_bytes(raw, at + 16)
+    a += _minima(f, f_at)
+    for k in range(4):
+        first, second = every(f[f_at + 2 * k]), every(f[f_at + 2 * k + 1])
+        a, b = _with_fifth(raw, at + 48 + 32 * k, fifth, 2 * k, x, x_at + 64 * k, first, second, a, b)
+    return a, b
 
 
 @inlined
@@ -191,7 +204,9 @@ def _with_fifth(raw, at, fifth, bit, x, x_at, first, second, a, b):  # type: ign
 
 @inlined
 def _q6_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    f = to_float(load_small(raw, at + 192)) * load_half(raw, at + 208) * each_twice(load(n, n_at), 0)
+    scales = to_float(load_small(raw, at + 192)) * every_half(raw, at + 208)
+    f = scales * each_twice(load(n, n_at), 0)
+    a = multiply_add(scales * SIX_BITS_ZERO, load(n, n_at + 16), a)
     high = load_bytes(raw, at + 128)
     a, b = _low_and_high(
         load_bytes(raw, at), high, 0, x, x_at, lanes_of(f, 0), lanes_of(f, 2), a, b)  # fmt: skip
@@ -209,25 +224,31 @@ def _low_and_high(codes, high, bit, x, x_at, first, second, a, b):  # type: igno
     """Codes of six bits: the lower four of two lie in a byte, for inputs 64 apart."""
     low = joined(masked(codes, 15), shifted_left(masked(shifted_right(high, bit), 3), 4))
     upper = joined(shifted_right(codes, 4), shifted_left(masked(shifted_right(high, bit + 4), 3), 4))
-    return _scaled(less(low, 32), x, x_at, first, a), _scaled(less(upper, 32), x, x_at + 64, second, b)
+    return _scaled(low, x, x_at, first, a), _scaled(upper, x, x_at + 64, second, b)
 
 
 @inlined
-def _iq4_xs(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    d = load_half(raw, at)
+def _iq4_xs_numbers(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
     upper, lower = load_word(raw, at) >> 16, load_word(raw, at + 4)
+    k = lane_numbers() & 7
+    codes = ((every_int(lower) >> 4 * k) & 15) + 16 * ((every_int(upper) >> 2 * k) & 3) - 32
+    store(known, 0, to_float(codes) * every_half(raw, at) * load(n, n_at))
+    return found, 0
+
+
+@inlined
+def _iq4_xs(raw, at, x, x_at, f, f_at, a, b):  # type: ignore[no-untyped-def]
     for k in range(8):
-        scale = ((lower >> 4 * k) & 15 | ((upper >> 2 * k) & 3) << 4) - 32
-        codes = looked_up(LEVELS, load_nibbles(raw, at + 8 + 16 * k))
-        a, b = b, _scaled(codes, x, x_at + 32 * k, every(d * f32(scale) * n[n_at + k]), a)
+        codes = looked_up(LEVELS, raw, at + 8 + 16 * k)
+        a, b = b, _scaled(codes, x, x_at + 32 * k, every(f[f_at + k]), a)
     return a, b
 
 
 @inlined
 def _q2_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
     both = load_small(raw, at)
-    f = to_float(both & 15) * load_half(raw, at + 80) * each_twice(load(n, n_at), 0)
-    a += to_float((both >> 4) & 15) * -load_half(raw, at + 82) * load(n, n_at + 16)
+    f = to_float(both & 15) * every_half(raw, at + 80) * each_twice(load(n, n_at), 0)
+    a += to_float((both >> 4) & 15) * -every_half(raw, at + 82) * load(n, n_at + 16)
     codes = load_bytes(raw, at + 16)
     a = _scaled(masked(codes, 3), x, x_at, lanes_of(f, 0), a)
     b = _scaled(masked(shifted_right(codes, 2), 3), x, x_at + 32, lanes_of(f, 1), b)
@@ -248,7 +269,7 @@ def _q3_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
         first >> 4 & 0x0F0F0F0F | (high >> 4 & 0x03030303) << 4,
         second >> 4 & 0x0F0F0F0F | (high >> 6 & 0x03030303) << 4,
     )  # fmt: skip
-    f = (codes - f32(32)) * load_half(raw, at + 108) * each_twice(load(n, n_at), 0)
+    f = (codes - f32(32)) * every_half(raw, at + 108) * each_twice(load(n, n_at), 0)
     third, low, upper = load_bytes(raw, at), load_bytes(raw, at + 32), load_bytes(raw, at + 64)
     a = _with_third(low, 0, third, 0, x, x_at, lanes_of(f, 0), a)
     b = _with_third(low, 2, third, 1, x, x_at + 32, lanes_of(f, 1), b)
@@ -268,22 +289,25 @@ def _with_third(codes, at, third, bit, x, x_at, scale, total):  # type: ignore[n
 
 
 @inlined
-def _tq2_0(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    f = load(n, n_at) * load_half(raw, at + 64)
-    low, upper = load_bytes(raw, at), load_bytes(raw, at + 32)
-    a = _scaled(less(masked(low, 3), 1), x, x_at, lane_of(f, 0), a)
-    b = _scaled(less(masked(shifted_right(low, 2), 3), 1), x, x_at + 32, lane_of(f, 1), b)
-    a = _scaled(less(masked(shifted_right(low, 4), 3), 1), x, x_at + 64, lane_of(f, 2), a)
-    b = _scaled(less(shifted_right(low, 6), 1), x, x_at + 96, lane_of(f, 3), b)
-    a = _scaled(less(masked(upper, 3), 1), x, x_at + 128, lane_of(f, 4), a)
-    b = _scaled(less(masked(shifted_right(upper, 2), 3), 1), x, x_at + 160, lane_of(f, 5), b)
-    a = _scaled(less(masked(shifted_right(upper, 4), 3), 1), x, x_at + 192, lane_of(f, 6), a)
-    return a, _scaled(less(shifted_right(upper, 6), 1), x, x_at + 224, lane_of(f, 7), b)
+def _tq2_0_numbers(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
+    store(known, 0, load(n, n_at) * every_half(raw, at + 64))
+    return found, 0
+
+
+@inlined
+def _tq2_0(raw, at, x, x_at, f, f_at, a, b):  # type: ignore[no-untyped-def]
+    for k in range(4):
+        low, upper = load_bytes(raw, at), load_bytes(raw, at + 32)
+        to, codes = x_at + 32 * k, less(masked(shifted_right(low, 2 * k), 3), 1)
+        a = _scaled(codes, x, to, every(f[f_at + k]), a)
+        codes = less(masked(shifted_right(upper, 2 * k), 3), 1)
+        b = _scaled(codes, x, to + 128, every(f[f_at + 4 + k]), b)
+    return a, b
 
 
 @inlined
 def _mxfp4(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    codes = looked_up(FP4_LEVELS, load_nibbles(raw, at + 1))
+    codes = looked_up(FP4_LEVELS, raw, at + 1)
     return _scaled(codes, x, x_at, every(HALF_POWERS[raw[at]] * n[n_at]), a), b
 
 
@@ -318,7 +342,7 @@ NO_CHOICE = np.array([0] * MAX_TOKENS + [*range(MAX_TOKENS)] * 2, np.int64)  # a
 
 
 @inlined
-def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block):  # type: ignore[no-untyped-def]
+def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block, numbers):  # type: ignore[no-untyped-def]
     """out[p, r] = row r of the weights · input p, for this thread's r. block: of `values` weights in `size` bytes.
 
     p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. inputs: the
@@ -334,6 +358,10 @@ def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block)
     places, sources = MAX_TOKENS * used, MAX_TOKENS * used * (2 if op[OF_TOKENS] else 1)
     first, last = rows * thread // threads, rows * (thread + 1) // threads
     has_bias = op[BIAS] != 0
+    memory = stack_memory()
+    again = same_address(memory)
+    one, two = array_at(memory, 16, np.float32), array_at(memory + 64, 16, np.float32)
+    one_again, two_again = array_at(again, 16, np.float32), array_at(again + 64, 16, np.float32)
     begin = 0
     while begin < count:  # the next expert, and all that chose it
         expert, end = ids[ids[places + begin]], begin + 1
@@ -353,8 +381,10 @@ def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block)
                     n_at, at = (column >> 8) * NUMBERS + (column >> 5 & 7), r * op[ROW_BYTES] + size * k
                     for line in range(0, size, 64):
                         prefetch(raw, at + AHEAD + line)
-                    b, a = block(raw, at, x, column, n, n_at, a, b)
-                    d, c = block(raw, at, y, column, m, n_at, c, d)
+                    f, f_at = numbers(raw, at, n, n_at, one, one_again)
+                    g, g_at = numbers(raw, at, m, n_at, two, two_again)
+                    b, a = block(raw, at, x, column, f, f_at, a, b)
+                    d, c = block(raw, at, y, column, g, g_at, c, d)
                 for own in range(2):
                     total = sum_of_lanes(a + b) if own == 0 else sum_of_lanes(c + d)
                     if has_bias:
@@ -371,7 +401,8 @@ def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block)
                     n_at, at = (column >> 8) * NUMBERS + (column >> 5 & 7), r * op[ROW_BYTES] + size * k
                     for line in range(0, size, 64):
                         prefetch(raw, at + AHEAD + line)
-                    b, a = block(raw, at, x, column, n, n_at, a, b)
+                    f, f_at = numbers(raw, at, n, n_at, one, one_again)
+                    b, a = block(raw, at, x, column, f, f_at, a, b)
                 total = sum_of_lanes(a + b)
                 if has_bias:
                     total += bias[r]
@@ -381,15 +412,15 @@ def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block)
 
 
 @inlined
-def _of_shorts(row, thread, threads, values, size, block):  # type: ignore[no-untyped-def]
+def _of_shorts(row, thread, threads, values, size, block, numbers):  # type: ignore[no-untyped-def]
     inputs = array_at(row, FIELDS, np.int64)[SHORTS_AT]
-    _each_row(row, thread, threads, inputs, np.int16, 2, values, size, block)
+    _each_row(row, thread, threads, inputs, np.int16, 2, values, size, block, numbers)
 
 
 @inlined
 def _of_floats(row, thread, threads, size, block):  # type: ignore[no-untyped-def]
     inputs = array_at(row, FIELDS, np.int64)[FLOATS_AT]
-    _each_row(row, thread, threads, inputs, np.float32, 4, BLOCK, size, block)
+    _each_row(row, thread, threads, inputs, np.float32, 4, BLOCK, size, block, _as_they_are)
 
 
 @operation
@@ -409,72 +440,72 @@ def bf16_rows(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def q8_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 32, 34, _q8_0)
+    _of_shorts(row, thread, threads, 32, 34, _q8_0, _as_they_are)
 
 
 @operation
 def q4_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 32, 18, _q4_0)
+    _of_shorts(row, thread, threads, 32, 18, _q4_0, _as_they_are)
 
 
 @operation
 def q4_1_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 32, 20, _q4_1)
+    _of_shorts(row, thread, threads, 32, 20, _q4_1, _as_they_are)
 
 
 @operation
 def q5_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 32, 22, _q5_0)
+    _of_shorts(row, thread, threads, 32, 22, _q5_0, _as_they_are)
 
 
 @operation
 def q5_1_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 32, 24, _q5_1)
+    _of_shorts(row, thread, threads, 32, 24, _q5_1, _as_they_are)
 
 
 @operation
 def iq4_nl_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 32, 18, _iq4_nl)
+    _of_shorts(row, thread, threads, 32, 18, _iq4_nl, _as_they_are)
 
 
 @operation
 def q2_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 84, _q2_k)
+    _of_shorts(row, thread, threads, 256, 84, _q2_k, _as_they_are)
 
 
 @operation
 def q4_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 144, _q4_k)
+    _of_shorts(row, thread, threads, 256, 144, _q4_k, _six_bits)
 
 
 @operation
 def q5_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 176, _q5_k)
+    _of_shorts(row, thread, threads, 256, 176, _q5_k, _six_bits)
 
 
 @operation
 def q6_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 210, _q6_k)
+    _of_shorts(row, thread, threads, 256, 210, _q6_k, _as_they_are)
 
 
 @operation
 def iq4_xs_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 136, _iq4_xs)
+    _of_shorts(row, thread, threads, 256, 136, _iq4_xs, _iq4_xs_numbers)
 
 
 @operation
 def q3_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 110, _q3_k)
+    _of_shorts(row, thread, threads, 256, 110, _q3_k, _as_they_are)
 
 
 @operation
 def tq2_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 66, _tq2_0)
+    _of_shorts(row, thread, threads, 256, 66, _tq2_0, _tq2_0_numbers)
 
 
 @operation
 def mxfp4_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 32, 17, _mxfp4)
+    _of_shorts(row, thread, threads, 32, 17, _mxfp4, _as_they_are)
 
 
 OF_FORMAT = {

@@ -18,6 +18,7 @@ from quants.kernels.lanes import BYTE, FLOAT, FLOATS, INDEX, LANES, SHORT, WORD,
 
 WIDE = 2 * LANES
 VECTOR = ir.VectorType(SHORT, WIDE)
+CACHE_LINE = 64
 i16x32 = LaneType("i16x32", VECTOR, nt.Integer)
 
 @functools.cache
@@ -46,11 +47,21 @@ def _from_memory(read: Any, result: Any) -> Any:
     return made
 
 
+def _nibble_bytes(builder: ir.IRBuilder, load: Any) -> ir.Value:
+    """Of 16 bytes the low halves, then the high ones: 32 bytes."""
+    half = load(ir.VectorType(INDEX, 2))
+    twice = builder.shuffle_vector(half, half, ir.Constant(ir.VectorType(WORD, 4), [0, 1, 0, 1]))
+    shifted = builder.lshr(twice, ir.Constant(twice.type, [0, 0, 4, 4]))  # what crosses bytes is masked out
+    bytes_ = ir.VectorType(BYTE, WIDE)
+    return builder.and_(builder.bitcast(shifted, bytes_), ir.Constant(bytes_, [15] * WIDE))
+
+
 def _nibbles(context: Any, builder: ir.IRBuilder, load: Any) -> ir.Value:
-    wide = builder.zext(load(ir.VectorType(BYTE, LANES)), ir.VectorType(SHORT, LANES))
-    low = builder.and_(wide, ir.Constant(wide.type, [15] * LANES))
-    high = builder.lshr(wide, ir.Constant(wide.type, [4] * LANES))
-    return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(WORD, WIDE), list(range(WIDE))))
+    return builder.zext(_nibble_bytes(builder, load), VECTOR)
+
+
+def _every_half(context: Any, builder: ir.IRBuilder, load: Any) -> ir.Value:
+    return halves_of(context, builder, splat(builder, load(SHORT), ir.VectorType(SHORT, LANES)), LANES)
 
 
 def half_of(context: Any, builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
@@ -87,6 +98,7 @@ load_signed = _from_memory(  # 32 signed bytes
 load_nibbles = _from_memory(_nibbles, i16x32)  # of 16 bytes the low halves, then the high ones
 load_half = _from_memory(  # a float16
     lambda context, builder, load: half_of(context, builder, load(SHORT)), nt.float32)  # fmt: skip
+every_half = _from_memory(_every_half, f32x16)  # a float16 in all lanes
 load_halves = _from_memory(  # 16 float16
     lambda context, builder, load: halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16
 )
@@ -148,8 +160,8 @@ def bits_of(typing: Any, word: Any) -> Any:
 
 
 @intrinsic
-def looked_up(typing: Any, table: Any, index: Any) -> Any:
-    """table[index] of sixteen int8."""
+def looked_up(typing: Any, table: Any, array: Any, at: Any) -> Any:
+    """table[nibble] of sixteen int8, for the nibbles of 16 bytes in the order of `load_nibbles`."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         bytes_ = ir.VectorType(BYTE, WIDE)
@@ -157,7 +169,7 @@ def looked_up(typing: Any, table: Any, index: Any) -> Any:
         entries = load_at(context, builder, table, args[0], zero, ir.VectorType(BYTE, LANES))
         twice = ir.Constant(ir.VectorType(WORD, WIDE), [i % LANES for i in range(WIDE)])
         entries = builder.shuffle_vector(entries, entries, twice)
-        index = builder.trunc(args[1], bytes_)
+        index = _nibble_bytes(builder, lambda kind: load_at(context, builder, array, args[1], args[2], kind))
         if has(context, "avx2"):
             kind = ir.FunctionType(bytes_, [bytes_, bytes_])
             shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pshuf.b")
@@ -169,7 +181,7 @@ def looked_up(typing: Any, table: Any, index: Any) -> Any:
             found = builder.insert_element(found, entry, lane)
         return builder.sext(found, VECTOR)
 
-    return i16x32(table, i16x32), codegen
+    return i16x32(table, array, nt.intp), codegen
 
 
 @intrinsic
@@ -201,6 +213,69 @@ def _permuted(pick: Any) -> Any:
 lane_of = _permuted(lambda k: [k] * LANES)  # lane k everywhere
 lanes_of = _permuted(lambda k: [2 * k] * 8 + [2 * k + 1] * 8)  # lanes 2k and 2k + 1, eight times each
 each_twice = _permuted(lambda k: [k + i // 2 for i in range(LANES)])  # lanes k, k, k + 1, k + 1, … k + 7
+
+
+@intrinsic
+def six_bit_numbers(typing: Any, array: Any, at: Any) -> Any:
+    """The eight scales, then the eight minima, of 6 bits in the 12 bytes after the first 4, as f32x16."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        four = ir.VectorType(WORD, 4)
+        words = load_at(context, builder, array, args[0], args[1], four)
+
+        def constant(*values: int) -> ir.Value:
+            return ir.Constant(four, list(values))
+
+        low = builder.shuffle_vector(words, words, constant(1, 3, 2, 3))
+        low = builder.and_(builder.lshr(low, constant(0, 0, 0, 4)), constant(*[0x3F3F3F3F, 0x0F0F0F0F] * 2))
+        high = builder.shuffle_vector(words, words, constant(1, 1, 2, 2))
+        high = builder.and_(builder.lshr(high, constant(2, 2, 2, 2)), constant(*[0, 0x30303030] * 2))
+        return builder.uitofp(builder.bitcast(builder.or_(low, high), ir.VectorType(BYTE, LANES)), FLOATS)
+
+    return f32x16(array, nt.intp), codegen
+
+
+@intrinsic
+def half_pair(typing: Any, array: Any, at: Any) -> Any:
+    """Two float16: the first in lanes 0 … 7, the negative second in the others."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        eight = ir.VectorType(SHORT, 8)
+        pair = ir.Constant(ir.VectorType(WORD, 4), [0] * 4)
+        pair = builder.insert_element(
+            pair, load_at(context, builder, array, args[0], args[1], WORD), ir.Constant(WORD, 0)
+        )
+        found = halves_of(context, builder, builder.bitcast(pair, eight), 8)
+        spread = builder.shuffle_vector(found, found, ir.Constant(WORDS, [0] * 8 + [1] * 8))
+        return builder.fmul(spread, ir.Constant(FLOATS, [1.0] * 8 + [-1.0] * 8))
+
+    return f32x16(array, nt.intp), codegen
+
+
+@intrinsic
+def stack_memory(typing: Any) -> Any:
+    """The address of 256 bytes that are this function's until it ends."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        memory = cgutils.alloca_once(builder, ir.ArrayType(FLOAT, 4 * LANES))
+        memory.align = CACHE_LINE
+        return builder.ptrtoint(memory, INDEX)
+
+    return nt.int64(), codegen
+
+
+@intrinsic
+def same_address(typing: Any, address: Any) -> Any:
+    """The address, as one that LLVM doesn't know: what is stored there is loaded, not kept in registers.
+
+    A load spreads a number over lanes at no cost, where taking it out of a register takes one or two shuffles.
+    """
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        kind = ir.FunctionType(INDEX, [INDEX])
+        return builder.call(ir.InlineAsm(kind, "", "=r,0", side_effect=False), args)
+
+    return nt.int64(nt.int64), codegen
 
 
 @intrinsic

@@ -25,8 +25,8 @@ from quants.kernels.jit import inlined, kernel, parts_changed
 from quants.kernels.lanes import INDEX
 
 FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
-FUNCTION = 0
-SPINS = 1 << 9  # looks at the others before the processor is offered to other programs
+FUNCTION, WAIT = 0, 1
+SPINS = 1 << 7  # looks at the others before the processor is offered to other programs: some 3 microseconds
 LINGER = 1 << 14  # looks for another run before a helper goes: about a millisecond
 APART = 16  # int64s between the states of two threads, which so don't share a cache line
 GONE, WAITING, CALLED = 0, 1, 2  # states of a helper

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from quants.errors import OptionError
-from runtime.kernels.team import FIELDS
-from runtime.team import Team
+from runtime.kernels.team import FIELDS, WAIT
+from runtime.team import BYTES_OF_A_WAIT, Team, worth
 
 
 def test_a_team_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +31,12 @@ def test_a_team_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         team.run(nothing, lambda: None, lambda: None)
     team.helpers.shutdown()
+
+
+def test_little_work_is_one_threads() -> None:
+    """Where threads would wait for one another longer than they read; operations after which none waits don't count."""
+    rows = np.zeros((5, FIELDS), np.int64)
+    rows[:3, WAIT] = 1
+    assert worth(4, rows, 3 * BYTES_OF_A_WAIT) == 1
+    assert worth(4, rows, 3 * BYTES_OF_A_WAIT + 1) == 4
+    assert worth(2, np.zeros((0, FIELDS), np.int64), 1) == 2

@@ -8,6 +8,7 @@ import pytest
 
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import ModelError, OptionError
+from runtime import team as threads_in_step
 from runtime import token_step
 from runtime.kernels import team
 from runtime.kv_cache import KVCache
@@ -37,6 +38,12 @@ WIDE_HEADS = {
     "attn_v.weight": (KV_HEADS * 32, WIDTH), "attn_output.weight": (WIDTH, HEADS * 32),
 }  # fmt: skip
 POST_NORMS = {"post_attention_norm.weight": (WIDTH,), "post_ffw_norm.weight": (WIDTH,)}
+
+
+@pytest.fixture(autouse=True)
+def _threads_share_small_models(monkeypatch):
+    """Models here are so small that one thread alone would run them."""
+    monkeypatch.setattr(threads_in_step, "BYTES_OF_A_WAIT", 0)
 
 
 def with_biases(shapes):
