@@ -288,6 +288,9 @@ class Stage:
         return sum(code << 4 * i for i, code in enumerate(self.codes))
 
 
+Prepared = tuple[Heads, Heads, list[Stage], Ints | None]  # from, to, what happens, and a table of caches
+
+
 def _norm_fields(weight: Floats, bias: Floats | None, spec: AttentionSpec) -> tuple[int, Fields]:
     """Code and fields of a head norm with weights."""
     each = weight.ndim == 2
@@ -336,7 +339,7 @@ def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: i
     return stages
 
 
-def _write_stages(writer: Writer, prepared: Sequence[tuple[Heads, Heads, list[Stage], Ints | None]]) -> None:
+def _write_stages(writer: Writer, prepared: Sequence[Prepared]) -> None:
     """Heads from here to there through stages, and to the caches of a table. Threads wait after each stage alone."""
     last = max(len(stages) for *_, stages, _ in prepared) - 1
     for i in range(last + 1):
@@ -358,7 +361,7 @@ def _write_stages(writer: Writer, prepared: Sequence[tuple[Heads, Heads, list[St
 def write_attention(writer: Writer, spec: AttentionSpec, x: Vectors) -> Vectors:
     """The operations of a layer's self-attention over x; where they leave what `attn_output` multiplies."""
     q, k, v, gate = _queries_keys_values(writer, spec, x)
-    plan = [(q, q, _stages(spec, writer, "attn_q", spec.heads, spec.key_width), None)]
+    plan: list[Prepared] = [(q, q, _stages(spec, writer, "attn_q", spec.heads, spec.key_width), None)]
     if k is not None and v is not None:
         made, stages = v, _stages(spec, writer, "attn_v", spec.kv_heads, spec.value_width)
         if v.x is k.x:  # keys that are values as well: a copy
@@ -368,7 +371,7 @@ def write_attention(writer: Writer, spec: AttentionSpec, x: Vectors) -> Vectors:
         if v.x is k.x and any(stage.whole for stage in own):
             own.insert(0, Stage())  # values are copied by other threads first
         plan.append((k, k, own, writer.bound.keys))
-    _write_stages(writer, [(a, b, stages, table) for a, b, stages, table in plan])
+    _write_stages(writer, plan)
     partial = _write_attend(writer, spec, q, True)
     out = writer.workspace.vectors("mixed", spec.heads * spec.value_width)
     return _finished(writer, out, partial, gate, spec.rms, spec.eps)

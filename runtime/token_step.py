@@ -109,8 +109,8 @@ class TokenSteps:
         x = table.format.decode(self.weights[table.name][ids])
         self.x.floats[:count, :width] = x[:, :width] * np.float32(self.network.hyper.embedding_scale)
         self.state[: pass_state.POSITIONS] = count, cache.length
-        for table in (pass_state.POSITIONS, pass_state.ANGLES):
-            self.state[table : table + count] = cache.length + np.arange(count)
+        for first in (pass_state.POSITIONS, pass_state.ANGLES):
+            self.state[first : first + count] = cache.length + np.arange(count)
 
     def _empty(self) -> None:
         """Let operations find no tokens."""

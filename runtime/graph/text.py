@@ -60,6 +60,10 @@ class Read:
             self._inputs[value.number] = forward.inputs(self.rows(value))
         return self._inputs[value.number]
 
+    def forget_inputs(self) -> None:
+        """Let go of packed inputs of products."""
+        self._inputs.clear()
+
     def forget(self) -> None:
         """Let go of what nothing reads after the current node."""
         for number in self._memory.forgotten[self.number]:

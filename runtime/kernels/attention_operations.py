@@ -481,13 +481,13 @@ def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-unty
     """Partial results of the queries in X over the caches, to PARTIAL (tokens, groups, HEADS, PARTS, …)."""
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     state = array_at(op[STATE], SIZE, np.int64)
-    work, t = 0, 0
+    work, t = np.int64(0), np.int64(0)
     while t < state[TOKENS]:
         behind = _behind_text(state, t)
         work += (behind - t) * (state[POSITIONS + behind - 1] + 1 - _first_seen(op, state[POSITIONS + t]))
         t = behind
     work *= op[GROUPS] * op[HEADS]
-    done, t = 0, 0
+    done, t = np.int64(0), np.int64(0)
     while t < state[TOKENS]:
         behind = _behind_text(state, t)
         rows = (behind - t) * op[HEADS]

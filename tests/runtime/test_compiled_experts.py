@@ -207,17 +207,11 @@ def test_edge_widths(width, inner, form):
         assert_close(Compiled(network, threads)(x), expected(network, x), 2e-6 if form in ("F32", "F16") else 1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name, (_, more) in FAMILIES.items() if "scaled" not in more])
-def test_choice(name):
-    """The same experts in the same order, also of equal scores; where the router reads a norm, logits are not ours."""
-    router = from_array("router", np.eye(EXPERTS, dtype=np.float32))
-    network = family(name, width=EXPERTS, inner=32, **{"ffn_gate_inp.weight": router, "ffn_gate_inp.bias": from_array(
-        "bias", np.zeros(EXPERTS, np.float32))})  # fmt: skip
+def compare_choices(name, logits, bias):
+    """Of a router whose logits are these, 8 tokens at a time."""
+    router = {"ffn_gate_inp.weight": np.eye(EXPERTS, dtype=np.float32), "ffn_gate_inp.bias": bias}
+    network = family(name, width=EXPERTS, inner=32, **{key: from_array(key, value) for key, value in router.items()})
     compiled = Compiled(network, 2)
-    logits = 4 * RNG.standard_normal((320, EXPERTS)).astype(np.float32)
-    logits[100:200] = np.round(logits[100:200])
-    logits[200:250] = RNG.integers(0, 2, (50, EXPERTS))
-    logits[250] = 0
     for start in range(0, len(logits), 8):
         x = logits[start : start + 8]
         ids, weights = route(Pass(network, 1, len(x)), network.layers[0], x)
@@ -225,6 +219,24 @@ def test_choice(name):
         for found, own in zip(*compiled.choice(len(x)), strict=True):
             np.testing.assert_array_equal(found, ids)
             np.testing.assert_allclose(own, weights, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, more) in FAMILIES.items() if "scaled" not in more])
+def test_choice(name):
+    """The same experts in the same order, also of equal scores; where the router reads a norm, logits are not ours."""
+    logits = 4 * RNG.standard_normal((320, EXPERTS)).astype(np.float32)
+    logits[100:200] = np.round(logits[100:200])
+    logits[200:250] = RNG.integers(0, 2, (50, EXPERTS))
+    logits[250] = 0
+    compare_choices(name, logits, np.zeros(EXPERTS, np.float32))
+
+
+@pytest.mark.parametrize("name", ["qwen3moe", "deepseek v3", "deepseek v4", "llama4"])
+@pytest.mark.parametrize("nan", [[0], [9], [4, 5, 6, 7], [0, 5, 10, 15], [*range(14)]])
+def test_scores_that_are_no_numbers_come_last(name, nan):
+    bias = np.zeros(EXPERTS, np.float32)
+    bias[nan] = np.nan
+    compare_choices(name, RNG.standard_normal((16, EXPERTS)).astype(np.float32), bias)
 
 
 @pytest.mark.parametrize("name", ["qwen3moe", "deepseek v3"])

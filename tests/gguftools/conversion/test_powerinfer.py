@@ -26,7 +26,7 @@ from runtime.graph.builder import Builder
 from runtime.graph.operations import PredictedNet
 from runtime.matmul import matmul_transposed
 from runtime.model import Model
-from tests.zoo import module
+from tests import zoo_build
 
 from ...conftest import ROOT, SHARED
 from ..files.torch_files import write_torch
@@ -209,7 +209,7 @@ def convert_with_predictor(base: Path, folder: Path) -> None:
     [("opt-125m", "activation_function"), ("falcon-7b-style", "activation"), ("falcon-40b-style", "activation")],
 )
 def test_other_families(shared: Path, tmp_path: Path, entry: str, key: str) -> None:
-    module("build").build(SHARED / "zoo", entry, tmp_path / entry)
+    zoo_build.build(SHARED / "zoo", entry, tmp_path / entry)
     base = with_relu(tmp_path / entry, key)
     convert_with_predictor(base, tmp_path)
     ids = np.load(shared / "zoo" / entry / "logits.npz")["ids0"]
@@ -223,7 +223,7 @@ def test_other_families(shared: Path, tmp_path: Path, entry: str, key: str) -> N
 
 
 def test_falcon_that_names_no_activation_is_taken_for_relu(shared: Path, tmp_path: Path) -> None:
-    module("build").build(SHARED / "zoo", "falcon-7b-style", tmp_path / "falcon")
+    zoo_build.build(SHARED / "zoo", "falcon-7b-style", tmp_path / "falcon")
     path = tmp_path / "falcon" / "config.json"
     config = json.loads(path.read_text())
     for key in ("activation", "activation_function", "hidden_act"):
