@@ -59,7 +59,7 @@ class CompiledGraph:
         self.normed = self._write_head() if self.compiles_head else None
         self.head = head
         self.rows = np.stack(lowering.list.rows) if lowering.list.rows else np.zeros((0, 32), np.int64)
-        self.bound_to: tuple[tuple[int, int], ...] = ()  # caches whose addresses are in the rows, and their versions
+        self.bound_to: list[tuple[KVCache, int]] = []  # whose addresses are in the rows, and their versions
         self.tables: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
 
     def _write_head(self) -> Vectors:
@@ -197,8 +197,11 @@ class _Run:
                     self._bind_states(slot, layer, text.cache)
                 else:
                     text.cache.reserve(layer, text.cache.length + len(text.ids), kept.keys, kept.values)
-        caches = tuple((id(text.cache), text.cache.version) for text in self.texts)
-        if caches == owner.bound_to:
+        caches = [(text.cache, text.cache.version) for text in self.texts]
+        if len(caches) == len(owner.bound_to) and all(
+            one is other and version == known
+            for (one, version), (other, known) in zip(caches, owner.bound_to, strict=True)
+        ):
             return
         rows = max(text.cache.length + max(0, text.cache.shift) + len(text.ids) for text in self.texts)
         for layer, bound in lowering.bound.items():
