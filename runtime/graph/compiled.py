@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
+from quants import Tensor
 
 from ..arrays import Floats, Ids
 from ..embedding import embed
@@ -68,6 +69,10 @@ class CompiledGraph:
         x, width = lowering.vectors_of(self.graph.output), network.hyper.width
         role = network.block.output_norm
         gain, bias = outside.array(f"{role}.weight"), outside.array(f"{role}.bias")
+        gain = outside.array(role) if gain is None else gain
+        if gain is None and not network.block.norm.endswith("_without_weights"):
+            self._write_product(x, weight)
+            return x
         out = lowering.workspace.vectors("result_norm", width)
         rms = network.block.norm.startswith("rms")
         lowering.add(parts.rms_norm if rms else parts.layer_norm, {
@@ -76,9 +81,13 @@ class CompiledGraph:
             parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, parts.OUT: out.floats,
             parts.OUT_WIDTH: out.room, parts.SHORTS: out.shorts, parts.NUMBERS_AT: out.numbers,
         })  # fmt: skip
-        fields = product_fields(out, weight, lowering.bytes_of(weight), None, self.logits, False, self.state)
-        lowering.list.add(dots.OF_FORMAT[weight.format.name], fields)
+        self._write_product(out, weight)
         return out
+
+    def _write_product(self, x: Vectors, weight: Tensor) -> None:
+        bytes_ = self.lowering.bytes_of(weight)
+        fields = product_fields(x, weight, bytes_, None, self.logits, False, self.state)
+        self.lowering.list.add(dots.OF_FORMAT[weight.format.name], fields)
 
     def run(self, texts: Sequence[Text], layers: Sequence[int] = ()) -> tuple[Floats, Floats]:
         """Logits (n, vocabulary) of the tokens of texts, one text after the other, which are added to their caches; and
@@ -203,7 +212,8 @@ class _Run:
             for (one, version), (other, known) in zip(caches, owner.bound_to, strict=True)
         ):
             return
-        rows = max(seen + max(0, text.cache.shift) + len(text.ids) for seen, text in zip(self.seen, self.texts, strict=True))
+        texts = zip(self.seen, self.texts, strict=True)
+        rows = max(seen + max(0, text.cache.shift) + len(text.ids) for seen, text in texts)
         for layer, bound in lowering.bound.items():
             own = owner.network.hyper.layers[layer]
             for slot, text in enumerate(self.texts):

@@ -274,7 +274,7 @@ def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
 
 
 def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
-    """The residual stream that a result is added to at once: by the following node, which reads both for the last time."""
+    """The residual stream that a result is added to at once: the following node reads both for the last time."""
     number = lowering.sole_reader(value)
     if number is None or number != following:
         return None
