@@ -473,7 +473,8 @@ def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixe
 
 
 _PROJECTIONS = ("ssm_in", "ssm_out", "ssm_x", "ssm_dt", "ssm_ba", "ssm_beta", "ssm_alpha", "ssm_f", "ssm_g", "attn_qkv",
-                "attn_q", "attn_k", "attn_v", "attn_gate", "attn_output", "shortconv.in_proj", "shortconv.out_proj")  # fmt: skip
+                "attn_q", "attn_k", "attn_v", "attn_gate", "attn_output", "shortconv.in_proj",
+                "shortconv.out_proj")  # fmt: skip
 
 
 def _of_keys(specify: Callable[..., Any]) -> Callable[[Network, Layer], Any]:
