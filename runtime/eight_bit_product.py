@@ -23,6 +23,7 @@ from .kernels.threads import parallel, shares, spans
 
 OF_32, OF_SUPER = ("Q8_0", "Q8_1"), "Q8_K"  # what inputs are rounded to: the first two to the same numbers
 LEAST_INPUTS, LEAST_WEIGHTS = 16, 1 << 14  # below, packing takes longer than it saves
+SCALES_AT_ONCE = 1 << 20  # weights whose scales are read together: at most half a MB
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,10 @@ def packed(x: Rounded, threads: int = 1) -> Packed:
     if whole > rows:  # what fills up the last group
         last = (whole - TOKENS) * blocks
         quads[QUADS * last :], scales[last:], sums[SUMS * last :] = 0, 0, 0
-    numbers, flat = x.numbers.reshape(-1).view(np.int32), x.scales.reshape(-1)
+    numbers, flat, small = x.numbers.reshape(-1), x.scales.reshape(-1), quads.view(np.int8)
 
     def share(start: int, stop: int) -> None:
-        int8.arrange_inputs(numbers, flat, blocks, quads, scales, sums, start, stop)
+        int8.arrange_inputs(numbers, flat, blocks, small, scales, sums, start, stop)
 
     parallel(share, shares(rows, OPS // 64 // max(1, BLOCK * blocks), threads), threads)
     return Packed(quads, scales, sums, rows, blocks)
@@ -174,18 +175,23 @@ def tiles(weight: Tensor, first: int, last: int) -> Iterator[Tile]:
     quads, scales, minima, across = rooms(blocks * QUADS * ROWS // 16, *[blocks * groups * ROWS // 16] * 2, 16)
     quads, offsets = quads.view(np.int32), np.empty(16, np.int64)
     scales[:], minima[:] = 0, 0
-    step = max(ROWS, PIECE // max(1, weight.width) // ROWS * ROWS)
-    for start, stop in spans(last - first, step):
+    for start, stop in spans(last - first, _rows_of(SCALES_AT_ONCE, weight.width)):
         raw = np.ascontiguousarray(weight.raw(first + start, first + stop))
-        values = decode(weight.format, raw)
         of_rows, minima_of_rows = how.of_rows(raw.view(weight.format.block).reshape(len(raw), -1))
-        for row in range(0, len(values), ROWS):
-            rows = values[row : row + ROWS]
-            scales.reshape(-1, ROWS)[:, : len(rows)] = of_rows[row : row + ROWS].T
-            if minima_of_rows is not None:
-                minima.reshape(-1, ROWS)[:, : len(rows)] = minima_of_rows[row : row + ROWS].T
-            int8.pack_weights(
-                rows.reshape(-1), len(rows), weight.width, blocks, groups, scales, minima, how.zero, across, offsets,
-                quads,
-            )  # fmt: skip
-            yield Tile(first + start + row, len(rows), quads, scales, minima)
+        for begin, end in spans(stop - start, _rows_of(PIECE, weight.width)):
+            values = decode(weight.format, raw[begin:end])
+            for row in range(begin, end, ROWS):
+                rows = values[row - begin : row - begin + ROWS]
+                scales.reshape(-1, ROWS)[:, : len(rows)] = of_rows[row : row + len(rows)].T
+                if minima_of_rows is not None:
+                    minima.reshape(-1, ROWS)[:, : len(rows)] = minima_of_rows[row : row + len(rows)].T
+                int8.pack_weights(
+                    rows.reshape(-1), len(rows), weight.width, blocks, groups, scales, minima, how.zero, across,
+                    offsets, quads,
+                )  # fmt: skip
+                yield Tile(first + start + row, len(rows), quads, scales, minima)
+
+
+def _rows_of(weights: int, width: int) -> int:
+    """Rows of about so many weights: whole tiles."""
+    return max(ROWS, weights // max(1, width) // ROWS * ROWS)

@@ -59,11 +59,16 @@ f32 = np.float32
 
 
 def available() -> bool:
-    """Whether the processor multiplies 16-bit integers faster than float32."""
+    """Whether the processor multiplies integers of 16 bits, and of 8, faster than float32."""
     return {"+avx512f", "+avx512bw", "+avx512vnni"} <= cpu_features()
 
 
 llvmlite.binding.initialize_native_asmparser()
+
+
+def summing(instruction: str) -> Any:
+    """An instruction of AVX512-VNNI as a function of weights, inputs and the sums that their products are added to."""
+    return ir.InlineAsm(ir.FunctionType(WORDS, [WORDS] * 3), f"{instruction} $2, $1, $0", "=v,v,v,0")
 
 
 @intrinsic
@@ -86,7 +91,7 @@ def add_block(typing, sums, sums_at, x, x_at, x_scales, scales_at, w, w_at):  # 
         def everywhere(where: tuple[Any, Any, Any], kind: Any, lanes: Any) -> Any:
             return splat(builder, load_at(context, builder, *where, kind), lanes)
 
-        dot = ir.InlineAsm(ir.FunctionType(WORDS, [WORDS] * 3), "vpdpwssd $2, $1, $0", "=v,v,v,0")
+        dot = summing("vpdpwssd")
         zero = ir.Constant(WORDS, [0] * LANES)
         products = [[cgutils.alloca_once_value(builder, zero) for _ in vectors] for _ in tokens]
         with cgutils.for_range(builder, ir.Constant(INDEX, PAIRS // UNROLLED)) as loop:

@@ -47,7 +47,8 @@ from quants.kernels.lanes import (
 )
 
 from .exponential import MAGIC
-from .shorts import cpu_features, prefetch_to_write, sum_of_lanes
+from .int16 import available, summing
+from .shorts import load_small, prefetch_to_write, sum_of_lanes
 
 BLOCK, QUADS = 32, 8
 TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32
@@ -59,11 +60,6 @@ SUPER = 256
 TOP = np.float32(127)
 
 f32 = np.float32
-
-
-def available() -> bool:
-    """Whether the processor has an instruction for it."""
-    return {"+avx512f", "+avx512bw", "+avx512vnni"} <= cpu_features()
 
 
 @intrinsic
@@ -98,7 +94,7 @@ def add_group(typing, sums, sums_at, x, x_at, scales, sum_step, x_sums, block_at
         for t in tokens:  # what was allocated stands at the function's beginning, so it is set here
             for v in vectors:
                 builder.store(begin[t], products[t][v])
-        dot = ir.InlineAsm(ir.FunctionType(WORDS, [WORDS] * 3), "vpdpbusd $2, $1, $0", "=v,v,v,0")
+        dot = summing("vpdpbusd")
         with cgutils.for_range(builder, values["halves"]) as loop:
             for u in range(UNROLLED):
                 q = builder.add(builder.mul(loop.index, number(UNROLLED)), number(u))
@@ -225,19 +221,16 @@ def round_q8_k(x, width, out, scales, start, stop):  # type: ignore[no-untyped-d
 
 @kernel
 def arrange_inputs(rows, row_scales, blocks, packed, scales, sums, start, stop):  # type: ignore[no-untyped-def]
-    """Rows start … stop of int8 rows and their scales, as `multiply` wants them; rows, packed: int32 of four each."""
-    small = rows.view(np.int8)
+    """Rows start … stop of int8 rows and their scales, as `multiply` wants them; packed: int8."""
     for r in range(start, stop):
         group, token = r // TOKENS, r % TOKENS
         for b in range(blocks):
             at, to = r * blocks + b, (group * blocks + b) * TOKENS + token
             scales[to] = row_scales[at]
-            for i in range(QUADS):
-                packed[QUADS * to + i] = rows[QUADS * at + i]
-            first, second = np.int32(0), np.int32(0)
-            for i in range(LANES):
-                first += np.int32(small[BLOCK * at + i])
-                second += np.int32(small[BLOCK * at + LANES + i])
+            low, high = load_small(rows, BLOCK * at), load_small(rows, BLOCK * at + LANES)
+            store(packed, BLOCK * to, low)
+            store(packed, BLOCK * to + LANES, high)
+            first, second = np.int32(sum_of_lanes(to_float(low))), np.int32(sum_of_lanes(to_float(high)))
             sums[SUMS * to], sums[SUMS * to + 1], sums[SUMS * to + 2] = first, second, first + second
 
 
