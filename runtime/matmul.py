@@ -1,10 +1,10 @@
 """Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and forgotten.
 
 Up to eight rows of input are multiplied with the blocks themselves (`few_inputs`), and many in 16-bit integers where
-the processor is faster at them (`integer_product`) and they may be rounded (`rounding`), or in 8-bit integers where they
-are to be rounded as llama.cpp rounds them (`eight_bit_product`). In float32, with few rows of
-input each thread decodes and multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster
-on wide tiles: all threads decode one tile together and then share the rows of the input.
+the processor is faster at them (`integer_product`) and they may be rounded (`rounding`), or in 8-bit integers where
+they are to be rounded as llama.cpp does (`eight_bit_product`). In float32, with few rows of input each thread decodes
+and multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster on wide tiles: all
+threads decode one tile together and then share the rows of the input.
 """
 
 from collections.abc import Iterator

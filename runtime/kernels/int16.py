@@ -53,6 +53,7 @@ UNROLLED = 4  # pairs of columns
 NORM = np.float32(46330)  # of a block's integers; with their rounding 46333, and 46333² < 2³¹
 LARGEST = np.float32(32767)
 TINY = np.float32(1e-17)  # blocks below it count as zeros: their squares are not all normal numbers
+AHEAD = 4  # blocks before the last: results have their places in the cache on time
 BLOCKS_AT_ONCE = 64  # 256 kB of weights stay in the second cache while the inputs pass
 
 f32 = np.float32
@@ -132,7 +133,7 @@ def multiply(x, x_scales, w, w_scales, tokens, blocks, sums, out, column, column
                 for i in range(at, at + ROWS * TOKENS, LANES):
                     store(sums, i, zero)
             for b in range(first, last):
-                if b == blocks - 2:
+                if last == blocks and b == max(first, blocks - AHEAD):
                     for i in range(t, t + TOKENS):
                         for c in range(0, ROWS, LANES):
                             prefetch_to_write(out, i * stride + column + c)

@@ -21,7 +21,6 @@ from numba.extending import intrinsic
 from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import load, load_at, store, store_at, transpose_tile
 from quants.kernels.lanes import (
-    BIT,
     FLOAT,
     FLOATS,
     INDEX,
@@ -29,7 +28,6 @@ from quants.kernels.lanes import (
     WORD,
     WORDS,
     absolute,
-    any_lane,
     every,
     every_int,
     float_bits,
@@ -38,16 +36,14 @@ from quants.kernels.lanes import (
     largest_lane,
     lowest_bit,
     mask_bits,
-    nearest,
     smaller,
     splat,
     to_float,
-    to_int,
     where,
 )
 
 from .exponential import MAGIC
-from .int16 import available, summing
+from .int16 import summing
 from .shorts import load_small, prefetch_to_write, sum_of_lanes
 
 BLOCK, QUADS = 32, 8
@@ -56,6 +52,7 @@ VECTORS = ROWS // LANES
 UNROLLED = 4  # quads of columns, half a block
 SUMS = 3  # kept of each input and block
 BLOCKS_AT_ONCE = 64  # 128 kB of weights stay in the second cache while the inputs pass
+AHEAD = 8  # blocks before the last: results have their places in the cache on time
 SUPER = 256
 TOP = np.float32(127)
 
@@ -154,7 +151,7 @@ def multiply(x, scales, x_sums, w, w_scales, minima, has_minima, zero, groups, t
                 for i in range(at, at + ROWS * TOKENS, LANES):
                     store(sums, i, none)
             for b in range(first, last):
-                if b == blocks - 2:
+                if last == blocks and b == max(first, blocks - AHEAD):
                     for i in range(t, t + TOKENS):
                         for c in range(0, ROWS, LANES):
                             prefetch_to_write(out, i * stride + column + c)
