@@ -17,7 +17,7 @@ from .arrays import Floats
 from .block_scales import OF_FORMAT
 from .few_inputs import Vectors
 from .integer_product import COLUMNS, OPS, PIECE, pieces, room_for_sums
-from .kernels import dots, int8
+from .kernels import dots, int8, int16
 from .kernels.int8 import BLOCK, QUADS, ROWS, SUMS, TOKENS
 from .kernels.threads import parallel, shares, spans
 
@@ -69,7 +69,7 @@ def rounds(weight_format: str) -> bool:
 def pays(inputs: int, rows: int, weight: Tensor) -> bool:
     """Whether a product of so many inputs with rows of this weight is faster so than in float32."""
     large = inputs >= LEAST_INPUTS and rows * weight.width >= LEAST_WEIGHTS
-    return large and rounds(weight.format.name) and int8.available()
+    return large and rounds(weight.format.name) and int16.available()
 
 
 def pays_for_few(inputs: int, rows: int, weight: Tensor) -> bool:
@@ -98,7 +98,7 @@ def packed(x: Rounded, threads: int = 1) -> Packed:
     """The same for products with many rows."""
     rows, blocks = x.scales.shape
     whole = -(-rows // TOKENS) * TOKENS
-    quads, scales, sums = rooms(whole * blocks * QUADS // 16 + 1, whole * blocks // 16 + 1, whole * blocks * SUMS // 16 + 1)
+    quads, scales, sums = rooms(*(whole * blocks * each // 16 + 1 for each in (QUADS, 1, SUMS)))
     quads, sums = quads.view(np.int32), sums.view(np.int32)
     if whole > rows:  # what fills up the last group
         last = (whole - TOKENS) * blocks

@@ -24,7 +24,7 @@ from .precision import Precision, as_multiplied
 from .profile import Profile
 
 Finish = Callable[[Floats, int], Floats]
-Columns = Callable[[int, int], Iterator[tuple[int, Floats]]]  # products with rows first … last - 1 of a weight, by parts
+Columns = Callable[[int, int], Iterator[tuple[int, Floats]]]  # products with rows first … last - 1
 
 TILE = 1 << 19  # weights of a tile
 

@@ -28,6 +28,7 @@ from .few_inputs import MOST_TOKENS
 from .head import LazyLogits, head, in_shape
 from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
+from .kernels.memory import keep_freed
 from .kv_cache import CacheType, KVCache
 from .layer import DAMAGED, Layer, Network, Pass, Sparsity
 from .next_tokens import next_token_network, one_stream, read_ahead
@@ -59,6 +60,7 @@ class Model:
         """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model;
         OptionError for fewer threads than one, or a precision that is none.
         """
+        keep_freed()
         name = metadata.get("general.architecture")
         if not isinstance(name, str):
             raise ModelError("the file has no 'general.architecture': it is not a model that can run")

@@ -17,7 +17,7 @@ from quants import format_named
 from quants.arguments import wrong
 
 from .arrays import Floats
-from .kernels import int8, int16
+from .kernels import int16
 from .kernels.eight_bits import through_q8_0, through_q8_k
 
 Precision = Literal["float32", "exact", "llama.cpp"]
@@ -35,7 +35,7 @@ def precision_named(name: str) -> Precision:
 
 def products(precision: Precision) -> str:
     """What most of a text's products are computed in, in words."""
-    if precision == "llama.cpp" and int8.available():
+    if precision == "llama.cpp" and int16.available():
         return "8-bit integers"
     return "16-bit integers" if precision == "float32" and int16.available() else "float32"
 

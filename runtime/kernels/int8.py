@@ -81,10 +81,8 @@ def add_group(typing, sums, sums_at, x, x_at, scales, sum_step, x_sums, block_at
             return read(name, builder.add(values["group_at"], number(offset)), FLOATS)
 
         block = values["block_at"]
-        sums_of = [
-            read("x_sums", builder.add(builder.mul(builder.add(block, number(t)), number(SUMS)), values["sum_step"]), WORD)
-            for t in tokens
-        ]
+        begins = [builder.mul(builder.add(block, number(t)), number(SUMS)) for t in tokens]
+        sums_of = [read("x_sums", builder.add(begin, values["sum_step"]), WORD) for begin in begins]
         negative = builder.neg(builder.trunc(values["zero"], WORD))
         begin = [splat(builder, builder.mul(each, negative), WORDS) for each in sums_of]
         products = [[cgutils.alloca_once_value(builder, begin[t]) for _ in vectors] for t in tokens]

@@ -6,12 +6,12 @@ import pytest
 from quants import Tensor, format_named
 from runtime import eight_bit_product, few_inputs
 from runtime.block_scales import OF_FORMAT
-from runtime.kernels import int8
+from runtime.kernels import int16
 from runtime.matmul import matmul
 from runtime.precision import rounded
 
 CLOSE = 1e-6  # of a row's largest value
-needs_instruction = pytest.mark.skipif(not int8.available(), reason="needs AVX512-VNNI")
+needs_instruction = pytest.mark.skipif(not int16.available(), reason="needs AVX512-VNNI")
 
 
 def weight_of(name: str, rows: int, width: int, seed: int = 0) -> Tensor:
