@@ -140,13 +140,18 @@ WRAPPERS: dict[str, dict[str, Any]] = {
 # By the wrapper's model type, what it leaves out though its text part says it (transformers `models/gemma3/`).
 LEFT_OUT = {"gemma3": {"final_logit_softcapping": None}}
 
+# Model types of wrappers whose head is one of its own unless they say otherwise themselves, whatever their text part
+# says (transformers `models/glm5_next/`, `models/dots3_note/`); others forward what that says, or store no other head.
+OWN_HEAD = ("dots3_note", "glm5_next")
+
 
 def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a wrapper's config.json says of the text model; empty where there is no wrapper."""
     raw = {**raw, **raw[THINKER]} if isinstance(raw.get(THINKER), Mapping) else raw
     part: Mapping[str, Any] = next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
     kind = str(raw.get("model_type"))
-    own_head = {"tie_word_embeddings": False} if raw.get("tie_word_embeddings") is False else {}  # the wrapper decides
+    tied = raw.get("tie_word_embeddings")  # the wrapper decides
+    own_head = {"tie_word_embeddings": False} if tied is False or (tied is None and kind in OWN_HEAD) else {}
     return {**WRAPPERS.get(kind, {}), **part, **LEFT_OUT.get(kind, {}), **own_head} if part else part
 
 
@@ -154,7 +159,7 @@ def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
     """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart.
 
     `rope_scaling_local` and `partial_rotary_factor_local` are those of windowed layers, where the config says them
-    apart.
+    apart: {} where these scale nothing, None where settings don't tell kinds apart.
     """
     config.pop("rope_parameters", None)
     if not isinstance(parameters, Mapping):
@@ -175,7 +180,7 @@ def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
     if local.get("partial_rotary_factor") is not None:
         config["partial_rotary_factor_local"] = local["partial_rotary_factor"]
     config["rope_scaling"] = _scaling(main)
-    config["rope_scaling_local"] = _scaling(local)
+    config["rope_scaling_local"] = _scaling(local) if by_layers else None
 
 
 def _check_alike(main: Mapping[str, Any], compress: Mapping[str, Any]) -> None:
@@ -206,6 +211,16 @@ def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any]:
         if parameters.get(key) is None:
             raise ModelError(f'{FILE}: rope scaling of type "{kind}" needs "{key}", which is not there')
     return {**parameters, "rope_type": kind}
+
+
+def rotary_of_all(config: Config) -> dict[str, Any]:
+    """What settings that tell no kinds of layers apart mean for those with a window, where transformers applies them
+    to both kinds: the same scaling, and the base that they name.
+    """
+    if config.get("rope_scaling_local", ...) is not None:
+        return {}
+    base = {} if config.get("rope_theta") is None else {"rope_local_base_freq": config["rope_theta"]}
+    return {"rope_scaling_local": config.get("rope_scaling"), **base}
 
 
 def other_than(*values: object) -> Callable[[object], bool]:

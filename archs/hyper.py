@@ -11,6 +11,7 @@ from quants.errors import ModelError
 from .config_keys import MOST_LAYERS
 from .experts import GATING
 from .file_keys import Keys
+from .rope import parts_rotate_apart
 from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Positions, Rope, Scoring, last_of_period
 
 
@@ -118,13 +119,12 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any], tensors: Coll
     normalize = keys.get("expert_weights_norm")
     scorings: dict[int, Any] = {number: name for name, number in GATING.items()}
     sections = tuple(map(int, keys.get("rope.dimension_sections")))
-    sections = sections if all(part > 0 for part in sections[:2]) else ()
     numbers = Hyper(
         width=width,
         context=int(keys.get("context_length")),
         eps=float(keys.need(other if keys.get(own) is None and keys.get(other) is not None else own)),
-        rope="halves" if sections and block.sections_rotate_halves else block.rope,
-        rope_sections=sections,
+        rope="halves" if block.sections_rotate_halves and parts_rotate_apart(sections) else block.rope,
+        rope_sections=sections if any(part > 0 for part in sections) else (),
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),

@@ -20,6 +20,7 @@ from .heads import check_labels
 from .metadata import Metadata
 from .packed import method_of, settings_of, unpacked, with_settings_beside
 from .registry import of_config
+from .rope import BY_KEY, BY_TENSOR, KINDS
 from .schema import F32, MODEL, U64
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, PerLayerScalars, Target, TensorMap, Tensors
@@ -215,10 +216,16 @@ class Mapped:
 
 
 def _refuse_lost_rotation(architecture: Architecture, config: Config, generated: Mapping[str, Tensor]) -> None:
-    """Raise ModelError where the config scales its rotation as Llama 3 does and the family makes no divisors of it."""
-    rotates = architecture.block.rope != "none" and not architecture.block.alibi
-    if rotates and rope_scaling(config, "rope_type") == "llama3" and "rope_freqs.weight" not in generated:
-        problem = f"config.json scales its rotation as llama3 does, which files of {architecture.name} do not say"
+    """Raise ModelError where the config scales its rotation in a way that files of the family do not say."""
+    block, kind = architecture.block, rope_scaling(config, "rope_type")
+    if kind not in KINDS or block.rope == "none" or block.alibi:
+        return
+    if kind in BY_TENSOR:
+        said = BY_TENSOR[kind] in generated
+    else:
+        said = any(architecture.metadata.get(key) is not None for key in BY_KEY)
+    if not said or (block.rope_layers == "windowed" and not block.scales_windowed_rope):
+        problem = f"config.json scales its rotation as {kind} does, which files of {architecture.name} do not say"
         raise ModelError(problem)
 
 

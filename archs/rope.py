@@ -1,7 +1,7 @@
 """Rotary settings of a config as GGUF keeps them: `rope.scaling.*` keys, and a tensor of divisors of frequencies."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,10 @@ LONGROPE = ("longrope", "su")
 KINDS = {
     "linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope", "llama3": None, "dynamic": None,
 }  # fmt: skip
+
+# What says each kind in a file: a tensor, or one of the keys.
+BY_TENSOR = {"llama3": "rope_freqs.weight", **dict.fromkeys(LONGROPE, "rope_factors_long.weight")}
+BY_KEY = ("rope.scaling.type", "rope.scaling.dynamic_factor", "rope.scaling.alpha")
 
 
 def _if_kind(*kinds: str, key: str) -> Computed:
@@ -124,6 +128,15 @@ def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
     return settings
 
 
+def scaled_by_kind(keys: GgufKeys, full: str = "full_attention") -> ConfigKeys:
+    """Linear or yarn scaling of layers of the kind `full`, for classes that apply it to all where it names none."""
+    if keys.stored("rope.scaling.type") not in ("linear", "yarn"):
+        return {}
+    plain = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa")}
+    scaled = {**yarn_settings(keys), "rope_theta": keys["rope.freq_base"]}
+    return {"rope_scaling": None, "rope_parameters": {full: scaled, "sliding_attention": plain}}
+
+
 def longrope_settings(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """What a config says of longrope: the factors of a file's tensors. Empty where there are none."""
     if "rope_factors_long.weight" not in tensors:
@@ -140,6 +153,11 @@ def rotated_width(config: Config) -> int:
     if width % 2 or not width:
         raise ModelError(f"config.json lets {width} of {head_dim(config)} values of a head rotate, but pairs rotate")
     return width
+
+
+def parts_rotate_apart(sections: Sequence[int]) -> bool:
+    """Whether files with these `rope.dimension_sections` rotate as those of models for pictures, as llama.cpp asks."""
+    return len(sections) > 1 and sections[0] > 0 and sections[1] > 0
 
 
 def unusual_base(config: Config) -> float | None:

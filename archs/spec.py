@@ -126,6 +126,11 @@ def weigh_output(net: Callable[[Floats], Floats], x: Floats, weights: Floats) ->
     return net(x) * weights
 
 
+def weigh_input(net: Callable[[Floats], Floats], x: Floats, weights: Floats) -> Floats:
+    """What an expert makes of its inputs times its weights (tokens, 1)."""
+    return net(x * weights)
+
+
 def add(routed: Floats, shared: Floats) -> Floats:
     """The sum of what routed and shared experts give."""
     return np.add(routed, shared, out=routed)

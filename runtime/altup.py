@@ -8,19 +8,9 @@ import numpy as np
 
 from .arrays import Floats
 from .embedding import layer_input
-from .feed_forward import feed_forward
 from .layer import Layer, Pass
-from .self_attention import attention
 
 LEAST_SQUARE = np.float32(1e-5)  # of a copy that is scaled
-
-
-def decode(forward: Pass, x: Floats) -> Floats:
-    """Through all layers: float32 (tokens, width)."""
-    copies = begin(forward, x)
-    for layer in forward.network.layers:
-        copies = forward.finite(layer.prefix, through_layer(forward, layer, copies))
-    return end(forward, copies)
 
 
 def begin(forward: Pass, x: Floats) -> Floats:
@@ -38,27 +28,26 @@ def end(forward: Pass, copies: Floats) -> Floats:
     return np.asarray(np.mean([first, *(_as_long(first, copy) for copy in back)], axis=0, dtype=np.float32), np.float32)
 
 
-def through_layer(forward: Pass, layer: Layer, copies: Floats) -> Floats:
-    """The copies through one layer; they stay as they are."""
-    active = int(forward.keys.get("altup.active_idx"))
-    raw = forward.project(layer, "altup_predict_coef", _modalities(forward, layer, copies[active]))
+def predicted(forward: Pass, layer: Layer, copies: Floats) -> Floats:
+    """The copies as they are expected after a layer."""
+    raw = forward.project(layer, "altup_predict_coef", _modalities(forward, layer, copies[active(forward)]))
     count = len(copies)
-    predicted = copies + np.einsum("tba,atw->btw", raw.reshape(-1, count, count), copies)
+    expected: Floats = copies + np.einsum("tba,atw->btw", raw.reshape(-1, count, count), copies)
+    return expected
 
-    now = predicted[active]
-    normed = forward.norm(layer, "attn_norm", now)
-    low = forward.project(layer, "laurel_r", forward.project(layer, "laurel_l", normed))
-    laurel = normed + forward.norm(layer, "laurel_post_norm", low)
-    mixed = forward.norm(layer, "post_attention_norm", attention(forward, layer, normed))
-    x = (now + mixed + laurel) / np.float32(2**0.5)
-    fed = feed_forward(forward, layer, forward.norm(layer, "ffn_norm", x), x)
-    x = x + forward.norm(layer, "post_ffw_norm", fed)
 
-    share = forward.project(layer, "altup_correct_coef", _modalities(forward, layer, x)) + np.float32(1)
-    corrected: Floats = predicted + share.T[:, :, None] * (x - now)
-    first = corrected[active] * layer.need("altup_correct_scale.weight").float32()
-    corrected[1:] += layer_input(forward, layer, first)
-    return corrected
+def active(forward: Pass) -> int:
+    """Which copy layers compute with."""
+    return int(forward.keys.get("altup.active_idx"))
+
+
+def corrected(forward: Pass, layer: Layer, expected: Floats, before: Floats, after: Floats) -> Floats:
+    """The expected copies, corrected by what a layer made of the active one."""
+    share = forward.project(layer, "altup_correct_coef", _modalities(forward, layer, after)) + np.float32(1)
+    found: Floats = expected + share.T[:, :, None] * (after - before)
+    first = found[active(forward)] * layer.need("altup_correct_scale.weight").float32()
+    found[1:] += layer_input(forward, layer, first)
+    return found
 
 
 def _modalities(forward: Pass, layer: Layer, x: Floats) -> Floats:

@@ -20,18 +20,6 @@ ADDED = 1 << 16  # numbers that it pays to start a thread for
 LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
 
 
-def routed_experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats) -> Floats:
-    """The weighted sum of what each token's chosen experts make of x (tokens, width): float32 (tokens, width).
-
-    router_input: what the router sees of the tokens, float32 (tokens, width).
-    """
-    chosen, weights = route(forward, layer, router_input)
-    narrow = next((name for name in ("ffn_latent", "ffn_routed") if f"{name}_down.weight" in layer), "")
-    latent = forward.project(layer, f"{narrow}_down", x) if narrow else x
-    out = _sums(forward, layer, latent, (chosen, weights), "exps")
-    return forward.project(layer, f"{narrow}_up", forward.norm(layer, "ffn_routed_norm", out)) if narrow else out
-
-
 def adjugate_experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats) -> Floats:
     """What the experts that groups of others share (Grove MoE) make of x, what those gave: float32 (tokens, width).
 
@@ -43,12 +31,12 @@ def adjugate_experts(forward: Pass, layer: Layer, x: Floats, router_input: Float
     chosen = best // int(forward.keys.need("experts_per_group"))
     weights = np.take_along_axis(scores, chosen, axis=1)
     weights /= np.maximum(weights.sum(axis=1, keepdims=True), LEAST_SUM)
-    out = _sums(forward, layer, x, (chosen, weights), "chexps")
+    out = add_experts(forward, layer, x, (chosen, weights), "chexps")
     out *= np.float32(forward.keys.need("expert_group_scale"))
     return out
 
 
-def _sums(forward: Pass, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
+def add_experts(forward: Pass, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
     """The weighted sum of what each token's chosen experts of a kind make of latent (tokens, width)."""
     chosen, weights = choice
     out, weigh_expert = np.zeros_like(latent), forward.block.weigh_expert

@@ -56,6 +56,12 @@ def whole_blocks(tensor: Tensor) -> int:
     return -(-tensor.width // dots.BLOCK) * dots.BLOCK
 
 
+def stored_rows(weight: Tensor) -> NDArray[np.uint8]:
+    """The bytes of its rows: a view of the file where that is mapped, filled up to whole blocks of inputs."""
+    raw, room = weight.raw(), weight.format.row_bytes(whole_blocks(weight))
+    return np.ascontiguousarray(raw if room == raw.shape[1] else np.pad(raw, ((0, 0), (0, room - raw.shape[1]))))
+
+
 def product_fields(
     x: Vectors, weight: Tensor, stored: NDArray[np.uint8], bias: Floats | None, out: Floats, adds: bool, state: Any
 ) -> dict[int, Any]:

@@ -1,4 +1,6 @@
-"""Attention of one to eight tokens behind a cache, read straight as it is kept (see `kernels.token_parts`)."""
+"""Attention of one to eight tokens behind a cache, read straight as it is kept (see `kernels.attention_operations`)."""
+
+from typing import Any
 
 import numpy as np
 
@@ -7,9 +9,11 @@ from quants.kernels.lanes import LANES
 
 from .arrays import Floats
 from .few_inputs import MOST_TOKENS, aligned
+from .kernels import attention_operations as ops
 from .kernels import team
-from .kernels import token_parts as parts
-from .kernels.threads import parallel, shares
+from .kernels.dots import SUPER
+from .kernels.pass_state import POSITIONS, SIZE, TOKENS
+from .kernels.threads import parallel, spans
 from .kv_cache import KVCache
 from .layer import Layer, Pass
 
@@ -34,25 +38,41 @@ def attend_few(forward: Pass, cache: KVCache, layer: Layer, own: LayerHyper, q: 
     n, heads, width = q.shape
     groups, value_width, seen = k.shape[1], v.shape[2], int(forward.positions[0])
     cache.reserve(layer.index, seen + n, k.shape[1:], v.shape[1:])
-    keys, values = cache.arrays(layer.index)
-    apart = seen + n + LANES
-    scratch, out = np.empty(heads * apart, np.float32), aligned((n, heads * value_width))
-    state, q, k, v = np.array([n, seen], np.int64), *map(np.ascontiguousarray, (q, k, v))
-    row = team.operation_row(parts.ATTEND[cache.kind](), {
-        parts.STATE: state, parts.X: q, parts.X_WIDTH: heads * width, parts.Y: k, parts.Y_WIDTH: groups * width,
-        parts.Z: v, parts.Z_WIDTH: groups * value_width, parts.HEADS: heads // groups, parts.HEAD_WIDTH: width,
-        parts.VALUE_WIDTH: value_width, parts.GROUPS: groups, parts.SCALE: float(own.attention_scale),
-        parts.CAP: float(forward.hyper.attention_softcap or 0), parts.WINDOW: own.window or 0, parts.ALL_KEYS: keys,
-        parts.ALL_VALUES: values, parts.SCRATCH: scratch, parts.ROOM: apart, parts.OUT: out,
-        parts.OUT_WIDTH: heads * value_width,
-    })  # fmt: skip
+    state, q, k, v = np.zeros(SIZE, np.int64), *map(np.ascontiguousarray, (q, k, v))
+    state[TOKENS], state[POSITIONS : POSITIONS + n] = n, seen + np.arange(n)
+    tables = [np.array([each.ctypes.data]) for each in cache.arrays(layer.index)]
     work = n * heads * (width + value_width) * (seen + n)
-    pieces = shares(groups, LEAST_WORK * groups // work + 1, forward.threads)
+    threads = max(1, min(forward.threads, work // LEAST_WORK))
+    common: dict[int, Any] = {ops.STATE: state, ops.KIND: ops.KINDS[cache.kind]}
+    for x, table in zip((k, v), tables, strict=True):
+        team.run_share(team.operation_row(ops.prepare_heads(), common | {
+            ops.X: x, ops.OUT: x, ops.OUT_WIDTH: groups * x.shape[2], ops.OUT_APART: x.shape[2], ops.HEADS: groups,
+            ops.HEAD_WIDTH: x.shape[2], ops.CACHE: table,
+        }), 0, 1)  # fmt: skip
+    most, room = ops.most_parts(groups, heads // groups), ops.scratch_room(width, value_width)
+    columns = -(-heads * value_width // SUPER) * SUPER
+    partial, out = np.empty(ops.partial_room(heads, value_width, most, n), np.float32), aligned((n, columns))
+    scratch = np.empty(room * threads, np.float32)
+    common |= {
+        ops.HEADS: heads // groups, ops.GROUPS: groups, ops.VALUE_WIDTH: value_width, ops.WINDOW: own.window or 0,
+        ops.PARTIAL: partial, ops.PARTS: most,
+    }  # fmt: skip
+    _run(threads, ops.ATTEND[cache.kind](), common | {
+        ops.X: q, ops.X_WIDTH: heads * width, ops.X_APART: width, ops.HEAD_WIDTH: width, ops.ALL_KEYS: tables[0],
+        ops.ALL_VALUES: tables[1], ops.SCALE: float(own.attention_scale), ops.ROOM: room, ops.SCRATCH: scratch,
+        ops.CAP: float(forward.hyper.attention_softcap or 0),
+    })  # fmt: skip
+    _run(threads, ops.finish_heads(), common | {ops.OUT: out, ops.OUT_WIDTH: columns})
+    cache.advance(range(layer.index, layer.index + 1), n)
+    return np.ascontiguousarray(out[:, : heads * value_width])
+
+
+def _run(threads: int, function: int, fields: dict[int, Any]) -> None:
+    """Run an operation by so many threads."""
+    row = team.operation_row(function, fields)
 
     def share(start: int, stop: int) -> None:
         for thread in range(start, stop):
-            team.run_share(row, thread, groups)
+            team.run_share(row, thread, threads)
 
-    parallel(share, pieces, forward.threads)
-    cache.advance(range(layer.index, layer.index + 1), n)
-    return out
+    parallel(share, spans(threads, 1), threads)

@@ -159,6 +159,10 @@ class KVCache:
         """Tokens that all layers have room for without moving."""
         return min(len(keys) for keys, _ in self._layers.values())
 
+    def room_of(self, layer: int) -> int:
+        """Tokens that a layer has room for without moving."""
+        return len(self._layers[layer][0]) if layer in self._layers else 0
+
     def advance(self, layers: range, tokens: int) -> None:
         """So many tokens have been written to the arrays of these layers."""
         for layer in layers:

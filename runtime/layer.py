@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,7 @@ class Network:
     layers: tuple[Layer, ...]
     global_tensors: Layer
     scaling: RopeScaling | None
+    graphs: dict[Any, Any] = field(default_factory=dict, init=False, compare=False)  # its lists, as they are written
 
     @property
     def deepstack(self) -> int | None:
@@ -175,6 +177,7 @@ class Pass:
     streams: Floats | None = None
     tokens: Ids | None = None  # their ids, (texts * length,), where something is decided by them
     adapters: Ids | None = None
+    first: int = 0  # position of each text from which the head wants rows
     hidden_keys: Floats | None = None  # what the last indexer made (see `runtime.indexer`)
     first_values: Floats | None = None  # what RWKV 7's first layer made, which is mixed into those of later ones
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from quants import Tensor
 from quants.errors import ModelError
 
-from . import altup, streams
 from .arrays import Floats, Ids
-from .decoder import behind, through_layer
+from .decoder import begin as begin_layers
+from .decoder import ended, through_layer
 from .embedding import embed
 from .head import LazyLogits, head
 from .kernels.blas import one_thread
@@ -50,19 +50,13 @@ def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
         forward.tokens = ids.reshape(-1)
         with one_thread():
             x = forward.finite("token_embd.weight", embed(forward, ids.reshape(-1)))
-            found.append(Batch(forward, altup.begin(forward, x) if _copies(forward) else streams.begun(forward, x)))
+            found.append(Batch(forward, begin_layers(forward, x)))
     return found
-
-
-def _copies(forward: Pass) -> bool:
-    return "altup_proj.weight" in forward.global_tensors
 
 
 def behind_layers(batch: Batch) -> Floats:
     """What the head reads of a batch that went through all layers: float32 (tokens, width)."""
-    if _copies(batch.forward):
-        return altup.end(batch.forward, batch.x)
-    return behind(batch.forward, batch.x.copy())
+    return ended(batch.forward, batch.x)
 
 
 def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
@@ -92,8 +86,7 @@ def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | Inputs 
             forward.observe, forward.observe_values = watched.observe, watched.observe_values
         try:
             with one_thread():
-                through = altup.through_layer if _copies(forward) else through_layer
-                batch.x = forward.finite(layer.prefix, through(forward, layer, batch.x))
+                batch.x = forward.finite(layer.prefix, through_layer(forward, layer, batch.x))
         finally:
             forward.observe = forward.observe_values = None
 

@@ -20,11 +20,12 @@ from quants.arguments import thread_count
 from quants.errors import ModelError, OptionError
 from quants.tensor import all_readable
 
-from . import altup, decoder, encoder_decoder
+from . import decoder, encoder_decoder
 from .arrays import Floats, Ids
 from .branches import Branches, TokenTree
 from .embedding import embed
 from .few_inputs import MOST_TOKENS
+from .graph.compiled import CompiledGraph, Text
 from .head import LazyLogits, head, in_shape
 from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
@@ -38,8 +39,6 @@ from .profile import Profile
 from .rope import rope_scaling
 from .self_attention import serves_branches, serves_trees
 from .sound_of_codes import sound_of_codes, spectra
-from .step_support import serves
-from .token_step import TokenSteps
 
 MOST_STEPS = 3  # of MOST_TOKENS each: from there on it is faster to decode weights once for all
 
@@ -179,8 +178,8 @@ class Model:
                 again = cache.tokens
                 cache.reset()
                 return self.forward(again, cache, seen + first)
-        if cache is not None and len(texts) == 1 and not pictures and (steps := self._steps_for(texts.size)):
-            array = _checked_logits([steps(piece, cache) for piece in _pieces(texts[0])])
+        if cache is not None and len(texts) == 1 and not pictures and (steps := self._steps_for(texts.size, cache)):
+            array = _checked_logits([steps.run([Text(piece, cache)])[0] for piece in _pieces(texts[0])])
             return array[first:].reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
         result = self._evaluate(texts, cache, first, pictures=pictures)
         array = result.float32() if isinstance(result, LazyLogits) else result
@@ -195,8 +194,8 @@ class Model:
         without layers what stands behind the last norm. parents: of `lazy_forward`. Raises ModelError as that does.
         """
         ids = self._checked(tokens)
-        if parents is None and ids.size and (steps := self._steps_for(ids.size)):
-            found = [steps.with_states(piece, cache, layers) for piece in _pieces(ids)]
+        if parents is None and ids.size and (steps := self._steps_for(ids.size, cache)):
+            found = [steps.run([Text(piece, cache)], layers) for piece in _pieces(ids)]
             return _checked_logits([logits for logits, _ in found]), np.concatenate([states for _, states in found])
         if layers:
             run, states = self.forward_with_inputs(ids, layers, cache, parents)
@@ -257,15 +256,18 @@ class Model:
         return most if scaling.kind == "longrope" and left < -1 else max(0, min(most, left))
 
     @cached_property
-    def _steps(self) -> TokenSteps | None:
-        """How a few tokens run, where the model is plain enough for it."""
-        plain = self.encoder_decoder is None and serves(self.network)
-        return TokenSteps(self.network, self.threads) if plain else None
+    def _compiled(self) -> CompiledGraph | None:
+        """The executor for a few tokens; None for a model that ends in hidden states or reads with an encoder."""
+        block, layers = self.architecture.block, self.network.layers
+        if self.encoder_decoder or self.encoder or self.codes or block.hidden_states or not block.causal or not layers:
+            return None
+        return CompiledGraph(self.network, decoder.graph_of(self.network), self.threads)
 
-    def _steps_for(self, tokens: int) -> TokenSteps | None:
+    def _steps_for(self, tokens: int, cache: KVCache) -> CompiledGraph | None:
         """What runs so many further tokens of a text, where they are few and nobody watches."""
         plain = self.precision == "float32" and self.observe is None and self.sparsity is None
-        return self._steps if plain and tokens <= MOST_STEPS * MOST_TOKENS else None
+        plain = plain and self.profile is None and self.observe_experts is None and not cache.memory
+        return self._compiled if plain and tokens <= MOST_STEPS * MOST_TOKENS else None
 
     def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
         """As `forward` without a cache, but the logits are computed as far as they are asked for.
@@ -378,8 +380,6 @@ class Model:
             x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
             if self.encoder_decoder is not None:
                 x = forward.from_position(first, encoder_decoder.decode(forward, self.encoder_decoder, x))
-            elif "altup_proj.weight" in self.tensors:
-                x = forward.from_position(first, altup.decode(forward, x))
             elif self.observe is None:
                 x = decoder.decode(forward, x, first)
             else:  # who looks at the inputs of products looks at those of all positions

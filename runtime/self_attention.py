@@ -11,102 +11,87 @@ from .few_queries import attend_few
 from .indexer import block_keys, chosen_blocks, chosen_pools, pooled_keys
 from .layer import Layer, Network, Pass
 from .mixed_inputs import observe_mixed
-from .rope import apply_rope
 
 
-def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
-    """Self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens, width)."""
-    hyper, block, own, threads = forward.hyper, forward.block, forward.numbers(layer), forward.threads
-    if own.kv_source_layer is not None:
-        return _with_shared_keys(forward, layer, x)
-    q, k, v = queries_keys_values(forward, layer, x)
-    gate = None
-    for step in block.qkv_steps:
-        if step == "clamp" and hyper.clamp:
-            q, k, v = (np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in (q, k, v))
-        elif step == "gates":
-            q, gate = (np.ascontiguousarray(half) for half in np.split(q, 2, axis=2))
-        elif step == "norm":
-            q, k = _head_norm(forward, layer, "attn_q_norm", q), _head_norm(forward, layer, "attn_k_norm", k)
-        elif step == "norm_values":
-            v = ops.rms_norm(v, None, hyper.eps, threads)
-        elif step == "norm_without_weights" and own.qk_l2_norm:
-            q, k = ops.rms_norm(q, None, hyper.eps, threads), ops.rms_norm(k, None, hyper.eps, threads)
-        elif step == "rope" and own.rotates:
-            with forward.timed("rotation"):
-                cos, sin = forward.rope(own)
-                apply_rope(q, cos, sin, hyper.rope, threads)
-                apply_rope(k, cos, sin, hyper.rope, threads)
-    factors = temperature(forward, own.rotates)
-    if factors is not None:
-        q *= factors[:, None, None]
-    if hyper.value_scale != 1:
-        v *= np.float32(hyper.value_scale)
+def attend_in_cache(
+    forward: Pass, layer: Layer, own: LayerHyper, x: Floats, heads: tuple[Floats, Floats, Floats]
+) -> Floats:
+    """What a layer's attention gives, float32 (tokens, heads * value width); keys and values are added to the cache.
+
+    x (tokens, width): what queries, keys and values (tokens, heads, width), the `heads`, were made of.
+    """
+    q, k, v = heads
     if forward.cache is not None and few_queries.serves(forward, layer, own):
-        return projected(forward, layer, x, attend_few(forward, forward.cache, layer, own, q, k, v), gate)
+        return attend_few(forward, forward.cache, layer, own, q, k, v)
     if forward.cache is not None:
         k, v = forward.cache.append(layer.index, k, v)
     observe_mixed(forward, layer, own, x, q, k)
-    if any(other.kv_source_layer == layer.index for other in hyper.layers):
+    if any(other.kv_source_layer == layer.index for other in forward.hyper.layers):
         forward.shared_keys[layer.index] = k, v
+    hidden_blocks = _hidden_blocks(forward, layer, x)
+    if hidden_blocks is not None:
+        return _attend_to_blocks(forward, own, q, k, v, hidden_blocks)
+    if forward.tree is not None:
+        return _attend_in_tree(forward, layer, own, q, k, v)
 
     def within(q: Floats, k: Floats, v: Floats, positions: Ids, texts: int) -> Floats:
         return attend(
             q, k, v, q_positions=positions, scale=own.attention_scale, window=own.window,
-            softcap=hyper.attention_softcap, causal=block.causal, sinks=layer.array("attn_sinks.weight"),
-            sequences=texts, chunk=own.chunk, threads=threads, keys_after=keys_after(forward, own.window),
+            softcap=forward.hyper.attention_softcap, causal=forward.block.causal,
+            sinks=layer.array("attn_sinks.weight"), sequences=texts, chunk=own.chunk, threads=forward.threads,
+            keys_after=keys_after(forward, own.window),
             **distance_penalties(forward.network, own, len(q) // texts, len(k) // texts),
         )  # fmt: skip
 
-    hidden_blocks = None
-    if "indexer.k_proj.weight" in layer:
-        pools = forward.keys.stored("attention.compress_ratios") is not None
-        index = (pooled_keys if pools else block_keys)(forward, layer, x)
-        if forward.cache is not None:  # beside the keys proper
-            index, _ = forward.cache.append(-1 - layer.index, index, index[:, :, :0])
-        hidden_blocks = (chosen_pools if pools else chosen_blocks)(forward, layer, x, index)
-    if hidden_blocks is not None:
-        texts = zip(*(np.split(each, forward.texts) for each in (q, k, v)), hidden_blocks, strict=True)
-        mixed = np.concatenate([
-            attend(
-                *of_text, q_positions=forward.positions, scale=own.attention_scale, threads=threads,
-                bias=np.broadcast_to(hidden, (own.heads, *hidden.shape[1:])),
-            ) for *of_text, hidden in texts
-        ])  # fmt: skip
-    elif forward.tree is not None:
-        seen = len(k) - len(q)
-        hidden = forward.tree.bias(seen, own.window, own.chunk)
-        mixed = attend(
-            q, k, v, q_positions=seen + np.arange(len(q)), scale=own.attention_scale,
-            sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(hidden, (own.heads, *hidden.shape)),
-            threads=threads,
-        )  # fmt: skip
-    elif forward.branches is None:
-        mixed = within(q, k, v, forward.positions, forward.texts)
-    else:
-        mixed = forward.branches.attend(within, q, k, v)
-    return projected(forward, layer, x, mixed, gate)
+    if forward.branches is not None:
+        return forward.branches.attend(within, q, k, v)
+    return within(q, k, v, forward.positions, forward.texts)
+
+
+def _hidden_blocks(forward: Pass, layer: Layer, x: Floats) -> list[Floats] | None:
+    """What hides keys that an indexer does not choose, for each text; None without an indexer."""
+    if "indexer.k_proj.weight" not in layer:
+        return None
+    pools = forward.keys.stored("attention.compress_ratios") is not None
+    index = (pooled_keys if pools else block_keys)(forward, layer, x)
+    if forward.cache is not None:  # beside the keys proper
+        index, _ = forward.cache.append(-1 - layer.index, index, index[:, :, :0])
+    return (chosen_pools if pools else chosen_blocks)(forward, layer, x, index)
+
+
+def _attend_to_blocks(forward: Pass, own: LayerHyper, q: Floats, k: Floats, v: Floats, hidden: list[Floats]) -> Floats:
+    texts = zip(*(np.split(each, forward.texts) for each in (q, k, v)), hidden, strict=True)
+    return np.concatenate([
+        attend(
+            *of_text, q_positions=forward.positions, scale=own.attention_scale, threads=forward.threads,
+            bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:])),
+        ) for *of_text, bias in texts
+    ])  # fmt: skip
+
+
+def _attend_in_tree(forward: Pass, layer: Layer, own: LayerHyper, q: Floats, k: Floats, v: Floats) -> Floats:
+    assert forward.tree is not None
+    seen = len(k) - len(q)
+    bias = forward.tree.bias(seen, own.window, own.chunk)
+    return attend(
+        q, k, v, q_positions=seen + np.arange(len(q)), scale=own.attention_scale,
+        sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
+        threads=forward.threads,
+    )  # fmt: skip
+
+
+def attend_to_shared(forward: Pass, own: LayerHyper, q: Floats) -> Floats:
+    """Attention of queries (tokens, heads, width) to the keys and values of an earlier layer."""
+    return attend(
+        q, *forward.shared_keys[own.kv_source_layer or 0], q_positions=forward.positions, scale=own.attention_scale,
+        window=own.window, softcap=forward.hyper.attention_softcap, sequences=forward.texts, threads=forward.threads,
+        keys_after=keys_after(forward, own.window),
+    )  # fmt: skip
 
 
 def keys_after(forward: Pass, window: int | None) -> Ids | None:
     """How many keys after each query are seen, too, in a layer with such a window."""
     return None if forward.block.pictures_in_windows and window is None else forward.keys_after
-
-
-def projected(forward: Pass, layer: Layer, x: Floats, mixed: Floats, gate: Floats | None) -> Floats:
-    """What attention found (tokens, heads * width), through gates where the layer has them, and its projection."""
-    threads = forward.threads
-    if "attn_gate.weight" in layer:
-        gate = forward.project(layer, "attn_gate", x)
-    if gate is not None:
-        gates = gate.reshape(len(mixed), -1)
-        softplus = forward.block.attention_gate == "softplus"
-        gates = np.logaddexp(gates, np.float32(0)) if softplus else ops.sigmoid(gates, threads=threads)
-        if gates.shape == mixed.shape:
-            mixed *= gates
-        else:  # one for each head
-            mixed = (mixed.reshape(*gates.shape, -1) * gates[:, :, None]).reshape(mixed.shape)
-    return forward.project(layer, "attn_output", forward.norm_if_there(layer, "attn_sub_norm", mixed))
 
 
 def serves_branches(network: Network) -> bool:
@@ -129,21 +114,6 @@ def serves_trees(network: Network) -> bool:
     return serves_branches(network) and not network.hyper.attention_softcap and not network.hyper.alibi
 
 
-def _with_shared_keys(forward: Pass, layer: Layer, x: Floats) -> Floats:
-    """Self-attention of a layer that looks at the keys and values of an earlier one."""
-    hyper, own = forward.hyper, forward.numbers(layer)
-    q = forward.project(layer, "attn_q", x).reshape(len(x), own.heads, own.key_width)
-    q = _head_norm(forward, layer, "attn_q_norm", q)
-    if own.rotates:
-        apply_rope(q, *forward.rope(own), hyper.rope, forward.threads)
-    mixed = attend(
-        q, *forward.shared_keys[own.kv_source_layer or 0], q_positions=forward.positions, scale=own.attention_scale,
-        window=own.window, softcap=hyper.attention_softcap, sequences=forward.texts, threads=forward.threads,
-        keys_after=keys_after(forward, own.window),
-    )  # fmt: skip
-    return forward.project(layer, "attn_output", mixed)
-
-
 def temperature(forward: Pass, rotated: bool) -> Floats | None:
     """What each token's queries are multiplied by, float32 (tokens,); None where that is one."""
     query_scale = forward.block.query_scale
@@ -151,25 +121,15 @@ def temperature(forward: Pass, rotated: bool) -> Floats | None:
     return None if factors is None else np.tile(factors, forward.texts)
 
 
-def queries_keys_values(forward: Pass, layer: Layer, x: Floats) -> tuple[Floats, Floats, Floats]:
-    """(tokens, heads, head width) each, from one fused projection or three."""
-    own = forward.numbers(layer)
-    widths = (own.heads * own.key_width, own.kv_heads * own.key_width, own.kv_heads * own.value_width)
-    if "attn_qkv.weight" in layer:
-        parts = np.split(forward.project(layer, "attn_qkv", x), np.cumsum(widths)[:-1], axis=1)
-        fused = zip(("attn_q", "attn_k", "attn_v"), parts, strict=True)
-        parts = [forward.adapted(layer, name, x, part) for name, part in fused]
-    else:
-        names = ("attn_q", "attn_k", "attn_v") if "attn_v.weight" in layer else ("attn_q", "attn_k")
-        inputs = forward.inputs(x)
-        parts = [forward.project(layer, name, inputs) for name in names]
-        parts += [parts[1].copy()] * (3 - len(parts))  # keys that are values as well
-    heads = (own.heads, own.kv_heads, own.kv_heads)
-    q, k, v = (np.ascontiguousarray(p).reshape(len(x), n, -1) for p, n in zip(parts, heads, strict=True))
-    return q, k, v
+def scaled_queries(forward: Pass, q: Floats, rotated: bool) -> Floats:
+    """Queries (tokens, heads, width) times the factors of their positions, in place."""
+    factors = temperature(forward, rotated)
+    if factors is not None:
+        q *= factors[:, None, None]
+    return q
 
 
-def _head_norm(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
+def head_norm(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
     """The norm of q or k: the same weights for every head, weights for each, or one norm over all heads together."""
     weight = layer.array(f"{name}.weight")
     if weight is None:

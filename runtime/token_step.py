@@ -18,24 +18,17 @@ from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
 from quants import Tensor
-from quants.kernels.lanes import LANES
 
 from .arrays import Floats
-from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors, whole_blocks
+from .compiled_attention import Bound, Workspace, Writer, attention_spec, write_attention
+from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, stored_rows, vectors
 from .head import output_of
-from .kernels import dots, team
+from .kernels import dots, pass_state, team
 from .kernels import token_parts as parts
 from .kv_cache import KVCache
 from .layer import Layer, Network
 from .rope import rope_table
 from .team import team_of
-
-
-def _stored(weight: Tensor) -> NDArray[np.uint8]:
-    """The bytes of its rows: a view of the file where that is mapped, filled up to whole blocks of inputs."""
-    raw, room = weight.raw(), weight.format.row_bytes(whole_blocks(weight))
-    return np.ascontiguousarray(raw if room == raw.shape[1] else np.pad(raw, ((0, 0), (0, room - raw.shape[1]))))
-
 
 Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
 
@@ -44,14 +37,11 @@ Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
 class Operations:
     """A list of operations as it is written.
 
-    kept: arrays whose addresses are in it. attends, rotates: which rows look at the cache of which layer, and at which
-    table of angles.
+    kept: arrays whose addresses are in it.
     """
 
     rows: list[NDArray[np.int64]] = field(default_factory=list)
     kept: list[NDArray[Any]] = field(default_factory=list)
-    attends: list[tuple[int, int]] = field(default_factory=list)
-    rotates: list[tuple[int, LayerHyper]] = field(default_factory=list)
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
         """An operation, after which threads wait for one another. In fields arrays become addresses."""
@@ -64,11 +54,12 @@ class TokenSteps:
 
     def __init__(self, network: Network, threads: int) -> None:
         self.network, self.threads, self.lock = network, threads, Lock()
-        self.state = np.zeros(2, np.int64)
+        self.state = np.zeros(pass_state.SIZE, np.int64)
+        self.workspace, self.bound = Workspace(threads), list[Bound]()
         self.operations = Operations()
         layers = (network.global_tensors, *network.layers)
         matrices = [tensor for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
-        self.weights = {tensor.name: _stored(tensor) for tensor in matrices}
+        self.weights = {tensor.name: stored_rows(tensor) for tensor in matrices}
         self.x = vectors(network.hyper.width)
         self.before: list[int] = []  # of each layer, and of what is behind the last: how many operations
         for layer in network.layers:
@@ -83,7 +74,6 @@ class TokenSteps:
         self.rows = np.stack(self.operations.rows)
         self.cache: tuple[KVCache, int] | None = None  # whose addresses are in the rows, and its version
         self.tables: dict[Room, tuple[int, tuple[Floats, Floats]]] = {}  # and the shift of their positions
-        self.scratch = np.empty(0, np.float32)
 
     def __call__(self, ids: NDArray[np.int64], cache: KVCache) -> Floats:
         """Logits of at most MOST_TOKENS tokens after those in the cache, to which they are added: (n, vocabulary)."""
@@ -118,7 +108,9 @@ class TokenSteps:
         table = self.network.global_tensors.need("token_embd.weight")
         x = table.format.decode(self.weights[table.name][ids])
         self.x.floats[:count, :width] = x[:, :width] * np.float32(self.network.hyper.embedding_scale)
-        self.state[:] = count, cache.length
+        self.state[: pass_state.POSITIONS] = count, cache.length
+        for first in (pass_state.POSITIONS, pass_state.ANGLES):
+            self.state[first : first + count] = cache.length + np.arange(count)
 
     def _empty(self) -> None:
         """Let operations find no tokens."""
@@ -130,24 +122,17 @@ class TokenSteps:
             cache.reserve(layer, tokens, (own.kv_heads, own.key_width), (own.kv_heads, own.value_width))
         if self.cache == (cache, cache.version):
             return
-        room, heads = cache.room, max(own.heads for own in self.network.hyper.layers)
-        apart = room + LANES  # rows 2**n apart would share cache lines
-        if self.scratch.size < heads * apart:
-            self.scratch, self.tables = np.empty(heads * apart, np.float32), {}
-        for row, layer in self.operations.attends:
-            for at, array in zip((parts.ALL_KEYS, parts.ALL_VALUES), cache.arrays(layer), strict=True):
-                self.rows[row, at] = array.ctypes.data
-            self.rows[row, parts.SCRATCH], self.rows[row, parts.ROOM] = self.scratch.ctypes.data, apart
-            self.rows[row, team.FUNCTION] = parts.ATTEND[cache.kind]()
-        for row, own in self.operations.rotates:
-            for at, table in zip((parts.COS, parts.SIN), self._angles(own, room, cache.shift), strict=True):
-                self.rows[row, at] = table.ctypes.data
+        for layer, (own, bound) in enumerate(zip(self.network.hyper.layers, self.bound, strict=True)):
+            bound.keys[0], bound.values[0] = (array.ctypes.data for array in cache.arrays(layer))
+            bound.put_kind(self.rows, cache.kind)
+            if bound.rotating:
+                bound.put_angles(self.rows, *self._angles(own, cache.room, cache.shift))
         self.cache = cache, cache.version
 
     def _angles(self, own: LayerHyper, tokens: int, shift: int) -> tuple[Floats, Floats]:
         """shift: what positions are more than the number of tokens before."""
         base, scaled, width = kind = own.rope_base, own.rope_scaled, own.rope_width
-        if kind not in self.tables or self.tables[kind][0] != shift:
+        if kind not in self.tables or self.tables[kind][0] != shift or len(self.tables[kind][1][0]) < tokens:
             divisors = self.network.global_tensors.array("rope_freqs.weight") if scaled else None
             scaling = self.network.scaling if scaled else None
             self.tables[kind] = shift, rope_table(width, base, scaling, divisors, shift + np.arange(tokens))
@@ -208,39 +193,10 @@ class TokenSteps:
         return None
 
     def _attention(self, layer: Layer, x: Vectors) -> Vectors:
-        own, hyper = self.network.hyper.layers[layer.index], self.network.hyper
-        widths = (own.heads * own.key_width, own.kv_heads * own.key_width)
-        if "attn_qkv.weight" in layer:
-            fused = self._projected(layer, "attn_qkv", x).floats
-            q, k, v = fused, fused[:, widths[0] :], fused[:, sum(widths) :]
-        else:
-            names = ("attn_q", "attn_k", "attn_v")
-            q, k, v = (self._projected(layer, name, x, wait=name == "attn_v").floats for name in names)
-        group = own.heads // own.kv_heads
-        for step in self.network.block.qkv_steps:
-            for part, name, heads in ((q, "attn_q_norm", group), (k, "attn_k_norm", 1)):
-                fields = {
-                    parts.STATE: self.state, parts.X: part, parts.X_WIDTH: part.strides[0] // 4, parts.HEADS: heads,
-                    parts.HEAD_WIDTH: own.key_width, parts.GROUPS: own.kv_heads,
-                }  # fmt: skip
-                if step == "norm" and f"{name}.weight" in layer:
-                    norm = {parts.WEIGHT: layer.need_array(f"{name}.weight"), parts.EPS: float(hyper.eps)}
-                    self.operations.add(parts.norm_heads, fields | norm, wait=False)
-                elif step == "rope" and own.rotates:
-                    rotate = parts.rotate_halves if hyper.rope == "halves" else parts.rotate_adjacent
-                    self.operations.rotates.append((len(self.operations.rows), own))
-                    self.operations.add(rotate, fields | {parts.HALF: own.rope_width // 2}, wait=False)
-        out = vectors(own.heads * own.value_width)
-        self.operations.attends.append((len(self.operations.rows), layer.index))
-        self.operations.add(parts.ATTEND["f32"], {
-            parts.STATE: self.state, parts.X: q, parts.X_WIDTH: q.strides[0] // 4, parts.Y: k,
-            parts.Y_WIDTH: k.strides[0] // 4, parts.Z: v, parts.Z_WIDTH: v.strides[0] // 4, parts.HEADS: group,
-            parts.HEAD_WIDTH: own.key_width, parts.VALUE_WIDTH: own.value_width, parts.GROUPS: own.kv_heads,
-            parts.SCALE: float(own.attention_scale), parts.CAP: float(hyper.attention_softcap or 0),
-            parts.WINDOW: own.window or 0, **_output(out),
-        })  # fmt: skip
-        self.operations.add(parts.pack_rows, {parts.STATE: self.state, **_output(out)})
-        return out
+        bound = Bound(np.zeros(1, np.int64), np.zeros(1, np.int64))
+        self.bound.append(bound)
+        writer = Writer(self.operations, layer, self.weights, self.state, self.workspace, bound)
+        return write_attention(writer, attention_spec(self.network, layer.index), x)
 
     def _hidden(self, layer: Layer, x: Vectors) -> Vectors:
         gated, activation = self.network.block.gated, self.network.hyper.activation

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 from unittest import mock
 
@@ -93,9 +93,14 @@ class Description:
     def network_keys(self) -> list[str]:
         return [key for key in self.keys if not key.startswith(KEPT_APART) or key in OF_NETWORKS]
 
+    @cached_property
+    def whole(self) -> dict[str, tuple[Any, ...]]:
+        """All keys of the file as it is."""
+        return {**self.keys, **vocabulary(self)}
+
     def metadata(self, case: Case) -> Metadata:
         made = Metadata()
-        for key, value in {**self.keys, **vocabulary(self), **case.changed}.items():
+        for key, value in {**self.whole, **case.changed}.items():
             if key not in case.drop:
                 kinds = [ValueType[kind] for kind in value[:-1]]
                 made.set(key, value[-1], *kinds)
@@ -208,10 +213,10 @@ def rounded_gelu() -> Iterator[None]:
 def compare(description: Description, of_model: list[Case]) -> Iterator[Compared]:
     """Each case of a model beside what the runtime computes."""
     weights, whole = tensors(description), of_model[0]
-    agrees = _compared(description, whole, weights).verdict == "equal"
-    usual = _reasons(description, whole) if agrees else set()
+    as_it_is = _compared(description, whole, weights)
+    usual = _reasons(description, whole) if as_it_is.verdict == "equal" else set()
     for case in of_model:
-        found = _compared(description, case, weights)
+        found = as_it_is if case is whole else _compared(description, case, weights)
         if found.verdict == "differs" and (reasons := _reasons(description, case) - usual):
             found = replace(found, verdict="on purpose", problem="; ".join(sorted(reasons)))
         yield found

@@ -6,12 +6,17 @@ All data is in tests/data. On Linux nothing may skip: a skipped test is a failur
 from __future__ import annotations
 
 import gc
+import hashlib
+import importlib
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,6 +104,40 @@ def _watched_hints() -> None:
     from . import hints
 
     hints.watch()
+
+
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _vocabularies_compared_once() -> Iterator[None]:
+    """Let conversions compare a vocabulary with a checkpoint's tokenizer once, not in each of a thousand conversions:
+    where both are the same again and there was nothing to say.
+    """
+    module = importlib.import_module("gguftools.conversion.convert")
+    compared, agreed = module._compared, set[bytes]()
+
+    def compared_once(metadata: Mapping[str, Any], folder: Path) -> str:
+        found = hashlib.sha256()
+        for name in metadata:
+            if name.startswith("tokenizer."):
+                value = metadata[name]
+                said = repr(value.tolist() if isinstance(value, np.ndarray) else value)  # arrays say not all
+                found.update(f"{name}={said};".encode(errors="surrogatepass"))
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file() and path.suffix not in WEIGHTS:
+                found.update(f"{path.relative_to(folder)}:{path.stat().st_size};".encode())
+                found.update(path.read_bytes())
+        if found.digest() in agreed:
+            return ""
+        told: str = compared(metadata, folder)
+        if not told:
+            agreed.add(found.digest())
+        return told
+
+    module._compared = compared_once  # type: ignore[attr-defined]
+    yield
+    module._compared = compared  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,10 @@ def _become(wanted: Mapping[str, Any], fds: Sequence[int]) -> None:
     os.chdir(wanted["cwd"])
     os.environ.clear()
     os.environ.update(wanted["environment"])
+    if wanted["python"]:
+        for number, text in enumerate(wanted["arguments"], 1):
+            exec(compile(text, f"script {number}", "exec"), {"__name__": "__main__"})
+        sys.exit()
     sys.argv = ["gguftools", *wanted["arguments"]]
     from gguftools.__main__ import main
 
@@ -106,10 +110,11 @@ def without_notes_of_the_machine(printed: str) -> str:
 
 
 def run(
-    arguments: Sequence[str], cwd: Path, stdin: str = "", timeout: float = 300, memory: int | None = None
+    arguments: Sequence[str], cwd: Path, stdin: str = "", timeout: float = 300, memory: int | None = None,
+    python: bool = False,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """As `subprocess.run` of the command line in folder `cwd`, with what it writes. memory: bytes of address space it
-    may have. Raises TimeoutExpired.
+    may have. python: the arguments are scripts instead, which run one after another. Raises TimeoutExpired.
     """
     with STARTING:  # several threads may ask at once
         path, _ = _template()
@@ -119,8 +124,8 @@ def run(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             asked.settimeout(timeout)
             _connect(asked, path)
-            wanted = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(os.environ)}
-            wanted["memory"] = memory
+            wanted: dict[str, Any] = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(os.environ)}
+            wanted |= {"memory": memory, "python": python}
             fds = [each.fileno() for each in (read, out, said)]
             socket.send_fds(asked, [json.dumps(wanted).encode()], fds)
             with asked.makefile("r") as answer:

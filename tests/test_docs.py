@@ -26,11 +26,6 @@ from .conftest import ROOT
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"gguftools ([a-z][a-z-]*)([^`\n]*)")
-EACH_ALONE = """
-import sys
-for number, text in enumerate(sys.argv[1:], 1):
-    exec(compile(text, f"script {number}", "exec"), {})
-"""  # numba starts once for all
 SHORT = 14_000  # characters
 PROGRAM: Any = typer.main.get_command(build_app())
 
@@ -62,7 +57,8 @@ def test_examples_run(page: Path, folder: Path):
     for language, group in groupby(blocks(page), key=itemgetter(0)):
         texts = [text for _, text in group]
         if language == "python":
-            run([sys.executable, "-c", EACH_ALONE, *texts], folder)
+            done = template.run(texts, folder, timeout=300, python=True)
+            assert done.returncode == 0, f"{page.name}: {done.stdout}{done.stderr}"
             continue
         for line in commands("\n".join(texts)):
             assert line.startswith("gguftools "), f"{page.name} shows {line!r}"

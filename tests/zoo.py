@@ -16,16 +16,18 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf import GGUFValueType as ValueType
 
 import gguftools
+from gguftools.sources import of_checkpoint
 from runtime.kv_cache import KVCache
 from runtime.model import Model
 from tests import zoo_build, zoo_check
@@ -66,10 +68,6 @@ class Examined:
             "tokenizer": bool(self.tokenizer),
         }
         return [column for column, bad in wrong.items() if bad and (self.entry, column) not in REASONS]
-
-
-def module(name: str) -> ModuleType:
-    return {"build": zoo_build}[name]
 
 
 def gguf_to_json(path: Path) -> dict[str, Any]:
@@ -143,12 +141,30 @@ def examine(entry: str, work: Path, outtypes: Sequence[str] = OUTTYPES) -> Exami
     """Build the checkpoint, convert it to the types (F32 among them), compare, run."""
     zoo_build.build(ZOO, entry, work / entry)
     different: list[str] = []
-    for outtype in outtypes:
-        file = work / f"{outtype}.gguf"
-        gguftools.convert(work / entry, file, outtype, check_tokenizer=outtype == outtypes[0])
-        different += zoo_check.differences(ZOO, entry, gguf_to_json(file), outtype)
+    with planned_once():
+        for outtype in outtypes:
+            file = work / f"{outtype}.gguf"
+            gguftools.convert(work / entry, file, outtype)
+            different += zoo_check.differences(ZOO, entry, gguf_to_json(file), outtype)
     once, cached = logit_errors(gguftools.load(work / "f32.gguf"), np.load(ZOO / entry / "logits.npz"))
     return Examined(entry, "; ".join(different), once, cached, tokenizer_error(entry, work / "f32.gguf"))
+
+
+@contextmanager
+def planned_once() -> Iterator[None]:
+    """Let conversions of a checkpoint to several types share its plan, which types have no part in, and which takes
+    longer than writing a small file.
+    """
+    plans: dict[str, Any] = {}
+
+    def planned(*arguments: Any) -> Any:
+        key = repr(arguments)
+        if key not in plans:
+            plans[key] = of_checkpoint(*arguments)
+        return plans[key]
+
+    with mock.patch("gguftools.conversion.convert.of_checkpoint", planned):
+        yield
 
 
 def logit_errors(model: Model, truth: Any) -> tuple[float, float | None]:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from archs.config import other_than
+from archs.config import other_than, rotary_of_all
 from archs.families.deepseek32 import DEEPSEEK_V32
 from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
+from archs.rope import scaled_by_kind
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import Invertible, chain, head_rows, scaled_rows, transpose
 from quants import Tensor
@@ -49,6 +50,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     count, found = config["num_hidden_layers"], {}
     further = int(any(name.endswith(MTP) for name in tensors))
     config = {**config, "num_nextn_predict_layers": further, **of_windows(config)}
+    config |= rotary_of_all(config) if any(windowed(config)) else {}
     local = [*windowed(config), *[True] * further]
     for name, tensor in tensors.items():
         if name.endswith(MTP):
@@ -90,7 +92,8 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         raise ModelError("its layers of one kind have several numbers of heads; a config has one for each kind")
     heads, rank = max(full, default=max(own, default=0)), keys["attention.kv_lora_rank_swa"]
     return {
-        **v32_from_gguf(keys, tensors), "num_attention_heads": heads, "num_key_value_heads": heads,
+        **v32_from_gguf(keys, tensors), **scaled_by_kind(keys, "indexed_attention"),
+        "num_attention_heads": heads, "num_key_value_heads": heads,
         "head_dim": keys["attention.key_length_mla"],
         "layer_types": ["sliding_attention" if each else "full_attention" for each in local],
         "swa_num_attention_heads": max(own, default=heads), "swa_num_key_value_heads": max(own, default=heads),

@@ -28,7 +28,7 @@ ERNIE4_5 = HALVES.derive(
 
 PADDLEOCR = ERNIE4_5.derive(
     name="paddleocr", hf_classes=("PaddleOCRVLForConditionalGeneration",), vocab=("sentencepiece", "bpe"),
-    metadata={"rope.dimension_sections": sections},
+    metadata={"rope.dimension_sections": sections}, defaults={"mrope_section": [16, 24, 24]},
     block={"rope": "halves"},
 )  # fmt: skip
 

@@ -4,8 +4,8 @@ Adjacent pairs rotate in HF too.
 GLM 4.5 and 4.6: partial rotation, DeepSeek V3's routing, layers for predicting several tokens at the end.
 GLM 4.7 Flash: DeepSeek V3's layers, GLM's vocabulary, layers for predicting several tokens at the end.
 GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of pictures' positions, parts rotate pairs apart. ggml rotates
-halves wherever there are such parts, so the rows of GLM 4's q and k, of which adjacent ones rotate in HF, are brought
-to that order.
+halves wherever there are such parts (of times and rows at least), so the rows of GLM 4's q and k, of which adjacent
+ones rotate in HF, are brought to that order there.
 GLM-OCR (text): GLM 4.1V's layers with heads of a width of their own, and a layer for predicting several tokens.
 GLM-ASR as first published (text): Llama's layers, GLM's vocabulary.
 Solar Open: GLM 4.5's layers, all with experts, without norms of q and k; all of a head rotates.
@@ -24,7 +24,7 @@ from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen2 import sections
 from archs.file_keys import with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS, becomes, head_inside
-from archs.rope import rotated_width
+from archs.rope import parts_rotate_apart, rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors
 from archs.transforms import reordered
 
@@ -161,7 +161,11 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
 
 @reordered
 def halves(rows: int, config: Config) -> Index:
-    """Of each head the first of each pair that rotates, then the second ones, then what does not rotate."""
+    """Of each head the first of each pair that rotates, then the second ones, then what does not rotate; as they are
+    where adjacent ones rotate in the file, too.
+    """
+    if not parts_rotate_apart(sections(config) or ()):
+        return np.arange(rows)
     width, rotated = head_dim(config), rotated_width(config)
     one = np.concatenate([np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, width)])
     found: Index = (np.arange(0, rows, width)[:, None] + one).reshape(-1)
@@ -171,14 +175,17 @@ def halves(rows: int, config: Config) -> Index:
 GLM4V = GLM4.derive(
     hf_classes=("Glm4vForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
-    defaults={"head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0},
+    defaults={
+        "head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0,
+        "mrope_section": [8, 12, 12],
+    },
     tensors={".self_attn.q_proj": TensorMap("attn_q", halves), ".self_attn.k_proj": TensorMap("attn_k", halves)},
 )  # fmt: skip
 
 GLM4V_MOE = GLM4_MOE.derive(
     hf_classes=("Glm4vMoeForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
-    defaults={"max_position_embeddings": 65_536},
+    defaults={"max_position_embeddings": 65_536, "mrope_section": [8, 12, 12]},
 )  # fmt: skip
 
 GLM_OCR = GLM4V.derive(

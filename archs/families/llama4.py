@@ -14,7 +14,7 @@ from archs.families.llama_like import PERIOD, rope_layers, rope_layers_from_gguf
 from archs.file_keys import Derived, Keys
 from archs.hyper import Hyper, LayerHyper, growing_queries
 from archs.layouts import gated_net
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, weigh_input
 from archs.transforms import Invertible, transpose
 from quants import Tensor
 from quants.errors import ModelError
@@ -119,6 +119,6 @@ LLAMA4 = LLAMA.derive(
         "normalize_experts": False, "rope_period": PERIOD, "numbers": numbers,
         # queries of layers without rope grow; positions count from one
         "query_scale": lambda numbers, positions, rotated: None if rotated else growing_queries(numbers, positions + 1),
-        "weigh_expert": lambda net, x, weights: net(x * weights),  # weights multiply what goes into experts
+        "weigh_expert": weigh_input,
     },
 )  # fmt: skip

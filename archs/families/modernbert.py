@@ -8,12 +8,12 @@ Reference: transformers `models/modernbert/`, `models/eurobert/`.
 import re
 
 from archs import decisions
-from archs.config import head_dim, windowed_layers
+from archs.config import changed, head_dim, rotary_of_all, windowed_layers
 from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.families.llama import HALVES
 from archs.file_keys import with_window
-from archs.rope import FACTORS, SCALING, scaling_type
+from archs.rope import FACTORS, SCALING, scaled_by_kind, scaling_type
 from archs.spec import BASE, Config, TensorMap, Tensors, first_of_period
 from archs.typed_json import Text
 
@@ -51,8 +51,9 @@ def net_widths(config: Config) -> int | list[int]:
 
 
 def behind_encoder(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The layers of a head by their numbers behind those of the encoder."""
+    """The layers of a head by their numbers behind those of the encoder, and rotary settings of all layers."""
     count = config["num_hidden_layers"]
+    config = config if global_layers(config) == 1 else changed(config, **rotary_of_all(config))
 
     def named(match: re.Match[str]) -> str:
         return f"layers.{count + int(match[1])}.head."
@@ -72,6 +73,7 @@ MODERNBERT = BASE.derive(
         "ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification", "ModernBertDecisionModel",
     ),
     prepare=behind_encoder, prepare_export=lambda config, tensors: tensors,
+    config_from_gguf=lambda keys, tensors: scaled_by_kind(keys),
     vocab_keys={"add_sep_token": True},
     keys={"classifier_pooling": Text(tuple(POOLING)), "local_attention": BothSides()},
     metadata={

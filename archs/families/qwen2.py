@@ -68,7 +68,7 @@ QWEN2_VL = QWEN2.derive(
     defaults={
         "hidden_size": 8192, "intermediate_size": 29_568, "num_hidden_layers": 80, "num_attention_heads": 64,
         "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0, "max_window_layers": 80,
-        "vocab_size": 152_064,
+        "mrope_section": [16, 24, 24], "vocab_size": 152_064,
     },
 )  # fmt: skip
 

@@ -68,7 +68,7 @@ KEYS: dict[str, str | Computed | None] = {
 QWEN3_VL = QWEN3.derive(
     name="qwen3vl", hf_classes=("Qwen3VLForConditionalGeneration",),
     metadata=KEYS, block={"interleaved_sections": True},
-    defaults={"max_position_embeddings": 128_000, "rope_theta": 500_000.0},
+    defaults={"max_position_embeddings": 128_000, "rope_theta": 500_000.0, "mrope_section": [24, 20, 20]},
 )  # fmt: skip
 
 PARTS = "mrope_section"  # of positions
@@ -86,7 +86,7 @@ QWEN3_VL_MOE = QWEN3_MOE.derive(
     defaults={
         "intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16,
         "max_position_embeddings": 128_000, "rope_theta": 500_000.0, "moe_intermediate_size": 1408, "num_experts": 60,
-        "num_experts_per_tok": 4,
+        "num_experts_per_tok": 4, "mrope_section": [24, 20, 20],
     },
     tensors={
         ".mlp.experts.gate_up_proj": gate_and_up("_exps.weight", columns("hidden_size")),

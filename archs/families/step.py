@@ -154,7 +154,6 @@ STEP35 = HALVES.derive(
         "attention.scale": lambda config: (
             scalar**-0.5 if (scalar := config.get("query_pre_attn_scalar")) not in (None, config["head_dim"]) else None
         ),
-        "rope.scaling.type": None, "rope.scaling.original_context_length": None,
         "expert_count": "moe_num_experts|n_routed_experts", "expert_used_count": "moe_top_k|num_experts_per_tok",
         "expert_feed_forward_length": "moe_intermediate_size", "expert_gating_func": always("sigmoid"),
         "expert_shared_feed_forward_length": "share_expert_dim", "expert_weights_scale": "moe_router_scaling_factor",

@@ -24,6 +24,7 @@ from quants.kernels.lanes import (
     where,
 )
 
+from .pass_state import MAX_TOKENS
 from .shorts import (
     bits_of,
     bytes_as_floats,
@@ -308,67 +309,87 @@ def _bf16(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 WEIGHTS, ROW_BYTES, ROWS, WIDTH, FLOATS_AT, SHORTS_AT, NUMBERS_AT, OUT, OUT_WIDTH, BIAS, ADDS, STATE = range(2, 14)
 # (addresses of the weights, the input's parts, the output (tokens, OUT_WIDTH), the bias or 0, and of the pass's state,
 # whose first number says how many tokens there are); ADDS: what is in the output is added to.
+CHOICE, APART, USED, OF_TOKENS = range(14, 18)
+NO_CHOICE = np.array([0] * MAX_TOKENS + [*range(MAX_TOKENS)] * 2, np.int64)  # a single expert, which all choose
+# Products with the experts that each token chooses; USED, how many those are, is 0 for a plain weight. Weights and
+# biases are those of all experts, one after the other, of ROWS rows each. The output has a row for each place (token *
+# USED + rank of the expert), and so has the input where OF_TOKENS is 0. At CHOICE + APART * thread are int64 of
+# MAX_TOKENS * USED places: of each its expert, then all places in the order of their experts, then the tokens of those.
 
 
 @inlined
-def _each_row(row, thread, threads, x, padded, values, size, block):  # type: ignore[no-untyped-def]
-    """out[t, r] = row r of the weights · input t, for this thread's r. block: of `values` weights in `size` bytes."""
+def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block):  # type: ignore[no-untyped-def]
+    """out[p, r] = row r of the weights · input p, for this thread's r. block: of `values` weights in `size` bytes.
+
+    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. inputs: the
+    address of what is multiplied, of this kind.
+    """
     op = array_at(row, FIELDS, np.int64)
-    rows, width, out_width = op[ROWS], op[WIDTH], op[OUT_WIDTH]
-    tokens = array_at(op[STATE], 1, np.int64)[0]
-    raw = array_at(op[WEIGHTS], rows * op[ROW_BYTES], np.uint8)
-    n = array_at(op[NUMBERS_AT], tokens * padded // SUPER * NUMBERS, np.float32)
-    out = array_at(op[OUT], tokens * out_width, np.float32)
+    rows, width, out_width, used = op[ROWS], op[WIDTH], op[OUT_WIDTH], max(1, op[USED])
+    padded = (width + SUPER - 1) // SUPER * SUPER
+    count = array_at(op[STATE], 1, np.int64)[0] * used
+    out = array_at(op[OUT], count * out_width, np.float32)
+    table = op[CHOICE] + thread * op[APART] if op[USED] else NO_CHOICE.ctypes.data
+    ids = array_at(table, 3 * MAX_TOKENS * used, np.int64)
+    places, sources = MAX_TOKENS * used, MAX_TOKENS * used * (2 if op[OF_TOKENS] else 1)
     first, last = rows * thread // threads, rows * (thread + 1) // threads
     has_bias = op[BIAS] != 0
-    bias = array_at(op[BIAS] if has_bias else op[OUT], rows, np.float32)
-    for r in range(first, last):
-        for t in range(0, tokens - 1, 2):  # two at a time: their weights are unpacked once
-            a, b, c, d = every(ZERO), every(ZERO), every(ZERO), every(ZERO)
-            for k in range(width // values):
-                column = values * k
-                n_at, m_at = (t * padded + column >> 8) * NUMBERS, ((t + 1) * padded + column >> 8) * NUMBERS
-                place, at = column >> 5 & 7, r * op[ROW_BYTES] + size * k
-                for line in range(0, size, 64):
-                    prefetch(raw, at + AHEAD + line)
-                b, a = block(raw, at, x, t * padded + column, n, n_at + place, a, b)
-                d, c = block(raw, at, x, (t + 1) * padded + column, n, m_at + place, c, d)
-            for own in range(2):
-                total = sum_of_lanes(a + b) if own == 0 else sum_of_lanes(c + d)
+    begin = 0
+    while begin < count:  # the next expert, and all that chose it
+        expert, end = ids[ids[places + begin]], begin + 1
+        while end < count and ids[ids[places + end]] == expert:
+            end += 1
+        raw = array_at(op[WEIGHTS] + expert * rows * op[ROW_BYTES], rows * op[ROW_BYTES], np.uint8)
+        bias = array_at(op[BIAS] + 4 * expert * rows if has_bias else op[OUT], rows, np.float32)
+        for r in range(first, last):
+            for i in range(begin, end - 1, 2):  # two at a time: their weights are unpacked once
+                s, t = padded * ids[sources + i], padded * ids[sources + i + 1]
+                x, y = array_at(inputs + itemsize * s, padded, kind), array_at(inputs + itemsize * t, padded, kind)
+                n = array_at(op[NUMBERS_AT] + s // SUPER * (4 * NUMBERS), padded, np.float32)
+                m = array_at(op[NUMBERS_AT] + t // SUPER * (4 * NUMBERS), padded, np.float32)
+                a, b, c, d = every(ZERO), every(ZERO), every(ZERO), every(ZERO)
+                for k in range(width // values):
+                    column = values * k
+                    n_at, at = (column >> 8) * NUMBERS + (column >> 5 & 7), r * op[ROW_BYTES] + size * k
+                    for line in range(0, size, 64):
+                        prefetch(raw, at + AHEAD + line)
+                    b, a = block(raw, at, x, column, n, n_at, a, b)
+                    d, c = block(raw, at, y, column, m, n_at, c, d)
+                for own in range(2):
+                    total = sum_of_lanes(a + b) if own == 0 else sum_of_lanes(c + d)
+                    if has_bias:
+                        total += bias[r]
+                    to = ids[places + i + own] * out_width + r
+                    out[to] = out[to] + total if op[ADDS] else total
+            for i in range(end - (end - begin) % 2, end):
+                s = padded * ids[sources + i]
+                x = array_at(inputs + itemsize * s, padded, kind)
+                n = array_at(op[NUMBERS_AT] + s // SUPER * (4 * NUMBERS), padded, np.float32)
+                a, b = every(ZERO), every(ZERO)
+                for k in range(width // values):  # a and b take turns: neither waits for the other
+                    column = values * k
+                    n_at, at = (column >> 8) * NUMBERS + (column >> 5 & 7), r * op[ROW_BYTES] + size * k
+                    for line in range(0, size, 64):
+                        prefetch(raw, at + AHEAD + line)
+                    b, a = block(raw, at, x, column, n, n_at, a, b)
+                total = sum_of_lanes(a + b)
                 if has_bias:
                     total += bias[r]
-                to = (t + own) * out_width + r
+                to = ids[places + i] * out_width + r
                 out[to] = out[to] + total if op[ADDS] else total
-        for t in range(tokens - tokens % 2, tokens):
-            a, b = every(ZERO), every(ZERO)
-            for k in range(width // values):  # a and b take turns: neither waits for the other
-                column = values * k
-                n_at = (t * padded + column >> 8) * NUMBERS + (column >> 5 & 7)
-                at = r * op[ROW_BYTES] + size * k
-                for line in range(0, size, 64):
-                    prefetch(raw, at + AHEAD + line)
-                b, a = block(raw, at, x, t * padded + column, n, n_at, a, b)
-            total = sum_of_lanes(a + b)
-            if has_bias:
-                total += bias[r]
-            to = t * out_width + r
-            out[to] = out[to] + total if op[ADDS] else total
+        begin = end
 
 
 @inlined
 def _of_shorts(row, thread, threads, values, size, block):  # type: ignore[no-untyped-def]
-    op = array_at(row, FIELDS, np.int64)
-    padded = (op[WIDTH] + SUPER - 1) // SUPER * SUPER
-    x = array_at(op[SHORTS_AT], array_at(op[STATE], 1, np.int64)[0] * padded, np.int16)
-    _each_row(row, thread, threads, x, padded, values, size, block)
+    inputs = array_at(row, FIELDS, np.int64)[SHORTS_AT]
+    _each_row(row, thread, threads, inputs, np.int16, 2, values, size, block)
 
 
 @inlined
 def _of_floats(row, thread, threads, size, block):  # type: ignore[no-untyped-def]
-    op = array_at(row, FIELDS, np.int64)
-    padded = (op[WIDTH] + SUPER - 1) // SUPER * SUPER
-    x = array_at(op[FLOATS_AT], array_at(op[STATE], 1, np.int64)[0] * padded, np.float32)
-    _each_row(row, thread, threads, x, padded, BLOCK, size, block)
+    inputs = array_at(row, FIELDS, np.int64)[FLOATS_AT]
+    _each_row(row, thread, threads, inputs, np.float32, 4, BLOCK, size, block)
 
 
 @operation

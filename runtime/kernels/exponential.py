@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load
-from quants.kernels.lanes import LANES, bits_float, every, float_bits, larger, largest_lane
+from quants.kernels.lanes import LANES, bits_float, every, float_bits, larger, largest_lane, smaller
 
 from .shorts import multiply_add
 
@@ -84,6 +84,12 @@ def exp_of_lanes(x):  # type: ignore[no-untyped-def]
         p = multiply_add(p, r, every(c))
     p = multiply_add(p, r * r, r) + ONE
     return p * bits_float((float_bits(shifted) << 23) + 0x3F800000)
+
+
+@inlined
+def sigmoid_of_lanes(x):  # type: ignore[no-untyped-def]
+    """1 / (1 + e^-x) of f32x16."""
+    return ONE / (exp_of_lanes(smaller(every(HIGHEST), -x)) + ONE)  # NaN stays
 
 
 @partial(inlined, fastmath={"contract"})

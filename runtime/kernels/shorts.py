@@ -53,13 +53,14 @@ def _nibbles(context: Any, builder: ir.IRBuilder, load: Any) -> ir.Value:
     return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(WORD, WIDE), list(range(WIDE))))
 
 
-def _half(context: Any, builder: ir.IRBuilder, load: Any) -> ir.Value:
+def half_of(context: Any, builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """One float16's bits to float32."""
     first = ir.Constant(WORD, 0)
-    eight = builder.insert_element(ir.Constant(ir.VectorType(SHORT, 8), [0] * 8), load(SHORT), first)
-    return builder.extract_element(_halves_of(context, builder, eight, 8), first)
+    eight = builder.insert_element(ir.Constant(ir.VectorType(SHORT, 8), [0] * 8), bits, first)
+    return builder.extract_element(halves_of(context, builder, eight, 8), first)
 
 
-def _halves_of(context: Any, builder: ir.IRBuilder, bits: ir.Value, count: int) -> ir.Value:
+def halves_of(context: Any, builder: ir.IRBuilder, bits: ir.Value, count: int) -> ir.Value:
     """float16 bits to float32."""
     floats = ir.VectorType(FLOAT, count)
     if has(context, "f16c"):
@@ -84,9 +85,10 @@ load_bytes = _from_memory(  # 32 unsigned bytes
 load_signed = _from_memory(  # 32 signed bytes
     lambda context, builder, load: builder.sext(load(ir.VectorType(BYTE, WIDE)), VECTOR), i16x32)  # fmt: skip
 load_nibbles = _from_memory(_nibbles, i16x32)  # of 16 bytes the low halves, then the high ones
-load_half = _from_memory(_half, nt.float32)  # a float16
+load_half = _from_memory(  # a float16
+    lambda context, builder, load: half_of(context, builder, load(SHORT)), nt.float32)  # fmt: skip
 load_halves = _from_memory(  # 16 float16
-    lambda context, builder, load: _halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16
+    lambda context, builder, load: halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16
 )
 
 
@@ -98,7 +100,7 @@ def load_numbers(typing: Any, array: Any, at: Any) -> Any:
         if array.dtype == nt.float32:
             return load_at(context, builder, array, args[0], args[1], FLOATS)
         bits = load_at(context, builder, array, args[0], args[1], ir.VectorType(SHORT, LANES))
-        return _halves_of(context, builder, bits, LANES)
+        return halves_of(context, builder, bits, LANES)
 
     return f32x16(array, nt.intp), codegen
 

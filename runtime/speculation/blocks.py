@@ -27,7 +27,7 @@ from .. import hyper_connections, ops, streams
 from ..arrays import Floats, Ids
 from ..attention import attend
 from ..compressed_attention import block_attention, shared_keys
-from ..feed_forward import feed_forward
+from ..decoder import feed_forward
 from ..head import output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
@@ -172,14 +172,14 @@ class BlockWriter:
         normed, (before, _) = forward.norm(layer, "attn_norm", read), cache.read(layer.index)
         x = back(block_attention(forward, layer, normed, before))
         read, back = hyper_connections.read(forward, layer, "ffn", x)
-        return back(feed_forward(forward, layer, forward.norm(layer, "ffn_norm", read), read))
+        return back(feed_forward(forward, layer, forward.norm(layer, "ffn_norm", read)))
 
     def _fed(self, forward: Pass, layer: Layer, x: Floats) -> Floats:
         normed = forward.norm(layer, "ffn_norm", x)
         if "ffn_conv_base" not in layer:
-            return feed_forward(forward, layer, normed, x)
+            return feed_forward(forward, layer, normed)
         around = Convolution(forward, layer, "ffn", normed)
-        return around.over(feed_forward(forward, layer, around.over(normed, BEFORE), x), AFTER)
+        return around.over(feed_forward(forward, layer, around.over(normed, BEFORE)), AFTER)
 
     def _keys_values(self, forward: Pass, layer: Layer, x: Floats) -> tuple[Floats, Floats]:
         if streams.MIXED in layer:

@@ -21,7 +21,7 @@ from quants.errors import ModelError
 from quants.tensor import all_readable
 
 from ..arrays import Floats
-from ..feed_forward import feed_forward
+from ..decoder import attention, feed_forward
 from ..head import LazyLogits, output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
@@ -30,7 +30,6 @@ from ..matmul import gather
 from ..model import Model
 from ..next_tokens import next_token_network, read_ahead
 from ..rope import rope_scaling
-from ..self_attention import attention
 
 
 class Reader(Protocol):
@@ -160,7 +159,7 @@ class Eagle3:
             both = np.concatenate([forward.norm(layer, "attn_norm", gather(self.table, ids)), normed], axis=1)
             x = normed if self.network.keys.get("norm_before_residual") else states
             x = x + attention(forward, layer, both)
-            x = x + feed_forward(forward, layer, forward.norm(layer, "ffn_norm", x), x)
+            x = x + feed_forward(forward, layer, forward.norm(layer, "ffn_norm", x))
             normed = forward.norm(self.network.global_tensors, "output_norm", forward.finite("the draft's layer", x))
         return LazyLogits(normed, self.output, self._placed, self.model.threads, self.model.precision), x
 

@@ -22,7 +22,7 @@ from quants import Tensor
 from quants.errors import ModelError
 from runtime.model import Model
 from tests.archs import checkpoints
-from tests.zoo import CLOSE, logit_errors
+from tests.zoo import CLOSE, logit_errors, planned_once
 
 LONG = 64  # elements; records keep a hash of longer arrays
 
@@ -63,7 +63,9 @@ WITHOUT_WRAPPER = {
 @pytest.mark.parametrize("entry", checkpoints.entries())
 def test_entry(entry: str, tmp_path: Path) -> None:
     checkpoints.build(entry, tmp_path / entry)
-    gguftools.convert(tmp_path / entry, tmp_path / "f32.gguf", "f32")
+    with planned_once():
+        for outtype in ("f32", "bf16"):
+            gguftools.convert(tmp_path / entry, tmp_path / f"{outtype}.gguf", outtype)
     model = gguftools.load(tmp_path / "f32.gguf")
     record = recorded(entry, "reference.json")
     check_keys(entry, model, record["keys"])
@@ -72,7 +74,6 @@ def test_entry(entry: str, tmp_path: Path) -> None:
         tensors[name]["sha256"] = record["tensors"][name]["sha256"]
     assert tensors == record["tensors"]
     check_way_back(entry, model)
-    gguftools.convert(tmp_path / entry, tmp_path / "bf16.gguf", "bf16")
     narrow = gguftools.load(tmp_path / "bf16.gguf").tensors
     routers = recorded(entry, "spec.json").get("float32", [])
     assert sorted(record["float32_in_bf16"] + routers) == sorted(matrices(narrow, "F32"))

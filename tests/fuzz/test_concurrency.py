@@ -260,7 +260,7 @@ def run(
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # of fork, from 3.12 on
 def test_no_write_is_lost(tmp_path: Path) -> None:
-    seen = run(1, (2,), 1, tmp_path, lambda text: None, every=2)
+    seen = run(1, (2,), 1, tmp_path, lambda text: None, every=4)
     assert seen["done"] > seen["rounds"]
 
 

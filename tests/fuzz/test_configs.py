@@ -35,9 +35,10 @@ from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.validation import validate
 from gguftools.metadata.checks import problems
 from quants.errors import GgufToolsError
+from tests import zoo_build
 from tests.archs import checkpoints
 from tests.conftest import SHARED
-from tests.zoo import ZOO, module
+from tests.zoo import ZOO
 from tests.zoo import entries as zoo_entries
 
 SECONDS = 1.0  # of processor time that an answer may take
@@ -198,7 +199,7 @@ def entries(folder: Path, zoo: bool) -> Iterator[Path]:
         yield folder / name
     if zoo and SHARED.is_dir():
         for name in zoo_entries():
-            module("build").build(ZOO, name, folder / "zoo" / name)
+            zoo_build.build(ZOO, name, folder / "zoo" / name)
             yield folder / "zoo" / name
 
 

@@ -42,7 +42,7 @@ from gguftools.measurement.importance import imatrix
 from gguftools.model import Model
 from quants import Tensor, format_named, from_array
 from quants.errors import GgufToolsError, ModelError
-from tests import zoo
+from tests import zoo, zoo_build
 from tests.archs import checkpoints
 
 SECONDS, MEMORY = 1.0, 300 << 20
@@ -75,7 +75,7 @@ def sources(folder: Path, names: list[str] | None = None) -> dict[str, Path]:
     """Small sound models, converted into `folder`: of tests/data/families, and of the zoo where all are wanted."""
     builders = {name: checkpoints.build for name in checkpoints.entries() if names is None or name in names}
     if names is None and zoo.ZOO.exists():
-        build = zoo.module("build").build
+        build = zoo_build.build
         builders |= {name: lambda name, to: build(zoo.ZOO, name, to) for name in zoo.entries()}
     found = {}
     for name, make in builders.items():

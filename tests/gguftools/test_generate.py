@@ -23,9 +23,10 @@ from runtime.generation import Generation
 from runtime.kv_cache import CacheType
 from runtime.sampling.parameters import Sampling
 
+from .. import zoo_build
 from ..conftest import DATA
 from ..findings.tool import EXAMPLE, typed
-from ..zoo import ZOO, module
+from ..zoo import ZOO
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)
 TEMPLATE = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
@@ -64,7 +65,7 @@ def test_greedy_text_is_transformers(
     entry: dict[str, Any], tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(prefill, "CHUNK", 5)  # the prompt in pieces, as a long one is read
-    module("build").build(ZOO, entry["entry"], tmp_path / "checkpoint")
+    zoo_build.build(ZOO, entry["entry"], tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
     sampling = Sampling(temperature=0)
     generation = gguftools.open(tmp_path / "f32.gguf").generate(entry["prompt_ids"], sampling, n=len(entry["ids"]))
@@ -205,7 +206,7 @@ def test_repetitions_can_be_weakened(model: gguftools.Model):
 
 
 def test_an_encoder_does_not_speak(tmp_path: Path, shared: Path):
-    module("build").build(ZOO, "bert", tmp_path / "checkpoint")
+    zoo_build.build(ZOO, "bert", tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
     with pytest.raises(ModelError, match="reads a text as a whole"):
         list(gguftools.open(tmp_path / "f32.gguf").generate([5, 6], n=2))

@@ -12,9 +12,10 @@ from quants.errors import ModelError, OptionError
 from runtime.sampling.parameters import Sampling
 from runtime.speculation.parameters import Drafting
 
+from .. import zoo_build
 from ..archs import checkpoints
 from ..findings.tool import EXAMPLE, typed
-from ..zoo import ZOO, module
+from ..zoo import ZOO
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)
 PROMPT = "Anne could not"
@@ -128,7 +129,7 @@ def test_a_stop_string_ends_it_inside_a_draft(path: Path):
     ["olmoe", "mamba", "mamba2", "falcon-h1", "lfm2", "nemotron-h", "deepseek-v2-lite", "gemma3", "gpt-oss-bf16"],
 )
 def test_a_greedy_text_is_the_same_for_other_layers(entry: str, tmp_path: Path, shared: Path):
-    module("build").build(ZOO, entry, tmp_path / "checkpoint")
+    zoo_build.build(ZOO, entry, tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
     model, other = gguftools.open(tmp_path / "f32.gguf"), gguftools.open(tmp_path / "f32.gguf")
     noise = np.random.default_rng(0)

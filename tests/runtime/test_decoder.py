@@ -10,6 +10,7 @@ import pytest
 from quants import from_array
 from quants.errors import ModelError
 from runtime import self_attention
+from runtime.graph import text
 from runtime.model import Model
 
 RNG = np.random.default_rng(12)
@@ -59,7 +60,7 @@ def test_values_are_clamped_before_norms_or_after_them(name, monkeypatch):
         return q.reshape(len(q), -1)
 
     monkeypatch.setattr(self_attention, "attend", attend)
-    monkeypatch.setattr(self_attention, "apply_rope", lambda x, *rest: x)
+    monkeypatch.setattr(text, "apply_rope", lambda x, *rest: x)
     model.logits([1, 2, 3])
     assert np.abs(seen["v"]).max() == 0.25
     assert (np.abs(seen["q"]).max() == 0.25) == (name == "olmoe")

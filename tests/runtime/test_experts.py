@@ -9,8 +9,8 @@ import pytest
 
 from quants import from_array
 from quants.errors import ModelError
+from runtime.decoder import feed_forward
 from runtime.experts import sparse_mixer, within_best_groups
-from runtime.feed_forward import feed_forward
 from runtime.model import Model
 
 WIDTH, INNER, EXPERTS, USED = 8, 6, 8, 3
@@ -56,7 +56,7 @@ def model_of(name, tensors, **keys):
 
 
 def fed(model, x):
-    return feed_forward(model.new_pass(1, len(x)), model.network.layers[0], x, x)
+    return feed_forward(model.new_pass(1, len(x)), model.network.layers[0], x)
 
 
 def expert(tensors, e, x):

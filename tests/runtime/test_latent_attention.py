@@ -9,7 +9,8 @@ import pytest
 
 from archs.file_keys import Keys
 from quants import from_array
-from runtime.latent_attention import attention_scale, latent_attention
+from runtime.decoder import token_mixer as latent_attention
+from runtime.latent_attention import attention_scale
 from runtime.model import Model
 from runtime.rope import apply_rope, rope_table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -151,11 +152,7 @@ def without_last_router(model: Model) -> Network:
     names: Mapping[str, Any] = {name: t for name, t in layers[-1].tensors.items() if "exp" not in name}
     dense = {name: tensor for name, tensor in names.items() if name != "ffn_gate_inp.weight"}
     last = type(layers[-1])(layers[-1].prefix, dense)
-    return type(model.network)(**{**vars_of(model.network), "layers": (*layers[:-1], last)})
-
-
-def vars_of(network: Network) -> dict[str, Any]:
-    return {name: getattr(network, name) for name in type(network).__dataclass_fields__}
+    return replace(model.network, layers=(*layers[:-1], last))
 
 
 def test_layers_behind_the_last_choice_may_be_rounded(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quants import from_array
-from runtime.kernels.scan import scan_channels, scan_heads
+from runtime.kernels.scan import delta_channels, delta_heads, scan_channels, scan_heads
 from runtime.model import Model
 from runtime.recurrence import convolved
 
@@ -94,8 +94,9 @@ def test_scan_of_channels():
     np.testing.assert_allclose(now, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_scan_of_heads():
-    n, each = 5, 32
+@pytest.mark.parametrize("each", [32, 144])
+def test_scan_of_heads(each):
+    n = 5
     x, dt, a = array(n, HEADS, each), positive(n, HEADS), -positive(HEADS)
     b, c, state = array(n, GROUPS, SIZE), array(n, GROUPS, SIZE), array(HEADS, SIZE, each)
     now, y = state.copy(), np.full_like(x, np.nan)
@@ -107,6 +108,25 @@ def test_scan_of_heads():
             g = h // (HEADS // GROUPS)
             wanted[h] = wanted[h] * np.exp(dt[t, h] * a[h]) + dt[t, h] * np.outer(b[t, g], x[t, h])
             np.testing.assert_allclose(y[t, h], c[t, g] @ wanted[h], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(now, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [16, 80])
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_delta_rule(by_channel, width):
+    n, size = 5, 7
+    v, q, k = array(n, HEADS, width), array(n, HEADS, size), array(n, HEADS, size)
+    decay, beta = np.exp(-positive(n, HEADS, *[size] * by_channel)), positive(n, HEADS)
+    state = array(HEADS, size, width)
+    now, y = state.copy(), np.full_like(v, np.nan)
+    for start, stop in ((0, 4), (4, HEADS)):
+        (delta_channels if by_channel else delta_heads)(v, q, k, decay, beta, now, y, start, stop)
+    wanted = state.astype(np.float64)
+    for t in range(n):
+        for h in range(HEADS):
+            faded = wanted[h] * (decay[t, h][:, None] if by_channel else decay[t, h])
+            wanted[h] = faded + beta[t, h] * np.outer(k[t, h], v[t, h] - k[t, h] @ faded)
+            np.testing.assert_allclose(y[t, h], q[t, h] @ wanted[h], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(now, wanted, rtol=1e-5, atol=1e-6)
 
 

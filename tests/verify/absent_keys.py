@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 import gguftools
 from archs.metadata import Metadata, ValueType
 from runtime.model import Model
-from tests import absent_keys, zoo
+from tests import absent_keys, zoo, zoo_build
 from tests.absent_keys import Case, Compared, Description
 from tests.archs import checkpoints
 
@@ -46,7 +46,7 @@ def describe(entry: str, folder: Path) -> Description:
     if entry in checkpoints.entries():
         checkpoints.build(entry, folder / entry)
     else:
-        zoo.module("build").build(zoo.ZOO, entry, folder / entry)
+        zoo_build.build(zoo.ZOO, entry, folder / entry)
     gguftools.convert(folder / entry, folder / "f32.gguf", "f32")
     with gguftools.open(folder / "f32.gguf") as file:
         return described(entry, file.metadata, file.tensors)

@@ -20,7 +20,7 @@ from typing import Any
 
 import gguftools
 from archs.metadata import Metadata
-from tests import absent_vocabularies, zoo
+from tests import absent_vocabularies, zoo, zoo_build
 from tests.absent_vocabularies import Case, Vocabulary
 from tests.archs import checkpoints
 
@@ -38,7 +38,7 @@ def vocabularies() -> Iterator[Vocabulary]:
             if entry in checkpoints.entries():
                 checkpoints.build(entry, Path(folder, entry))
             else:
-                zoo.module("build").build(zoo.ZOO, entry, Path(folder, entry))
+                zoo_build.build(zoo.ZOO, entry, Path(folder, entry))
             gguftools.convert(Path(folder, entry), Path(folder, "vocabulary.gguf"), "f32")
             with gguftools.open(Path(folder, "vocabulary.gguf")) as file:
                 keys = dict(described(file.metadata))

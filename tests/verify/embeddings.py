@@ -19,8 +19,9 @@ from safetensors.numpy import load_file, save_file
 
 import gguftools
 
+from .. import zoo_build
 from ..gguftools.models import edited
-from ..zoo import ZOO, module
+from ..zoo import ZOO
 
 ENTRIES = ("bert", "roberta", "distilbert", "modernbert", "qwen3", "t5", "falcon-h1")
 TEXTS = ("It is a truth universally acknowledged.", "short", "Ünïcode, 日本語 and 12345", "other", "a  b\nc")
@@ -55,7 +56,7 @@ def with_head(folder: Path, entry: str) -> None:
 
 def scoring(entry: str, folder: Path) -> Path:
     """A decoder of the zoo as a classifier of three labels."""
-    module("build").build(ZOO, entry, folder / entry)
+    zoo_build.build(ZOO, entry, folder / entry)
     config = json.loads((folder / entry / "config.json").read_text(encoding="utf-8"))
     names = {str(i): name for i, name in enumerate(("bad", "fair", "good"))}
     config |= {"architectures": [DECODERS[entry]], "id2label": names, "label2id": {n: int(i) for i, n in names.items()}}
@@ -73,7 +74,7 @@ def scoring(entry: str, folder: Path) -> Path:
 
 def made(entry: str, folder: Path, head: bool) -> Path:
     """A checkpoint, converted."""
-    module("build").build(ZOO, entry, folder / "checkpoint")
+    zoo_build.build(ZOO, entry, folder / "checkpoint")
     if head:
         with_head(folder / "checkpoint", entry)
     gguftools.convert(folder / "checkpoint", folder / "f32.gguf", "f32")

@@ -33,7 +33,7 @@ from gguftools.conversion.export import export
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.compare import diff
 from quants.errors import GgufToolsError
-from tests import zoo
+from tests import zoo, zoo_build
 from tests.archs import checkpoints, exported
 
 from . import attention
@@ -232,7 +232,7 @@ def recorded(entry: str, folder: Path) -> list[tuple[dict[str, Any], Any]]:
         checkpoints.build(entry, folder)
         source = checkpoints.FAMILIES / entry
     else:
-        zoo.module("build").build(zoo.ZOO, entry, folder)
+        zoo_build.build(zoo.ZOO, entry, folder)
         source = zoo.ZOO / entry
     truth = np.load(source / "logits.npz")
     said = json.loads((source / "spec.json").read_text(encoding="utf-8")).get("truth", "")

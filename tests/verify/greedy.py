@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.zoo import ZOO, module
+from tests import zoo_build
+from tests.zoo import ZOO
 
 PROMPT, TOKENS = 12, 24
 
@@ -23,7 +24,7 @@ def main(names: list[str]) -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = Path(folder) / name
-            module("build").build(ZOO, name, checkpoint)
+            zoo_build.build(ZOO, name, checkpoint)
             model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
         prompt = np.load(ZOO / name / "logits.npz")["ids0"][:PROMPT].tolist()
         ids, margin = list(prompt), np.inf

@@ -202,10 +202,10 @@ def test_against_peft_and_llama(entry: str, shared: Path, tmp_path: Path) -> Non
     import transformers
     from peft import LoraConfig, get_peft_model
 
-    from tests.zoo import module
+    from tests import zoo_build
 
     base, folder = tmp_path / entry, tmp_path / "adapter"
-    module("build").build(SHARED / "zoo", entry, base)
+    zoo_build.build(SHARED / "zoo", entry, base)
     ids = np.load(shared / "zoo" / entry / "logits.npz")["ids0"]
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     torch.manual_seed(0)

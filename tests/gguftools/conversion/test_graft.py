@@ -26,8 +26,8 @@ from gguftools.metadata.difference import compare_metadata
 from quants import Tensor
 from quants.dialects import meanings
 from quants.errors import FileError, FormatError, GgufToolsError, ModelError, OptionError, VocabularyError
+from tests import zoo_build
 from tests.archs import checkpoints
-from tests.zoo import module
 
 from ...conftest import ROOT
 from ...findings.tool import run
@@ -334,7 +334,7 @@ def test_experts_of_the_zoo(entry: str, shared: Path, made: Path, tmp_path: Path
 def of_zoo(shared: Path, folder: Path, entry: str) -> Path:
     path = folder / f"{entry}.gguf"
     if not path.exists():
-        module("build").build(shared / "zoo", entry, folder / entry)
+        zoo_build.build(shared / "zoo", entry, folder / entry)
         gguftools.convert(folder / entry, path, "f32")
     return path
 

@@ -19,12 +19,14 @@ from gguftools.__main__ import build_app
 from gguftools.files.gguf.reader import open_gguf
 from quants import from_array
 from quants.errors import GgufToolsError
-from runtime import decoder
 from runtime import feed_forward as nets
 from runtime.feed_forward import predicted
+from runtime.graph import layers, text
+from runtime.graph.builder import Builder
+from runtime.graph.operations import PredictedNet
 from runtime.matmul import matmul_transposed
 from runtime.model import Model
-from tests.zoo import module
+from tests import zoo_build
 
 from ...conftest import ROOT, SHARED
 from ..files.torch_files import write_torch
@@ -108,7 +110,8 @@ def test_a_file_that_does_not_say_so_has_relu(files: tuple[Path, Path]) -> None:
 
 def masked(model: Model, threshold: float) -> Model:
     """The model computed with all neurons and those below the threshold set to zero, to compare with."""
-    def feed_forward(run: Any, layer: Any, x: Any, residual: Any, before: Any = None) -> Any:
+    def feed_forward(forward: Any, operation: PredictedNet, read: Any) -> Any:
+        layer, x, residual = operation.layer, read(operation.x), read(operation.residual)
         first, second = (layer.tensors[f"fc{n}.weight"].float32() for n in (1, 2))
         scores = np.maximum(residual @ first.T, 0) @ second.T
         names = ("ffn_gate", "ffn_up") if "ffn_gate.weight" in layer else ("ffn_up",)
@@ -121,11 +124,15 @@ def masked(model: Model, threshold: float) -> Model:
         result: NDArray[np.float32] = hidden @ layer.tensors["ffn_down_t.weight"].float32()
         return (result + (bias.float32() if bias else 0)).astype(np.float32)
 
+    def write(b: Builder, layer: Any, x: Any, residual: Any, layer_input: Any = None) -> Any:
+        return b.add("ffn_out", PredictedNet(x, residual, layer))
+
     original = model.logits
 
     def logits(ids: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(decoder, "feed_forward", feed_forward)
+            patch.setitem(text.COMPUTE, PredictedNet, feed_forward)
+            patch.setattr(layers, "net", write)
             return original(ids)
 
     model.logits = logits  # type: ignore[method-assign]
@@ -202,7 +209,7 @@ def convert_with_predictor(base: Path, folder: Path) -> None:
     [("opt-125m", "activation_function"), ("falcon-7b-style", "activation"), ("falcon-40b-style", "activation")],
 )
 def test_other_families(shared: Path, tmp_path: Path, entry: str, key: str) -> None:
-    module("build").build(SHARED / "zoo", entry, tmp_path / entry)
+    zoo_build.build(SHARED / "zoo", entry, tmp_path / entry)
     base = with_relu(tmp_path / entry, key)
     convert_with_predictor(base, tmp_path)
     ids = np.load(shared / "zoo" / entry / "logits.npz")["ids0"]
@@ -216,7 +223,7 @@ def test_other_families(shared: Path, tmp_path: Path, entry: str, key: str) -> N
 
 
 def test_falcon_that_names_no_activation_is_taken_for_relu(shared: Path, tmp_path: Path) -> None:
-    module("build").build(SHARED / "zoo", "falcon-7b-style", tmp_path / "falcon")
+    zoo_build.build(SHARED / "zoo", "falcon-7b-style", tmp_path / "falcon")
     path = tmp_path / "falcon" / "config.json"
     config = json.loads(path.read_text())
     for key in ("activation", "activation_function", "hidden_act"):

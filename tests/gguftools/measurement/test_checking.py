@@ -22,8 +22,9 @@ from gguftools.measurement.checking import check_output, require_checkable
 from gguftools.writing.report import LogitReport
 from quants.errors import ModelError, OptionError
 
+from ... import zoo_build
 from ...conftest import ROOT
-from ...zoo import ZOO, module
+from ...zoo import ZOO
 
 MODEL = ROOT / "examples" / "austen-4m"
 
@@ -190,7 +191,7 @@ def test_models_that_need_code_of_their_own_are_refused(tmp_path):
 @pytest.mark.verify
 @pytest.mark.parametrize("entry", ["bert", "t5", "roberta", "falcon-rw-style", "gemma3", "gpt-oss-mxfp4"])
 def test_kinds_of_models(shared, tmp_path, entry):
-    module("build").build(ZOO, entry, tmp_path / entry)
+    zoo_build.build(ZOO, entry, tmp_path / entry)
     output = convert(tmp_path / entry, tmp_path / "out.gguf", "f32").outputs[0]
     found = check_output(output, tmp_path / entry, 2)
     assert found.exact

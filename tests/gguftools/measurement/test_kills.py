@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gguftools.conversion.convert import convert
+from gguftools.conversion.quantize import quantize
 
 from ...conftest import ROOT
 from . import task_files
@@ -19,9 +20,11 @@ TEXT = ROOT / "examples" / "persuasion.txt"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With two layers of austen-4m."""
     folder = tmp_path_factory.mktemp("kills")
     for name in ("F16", "Q4_0"):
-        convert(ROOT / "examples" / "austen-4m", folder / f"{name}.gguf", name)
+        convert(ROOT / "examples" / "austen-4m", folder / f"whole-{name}.gguf", name)
+        quantize(folder / f"whole-{name}.gguf", "COPY", folder / f"{name}.gguf", prune_layers=[2, 3])
     task_files.write(folder)
     return folder
 

@@ -39,9 +39,11 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two layers of austen-4m."""
     folder = tmp_path_factory.mktemp("files")
     paths = {name: folder / f"{name}.gguf" for name in ("F16", "Q4_K_M", "Q4_0")}
-    gguftools.convert(AUSTEN, paths["F16"], "f16")
+    gguftools.convert(AUSTEN, folder / "whole.gguf", "f16")
+    gguftools.quantize(folder / "whole.gguf", "COPY", paths["F16"], prune_layers=[2, 3])
     for name in ("Q4_K_M", "Q4_0"):
         gguftools.quantize(paths["F16"], name, paths[name])
     return paths

@@ -15,10 +15,11 @@ from gguftools.sanity.speech import Written, degenerate, divergences, loop, part
 from quants.errors import GgufToolsError, OptionError
 from runtime.sampling.parameters import Sampling
 
+from ... import zoo_build
 from ...archs.wholes import files
 from ...findings.tool import EXAMPLE, refused, typed
 from ...verify.embeddings import made
-from ...zoo import ZOO, module
+from ...zoo import ZOO
 from ..models import edited
 
 QUICK = ("keys", "weights", "chat template", "token ids", "special tokens")
@@ -287,7 +288,7 @@ def test_a_folders_own_words_have_the_last_word(tmp_path: Path, file: Path):
 
 
 def test_sentencepiece_is_an_original_too(tmp_path: Path, shared: Path):
-    module("build").build(ZOO, "llama2-spm", tmp_path / "ck")
+    zoo_build.build(ZOO, "llama2-spm", tmp_path / "ck")
     gguftools.convert(tmp_path / "ck", tmp_path / "m.gguf", "f16")
     found = check(tmp_path / "m.gguf", tmp_path / "ck", only=QUICK)
     assert found.sound, wrong(found)

@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = (
-    "kernels/test_dots.py", "kernels/test_int16.py", "kernels/test_team.py", "test_attention.py", "test_token_step.py",
+    "kernels/test_attention_operations.py", "kernels/test_dots.py", "kernels/test_int16.py", "kernels/test_team.py",
+    "test_attention.py", "test_token_step.py", "test_state_mixers.py",
 )  # fmt: skip
 AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+f16c"}
 SSE = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.kernels import dots, token_parts
+from runtime.kernels import dots
 from runtime.kernels.dots import OF_FORMAT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,9 +77,9 @@ def test_products_of_all_formats():
 
 @pytest.mark.slow
 def test_what_stands_between_products():
-    names = ("rms_norm", "layer_norm", "attend", "silu", "gelu_tanh", "pack_rows")
-    assert all(callable(getattr(token_parts, name)) for name in names)
-    found = assembly("cortex-a76", *(f"runtime.kernels.token_parts.{name}" for name in names))
+    names = [f"token_parts.{name}" for name in ("rms_norm", "layer_norm", "silu", "gelu_tanh", "pack_rows")]
+    names += [f"attention_operations.{name}" for name in ("prepare_heads", "attend", "attend_blocks", "finish_heads")]
+    found = assembly("cortex-a76", *(f"runtime.kernels.{name}" for name in names))
     for name, lines in zip(names, found, strict=True):
         _, vectors = instructions(lines)
         assert vectors["fmul"] + vectors["fmla"] > 0, name

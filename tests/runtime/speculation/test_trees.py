@@ -9,8 +9,9 @@ import gguftools
 from runtime.model import Model
 from runtime.speculation.acceptance import Candidate
 from runtime.speculation.trees import DraftTree, chain, comb
+from tests import zoo_build
 from tests.archs import checkpoints
-from tests.zoo import ZOO, module
+from tests.zoo import ZOO
 
 TEXT = np.arange(20, 60)
 PARENTS = (-1, 0, 0, 1, 1, 2, 5)
@@ -20,7 +21,7 @@ PATHS = [[0, 1, 3], [0, 1, 4], [0, 2, 5, 6]]
 
 def model_of(entry: str, folder: Path) -> Model:
     if (ZOO / entry).exists():
-        module("build").build(ZOO, entry, folder / entry)
+        zoo_build.build(ZOO, entry, folder / entry)
     else:
         checkpoints.build(entry, folder / entry)
     gguftools.convert(folder / entry, folder / "f32.gguf", "f32")

@@ -1,0 +1,181 @@
+"""Writes a list of operations down, and checks every shape while it does."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from archs.hyper import LayerHyper
+from quants.errors import ModelError
+
+from ..layer import Layer, Network
+from . import operations as op
+from .operations import Operation, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operation with its name. layer: whose it is, None around the layers."""
+
+    name: str
+    layer: int | None
+    operation: Operation
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Nodes start … stop that an executor may compute as one: kind "attention", "latent attention" or "experts".
+
+    inputs: what they read from outside; output: what is read of them outside.
+    """
+
+    kind: str
+    layer: Layer
+    start: int
+    stop: int
+    inputs: tuple[Value, ...]
+    output: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes in the order in which they run; the last one gives the result.
+
+    layer_inputs, layer_outputs: by the layer's number, what goes into each layer and what comes out of it.
+    """
+
+    nodes: tuple[Node, ...]
+    layer_inputs: dict[int, Value]
+    layer_outputs: dict[int, Value]
+    regions: tuple[Region, ...] = ()
+
+    @property
+    def output(self) -> Value:
+        return self.nodes[-1].value
+
+    @cached_property
+    def memory(self) -> "Memory":
+        return Memory.of(self)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """When memory of values can be forgotten, or taken by others.
+
+    forgotten: by node, the numbers of the values that nothing reads after it. overwritable: nodes whose overwritten
+    input is read by nobody after them.
+    """
+
+    forgotten: tuple[tuple[int, ...], ...]
+    overwritable: frozenset[int]
+
+    @staticmethod
+    def of(graph: Graph) -> "Memory":
+        owner, last = list(range(len(graph.nodes))), list(range(len(graph.nodes)))
+        for number, node in enumerate(graph.nodes):
+            inputs = [value.number for value in node.operation.inputs()]
+            if node.operation.is_view:
+                owner[number] = owner[inputs[0]]
+            for each in (*inputs, number):
+                last[owner[each]] = number
+        last[owner[graph.output.number]] = len(graph.nodes)
+        for number, node in enumerate(graph.nodes):
+            if isinstance(node.operation, op.Input):  # the caller's
+                last[number] = len(graph.nodes)
+        forgotten: list[list[int]] = [[] for _ in graph.nodes]
+        for number in range(len(graph.nodes)):
+            if last[owner[number]] < len(graph.nodes):
+                forgotten[last[owner[number]]].append(number)
+        free = {
+            number
+            for number, node in enumerate(graph.nodes)
+            if node.operation.overwrites
+            and last[owner[getattr(node.operation, node.operation.overwrites).number]] == number
+        }
+        return Memory(tuple(map(tuple, forgotten)), frozenset(free))
+
+
+@dataclass
+class Builder:
+    """A list as it is written. predicts: neurons are chosen by the file's predictor.
+
+    keeps: the layer being written is the last, behind whose mixer only the rows that the head reads go on.
+    """
+
+    network: Network
+    predicts: bool = False
+    nodes: list[Node] = field(default_factory=list)
+    layer_inputs: dict[int, Value] = field(default_factory=dict)
+    layer_outputs: dict[int, Value] = field(default_factory=dict)
+    regions: list[Region] = field(default_factory=list)
+    layer: Layer | None = None
+    keeps: bool = False
+
+    def enclose(self, kind: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
+        """Note the nodes from `start` on as a region; its output."""
+        self.regions.append(Region(kind, layer, start, len(self.nodes), inputs, output))
+        return output
+
+    def add(self, name: str, operation: Operation) -> Value:
+        """A node. name: without the layer's number. Raises ModelError for shapes that do not fit."""
+        try:
+            shape = operation.shape()
+        except ModelError as error:
+            where = self.full_name(name)
+            raise ModelError(f"the operation '{where}' cannot be built: {error}", hint=error.hint) from None
+        rows = next((value.rows for value in operation.inputs()), "all")
+        rows = "kept" if isinstance(operation, op.KeepRows) or getattr(operation, "keeps", False) else rows
+        value = Value(len(self.nodes), shape, rows)
+        index = None if self.layer is None else self.layer.index
+        self.nodes.append(Node(self.full_name(name), index, operation, value))
+        return value
+
+    def full_name(self, name: str) -> str:
+        return name if self.layer is None else f"{name}-{self.layer.index}"
+
+    def numbers(self, layer: Layer) -> LayerHyper:
+        return self.network.hyper.layers[layer.index]
+
+    def kept(self, x: Value) -> Value:
+        """x of the rows that the head reads, in the last layer; x itself in others."""
+        return self.add("rows_kept", op.KeepRows(x)) if self.keeps and x.rows == "all" else x
+
+    def norm(self, layer: Layer, role: str, x: Value, name: str = "", eps: float = 0.0) -> Value:
+        """The norm `role`; x itself where the layer has none and the family's norms have weights."""
+        there = f"{role}.weight" in layer or role in layer
+        if not there and not self.network.block.norm.endswith("_without_weights"):
+            return x
+        return self.add(name or role, op.Norm(x, layer, role, eps))
+
+    def norm_if_there(self, layer: Layer, role: str, x: Value, name: str = "", eps: float = 0.0) -> Value:
+        """`norm`, but x itself also where norms have no weights and may be meant to be there."""
+        there = f"{role}.weight" in layer or role in layer
+        return self.add(name or role, op.Norm(x, layer, role, eps)) if there else x
+
+    def linear(self, layer: Layer, role: str, x: Value, name: str = "", split: tuple[int, ...] = ()) -> Value:
+        return self.add(name or role, op.Linear(x, layer, role, split))
+
+    def scaled(self, x: Value, factor: float, name: str) -> Value:
+        return x if factor == 1 else self.add(name, op.Scale(x, factor))
+
+    def graph(self) -> Graph:
+        return Graph(tuple(self.nodes), self.layer_inputs, self.layer_outputs, tuple(self.regions))
+
+
+def has(layer: Layer, *roles: str) -> bool:
+    """Whether a layer has a weight of one of these names."""
+    return any(f"{role}.weight" in layer for role in roles)
+
+
+def operation_types() -> Iterator[type[Operation]]:
+    """All operations that a list may hold."""
+    waiting: list[type[Any]] = [Operation]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        if each not in (Operation, op.Mixer, op.Several):
+            yield each
+
+
+Build = Callable[[Builder, Layer, Value], Value]

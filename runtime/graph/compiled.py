@@ -1,0 +1,301 @@
+"""The executor for a few tokens: a graph's machine operations, walked together by a team of threads.
+
+Token by token a model is limited by how fast its weights are read; Python between hundreds of small products would take
+longer than they do. Tokens of several texts run together, each text with a cache of its own.
+Weights are kept in memory from the first token on, as they are stored: mapped, where the file is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.hyper import LayerHyper
+
+from ..arrays import Floats, Ids
+from ..embedding import embed
+from ..few_inputs import MOST_TOKENS, Vectors, aligned, product_fields
+from ..head import output_of
+from ..kernels import dots, pass_state
+from ..kernels import token_parts as parts
+from ..kernels.blas import one_thread
+from ..kv_cache import KVCache
+from ..layer import Network, Pass
+from ..rope import rope_table
+from ..self_attention import alibi_slopes
+from ..team import team_of
+from .builder import Graph
+from .lowering import SLOTS, Call, Lowering
+from .operations import Value
+from .text import COMPUTE, Read
+
+PLAIN = frozenset({"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias",
+                   "rope_freqs.weight"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Text:
+    """Tokens that follow those of a cache: ids (n,)."""
+
+    ids: Ids
+    cache: KVCache
+
+
+class CompiledGraph:
+    """A network's machine operations and the memory they work in; one run at a time."""
+
+    def __init__(self, network: Network, graph: Graph, threads: int) -> None:
+        self.network, self.graph, self.threads, self.lock = network, graph, threads, Lock()
+        lowering = self.lowering = Lowering(network, graph, threads)
+        self.state = lowering.state
+        output, head = output_of(network), len(lowering.list.rows)
+        self.finish, self.logits = output.finish(threads), aligned((MOST_TOKENS, output.weight.rows))
+        self.compiles_head = output.weight.format.name in dots.OF_FORMAT and "output_proj.weight" not in (
+            network.global_tensors
+        )
+        self.normed = self._write_head() if self.compiles_head else None
+        self.head = head
+        self.rows = np.stack(lowering.list.rows) if lowering.list.rows else np.zeros((0, 32), np.int64)
+        self.bound_to: list[tuple[KVCache, int]] = []  # whose addresses are in the rows, and their versions
+        self.tables: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
+
+    def _write_head(self) -> Vectors:
+        network, lowering = self.network, self.lowering
+        outside, weight = network.global_tensors, output_of(network).weight
+        x, width = lowering.vectors_of(self.graph.output), network.hyper.width
+        role = network.block.output_norm
+        gain, bias = outside.array(f"{role}.weight"), outside.array(f"{role}.bias")
+        out = lowering.workspace.vectors("result_norm", width)
+        rms = network.block.norm.startswith("rms")
+        lowering.add(parts.rms_norm if rms else parts.layer_norm, {
+            parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.EPS: float(network.hyper.eps),
+            parts.WEIGHT: np.ones(width, np.float32) if gain is None else gain,
+            parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, parts.OUT: out.floats,
+            parts.OUT_WIDTH: out.room, parts.SHORTS: out.shorts, parts.NUMBERS_AT: out.numbers,
+        })  # fmt: skip
+        fields = product_fields(out, weight, lowering.bytes_of(weight), None, self.logits, False, self.state)
+        lowering.list.add(dots.OF_FORMAT[weight.format.name], fields)
+        return out
+
+    def run(self, texts: Sequence[Text], layers: Sequence[int] = ()) -> tuple[Floats, Floats]:
+        """Logits (n, vocabulary) of the tokens of texts, one text after the other, which are added to their caches; and
+        what these layers are given, side by side, (n, layers * width), without any what the head reads.
+
+        At most MOST_TOKENS tokens in all. Raises ModelError as operations do that are called in the middle.
+        """
+        with self.lock, one_thread():
+            run = _Run(self, texts)
+            given = run.through(sorted({*layers}))
+            states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.normed()
+            return run.logits(), states
+
+    def angles(self, own: LayerHyper, rows: int) -> tuple[Floats, Floats]:
+        """cos and sin of so many positions, and some more."""
+        scaled, width = own.rope_scaled, own.rope_width
+        kind = own.rope_base, scaled, width
+        if kind not in self.tables or len(self.tables[kind][0]) < rows:
+            divisors = self.network.global_tensors.array("rope_freqs.weight") if scaled else None
+            scaling, room = self.network.scaling if scaled else None, max(64, 1 << (rows - 1).bit_length())
+            self.tables[kind] = rope_table(width, own.rope_base, scaling, divisors, np.arange(room))
+        return self.tables[kind]
+
+
+class _Run:
+    """One run of a compiled graph over some tokens."""
+
+    def __init__(self, owner: CompiledGraph, texts: Sequence[Text]) -> None:
+        self.owner, self.texts = owner, texts
+        self.counts = [len(text.ids) for text in texts]
+        self.tokens = sum(self.counts)
+        self.ends = np.cumsum(self.counts)
+        self.states: list[dict[int, tuple[Floats, ...]]] = []
+        self._passes: list[Pass] = []
+        self._reads: list[Read] = []
+        self._embedded = self._embed()
+        self._prepared = False
+
+    @property
+    def passes(self) -> list[Pass]:
+        """A pass of each text, for operations that are called."""
+        if not self._passes:
+            network, threads = self.owner.network, self.owner.threads
+            self._passes = [Pass(network, 1, len(text.ids), text.cache, threads) for text in self.texts]
+            for forward, text in zip(self._passes, self.texts, strict=True):
+                forward.tokens = text.ids
+        return self._passes
+
+    def _embed(self) -> Floats:
+        network = self.owner.network
+        if set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding:
+            table = network.global_tensors.need("token_embd.weight")
+            ids = np.concatenate([text.ids for text in self.texts])
+            x = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
+            return x * np.float32(network.hyper.embedding_scale)
+        return np.concatenate(
+            [embed(forward, text.ids) for forward, text in zip(self.passes, self.texts, strict=True)]
+        )
+
+    def through(self, layers: Sequence[int]) -> dict[int, Floats]:
+        """Through all operations; what these layers are given."""
+        lowering, given, start = self.owner.lowering, dict[int, Floats](), 0
+        stops = sorted({*(call.row for call in lowering.calls), *(lowering.before[layer] for layer in layers)})
+        calls = list(lowering.calls)
+        if lowering.calls:
+            assert self.passes  # positions are those before anything is appended
+            self._reads = [Read(self.owner.graph) for _ in self.texts]
+        for stop in (*stops, None):
+            self._walk(start, stop)
+            start = stop or 0
+            while calls and calls[0].row == stop:
+                self._call(calls.pop(0))
+            for layer in layers:
+                if lowering.before[layer] == stop:
+                    value = self.owner.graph.layer_inputs.get(layer, self.owner.graph.output)
+                    given[layer] = self._rows(lowering.vectors_of(value))
+        self._advance()
+        return given
+
+    def _walk(self, start: int, stop: int | None) -> None:
+        rows = self.owner.rows[start:stop]
+        if len(rows) or not self._prepared:
+            team_of(self.owner.threads).run(rows, self._prepare, self._empty)
+
+    def _prepare(self) -> None:
+        """Write where tokens go, and their embeddings, before the first operation."""
+        if self._prepared:
+            return
+        self._prepared = True
+        state, lowering = self.owner.state, self.owner.lowering
+        self._bind()
+        state[pass_state.TOKENS], state[pass_state.FIRST] = self.tokens, self.texts[0].cache.length
+        at = 0
+        for slot, text in enumerate(self.texts):
+            count, seen = len(text.ids), text.cache.length
+            for field, values in (
+                (pass_state.POSITIONS, seen + np.arange(count)),
+                (pass_state.ANGLES, seen + text.cache.shift + np.arange(count)), (pass_state.SLOTS, slot),
+            ):  # fmt: skip
+                state[field + at : field + at + count] = values
+            at += count
+        x = lowering.vectors_of(self.owner.graph.nodes[0].value)
+        x.floats[: self.tokens, : x.width] = self._embedded
+
+    def _empty(self) -> None:
+        """Let operations find no tokens."""
+        self.owner.state[pass_state.TOKENS] = 0
+
+    def _bind(self) -> None:
+        """Let operations know where keys, values and states are, and tables of positions."""
+        owner, lowering = self.owner, self.owner.lowering
+        for slot, text in enumerate(self.texts):
+            self.states.append({})
+            for layer, kept in lowering.kept.items():
+                if kept.states:
+                    self._bind_states(slot, layer, text.cache)
+                else:
+                    text.cache.reserve(layer, text.cache.length + len(text.ids), kept.keys, kept.values)
+        caches = [(text.cache, text.cache.version) for text in self.texts]
+        if len(caches) == len(owner.bound_to) and all(
+            one is other and version == known
+            for (one, version), (other, known) in zip(caches, owner.bound_to, strict=True)
+        ):
+            return
+        rows = max(text.cache.length + max(0, text.cache.shift) + len(text.ids) for text in self.texts)
+        for layer, bound in lowering.bound.items():
+            own = owner.network.hyper.layers[layer]
+            for slot, text in enumerate(self.texts):
+                if layer in lowering.kept:
+                    bound.keys[slot], bound.values[slot] = (each.ctypes.data for each in text.cache.arrays(layer))
+            bound.put_kind(owner.rows, self.texts[0].cache.kind)
+            self._put_tables(layer, own, rows)
+        owner.bound_to = caches
+
+    def _put_tables(self, layer: int, own: LayerHyper, rows: int) -> None:
+        owner, bound = self.owner, self.owner.lowering.bound[layer]
+        network, room = owner.network, max(text.cache.room_of(layer) for text in self.texts)
+        if bound.rotating:
+            bound.put_angles(owner.rows, *owner.angles(own, max(rows, room)))
+        if bound.tempered and network.block.query_scale is not None:
+            factors = network.block.query_scale(network.hyper, np.arange(room), own.rotates)
+            factors = np.ones(room, np.float32) if factors is None else factors
+            owner.tables["factors", layer] = factors, factors
+            bound.put_factors(owner.rows, factors)
+        slopes = alibi_slopes(network, own.heads) if bound.biased else None
+        if slopes is not None and network.block.alibi_terms is not None:
+            terms = np.ascontiguousarray(network.block.alibi_terms(slopes, room, own.attention_scale), np.float32)
+            owner.tables["terms", layer] = terms, terms
+            bound.put_terms(owner.rows, terms)
+
+    def _bind_states(self, slot: int, layer: int, cache: KVCache) -> None:
+        lowering = self.owner.lowering
+        states = cache.states(layer)
+        if not states:
+            states = tuple(np.zeros((1, *shape), np.float32) for shape in lowering.kept[layer].states)
+        self.states[slot][layer] = states
+        for table, state in zip(lowering.tables[layer], states, strict=True):
+            table[slot] = state.ctypes.data
+
+    def _advance(self) -> None:
+        """Count the tokens in the caches."""
+        for slot, text in enumerate(self.texts):
+            count = len(text.ids)
+            for layer, kept in self.owner.lowering.kept.items():
+                if kept.states:
+                    text.cache.keep(layer, count, *self.states[slot][layer])
+                else:
+                    text.cache.advance(range(layer, layer + 1), count)
+
+    def _call(self, call: Call) -> None:
+        """Compute an operation for each text, as texts do."""
+        lowering, operation, at, results = self.owner.lowering, call.node.operation, 0, list[Any]()
+        for forward, read, count in zip(self.passes, self._reads, self.counts, strict=True):
+            for value in operation.inputs():
+                if lowering.has_rows(value):
+                    rows = lowering.vectors_of(value).floats[at : at + count, : value.width]
+                    read.values[value.number] = rows.reshape(count, *value.shape).copy()
+            read.number = call.node.value.number
+            result = COMPUTE[type(operation)](forward, operation, read)
+            read.forget_inputs()
+            if call.to is None:
+                read.values[call.node.value.number] = result
+            else:
+                results.append(result.reshape(count, -1))
+            at += count
+        if call.to is not None:
+            call.to.floats[: self.tokens, : call.to.width] = np.concatenate(results)
+
+    def _rows(self, x: Vectors) -> Floats:
+        rows: Floats = x.floats[: self.tokens, : x.width].copy()
+        return rows
+
+    def normed(self) -> Floats:
+        """What the head reads."""
+        if self.owner.normed is not None:
+            return self._rows(self.owner.normed)
+        return self._head_inputs()
+
+    def _head_inputs(self) -> Floats:
+        forward, network = Pass(self.owner.network, 1, self.tokens, None, self.owner.threads), self.owner.network
+        x = self._rows(self.owner.lowering.vectors_of(self.owner.graph.output))
+        x = forward.norm(network.global_tensors, network.block.output_norm, x)
+        if "output_proj.weight" in network.global_tensors:
+            x = forward.project(network.global_tensors, "output_proj", x)
+        return x
+
+    def logits(self) -> Floats:
+        """Of all tokens, (n, vocabulary)."""
+        owner = self.owner
+        if owner.normed is not None:
+            return owner.finish(owner.logits[: self.tokens].copy(), 0)
+        from ..head import LazyLogits
+
+        output = output_of(owner.network)
+        return LazyLogits(self._head_inputs(), output.weight, owner.finish, owner.threads).float32()
+
+
+Compiled = Callable[[Sequence[Text]], Floats]
+Numbers = NDArray[np.int64]
+__all__ = ["SLOTS", "CompiledGraph", "Text", "Value"]

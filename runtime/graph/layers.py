@@ -1,0 +1,241 @@
+"""A model's layers as operations: what stands where, by the family's `Block` and the tensors that a layer has."""
+
+from .. import cycles, streams
+from ..layer import Layer, Network
+from . import operations as op
+from .attention import attention
+from .builder import Builder, Graph, has
+from .latent_attention import latent_attention, widened_attention
+from .net import net
+from .operations import Value
+
+MIXERS = ("attn_output", "ssm_out", "shortconv.in_proj", "time_mix_output")  # one of them, that tokens are mixed
+NETS = ("ffn_up", "ffn_up_exps", "ffn_gate_inp")  # one of them shows that a layer has a net
+
+
+def decoder_graph(network: Network, predicts: bool = False) -> Graph:
+    """All layers, from embedded tokens to what the last norm reads. Raises ModelError where tensors do not fit.
+
+    predicts: the file's predictor chooses neurons.
+    """
+    b = Builder(network, predicts)
+    x = begin(b, b.add("inp_embd", op.Input((network.hyper.width,))))
+    return _through_layers(b, x)
+
+
+def layers_graph(network: Network, width: int) -> Graph:
+    """The same from what stands before the first layer already, (tokens, width)."""
+    b = Builder(network)
+    return _through_layers(b, b.add("inp_embd", op.Input((width,))))
+
+
+def layer_graph(network: Network, layer: Layer, shape: tuple[int, ...]) -> Graph:
+    """A single layer over hidden states of this shape, all of whose rows go on."""
+    b = Builder(network)
+    x = b.add("l_in", op.Input(shape))
+    b.layer = layer
+    write_layer(b, layer, x)
+    return b.graph()
+
+
+def begin(b: Builder, x: Value) -> Value:
+    """What the first layer reads of embedded tokens."""
+    outside = b.network.global_tensors
+    if "altup_proj.weight" in outside:
+        return b.add("altup_copies", op.BeginCopies(x, outside))
+    if b.network.keys.get("hyper_connection.count") is not None:
+        count = int(b.network.keys.need("hyper_connection.count"))
+        x = b.add("hc_init", op.BeginStreams(x, outside, count * x.width))
+    return x
+
+
+def _through_layers(b: Builder, x: Value) -> Graph:
+    network = b.network
+    if cycles.BEGINNING in network.global_tensors:
+        x = b.add("hrm_init", op.BeginCycles(x, network.global_tensors, 2 * x.width))
+    for layer in network.layers:
+        b.layer, b.keeps = layer, layer is network.layers[-1]
+        b.layer_inputs[layer.index] = x
+        x = b.layer_outputs[layer.index] = write_layer(b, layer, x)
+    b.layer = None
+    b.kept(end(b, x))
+    return b.graph()
+
+
+def end(b: Builder, x: Value) -> Value:
+    """What the last norm reads of what the last layer gives."""
+    outside, width = b.network.global_tensors, b.network.hyper.width
+    if "altup_proj.weight" in outside:
+        return b.add("altup_mean", op.EndCopies(x, outside))
+    if "output_res_score.weight" in outside:
+        return b.add("result_residuals", op.ReadResiduals(x, outside, width, "output_res_score"))
+    several = b.network.keys.get("hyper_connection.count") is not None
+    if several or has(outside, f"{streams.LAST}_fn", f"{streams.LAST}_down"):
+        return b.add("hc_head", op.EndStreams(x, outside, width))
+    return x
+
+
+def write_layer(b: Builder, layer: Layer, x: Value) -> Value:
+    """One layer over x."""
+    out = _written(b, layer, x)
+    if b.numbers(layer).ends_loop:
+        out = b.norm(b.network.global_tensors, "output_norm", out, "loop_norm")
+    return out
+
+
+def _written(b: Builder, layer: Layer, x: Value) -> Value:
+    if "channel_mix_key.weight" in layer:
+        return b.add("l_out", op.ChannelMixLayer(x, layer, b.keeps))
+    if "altup_predict_coef.weight" in layer:
+        return _in_copies(b, layer, x)
+    if "hc_attn_fn.weight" in layer:
+        return _in_mixed_streams(b, layer, x)
+    if "hc_attn_down.weight" in layer:
+        return _in_streams(b, layer, x)
+    if "attn_res_score.weight" in layer:
+        return _over_residuals(b, layer, x)
+    if cycles.BEGINNING in b.network.global_tensors:
+        return _in_cycles(b, layer, x)
+    if b.network.block.residual == "normed":
+        return _from_normed(b, layer, x)
+    return (_parallel if b.network.hyper.parallel else _sequential)(b, layer, x)
+
+
+def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
+    """A mixer of tokens, then a net; each reads a norm of the residual stream and is added to it."""
+    block, hyper = b.network.block, b.network.hyper
+    scale, eps = float(hyper.residual_scale), block.post_norm_eps
+    if not has(layer, *MIXERS):  # in some hybrids a layer has one of both parts
+        x = b.kept(x)
+        if not has(layer, *NETS):
+            return x  # of some the layer has nothing at all
+        norm = "attn_norm" if has(layer, "attn_norm") else block.ffn_norm
+        return b.add("l_out", op.Add(x, net(b, layer, b.norm(layer, norm, x), x), scale))
+    behind = hyper.norms_behind
+    mixed = token_mixer(b, layer, x if behind else b.norm(layer, "attn_norm", x))
+    mixed = b.norm(layer, "attn_norm", mixed, "attn_post_norm") if behind else mixed
+    if block.ffn_norm != block.mixed_norm:
+        mixed = b.norm_if_there(layer, block.mixed_norm, mixed, "attn_post_norm", eps)
+    with_input = has(layer, "inp_gate")
+    before = b.kept(x) if block.router_reads == "layer_input" else None
+    x = b.add("ffn_inp" if has(layer, *NETS) else "l_out", op.Add(x, mixed, scale))
+    x = _norm_of_sum(b, layer, "attn_output_norm", x if with_input else b.kept(x))
+    if not has(layer, *NETS):
+        return x
+    given = net(b, layer, x if behind else b.norm(layer, block.ffn_norm, x, "ffn_norm"), x, before)
+    given = b.norm(layer, block.ffn_norm, given, "ffn_post_norm") if behind else given
+    for role in dict.fromkeys(("post_ffw_norm", block.fed_norm)):
+        given = b.norm_if_there(layer, role, given, "ffn_post_norm", eps)
+    x = _norm_of_sum(b, layer, "layer_output_norm", b.add("l_out", op.Add(x, given, scale)))
+    if with_input:
+        x = b.kept(b.add("per_layer_embd_out", op.Add(x, b.add("per_layer_proj", op.LayerInput(x, layer)))))
+    return b.add("out_scaled", op.ScaleAndSkip(x, layer)) if "layer_output_scale.weight" in layer else x
+
+
+def _norm_of_sum(b: Builder, layer: Layer, role: str, x: Value) -> Value:
+    """A norm of the sum behind a part, where the family has not given its name to another one."""
+    block = b.network.block
+    return x if role in (block.ffn_norm, block.mixed_norm, block.fed_norm) else b.norm_if_there(layer, role, x)
+
+
+def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
+    """Attention and feed-forward net next to each other; each may have a norm of its own."""
+    normed = b.norm(layer, "attn_norm", x)
+    second, third = (b.norm(layer, role, x) if has(layer, role) else normed for role in ("attn_norm_2", "ffn_norm"))
+    mixed = b.add("ffn_inp", op.Add(x, attention(b, layer, second)))
+    mixed, third, x = (b.kept(part) for part in (mixed, third, x))
+    return b.add("l_out", op.Add(mixed, net(b, layer, third, x)))
+
+
+def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
+    """Each part is added to what was normed before it, times a constant."""
+    scale = float(b.network.hyper.residual_scale)
+    normed = b.norm(layer, "attn_norm", x)
+    x = b.kept(b.add("ffn_inp", op.Add(token_mixer(b, layer, normed), normed, scale)))
+    normed = b.norm(layer, b.network.block.ffn_norm, x, "ffn_norm")
+    return b.add("l_out", op.Add(net(b, layer, normed, x), normed, scale))
+
+
+def _in_streams(b: Builder, layer: Layer, x: Value) -> Value:
+    """Each part reads a mean of several streams, and is added to all of them."""
+    width, size = b.network.hyper.width, x.width
+    if "ple_key.weight" in layer:
+        x = b.add("ple_out", op.AddNgrams(x, layer, size))
+    read = b.add("hc_attn_read", op.ReadStreams(x, layer, width, "hc_attn"))
+    mixed = token_mixer(b, layer, b.add("attn_norm", op.FirstOf(read, width)))
+    x = b.kept(b.add("hc_attn_out", op.WriteStreams(x, layer, size, "hc_attn", read, mixed)))
+    read = b.add("hc_ffn_read", op.ReadStreams(x, layer, width, "hc_ffn"))
+    given = net(b, layer, b.add("ffn_norm", op.FirstOf(read, width)), x)
+    return b.add("l_out", op.WriteStreams(x, layer, size, "hc_ffn", read, given))
+
+
+def _in_mixed_streams(b: Builder, layer: Layer, x: Value) -> Value:
+    """Both parts read and write several streams (see `runtime.hyper_connections`)."""
+    width, size = b.network.hyper.width, x.width
+    read = b.add("hc_attn_read", op.ReadMixed(x, layer, width, "attn"))
+    mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", b.add("hc_attn_pre", op.FirstOf(read, width))))
+    x = b.kept(b.add("hc_attn_post", op.WriteMixed(read, layer, size, mixed)))
+    read = b.add("hc_ffn_read", op.ReadMixed(x, layer, width, "ffn"))
+    first = b.add("hc_ffn_pre", op.FirstOf(read, width))
+    given = net(b, layer, b.norm(layer, b.network.block.ffn_norm, first, "ffn_norm"), first)
+    return b.add("l_out", op.WriteMixed(read, layer, size, given))
+
+
+def _over_residuals(b: Builder, layer: Layer, x: Value) -> Value:
+    """Each part reads a mean of the hidden states and of what earlier layers left, which stands after them in x."""
+    width = b.network.hyper.width
+    read = b.add("attn_res", op.ReadResiduals(x, layer, width, "attn_res_score"))
+    mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", read))
+    if not layer.index % int(b.network.keys.need("attn_res.block_size")):
+        x = b.add("res_left", op.LeaveResidual(x, layer, x.width + width))
+    x = b.kept(b.add("ffn_inp", op.AddHidden(x, layer, x.width, mixed)))
+    read = b.add("ffn_res", op.ReadResiduals(x, layer, width, "ffn_res_score"))
+    return b.add("l_out", op.AddHidden(x, layer, x.width, net(b, layer, b.norm(layer, "ffn_norm", read), x)))
+
+
+def _in_cycles(b: Builder, layer: Layer, x: Value) -> Value:
+    """A layer of one of two stacks that run by turns, of which the other rests (HRM)."""
+    width = b.network.hyper.width
+    out = _sequential(b, layer, b.add("hrm_state", op.ReadState(x, layer, width)))
+    if layer.index + 1 == len(b.network.layers):
+        return out
+    return b.add("l_out_states", op.NextState(x, layer, 2 * width, out))
+
+
+def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
+    """One of several copies goes through the layer; the others are predicted before and corrected after (Gemma 3n)."""
+    expected = b.add("altup_predictions", op.PredictCopies(x, layer))
+    now = b.add("altup_active", op.OneCopy(expected, int(b.network.keys.get("altup.active_idx"))))
+    normed = b.norm(layer, "attn_norm", now)
+    low = b.linear(layer, "laurel_r", b.linear(layer, "laurel_l", normed))
+    laurel = b.add("laurel_out", op.Add(normed, b.norm(layer, "laurel_post_norm", low)))
+    mixed = b.norm(layer, "post_attention_norm", attention(b, layer, normed), "attn_post_norm")
+    both = b.add("attn_laurel", op.Add(b.add("attn_gated", op.Add(now, mixed)), laurel))
+    x = b.add("ffn_inp", op.Scale(both, 1 / 2**0.5))
+    given = net(b, layer, b.norm(layer, "ffn_norm", x), x)
+    x = b.add("ffn_out_added", op.Add(x, b.norm(layer, "post_ffw_norm", given, "ffn_post_norm")))
+    return b.add("l_out", op.CorrectCopies(expected, now, x, layer))
+
+
+def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
+    """What the layer takes from other tokens, by the tensors it has."""
+    if has(layer, "attn_kv_b") and not has(layer, "attn_kv"):
+        return widened_attention(b, layer, x)
+    if has(layer, "attn_kv_a_mqa") and not has(layer, "attn_kv"):
+        return latent_attention(b, layer, x)
+    for roles, mixer, name in (
+        (("attn_kv",), op.CompressedAttention, "attn_out"),
+        (("time_mix_output",), op.TimeMix, "time_mix_out"),
+        (("shortconv.in_proj",), op.ShortConvolution, "shortconv_out"),
+        (("attn_norm_2",), op.Lightning, "linear_attn_out"),
+        (("ssm_f_a",), op.KimiDelta, "linear_attn_out"),
+        (("ssm_ba", "ssm_beta"), op.GatedDelta, "linear_attn_out"),
+    ):
+        if has(layer, *roles):
+            return b.add(name, mixer(x, layer))
+    if not has(layer, "ssm_in"):
+        return attention(b, layer, x)
+    if has(layer, "ssm_x") and len(layer.need("ssm_a").shape) == 1:
+        return b.add("ssm_out", op.MambaOfHeads(x, layer))
+    mixed = b.add("ssm_out", (op.Mamba if has(layer, "ssm_x") else op.Mamba2)(x, layer))
+    return b.add("mixed_out", op.Add(mixed, attention(b, layer, x))) if has(layer, "attn_output") else mixed

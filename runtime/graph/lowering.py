@@ -1,0 +1,493 @@
+"""A graph as machine operations for a few tokens: what threads walk together, with calls of the other executor between.
+
+Each kind of operation, or a region of several, has a writer that appends its machine operations; one without a writer,
+or whose tensors a writer does not serve, is called as texts call it, in the middle of the list, and costs only itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.hyper import LayerHyper
+from quants import Tensor
+
+from .. import compiled_experts, delta_mixers, state_mixers
+from ..arrays import Floats
+from ..compiled_attention import (
+    Bound,
+    Workspace,
+    Writer,
+    attention_spec,
+    latent_attention_spec,
+    write_attention,
+    write_latent_attention,
+)
+from ..few_inputs import Vectors, product_fields, stored_rows, vectors
+from ..kernels import dots, expert_operations, pass_state, state_operations, team
+from ..kernels import token_parts as parts
+from ..layer import Layer, Network
+from . import operations as op
+from .builder import Graph, Node, Region
+from .operations import Operation, Value
+
+Ints = NDArray[np.int64]
+SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
+
+
+@dataclass
+class MachineList:
+    """Machine operations as they are written. kept: arrays whose addresses are in them."""
+
+    rows: list[Ints] = field(default_factory=list)
+    kept: list[NDArray[Any]] = field(default_factory=list)
+    waits: int = 0
+
+    def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
+        """An operation, after which threads wait for one another. In fields arrays become addresses."""
+        self.kept += [value for value in fields.values() if isinstance(value, np.ndarray)]
+        self.rows.append(team.operation_row(operation(), fields, wait))
+        self.waits += wait
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation that is computed as texts compute it, before machine operation `row`. to: where its result goes."""
+
+    node: Node
+    row: int
+    to: Vectors | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a compiled layer keeps of a text: keys and values by these shapes (heads, width), or states."""
+
+    keys: tuple[int, int] = (0, 0)
+    values: tuple[int, int] = (0, 0)
+    states: tuple[tuple[int, ...], ...] = ()
+
+
+class Lowering:
+    """Machine operations of a graph, and where its values lie.
+
+    state: what operations read anew in each run (`kernels.pass_state`). rows_of: by value, where it is. calls: in their
+    order. before: by layer, how many operations come before it. bound: by layer with keys, their addresses and the rows
+    that read tables. tables: by layer with states, the addresses of each state by slot.
+    """
+
+    def __init__(self, network: Network, graph: Graph, threads: int) -> None:
+        self.network, self.graph, self.threads = network, graph, threads
+        self.state: Ints = np.zeros(pass_state.SIZE, np.int64)
+        self.list, self.workspace, self.rooms = MachineList(), Workspace(threads), compiled_experts.Rooms()
+        self.rows_of: dict[int, Vectors] = {}
+        self.calls: list[Call] = []
+        self.before: dict[int, int] = {}
+        self.bound: dict[int, Bound] = {}
+        self.tables: dict[int, tuple[Ints, ...]] = {}
+        self.kept: dict[int, Kept] = {}
+        self.stored: dict[str, NDArray[np.uint8]] = {}
+        self.number = 0
+        self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which wait, and rows
+        self._live: dict[int, tuple[Vectors, set[int]]] = {}  # by rows: the values in them
+        self._readers: dict[int, list[int]] = {}
+        for number, node in enumerate(graph.nodes):
+            for value in node.operation.inputs():
+                self._readers.setdefault(value.number, []).append(number)
+        self._write()
+
+    # What writers ask
+
+    def vectors_of(self, value: Value) -> Vectors:
+        """Where a value lies, with its integers."""
+        return self.rows_of[value.number]
+
+    def has_rows(self, value: Value) -> bool:
+        """Whether a value lies in rows: numbers of one array."""
+        return value.number in self.rows_of
+
+    def is_last_reader(self, value: Value, number: int) -> bool:
+        """Whether nothing reads a value, or its memory under another number, after a node."""
+        here = self.rows_of[value.number]
+        same = [other for other, rows in self.rows_of.items() if rows is here]
+        if self.graph.output.number in same:
+            return False
+        return max((at for other in same for at in self._readers.get(other, [])), default=-1) <= number
+
+    def sole_reader(self, value: Value) -> int | None:
+        readers = self._readers.get(value.number, [])
+        return readers[0] if len(readers) == 1 and value.number != self.graph.output.number else None
+
+    def put(self, value: Value, rows: Vectors) -> None:
+        self.rows_of[value.number] = rows
+        if id(rows) in self._live:
+            self._live[id(rows)][1].add(value.number)
+
+    def new(self, value: Value) -> Vectors:
+        """Rows for a value."""
+        rows = self._room(value.width)
+        self._live[id(rows)] = rows, set()
+        self.put(value, rows)
+        return rows
+
+    def bytes_of(self, weight: Tensor) -> NDArray[np.uint8]:
+        if weight.name not in self.stored:
+            self.stored[weight.name] = stored_rows(weight)
+        return self.stored[weight.name]
+
+    def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
+        self.list.add(operation, {parts.STATE: self.state} | fields, wait)
+
+    def pack(self, x: Vectors) -> None:
+        """The integers of x."""
+        fields = {
+            state_operations.STATE: self.state, state_operations.WIDTH: x.width, state_operations.GROUPS: 1,
+            **state_mixers.rows_in(x.floats), **state_mixers.rows_out(x, True),
+        }  # fmt: skip
+        self.list.add(state_operations.norm_groups, fields)
+
+    # Writing
+
+    def _write(self) -> None:
+        regions = {region.start: region for region in self.graph.regions}
+        while self.number < len(self.graph.nodes):
+            node = self.graph.nodes[self.number]
+            if node.layer is not None:
+                self.before.setdefault(node.layer, len(self.list.rows))
+            region = regions.get(self.number)
+            if region is not None and self._write_region(region):
+                self._forget(region.stop - 1)
+                self.number = region.stop
+                continue
+            write = WRITERS.get(type(node.operation))
+            readable = all(map(self.has_rows, node.operation.inputs()))
+            if write is None or not readable or not write(self, node.operation, node.value):
+                self._call(node)
+            self._forget(self.number)
+            self.number += 1
+        self.before[len(self.network.layers)] = len(self.list.rows)
+
+    def _write_region(self, region: Region) -> bool:
+        inputs = all(map(self.has_rows, region.inputs))
+        return inputs and REGIONS[region.kind](self, region)
+
+    def _call(self, node: Node) -> None:
+        operation = node.operation
+        if operation.is_view and isinstance(operation, op.KeepRows) and self.has_rows(operation.x):
+            self.put(node.value, self.vectors_of(operation.x))
+            return
+        to = None if _gives_several(operation) else self.new(node.value)
+        self.calls.append(Call(node, len(self.list.rows), to))
+        self.list.waits += 1
+        if to is not None:
+            self.pack(to)
+
+    def _room(self, width: int) -> Vectors:
+        """Rows that nothing reads any more since threads waited, or new ones."""
+        free = self._free.get(width, [])
+        found = next((i for i, (since, _) in enumerate(free) if since < self.list.waits), None)
+        return vectors(width) if found is None else free.pop(found)[1]
+
+    def _forget(self, number: int) -> None:
+        """Let others have rows whose values nothing reads after a node."""
+        for key, (rows, values) in list(self._live.items()):
+            last = max((at for value in values for at in self._readers.get(value, [])), default=-1)
+            if last <= number and max(values) <= number and self.graph.output.number not in values:
+                del self._live[key]
+                self._free.setdefault(rows.width, []).append((self.list.waits, rows))
+
+
+def _gives_several(operation: Operation) -> bool:
+    """Whether a result is not one array of numbers with a row for each token."""
+    return isinstance(
+        operation,
+        (op.Route, op.ReadStreams, op.ReadMixed, op.BeginCopies, op.PredictCopies, op.CorrectCopies),
+    )
+
+
+Write = Callable[[Lowering, Any, Value], bool]
+WRITERS: dict[type[Operation], Write] = {}
+REGIONS: dict[str, Callable[[Lowering, Region], bool]] = {}
+
+
+def writes(*kinds: type[Operation]) -> Callable[[Write], Write]:
+    """Enter a function that writes operations of these kinds; it gives False for what it does not serve."""
+
+    def entered(function: Write) -> Write:
+        WRITERS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return entered
+
+
+def _output(out: Vectors) -> dict[int, Any]:
+    return {parts.OUT: out.floats, parts.OUT_WIDTH: out.room, parts.SHORTS: out.shorts, parts.NUMBERS_AT: out.numbers}
+
+
+@writes(op.Input)
+def _input(lowering: Lowering, operation: op.Input, value: Value) -> bool:
+    lowering.new(value)
+    return len(operation.size) == 1
+
+
+@writes(op.Norm)
+def _norm(lowering: Lowering, operation: op.Norm, value: Value) -> bool:
+    layer, role, width = operation.layer, operation.role, value.width
+    if len(value.shape) > 1:
+        return False
+    weight, kind = layer.array(f"{role}.weight"), lowering.network.block.norm
+    weight = layer.array(role) if weight is None else weight
+    weight = np.ones(width, np.float32) if weight is None else weight
+    bias, x = layer.array(f"{role}.bias"), lowering.vectors_of(operation.x)
+    lowering.add(parts.rms_norm if kind.startswith("rms") else parts.layer_norm, {
+        parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.WEIGHT: weight,
+        parts.EPS: float(operation.eps or lowering.network.hyper.eps),
+        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(lowering.new(value)),
+    })  # fmt: skip
+    return True
+
+
+def serves_product(layer: Layer, role: str) -> bool:
+    """Whether a weight is multiplied from its blocks, and nothing is added to its product but a bias."""
+    weight = layer.tensors.get(f"{role}.weight")
+    return (
+        weight is not None
+        and len(weight.shape) == 2
+        and weight.format.name in dots.OF_FORMAT
+        and f"{role}.scale" not in layer
+        and f"{role}.lora_a" not in layer
+    )
+
+
+@writes(op.Linear)
+def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
+    layer, role, x = operation.layer, operation.role, lowering.vectors_of(operation.x)
+    if not serves_product(layer, role):
+        return False
+    weight, into = layer.need(f"{role}.weight"), _sum_of(lowering, value, lowering.number + 1)
+    out = lowering.new(value) if into is None else lowering.vectors_of(into)
+    fields = product_fields(
+        x, weight, lowering.bytes_of(weight), layer.array(f"{role}.bias"), out.floats, into is not None, lowering.state
+    )
+    lowering.list.add(dots.OF_FORMAT[weight.format.name], fields, not _shares_input_with_next(lowering, operation))
+    if into is not None:
+        lowering.put(value, out)  # what the sum finds there is written already
+    return True
+
+
+def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
+    """The residual stream that a result is added to at once: by the following node, which reads both for the last time."""
+    number = lowering.sole_reader(value)
+    if number is None or number != following:
+        return None
+    add = lowering.graph.nodes[number].operation
+    plain = isinstance(add, op.Add) and add.scale == 1 and add.part is value and add.x is not value
+    if not plain or not lowering.has_rows(add.x) or not lowering.is_last_reader(add.x, number):
+        return None
+    return add.x
+
+
+def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
+    """Whether the next operation is a product of the same input, which so need not wait."""
+    if lowering.number + 1 >= len(lowering.graph.nodes):
+        return False
+    following = lowering.graph.nodes[lowering.number + 1].operation
+    same = isinstance(following, op.Linear) and following.x is operation.x
+    return same and serves_product(following.layer, following.role)
+
+
+@writes(op.Add)
+def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
+    x, part = lowering.vectors_of(operation.x), lowering.vectors_of(operation.part)
+    if x is part:  # the product has been added already
+        lowering.put(value, x)
+        return True
+    if lowering.is_last_reader(operation.x, lowering.number):
+        out = x
+    else:
+        out = lowering.new(value)
+        _copy(lowering, x, out)
+    lowering.add(parts.add_scaled, {
+        parts.X: part.floats, parts.X_WIDTH: part.room, parts.WIDTH: value.width, parts.OUT: out.floats,
+        parts.OUT_WIDTH: out.room, parts.SCALE: float(operation.scale),
+    })  # fmt: skip
+    lowering.put(value, out)
+    return True
+
+
+def _copy(lowering: Lowering, x: Vectors, out: Vectors) -> None:
+    lowering.list.add(state_operations.norm_groups, {
+        state_operations.STATE: lowering.state, state_operations.WIDTH: x.width, state_operations.GROUPS: 1,
+        **state_mixers.rows_in(x.floats), **state_mixers.rows_out(out, True),
+    })  # fmt: skip
+
+
+@writes(op.Activate, op.Gated)
+def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) -> bool:
+    if operation.activation not in expert_operations.KINDS:
+        return False
+    gated = isinstance(operation, op.Gated)
+    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value)
+    clamps = gated and not operation.clamps_gate_first
+    limited = gated and (operation.clamps_both or operation.activation == "swiglu_oai")
+    fields = {
+        expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
+        expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
+        expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
+        expert_operations.NUMBERS_AT: out.numbers, expert_operations.KIND: expert_operations.KINDS[operation.activation],
+        expert_operations.LIMIT: float(operation.limit) if limited else np.inf,
+        expert_operations.CLAMPS: expert_operations.CLAMPS_ACTIVATED if clamps else expert_operations.CLAMPS_GATE,
+    }  # fmt: skip
+    if isinstance(operation, op.Gated):
+        up = lowering.vectors_of(operation.up)
+        fields |= {expert_operations.Y: up.floats, expert_operations.Y_WIDTH: up.room}
+    lowering.list.add(expert_operations.activate, fields)
+    return True
+
+
+@writes(op.Columns)
+def _columns(lowering: Lowering, operation: op.Columns, value: Value) -> bool:
+    if len(operation.x.shape) > 1:
+        return False
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    lowering.list.add(state_operations.norm_groups, {
+        state_operations.STATE: lowering.state, state_operations.WIDTH: value.width, state_operations.GROUPS: 1,
+        **state_mixers.rows_in(x.floats[:, operation.start :]), **state_mixers.rows_out(out, True),
+    })  # fmt: skip
+    return True
+
+
+# Attention
+
+
+def _serves_attention(lowering: Lowering, region: Region) -> bool:
+    network, layer = lowering.network, region.layer
+    roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
+    products = [role for role in roles if role.startswith("attn_") and len(layer.need(f"{role}.weight").shape) == 2]
+    matrices = [role for role in products if not role.endswith("norm")]
+    scaling = network.scaling
+    return bool(
+        network.block.causal
+        and (scaling is None or scaling.kind in ("none", "linear", "yarn"))
+        and not any(role.startswith(("indexer", "vis_")) for role in roles)
+        and network.keys.get("adapters.count") is None
+        and all(serves_product(layer, role) for role in matrices)
+    )
+
+
+def _write_attention(lowering: Lowering, region: Region) -> bool:
+    if not _serves_attention(lowering, region):
+        return False
+    network, layer, own = lowering.network, region.layer, lowering.network.hyper.layers[region.layer.index]
+    latent = region.kind == "latent attention"
+    source = own.kv_source_layer
+    if source is not None and source not in lowering.bound:
+        return False
+    bound = _bound(lowering, own)
+    writer = Writer(lowering.list, layer, _Bytes(lowering), lowering.state, lowering.workspace, bound)
+    x = lowering.vectors_of(region.inputs[0])
+    if latent:
+        spec = latent_attention_spec(network, layer)
+        if spec.absorbed:
+            kept = Kept((1, spec.latent_width + spec.rope_width), (1, 0))
+        else:
+            kept = Kept((own.heads, own.key_width), (own.heads, spec.value_width))
+        mixed = write_latent_attention(writer, spec, x)
+    else:
+        kept = Kept((own.kv_heads, own.key_width), (own.kv_heads, own.value_width))
+        mixed = write_attention(writer, attention_spec(network, layer.index), x)
+    lowering.bound[layer.index] = bound
+    if source is None:
+        lowering.kept[layer.index] = kept
+    lowering.put(region.output, mixed)
+    return True
+
+
+class _Bytes(dict[str, NDArray[np.uint8]]):
+    """Bytes of weights by name, as a writer asks for them."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        super().__init__()
+        self._lowering = lowering
+
+    def __missing__(self, name: str) -> NDArray[np.uint8]:
+        layers = self._lowering.network.layers
+        tensor = next(each for layer in layers for each in layer.tensors.values() if each.name == name)
+        return self._lowering.bytes_of(tensor)
+
+
+def _bound(lowering: Lowering, own: LayerHyper) -> Bound:
+    """Addresses of keys and values by slot: the layer's own, or those of the layer that it looks at."""
+    if own.kv_source_layer is not None:
+        other = lowering.bound[own.kv_source_layer]
+        return Bound(other.keys, other.values)
+    return Bound(np.zeros(SLOTS, np.int64), np.zeros(SLOTS, np.int64))
+
+
+REGIONS["attention"] = REGIONS["latent attention"] = _write_attention
+
+
+def _write_experts(lowering: Lowering, region: Region) -> bool:
+    network, layer = lowering.network, region.layer
+    if not compiled_experts.supports(network, layer):
+        return False
+    spec = compiled_experts.experts_spec(network, layer, lowering.threads)
+    x, router_input = map(lowering.vectors_of, region.inputs)
+    into = _sum_of(lowering, region.output, region.stop)
+    out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
+    compiled_experts.add_experts(
+        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, router_input=router_input,
+        adds=into is not None,
+    )  # fmt: skip
+    lowering.put(region.output, out)
+    return True
+
+
+REGIONS["experts"] = _write_experts
+
+
+# Layers with states
+
+
+def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixers.Mixer, Any], None]) -> Write:
+    def written(lowering: Lowering, operation: op.Mixer, value: Value) -> bool:
+        layer = operation.layer
+        roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
+        matrices = [
+            role for role in roles if role.startswith(_PROJECTIONS) and len(layer.need(f"{role}.weight").shape) == 2
+        ]
+        if not all(serves_product(layer, role) for role in matrices):
+            return False
+        spec = specify(lowering.network, layer)
+        tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
+        lowering.tables[layer.index], lowering.kept[layer.index] = tables, Kept(states=spec.state_shapes)
+        into = _sum_of(lowering, value, lowering.number + 1)
+        x, out = lowering.vectors_of(operation.x), lowering.new(value) if into is None else lowering.vectors_of(into)
+        write(state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, into is not None), spec)
+        lowering.put(value, out)
+        return True
+
+    return written
+
+
+_PROJECTIONS = ("ssm_in", "ssm_out", "ssm_x", "ssm_dt", "ssm_ba", "ssm_beta", "ssm_alpha", "ssm_f", "ssm_g", "attn_qkv",
+                "attn_q", "attn_k", "attn_v", "attn_gate", "attn_output", "shortconv.in_proj", "shortconv.out_proj")  # fmt: skip
+
+
+def _of_keys(specify: Callable[..., Any]) -> Callable[[Network, Layer], Any]:
+    return lambda network, layer: specify(layer, network.keys, float(network.hyper.eps))
+
+
+WRITERS[op.Mamba] = _mixer(_of_keys(state_mixers.mamba_spec), state_mixers.write_mamba)
+WRITERS[op.Mamba2] = _mixer(_of_keys(state_mixers.mamba2_spec), state_mixers.write_mamba2)
+WRITERS[op.MambaOfHeads] = _mixer(_of_keys(state_mixers.mamba_of_heads_spec), state_mixers.write_mamba_of_heads)
+WRITERS[op.ShortConvolution] = _mixer(
+    lambda network, layer: state_mixers.short_convolution_spec(layer), state_mixers.write_short_convolution
+)
+WRITERS[op.GatedDelta] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.write_gated_delta)
+WRITERS[op.KimiDelta] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
+WRITERS[op.Lightning] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
+
+__all__ = ["REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Kept", "Lowering", "serves_product"]

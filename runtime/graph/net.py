@@ -1,0 +1,88 @@
+"""Feed-forward nets as operations: dense ones, mixtures of experts, and both together."""
+
+from collections.abc import Sequence
+
+from ..layer import Layer
+from . import operations as op
+from .builder import Builder, has
+from .operations import Value
+
+
+def net(b: Builder, layer: Layer, x: Value, residual: Value, layer_input: Value | None = None) -> Value:
+    """The feed-forward net of a layer over x. residual: what x is the norm of. layer_input: what a router may read."""
+    if has(layer, "post_ffw_norm_1"):
+        one = b.norm(layer, "post_ffw_norm_1", dense(b, layer, x), "ffn_post_norm_1")
+        if not has(layer, "ffn_gate_inp"):
+            return one
+        other = experts(b, layer, b.norm(layer, "pre_ffw_norm_2", residual, "ffn_pre_norm_2"), residual)
+        return b.add("ffn_moe_combined", op.Add(one, b.norm(layer, "post_ffw_norm_2", other, "ffn_post_norm_2")))
+    if has(layer, "ffn_gate_inp"):
+        return _experts_and_net(b, layer, x, x if layer_input is None else layer_input)
+    if b.predicts:
+        return b.add("ffn_out", op.PredictedNet(x, residual, layer))
+    return dense(b, layer, x)
+
+
+def _experts_and_net(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
+    """Experts, and the net next to them where there is one; those of Arctic read what the layer was given."""
+    if has(layer, "ffn_norm_exps"):
+        given = b.norm(layer, "ffn_norm_exps", router_input)
+        return b.add("ffn_out", op.Add(experts(b, layer, given, given), dense(b, layer, x)))
+    routed = experts(b, layer, x, router_input)
+    if not has(layer, "ffn_up"):
+        return routed
+    return b.add("ffn_moe_combined", op.Combine(routed, dense(b, layer, x), b.network.block.add_shared_expert))
+
+
+def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
+    """What routed and shared experts give together."""
+    start = len(b.nodes)
+    routing = b.add("ffn_moe_topk", op.Route(router_input, layer, b.numbers(layer).experts_used))
+    narrow = next((role for role in ("ffn_latent", "ffn_routed") if has(layer, f"{role}_down")), "")
+    latent = b.linear(layer, f"{narrow}_down", x) if narrow else x
+    out = b.add("ffn_moe_out", op.Experts(latent, routing, layer))
+    if narrow:
+        out = b.linear(layer, f"{narrow}_up", b.norm(layer, "ffn_routed_norm", out))
+    if has(layer, "ffn_up_chexps"):
+        out = b.add("ffn_adj_moe_out", op.Add(out, b.add("ffn_chexps", op.GroupExperts(out, router_input, layer))))
+    if has(layer, "ffn_up_shexp"):
+        shared = dense(b, layer, x, "_shexp")
+        if has(layer, "ffn_gate_inp_shexp"):
+            shared = b.add("ffn_shexp_gated", op.SharedExpertGate(shared, x, layer))
+        out = b.add("ffn_moe_combined", op.Combine(out, shared, b.network.block.add_shared_expert))
+    return b.enclose("experts", layer, start, (x, router_input), out)
+
+
+def dense(b: Builder, layer: Layer, x: Value, suffix: str = "") -> Value:
+    """down(activation(gate x) * up x). suffix: "_shexp" for a shared expert."""
+    hidden = b.norm_if_there(layer, "ffn_sub_norm", _hidden(b, layer, x, suffix))
+    if "ffn_down_t.weight" in layer:
+        return b.add("ffn_out", op.DownByNeuron(hidden, layer))
+    return b.linear(layer, f"ffn_down{suffix}", hidden, "ffn_out" if not suffix else "ffn_shexp")
+
+
+def _hidden(b: Builder, layer: Layer, x: Value, suffix: str) -> Value:
+    hyper, block, own = b.network.hyper, b.network.block, b.numbers(layer)
+    up = b.linear(layer, f"ffn_up{suffix}", x)
+    name = f"ffn_{hyper.activation}{suffix}"
+    if hyper.activation == "xielu":
+        return b.add(name, op.Activate(up, "xielu", tuple(hyper.xielu[layer.index])))
+    if not block.gated:
+        return b.add(name, op.Activate(up, hyper.activation))
+    if f"ffn_gate{suffix}.weight" in layer:
+        gate = b.linear(layer, f"ffn_gate{suffix}", x)
+    else:  # one fused projection, the gate first
+        fused, half = up, up.width // 2
+        gate = b.add(f"ffn_gate{suffix}", op.Columns(fused, 0, half))
+        up = b.add(f"ffn_up{suffix}", op.Columns(fused, half, up.width))
+    if own.sparsity is not None:
+        gate = b.add(f"ffn_gate_sparse{suffix}", op.SparseGate(gate, own.sparsity))
+    limit = own.net_limit or hyper.activation_limit
+    return b.add(name, op.Gated(
+        gate, up, hyper.activation, limit, clamps_gate_first=block.clamps_gate_first, clamps_both=bool(own.net_limit),
+        bounds=_bounds(hyper.situ),
+    ))  # fmt: skip
+
+
+def _bounds(situ: Sequence[float]) -> tuple[float, float]:
+    return situ[0], situ[1]

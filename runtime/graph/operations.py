@@ -1,0 +1,833 @@
+"""The operations that a model is made of: plain data, no arithmetic.
+
+Each operation has values as inputs, the layer whose tensors it reads with the names of these, and attributes. `shape`
+gives the shape of a token's result and raises ModelError for tensors that do not fit. How an operation is computed is
+an executor's business (see `runtime.graph.text`).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from archs.hyper import LayerHyper
+from quants import Tensor
+from quants.errors import ModelError
+
+from ..arrays import Floats
+from ..layer import Layer
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """What a node gives. number: of the node. shape: of a token; rows: "all" tokens, or those "kept" for the head."""
+
+    number: int
+    shape: Shape
+    rows: str = "all"
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token."""
+        return _product(self.shape)
+
+
+def _product(shape: Shape) -> int:
+    total = 1
+    for each in shape:
+        total *= each
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """kind: what a profile counts it as. overwrites: the input whose memory the result may take.
+    is_view: the result shares memory with the input x.
+    """
+
+    kind: ClassVar[str] = "sums and scales"
+    overwrites: ClassVar[str] = ""
+    is_view: ClassVar[bool] = False
+
+    def inputs(self) -> Iterator[Value]:
+        """Values that it reads, in the order of its fields."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Value):
+                yield value
+
+    def weights(self) -> tuple[Tensor, ...]:
+        """Tensors that it reads, for whoever shows or checks it."""
+        return ()
+
+    def shape(self) -> Shape:
+        """Of a token's result. Raises ModelError for tensors of other shapes than its inputs have."""
+        return next(self.inputs()).shape
+
+
+def tensors_of(layer: Layer, *roles: str) -> tuple[Tensor, ...]:
+    """Those of these tensors that the layer has."""
+    return tuple(layer.tensors[role] for role in roles if role in layer)
+
+
+# Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Input(Operation):
+    """What the list is run with: hidden states of tokens. size: of a token's."""
+
+    size: Shape
+
+    def shape(self) -> Shape:
+        return self.size
+
+
+@dataclass(frozen=True, eq=False)
+class KeepRows(Operation):
+    """Rows of the tokens whose logits are wanted; llama.cpp's get_rows of `inp_out_ids`."""
+
+    x: Value
+    is_view = True
+
+
+# Products
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Operation):
+    """y = W x (* scale + bias), with adapters that are on, and weights of their own for tokens of images."""
+
+    kind = "products"
+    x: Value
+    layer: Layer
+    role: str
+    split: Shape = ()  # heads and their width (-1: what the rows give), where the result is that
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, *(f"{self.role}.{each}" for each in ("weight", "scale", "bias")))
+
+    def shape(self) -> Shape:
+        weight = self.layer.need(f"{self.role}.weight")
+        rows = weight.rows
+        if weight.width != self.x.width:
+            raise ModelError(
+                f"{weight.name!r} has rows of {weight.width}; what it is multiplied with has {self.x.width} values"
+            )
+        if not self.split:
+            return (rows,)
+        heads, width = self.split[0], self.split[1] if self.split[1] >= 0 else rows // max(1, self.split[0])
+        if heads * width != rows:
+            raise ModelError(f"{weight.name!r} has {rows} rows, which are not {heads} heads")
+        return heads, width
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted(Operation):
+    """A part of a fused product with what adapters of that part add to it. x: what the product was of."""
+
+    kind = "products"
+    overwrites = "part"
+    part: Value
+    x: Value
+    layer: Layer
+    role: str
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.lora_a", f"{self.role}.lora_b")
+
+
+@dataclass(frozen=True, eq=False)
+class Norm(Operation):
+    """RMS norm x / sqrt(mean(x²) + eps) * w, or layer norm (Ba et al. 2016), over the last axis.
+
+    eps: 0 for the model's. Source: Zhang and Sennrich 2019.
+    """
+
+    kind = "norms"
+    x: Value
+    layer: Layer
+    role: str
+    eps: float = 0.0
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.weight", self.role, f"{self.role}.bias")
+
+    def shape(self) -> Shape:
+        for weight in self.weights():
+            if weight.shape[-1] != self.x.shape[-1]:
+                raise ModelError(f"{weight.name!r} has {weight.shape[-1]} values; {self.x.shape[-1]} are normed")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class PlainNorm(Operation):
+    """RMS norm without weights over the last axis."""
+
+    kind = "norms"
+    x: Value
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadNorm(Operation):
+    """Norm of queries or keys (heads, width): weights of a head, of each head apart, or over all heads together."""
+
+    kind = "norms"
+    x: Value
+    layer: Layer
+    role: str
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
+
+    def shape(self) -> Shape:
+        weight, heads = self.layer.need(f"{self.role}.weight"), self.x.shape
+        if weight.shape not in (heads[1:], heads, (heads[0], 1), (_product(heads),)):
+            raise ModelError(f"{weight.name!r} has shape {weight.shape}; heads to be normed are {heads}")
+        return heads
+
+
+# Element by element
+
+
+@dataclass(frozen=True, eq=False)
+class Add(Operation):
+    """x + scale * part."""
+
+    overwrites = "part"
+    x: Value
+    part: Value
+    scale: float = 1.0
+
+    def shape(self) -> Shape:
+        if self.x.shape != self.part.shape or self.x.rows != self.part.rows:
+            raise ModelError(f"values of {self.part.shape} are added to {self.x.shape}")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Operation):
+    """x * factor."""
+
+    overwrites = "x"
+    x: Value
+    factor: float
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleBy(Operation):
+    """x times a tensor of the layer."""
+
+    overwrites = "x"
+    x: Value
+    layer: Layer
+    role: str
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, self.role)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Operation):
+    """Columns start … stop of the last axis. shape of the result: (stop - start,), or heads of `split`."""
+
+    kind = "attention"
+    x: Value
+    start: int
+    stop: int
+    split: Shape = ()
+
+    def shape(self) -> Shape:
+        if self.stop > self.x.shape[-1]:
+            raise ModelError(f"columns {self.start} to {self.stop} of {self.x.shape[-1]}")
+        return self.split or (*self.x.shape[:-1], self.stop - self.start)
+
+
+@dataclass(frozen=True, eq=False)
+class Clamp(Operation):
+    """x within -limit … limit."""
+
+    overwrites = "x"
+    x: Value
+    limit: float
+
+
+@dataclass(frozen=True, eq=False)
+class Activate(Operation):
+    """activation(x)."""
+
+    kind = "activations"
+    overwrites = "x"
+    x: Value
+    activation: str
+    parameters: tuple[float, ...] = ()  # of xIELU
+
+
+@dataclass(frozen=True, eq=False)
+class Gated(Operation):
+    """activation(gate) * up. limit: what both are clamped to, 0 for nothing; clamps_gate_first: before the activation.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer".
+    """
+
+    kind = "activations"
+    overwrites = "gate"
+    gate: Value
+    up: Value
+    activation: str
+    limit: float = 0.0
+    clamps_gate_first: bool = False
+    clamps_both: bool = False  # `limit` clamps gate and up of any activation; else that of "swiglu_oai" alone
+    bounds: tuple[float, float] = (0.0, 0.0)  # of "situ"
+
+    def shape(self) -> Shape:
+        if self.gate.shape != self.up.shape:
+            raise ModelError(f"a gate of {self.gate.shape} values multiplies {self.up.shape}")
+        return self.gate.shape
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGate(Operation):
+    """relu(x - (mean + deviations * std)): only what stands out passes (Gemma 3n)."""
+
+    kind = "activations"
+    x: Value
+    deviations: float
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleByGate(Operation):
+    """x times the sigmoid (or softplus) of a gate: one for each value, or one for each head."""
+
+    kind = "activations"
+    overwrites = "x"
+    x: Value
+    gate: Value
+    function: str = "sigmoid"
+
+    def shape(self) -> Shape:
+        if self.x.width % max(1, self.gate.width):
+            raise ModelError(f"a gate of {self.gate.width} values for {self.x.width}")
+        return self.x.shape
+
+
+# Attention
+
+
+@dataclass(frozen=True, eq=False)
+class Rope(Operation):
+    """Rotary embedding of heads (Su et al. 2021), by the layer's base, width and scaling."""
+
+    kind = "rotation"
+    overwrites = "x"
+    x: Value
+    own: LayerHyper
+
+    def shape(self) -> Shape:
+        if self.own.rope_width > self.x.shape[-1]:
+            raise ModelError(f"{self.own.rope_width} values are rotated of heads that are {self.x.shape[-1]} wide")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleQueries(Operation):
+    """Queries times a factor that grows with the position, by the family's `query_scale`."""
+
+    overwrites = "x"
+    x: Value
+    rotated: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Operation):
+    """softmax(scale q·k + penalties) v of each head over the tokens seen so far, which the cache keeps.
+
+    q (heads, width), k (kv heads, width), v (kv heads, value width). x: what they were made of, for indexers and
+    observers. Source: Vaswani et al. 2017; Ainslie et al. 2023 for groups.
+    """
+
+    kind = "attention"
+    q: Value
+    k: Value
+    v: Value
+    x: Value
+    layer: Layer
+    own: LayerHyper
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "attn_sinks.weight", "indexer.k_proj.weight", "indexer.q_proj.weight")
+
+    def shape(self) -> Shape:
+        (heads, width), (groups, key_width), (values, value_width) = self.q.shape, self.k.shape, self.v.shape
+        if groups != values or width != key_width or not groups or heads % groups:
+            raise ModelError(
+                f"queries {self.q.shape}, keys {self.k.shape} and values {self.v.shape} of {self.layer.prefix}* do "
+                "not fit each other"
+            )
+        return (heads * value_width,)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedAttention(Operation):
+    """Attention of queries to the keys and values of an earlier layer (Gemma 3n and 4)."""
+
+    kind = "attention"
+    q: Value
+    own: LayerHyper
+
+    def shape(self) -> Shape:
+        return (self.own.heads * self.own.value_width,)
+
+
+@dataclass(frozen=True, eq=False)
+class PerHead(Operation):
+    """Each head times a matrix of its own, of a weight (heads, out, width): (heads, out)."""
+
+    kind = "products"
+    x: Value
+    layer: Layer
+    role: str
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.weight")
+
+    def shape(self) -> Shape:
+        weight = self.layer.need(f"{self.role}.weight")
+        if len(weight.shape) != 3 or (weight.shape[0], weight.shape[2]) != self.x.shape:
+            raise ModelError(f"{weight.name!r} has shape {weight.shape}; heads to be multiplied are {self.x.shape}")
+        return weight.shape[:2]
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Operation):
+    """x and y side by side in the last axis; a single head of y stands for all heads of x."""
+
+    kind = "attention"
+    x: Value
+    y: Value
+
+    def shape(self) -> Shape:
+        *heads, width = self.x.shape
+        if self.y.shape[:-1] not in (tuple(heads), (1,)):
+            raise ModelError(f"heads {self.y.shape} are put next to {self.x.shape}")
+        return (*heads, width + self.y.shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class LatentAttention(Operation):
+    """Attention of heads to one narrow key for each token, whose first part is the value as well: (heads, latent).
+
+    q, k (…, latent + rotated): k is the latent and the rotated key, one for all heads. x, low: what the layer reads,
+    and what queries are made of, for indexers. Source: DeepSeek V2's report (arXiv 2405.04434), section 2.1.
+    """
+
+    kind = "attention"
+    q: Value
+    k: Value
+    x: Value
+    low: Value
+    layer: Layer
+    latent: int
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "attn_sinks.weight", "indexer.attn_k.weight", "indexer.attn_q_b.weight")
+
+    def shape(self) -> Shape:
+        if self.k.shape != (1, self.q.shape[1]):
+            raise ModelError(f"queries {self.q.shape} and keys {self.k.shape} do not fit each other")
+        return self.q.shape[0], self.latent
+
+
+@dataclass(frozen=True, eq=False)
+class WidenedAttention(Operation):
+    """Attention of heads with keys and values that were made of one latent: (heads * value width)."""
+
+    kind = "attention"
+    q: Value
+    k: Value
+    v: Value
+    layer: Layer
+
+    def shape(self) -> Shape:
+        if self.q.shape != self.k.shape or self.k.shape[0] != self.v.shape[0]:
+            shapes = f"queries {self.q.shape}, keys {self.k.shape}, values {self.v.shape}"
+            raise ModelError(f"{shapes} do not fit each other")
+        return (self.v.shape[0] * self.v.shape[1],)
+
+
+# Mixers of tokens that have an operation of their own
+
+
+@dataclass(frozen=True, eq=False)
+class Mixer(Operation):
+    """What a layer takes from other tokens of x, with its projections. Each kind is a class of its own."""
+
+    kind = "recurrence and convolution"
+    x: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tuple(each for role, each in self.layer.tensors.items() if not role.startswith("ffn_"))
+
+
+class CompressedAttention(Mixer):
+    """Attention to windows and to compressed blocks (DeepSeek V4)."""
+
+    kind = "attention"
+
+
+class Mamba(Mixer):
+    """A selective scan with time steps for each channel (Gu and Dao 2023)."""
+
+
+class Mamba2(Mixer):
+    """A selective scan with one time step for each head (Dao and Gu 2024)."""
+
+
+class MambaOfHeads(Mixer):
+    """PLaMo 2's scan: of heads, with normed time steps."""
+
+
+class ShortConvolution(Mixer):
+    """LFM2's gated convolution over the last few tokens."""
+
+
+class GatedDelta(Mixer):
+    """A gated delta rule (Yang et al. 2024; Qwen3-Next)."""
+
+
+class KimiDelta(Mixer):
+    """Kimi delta attention: decays for each channel."""
+
+
+class Lightning(Mixer):
+    """Lightning attention: linear attention with a decay for each head (MiniMax)."""
+
+
+class TimeMix(Mixer):
+    """RWKV's time mix (Peng et al. 2024, 2025)."""
+
+
+# Feed-forward nets
+
+
+@dataclass(frozen=True, eq=False)
+class DownByNeuron(Operation):
+    """y = x W of a weight that has a row for each neuron (PowerInfer)."""
+
+    kind = "products"
+    x: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "ffn_down_t.weight", "ffn_down_t.bias")
+
+    def shape(self) -> Shape:
+        weight = self.layer.need("ffn_down_t.weight")
+        if weight.rows != self.x.width:
+            raise ModelError(f"{weight.name!r} has {weight.rows} neurons; there are {self.x.width}")
+        return (weight.width,)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedNet(Operation):
+    """down(relu(gate x) * up x) over the neurons that the file's predictor marks for the residual stream."""
+
+    kind = "products"
+    x: Value
+    residual: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        roles = ("fc1", "fc2", "ffn_up", "ffn_gate", "ffn_down_t")
+        return tensors_of(self.layer, *(f"{role}.weight" for role in roles))
+
+
+@dataclass(frozen=True, eq=False)
+class Route(Operation):
+    """Of each token the experts that are chosen, and their weights.
+
+    Source: Shazeer et al. 2017; the family's scoring by `Hyper.scoring`.
+    """
+
+    kind = "experts: routing and sums"
+    x: Value
+    layer: Layer
+    used: int
+
+    def weights(self) -> tuple[Tensor, ...]:
+        router = (f"ffn_gate_inp.{each}" for each in ("weight", "bias", "scale"))
+        return tensors_of(self.layer, *router, "exp_probs_b.bias", "exp_probs_b", "ffn_gate_tid2eid.weight")
+
+    def shape(self) -> Shape:
+        weight = self.layer.need("ffn_gate_inp.weight")
+        if weight.width != self.x.width:
+            raise ModelError(f"{weight.name!r} has rows of {weight.width}; a router reads {self.x.width} values")
+        return (self.used,)
+
+
+@dataclass(frozen=True, eq=False)
+class Experts(Operation):
+    """The weighted sum of what each token's chosen experts make of x. suffix: "exps" in the names of their tensors."""
+
+    kind = "experts: routing and sums"
+    x: Value
+    routing: Value
+    layer: Layer
+    suffix: str = "exps"
+
+    def weights(self) -> tuple[Tensor, ...]:
+        names = (f"ffn_{part}_{self.suffix}" for part in ("gate_up", "gate", "up", "down"))
+        return tensors_of(self.layer, *(f"{name}.{each}" for name in names for each in ("weight", "bias", "scale")))
+
+
+@dataclass(frozen=True, eq=False)
+class GroupExperts(Operation):
+    """What experts that groups of others share make of what those gave (Grove MoE)."""
+
+    kind = "experts: routing and sums"
+    x: Value
+    router_input: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, *(f"ffn_{part}_chexps.weight" for part in ("gate", "up", "down")))
+
+
+@dataclass(frozen=True, eq=False)
+class SharedExpertGate(Operation):
+    """x times the sigmoid of a number for each token, which a vector makes of the net's input."""
+
+    kind = "experts: routing and sums"
+    overwrites = "x"
+    x: Value
+    net_input: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "ffn_gate_inp_shexp.weight")
+
+
+@dataclass(frozen=True, eq=False)
+class Combine(Operation):
+    """What routed experts and a shared one give together, by the family's function."""
+
+    kind = "experts: routing and sums"
+    overwrites = "routed"
+    routed: Value
+    shared: Value
+    function: Callable[[Floats, Floats], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInput(Operation):
+    """What the layer's own embedding of each token gives, gated by x (Gemma 3n and 4)."""
+
+    kind = "products"
+    x: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "inp_gate.weight", "proj.weight", "post_norm.weight")
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleAndSkip(Operation):
+    """x + embedding * the layer's output scale, where the family adds the embedding; else x times that scale."""
+
+    overwrites = "x"
+    x: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "layer_output_scale.weight")
+
+
+# Several streams of hidden states, and layers whose parts stand apart
+
+
+@dataclass(frozen=True, eq=False)
+class Several(Operation):
+    """A step on hidden states that hold more than one row of the model's width for each token. size: of the result."""
+
+    x: Value
+    layer: Layer
+    size: int
+
+    def weights(self) -> tuple[Tensor, ...]:
+        prefixes = ("hc_", "attn_res", "ffn_res")
+        return tuple(each for role, each in self.layer.tensors.items() if role.startswith(prefixes))
+
+    def shape(self) -> Shape:
+        return (self.size,)
+
+
+class BeginStreams(Several):
+    """The streams before the first layer: all alike."""
+
+
+class EndStreams(Several):
+    """What the head reads of the streams."""
+
+
+class AddNgrams(Several):
+    """The streams with what a table holds of the last few tokens (Qwen4 Exp)."""
+
+
+class BeginCycles(Several):
+    """The states of two stacks of layers before the first one (HRM)."""
+
+
+class ReadState(Several):
+    """The state of the stack that runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadStreams(Several):
+    """A gated mean of the streams (`part`: "hc_attn", "hc_ffn"), and the norm of all of them."""
+
+    part: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class FirstOf(Operation):
+    """The first of what a step gives."""
+
+    is_view = True
+    x: Value
+    size: int
+
+    def shape(self) -> Shape:
+        return (self.size,)
+
+
+@dataclass(frozen=True, eq=False)
+class WriteStreams(Several):
+    """The streams with what a part of the layer gives added to each by its weight."""
+
+    part: str = ""
+    read: Value | None = None
+    given: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ReadMixed(Several):
+    """What a part of the layer ("attn", "ffn") reads of streams that it mixes (hyper connections, Xie et al. 2025)."""
+
+    part: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class WriteMixed(Several):
+    """The mixed streams with what a part of the layer gives."""
+
+    given: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ReadResiduals(Several):
+    """A weighted mean of the hidden states and of what earlier layers left (Kimi K3)."""
+
+    role: str = ""
+
+
+class LeaveResidual(Several):
+    """The hidden states left for later layers, where a block of layers begins."""
+
+
+@dataclass(frozen=True, eq=False)
+class AddHidden(Several):
+    """x with what a part of the layer gives added to the hidden states."""
+
+    given: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class NextState(Several):
+    """What the next layer reads of what this one gave and of the stack that rests (HRM)."""
+
+    given: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelMixLayer(Operation):
+    """A layer of RWKV: time mix and channel mix, each added to the residual stream. keeps: rows that the head reads."""
+
+    kind = "recurrence and convolution"
+    x: Value
+    layer: Layer
+    keeps: bool
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tuple(self.layer.tensors.values())
+
+
+# Copies of the hidden states (copies, width), one of which each layer computes with (Baykal et al. 2023; Gemma 3n)
+
+
+@dataclass(frozen=True, eq=False)
+class BeginCopies(Operation):
+    """The copies of embedded tokens: (copies, width)."""
+
+    x: Value
+    outside: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.outside, "altup_proj.weight")
+
+    def shape(self) -> Shape:
+        return self.outside.need("altup_proj.weight").shape[0] + 1, self.x.width
+
+
+@dataclass(frozen=True, eq=False)
+class EndCopies(Operation):
+    """What the copies give together after the last layer."""
+
+    x: Value
+    outside: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.outside, "altup_unembd_proj.weight")
+
+    def shape(self) -> Shape:
+        return self.x.shape[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class PredictCopies(Operation):
+    """The copies as they are expected after the layer."""
+
+    x: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "altup_predict_coef.weight", "altup_router.weight", "altup_router_norm.weight")
+
+
+@dataclass(frozen=True, eq=False)
+class OneCopy(Operation):
+    """The copy that the layer computes with."""
+
+    is_view = True
+    x: Value
+    number: int
+
+    def shape(self) -> Shape:
+        if not 0 <= self.number < self.x.shape[0]:
+            raise ModelError(f"copy {self.number} of {self.x.shape[0]}")
+        return self.x.shape[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectCopies(Operation):
+    """The predicted copies, corrected by what the layer made of one; the others get the layer's own input."""
+
+    predicted: Value
+    before: Value
+    after: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "altup_correct_coef.weight", "altup_correct_scale.weight")

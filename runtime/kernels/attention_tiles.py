@@ -1,0 +1,194 @@
+"""Small matrix products of attention's decoding: a few rows of queries with keys, and of weights with values.
+
+A tile of sums stays in registers. Keys and values lie as caches have them: the row of one position some stride behind
+the one before, of float32, of float16 (uint16), or of Q8_0's blocks (int8). They become float32 in registers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba.core.types as nt
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from quants.kernels.lane_memory import load_at, store_at
+from quants.kernels.lanes import BYTES, FLOAT, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, splat
+from quants.kernels.small_blocks import Q8_BYTES, VALUES
+
+from .shorts import cpu_features, half_of, halves_of
+
+WIDE_REGISTERS = "+avx512f" in cpu_features()
+ROWS = 4 if WIDE_REGISTERS else 2  # of the largest tile
+SUMS = 16 if WIDE_REGISTERS else 4  # vectors of sixteen sums that fit the registers
+VECTORS = max(2, SUMS // ROWS)  # columns of values in a tile, in vectors
+
+
+def _number(value: int) -> ir.Constant:
+    return ir.Constant(INDEX, value)
+
+
+def _places(builder: ir.IRBuilder, at: ir.Value, stride: ir.Value, count: int, last: ir.Value | None) -> list[ir.Value]:
+    """Offsets of so many rows; those behind the last one (a count of rows) are the last one again."""
+    found = []
+    for i in range(count):
+        number = _number(i)
+        if last is not None:
+            number = builder.select(builder.icmp_signed("<", number, last), number, builder.sub(last, _number(1)))
+        found.append(builder.add(at, builder.mul(number, stride)))
+    return found
+
+
+def _multiply_add(builder: ir.IRBuilder) -> Callable[..., ir.Value]:
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS] * 3), "llvm.fma.v16f32")
+    return lambda *operands: builder.call(function, operands)
+
+
+def _picked(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(WORD, len(lanes)), lanes))
+
+
+def _sums(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
+    """The sum of each vector's sixteen lanes, side by side. Their number is 2, 4, 8 or 16."""
+    count, width = len(vectors), LANES
+    while width > count:
+        width //= 2
+        low, high = list(range(width)), list(range(width, 2 * width))
+        vectors = [builder.fadd(_picked(builder, v, v, low), _picked(builder, v, v, high)) for v in vectors]
+    step = count // 2
+    while step:  # lanes with this bit go on with the second half of the vectors
+        low = [i if not i & step else count + i - step for i in range(count)]
+        high = [i + step if not i & step else count + i for i in range(count)]
+        pairs = zip(vectors[:step], vectors[step:], strict=True)
+        vectors = [builder.fadd(_picked(builder, a, b, low), _picked(builder, a, b, high)) for a, b in pairs]
+        step //= 2
+    return vectors[0]
+
+
+def _vectors(  # type: ignore[no-untyped-def]
+    context: Any, builder: ir.IRBuilder, array: nt.Array, value, row: ir.Value, column: ir.Value, count: int
+) -> list[tuple[ir.Value, ir.Value | None]]:
+    """So many times sixteen numbers of a row, from a column on, each with the scale it is to be multiplied by, or None;
+    of blocks, whole ones.
+    """
+    if array.dtype != nt.int8:
+        places = _places(builder, builder.add(row, column), _number(LANES), count, None)
+        if array.dtype == nt.float32:
+            return [(load_at(context, builder, array, value, at, FLOATS), None) for at in places]
+        halves = [load_at(context, builder, array, value, at, SHORTS) for at in places]
+        return [(halves_of(context, builder, each, LANES), None) for each in halves]
+    found, size = [], _number(Q8_BYTES)
+    first = builder.add(row, builder.mul(builder.sdiv(column, _number(VALUES)), size))
+    for at in _places(builder, first, size, count // 2, None):
+        scale = half_of(context, builder, load_at(context, builder, array, value, at, SHORT))
+        for offset in (2, 2 + LANES):
+            codes = load_at(context, builder, array, value, builder.add(at, _number(offset)), BYTES)
+            found.append((builder.sitofp(builder.sext(codes, WORDS), FLOATS), scale))
+    return found
+
+
+def _scaled(builder: ir.IRBuilder, vectors: list[tuple[ir.Value, ir.Value | None]]) -> list[ir.Value]:
+    return [
+        numbers if scale is None else builder.fmul(numbers, splat(builder, scale, FLOATS)) for numbers, scale in vectors
+    ]
+
+
+def _at_once(array: nt.Array) -> int:
+    """Vectors that are read together."""
+    return 2 if array.dtype == nt.int8 else 1
+
+
+def _score_tile(rows: int, keys: int) -> Any:
+    @intrinsic
+    def score_tile(  # type: ignore[no-untyped-def]
+        typing, q, q_at, q_stride, q_rows, k, k_at, k_stride, k_rows, width, out, out_at, out_stride
+    ):
+        """out[r, j] = row r of q times row j of k, for this tile's rows and keys, of which there may be fewer.
+
+        Rows begin at `_at` and are `_stride` apart, in flat arrays; width: a multiple of 16, of blocks one of 32. Of
+        rows that are not there, the tile writes the last one's; out must have room for it.
+        """
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kinds = signature.args
+            q, q_at, q_stride, q_rows, k, k_at, k_stride, k_rows, width, out, out_at, out_stride = args
+            asked = _places(builder, q_at, q_stride, rows, q_rows)
+            found = _places(builder, k_at, k_stride, keys, k_rows)
+            zero, add = ir.Constant(FLOATS, [0.0] * LANES), _multiply_add(builder)
+            sums = [[cgutils.alloca_once_value(builder, zero) for _ in found] for _ in asked]
+            step = _at_once(kinds[4])
+            with cgutils.for_range(builder, builder.sdiv(width, _number(step * LANES))) as loop:
+                column = builder.mul(loop.index, _number(step * LANES))
+                queries = [_scaled(builder, _vectors(context, builder, kinds[0], q, at, column, step)) for at in asked]
+                for j, at in enumerate(found):
+                    key = _vectors(context, builder, kinds[4], k, at, column, step)
+                    if rows == 1 and step == 2:  # one scale for both: that of their sum
+                        part = add(queries[0][1], key[1][0], builder.fmul(queries[0][0], key[0][0]))
+                        scale = splat(builder, key[0][1], FLOATS)
+                        builder.store(add(part, scale, builder.load(sums[0][j])), sums[0][j])
+                        continue
+                    numbers = _scaled(builder, key)
+                    for own, query in zip(sums, queries, strict=True):
+                        for a, b in zip(query, numbers, strict=True):
+                            builder.store(add(a, b, builder.load(own[j])), own[j])
+            scores = _sums(builder, [builder.load(each) for own in sums for each in own])
+            for r, at in enumerate(_places(builder, out_at, out_stride, rows, None)):
+                own = _picked(builder, scores, scores, list(range(r * keys, (r + 1) * keys)))
+                store_at(context, builder, kinds[9], out, at, own)
+            return context.get_dummy_value()
+
+        i = nt.intp
+        return nt.void(q, i, i, i, k, i, i, i, i, out, i, i), codegen
+
+    return score_tile
+
+
+def _mix_tile(rows: int, vectors: int) -> Any:
+    @intrinsic
+    def mix_tile(  # type: ignore[no-untyped-def]
+        typing, weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride
+    ):
+        """out[r, c] += the sum over j < count of weights[r, j] * v[j, column + c], for this tile's rows and columns.
+
+        Rows that are not there are the last one again.
+        """
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kinds = signature.args
+            weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride = args
+            columns = max(vectors, _at_once(kinds[4]))
+            shares = _places(builder, w_at, w_stride, rows, w_rows)
+            add, apart = _multiply_add(builder), _number(LANES)
+            targets = [
+                _places(builder, at, apart, columns, None)
+                for at in _places(builder, out_at, out_stride, rows, w_rows)
+            ]
+            sums = [
+                [cgutils.alloca_once_value(builder, load_at(context, builder, kinds[8], out, at, FLOATS)) for at in own]
+                for own in targets
+            ]
+            with cgutils.for_range(builder, count) as loop:
+                row = builder.mul(loop.index, v_stride)
+                found = _vectors(context, builder, kinds[4], v, row, column, columns)
+                values = [numbers for numbers, _ in found] if rows == 1 else _scaled(builder, found)
+                for at, own in zip(shares, sums, strict=True):
+                    weight = load_at(context, builder, kinds[0], weights, builder.add(at, loop.index), FLOAT)
+                    for (_, scale), value, total in zip(found, values, own, strict=True):
+                        factor = builder.fmul(weight, scale) if rows == 1 and scale is not None else weight
+                        builder.store(add(splat(builder, factor, FLOATS), value, builder.load(total)), total)
+            for own, totals in zip(targets, sums, strict=True):
+                for at, total in zip(own, totals, strict=True):
+                    store_at(context, builder, kinds[8], out, at, builder.load(total))
+            return context.get_dummy_value()
+
+        i = nt.intp
+        return nt.void(weights, i, i, i, v, i, i, i, out, i, i), codegen
+
+    return mix_tile
+
+
+# By the rows they are for: the largest tile's, two, one.
+KEYS_OF = (SUMS // ROWS, SUMS // 2, SUMS)
+score_rows, score_two, score_one = (_score_tile(r, SUMS // r) for r in (ROWS, 2, 1))
+mix_rows, mix_two, mix_one = (_mix_tile(r, VECTORS) for r in (ROWS, 2, 1))
+mix_rows_narrow, mix_one_narrow = _mix_tile(ROWS, 1), _mix_tile(1, 1)
