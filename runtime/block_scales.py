@@ -34,16 +34,17 @@ class Integers:
     def of_rows(self, blocks: Blocks) -> tuple[Floats, Floats | None]:
         """Scales (rows, groups) and minima, where there are some."""
         found = self.scales(blocks)
-        parts = found if self.has_minima else (found, None)
-        scales, minima = (None if each is None else each.reshape(len(blocks), -1) for each in parts)
-        return scales, minima
+        if not self.has_minima:
+            return found.reshape(len(blocks), -1), None
+        scales, minima = found
+        return scales.reshape(len(blocks), -1), minima.reshape(len(blocks), -1)
 
 
-def _float32(numbers: NDArray[Any]) -> Floats:
+def _float32(numbers: NDArray[Any]) -> Any:
     return numbers.astype(np.float32)
 
 
-def _d(blocks: Blocks) -> Floats:
+def _d(blocks: Blocks) -> Any:
     return _float32(blocks["d"])[..., None]
 
 
@@ -61,7 +62,7 @@ def _q2_k(blocks: Blocks) -> tuple[Floats, Floats]:
     return _d(blocks) * _float32(both & 15), _float32(blocks["dmin"])[..., None] * _float32(both >> 4)
 
 
-def _q3_k(blocks: Blocks) -> Floats:
+def _q3_k(blocks: Blocks) -> Any:
     packed = blocks["scales"]
     low, high = packed[..., :8], packed[..., 8:]
     codes = np.concatenate([low & 15, low >> 4], axis=-1)
@@ -77,16 +78,16 @@ def _six_bits(blocks: Blocks) -> tuple[Floats, Floats]:
     return _d(blocks) * _float32(scales), _float32(blocks["dmin"])[..., None] * _float32(minima)
 
 
-def _q6_k(blocks: Blocks) -> Floats:
+def _q6_k(blocks: Blocks) -> Any:
     return _d(blocks) * _float32(blocks["scales"])
 
 
-def _iq4_xs(blocks: Blocks) -> Floats:
+def _iq4_xs(blocks: Blocks) -> Any:
     high = blocks["scales_h"][..., None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     return _d(blocks) * (_float32(_nibbles(blocks["scales_l"]) | high << 4) - np.float32(32))
 
 
-def _levels(blocks: Blocks, levels: NDArray[Any], factor: float) -> Floats:
+def _levels(blocks: Blocks, levels: NDArray[Any], factor: float) -> Any:
     return _d(blocks) * (np.float32(0.5) + _float32(levels)) * np.float32(factor)
 
 
@@ -95,26 +96,26 @@ def _upper_bits(words: NDArray[Any]) -> NDArray[Any]:
     return words >> 28
 
 
-def _iq1_s(blocks: Blocks) -> Floats:
+def _iq1_s(blocks: Blocks) -> Any:
     return _d(blocks) * _float32(2 * (blocks["qh"] >> 12 & 7) + 1) * np.float32(0.125)
 
 
-def _iq1_m(blocks: Blocks) -> Floats:
+def _iq1_m(blocks: Blocks) -> Any:
     words = np.ascontiguousarray(blocks["scales"])
     bits = np.bitwise_or.reduce((words >> 12).astype("<u2") << np.arange(0, 16, 4, dtype="<u2"), axis=-1)
     levels = (words[..., None] >> np.arange(0, 12, 3, dtype="<u2") & 7).reshape(*words.shape[:-1], 16)
     return _float32(bits.view("<f2"))[..., None] * _float32(2 * levels + 1) * np.float32(0.125)
 
 
-def _mxfp4(blocks: Blocks) -> Floats:
+def _mxfp4(blocks: Blocks) -> Any:
     return HALF_POWERS[blocks["e"]][..., None]
 
 
-def _nvfp4(blocks: Blocks) -> Floats:
+def _nvfp4(blocks: Blocks) -> Any:
     return HALF_SCALES[blocks["d"]]
 
 
-def _repeated(blocks: Blocks, times: int) -> Floats:
+def _repeated(blocks: Blocks, times: int) -> Any:
     return np.repeat(_d(blocks), times, axis=-1)
 
 

@@ -72,7 +72,9 @@ def add_group(typing, sums, sums_at, x, x_at, scales, sum_step, x_sums, block_at
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         values, kinds = dict(zip(names, args, strict=True)), dict(zip(names, signature.args, strict=True))
         tokens, vectors = range(TOKENS), range(VECTORS)
-        number = lambda n: ir.Constant(INDEX, n)  # noqa: E731
+
+        def number(value: int) -> Any:
+            return ir.Constant(INDEX, value)
 
         def read(name: str, at: Any, kind: Any) -> Any:
             return load_at(context, builder, kinds[name], values[name], at, kind)
