@@ -4,16 +4,17 @@ The logits of one window over a large vocabulary take hundreds of MB, of which p
 tile of the vocabulary is multiplied, folded into each row's sum of exponentials, and forgotten.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from archs.transforms import concatenated, zeros
 from quants import Tensor
 
-from . import integer_product, ops
+from . import eight_bit_product, integer_product, ops
 from .arrays import Doubles, Floats, Ids
 from .kernels.softmax import fold_tile
 from .kernels.threads import parallel, shares
@@ -23,6 +24,7 @@ from .precision import Precision, as_multiplied
 from .profile import Profile
 
 Finish = Callable[[Floats, int], Floats]
+Columns = Callable[[int, int], Iterator[tuple[int, Floats]]]  # products with rows first … last - 1
 
 TILE = 1 << 19  # weights of a tile
 
@@ -71,18 +73,25 @@ class LazyLogits:
         rows = np.ascontiguousarray(self.x[..., : targets.shape[-1], :]).reshape(-1, self.x.shape[-1])
         wanted = np.ascontiguousarray(targets, np.int64).reshape(-1)
         rounds = self.precision == "float32" and self.may_round
-        exact = not (rounds and integer_product.pays(len(rows), *self.weight.shape))
-        state = self._folded(rows, wanted) if exact else self._folded_integers(rows, wanted)
+        if rounds and integer_product.pays(len(rows), *self.weight.shape):
+            inputs = integer_product.packed(rows, self.threads)
+            state = self._folded_integers(wanted, partial(integer_product.columns, inputs, self.weight))
+        elif self.precision == "llama.cpp" and eight_bit_product.pays(len(rows), self.weight.rows, self.weight):
+            rounded = eight_bit_product.rounded(rows, self.weight.format.activations, self.threads)
+            packed = eight_bit_product.packed(rounded, self.threads)
+            state = self._folded_integers(wanted, partial(eight_bit_product.columns, packed, self.weight))
+        else:
+            state = self._folded(rows, wanted)
         losses: Doubles = state[:, 0] + np.log(state[:, 1]) - state[:, 2]
         return losses.reshape(targets.shape)
 
-    def _folded_integers(self, rows: Floats, wanted: Ids) -> Doubles:
+    def _folded_integers(self, wanted: Ids, columns: Columns) -> Doubles:
         """The state of `fold_tile` after the whole vocabulary, each thread with tokens of its own."""
-        inputs, states = integer_product.packed(rows, self.threads), dict[int, Doubles]()
+        states = dict[int, Doubles]()
 
         def fold(start: int, stop: int) -> None:
-            state = no_state(len(rows))
-            for first, logits in integer_product.columns(inputs, self.weight, start, stop):
+            state = no_state(len(wanted))
+            for first, logits in columns(start, stop):
                 fold_tile(logits if self.finish is None else self.finish(logits, first), wanted, first, state)
             states[start] = state
 

@@ -1,9 +1,10 @@
 """Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and forgotten.
 
 Up to eight rows of input are multiplied with the blocks themselves (`few_inputs`), and many in 16-bit integers where
-the processor is faster at them (`integer_product`) and they may be rounded (`rounding`). In float32, with few rows of
-input each thread decodes and multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster
-on wide tiles: all threads decode one tile together and then share the rows of the input.
+the processor is faster at them (`integer_product`) and they may be rounded (`rounding`), or in 8-bit integers where
+they are to be rounded as llama.cpp does (`eight_bit_product`). In float32, with few rows of input each thread decodes
+and multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster on wide tiles: all
+threads decode one tile together and then share the rows of the input.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from quants import Tensor
 
-from . import few_inputs, float_product, integer_product
+from . import eight_bit_product, few_inputs, float_product, integer_product
 from .arrays import Floats
 from .kernels import blas
 from .kernels.threads import parallel, shares, spans
@@ -34,10 +35,24 @@ class Inputs:
 
     def __init__(self, x: Floats, threads: int = 1) -> None:
         self.x, self.threads = np.ascontiguousarray(x, np.float32), threads
+        self._rounded: dict[str, eight_bit_product.Rounded] = {}
+        self._packed_bytes: dict[str, eight_bit_product.Packed] = {}
 
     @cached_property
     def packed(self) -> integer_product.Packed:
         return integer_product.packed(self.x, self.threads)
+
+    def as_rounded(self, partner: str) -> eight_bit_product.Rounded:
+        """As llama.cpp rounds them to blocks of this format, once for all weights."""
+        if partner not in self._rounded:
+            self._rounded[partner] = eight_bit_product.rounded(self.x, partner, self.threads)
+        return self._rounded[partner]
+
+    def packed_bytes(self, partner: str) -> eight_bit_product.Packed:
+        """The same for products with many rows."""
+        if partner not in self._packed_bytes:
+            self._packed_bytes[partner] = eight_bit_product.packed(self.as_rounded(partner), self.threads)
+        return self._packed_bytes[partner]
 
     @cached_property
     def few(self) -> few_inputs.Vectors:
@@ -70,6 +85,10 @@ def matmul(
     if compiled and may_round and integer_product.pays(len(inputs.x), last - first, weight.width):
         integer_product.multiply(inputs.packed, weight, first, last, product, threads)
         return product
+    if precision == "llama.cpp" and product.flags.c_contiguous and _multiplied_bytes(
+        inputs, weight, first, last, product, threads
+    ):
+        return product
     values = as_multiplied(inputs.x, weight.format.name, precision)
     if product.flags.c_contiguous and float_product.pays(len(values), last - first, weight.width):
         float_product.multiply(values, weight, first, last, product, threads)
@@ -96,6 +115,19 @@ def matmul(
     work = (last - first) * weight.width * (DECODING + len(values))
     parallel(multiply, tiles, 1 if work < MIN_OPS_PER_THREAD else threads)
     return product
+
+
+def _multiplied_bytes(inputs: Inputs, weight: Tensor, first: int, last: int, product: Floats, threads: int) -> bool:
+    """Whether the product was made in integers, of inputs as llama.cpp rounds them."""
+    partner = weight.format.activations
+    if eight_bit_product.pays_for_few(len(inputs.x), last - first, weight):
+        few = eight_bit_product.as_vectors(inputs.as_rounded(partner))
+        few_inputs.multiply(few, weight, first, last, product, threads)
+        return True
+    if eight_bit_product.pays(len(inputs.x), last - first, weight):
+        eight_bit_product.multiply(inputs.packed_bytes(partner), weight, first, last, product, threads)
+        return True
+    return False
 
 
 def matmul_transposed(x: Floats, weight: Tensor, threads: int = 1) -> Floats:

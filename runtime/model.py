@@ -29,11 +29,12 @@ from .graph.compiled import CompiledGraph, Text
 from .head import LazyLogits, head, in_shape
 from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
+from .kernels.memory import keep_freed
 from .kv_cache import CacheType, KVCache
 from .layer import DAMAGED, Layer, Network, Pass, Sparsity
 from .next_tokens import next_token_network, one_stream, read_ahead
 from .pictures import Picture, check_pictures
-from .precision import Precision
+from .precision import Precision, precision_named
 from .profile import Profile
 from .rope import rope_scaling
 from .self_attention import serves_branches, serves_trees
@@ -56,12 +57,13 @@ class Model:
         precision: Precision = "float32", observe: Observe | None = None,
     ) -> None:  # fmt: skip
         """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model;
-        OptionError for fewer threads than one.
+        OptionError for fewer threads than one, or a precision that is none.
         """
+        keep_freed()
         name = metadata.get("general.architecture")
         if not isinstance(name, str):
             raise ModelError("the file has no 'general.architecture': it is not a model that can run")
-        self.threads, self.precision, self.observe = thread_count(threads), precision, observe
+        self.threads, self.precision, self.observe = thread_count(threads), precision_named(precision), observe
         self.architecture = of_file(name, metadata)
         self.metadata = metadata
         self.tensors = tensors = all_readable(tensors)

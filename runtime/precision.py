@@ -3,9 +3,10 @@
 "float32": at float32's accuracy, as far as figures of a model show: large products of many rows are computed in 16-bit
 integers where the processor is faster at them (`kernels.int16`) and what becomes of them is not sensitive
 (`runtime.rounding`), all others in float32. "exact": all in float32.
-"reference": in float32, of inputs that are first rounded as llama.cpp does, for figures that are to be compared with
-its own: what is multiplied with a quantized weight to 8 bits, with an F16 weight to float16 and with a BF16 weight to
-bfloat16, which alone can move a small model's perplexity by half a percent.
+"llama.cpp": of inputs that are first rounded as llama.cpp does, for figures that are to be compared with its own: what
+is multiplied with a quantized weight to 8 bits, with an F16 weight to float16 and with a BF16 weight to bfloat16, which
+alone can move a small model's perplexity by half a percent. Nothing else is rounded: products of 8-bit integers are
+exact (`eight_bit_product`), all others are in float32. Its old name is "reference".
 """
 
 from typing import Literal, get_args
@@ -19,11 +20,14 @@ from .arrays import Floats
 from .kernels import int16
 from .kernels.eight_bits import through_q8_0, through_q8_k
 
-Precision = Literal["float32", "exact", "reference"]
+Precision = Literal["float32", "exact", "llama.cpp"]
+OLD_NAMES: dict[str, Precision] = {"reference": "llama.cpp"}
 
 
 def precision_named(name: str) -> Precision:
     """Raises OptionError for a name that is none."""
+    if name in OLD_NAMES:
+        return OLD_NAMES[name]
     if name not in get_args(Precision):
         raise wrong("precision", name, f"one of {', '.join(get_args(Precision))}")
     return name  # type: ignore[return-value]
@@ -31,12 +35,14 @@ def precision_named(name: str) -> Precision:
 
 def products(precision: Precision) -> str:
     """What most of a text's products are computed in, in words."""
+    if precision == "llama.cpp" and int16.available():
+        return "8-bit integers"
     return "16-bit integers" if precision == "float32" and int16.available() else "float32"
 
 
 def as_multiplied(x: Floats, weight_format: str, precision: Precision) -> Floats:
     """x (n, width) as a product with a weight of that format takes it; x itself where nothing is rounded."""
-    return rounded(x, weight_format) if precision == "reference" else x
+    return rounded(x, weight_format) if precision == "llama.cpp" else x
 
 
 def rounded(x: Floats, weight_format: str) -> Floats:

@@ -27,7 +27,7 @@ def divergence(
     workers: int | None = None, scheduler: str | None = None,
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
     precision: Annotated[
-        str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
+        str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."
     ] = "float32",
     save_base: Annotated[
         str | None, Option(metavar="PATH", help="Keep the base: small if the name ends in .gguf, else as llama.cpp.")

@@ -29,7 +29,7 @@ def evaluate(
     seed: Annotated[int, Option(min=0, help="Of the draw: 1 draws llama-perplexity's tasks.")] = 1,
     ctx: int = 512, threads: int | None = None,
     precision: Annotated[
-        str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
+        str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."
     ] = "float32",
     record: str | None = None, markdown: bool = False, json: bool = False,
 ) -> None:  # fmt: skip

@@ -21,7 +21,7 @@ def imatrix(
     process_output: Annotated[bool, "Also measure the weights of the head."] = False,
     nextn: Annotated[bool, "Also measure the layer that predicts a token further (NextN, MTP)."] = False,
     precision: Annotated[
-        str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
+        str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."
     ] = "float32",
     save_every: Annotated[int, Option(min=0, help="Windows after which --resume can go on; 0: none.")] = 10,
     resume: bool = False, overwrite: bool = False, threads: int | None = None,

@@ -23,7 +23,7 @@ def perplexity(
     sparse: Annotated[bool, "Compute only the neurons that a PowerInfer file's predictor marks; compare."] = False,
     no_dense: Annotated[bool, "With --sparse: leave out the comparison."] = False,
     precision: Annotated[
-        str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
+        str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."
     ] = "float32",
     profile: Annotated[bool, "Show what kinds of work took how long."] = False,
     running: Annotated[bool, "Print the value after every window."] = False,

@@ -60,7 +60,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     ],
     "divergence": [
         ("json", "markdown", ONE_FORM),
-        ("round_activations", "precision", "the first is the second's `reference`"),
+        ("round_activations", "precision", "the first is the second's `llama.cpp`"),
         ("worst", "json", "the JSON has them"),
         ("workers", "scheduler", "the work is done here or there"),
         ("save_base", "workers scheduler", "a base is saved by the process that runs it"),
@@ -86,7 +86,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
     "perplexity": [
         ("running", "json", "the JSON has the value after every window"),
-        ("round_activations", "precision", "the first is the second's `reference`"),
+        ("round_activations", "precision", "the first is the second's `llama.cpp`"),
     ],
     "quantize": [
         ("list_recipes", "*json", "recipes are listed and nothing is quantized"),

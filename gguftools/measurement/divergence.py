@@ -67,7 +67,7 @@ def divergence(
 
     from .bases import SavedBase
 
-    chosen: Precision = "reference" if round_activations else precision_named(precision)
+    chosen: Precision = "llama.cpp" if round_activations else precision_named(precision)
     saving = saving_to(save_base, top_k, with_output, overwrite, record)
     files = [opened(each) for each in others]
     stored = None

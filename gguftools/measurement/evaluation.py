@@ -66,7 +66,7 @@ def evaluate(
     hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them.
     tasks: of each test so many are drawn with `seed`; None for 400 of HellaSwag and all of the others. n_ctx: a task's
     tokens (what is common to its answers once) have to fit into 4 windows of so many. threads: None for all processors.
-    precision: "float32", "exact" or "reference" as in `perplexity`. record: note tasks' scores in this file, and go on
+    precision: "float32", "exact" or "llama.cpp" as in `perplexity`. record: note tasks' scores in this file, and go on
     from it where an earlier run was killed; it goes in the end, or with keep_record stays, for who has yet to write the
     report. progress(tasks done, of how many, score so far).
     Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.

@@ -71,7 +71,7 @@ def perplexity(
 
     text: a file, or several, or several by name, each of which gets its own figures, too, besides those of all.
     n_ctx: tokens of a window. chunks: measure the first so many windows of each text. stride: > 0 lets windows overlap.
-    threads: None for all processors. precision: "float32", "exact" (no product in integers) or "reference": the inputs
+    threads: None for all processors. precision: "float32", "exact" (no product in integers) or "llama.cpp": the inputs
     of products rounded as llama.cpp does (to 8 bits for quantized weights), for figures to set beside its own, which
     round_activations asks for, too. sparse: compute only the neurons that a PowerInfer file's predictor marks; compare:
     before that all of them, too. profile: time each kind of work.
@@ -90,7 +90,7 @@ def perplexity(
     if chat := next((each for each in texts if each.chat), None):
         raise OptionError(f"{chat.path} is conversations", "measure them with divergence, or give plain text")
     read = [windows_of(model, each, n_ctx, chunks=chunks, stride=stride) for each in texts]
-    chosen: Precision = "reference" if round_activations else precision_named(precision)
+    chosen: Precision = "llama.cpp" if round_activations else precision_named(precision)
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
     if sparse:
         net.use_predictor()  # a file without one is found before anything is compiled

@@ -23,7 +23,7 @@ LAYER = {
     "attn_output": (WIDTH, WIDTH), "ffn_up": (INNER, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_down": (WIDTH, INNER),
 }  # fmt: skip
 SETTINGS = [
-    {"threads": 1, "precision": "float32"}, {"threads": 2, "precision": "reference"},
+    {"threads": 1, "precision": "float32"}, {"threads": 2, "precision": "llama.cpp"},
     {"threads": 3, "precision": "float32"},
 ]  # fmt: skip
 

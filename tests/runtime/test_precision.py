@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from quants import decode, encode, from_array
+from quants.errors import OptionError
 from runtime.matmul import matmul
-from runtime.precision import as_multiplied, rounded
+from runtime.precision import as_multiplied, precision_named, rounded
 
 X = np.random.default_rng(0).standard_normal((6, 512)).astype(np.float32)
 X[0, :256] = 0
@@ -32,6 +33,12 @@ def test_scale_of_256():
 def test_nothing_is_rounded_unless_asked_for():
     weight = from_array("w", X)
     assert as_multiplied(X, "Q8_0", "float32") is X
-    np.testing.assert_array_equal(as_multiplied(X, "Q8_0", "reference"), rounded(X, "Q8_0"))
-    got = matmul(X, weight, precision="reference")
+    np.testing.assert_array_equal(as_multiplied(X, "Q8_0", "llama.cpp"), rounded(X, "Q8_0"))
+    got = matmul(X, weight, precision="llama.cpp")
     np.testing.assert_allclose(got, X @ X.T, atol=1e-3)  # float32 weights take float32
+
+
+def test_old_names():
+    assert precision_named("reference") == precision_named("llama.cpp") == "llama.cpp"
+    with pytest.raises(OptionError, match="float32, exact, llama"):
+        precision_named("half")

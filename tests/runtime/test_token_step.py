@@ -266,7 +266,7 @@ def test_threads_give_the_same_bits():
 
 def test_models_beside_each_other_do_not_interfere():
     settings = [
-        ("llama", "Q8_0", 1, "float32"), ("llama", "Q8_0", 2, "reference"), ("windows and caps", "F16", 3, "float32"),
+        ("llama", "Q8_0", 1, "float32"), ("llama", "Q8_0", 2, "llama.cpp"), ("windows and caps", "F16", 3, "float32"),
         ("llama", "Q8_0", 2, "exact"),
     ]  # fmt: skip
     models = [model_of(*each) for each in settings]
@@ -291,7 +291,7 @@ def test_one_model_in_several_threads_at_once():
     ("family", "change"),
     [
         ("llama", {"precision": "exact"}),
-        ("llama", {"precision": "reference"}),
+        ("llama", {"precision": "llama.cpp"}),
         ("llama", {"more": {f"blk.{i}.attn_sinks.weight": (HEADS,) for i in range(2)}}),
         ("one norm", {"more": {f"blk.{i}.attn_q_norm.weight": (HEADS, HEAD_WIDTH) for i in range(2)}}),
     ],

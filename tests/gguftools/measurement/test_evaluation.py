@@ -66,13 +66,13 @@ def check_choices(result: EvaluationReport, tasks: int) -> None:
 
 @pytest.mark.slow
 def test_all_tasks_as_the_reference(model, quantized, files):
-    check_choices(evaluate([model, quantized], **files, tasks=400, precision="reference"), 400)
+    check_choices(evaluate([model, quantized], **files, tasks=400, precision="llama.cpp"), 400)
 
 
 def test_a_quantized_file_beside_another(model, quantized, files):
     """Answers of both as the reference's, and how far the second file is from the first."""
     told = []
-    result = evaluate([model, quantized], **files, tasks=FEW, precision="reference",
+    result = evaluate([model, quantized], **files, tasks=FEW, precision="llama.cpp",
                       progress=lambda *each: told.append(each))  # fmt: skip
     check_choices(result, FEW)
     first, second = result.files

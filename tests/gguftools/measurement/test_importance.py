@@ -57,7 +57,7 @@ def test_the_head_on_request(model: Path, tmp_path: Path) -> None:
 def test_the_reference_s_sums(model: Path) -> None:
     """Made with caches in float32 and without flash attention, which rounds to float16."""
     theirs = read_imatrix(DATA / "golden" / "austen.imatrix.gguf")
-    ours = imatrix(model, TEXT, n_ctx=128, skip_chunks=1, chunks=3, with_output=True, precision="reference")
+    ours = imatrix(model, TEXT, n_ctx=128, skip_chunks=1, chunks=3, with_output=True, precision="llama.cpp")
     assert set(ours.entries) == set(theirs.entries)
     assert (ours.chunks, ours.chunk_size, ours.datasets) == (theirs.chunks, theirs.chunk_size, theirs.datasets)
     for name, entry in theirs.entries.items():
@@ -75,7 +75,7 @@ def test_the_reference_s_sums_of_a_layer_that_predicts_further(tmp_path: Path) -
     theirs = read_imatrix(DATA / "golden" / "glm4-moe-lite.imatrix.gguf")
     checkpoints.build("glm4-moe-lite", tmp_path / "glm4-moe-lite")
     file = convert(tmp_path / "glm4-moe-lite", tmp_path / "f32.gguf", "f32").outputs[0].file
-    imatrix(file, TEXT, tmp_path / "ours.gguf", n_ctx=64, chunks=3, nextn=True, precision="reference")
+    imatrix(file, TEXT, tmp_path / "ours.gguf", n_ctx=64, chunks=3, nextn=True, precision="llama.cpp")
     ours = read_imatrix(tmp_path / "ours.gguf")
     assert set(ours.entries) == set(theirs.entries)
     assert (ours.chunks, ours.next_layers) == (theirs.chunks, theirs.next_layers) == (3, 1)

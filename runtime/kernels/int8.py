@@ -1,0 +1,254 @@
+"""Matrix products as llama.cpp rounds them: inputs of 8 bits with a scale for each 32, weights as their own integers.
+
+Nothing is rounded but the inputs: weights are codes from 0 to 255 with a scale for each 16 or 32 of a row, less a
+constant that is the format's (`zero`) and a minimum that is the group's. Products of a group are summed exactly; the
+sums, times both scales, are added in float32. `vpdpbusd` multiplies 64 pairs in the time of 16 in float32.
+
+Inputs: for each TOKENS rows (those beyond the input zero) and each block of 32 the rows' int8, one after the other;
+float32 scales and three int32 in the same order: sums of the first 16, of the others, and of all. Weights: tiles of
+ROWS rows; for each block 8 times four columns of all ROWS rows side by side as int32; for each group ROWS float32
+scales, and as many minima.
+"""
+
+from typing import Any
+
+import numba.core.types as nt
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from quants.kernels.jit import kernel
+from quants.kernels.lane_memory import load, load_at, store, store_at, transpose_tile
+from quants.kernels.lanes import (
+    FLOAT,
+    FLOATS,
+    INDEX,
+    LANES,
+    WORD,
+    WORDS,
+    absolute,
+    every,
+    every_int,
+    float_bits,
+    lane,
+    larger,
+    largest_lane,
+    lowest_bit,
+    mask_bits,
+    smaller,
+    splat,
+    to_float,
+    where,
+)
+
+from .exponential import MAGIC
+from .int16 import summing
+from .shorts import load_small, prefetch_to_write, sum_of_lanes
+
+BLOCK, QUADS = 32, 8
+TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32
+VECTORS = ROWS // LANES
+UNROLLED = 4  # quads of columns, half a block
+SUMS = 3  # kept of each input and block
+BLOCKS_AT_ONCE = 64  # 128 kB of weights stay in the second cache while the inputs pass
+AHEAD = 8  # blocks before the last: results have their places in the cache on time
+SUPER = 256
+TOP = np.float32(127)
+
+f32 = np.float32
+
+
+@intrinsic
+def add_group(typing, sums, sums_at, x, x_at, scales, sum_step, x_sums, block_at, w, w_at, w_scales, group_at, minima, zero, halves, has_minima):  # type: ignore[no-untyped-def]  # noqa: E501
+    """Add the products of a group of TOKENS inputs and one of ROWS weights to sums, float32, at sums_at + ROWS * t.
+
+    x, w (int32): the group begins at x_at, w_at. scales, x_sums: of the block, which is the block_at-th in memory;
+    sum_step: which of its sums is the group's. w_scales, minima: at group_at. halves: of 16 columns that it has.
+    """
+    names = ("sums", "sums_at", "x", "x_at", "scales", "sum_step", "x_sums", "block_at", "w", "w_at", "w_scales",
+             "group_at", "minima", "zero", "halves", "has_minima")  # fmt: skip
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        values, kinds = dict(zip(names, args, strict=True)), dict(zip(names, signature.args, strict=True))
+        tokens, vectors = range(TOKENS), range(VECTORS)
+
+        def number(value: int) -> Any:
+            return ir.Constant(INDEX, value)
+
+        def read(name: str, at: Any, kind: Any) -> Any:
+            return load_at(context, builder, kinds[name], values[name], at, kind)
+
+        def vector_of(name: str, offset: int) -> Any:
+            return read(name, builder.add(values["group_at"], number(offset)), FLOATS)
+
+        block = values["block_at"]
+        begins = [builder.mul(builder.add(block, number(t)), number(SUMS)) for t in tokens]
+        sums_of = [read("x_sums", builder.add(begin, values["sum_step"]), WORD) for begin in begins]
+        negative = builder.neg(builder.trunc(values["zero"], WORD))
+        begin = [splat(builder, builder.mul(each, negative), WORDS) for each in sums_of]
+        products = [[cgutils.alloca_once_value(builder, begin[t]) for _ in vectors] for t in tokens]
+        for t in tokens:  # what was allocated stands at the function's beginning, so it is set here
+            for v in vectors:
+                builder.store(begin[t], products[t][v])
+        dot = summing("vpdpbusd")
+        with cgutils.for_range(builder, values["halves"]) as loop:
+            for u in range(UNROLLED):
+                q = builder.add(builder.mul(loop.index, number(UNROLLED)), number(u))
+                at = builder.add(values["w_at"], builder.mul(q, number(ROWS)))
+                weights = [read("w", builder.add(at, number(LANES * v)), WORDS) for v in vectors]
+                for t in tokens:
+                    place = builder.add(builder.add(values["x_at"], number(QUADS * t)), q)
+                    quad = splat(builder, read("x", place, WORD), WORDS)
+                    for v in vectors:
+                        total = builder.call(dot, [weights[v], quad, builder.load(products[t][v])])
+                        builder.store(total, products[t][v])
+        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS] * 3), "llvm.fma.v16f32")
+        scales = [read("scales", builder.add(block, number(t)), FLOAT) for t in tokens]
+        factors = [vector_of("w_scales", LANES * v) for v in vectors]
+
+        def place_of(t: int, v: int) -> Any:
+            return builder.add(values["sums_at"], number(ROWS * t + LANES * v))
+
+        def add(minima: list[Any] | None) -> None:
+            for t in tokens:
+                scale = splat(builder, scales[t], FLOATS)
+                whole = builder.fmul(builder.sitofp(sums_of[t], FLOAT), scales[t])
+                less = splat(builder, builder.fneg(whole), FLOATS)
+                for v in vectors:
+                    total = read("sums", place_of(t, v), FLOATS)
+                    product = builder.sitofp(builder.load(products[t][v]), FLOATS)
+                    total = builder.call(fma, [product, builder.fmul(factors[v], scale), total])
+                    if minima is not None:
+                        total = builder.call(fma, [minima[v], less, total])
+                    store_at(context, builder, kinds["sums"], values["sums"], place_of(t, v), total)
+
+        there = builder.icmp_signed("!=", values["has_minima"], number(0))
+        with builder.if_else(there) as (then, otherwise):
+            with then:
+                add([vector_of("minima", LANES * v) for v in vectors])
+            with otherwise:
+                add(None)
+        return context.get_dummy_value()
+
+    arguments = [sums, nt.intp, x, nt.intp, scales, nt.intp, x_sums, nt.intp, w, nt.intp, w_scales, nt.intp, minima,
+                 nt.intp, nt.intp, nt.intp]  # fmt: skip
+    return nt.void(*arguments), codegen
+
+
+@kernel
+def multiply(x, scales, x_sums, w, w_scales, minima, has_minima, zero, groups, tokens, blocks, sums, out, column, columns, stride):  # type: ignore[no-untyped-def]  # noqa: E501
+    """out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
+
+    groups: of a block, 1 or 2. sums: room for ROWS float32 of each token, the last group's of TOKENS whole.
+    """
+    none = every(f32(0))
+    for first in range(0, blocks, BLOCKS_AT_ONCE):
+        last = min(first + BLOCKS_AT_ONCE, blocks)
+        for t in range(0, tokens, TOKENS):
+            at = 0 if blocks <= BLOCKS_AT_ONCE else ROWS * t  # the same place for all stays in the first cache
+            if first == 0:
+                for i in range(at, at + ROWS * TOKENS, LANES):
+                    store(sums, i, none)
+            for b in range(first, last):
+                if last == blocks and b == max(first, blocks - AHEAD):
+                    for i in range(t, t + TOKENS):
+                        for c in range(0, ROWS, LANES):
+                            prefetch_to_write(out, i * stride + column + c)
+                block = t * blocks + TOKENS * b
+                for g in range(groups):
+                    half = QUADS // 2 * g
+                    add_group(
+                        sums, at, x, QUADS * block + half, scales, 2 if groups == 1 else g, x_sums, block, w,
+                        ROWS * (QUADS * b + half), w_scales, ROWS * (groups * b + g), minima, zero, 3 - groups,
+                        has_minima,
+                    )  # fmt: skip
+            if last == blocks:
+                for i in range(t, min(t + TOKENS, tokens)):
+                    if columns == ROWS:
+                        for c in range(0, ROWS, LANES):
+                            store(out, i * stride + column + c, load(sums, at + c))
+                    else:
+                        for c in range(columns):
+                            out[i * stride + column + c] = sums[at + c]
+                    at += ROWS
+
+
+@kernel
+def round_q8_0(x, width, out, scales, start, stop):  # type: ignore[no-untyped-def]
+    """Rows start … stop of x, flat float32 rows, as int8 in rows; scales: of each 32, before they are float16.
+
+    The same integers as `eight_bits.through_q8_0` gives. NaN in a block makes its scale NaN.
+    """
+    for at in range(start * width, stop * width, BLOCK):
+        low, high = load(x, at), load(x, at + LANES)
+        top = largest_lane(larger(absolute(low), absolute(high)))
+        inverse = every(TOP / top if top > f32(0) else f32(0))
+        low, high = low * inverse, high * inverse
+        store(out, at, float_bits(low + MAGIC))
+        store(out, at + LANES, float_bits(high + MAGIC))
+        scales[at // BLOCK] = top / TOP + sum_of_lanes((low - low) + (high - high))
+
+
+@kernel
+def round_q8_k(x, width, out, scales, start, stop):  # type: ignore[no-untyped-def]
+    """The same as `eight_bits.through_q8_k` gives of each 256; scales: of each 32 of them."""
+    for at in range(start * width, stop * width, SUPER):
+        size = every(f32(0))
+        for i in range(at, at + SUPER, LANES):
+            size = larger(absolute(load(x, i)), size)
+        greatest = largest_lane(size)
+        top = greatest
+        for i in range(at, at + SUPER, LANES):
+            value = load(x, i)
+            found = mask_bits(absolute(value) == greatest)
+            if found != 0:
+                top = lane(value, lowest_bit(found))
+                break
+        inverse = -TOP / top if top != f32(0) else f32(0)
+        lost = every(f32(0))
+        for i in range(at, at + SUPER, LANES):
+            value = load(x, i) * inverse
+            lost = lost + (value - value)
+            store(out, i, float_bits(smaller(value, every(TOP)) + MAGIC))
+        scale = (f32(1) / inverse if top != f32(0) else f32(0)) + sum_of_lanes(lost)
+        for i in range(SUPER // BLOCK):
+            scales[at // BLOCK + i] = scale
+
+
+@kernel
+def arrange_inputs(rows, row_scales, blocks, packed, scales, sums, start, stop):  # type: ignore[no-untyped-def]
+    """Rows start … stop of int8 rows and their scales, as `multiply` wants them; packed: int8."""
+    for r in range(start, stop):
+        group, token = r // TOKENS, r % TOKENS
+        for b in range(blocks):
+            at, to = r * blocks + b, (group * blocks + b) * TOKENS + token
+            scales[to] = row_scales[at]
+            low, high = load_small(rows, BLOCK * at), load_small(rows, BLOCK * at + LANES)
+            store(packed, BLOCK * to, low)
+            store(packed, BLOCK * to + LANES, high)
+            first, second = np.int32(sum_of_lanes(to_float(low))), np.int32(sum_of_lanes(to_float(high)))
+            sums[SUMS * to], sums[SUMS * to + 1], sums[SUMS * to + 2] = first, second, first + second
+
+
+@kernel
+def pack_weights(rows, count, width, blocks, groups, scales, minima, zero, across, offsets, packed):  # type: ignore[no-untyped-def]
+    """Decoded rows, flat float32 of `width`, to a tile, by its scales and minima (which are zero where none are).
+
+    across, offsets: room for 256 float32 and 16 int64.
+    """
+    for start in range(0, count, LANES):
+        for i in range(LANES):
+            offsets[i] = width * min(start + i, count - 1)
+        for half in range(2 * blocks):
+            transpose_tile(rows, offsets, LANES * half, across, 0)
+            of_group = ROWS * (half if groups == 2 else half // 2) + start
+            scale, minimum = load(scales, of_group), load(minima, of_group)
+            inverse = where(scale == f32(0), f32(0), f32(1) / scale)
+            at = ROWS * (QUADS // 2) * half + start
+            for q in range(QUADS // 2):
+                word = every_int(0)
+                for k in range(4):
+                    value = (load(across, LANES * (4 * q + k)) + minimum) * inverse
+                    word = word | (((float_bits(value + MAGIC) + zero) & 0xFF) << (8 * k))
+                store(packed, at + ROWS * q, word)
