@@ -60,6 +60,10 @@ class CompiledGraph:
         self.normed = self._write_head() if self.compiles_head else None
         self.head = head
         self.rows = np.stack(lowering.list.rows) if lowering.list.rows else np.zeros((0, 32), np.int64)
+        self.embeds_plainly = (
+            set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding
+            and network.keys.get("adapters.count") is None
+        )  # fmt: skip
         self.bound_to: list[tuple[KVCache, int]] = []  # whose addresses are in the rows, and their versions
         self.tables: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
 
@@ -139,7 +143,7 @@ class Run:
 
     def _embed(self) -> Floats:
         network = self.owner.network
-        if set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding:
+        if self.owner.embeds_plainly:
             table = network.global_tensors.need("token_embd.weight")
             ids = np.concatenate([text.ids for text in self.texts])
             x = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]

@@ -31,6 +31,7 @@ from ..kernels import token_parts as parts
 from ..layer import Layer, Network
 from . import operations as op
 from .builder import Graph, Node, Region
+from .known import is_known
 from .operations import Operation, Value
 
 Ints = NDArray[np.int64]
@@ -166,8 +167,8 @@ class Lowering:
         self.before[len(self.network.layers)] = len(self.list.rows)
 
     def _write_region(self, region: Region) -> bool:
-        inputs = all(map(self.has_rows, region.inputs))
-        return inputs and REGIONS[region.kind](self, region)
+        readable = all(map(self.has_rows, region.inputs))
+        return readable and is_known(self.network, self.graph, region) and REGIONS[region.kind](self, region)
 
     def _call(self, node: Node) -> None:
         operation = node.operation
@@ -332,7 +333,8 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
         expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
         expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
         expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
-        expert_operations.NUMBERS_AT: out.numbers, expert_operations.KIND: expert_operations.KINDS[operation.activation],
+        expert_operations.NUMBERS_AT: out.numbers,
+        expert_operations.KIND: expert_operations.KINDS[operation.activation],
         expert_operations.LIMIT: float(operation.limit) if limited else np.inf,
         expert_operations.CLAMPS: expert_operations.CLAMPS_ACTIVATED if clamps else expert_operations.CLAMPS_GATE,
     }  # fmt: skip
@@ -491,4 +493,16 @@ WRITERS[op.GatedDelta] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.writ
 WRITERS[op.KimiDelta] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
 WRITERS[op.Lightning] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
 
-__all__ = ["REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]
+# Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
+CALLED: frozenset[type[Operation]] = frozenset({
+    op.Attention, op.SharedAttention, op.LatentAttention, op.WidenedAttention, op.CompressedAttention,
+    op.Rope, op.ScaleQueries, op.HeadNorm, op.PlainNorm, op.PerHead, op.Concat, op.ScaleByGate,
+    op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate, op.Combine,
+    op.Adapted, op.Clamp, op.Scale, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
+    op.ScaleAndSkip, op.KeepRows, op.TimeMix, op.ChannelMixLayer,
+    op.BeginStreams, op.EndStreams, op.AddNgrams, op.ReadStreams, op.WriteStreams, op.ReadMixed, op.WriteMixed,
+    op.FirstOf, op.BeginCycles, op.ReadState, op.NextState, op.ReadResiduals, op.LeaveResidual, op.AddHidden,
+    op.BeginCopies, op.EndCopies, op.PredictCopies, op.OneCopy, op.CorrectCopies,
+})  # fmt: skip
+
+__all__ = ["CALLED", "REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]
