@@ -40,17 +40,22 @@ SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
 
 @dataclass
 class MachineList:
-    """Machine operations as they are written. kept: arrays whose addresses are in them."""
+    """Machine operations as they are written. kept: arrays whose addresses are in them. read: bytes of weights that a
+    token reads.
+    """
 
     rows: list[Ints] = field(default_factory=list)
     kept: list[NDArray[Any]] = field(default_factory=list)
     waits: int = 0
+    read: int = 0
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
         """An operation, after which threads wait for one another. In fields arrays become addresses."""
         self.kept += [value for value in fields.values() if isinstance(value, np.ndarray)]
         self.rows.append(team.operation_row(operation(), fields, wait))
         self.waits += wait
+        if dots.WEIGHTS in fields and operation in dots.OF_FORMAT.values():
+            self.read += fields[dots.ROW_BYTES] * fields[dots.ROWS] * fields.get(dots.USED, 1)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from runtime.graph.builder import Builder, operation_types
 from runtime.graph.operations import Value
 from runtime.graph.text import COMPUTE
 from runtime.layer import Layer
-from tests.runtime.graph.test_parity import in_pieces, models, text_of
 
+from .recorded import in_pieces, models, text_of
 from .test_compiled import TOKENS, assert_close, in_steps, model_of
 
 OPERATIONS = sorted(operation_types(), key=lambda each: each.__name__)

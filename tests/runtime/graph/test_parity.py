@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import numpy as np
 import pytest
 
-from quants.tensor import Tensor
 from runtime.arrays import Floats, Ids
 from runtime.model import Model
 from tests import absent_keys
 
-from .test_lowering import written
+from .recorded import LENGTH, in_pieces, models, text_of, written
 
-LENGTH = 17
 PIECES = ((1,), (2,), (7,))
 CLOSE = 1e-4  # of the logits' standard deviation
 # Models whose texts at once are further apart from themselves in float64's place, and why.
 APART = {"gemma3n": 5e-4}  # deviations of few gates: what is rounded shows
 GROWS = ("phi3-longrope",)  # its text grows past the short factors, where all is computed anew: pieces compared alike
-
-
-def models(name: str) -> Iterator[Model]:
-    description, case = absent_keys.descriptions()[name], absent_keys.cases()[name][0]
-    tensors: dict[str, Tensor] = absent_keys.tensors(description)
-    for threads, precision in ((2, "float32"), (1, "exact")):
-        yield Model(description.metadata(case), tensors, threads=threads, precision=precision)  # type: ignore[arg-type]
-
-
-def text_of(name: str, model: Model) -> Ids:
-    """The recorded ids, control tokens among them, and others."""
-    ids = list(absent_keys.descriptions()[name].ids)[:LENGTH]
-    more = np.random.default_rng(3).integers(0, model.vocabulary_size, LENGTH)
-    return np.array([*ids, *more][:LENGTH])
-
-
-def in_pieces(model: Model, ids: Ids, sizes: Sequence[int]) -> Floats:
-    """The last size again and again."""
-    cache, at, found, left = model.new_cache(), 0, [], list(sizes)
-    while at < len(ids):
-        size = left.pop(0) if len(left) > 1 else left[0]
-        found.append(model.forward(ids[at : at + size], cache))
-        at += size
-        assert cache.length == min(at, len(ids))
-    return written(np.concatenate(found))
 
 
 def in_turns(model: Model, ids: Ids) -> Floats:
