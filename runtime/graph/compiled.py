@@ -97,7 +97,7 @@ class CompiledGraph:
         gain, bias = outside.array(f"{role}.weight"), outside.array(f"{role}.bias")
         gain = outside.array(role) if gain is None else gain
         if gain is None and not network.block.norm.endswith("_without_weights"):
-            self._write_product(x, weight)
+            self._write_product(lowering.packed(self.graph.output), weight)
             return x
         out = lowering.workspace.vectors("result_norm", width)
         rms = network.block.norm.startswith("rms")

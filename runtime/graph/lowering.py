@@ -92,6 +92,7 @@ class Lowering:
         self.states: dict[int, tuple[tuple[int, ...], ...]] = {}
         self.stored: dict[str, NDArray[np.uint8]] = {}
         self.number = 0
+        self._packed: set[int] = set()  # rows whose integers are those of their numbers
         self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which wait, and rows
         self._live: dict[int, tuple[Vectors, set[int]]] = {}  # by rows: the values in them
         self._readers: dict[int, list[int]] = {}
@@ -105,6 +106,13 @@ class Lowering:
     def vectors_of(self, value: Value) -> Vectors:
         """Where a value lies, with its integers."""
         return self.rows_of[value.number]
+
+    def packed(self, value: Value) -> Vectors:
+        """The same of a value that is multiplied with quantized weights: its integers are made where no writer has."""
+        rows = self.rows_of[value.number]
+        if id(rows) not in self._packed:
+            self.pack(rows)
+        return rows
 
     def has_rows(self, value: Value) -> bool:
         """Whether a value lies in rows: numbers of one array."""
@@ -122,16 +130,18 @@ class Lowering:
         readers = self._readers.get(value.number, [])
         return readers[0] if len(readers) == 1 and value.number != self.graph.output.number else None
 
-    def put(self, value: Value, rows: Vectors) -> None:
+    def put(self, value: Value, rows: Vectors, packed: bool = False) -> None:
+        """Note where a value lies, and whether its integers lie there, too."""
         self.rows_of[value.number] = rows
+        (self._packed.add if packed else self._packed.discard)(id(rows))
         if id(rows) in self._live:
             self._live[id(rows)][1].add(value.number)
 
-    def new(self, value: Value) -> Vectors:
-        """Rows for a value."""
+    def new(self, value: Value, packed: bool = False) -> Vectors:
+        """Rows for a value. packed: its integers are written with it."""
         rows = self._room(value.width)
         self._live[id(rows)] = rows, set()
-        self.put(value, rows)
+        self.put(value, rows, packed)
         return rows
 
     def bytes_of(self, weight: Tensor) -> NDArray[np.uint8]:
@@ -149,6 +159,7 @@ class Lowering:
             **state_mixers.rows_in(x.floats), **state_mixers.rows_out(x, True),
         }  # fmt: skip
         self.list.add(state_operations.norm_groups, fields)
+        self._packed.add(id(x))
 
     # Writing
 
@@ -178,13 +189,12 @@ class Lowering:
     def _call(self, node: Node) -> None:
         operation = node.operation
         if operation.is_view and isinstance(operation, op.KeepRows) and self.has_rows(operation.x):
-            self.put(node.value, self.vectors_of(operation.x))
+            rows = self.vectors_of(operation.x)
+            self.put(node.value, rows, id(rows) in self._packed)
             return
         to = None if _gives_several(operation) else self.new(node.value)
         self.calls.append(Call(node, len(self.list.rows), to))
         self.list.waits += 1
-        if to is not None:
-            self.pack(to)
 
     def _room(self, width: int) -> Vectors:
         """Rows that nothing reads any more since threads waited, or new ones."""
@@ -246,7 +256,7 @@ def _norm(lowering: Lowering, operation: op.Norm, value: Value) -> bool:
     lowering.add(parts.rms_norm if kind.startswith("rms") else parts.layer_norm, {
         parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.WEIGHT: weight,
         parts.EPS: float(operation.eps or lowering.network.hyper.eps),
-        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(lowering.new(value)),
+        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(lowering.new(value, True)),
     })  # fmt: skip
     return True
 
@@ -265,10 +275,11 @@ def serves_product(layer: Layer, role: str) -> bool:
 
 @writes(op.Linear)
 def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
-    layer, role, x = operation.layer, operation.role, lowering.vectors_of(operation.x)
+    layer, role = operation.layer, operation.role
     if not serves_product(layer, role):
         return False
     weight, into = layer.need(f"{role}.weight"), _sum_of(lowering, value, lowering.number + 1)
+    x = (lowering.vectors_of if weight.format.name in dots.OF_FLOATS else lowering.packed)(operation.x)
     out = lowering.new(value) if into is None else lowering.vectors_of(into)
     fields = product_fields(
         x, weight, lowering.bytes_of(weight), layer.array(f"{role}.bias"), out.floats, into is not None, lowering.state
@@ -331,7 +342,7 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
     if operation.activation not in expert_operations.KINDS:
         return False
     gated = isinstance(operation, op.Gated)
-    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value)
+    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value, True)
     clamps = gated and not operation.clamps_gate_first
     limited = gated and (operation.clamps_both or operation.activation == "swiglu_oai")
     fields = {
@@ -354,7 +365,7 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
 def _columns(lowering: Lowering, operation: op.Columns, value: Value) -> bool:
     if len(operation.x.shape) > 1:
         return False
-    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    x, out = lowering.vectors_of(operation.x), lowering.new(value, True)
     lowering.list.add(state_operations.norm_groups, {
         state_operations.STATE: lowering.state, state_operations.WIDTH: value.width, state_operations.GROUPS: 1,
         **state_mixers.rows_in(x.floats[:, operation.start :]), **state_mixers.rows_out(out, True),
@@ -392,7 +403,7 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
         return False
     bound = _bound(lowering, own)
     writer = Writer(lowering.list, layer, _Bytes(lowering), lowering.state, lowering.workspace, bound)
-    x = lowering.vectors_of(region.inputs[0])
+    x = lowering.packed(region.inputs[0])
     if latent:
         spec = latent_attention_spec(network, layer)
         if spec.absorbed:
@@ -406,7 +417,7 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
     lowering.bound[layer.index] = bound
     if source is None:
         lowering.keys[layer.index] = kept
-    lowering.put(region.output, mixed)
+    lowering.put(region.output, mixed, True)
     return True
 
 
@@ -439,7 +450,7 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
     if not compiled_experts.supports(network, layer):
         return False
     spec = compiled_experts.experts_spec(network, layer, lowering.threads)
-    x, router_input = map(lowering.vectors_of, region.inputs)
+    x, router_input = map(lowering.packed, region.inputs)
     into = _sum_of(lowering, region.output, region.stop)
     out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
     choice = None
@@ -471,7 +482,7 @@ def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixe
         tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
         lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
         into = _sum_of(lowering, value, lowering.number + 1)
-        x, out = lowering.vectors_of(operation.x), lowering.new(value) if into is None else lowering.vectors_of(into)
+        x, out = lowering.packed(operation.x), lowering.new(value) if into is None else lowering.vectors_of(into)
         write(state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, into is not None), spec)
         lowering.put(value, out)
         return True

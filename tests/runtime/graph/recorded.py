@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,9 +19,12 @@ def written(logits: Floats) -> Floats:
     return np.where(logits == np.finfo(np.float32).min, np.float32(0), logits)
 
 
-def models(name: str) -> Iterator[Model]:
+def models(name: str, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[Model]:
+    """For a few tokens at a time, and for the text at once. change: of each tensor."""
     description, case = absent_keys.descriptions()[name], absent_keys.cases()[name][0]
     tensors: dict[str, Tensor] = absent_keys.tensors(description)
+    if change is not None:
+        tensors = {key: change(tensor) for key, tensor in tensors.items()}
     for threads, precision in ((2, "float32"), (1, "exact")):
         yield Model(description.metadata(case), tensors, threads=threads, precision=precision)  # type: ignore[arg-type]
 

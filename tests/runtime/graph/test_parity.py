@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quants import Tensor, encode, format_named
 from runtime.arrays import Floats, Ids
 from runtime.model import Model
 from tests import absent_keys
@@ -44,3 +45,24 @@ def test_executors_agree(name: str) -> None:
         assert np.abs(in_pieces(model, ids, sizes) - wanted).max() <= bound * whole.std(), sizes
     if name not in GROWS:
         assert np.abs(in_turns(model, ids) - whole).max() <= bound * whole.std()
+
+
+def in_blocks(tensor: Tensor) -> Tensor:
+    """A matrix in blocks, whose inputs are rounded to integers."""
+    routes = any(part in tensor.name for part in ("embd", "gate_inp", "altup", "lora"))
+    if routes or len(tensor.shape) not in (2, 3) or tensor.width % 32 or tensor.format.name != "F32":
+        return tensor
+    raw = encode("Q8_0", tensor.raw().view(np.float32).reshape(-1, tensor.width))
+    return Tensor(tensor.name, tensor.shape, format_named("Q8_0"), lambda start, stop: raw[start:stop])
+
+
+@pytest.mark.parametrize("name", sorted(absent_keys.descriptions()))
+def test_inputs_of_quantized_weights_are_rounded_alone(name: str) -> None:
+    """A writer that forgets integers of a value lets products read those of another one."""
+    if name in GROWS:
+        return
+    model, exact = models(name, in_blocks)
+    if model._compiled is not None:
+        ids = text_of(name, model)[:9]
+        whole = written(exact.forward(ids))
+        assert np.abs(in_pieces(model, ids, [2, 3]) - whole).max() <= 1e-2 * whole.std()
