@@ -4,8 +4,9 @@ Each kind of operation, or a region of several, has a writer that appends its ma
 or whose tensors a writer does not serve, is called as texts call it, in the middle of the list, and costs only itself.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from archs.hyper import LayerHyper
 from quants import Tensor
 
-from .. import compiled_experts, delta_mixers, state_mixers
+from .. import compiled_experts, delta_mixers, rwkv_mixers, state_mixers
 from ..arrays import Floats
 from ..compiled_attention import (
     Bound,
@@ -90,6 +91,7 @@ class Lowering:
         self.tables: dict[int, tuple[Ints, ...]] = {}
         self.keys: dict[int, tuple[Heads, Heads]] = {}
         self.states: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self.first_values: Vectors | None = None  # what RWKV 7's first layer makes, which later ones read
         self.stored: dict[str, NDArray[np.uint8]] = {}
         self.number = 0
         self._packed: set[int] = set()  # rows whose integers are those of their numbers
@@ -246,19 +248,25 @@ def _input(lowering: Lowering, operation: op.Input, value: Value) -> bool:
 
 @writes(op.Norm)
 def _norm(lowering: Lowering, operation: op.Norm, value: Value) -> bool:
-    layer, role, width = operation.layer, operation.role, value.width
     if len(value.shape) > 1:
         return False
+    x, out = lowering.vectors_of(operation.x), lowering.new(value, True)
+    _add_norm(lowering, operation.layer, operation.role, x, out, operation.eps)
+    return True
+
+
+def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vectors, eps: float) -> None:
+    """A norm of x as `Pass.norm` has it. eps: 0 for the model's."""
+    width = x.width
     weight, kind = layer.array(f"{role}.weight"), lowering.network.block.norm
     weight = layer.array(role) if weight is None else weight
     weight = np.ones(width, np.float32) if weight is None else weight
-    bias, x = layer.array(f"{role}.bias"), lowering.vectors_of(operation.x)
+    bias = layer.array(f"{role}.bias")
     lowering.add(parts.rms_norm if kind.startswith("rms") else parts.layer_norm, {
         parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.WEIGHT: weight,
-        parts.EPS: float(operation.eps or lowering.network.hyper.eps),
-        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(lowering.new(value, True)),
+        parts.EPS: float(eps or lowering.network.hyper.eps),
+        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(out),
     })  # fmt: skip
-    return True
 
 
 def serves_product(layer: Layer, role: str) -> bool:
@@ -509,13 +517,77 @@ WRITERS[op.GatedDelta] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.writ
 WRITERS[op.KimiDelta] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
 WRITERS[op.Lightning] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
 
+_RWKV = re.compile(
+    r"(time_mix_([wavg][12]|receptance|key|value|gate|decay_w[12]|output)|channel_mix_(key|value|receptance))\.weight"
+)
+
+
+def _serves_rwkv(network: Network) -> bool:
+    """Whether all layers that mix as RWKV's do are served: later ones read what the first one has made."""
+    layers = [layer for layer in network.layers if "time_mix_output.weight" in layer]
+    matrices = [(layer, role) for layer in layers for role in layer.tensors if _RWKV.fullmatch(role)]
+    return rwkv_mixers.supports(network) and all(
+        layer.need(role).format.name in dots.OF_FORMAT and f"{role.removesuffix('.weight')}.scale" not in layer
+        for layer, role in matrices
+    )
+
+
+def _write_time_mix(lowering: Lowering, layer: Layer, x: Vectors, out: Vectors, adds: bool) -> state_mixers.Mixer:
+    """A time mix of RWKV over x, to `out`; its mixer."""
+    network, seventh = lowering.network, "time_mix_k_k.weight" in layer
+    spec: Any = (rwkv_mixers.time_mix7_spec if seventh else rwkv_mixers.time_mix6_spec)(network, layer)
+    tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
+    lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
+    mixer = state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, adds)
+    if not seventh:
+        rwkv_mixers.write_time_mix6(mixer, spec)
+        return mixer
+    values = rwkv_mixers.write_time_mix7(mixer, spec, lowering.first_values if layer.index else None)
+    lowering.first_values = lowering.first_values if layer.index else values
+    return mixer
+
+
+@writes(op.TimeMix)
+def _time_mix(lowering: Lowering, operation: op.TimeMix, value: Value) -> bool:
+    if not _serves_rwkv(lowering.network):
+        return False
+    into, x = _sum_of(lowering, value, lowering.number + 1), lowering.packed(operation.x)
+    out = lowering.new(value) if into is None else lowering.vectors_of(into)
+    _write_time_mix(lowering, operation.layer, x, out, into is not None)
+    lowering.put(value, out)
+    return True
+
+
+@writes(op.ChannelMixLayer)
+def _channel_mix_layer(lowering: Lowering, operation: op.ChannelMixLayer, value: Value) -> bool:
+    network, layer, x = lowering.network, operation.layer, lowering.vectors_of(operation.x)
+    if not _serves_rwkv(network):
+        return False
+    if lowering.is_last_reader(operation.x, lowering.number):
+        out = x
+    else:
+        out = lowering.new(value)
+        _copy(lowering, x, out)
+
+    def normed(role: str) -> Vectors:
+        made = lowering.workspace.vectors(role, x.width)
+        _add_norm(lowering, layer, role, out, made, 0.0)
+        return made
+
+    mixer = _write_time_mix(lowering, layer, normed("attn_norm"), out, True)
+    mixer = replace(mixer, x=normed("attn_norm_2"))
+    rwkv_mixers.write_channel_mix(mixer, rwkv_mixers.channel_mix_spec(network, layer))
+    lowering.put(value, out)
+    return True
+
+
 # Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
 CALLED: frozenset[type[Operation]] = frozenset({
     op.Attention, op.SharedAttention, op.LatentAttention, op.WidenedAttention, op.CompressedAttention,
     op.Rope, op.ScaleQueries, op.HeadNorm, op.PlainNorm, op.PerHead, op.Concat, op.ScaleByGate,
     op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate, op.Combine,
     op.Adapted, op.Clamp, op.Scale, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
-    op.ScaleAndSkip, op.KeepRows, op.TimeMix, op.ChannelMixLayer,
+    op.ScaleAndSkip, op.KeepRows,
     op.BeginStreams, op.EndStreams, op.AddNgrams, op.ReadStreams, op.WriteStreams, op.ReadMixed, op.WriteMixed,
     op.FirstOf, op.BeginCycles, op.ReadState, op.NextState, op.ReadResiduals, op.LeaveResidual, op.AddHidden,
     op.BeginCopies, op.EndCopies, op.PredictCopies, op.OneCopy, op.CorrectCopies,
