@@ -453,7 +453,7 @@ def _serves_attention(lowering: Lowering, region: Region) -> bool:
     return bool(
         network.block.causal
         and not (indexed and region.kind == "latent attention")  # layers without an indexer take what others chose
-        and (scaling is None or scaling.kind in ("none", "linear", "yarn"))
+        and (scaling is None or scaling.kind in ("none", "linear", "yarn", "longrope"))
         and not any(role.startswith("indexer") for role in roles)
         and network.keys.get("adapters.count") is None
         and all(serves_product(layer, role) for role in matrices)
