@@ -199,8 +199,9 @@ class Run:
         if self.owner.embeds_plainly:
             table, ids = network.global_tensors.need("token_embd.weight"), self.texts[0].ids
             ids = ids if len(self.texts) == 1 else np.concatenate([text.ids for text in self.texts])
-            x = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
-            return x * np.float32(network.hyper.embedding_scale)
+            x: Floats = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
+            x *= np.float32(network.hyper.embedding_scale)
+            return x
         return np.concatenate(
             [embed(forward, text.ids) for forward, text in zip(self.passes, self.texts, strict=True)]
         )

@@ -306,10 +306,9 @@ def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
     if number is None or number != following:
         return None
     add = lowering.graph.nodes[number].operation
-    plain = isinstance(add, op.Add) and add.scale == 1 and add.part is value and add.x is not value
-    if not plain or not lowering.has_rows(add.x) or not lowering.is_last_reader(add.x, number):
+    if not isinstance(add, op.Add) or add.scale != 1 or add.part is not value or add.x is value:
         return None
-    return add.x
+    return add.x if lowering.has_rows(add.x) and lowering.is_last_reader(add.x, number) else None
 
 
 def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
@@ -317,8 +316,9 @@ def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
     if lowering.number + 1 >= len(lowering.graph.nodes):
         return False
     following = lowering.graph.nodes[lowering.number + 1].operation
-    same = isinstance(following, op.Linear) and following.x is operation.x
-    return same and serves_product(following.layer, following.role)
+    if not isinstance(following, op.Linear) or following.x is not operation.x:
+        return False
+    return serves_product(following.layer, following.role)
 
 
 @writes(op.Add)
@@ -408,22 +408,23 @@ def _combine(lowering: Lowering, operation: op.Combine, value: Value) -> bool:
 def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) -> bool:
     if operation.activation not in expert_operations.KINDS:
         return False
-    gated = isinstance(operation, op.Gated)
-    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value, True)
-    clamps = gated and not operation.clamps_gate_first
-    limited = gated and (operation.clamps_both or operation.activation == "swiglu_oai")
+    first = lowering.vectors_of(operation.gate if isinstance(operation, op.Gated) else operation.x)
+    out = lowering.new(value, True)
     fields = {
         expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
         expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
         expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
         expert_operations.NUMBERS_AT: out.numbers,
         expert_operations.KIND: expert_operations.KINDS[operation.activation],
-        expert_operations.LIMIT: float(operation.limit) if limited else np.inf,
-        expert_operations.CLAMPS: expert_operations.CLAMPS_ACTIVATED if clamps else expert_operations.CLAMPS_GATE,
+        expert_operations.LIMIT: np.inf, expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
     }  # fmt: skip
     if isinstance(operation, op.Gated):
         up = lowering.vectors_of(operation.up)
         fields |= {expert_operations.Y: up.floats, expert_operations.Y_WIDTH: up.room}
+        if operation.clamps_both or operation.activation == "swiglu_oai":
+            fields[expert_operations.LIMIT] = float(operation.limit)
+        if not operation.clamps_gate_first:
+            fields[expert_operations.CLAMPS] = expert_operations.CLAMPS_ACTIVATED
     lowering.list.add(expert_operations.activate, fields)
     return True
 
