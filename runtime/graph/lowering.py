@@ -351,7 +351,7 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
         return False
     gated = isinstance(operation, op.Gated)
     first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value, True)
-    clamps = gated and not operation.clamps_gate_first
+    clamps = gated and not operation.clamps_gate_first and operation.activation != "swiglu_oai"
     limited = gated and (operation.clamps_both or operation.activation == "swiglu_oai")
     fields = {
         expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
