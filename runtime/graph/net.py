@@ -61,10 +61,13 @@ def dense(b: Builder, layer: Layer, x: Value, suffix: str = "") -> Value:
     return b.linear(layer, f"ffn_down{suffix}", hidden, "ffn_out" if not suffix else "ffn_shexp")
 
 
+_GATED_UNITS = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu", "relu": "reglu"}  # as llama.cpp names them
+
+
 def _hidden(b: Builder, layer: Layer, x: Value, suffix: str) -> Value:
     hyper, block, own = b.network.hyper, b.network.block, b.numbers(layer)
     up = b.linear(layer, f"ffn_up{suffix}", x)
-    name = f"ffn_{hyper.activation}{suffix}"
+    name = f"ffn_{'gelu' if hyper.activation == 'gelu_tanh' else hyper.activation}{suffix}"
     if hyper.activation == "xielu":
         return b.add(name, op.Activate(up, "xielu", tuple(hyper.xielu[layer.index])))
     if not block.gated:
@@ -78,7 +81,7 @@ def _hidden(b: Builder, layer: Layer, x: Value, suffix: str) -> Value:
     if own.sparsity is not None:
         gate = b.add(f"ffn_gate_sparse{suffix}", op.SparseGate(gate, own.sparsity))
     limit = own.net_limit or hyper.activation_limit
-    return b.add(name, op.Gated(
+    return b.add(f"ffn_{_GATED_UNITS.get(hyper.activation, hyper.activation)}{suffix}", op.Gated(
         gate, up, hyper.activation, limit, clamps_gate_first=block.clamps_gate_first, clamps_both=bool(own.net_limit),
         bounds=_bounds(hyper.situ),
     ))  # fmt: skip
