@@ -83,20 +83,24 @@ class ModelGraph(Report):
                 return node
         raise OptionError(f"the graph of {self.file} has no node {name!r}")
 
-    def folded(self) -> list[Alike]:
-        """Runs of nodes that belong together, of layers of the same make only the first."""
+    def runs(self) -> list[Alike]:
+        """Nodes of a layer, or between layers, together."""
         runs: list[list[GraphNode]] = []
         for node in self.nodes:
             if not runs or runs[-1][0].layer != node.layer:
                 runs.append([])
             runs[-1].append(node)
+        return [Alike(tuple(nodes), nodes[0].layer) for nodes in runs]
+
+    def folded(self) -> list[Alike]:
+        """`runs`, of layers of the same make only the first."""
         first: dict[str, int] = {}
         found: list[Alike] = []
-        for nodes in runs:
-            layer, make = nodes[0].layer, _make(nodes)
+        for run in self.runs():
+            layer, make = run.layer, _make(run.nodes)
             if layer is None or make not in first:
                 first[make] = len(found)
-                found.append(Alike(tuple(nodes), layer))
+                found.append(run)
             else:
                 before = found[first[make]]
                 found[first[make]] = Alike(before.nodes, before.layer, (*before.others, layer))
