@@ -26,11 +26,11 @@ MOST_KEYS = 6
 def graph(
     model: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
     layer: Annotated[int | None, Option(min=0, help="Show one layer alone.")] = None,
-    all_nodes: Annotated[bool, Option("--all", help="Show every layer, also those of the same make.")] = False,
+    all: Annotated[bool, "Show every layer, also those of the same make."] = False,
     dot: Annotated[bool, "Print the graph for Graphviz."] = False,
     values: Annotated[bool, "Run a text; show what each node gives, as llama.cpp's eval-callback does."] = False,
     against: Annotated[
-        Path | None, Option(help="Name the first node that differs from a GGUF file, saved values, a checkpoint, a log.")
+        Path | None, Option(help="Name the first node that differs from a GGUF file, --save's, a checkpoint, a log.")
     ] = None,
     save: Annotated[Path | None, Option(metavar="FILE", help="Run a text, and write all values: a .npz file.")] = None,
     prompt: Annotated[
@@ -51,7 +51,7 @@ def graph(
     if layer is not None:
         shown = shown.of_layer(layer)
     if not (values or save or against):
-        _print_graph(shown, all_nodes or layer is not None, dot, json)
+        _print_graph(shown, all or layer is not None, dot, json)
         return
     from ..console.ui import note_differences, note_slow_products, print_json, print_line, usage
     from ..files.atomic import Reads
@@ -82,7 +82,7 @@ def graph(
     if json:
         print_json(comparison if comparison is not None else found)
     elif comparison is not None:
-        _print_comparison(comparison, shown, all_nodes)
+        _print_comparison(comparison, shown, all)
     elif values and found is not None:
         _print_values(found, shown, layer)
     if target is not None and found is not None and not json:
@@ -197,7 +197,7 @@ def _print_comparison(found: "Comparison", shown: "ModelGraph", every: bool) -> 
 def _is_shown(each: "NodeDifference", found: "Comparison", shown: "ModelGraph") -> bool:
     """What a layer gives, what stands around layers, and the nodes that are named below."""
     ends = {node.name for node in shown.nodes if node.layer is None}
-    ends |= {one.name for one, next_one in zip(shown.nodes, shown.nodes[1:], strict=False) if one.layer != next_one.layer}
+    ends |= {run.nodes[-1].name for run in shown.runs()}
     return each.name in ends or each in (found.first, found.jump)
 
 
@@ -213,7 +213,8 @@ def _print_difference(title: str, each: "NodeDifference", cause: "Cause | None")
     if cause is None:
         return
     if cause.between:
-        print_line(f"  between {', '.join(cause.reads) or 'the tokens'} and it, not compared: {', '.join(cause.between)}")
+        start = ", ".join(cause.reads) or "the tokens"
+        print_line(f"  between {start} and it, not compared: {', '.join(cause.between)}")
     changed = {weight.name: weight for weight in cause.changed or ()}
     for name in cause.weights:
         if name not in changed:

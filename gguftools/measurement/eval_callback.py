@@ -103,7 +103,8 @@ def read_eval_log(path: Path) -> EvalLog:
     for name, printed in _results(lines):
         log.results.setdefault(name, []).append(printed)
     if not log.results:
-        raise FileError(f"{path} has no values of nodes", "`llama-eval-callback -m MODEL -p TEXT > FILE 2>&1` writes them")
+        hint = "`llama-eval-callback -m MODEL -p TEXT > FILE 2>&1` writes them"
+        raise FileError(f"{path} has no values of nodes", hint)
     return log
 
 

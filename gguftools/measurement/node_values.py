@@ -121,7 +121,8 @@ def read_dump(path: Path) -> NodeValues:
 def summary(array: Array) -> dict[str, Any]:
     """Shape, first and last values of the first and of the last row, and the sum of all."""
     rows = array.reshape(len(array), -1)
-    return {"shape": list(array.shape), "first": ends(rows[0]), "last": ends(rows[-1]), "sum": float(rows.sum(dtype=np.float64))}
+    total = float(rows.sum(dtype=np.float64))
+    return {"shape": list(array.shape), "first": ends(rows[0]), "last": ends(rows[-1]), "sum": total}
 
 
 def ends(row: Array) -> list[float]:

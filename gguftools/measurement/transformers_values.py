@@ -31,7 +31,9 @@ OUTPUTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("mixer", "mamba"), ("mamba_out", "ssm_out")),
     (NET, ("ffn_out", "ffn_moe_out")),
 )  # fmt: skip
-HEADS = (("v_proj", "Vcur"), ("q_proj", "Qcur"), ("k_proj", "Kcur"), ("q_norm", "Qcur_normed"), ("k_norm", "Kcur_normed"))
+HEADS = (
+    ("v_proj", "Vcur"), ("q_proj", "Qcur"), ("k_proj", "Kcur"), ("q_norm", "Qcur_normed"), ("k_norm", "Kcur_normed"),
+)  # fmt: skip
 IN_NET = (("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"))
 
 Keep = Callable[[str, Any], None]
