@@ -43,8 +43,12 @@ def graph(
     precision: Annotated[str, "How exactly: float32, exact, or llama.cpp (rounded as it does)."] = "float32",
     overwrite: bool = False, threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
+    from ..console.ui import usage
     from ..inspection.graph import graph as graph_of
     from ..model import opened_gguf
+
+    if layer is not None and (all or against):
+        usage(f"--layer does not go with {'--all' if all else '--against'}", "one layer is shown, or all of them")
 
     source = opened_gguf(model)
     shown = graph_of(source)
@@ -53,7 +57,7 @@ def graph(
     if not (values or save or against):
         _print_graph(shown, all or layer is not None, dot, json)
         return
-    from ..console.ui import note_differences, note_slow_products, print_json, print_line, usage
+    from ..console.ui import note_differences, note_slow_products, print_json, print_line
     from ..files.atomic import Reads
     from ..measurement.node_comparison import TOLERANCE, compare_values
     from ..measurement.node_values import check_output, node_values

@@ -87,7 +87,6 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("json", "dot", ONE_FORM),
         ("dot", "values against save all", "the list alone is drawn"),
         ("values", "against", "values are shown or compared"),
-        ("layer", "all against", "one layer is shown, or all"),
         ("prompt", "tokens", "a text is run, or these ids"),
     ],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],

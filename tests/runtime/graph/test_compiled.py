@@ -11,8 +11,8 @@ from quants.errors import ModelError, OptionError
 from runtime import team as threads_in_step
 from runtime.few_inputs import MOST_TOKENS
 from runtime.graph import compiled
-from runtime.graph.compiled import CompiledGraph
 from runtime.graph import operations as op
+from runtime.graph.compiled import CompiledGraph
 from runtime.kernels import dots, team
 from runtime.kv_cache import KVCache
 from runtime.model import MOST_STEPS, Model
