@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "gguftools graph model.gguf",
     "gguftools graph model.gguf --layer 3",
-    "gguftools graph model.gguf --dot > model.dot",
+    "gguftools graph model.gguf --dot",
     'gguftools graph model.gguf --values -p "It is a truth"',
     'gguftools graph model-Q4_K_M.gguf --against model-f16.gguf -p "It is a truth"',
     'gguftools graph model.gguf --against checkpoint/ -p "It is a truth"',
@@ -26,13 +26,15 @@ MOST_KEYS = 6
 def graph(
     model: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
     layer: Annotated[int | None, Option(min=0, help="Show one layer alone.")] = None,
-    all: Annotated[bool, "Show every layer, also those of the same make."] = False,
+    all: Annotated[bool, "All of them: also layers of the same make."] = False,
     dot: Annotated[bool, "Print the graph for Graphviz."] = False,
     values: Annotated[bool, "Run a text; show what each node gives, as llama.cpp's eval-callback does."] = False,
     against: Annotated[
-        Path | None, Option(help="Name the first node that differs from a GGUF file, --save's, a checkpoint, a log.")
+        Path | None,
+        Option(help="Hugging Face folder or GGUF file to compare with: or a file of --save, or what llama-eval-callback"
+                    " printed; the first node that differs is named."),
     ] = None,
-    save: Annotated[Path | None, Option(metavar="FILE", help="Run a text, and write all values: a .npz file.")] = None,
+    save: Annotated[str | None, Option(metavar="FILE", help="Run a text, and write all values: a .npz file.")] = None,
     prompt: Annotated[
         str | None, Option("--prompt", "-p", help="The text to go on with: here to run; -: stdin.")
     ] = None,

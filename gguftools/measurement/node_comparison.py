@@ -26,6 +26,7 @@ from .node_values import Array, NodeValues, Prompt, is_dump, node_values, read_d
 from .transformers_values import transformers_values
 
 TOLERANCE = 1e-3  # of the standard deviation of a value
+NOISE = 1e-5  # standard deviations: what float32 and the order of sums make differ
 JUMP = 4.0  # times the error of what it reads is more than an operation makes of it
 NO_TEXT = "give a text with -p, or ids with --tokens"
 
@@ -48,7 +49,8 @@ class NodeDifference:
     """How a node's values differ. largest: of the absolute difference; relative, rms: the largest, and the root of the
     mean square, in standard deviations of the value. token, element: where the largest is, with the values there.
 
-    jump: by how much rms is larger than that of what the node reads; None where that is equal, or not known.
+    jump: by how much rms is larger than that of what the node reads; None where that is equal but for
+    float32's rounding, or not known.
     """
 
     number: int
@@ -129,7 +131,8 @@ def compare_values(
 
     other: a GGUF file or a Model; a file that `NodeValues.save` wrote; the folder of a checkpoint, which transformers
     runs; or what llama-eval-callback printed. prompt: a text or ids; None for those of saved values or of a log.
-    tolerance: of the largest difference, in standard deviations of a value. values: of the source, if they are known.
+    tolerance: of the largest difference, in standard deviations of a value. precision, threads: of `node_values`.
+    values: of the source, if they are known.
     Raises OptionError for no text, another text than that of the other, and what the other cannot be; VocabularyError
     where two files make other tokens of a text; and as `node_values` does.
     """
@@ -305,7 +308,7 @@ def _difference(
     token, element = divmod(int(pair.places[at]), pair.width)
     return NodeDifference(
         node.number, name, node.operation, node.layer, largest, largest / pair.spread, rms, token, element,
-        float(pair.mine[at]), float(pair.theirs[at]), differs, rms / least if least > 0 else None,
+        float(pair.mine[at]), float(pair.theirs[at]), differs, rms / least if least > NOISE else None,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,8 +54,9 @@ class NodeValues:
         with atomic_output(target, overwrite=overwrite, reads=reads) as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(ABOUT, json.dumps(about | {"precision": self.precision, "nodes": list(self.values)}))
             for name, array in self.values.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as part:
-                    npy.write_array(part, np.ascontiguousarray(array), allow_pickle=False)
+                part = BytesIO()
+                npy.write_array(part, np.ascontiguousarray(array), allow_pickle=False)
+                archive.writestr(f"{name}.npy", part.getbuffer())
         return target
 
 
@@ -73,8 +75,8 @@ def node_values(
     """Run a text through a model, and return what each node of its graph gives.
 
     source: a GGUF file, a Hugging Face folder, or a Model. prompt: a text, or ids of tokens. precision: of products, as
-    `perplexity` has it. Raises as `gguftools.graph` does, OptionError for no tokens or no such precision, and
-    ModelError for ids outside the vocabulary or values that stop being finite.
+    `perplexity` has it. threads: None for all processors. Raises as `gguftools.graph` does, OptionError for no tokens
+    or no such precision, and ModelError for ids outside the vocabulary or values that stop being finite.
     """
     from runtime.model import Model as RunningModel
     from runtime.node_values import observe_values
