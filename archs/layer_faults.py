@@ -9,6 +9,7 @@ from quants import Tensor
 
 from . import parts
 from .hyper import Hyper, LayerHyper
+from .layer_kinds import lacking, layer_kind
 from .layered import Fault, LayeredModel, has, missing, weighs
 from .part_faults import SIZES, Sizes, net_width, part_faults, parts_of, sizes_of
 from .parts import Part
@@ -24,7 +25,8 @@ def layer_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
             start = f"{prefix}{index}."
             roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
             shapes = frozenset((role, tensor.shape, tensor.format.name) for role, tensor in roles.items())
-            like = (prefix, own, net_width(model, index), shapes)
+            kind = layer_kind(model.architecture.block, model.keys, index, roles) if prefix == "blk." else None
+            like = (prefix, own, net_width(model, index), shapes, kind)
             if like in sound:
                 continue
             sizes, made_of = sizes_of(model, numbers, index), list(parts_of(model, start, own))
@@ -44,6 +46,9 @@ def layer_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
             found += of_parts  # what numbers have to do with each other goes first: shapes follow from them
             if made_of == [parts.NORMS]:
                 found.append(Fault(start[:-1], "is a layer without attention, a feed-forward net or any other"))
+            for name, role in lacking(kind, roles) if kind and not found else ():
+                problem = f"is declared {name!r} by the keys, but has no tensor '{start}{role}'"
+                found.append(Fault(start[:-1], problem))
             yield from found
             if not found:
                 sound.add(like)

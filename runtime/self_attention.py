@@ -101,7 +101,7 @@ def serves_branches(network: Network) -> bool:
     others = ("attn_kv_a_mqa.weight", "shortconv.in_proj.weight", "ssm_in.weight", "ssm_ba.weight", "ssm_beta.weight",
               "indexer.k_proj.weight")  # fmt: skip
     return (
-        network.block.causal and network.block.residual == "input" and network.keys.get("adapters.count") is None
+        network.block.causal and network.block.arrangement != "normed" and network.keys.get("adapters.count") is None
         and (network.scaling is None or network.scaling.kind != "longrope")
         and "position_embd.weight" not in network.global_tensors
         and all("attn_output.weight" in layer and not any(map(layer.__contains__, others)) for layer in network.layers)
