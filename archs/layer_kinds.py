@@ -4,7 +4,7 @@ A family says each of the three by a name, by a function of the file's keys and 
 where keys don't tell: then the layer is of the first of them whose tensors it has.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -17,17 +17,10 @@ Arrangement = Literal[
     "sequential", "parallel", "normed", "streams", "mixed_streams", "residuals", "copies", "cycles"
 ]  # fmt: skip
 
-# The tensors without which a layer is not of a kind; "|": one of them.
-TENSORS = {
-    "attention": "attn_output", "attention+mamba2": "attn_output ssm_in ssm_out", "compressed": "attn_kv",
-    "gated_delta": "ssm_ba|ssm_beta ssm_out", "kimi_delta": "ssm_f_a", "lightning": "attn_norm_2 attn_gate",
-    "mamba": "ssm_in ssm_x ssm_out", "mamba2": "ssm_in ssm_out", "mamba_heads": "ssm_in ssm_x ssm_out",
-    "mla": "attn_kv_a_mqa", "mla_widened": "attn_kv_a_mqa attn_kv_b", "rwkv6": "time_mix_output",
-    "rwkv7": "time_mix_output", "shortconv": "shortconv.in_proj",
+TENSORS = {  # that tell which of several names a layer is of
+    "mamba2": "ssm_in", "mla": "attn_kv_a_mqa", "mla_widened": "attn_kv_b",
     "dense": "ffn_up", "experts": "ffn_gate_inp", "experts+dense": "ffn_gate_inp ffn_up",
-    "channel_mix": "channel_mix_key",
-    "streams": "hc_attn_down", "mixed_streams": "hc_attn_fn", "residuals": "attn_res_score",
-    "copies": "altup_predict_coef",
+    "mixed_streams": "hc_attn_fn",
 }  # fmt: skip
 
 
@@ -67,23 +60,14 @@ def layer_kind(block: DeclaresLayers, keys: Keys, layer: int, roles: Collection[
     return LayerKind(*names)
 
 
-def lacking(kind: LayerKind, roles: Collection[str]) -> Iterator[tuple[str, str]]:
-    """What a layer is declared, and a tensor that every layer of that kind has and this one lacks."""
-    for name in (kind.mixer, kind.net, kind.arrangement):
-        yield from ((name, role) for role in absent(name, roles))
-
-
 def _chosen(names: Names, roles: Collection[str]) -> str:
     if isinstance(names, str):
         return names
-    return next((name for name in names if not any(absent(name, roles))), names[0])
+    return next((name for name in names if _has_tensors(name, roles)), names[0])
 
 
-def absent(name: str, roles: Collection[str]) -> Iterator[str]:
-    """The tensors, by the first of their names, that a layer declared so lacks."""
-    for group in TENSORS.get(name, "").split():
-        if not any(f"{role}.weight" in roles for role in group.split("|")):
-            yield f"{group.split('|')[0]}.weight"
+def _has_tensors(name: str, roles: Collection[str]) -> bool:
+    return all(f"{role}.weight" in roles for role in TENSORS.get(name, "").split())
 
 
 # Rules: kinds by a layer's keys

@@ -202,7 +202,7 @@ ATTENTION_AND_EXPERTS = GRANITE_HYBRID.derive(
     name="granitemoe",
     metadata={"context_length": "max_position_embeddings"},
     variant=None, by_variant=True,
-    refused={"hidden_act": None},
+    refused={"hidden_act": None}, block={"mixer": "attention"},
 )  # fmt: skip
 
 ATTENTION_ALONE = ATTENTION_AND_EXPERTS.derive(name="granite", block=GRANITE.block)

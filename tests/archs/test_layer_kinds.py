@@ -90,7 +90,7 @@ def changed(name: str, keys: Mapping[str, Any]) -> tuple[Any, dict[str, Any], di
         ("qwen3-next", {"attention.recurrent_layers": [True, True, False, False, False]}, "blk.2",
          "is declared 'attention' by the keys, but has no tensor 'blk.2.attn_output.weight'"),
         ("lfm2", {"attention.head_count_kv": [0, 2, 2]}, "blk.2",
-         "is declared 'attention' by the keys, but has no tensor 'blk.2.attn_output.weight'"),
+         "is declared 'attention' by the keys, but has no tensor 'blk.2.attn_q.weight'"),
         ("llama4", {"interleave_moe_layer_step": 4}, "blk.1",
          "is declared 'dense' by the keys, but has no tensor 'blk.1.ffn_up.weight'"),
         ("nemotron-h", {"feed_forward_length": [160, 160, 0, 0]}, "blk.0",
