@@ -454,6 +454,9 @@ REGIONS["experts"] = _write_experts
 def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixers.Mixer, Any], None]) -> Write:
     def written(lowering: Lowering, operation: op.Mixer, value: Value) -> bool:
         layer = operation.layer
+        activations = ("silu", "situ") if isinstance(operation, op.KimiDelta) else ("silu",)
+        if isinstance(operation, _ACTIVATED) and lowering.network.hyper.activation not in activations:
+            return False  # compiled convolutions have a silu
         roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
         matrices = [
             role for role in roles if role.startswith(_PROJECTIONS) and len(layer.need(f"{role}.weight").shape) == 2
@@ -472,6 +475,7 @@ def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixe
     return written
 
 
+_ACTIVATED = (op.GatedDelta, op.KimiDelta, op.Lightning)  # by the model's activation; others by silu alone
 _PROJECTIONS = ("ssm_in", "ssm_out", "ssm_x", "ssm_dt", "ssm_ba", "ssm_beta", "ssm_alpha", "ssm_f", "ssm_g", "attn_qkv",
                 "attn_q", "attn_k", "attn_v", "attn_gate", "attn_output", "shortconv.in_proj",
                 "shortconv.out_proj")  # fmt: skip
