@@ -31,11 +31,9 @@ def layer_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
             if like in sound:
                 continue
             sizes, declared = sizes_of(model, numbers, index), list(parts_of(model, start, own, kind))
-            if found := list(contradictions(start, roles, declared)):
-                yield from found
-                continue
-            made_of = [part for _, part in declared]
+            made_of = [part for name, part in declared if not name or has(roles, part.marks)]
             of_parts = [fault for part in made_of for fault in part_faults(model, start, roles, part, sizes)]
+            found: list[Fault] = []
             if model.encoder_decoder:
                 found = [*_distance_faults(model, start, own)]
             elif kind:
@@ -47,7 +45,8 @@ def layer_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
                 if role.endswith(".scale") and tensor.size != 1 and not role.endswith(("_exps.scale", "_inp.scale")):
                     found.append(Fault(start + role, f"has shape {list(tensor.shape)}; one number is expected"))
             found += of_parts  # what numbers have to do with each other goes first: shapes follow from them
-            if made_of == [parts.NORMS]:
+            found += contradictions(start, roles, declared)
+            if len(declared) == 1 and kind:
                 found.append(Fault(start[:-1], "is a layer without attention, a feed-forward net or any other"))
             yield from found
             if not found:

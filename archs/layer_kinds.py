@@ -72,21 +72,21 @@ def _has_tensors(name: str, roles: Collection[str]) -> bool:
 
 # Rules: kinds by a layer's keys
 
-PERIOD = 4  # of full attention, where a file does not say it; llama.cpp means the same
-
 
 def with_kv_heads(mixer: str, other: Names) -> Rule:
     """`mixer` in layers that have heads of keys and values, `other` in those that have none."""
     return lambda keys, layer: mixer if keys.of_layer("attention.head_count_kv", layer) else other
 
 
-def recurrent_layers(mixer: str) -> Rule:
-    """`mixer` in the layers of `attention.recurrent_layers`, or in all but the last of `full_attention_interval`."""
+def recurrent_layers(mixer: str, period: int) -> Rule:
+    """`mixer` in the layers of `attention.recurrent_layers`, or in all but the last of `full_attention_interval`, or of
+    each period where the file has neither.
+    """
 
     def rule(keys: Keys, layer: int) -> str:
         recurrent = keys.stored_of_layer("attention.recurrent_layers", layer)
         if recurrent is None:
-            recurrent = (layer + 1) % int(keys.get("full_attention_interval") or PERIOD) != 0
+            recurrent = (layer + 1) % int(keys.get("full_attention_interval") or period) != 0
         return mixer if recurrent else "attention"
 
     return rule
@@ -108,23 +108,24 @@ def where_wide(keys: Keys, layer: int) -> str:
 
 
 def experts_in_turn(keys: Keys, layer: int) -> Names:
-    """Experts in one layer of each `interleave_moe_layer_step`, the last of them, behind the leading dense ones."""
+    """Experts in one layer of each `interleave_moe_layer_step`, the last of them, behind the leading dense ones.
+
+    No key says where the last experts are (ERNIE's `moe_layer_end_index`).
+    """
     step = keys.get("interleave_moe_layer_step")
-    if step is None:
-        return EXPERTS_OR_DENSE(keys, layer)
-    turn = step > 0 and (layer + 1) % step == 0
-    return EXPERTS(keys, layer) if turn else "dense"
+    turn = step is None or (step > 0 and (layer + 1) % step == 0)
+    return EXPERTS_OR_DENSE(keys, layer) if turn else "dense"
 
 
 def unless_one_stream(arrangement: str) -> Rule:
-    """`arrangement`, but of the file's last layer, which may predict a token further, the tensors say whether it reads
-    one stream; so do all layers of files without such keys.
+    """`arrangement`, but tensors may show one stream in the file's last layer, which may predict a token further, and
+    in all layers where no key counts streams.
     """
 
     def rule(keys: Keys, layer: int) -> Names:
-        if keys.get("hyper_connection.count") is None:
-            return "sequential"
-        return (arrangement, "sequential") if layer == int(keys.need("block_count")) - 1 else arrangement
+        counted = keys.get("hyper_connection.count") is not None
+        last = layer == int(keys.need("block_count")) - 1
+        return arrangement if counted and not last else (arrangement, "sequential")
 
     return rule
 

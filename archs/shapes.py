@@ -300,9 +300,11 @@ def _alike_faults(model: LayeredModel) -> Iterator[Fault]:
     for prefix, roles in layers.items():
         for absent in sorted(union - set(roles)):
             yield Fault(f"{prefix}{absent}", "is missing; other layers have it")
-    for norm in ("attn_norm", *([block.ffn_norm] if block.parallel is False else [])):
-        if all(f"blk.{{i}}.{norm}" in names for names in written) and not has(union, norm):
-            yield Fault(f"blk.*.{norm}.weight", "is missing in every layer; its architecture needs it")
+    # A layer can be built without these, though every family of the name writes one of each group.
+    for group in ("attn_norm", "attn_v attn_qkv", *([block.ffn_norm] if block.parallel is False else [])):
+        named = {f"blk.{{i}}.{role}" for role in group.split()}
+        if all(named & names for names in written) and not has(union, group):
+            yield Fault(f"blk.*.{group.split()[0]}.weight", "is missing in every layer; its architecture needs it")
 
 
 def written_names(architecture: Architecture) -> set[str]:

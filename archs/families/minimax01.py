@@ -71,5 +71,5 @@ MINIMAX01 = MIXTRAL.derive(
     },
     ignored=("layers.*.self_attn.slope_rate", "layers.*.self_attn.*_decay"),
     layers_vary=True,
-    block={"rope": "halves", "mixer": recurrent_layers("lightning"), "arrangement": "normed"},
+    block={"rope": "halves", "mixer": recurrent_layers("lightning", PERIOD), "arrangement": "normed"},
 )  # fmt: skip

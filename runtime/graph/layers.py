@@ -86,8 +86,6 @@ def _written(b: Builder, layer: Layer, x: Value) -> Value:
     kind = b.network.kind(layer)
     if kind.net == "channel_mix":
         return b.add("l_out", op.ChannelMixLayer(x, layer, b.keeps))
-    if kind.arrangement == "sequential" and b.network.hyper.parallel:
-        return _parallel(b, layer, x)
     return ARRANGEMENTS[kind.arrangement](b, layer, x)
 
 

@@ -115,9 +115,9 @@ def test_keys_that_name_no_layer_of_experts_leave_it_to_the_tensors() -> None:
     assert kinds == ["dense", "experts", "experts"]
 
 
-def test_full_attention_comes_every_fourth_layer_where_no_key_says_it() -> None:
-    architecture, metadata, _ = changed("qwen3-next", {})
-    del metadata["qwen3next.attention.recurrent_layers"], metadata["qwen3next.full_attention_interval"]
-    keys = Keys.of(architecture, metadata)
-    mixers = [layer_kind(architecture.block, keys, i, ()).mixer for i in range(8)]
-    assert mixers == [*["gated_delta"] * 3, "attention"] * 2
+@pytest.mark.parametrize(("name", "mixer", "period"), [("qwen3next", "gated_delta", 4), ("minimax-01", "lightning", 8)])
+def test_layers_of_full_attention_where_no_key_says_them(name: str, mixer: str, period: int) -> None:
+    architecture = by_gguf_name(name)
+    keys = Keys.of(architecture, {f"{name}.block_count": 16})
+    mixers = [layer_kind(architecture.block, keys, i, ()).mixer for i in range(16)]
+    assert mixers == [*[mixer] * (period - 1), "attention"] * (16 // period)
