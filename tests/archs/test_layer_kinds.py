@@ -121,3 +121,24 @@ def test_layers_of_full_attention_where_no_key_says_them(name: str, mixer: str, 
     keys = Keys.of(architecture, {f"{name}.block_count": 16})
     mixers = [layer_kind(architecture.block, keys, i, ()).mixer for i in range(16)]
     assert mixers == [*[mixer] * (period - 1), "attention"] * (16 // period)
+
+
+@pytest.mark.parametrize(
+    "name", ["ernie4_5-moe", "exaone-moe", "hy_v3", "jamba", "mimo2", "qwen2moe", "qwen3moe", "step35"]
+)
+def test_tensors_say_which_layers_have_experts_where_keys_cannot(name: str) -> None:
+    architecture = by_gguf_name(name)
+    keys = Keys.of(
+        architecture, {f"{name}.block_count": 4, f"{name}.expert_count": 4, f"{name}.attention.head_count": 2}
+    )
+    nets = [layer_kind(architecture.block, keys, 3, {role}).net for role in ("ffn_up.weight", "ffn_gate_inp.weight")]
+    assert nets == ["dense", "experts"]
+    assert layer_kind(architecture.block, keys, 3, ()).net == "experts"  # what it is refused for
+
+
+def test_a_layer_of_latents_may_be_of_an_old_conversion() -> None:
+    block = by_gguf_name("deepseek2").block
+    found = [layer_kind(block, Keys("deepseek2", {"deepseek2.expert_count": 0}), 0, roles).mixer for roles in (
+        {"attn_kv_a_mqa.weight", "attn_kv_b.weight"}, {"attn_kv_a_mqa.weight", "attn_k_b.weight"},
+    )]  # fmt: skip
+    assert found == ["mla_widened", "mla"]
