@@ -71,6 +71,7 @@ class CompiledGraph:
         self.network, self.graph, self.threads, self.lock = network, graph, threads, Lock()
         lowering = self.lowering = Lowering(network, graph, threads)
         self.state = lowering.state
+        self.has_streams = network.keys.get("hyper_connection.count") is not None
         output, head = output_of(network), len(lowering.list.rows)
         self.finish, self.logits = output.finish(threads), aligned((MOST_TOKENS, output.weight.rows))
         self.compiles_head = output.weight.format.name in dots.OF_FORMAT and "output_proj.weight" not in (
@@ -145,7 +146,7 @@ class CompiledGraph:
         logits = run.logits()
         if not np.isfinite(logits.max()):
             raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
-        states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.normed()
+        states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.states()
         run.count()
         return logits, states
 
@@ -222,9 +223,17 @@ class Run:
                 self._call(calls.pop(0))
             for layer in layers:
                 if lowering.before[layer] == stop:
-                    value = self.owner.graph.layer_inputs.get(layer, self.owner.graph.output)
-                    given[layer] = self._rows(lowering.vectors_of(value))
+                    given[layer] = self._given(layer)
         return given
+
+    def _given(self, layer: int) -> Floats:
+        """What a layer is given, of several streams their mean; that after the last one, what the last one gives."""
+        graph, network = self.owner.graph, self.owner.network
+        after = graph.layer_outputs[len(network.layers) - 1] if self.owner.has_streams else graph.output
+        x = self._rows(self.owner.lowering.vectors_of(graph.layer_inputs.get(layer, after)))
+        if not self.owner.has_streams:
+            return x
+        return np.asarray(x.reshape(len(x), -1, network.hyper.width).mean(axis=1), np.float32)
 
     def _walk(self, start: int, stop: int | None) -> None:
         rows = self.owner.rows[start:stop]
@@ -336,6 +345,13 @@ class Run:
     def _rows(self, x: Vectors) -> Floats:
         rows: Floats = x.floats[: self.tokens, : x.width].copy()
         return rows
+
+    def states(self) -> Floats:
+        """What a layer that predicts a token further reads: what the head reads, or all streams."""
+        if self.owner.has_streams:
+            graph, last = self.owner.graph, len(self.owner.network.layers) - 1
+            return self._rows(self.owner.lowering.vectors_of(graph.layer_outputs[last]))
+        return self.normed()
 
     def normed(self) -> Floats:
         """What the head reads."""

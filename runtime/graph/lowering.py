@@ -423,7 +423,7 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
         fields |= {expert_operations.Y: up.floats, expert_operations.Y_WIDTH: up.room}
         if operation.clamps_both or operation.activation == "swiglu_oai":
             fields[expert_operations.LIMIT] = float(operation.limit)
-        if not operation.clamps_gate_first:
+        if not operation.clamps_gate_first and operation.activation != "swiglu_oai":
             fields[expert_operations.CLAMPS] = expert_operations.CLAMPS_ACTIVATED
     lowering.list.add(expert_operations.activate, fields)
     return True
