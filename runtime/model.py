@@ -146,6 +146,13 @@ class Model:
             cache.context = encoder_decoder.encode(self.new_pass(1, len(ids)), self.encoder_decoder, ids)
         return cache
 
+    def checked_tokens(self, tokens: Sequence[int]) -> Ids:
+        """The ids of a text. Raises ModelError for one outside the vocabulary, OptionError for none."""
+        ids = self._checked(tokens).reshape(-1)
+        if not ids.size:
+            raise OptionError("there are no tokens to run")
+        return ids
+
     def _checked(self, tokens: ArrayLike) -> Ids:
         ids = np.asarray(tokens, np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.vocabulary_size):

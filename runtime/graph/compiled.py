@@ -71,6 +71,7 @@ class CompiledGraph:
         self.network, self.graph, self.threads, self.lock = network, graph, threads, Lock()
         lowering = self.lowering = Lowering(network, graph, threads)
         self.state = lowering.state
+        self.has_streams = network.keys.get("hyper_connection.count") is not None
         output, head = output_of(network), len(lowering.list.rows)
         self.finish, self.logits = output.finish(threads), aligned((MOST_TOKENS, output.weight.rows))
         self.compiles_head = output.weight.format.name in dots.OF_FORMAT and "output_proj.weight" not in (
@@ -88,6 +89,9 @@ class CompiledGraph:
         self.workers = worth(threads, self.rows, lowering.list.read)
         self.bound_to: list[BoundTo] = []
         self.tables: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
+        self.rows_of: dict[tuple[Any, ...], int] = {}  # of the tables of angles: for how many positions
+        self.knows_long = network.scaling is not None and network.scaling.kind == "longrope"
+        self.long_from = 0  # which row the angles of long texts begin at
 
     def _write_head(self) -> Vectors:
         network, lowering = self.network, self.lowering
@@ -142,18 +146,29 @@ class CompiledGraph:
         logits = run.logits()
         if not np.isfinite(logits.max()):
             raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
-        states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.normed()
+        states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.states()
         run.count()
         return logits, states
 
+    def is_long(self, tokens: int) -> bool:
+        """Whether a text of so many tokens is rotated as long ones are."""
+        scaling = self.network.scaling
+        return self.knows_long and scaling is not None and tokens > scaling.original_context
+
     def angles(self, own: LayerHyper, rows: int) -> tuple[Floats, Floats]:
-        """cos and sin of so many positions, and some more."""
+        """cos and sin of so many positions, and some more; behind them, where the length of a text decides how it is
+        rotated, those of long texts.
+        """
         scaled, width = own.rope_scaled, own.rope_width
-        kind = own.rope_base, scaled, width
-        if kind not in self.tables or len(self.tables[kind][0]) < rows:
-            divisors = self.network.global_tensors.array("rope_freqs.weight") if scaled else None
-            scaling, room = self.network.scaling if scaled else None, max(64, 1 << (rows - 1).bit_length())
-            self.tables[kind] = rope_table(width, own.rope_base, scaling, divisors, np.arange(room))
+        kind, scaling, outside = (own.rope_base, scaled, width), self.network.scaling, self.network.global_tensors
+        self.long_from = max(self.long_from, 64, 1 << (rows - 1).bit_length())
+        if kind not in self.tables or self.rows_of[kind] < self.long_from:
+            names = ("rope_factors_short", "rope_factors_long") if self.knows_long else ("rope_freqs",)
+            divisors = [outside.array(f"{name}.weight") if scaled else None for name in names]
+            scaling, positions = scaling if scaled else None, np.arange(self.long_from)
+            made = [rope_table(width, own.rope_base, scaling, each, positions) for each in divisors]
+            cos, sin = (np.concatenate(each) for each in zip(*made, strict=True))
+            self.tables[kind], self.rows_of[kind] = (cos, sin), self.long_from
         return self.tables[kind]
 
 
@@ -185,8 +200,9 @@ class Run:
         if self.owner.embeds_plainly:
             table, ids = network.global_tensors.need("token_embd.weight"), self.texts[0].ids
             ids = ids if len(self.texts) == 1 else np.concatenate([text.ids for text in self.texts])
-            x = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
-            return x * np.float32(network.hyper.embedding_scale)
+            x: Floats = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
+            x *= np.float32(network.hyper.embedding_scale)
+            return x
         return np.concatenate(
             [embed(forward, text.ids) for forward, text in zip(self.passes, self.texts, strict=True)]
         )
@@ -207,9 +223,17 @@ class Run:
                 self._call(calls.pop(0))
             for layer in layers:
                 if lowering.before[layer] == stop:
-                    value = self.owner.graph.layer_inputs.get(layer, self.owner.graph.output)
-                    given[layer] = self._rows(lowering.vectors_of(value))
+                    given[layer] = self._given(layer)
         return given
+
+    def _given(self, layer: int) -> Floats:
+        """What a layer is given, of several streams their mean; that after the last one, what the last one gives."""
+        graph, network = self.owner.graph, self.owner.network
+        after = graph.layer_outputs[len(network.layers) - 1] if self.owner.has_streams else graph.output
+        x = self._rows(self.owner.lowering.vectors_of(graph.layer_inputs.get(layer, after)))
+        if not self.owner.has_streams:
+            return x
+        return np.asarray(x.reshape(len(x), -1, network.hyper.width).mean(axis=1), np.float32)
 
     def _walk(self, start: int, stop: int | None) -> None:
         rows = self.owner.rows[start:stop]
@@ -226,6 +250,8 @@ class Run:
         at = 0
         for slot, (text, seen, count) in enumerate(zip(self.texts, self.seen, self.counts, strict=True)):
             shift = text.cache.shift
+            if self.owner.is_long(seen + count):
+                shift += self.owner.long_from
             for i in range(count):
                 state[pass_state.POSITIONS + at] = seen + i
                 state[pass_state.ANGLES + at] = seen + shift + i
@@ -319,6 +345,13 @@ class Run:
     def _rows(self, x: Vectors) -> Floats:
         rows: Floats = x.floats[: self.tokens, : x.width].copy()
         return rows
+
+    def states(self) -> Floats:
+        """What a layer that predicts a token further reads: what the head reads, or all streams."""
+        if self.owner.has_streams:
+            graph, last = self.owner.graph, len(self.owner.network.layers) - 1
+            return self._rows(self.owner.lowering.vectors_of(graph.layer_outputs[last]))
+        return self.normed()
 
     def normed(self) -> Floats:
         """What the head reads."""

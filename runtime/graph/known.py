@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from archs.spec import add
+from archs.spec import sum_factor
 
 from .. import compiled_experts
 from ..compiled_attention import AttentionSpec, attention_spec, latent_attention_spec
@@ -93,6 +93,7 @@ def latent_table(network: Network, layer: Layer) -> Table:
 
 def experts_table(network: Network, layer: Layer) -> Table:
     hyper, block, own = network.hyper, network.block, network.hyper.layers[layer.index]
+    sums = sum_factor(block.add_shared_expert) is not None
     return {
         op.Route: {"used": (own.experts_used,)},
         op.Experts: {"suffix": ("exps",)},
@@ -104,7 +105,7 @@ def experts_table(network: Network, layer: Layer) -> Table:
             "clamps_gate_first": (block.clamps_gate_first,), "clamps_both": (bool(own.net_limit),), "bounds": SIZES,
         },
         op.SharedExpertGate: {},
-        op.Combine: {"function": (add,)},
+        op.Combine: {"function": (block.add_shared_expert,) if sums else ()},
     }  # fmt: skip
 
 

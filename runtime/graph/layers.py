@@ -22,6 +22,33 @@ def decoder_graph(network: Network, predicts: bool = False) -> Graph:
     return _through_layers(b, x)
 
 
+def whole_graph(network: Network) -> Graph:
+    """The same from ids of tokens to logits, of which no row is left out. Raises ModelError as `decoder_graph` does."""
+    b = Builder(network)
+    outside, hyper, block = network.global_tensors, network.hyper, network.block
+    embedded = op.Embed(outside, (hyper.width,), float(hyper.embedding_scale))
+    x = _write_layers(b, begin(b, b.add(_name_of_embedding(network), embedded)), keeps=False)
+    x = b.norm(outside, block.output_norm, end(b, x), "result_norm")
+    if block.hidden_states:
+        return b.graph()
+    if has(outside, "output_proj"):
+        x = b.linear(outside, "output_proj", x, "result_proj")
+    tied = not has(outside, "output")
+    scale = float(hyper.logit_scale * (hyper.tied_logit_scale if tied else 1))
+    b.add("result_output", op.Logits(x, outside, tied, scale, hyper.logit_softcap))
+    return b.graph()
+
+
+def _name_of_embedding(network: Network) -> str:
+    """What llama.cpp calls the values that the first layer reads."""
+    outside, block = network.global_tensors, network.block
+    if has(outside, "token_embd_norm") and block.output_norm != "token_embd_norm":
+        return "inp_norm"
+    if has(outside, "position_embd"):
+        return "inpL"
+    return "inp_scaled" if block.embedding_scale == "sqrt_width" else "embd"
+
+
 def layers_graph(network: Network, width: int) -> Graph:
     """The same from what stands before the first layer already, (tokens, width)."""
     b = Builder(network)
@@ -49,16 +76,21 @@ def begin(b: Builder, x: Value) -> Value:
 
 
 def _through_layers(b: Builder, x: Value) -> Graph:
+    b.kept(end(b, _write_layers(b, x, keeps=True)))
+    return b.graph()
+
+
+def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
+    """All layers. keeps: the last one goes on with the rows alone that the head reads."""
     network = b.network
     if cycles.BEGINNING in network.global_tensors:
         x = b.add("hrm_init", op.BeginCycles(x, network.global_tensors, 2 * x.width))
     for layer in network.layers:
-        b.layer, b.keeps = layer, layer is network.layers[-1]
+        b.layer, b.keeps = layer, keeps and layer is network.layers[-1]
         b.layer_inputs[layer.index] = x
         x = b.layer_outputs[layer.index] = write_layer(b, layer, x)
     b.layer = None
-    b.kept(end(b, x))
-    return b.graph()
+    return x
 
 
 def end(b: Builder, x: Value) -> Value:
@@ -215,7 +247,7 @@ def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
         return (widened_attention if mixer == "mla_widened" else latent_attention)(b, layer, x)
     if mixer == "attention+mamba2":
         mixed = b.add("ssm_out", op.Mamba2(x, layer))
-        return b.add("mixed_out", op.Add(mixed, attention(b, layer, x)))
+        return b.add("layer_out", op.Add(mixed, attention(b, layer, x)))
     return attention(b, layer, x)
 
 
@@ -227,6 +259,6 @@ MIXERS: dict[Mixer, tuple[str, type[op.Mixer]]] = {  # of one operation
     "compressed": ("attn_out", op.CompressedAttention), "rwkv6": ("time_mix_out", op.TimeMix),
     "rwkv7": ("time_mix_out", op.TimeMix), "shortconv": ("shortconv_out", op.ShortConvolution),
     "lightning": ("linear_attn_out", op.Lightning), "kimi_delta": ("linear_attn_out", op.KimiDelta),
-    "gated_delta": ("linear_attn_out", op.GatedDelta), "mamba": ("ssm_out", op.Mamba),
-    "mamba2": ("ssm_out", op.Mamba2), "mamba_heads": ("ssm_out", op.MambaOfHeads),
+    "gated_delta": ("linear_attn_out", op.GatedDelta), "mamba": ("mamba_out", op.Mamba),
+    "mamba2": ("mamba_out", op.Mamba2), "mamba_heads": ("mamba_out", op.MambaOfHeads),
 }  # fmt: skip

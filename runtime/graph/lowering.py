@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
+from archs.spec import sum_factor
 from quants import Tensor
 
 from .. import compiled_experts, delta_mixers, rwkv_mixers, state_mixers
@@ -27,13 +28,14 @@ from ..compiled_attention import (
     write_latent_attention,
 )
 from ..few_inputs import Vectors, product_fields, stored_rows, vectors
+from ..kernels import attention_operations as heads_of
 from ..kernels import dots, expert_operations, pass_state, state_operations, team
 from ..kernels import token_parts as parts
 from ..layer import Layer, Network
 from . import operations as op
 from .builder import Graph, Node, Region
 from .known import is_known
-from .operations import Operation, Value
+from .operations import Operation, Shape, Value
 
 Ints = NDArray[np.int64]
 SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
@@ -304,10 +306,9 @@ def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
     if number is None or number != following:
         return None
     add = lowering.graph.nodes[number].operation
-    plain = isinstance(add, op.Add) and add.scale == 1 and add.part is value and add.x is not value
-    if not plain or not lowering.has_rows(add.x) or not lowering.is_last_reader(add.x, number):
+    if not isinstance(add, op.Add) or add.scale != 1 or add.part is not value or add.x is value:
         return None
-    return add.x
+    return add.x if lowering.has_rows(add.x) and lowering.is_last_reader(add.x, number) else None
 
 
 def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
@@ -315,8 +316,9 @@ def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
     if lowering.number + 1 >= len(lowering.graph.nodes):
         return False
     following = lowering.graph.nodes[lowering.number + 1].operation
-    same = isinstance(following, op.Linear) and following.x is operation.x
-    return same and serves_product(following.layer, following.role)
+    if not isinstance(following, op.Linear) or following.x is not operation.x:
+        return False
+    return serves_product(following.layer, following.role)
 
 
 @writes(op.Add)
@@ -345,26 +347,84 @@ def _copy(lowering: Lowering, x: Vectors, out: Vectors) -> None:
     })  # fmt: skip
 
 
+def _step(lowering: Lowering, x: Vectors, out: Vectors, shape: Shape, code: int, fields: dict[int, Any]) -> None:
+    """A step of `attention_operations.prepare_heads` with each number, or with heads of this shape."""
+    heads, width = (1, shape[0]) if len(shape) == 1 else shape
+    lowering.list.add(heads_of.prepare_heads, {
+        heads_of.STATE: lowering.state, heads_of.X: x.floats, heads_of.X_WIDTH: x.room, heads_of.OUT: out.floats,
+        heads_of.OUT_WIDTH: out.room, heads_of.HEADS: heads, heads_of.HEAD_WIDTH: width, heads_of.X_APART: width,
+        heads_of.OUT_APART: width, heads_of.STEPS: code, **fields,
+    })  # fmt: skip
+
+
+@writes(op.Scale)
+def _scale(lowering: Lowering, operation: op.Scale, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(operation.factor)})
+    return True
+
+
+@writes(op.Clamp)
+def _clamp(lowering: Lowering, operation: op.Clamp, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.CLAMP, {heads_of.LIMIT: float(operation.limit)})
+    return True
+
+
+@writes(op.PlainNorm)
+def _plain_norm(lowering: Lowering, operation: op.PlainNorm, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.PLAIN_RMS, {heads_of.PLAIN_EPS: float(operation.eps)})
+    return True
+
+
+@writes(op.ScaleAndSkip)
+def _scale_and_skip(lowering: Lowering, operation: op.ScaleAndSkip, value: Value) -> bool:
+    """A scale alone: embeddings that are added to it are in no rows."""
+    factor = operation.layer.need_array("layer_output_scale.weight")
+    if lowering.network.block.embedding_skip or factor.size != 1:
+        return False
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(factor.reshape(-1)[0])})
+    return True
+
+
+@writes(op.Combine)
+def _combine(lowering: Lowering, operation: op.Combine, value: Value) -> bool:
+    factor = sum_factor(operation.function)
+    if factor is None:
+        return False
+    routed, shared = map(lowering.vectors_of, (operation.routed, operation.shared))
+    out = lowering.new(value)
+    _step(lowering, routed, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(factor)})
+    lowering.add(parts.add_scaled, {
+        parts.X: shared.floats, parts.X_WIDTH: shared.room, parts.WIDTH: value.width, parts.OUT: out.floats,
+        parts.OUT_WIDTH: out.room, parts.SCALE: float(factor),
+    })  # fmt: skip
+    return True
+
+
 @writes(op.Activate, op.Gated)
 def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) -> bool:
     if operation.activation not in expert_operations.KINDS:
         return False
-    gated = isinstance(operation, op.Gated)
-    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value, True)
-    clamps = gated and not operation.clamps_gate_first
-    limited = gated and (operation.clamps_both or operation.activation == "swiglu_oai")
+    first = lowering.vectors_of(operation.gate if isinstance(operation, op.Gated) else operation.x)
+    out = lowering.new(value, True)
     fields = {
         expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
         expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
         expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
         expert_operations.NUMBERS_AT: out.numbers,
         expert_operations.KIND: expert_operations.KINDS[operation.activation],
-        expert_operations.LIMIT: float(operation.limit) if limited else np.inf,
-        expert_operations.CLAMPS: expert_operations.CLAMPS_ACTIVATED if clamps else expert_operations.CLAMPS_GATE,
+        expert_operations.LIMIT: np.inf, expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
     }  # fmt: skip
     if isinstance(operation, op.Gated):
         up = lowering.vectors_of(operation.up)
         fields |= {expert_operations.Y: up.floats, expert_operations.Y_WIDTH: up.room}
+        if operation.clamps_both or operation.activation == "swiglu_oai":
+            fields[expert_operations.LIMIT] = float(operation.limit)
+        if not operation.clamps_gate_first and operation.activation != "swiglu_oai":
+            fields[expert_operations.CLAMPS] = expert_operations.CLAMPS_ACTIVATED
     lowering.list.add(expert_operations.activate, fields)
     return True
 
@@ -394,8 +454,8 @@ def _serves_attention(lowering: Lowering, region: Region) -> bool:
     return bool(
         network.block.causal
         and not (indexed and region.kind == "latent attention")  # layers without an indexer take what others chose
-        and (scaling is None or scaling.kind in ("none", "linear", "yarn"))
-        and not any(role.startswith(("indexer", "vis_")) for role in roles)
+        and (scaling is None or scaling.kind in ("none", "linear", "yarn", "longrope"))
+        and not any(role.startswith("indexer") for role in roles)
         and network.keys.get("adapters.count") is None
         and all(serves_product(layer, role) for role in matrices)
     )
@@ -464,9 +524,11 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
     choice = None
     if router_input is not x:
         choice = compiled_experts.add_choice(lowering.list, spec, router_input, lowering.state, lowering.rooms)
+    factor = sum_factor(network.block.add_shared_expert) if spec.shared else None
     compiled_experts.add_experts(
-        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None
-    )
+        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None,
+        scale=1.0 if factor is None else factor,
+    )  # fmt: skip
     lowering.put(region.output, out)
     return True
 
@@ -588,10 +650,10 @@ def _channel_mix_layer(lowering: Lowering, operation: op.ChannelMixLayer, value:
 # Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
 CALLED: frozenset[type[Operation]] = frozenset({
     op.Attention, op.SharedAttention, op.LatentAttention, op.WidenedAttention, op.CompressedAttention,
-    op.Rope, op.ScaleQueries, op.HeadNorm, op.PlainNorm, op.PerHead, op.Concat, op.ScaleByGate,
-    op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate, op.Combine,
-    op.Adapted, op.Clamp, op.Scale, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
-    op.ScaleAndSkip, op.KeepRows,
+    op.Rope, op.ScaleQueries, op.HeadNorm, op.PerHead, op.Concat, op.ScaleByGate,
+    op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate,
+    op.Adapted, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
+    op.KeepRows,
     op.BeginStreams, op.EndStreams, op.AddNgrams, op.ReadStreams, op.WriteStreams, op.ReadMixed, op.WriteMixed,
     op.FirstOf, op.BeginCycles, op.ReadState, op.NextState, op.ReadResiduals, op.LeaveResidual, op.AddHidden,
     op.BeginCopies, op.EndCopies, op.PredictCopies, op.OneCopy, op.CorrectCopies,

@@ -8,9 +8,10 @@ import numpy as np
 from .. import altup, cycles, experts, hyper_connections, ngrams, ops, residuals, streams
 from ..arrays import Floats
 from ..compressed_attention import compressed_attention
-from ..embedding import layer_input
+from ..embedding import embed, layer_input
 from ..feed_forward import down_by_neuron, sparse
 from ..gated_delta import gated_delta
+from ..head import LazyLogits, output_of
 from ..kimi_delta import kimi_delta
 from ..latent_attention import attend_to_latents, attend_to_widened, per_head
 from ..layer import Layer, Pass
@@ -415,6 +416,18 @@ def _one_copy(forward: Pass, o: op.OneCopy, read: Read) -> Floats:
 @computes(op.CorrectCopies)
 def _correct_copies(forward: Pass, o: op.CorrectCopies, read: Read) -> Floats:
     return altup.corrected(forward, o.layer, read(o.predicted), read(o.before), read(o.after))
+
+
+@computes(op.Embed)
+def _embed(forward: Pass, o: op.Embed, read: Read) -> Floats:
+    assert forward.tokens is not None  # by whoever runs a whole list
+    return embed(forward, forward.tokens)
+
+
+@computes(op.Logits)
+def _logits(forward: Pass, o: op.Logits, read: Read) -> Floats:
+    output, x = output_of(forward.network), read(o.x)
+    return LazyLogits(x, output.weight, output.finish(forward.threads), forward.threads, forward.precision).float32()
 
 
 __all__ = ["COMPUTE", "Hook", "run"]
