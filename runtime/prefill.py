@@ -39,6 +39,7 @@ class Prefill:
         self._layers = layers
         self._logits: Floats | None = None
         self.pictures = pictures
+        self.is_quiet = False  # while another text is shown, nobody hears of progress
 
     def read(self) -> tuple[KVCache, Floats, float]:
         """A cache with the prompt, the logits of what follows it, (1, vocabulary), and the seconds that reading took.
@@ -60,7 +61,7 @@ class Prefill:
         size, logits = chunk_size(self.model, len(self.tokens)), np.empty((0, 0), np.float32)
         made: list[Floats] = []
         for start, stop in pieces(len(self.tokens), size, self.pictures):
-            if self.progress is not None:
+            if self.progress is not None and not self.is_quiet:
                 self.progress(start, len(self.tokens))
             piece, pictures = self.tokens[start:stop], within(self.pictures, start, stop)
             if self._keep_states and self._layers:
@@ -75,7 +76,7 @@ class Prefill:
                 logits = self.model.forward(piece, self._cache, len(piece) - 1, pictures)
         if made:
             self.states = np.concatenate(made)
-        if self.progress is not None:
+        if self.progress is not None and not self.is_quiet:
             self.progress(len(self.tokens), len(self.tokens))
         return logits
 
