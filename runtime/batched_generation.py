@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from threading import RLock
+from weakref import WeakSet
 
 from quants.errors import ModelError, OptionError
 
@@ -32,7 +33,7 @@ class Batch:
         self.lock = RLock()
         self._coming, self._parallel = iter(coming), parallel
         self._members: list[Generation] = []  # that are written now
-        self._known: list[Generation] = []  # that were, or were left out
+        self._known: WeakSet[Generation] = WeakSet()  # that have been
         self._order: list[Generation] = []  # taken, and not given to a reader
         self._failure: Exception | None = None  # why no more could be taken
 
@@ -82,12 +83,12 @@ class Batch:
         self._members = [each for each in self._members if not each.has_ended]
         if generation not in self._members:
             self._members.append(generation)
-            self._known.append(generation)
+            self._known.add(generation)
         while len(self._members) < self._parallel and (taken := self._take()) is not None:
             if taken.together is self and taken not in self._known and not taken.has_ended:
                 taken.write_ahead()  # reads its prompt
                 self._members.append(taken)
-                self._known.append(taken)
+                self._known.add(taken)
 
     def _take(self) -> Generation | None:
         """The next text that comes."""

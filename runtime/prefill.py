@@ -54,7 +54,10 @@ class Prefill:
             self._logits = self._through()
             seconds = time.perf_counter() - start
         self._left -= 1
-        return self._cache.copy() if self._left else self._cache, self._logits, seconds
+        if self._left:
+            return self._cache.copy(), self._logits, seconds
+        cache, self._cache = self._cache, KVCache()  # the last text has it alone, and can let it go
+        return cache, self._logits, seconds
 
     def _through(self) -> Floats:
         self._cache.reset()  # of what an interruption left
