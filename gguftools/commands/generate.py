@@ -136,7 +136,8 @@ def generate(
     with prompt_progress() as progress:
         made = (source.generate_samples(
             each, parameters, samples=samples, parallel=1, n=n, stop=stop or (), grammar=rules,
-            json_schema=schema, context=ctx, special=special, cache_type=as_cache_type(cache_type), threads=threads, progress=progress, draft=by,
+            json_schema=schema, context=ctx, special=special, cache_type=as_cache_type(cache_type), threads=threads,
+            progress=progress, draft=by,
             drafting=drafting, images=image or (), projector=projector, image_tokens=image_tokens,
             audio=audio or (),
         ) for each in texts)  # fmt: skip
