@@ -7,6 +7,7 @@ as if it were written then; the others are written ahead of their readers.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from threading import RLock
 from weakref import WeakSet
@@ -34,13 +35,14 @@ class Batch:
         self._coming, self._parallel = iter(coming), parallel
         self._members: list[Generation] = []  # that are written now
         self._known: WeakSet[Generation] = WeakSet()  # that have been
-        self._order: list[Generation] = []  # taken, and not given to a reader
+        self._order: deque[Generation] = deque()  # taken, and not given to a reader
+        self._waiting: deque[Generation] = deque()  # taken, for when there is room
         self._failure: Exception | None = None  # why no more could be taken
 
     def __iter__(self) -> Iterator[Generation]:
         """The texts in their order. Raises what `coming` does, in its turn."""
         while self._order or self._take() is not None:
-            yield self._order.pop(0)
+            yield self._order.popleft()
         if self._failure is not None:
             raise self._failure
 
@@ -84,11 +86,12 @@ class Batch:
         if generation not in self._members:
             self._members.append(generation)
             self._known.add(generation)
-        while len(self._members) < self._parallel and (taken := self._take()) is not None:
-            if taken.together is self and taken not in self._known and not taken.has_ended:
-                taken.write_ahead()  # reads its prompt
-                self._members.append(taken)
-                self._known.add(taken)
+        while len(self._members) < self._parallel and (self._waiting or self._take() is not None) and self._waiting:
+            joining = self._waiting.popleft()
+            if joining not in self._known and not joining.has_ended:
+                joining.write_ahead()  # reads its prompt
+                self._members.append(joining)
+                self._known.add(joining)
 
     def _take(self) -> Generation | None:
         """The next text that comes."""
@@ -102,6 +105,8 @@ class Batch:
         if taken is not None:
             self._order.append(taken)
             self.add(taken)
+            if taken.together is self:
+                self._waiting.append(taken)
         return taken
 
 
