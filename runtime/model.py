@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,7 @@ class Model:
             if self.runs_together and not cache.memory and 0 < np.size(ids) <= MOST_TOKENS:
                 few.append(number)
             else:
-                found[number] = _attempted(lambda ids=ids, cache=cache: self.forward(ids, cache))
+                found[number] = _attempted(partial(self.forward, ids, cache))
         for group in _groups(few, [np.size(ids) for ids in tokens], [cache.kind for cache in caches]):
             self._run_group(group, tokens, caches, found)
         return found
@@ -223,7 +223,7 @@ class Model:
             if isinstance(logits, ModelError):
                 found[number] = logits
             else:
-                found[number] = _attempted(lambda logits=logits: _checked_logits([logits]))
+                found[number] = _attempted(partial(_checked_logits, [logits]))
 
     @property
     def runs_together(self) -> bool:
