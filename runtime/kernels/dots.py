@@ -379,7 +379,7 @@ def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block,
                 for own in range(4):
                     _put(op, out, ids[places + i + own] * out_width + r, bias, r, totals[own])
                 i += 4
-            if i + 2 <= end:
+            while i + 2 <= end:
                 one, other = (
                     _input(op, ids[sources + i], inputs, itemsize, kind, padded),
                     _input(op, ids[sources + i + 1], inputs, itemsize, kind, padded),
@@ -416,8 +416,8 @@ def _fetch(raw, at, size):  # type: ignore[no-untyped-def]
         prefetch(raw, at + AHEAD + line)
 
 
-# Products of the row of weights at raw[at:] with inputs. Each input is computed with in the same way, however many there
-# are. Two sums of each take turns: neither waits for the other.
+# Products of the row of weights at raw[at:] with inputs, each in the same way, however many there are. Two sums of each
+# take turns: neither waits for the other.
 
 
 @inlined
