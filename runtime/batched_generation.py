@@ -60,10 +60,11 @@ class Batch:
         if len(waiting) < 2:
             return  # alone
         start, caches = time.perf_counter(), [cache for _, cache in waiting.values()]
+        seen = [cache.length for cache in caches]
         try:
             found = generation.model.forward_together([[token] for token, _ in waiting.values()], caches)
         except BaseException:
-            _recover([each for each in waiting if each is not generation], caches)
+            _recover([each for each in waiting if each is not generation], caches, seen)
             raise
         seconds = time.perf_counter() - start
         for each, logits in zip(waiting, found, strict=True):
@@ -110,11 +111,11 @@ class Batch:
         return taken
 
 
-def _recover(texts: Sequence[Generation], caches: Sequence[KVCache]) -> None:
+def _recover(texts: Sequence[Generation], caches: Sequence[KVCache], seen: Sequence[int]) -> None:
     """Let texts whose pass was broken off, as by Ctrl-C, go on, or say why they cannot."""
-    for cache in caches:
+    for cache, length in zip(caches, seen, strict=True):
         if not cache.keeps_states:
-            cache.truncate(cache.length)
+            cache.truncate(length)
     for each in texts:
         if (given := each.next_input) and given[1].keeps_states:
             each.give(ModelError("the pass of this text was interrupted: its states are lost"), 0.0)

@@ -167,7 +167,7 @@ class Model:
         ids = self._checked(tokens)
         if ids.size == 0:
             return np.empty((*ids.shape[:-1], 0, self.vocabulary_size), np.float32)
-        if cache is not None and not self.architecture.block.causal:
+        if cache is not None and not self.network.block.causal:
             raise ModelError(f"{self.architecture.name} reads a text as a whole: it cannot go on from a cache")
         texts, scaling = ids.reshape(-1, ids.shape[-1]), self.network.scaling
         if cache is not None and scaling is not None and scaling.kind == "longrope":
@@ -179,7 +179,8 @@ class Model:
                 cache.reset()
                 return self.forward(again, cache, seen + first)
         if cache is not None and len(texts) == 1 and not pictures and (steps := self._steps_for(texts.size, cache)):
-            array = _checked_logits([steps.run([Text(piece, cache)])[0] for piece in _pieces(texts[0])])
+            found = [steps.run([Text(piece, cache)])[0] for piece in _pieces(texts[0])]
+            array = found[0] if len(found) == 1 else np.concatenate(found)
             return array[first:].reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
         result = self._evaluate(texts, cache, first, pictures=pictures)
         array = result.float32() if isinstance(result, LazyLogits) else result
@@ -220,10 +221,7 @@ class Model:
         if not texts or steps is None:
             return
         for number, logits in zip(texts, steps.run_each([*texts.values()]), strict=True):
-            if isinstance(logits, ModelError):
-                found[number] = logits
-            else:
-                found[number] = _attempted(partial(_checked_logits, [logits]))
+            found[number] = logits
 
     @property
     def runs_together(self) -> bool:
@@ -240,7 +238,7 @@ class Model:
         ids = self._checked(tokens)
         if parents is None and ids.size and (steps := self._steps_for(ids.size, cache)):
             found = [steps.run([Text(piece, cache)], layers) for piece in _pieces(ids)]
-            return _checked_logits([logits for logits, _ in found]), np.concatenate([states for _, states in found])
+            return np.concatenate([each for each, _ in found]), np.concatenate([states for _, states in found])
         if layers:
             run, states = self.forward_with_inputs(ids, layers, cache, parents)
             return run.float32(), states
@@ -302,7 +300,7 @@ class Model:
     @property
     def _compiles(self) -> bool:
         """Whether there is an executor for a few tokens: not for what ends in hidden states or has an encoder."""
-        block, other = self.architecture.block, self.encoder_decoder or self.encoder or self.codes
+        block, other = self.network.block, self.encoder_decoder or self.encoder or self.codes
         return not other and not block.hidden_states and block.causal and bool(self.network.layers)
 
     @property
@@ -478,14 +476,6 @@ def _attempted(compute: Callable[[], Floats]) -> Floats | ModelError:
         return compute()
     except ModelError as error:
         return error
-
-
-def _checked_logits(pieces: Sequence[Floats]) -> Floats:
-    """(n, vocabulary). Raises ModelError for what is not finite."""
-    array = np.concatenate(pieces)
-    if not np.isfinite(array.max()):
-        raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
-    return array
 
 
 def _layers(grouped: Mapping[str, Layer], numbers: Hyper) -> tuple[Layer, ...]:
