@@ -17,6 +17,7 @@ from runtime.batched_generation import write_together, written_together
 from runtime.generation import Generation, sampler_of
 from runtime.graph import lowering
 from runtime.graph import operations as op
+from runtime.graph.text import COMPUTE
 from runtime.kv_cache import CacheType
 from runtime.model import Model
 from runtime.sampling.parameters import Sampling
@@ -268,3 +269,22 @@ def test_a_prompt_that_is_read_ahead_shows_no_progress(opened: gguftools.Model):
 def test_fewer_texts_than_one_are_refused(opened: gguftools.Model):
     with pytest.raises(OptionError, match="parallel is 0"):
         written_together([], 0)
+
+
+def test_an_operation_that_raises_in_the_middle_is_its_texts_fault(
+    opened: gguftools.Model, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(lowering.REGIONS, "attention", lambda *_: False)
+    model, compute = gguftools.open(opened.path).running(2), COMPUTE[op.Attention]
+
+    def broken(forward: Any, *given: Any) -> Any:
+        if 6 in forward.tokens:
+            raise ModelError("numbers are not finite")
+        return compute(forward, *given)
+
+    wanted = [model.forward([token], model.new_cache()) for token in (5, 7)]
+    monkeypatch.setitem(COMPUTE, op.Attention, broken)
+    found = model.forward_together([[5], [6], [7]], [model.new_cache() for _ in range(3)])
+    assert isinstance(found[1], ModelError)
+    for own, alone in zip((found[0], found[2]), wanted, strict=True):
+        np.testing.assert_array_equal(own, alone)
