@@ -4,17 +4,19 @@ Each kind of operation, or a region of several, has a writer that appends its ma
 or whose tensors a writer does not serve, is called as texts call it, in the middle of the list, and costs only itself.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
+from archs.spec import sum_factor
 from quants import Tensor
 
-from .. import compiled_experts, delta_mixers, state_mixers
+from .. import compiled_experts, delta_mixers, rwkv_mixers, state_mixers
 from ..arrays import Floats
 from ..compiled_attention import (
     Bound,
@@ -26,12 +28,14 @@ from ..compiled_attention import (
     write_latent_attention,
 )
 from ..few_inputs import Vectors, product_fields, stored_rows, vectors
+from ..kernels import attention_operations as heads_of
 from ..kernels import dots, expert_operations, pass_state, state_operations, team
 from ..kernels import token_parts as parts
 from ..layer import Layer, Network
 from . import operations as op
 from .builder import Graph, Node, Region
-from .operations import Operation, Value
+from .known import is_known
+from .operations import Operation, Shape, Value
 
 Ints = NDArray[np.int64]
 SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
@@ -39,17 +43,22 @@ SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
 
 @dataclass
 class MachineList:
-    """Machine operations as they are written. kept: arrays whose addresses are in them."""
+    """Machine operations as they are written. kept: arrays whose addresses are in them. read: bytes of weights that a
+    token reads.
+    """
 
     rows: list[Ints] = field(default_factory=list)
     kept: list[NDArray[Any]] = field(default_factory=list)
     waits: int = 0
+    read: int = 0
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
         """An operation, after which threads wait for one another. In fields arrays become addresses."""
         self.kept += [value for value in fields.values() if isinstance(value, np.ndarray)]
         self.rows.append(team.operation_row(operation(), fields, wait))
         self.waits += wait
+        if dots.WEIGHTS in fields and operation in dots.OF_FORMAT.values():
+            self.read += fields[dots.ROW_BYTES] * fields[dots.ROWS] * fields.get(dots.USED, 1)
 
 
 @dataclass(frozen=True)
@@ -84,8 +93,10 @@ class Lowering:
         self.tables: dict[int, tuple[Ints, ...]] = {}
         self.keys: dict[int, tuple[Heads, Heads]] = {}
         self.states: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self.first_values: Vectors | None = None  # what RWKV 7's first layer makes, which later ones read
         self.stored: dict[str, NDArray[np.uint8]] = {}
         self.number = 0
+        self._packed: set[int] = set()  # rows whose integers are those of their numbers
         self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which wait, and rows
         self._live: dict[int, tuple[Vectors, set[int]]] = {}  # by rows: the values in them
         self._readers: dict[int, list[int]] = {}
@@ -99,6 +110,13 @@ class Lowering:
     def vectors_of(self, value: Value) -> Vectors:
         """Where a value lies, with its integers."""
         return self.rows_of[value.number]
+
+    def packed(self, value: Value) -> Vectors:
+        """The same of a value that is multiplied with quantized weights: its integers are made where no writer has."""
+        rows = self.rows_of[value.number]
+        if id(rows) not in self._packed:
+            self.pack(rows)
+        return rows
 
     def has_rows(self, value: Value) -> bool:
         """Whether a value lies in rows: numbers of one array."""
@@ -116,16 +134,18 @@ class Lowering:
         readers = self._readers.get(value.number, [])
         return readers[0] if len(readers) == 1 and value.number != self.graph.output.number else None
 
-    def put(self, value: Value, rows: Vectors) -> None:
+    def put(self, value: Value, rows: Vectors, packed: bool = False) -> None:
+        """Note where a value lies, and whether its integers lie there, too."""
         self.rows_of[value.number] = rows
+        (self._packed.add if packed else self._packed.discard)(id(rows))
         if id(rows) in self._live:
             self._live[id(rows)][1].add(value.number)
 
-    def new(self, value: Value) -> Vectors:
-        """Rows for a value."""
+    def new(self, value: Value, packed: bool = False) -> Vectors:
+        """Rows for a value. packed: its integers are written with it."""
         rows = self._room(value.width)
         self._live[id(rows)] = rows, set()
-        self.put(value, rows)
+        self.put(value, rows, packed)
         return rows
 
     def bytes_of(self, weight: Tensor) -> NDArray[np.uint8]:
@@ -143,6 +163,7 @@ class Lowering:
             **state_mixers.rows_in(x.floats), **state_mixers.rows_out(x, True),
         }  # fmt: skip
         self.list.add(state_operations.norm_groups, fields)
+        self._packed.add(id(x))
 
     # Writing
 
@@ -166,19 +187,18 @@ class Lowering:
         self.before[len(self.network.layers)] = len(self.list.rows)
 
     def _write_region(self, region: Region) -> bool:
-        inputs = all(map(self.has_rows, region.inputs))
-        return inputs and REGIONS[region.kind](self, region)
+        readable = all(map(self.has_rows, region.inputs))
+        return readable and is_known(self.network, self.graph, region) and REGIONS[region.kind](self, region)
 
     def _call(self, node: Node) -> None:
         operation = node.operation
         if operation.is_view and isinstance(operation, op.KeepRows) and self.has_rows(operation.x):
-            self.put(node.value, self.vectors_of(operation.x))
+            rows = self.vectors_of(operation.x)
+            self.put(node.value, rows, id(rows) in self._packed)
             return
         to = None if _gives_several(operation) else self.new(node.value)
         self.calls.append(Call(node, len(self.list.rows), to))
         self.list.waits += 1
-        if to is not None:
-            self.pack(to)
 
     def _room(self, width: int) -> Vectors:
         """Rows that nothing reads any more since threads waited, or new ones."""
@@ -230,19 +250,25 @@ def _input(lowering: Lowering, operation: op.Input, value: Value) -> bool:
 
 @writes(op.Norm)
 def _norm(lowering: Lowering, operation: op.Norm, value: Value) -> bool:
-    layer, role, width = operation.layer, operation.role, value.width
     if len(value.shape) > 1:
         return False
+    x, out = lowering.vectors_of(operation.x), lowering.new(value, True)
+    _add_norm(lowering, operation.layer, operation.role, x, out, operation.eps)
+    return True
+
+
+def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vectors, eps: float) -> None:
+    """A norm of x as `Pass.norm` has it. eps: 0 for the model's."""
+    width = x.width
     weight, kind = layer.array(f"{role}.weight"), lowering.network.block.norm
     weight = layer.array(role) if weight is None else weight
     weight = np.ones(width, np.float32) if weight is None else weight
-    bias, x = layer.array(f"{role}.bias"), lowering.vectors_of(operation.x)
+    bias = layer.array(f"{role}.bias")
     lowering.add(parts.rms_norm if kind.startswith("rms") else parts.layer_norm, {
         parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.WEIGHT: weight,
-        parts.EPS: float(operation.eps or lowering.network.hyper.eps),
-        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(lowering.new(value)),
+        parts.EPS: float(eps or lowering.network.hyper.eps),
+        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(out),
     })  # fmt: skip
-    return True
 
 
 def serves_product(layer: Layer, role: str) -> bool:
@@ -259,10 +285,11 @@ def serves_product(layer: Layer, role: str) -> bool:
 
 @writes(op.Linear)
 def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
-    layer, role, x = operation.layer, operation.role, lowering.vectors_of(operation.x)
+    layer, role = operation.layer, operation.role
     if not serves_product(layer, role):
         return False
     weight, into = layer.need(f"{role}.weight"), _sum_of(lowering, value, lowering.number + 1)
+    x = (lowering.vectors_of if weight.format.name in dots.OF_FLOATS else lowering.packed)(operation.x)
     out = lowering.new(value) if into is None else lowering.vectors_of(into)
     fields = product_fields(
         x, weight, lowering.bytes_of(weight), layer.array(f"{role}.bias"), out.floats, into is not None, lowering.state
@@ -279,10 +306,9 @@ def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
     if number is None or number != following:
         return None
     add = lowering.graph.nodes[number].operation
-    plain = isinstance(add, op.Add) and add.scale == 1 and add.part is value and add.x is not value
-    if not plain or not lowering.has_rows(add.x) or not lowering.is_last_reader(add.x, number):
+    if not isinstance(add, op.Add) or add.scale != 1 or add.part is not value or add.x is value:
         return None
-    return add.x
+    return add.x if lowering.has_rows(add.x) and lowering.is_last_reader(add.x, number) else None
 
 
 def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
@@ -290,8 +316,9 @@ def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
     if lowering.number + 1 >= len(lowering.graph.nodes):
         return False
     following = lowering.graph.nodes[lowering.number + 1].operation
-    same = isinstance(following, op.Linear) and following.x is operation.x
-    return same and serves_product(following.layer, following.role)
+    if not isinstance(following, op.Linear) or following.x is not operation.x:
+        return False
+    return serves_product(following.layer, following.role)
 
 
 @writes(op.Add)
@@ -320,25 +347,84 @@ def _copy(lowering: Lowering, x: Vectors, out: Vectors) -> None:
     })  # fmt: skip
 
 
+def _step(lowering: Lowering, x: Vectors, out: Vectors, shape: Shape, code: int, fields: dict[int, Any]) -> None:
+    """A step of `attention_operations.prepare_heads` with each number, or with heads of this shape."""
+    heads, width = (1, shape[0]) if len(shape) == 1 else shape
+    lowering.list.add(heads_of.prepare_heads, {
+        heads_of.STATE: lowering.state, heads_of.X: x.floats, heads_of.X_WIDTH: x.room, heads_of.OUT: out.floats,
+        heads_of.OUT_WIDTH: out.room, heads_of.HEADS: heads, heads_of.HEAD_WIDTH: width, heads_of.X_APART: width,
+        heads_of.OUT_APART: width, heads_of.STEPS: code, **fields,
+    })  # fmt: skip
+
+
+@writes(op.Scale)
+def _scale(lowering: Lowering, operation: op.Scale, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(operation.factor)})
+    return True
+
+
+@writes(op.Clamp)
+def _clamp(lowering: Lowering, operation: op.Clamp, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.CLAMP, {heads_of.LIMIT: float(operation.limit)})
+    return True
+
+
+@writes(op.PlainNorm)
+def _plain_norm(lowering: Lowering, operation: op.PlainNorm, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.PLAIN_RMS, {heads_of.PLAIN_EPS: float(operation.eps)})
+    return True
+
+
+@writes(op.ScaleAndSkip)
+def _scale_and_skip(lowering: Lowering, operation: op.ScaleAndSkip, value: Value) -> bool:
+    """A scale alone: embeddings that are added to it are in no rows."""
+    factor = operation.layer.need_array("layer_output_scale.weight")
+    if lowering.network.block.embedding_skip or factor.size != 1:
+        return False
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(factor.reshape(-1)[0])})
+    return True
+
+
+@writes(op.Combine)
+def _combine(lowering: Lowering, operation: op.Combine, value: Value) -> bool:
+    factor = sum_factor(operation.function)
+    if factor is None:
+        return False
+    routed, shared = map(lowering.vectors_of, (operation.routed, operation.shared))
+    out = lowering.new(value)
+    _step(lowering, routed, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(factor)})
+    lowering.add(parts.add_scaled, {
+        parts.X: shared.floats, parts.X_WIDTH: shared.room, parts.WIDTH: value.width, parts.OUT: out.floats,
+        parts.OUT_WIDTH: out.room, parts.SCALE: float(factor),
+    })  # fmt: skip
+    return True
+
+
 @writes(op.Activate, op.Gated)
 def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) -> bool:
     if operation.activation not in expert_operations.KINDS:
         return False
-    gated = isinstance(operation, op.Gated)
-    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value)
-    clamps = gated and not operation.clamps_gate_first
-    limited = gated and (operation.clamps_both or operation.activation == "swiglu_oai")
+    first = lowering.vectors_of(operation.gate if isinstance(operation, op.Gated) else operation.x)
+    out = lowering.new(value, True)
     fields = {
         expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
         expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
         expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
-        expert_operations.NUMBERS_AT: out.numbers, expert_operations.KIND: expert_operations.KINDS[operation.activation],
-        expert_operations.LIMIT: float(operation.limit) if limited else np.inf,
-        expert_operations.CLAMPS: expert_operations.CLAMPS_ACTIVATED if clamps else expert_operations.CLAMPS_GATE,
+        expert_operations.NUMBERS_AT: out.numbers,
+        expert_operations.KIND: expert_operations.KINDS[operation.activation],
+        expert_operations.LIMIT: np.inf, expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
     }  # fmt: skip
     if isinstance(operation, op.Gated):
         up = lowering.vectors_of(operation.up)
         fields |= {expert_operations.Y: up.floats, expert_operations.Y_WIDTH: up.room}
+        if operation.clamps_both or operation.activation == "swiglu_oai":
+            fields[expert_operations.LIMIT] = float(operation.limit)
+        if not operation.clamps_gate_first and operation.activation != "swiglu_oai":
+            fields[expert_operations.CLAMPS] = expert_operations.CLAMPS_ACTIVATED
     lowering.list.add(expert_operations.activate, fields)
     return True
 
@@ -347,7 +433,7 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
 def _columns(lowering: Lowering, operation: op.Columns, value: Value) -> bool:
     if len(operation.x.shape) > 1:
         return False
-    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    x, out = lowering.vectors_of(operation.x), lowering.new(value, True)
     lowering.list.add(state_operations.norm_groups, {
         state_operations.STATE: lowering.state, state_operations.WIDTH: value.width, state_operations.GROUPS: 1,
         **state_mixers.rows_in(x.floats[:, operation.start :]), **state_mixers.rows_out(out, True),
@@ -368,8 +454,8 @@ def _serves_attention(lowering: Lowering, region: Region) -> bool:
     return bool(
         network.block.causal
         and not (indexed and region.kind == "latent attention")  # layers without an indexer take what others chose
-        and (scaling is None or scaling.kind in ("none", "linear", "yarn"))
-        and not any(role.startswith(("indexer", "vis_")) for role in roles)
+        and (scaling is None or scaling.kind in ("none", "linear", "yarn", "longrope"))
+        and not any(role.startswith("indexer") for role in roles)
         and network.keys.get("adapters.count") is None
         and all(serves_product(layer, role) for role in matrices)
     )
@@ -385,7 +471,7 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
         return False
     bound = _bound(lowering, own)
     writer = Writer(lowering.list, layer, _Bytes(lowering), lowering.state, lowering.workspace, bound)
-    x = lowering.vectors_of(region.inputs[0])
+    x = lowering.packed(region.inputs[0])
     if latent:
         spec = latent_attention_spec(network, layer)
         if spec.absorbed:
@@ -399,7 +485,7 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
     lowering.bound[layer.index] = bound
     if source is None:
         lowering.keys[layer.index] = kept
-    lowering.put(region.output, mixed)
+    lowering.put(region.output, mixed, True)
     return True
 
 
@@ -432,15 +518,17 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
     if not compiled_experts.supports(network, layer):
         return False
     spec = compiled_experts.experts_spec(network, layer, lowering.threads)
-    x, router_input = map(lowering.vectors_of, region.inputs)
+    x, router_input = map(lowering.packed, region.inputs)
     into = _sum_of(lowering, region.output, region.stop)
     out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
     choice = None
     if router_input is not x:
         choice = compiled_experts.add_choice(lowering.list, spec, router_input, lowering.state, lowering.rooms)
+    factor = sum_factor(network.block.add_shared_expert) if spec.shared else None
     compiled_experts.add_experts(
-        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None
-    )
+        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None,
+        scale=1.0 if factor is None else factor,
+    )  # fmt: skip
     lowering.put(region.output, out)
     return True
 
@@ -467,7 +555,7 @@ def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixe
         tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
         lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
         into = _sum_of(lowering, value, lowering.number + 1)
-        x, out = lowering.vectors_of(operation.x), lowering.new(value) if into is None else lowering.vectors_of(into)
+        x, out = lowering.packed(operation.x), lowering.new(value) if into is None else lowering.vectors_of(into)
         write(state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, into is not None), spec)
         lowering.put(value, out)
         return True
@@ -495,4 +583,80 @@ WRITERS[op.GatedDelta] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.writ
 WRITERS[op.KimiDelta] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
 WRITERS[op.Lightning] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
 
-__all__ = ["REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]
+_RWKV = re.compile(
+    r"(time_mix_([wavg][12]|receptance|key|value|gate|decay_w[12]|output)|channel_mix_(key|value|receptance))\.weight"
+)
+
+
+def _serves_rwkv(network: Network) -> bool:
+    """Whether all layers that mix as RWKV's do are served: later ones read what the first one has made."""
+    layers = [layer for layer in network.layers if "time_mix_output.weight" in layer]
+    matrices = [(layer, role) for layer in layers for role in layer.tensors if _RWKV.fullmatch(role)]
+    return rwkv_mixers.supports(network) and all(
+        layer.need(role).format.name in dots.OF_FORMAT and f"{role.removesuffix('.weight')}.scale" not in layer
+        for layer, role in matrices
+    )
+
+
+def _write_time_mix(lowering: Lowering, layer: Layer, x: Vectors, out: Vectors, adds: bool) -> state_mixers.Mixer:
+    """A time mix of RWKV over x, to `out`; its mixer."""
+    network, seventh = lowering.network, "time_mix_k_k.weight" in layer
+    spec: Any = (rwkv_mixers.time_mix7_spec if seventh else rwkv_mixers.time_mix6_spec)(network, layer)
+    tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
+    lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
+    mixer = state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, adds)
+    if not seventh:
+        rwkv_mixers.write_time_mix6(mixer, spec)
+        return mixer
+    values = rwkv_mixers.write_time_mix7(mixer, spec, lowering.first_values if layer.index else None)
+    lowering.first_values = lowering.first_values if layer.index else values
+    return mixer
+
+
+@writes(op.TimeMix)
+def _time_mix(lowering: Lowering, operation: op.TimeMix, value: Value) -> bool:
+    if not _serves_rwkv(lowering.network):
+        return False
+    into, x = _sum_of(lowering, value, lowering.number + 1), lowering.packed(operation.x)
+    out = lowering.new(value) if into is None else lowering.vectors_of(into)
+    _write_time_mix(lowering, operation.layer, x, out, into is not None)
+    lowering.put(value, out)
+    return True
+
+
+@writes(op.ChannelMixLayer)
+def _channel_mix_layer(lowering: Lowering, operation: op.ChannelMixLayer, value: Value) -> bool:
+    network, layer, x = lowering.network, operation.layer, lowering.vectors_of(operation.x)
+    if not _serves_rwkv(network):
+        return False
+    if lowering.is_last_reader(operation.x, lowering.number):
+        out = x
+    else:
+        out = lowering.new(value)
+        _copy(lowering, x, out)
+
+    def normed(role: str) -> Vectors:
+        made = lowering.workspace.vectors(role, x.width)
+        _add_norm(lowering, layer, role, out, made, 0.0)
+        return made
+
+    mixer = _write_time_mix(lowering, layer, normed("attn_norm"), out, True)
+    mixer = replace(mixer, x=normed("attn_norm_2"))
+    rwkv_mixers.write_channel_mix(mixer, rwkv_mixers.channel_mix_spec(network, layer))
+    lowering.put(value, out)
+    return True
+
+
+# Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
+CALLED: frozenset[type[Operation]] = frozenset({
+    op.Attention, op.SharedAttention, op.LatentAttention, op.WidenedAttention, op.CompressedAttention,
+    op.Rope, op.ScaleQueries, op.HeadNorm, op.PerHead, op.Concat, op.ScaleByGate,
+    op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate,
+    op.Adapted, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
+    op.KeepRows,
+    op.BeginStreams, op.EndStreams, op.AddNgrams, op.ReadStreams, op.WriteStreams, op.ReadMixed, op.WriteMixed,
+    op.FirstOf, op.BeginCycles, op.ReadState, op.NextState, op.ReadResiduals, op.LeaveResidual, op.AddHidden,
+    op.BeginCopies, op.EndCopies, op.PredictCopies, op.OneCopy, op.CorrectCopies,
+})  # fmt: skip
+
+__all__ = ["CALLED", "REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]

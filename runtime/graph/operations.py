@@ -217,19 +217,6 @@ class Scale(Operation):
 
 
 @dataclass(frozen=True, eq=False)
-class ScaleBy(Operation):
-    """x times a tensor of the layer."""
-
-    overwrites = "x"
-    x: Value
-    layer: Layer
-    role: str
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, self.role)
-
-
-@dataclass(frozen=True, eq=False)
 class Columns(Operation):
     """Columns start … stop of the last axis. shape of the result: (stop - start,), or heads of `split`."""
 
