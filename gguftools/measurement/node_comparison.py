@@ -280,7 +280,7 @@ def _pair(array: Array, name: str, layer: int | None, other: Other) -> Pair | No
 
 def _noise_of_sum(values: NDArray[np.float64]) -> float:
     """Ten times what errors of one standard deviation add up to, and what float32 loses in a sum one by one."""
-    return 10 * _spread(values) * len(values) ** 0.5 + 1e-2 * float(np.abs(values).sum())
+    return 10 * _spread(values) * float(len(values) ** 0.5) + 1e-2 * float(np.abs(values).sum())
 
 
 def _unequal(rows: NDArray[np.float64]) -> Pair:

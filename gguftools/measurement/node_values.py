@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -113,7 +113,7 @@ def read_dump(path: Path) -> NodeValues:
             values: dict[str, Array] = {}
             for name in about["nodes"]:
                 with archive.open(f"{name}.npy") as part:
-                    values[name] = cast(Array, npy.read_array(part, allow_pickle=False))
+                    values[name] = npy.read_array(part, allow_pickle=False)
             tokens = tuple(int(token) for token in about["tokens"])
             return NodeValues(str(about["file"]), str(about["architecture"]), tokens, str(about["precision"]), values)
     except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, TypeError, NotImplementedError) as error:
