@@ -73,7 +73,7 @@ def _has_tensors(name: str, roles: Collection[str]) -> bool:
 # Rules: kinds by a layer's keys
 
 
-def with_kv_heads(mixer: str, other: Names) -> Rule:
+def with_kv_heads(mixer: Names, other: Names) -> Rule:
     """`mixer` in layers that have heads of keys and values, `other` in those that have none."""
     return lambda keys, layer: mixer if keys.of_layer("attention.head_count_kv", layer) else other
 

@@ -48,7 +48,7 @@ def attend_in_cache(
     return within(q, k, v, forward.positions, forward.texts)
 
 
-def _hidden_blocks(forward: Pass, layer: Layer, x: Floats) -> list[Floats] | None:
+def _hidden_blocks(forward: Pass, layer: Layer, x: Floats) -> Floats | None:
     """What hides keys that an indexer does not choose, for each text; None without an indexer."""
     if "indexer.k_proj.weight" not in layer:
         return None
@@ -59,7 +59,7 @@ def _hidden_blocks(forward: Pass, layer: Layer, x: Floats) -> list[Floats] | Non
     return (chosen_pools if pools else chosen_blocks)(forward, layer, x, index)
 
 
-def _attend_to_blocks(forward: Pass, own: LayerHyper, q: Floats, k: Floats, v: Floats, hidden: list[Floats]) -> Floats:
+def _attend_to_blocks(forward: Pass, own: LayerHyper, q: Floats, k: Floats, v: Floats, hidden: Floats) -> Floats:
     texts = zip(*(np.split(each, forward.texts) for each in (q, k, v)), hidden, strict=True)
     return np.concatenate([
         attend(

@@ -219,7 +219,8 @@ def with_value(command: str, name: str) -> list[str]:
               "seed", "logprobs", "draft_max", "draft_tree", "image_tokens")  # fmt: skip
     sizes = ("split_max_size", "target_size", "gptq_memory", "rate")
     return [flag(name), "3" if name in counts else "2M" if name in sizes else
-            "4.5" if name in ("target_bpw", "frontier") else "0.5" if name in ("draft_min_p", "tolerance") else "TEXT"]  # fmt: skip
+            "4.5" if name in ("target_bpw", "frontier") else
+            "0.5" if name in ("draft_min_p", "tolerance") else "TEXT"]  # fmt: skip
 
 
 def test_every_contradiction_is_of_options_that_there_are():

@@ -143,7 +143,8 @@ def _add(forward: Pass, o: op.Add, read: Read) -> Floats:
     part = read.own(o.part)
     if o.scale != 1:
         part *= np.float32(o.scale)
-    return np.add(read(o.x), part, out=part)
+    total: Floats = np.add(read(o.x), part, out=part)
+    return total
 
 
 @computes(op.Scale)
@@ -333,8 +334,8 @@ def _begin_cycles(forward: Pass, o: op.BeginCycles, read: Read) -> Floats:
 
 @computes(op.ReadState)
 def _read_state(forward: Pass, o: op.ReadState, read: Read) -> Floats:
-    x: Floats = read(o.x)
-    return x[:, : o.size].copy()
+    state: Floats = read(o.x)[:, : o.size].copy()
+    return state
 
 
 @computes(op.NextState)
