@@ -652,7 +652,7 @@ CALLED: frozenset[type[Operation]] = frozenset({
     op.Attention, op.SharedAttention, op.LatentAttention, op.WidenedAttention, op.CompressedAttention,
     op.Rope, op.ScaleQueries, op.HeadNorm, op.PerHead, op.Concat, op.ScaleByGate,
     op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate,
-    op.Adapted, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
+    op.Embed, op.Logits, op.Adapted, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
     op.KeepRows,
     op.BeginStreams, op.EndStreams, op.AddNgrams, op.ReadStreams, op.WriteStreams, op.ReadMixed, op.WriteMixed,
     op.FirstOf, op.BeginCycles, op.ReadState, op.NextState, op.ReadResiduals, op.LeaveResidual, op.AddHidden,
