@@ -15,7 +15,7 @@ def attention(b: Builder, layer: Layer, x: Value) -> Value:
     gate = None
     for step in block.qkv_steps:
         if step == "clamp" and hyper.clamp:
-            q, k, v = (b.add(n, op.Clamp(part, hyper.clamp)) for n, part in zip(_NAMES, (q, k, v), strict=True))
+            q, k, v = (b.add(f"{n}_clamped", op.Clamp(part, hyper.clamp)) for n, part in zip(_NAMES, (q, k, v), strict=True))
         elif step == "gates":
             both, width = q, q.shape[1] // 2
             q = b.add("Qcur", op.Columns(both, 0, width))

@@ -653,7 +653,7 @@ CALLED: frozenset[type[Operation]] = frozenset({
     op.Rope, op.ScaleQueries, op.HeadNorm, op.PerHead, op.Concat, op.ScaleByGate,
     op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate,
     op.Adapted, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
-    op.KeepRows,
+    op.KeepRows, op.Embed, op.Logits,  # the last two of `layers.whole_graph`, which is not compiled
     op.BeginStreams, op.EndStreams, op.AddNgrams, op.ReadStreams, op.WriteStreams, op.ReadMixed, op.WriteMixed,
     op.FirstOf, op.BeginCycles, op.ReadState, op.NextState, op.ReadResiduals, op.LeaveResidual, op.AddHidden,
     op.BeginCopies, op.EndCopies, op.PredictCopies, op.OneCopy, op.CorrectCopies,
