@@ -44,7 +44,7 @@ ORDER = (
     "runtime.statistics runtime.stored_logits runtime.windows",
     "runtime.towers",
     "runtime.speculation",
-    "runtime.generation",
+    "runtime.generation runtime.batched_generation",
     "gguftools.files.stores",
     "gguftools.files",
     "gguftools.files.gguf",

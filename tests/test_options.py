@@ -86,7 +86,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--source": ("", "absent", "TEXT"), "--manifest-file": ("", "absent", "TEXT"), "--sample": COUNTS,
     "--recipe": ("", "Q9_K", "absent.txt"),
     "--prompt": ("\udcff",), "--prompts": ("", "absent.txt", "MODEL", "."), "--predict": ("-1", "x", "1.5", ""),
-    "--samples": COUNTS, "--logprobs": ("-1", "x", ""), "--cache-type": ("", "q4_0", "8"),
+    "--samples": COUNTS, "--parallel": COUNTS, "--logprobs": ("-1", "x", ""), "--cache-type": ("", "q4_0", "8"),
     "--temp": ("-1", "x", "nan", "inf", ""), "--top-p": ("-0.1", "1.1", "x", "nan", ""),
     "--min-p": ("-0.1", "1.1", "x", "nan", ""), "--samplers": ("tempereture", "kz"),
     "--repeat-last-n": ("-1", "x", ""), "--repeat-penalty": ("0", "-1", "nan", "x", ""),

@@ -5,8 +5,8 @@ longer than they do. Tokens of several texts run together, each text with a cach
 Weights are kept in memory from the first token on, as they are stored: mapped, where the file is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -129,20 +129,27 @@ class CompiledGraph:
         """
         with self.lock:
             run = Run(self, texts)
-            try:
-                with ExitStack() as stack:
-                    if not self.is_whole:
-                        stack.enter_context(one_thread())
-                    for text in texts:
-                        stack.enter_context(text.cache.restored_on_error(self.can_break_off))
-                    return self._finished(run, layers)
-            except BaseException:
-                if run.has_changed_states:
-                    run.count()
-                raise
+            with self._restored_on_error(run):
+                return self._finished(run, layers)
+
+    @contextmanager
+    def _restored_on_error(self, run: "Run") -> Iterator[None]:
+        try:
+            with ExitStack() as stack:
+                if not self.is_whole:
+                    stack.enter_context(one_thread())
+                for text in run.texts:
+                    stack.enter_context(text.cache.restored_on_error(self.can_break_off))
+                yield
+        except BaseException:
+            if run.has_changed_states:
+                run.count()
+            raise
 
     def _finished(self, run: "Run", layers: Sequence[int]) -> tuple[Floats, Floats]:
         given = run.through(sorted({*layers}))
+        for fault in filter(None, run.faults):
+            raise fault
         logits = run.logits()
         if not np.isfinite(logits.max()):
             raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
@@ -154,6 +161,19 @@ class CompiledGraph:
         """Whether a text of so many tokens is rotated as long ones are."""
         scaling = self.network.scaling
         return self.knows_long and scaling is not None and tokens > scaling.original_context
+
+    def run_each(self, texts: Sequence[Text]) -> list[Floats | ModelError]:
+        """The logits of each of several texts, (n, vocabulary), or why it has none; each is as it is alone."""
+        with self.lock:
+            run = Run(self, texts)
+            with self._restored_on_error(run):
+                run.through(())
+                logits = np.split(run.logits(), run.ends[:-1])
+                run.count()
+        for number, own in enumerate(logits):
+            if run.faults[number] is None and not np.isfinite(own.max()):
+                run.faults[number] = ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
+        return [fault or own for fault, own in zip(run.faults, logits, strict=True)]
 
     def angles(self, own: LayerHyper, rows: int) -> tuple[Floats, Floats]:
         """cos and sin of so many positions, and some more; behind them, where the length of a text decides how it is
@@ -180,6 +200,8 @@ class Run:
         self.counts = [len(text.ids) for text in texts]
         self.seen = [text.cache.length for text in texts]  # now: embeddings may append to a cache
         self.tokens = sum(self.counts)
+        self.ends = np.cumsum(self.counts)
+        self.faults: list[ModelError | None] = [None] * len(texts)  # why a text of several cannot go on
         self._passes: list[Pass] = []
         self._reads: list[Read] = []
         self._embedded: Floats = np.empty((0, 0), np.float32)
@@ -203,9 +225,23 @@ class Run:
             x: Floats = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
             x *= np.float32(network.hyper.embedding_scale)
             return x
-        return np.concatenate(
-            [embed(forward, text.ids) for forward, text in zip(self.passes, self.texts, strict=True)]
-        )
+        embedded = []
+        for number, (forward, text) in enumerate(zip(self.passes, self.texts, strict=True)):
+            with self._noting_fault(number):
+                embedded.append(embed(forward, text.ids))
+            if self.faults[number]:
+                embedded.append(np.zeros((len(text.ids), network.hyper.width), np.float32))
+        return np.concatenate(embedded)
+
+    @contextmanager
+    def _noting_fault(self, number: int) -> Iterator[None]:
+        """Let the other texts go on where one cannot; a text that is alone raises."""
+        try:
+            yield
+        except ModelError as fault:
+            if len(self.texts) == 1:
+                raise
+            self.faults[number] = fault
 
     def through(self, layers: Sequence[int]) -> dict[int, Floats]:
         """Through all operations; what these layers are given."""
@@ -325,22 +361,33 @@ class Run:
 
     def _call(self, call: Call) -> None:
         """Compute an operation for each text, as texts do."""
-        lowering, operation, at, results = self.owner.lowering, call.node.operation, 0, list[Any]()
-        for forward, read, count in zip(self.passes, self._reads, self.counts, strict=True):
-            for value in operation.inputs():
-                if lowering.has_rows(value):
-                    rows = lowering.vectors_of(value).floats[at : at + count, : value.width]
-                    read.values[value.number] = rows.reshape(count, *value.shape).copy()
-            read.number = call.node.value.number
-            result = COMPUTE[type(operation)](forward, operation, read)
-            read.forget_inputs()
-            if call.to is None:
-                read.values[call.node.value.number] = result
-            else:
-                results.append(result.reshape(count, -1))
+        at, results = 0, list[Any]()
+        for number, (forward, read, count) in enumerate(zip(self.passes, self._reads, self.counts, strict=True)):
+            rows = slice(at, at + count)
             at += count
+            result: Any = None
+            if not self.faults[number]:
+                with self._noting_fault(number):
+                    result = self._compute(call, forward, read, rows)
+            if call.to is not None:
+                failed = result is None
+                results.append(np.zeros((count, call.to.width), np.float32) if failed else result.reshape(count, -1))
         if call.to is not None:
             call.to.floats[: self.tokens, : call.to.width] = np.concatenate(results)
+
+    def _compute(self, call: Call, forward: Pass, read: Read, rows: slice) -> Any:
+        """What an operation gives of a text, whose tokens are in these rows."""
+        lowering, operation, number = self.owner.lowering, call.node.operation, call.node.value.number
+        for value in operation.inputs():
+            if lowering.has_rows(value):
+                own = lowering.vectors_of(value).floats[rows, : value.width]
+                read.values[value.number] = own.reshape(len(own), *value.shape).copy()
+        read.number = number
+        result = COMPUTE[type(operation)](forward, operation, read)
+        read.forget_inputs()
+        if call.to is None:
+            read.values[number] = result
+        return result
 
     def _rows(self, x: Vectors) -> Floats:
         rows: Floats = x.floats[: self.tokens, : x.width].copy()
@@ -360,12 +407,15 @@ class Run:
         return self._head_inputs()
 
     def _head_inputs(self) -> Floats:
-        forward, network = Pass(self.owner.network, 1, self.tokens, None, self.owner.threads), self.owner.network
-        x = self._rows(self.owner.lowering.vectors_of(self.owner.graph.output))
-        x = forward.norm(network.global_tensors, network.block.output_norm, x)
-        if "output_proj.weight" in network.global_tensors:
-            x = forward.project(network.global_tensors, "output_proj", x)
-        return x
+        network, threads = self.owner.network, self.owner.threads
+        x, made = self._rows(self.owner.lowering.vectors_of(self.owner.graph.output)), []
+        for rows in np.split(x, self.ends[:-1]):  # each as it is alone
+            forward = Pass(network, 1, len(rows), None, threads)
+            normed = forward.norm(network.global_tensors, network.block.output_norm, rows)
+            if "output_proj.weight" in network.global_tensors:
+                normed = forward.project(network.global_tensors, "output_proj", normed)
+            made.append(normed)
+        return np.concatenate(made)
 
     def logits(self) -> Floats:
         """Of all tokens, (n, vocabulary)."""
@@ -374,8 +424,9 @@ class Run:
             return owner.finish(owner.logits[: self.tokens].copy(), 0)
         from ..head import LazyLogits
 
-        output = output_of(owner.network)
-        return LazyLogits(self._head_inputs(), output.weight, owner.finish, owner.threads).float32()
+        output, texts = output_of(owner.network), np.split(self._head_inputs(), self.ends[:-1])
+        found = [LazyLogits(x, output.weight, owner.finish, owner.threads).float32() for x in texts]
+        return np.concatenate(found)
 
 
 Compiled = Callable[[Sequence[Text]], Floats]
