@@ -152,8 +152,10 @@ def attributes(operation: "Operation", hyper: "Hyper") -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str)) or (
-        isinstance(value, tuple) and all(map(_is_plain, value))
+    return (
+        value is None
+        or isinstance(value, (bool, int, float, str))
+        or (isinstance(value, tuple) and all(map(_is_plain, value)))
     )
 
 

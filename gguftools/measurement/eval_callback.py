@@ -22,6 +22,7 @@ SUM = re.compile(r"sum = (\S+)")
 CALLED: dict[str, tuple[tuple[str, str], ...]] = {
     "Qcur_rope": (("Qcur_rope", ""), ("Qcur-post-rope", ""), ("Qcur", "ROPE")),
     "Kcur_rope": (("Kcur_rope", ""), ("Kcur-post-rope", ""), ("Kcur", "ROPE")),
+    **{f"{name}_clamped": ((name, "CLAMP"),) for name in ("Qcur", "Kcur", "Vcur")},
     "q_pe_rope": (("q_pe", "ROPE"),), "k_pe_rope": (("k_pe", "ROPE"),),
     "attn_kv_a_norm": (("kv_cmpr", "MUL"),),
     "wqkv": (("wqkv_b", ""), ("wqkv", "")),
@@ -43,7 +44,7 @@ CALLED: dict[str, tuple[tuple[str, str], ...]] = {
     "result_norm": (("result_norm", ""), ("result_embd", "")),
 }  # fmt: skip
 FIRST = {"kv_cmpr", "q_pe", "k_pe"}  # names that later results have there, too: the first one is meant
-BEFORE_ROTATION = {"Qcur", "Kcur"}
+BEFORE_ROTATION = {"Qcur", "Kcur", "Vcur"}  # and before they are clamped
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class EvalLog:
             if operation:
                 printed = [each for each in printed if each.operation == operation][:1]
             elif base in BEFORE_ROTATION:
-                stop = next((i for i, each in enumerate(printed) if each.operation == "ROPE"), len(printed))
+                stop = next((i for i, each in enumerate(printed) if each.operation in ("ROPE", "CLAMP")), len(printed))
                 printed = printed[:stop]
             if printed:
                 return printed[0 if base in FIRST else -1]

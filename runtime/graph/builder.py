@@ -109,6 +109,7 @@ class Builder:
     layer_inputs: dict[int, Value] = field(default_factory=dict)
     layer_outputs: dict[int, Value] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
     layer: Layer | None = None
     keeps: bool = False
 
@@ -118,7 +119,10 @@ class Builder:
         return output
 
     def add(self, name: str, operation: Operation) -> Value:
-        """A node. name: without the layer's number. Raises ModelError for shapes that do not fit."""
+        """A node. name: without the layer's number; a second one of that name gets a number.
+
+        Raises ModelError for shapes that do not fit.
+        """
         try:
             shape = operation.shape()
         except ModelError as error:
@@ -128,8 +132,17 @@ class Builder:
         rows = "kept" if isinstance(operation, op.KeepRows) or getattr(operation, "keeps", False) else rows
         value = Value(len(self.nodes), shape, rows)
         index = None if self.layer is None else self.layer.index
-        self.nodes.append(Node(self.full_name(name), index, operation, value))
+        self.nodes.append(Node(self._own_name(name), index, operation, value))
         return value
+
+    def _own_name(self, name: str) -> str:
+        """The full name, of no other node."""
+        own, count = self.full_name(name), 1
+        while own in self.names:
+            count += 1
+            own = self.full_name(f"{name}_{count}")
+        self.names.add(own)
+        return own
 
     def full_name(self, name: str) -> str:
         return name if self.layer is None else f"{name}-{self.layer.index}"

@@ -652,8 +652,8 @@ CALLED: frozenset[type[Operation]] = frozenset({
     op.Attention, op.SharedAttention, op.LatentAttention, op.WidenedAttention, op.CompressedAttention,
     op.Rope, op.ScaleQueries, op.HeadNorm, op.PerHead, op.Concat, op.ScaleByGate,
     op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate,
-    op.Embed, op.Logits, op.Adapted, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
-    op.KeepRows,
+    op.Adapted, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
+    op.KeepRows, op.Embed, op.Logits,  # the last two of `layers.whole_graph`, which is not compiled
     op.BeginStreams, op.EndStreams, op.AddNgrams, op.ReadStreams, op.WriteStreams, op.ReadMixed, op.WriteMixed,
     op.FirstOf, op.BeginCycles, op.ReadState, op.NextState, op.ReadResiduals, op.LeaveResidual, op.AddHidden,
     op.BeginCopies, op.EndCopies, op.PredictCopies, op.OneCopy, op.CorrectCopies,

@@ -22,7 +22,7 @@ LOGS = ROOT / "tests" / "data" / "eval_callback"
 TOKENS = (39, 72, 5, 100, 7, 31, 2)
 FAMILIES = (
     "qwen2", "qwen3-moe", "phi3", "gemma3", "deepseek-v2-lite", "mamba2", "lfm2", "falcon-h1", "bert", "gpt2", "bloom",
-    "glm4",
+    "glm4", "olmo",
 )  # fmt: skip
 
 

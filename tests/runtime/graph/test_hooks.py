@@ -7,6 +7,7 @@ import pytest
 
 from quants.errors import ModelError, OptionError
 from runtime.graph import operations as op
+from runtime.graph.builder import Builder
 from runtime.node_values import observe_values, run_observed, whole_graph
 
 TOKENS = (5, 1, 7, 3)
@@ -52,3 +53,11 @@ def test_what_cannot_be_observed(qwen2):
         run_observed(qwen2, (), {})
     with pytest.raises(ModelError, match="outside the vocabulary"):
         run_observed(qwen2, (512,), {})
+
+
+def test_a_name_belongs_to_one_node():
+    b = Builder(None)  # type: ignore[arg-type]
+    x = b.add("x", op.Input((4,)))
+    for factor in (2.0, 3.0, 4.0):
+        b.add("y", op.Scale(x, factor))
+    assert [node.name for node in b.nodes] == ["x", "y", "y_2", "y_3"]
