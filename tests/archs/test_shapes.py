@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -70,8 +69,7 @@ def test_what_a_dimension_tells(dimension, sizes, told):
 
 
 def test_every_part_needs_only_what_it_has_a_shape_for():
-    of_layers = (parts.NORMS, *chain(*parts.OF_KIND.values()), *parts.OPTIONAL)
-    for part in (*of_layers, parts.BORROWING, parts.ENCODER, parts.DECODER, parts.OUTSIDE):
+    for part in (*parts.LAYER, parts.BORROWING, parts.ENCODER, parts.DECODER, parts.OUTSIDE):
         for group in part.needs.split():
             for name in group.split("|"):
                 known = part.table | parts.NORMS.table | parts.DENSE.table | parts.ATTENTION.table | parts.EXPERTS.table
