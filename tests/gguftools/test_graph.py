@@ -16,6 +16,7 @@ from quants.errors import FileError, GgufToolsError, ModelError, OptionError, Vo
 from .. import zoo, zoo_build
 from ..conftest import ROOT
 from ..findings.tool import typed
+from ..template import without_notes_of_the_machine
 from .models import edited
 
 LOGS = ROOT / "tests" / "data" / "eval_callback"
@@ -350,7 +351,7 @@ def test_errors_are_one_line(model, monkeypatch, words, code, message):
     monkeypatch.chdir(ROOT)
     done = typed("graph", *([] if words[0].endswith(".gguf") else [model]), *words)
     assert done.returncode == code
-    first, *hints = done.stderr.strip().splitlines()
+    first, *hints = without_notes_of_the_machine(done.stderr).strip().splitlines()
     assert message in first
     assert first.startswith("error: ")
     assert all(line.startswith("hint: ") for line in hints)
