@@ -305,11 +305,11 @@ def test_a_log_that_is_cut_off(folder, model, tmp_path):
     assert found.nodes[-1].name == "ffn_out-0"
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "entry", ["qwen2", "qwen3-moe", "phi3", "gemma3", "deepseek-v2-lite", "mamba2", "lfm2", "gpt2"]
 )
 def test_transformers_computes_the_same(folder, entry):
-    pytest.importorskip("transformers")
     found = gguftools.compare_values(folder / f"{entry}.gguf", folder / entry, TOKENS)
     assert found.equal
     names = {each.name for each in found.nodes}
@@ -318,8 +318,8 @@ def test_transformers_computes_the_same(folder, entry):
     assert len(names) >= 3 * (last + 1) + 3
 
 
+@pytest.mark.verify
 def test_transformers_finds_faults(folder, model, tmp_path):
-    pytest.importorskip("transformers")
     wrong = edited(model, tmp_path / "wrong.gguf", {"qwen2.rope.freq_base": 10000.0})
     found = gguftools.compare_values(wrong, folder / "qwen2", TOKENS)
     assert (found.kind, found.first.name) == ("transformers", "kqv_out-0")
