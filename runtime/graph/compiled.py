@@ -5,7 +5,7 @@ longer than they do. Tokens of several texts run together, each text with a cach
 Weights are kept in memory from the first token on, as they are stored: mapped, where the file is.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -13,7 +13,6 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
 from quants import Tensor
@@ -22,7 +21,7 @@ from quants.errors import ModelError
 from ..arrays import Floats, Ids
 from ..embedding import embed
 from ..few_inputs import MOST_TOKENS, Vectors, aligned, product_fields
-from ..head import output_of
+from ..head import LazyLogits, output_of
 from ..kernels import dots, pass_state
 from ..kernels import token_parts as parts
 from ..kernels.blas import one_thread
@@ -32,8 +31,7 @@ from ..rope import rope_table
 from ..self_attention import alibi_slopes
 from ..team import team_of, worth
 from .builder import Graph
-from .lowering import SLOTS, Call, Lowering
-from .operations import Value
+from .lowering import Call, Lowering
 from .text import COMPUTE, Read
 
 PLAIN = frozenset({"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias",
@@ -72,13 +70,12 @@ class CompiledGraph:
         lowering = self.lowering = Lowering(network, graph, threads)
         self.state = lowering.state
         self.has_streams = network.keys.get("hyper_connection.count") is not None
-        output, head = output_of(network), len(lowering.list.rows)
+        output = output_of(network)
         self.finish, self.logits = output.finish(threads), aligned((MOST_TOKENS, output.weight.rows))
         self.compiles_head = output.weight.format.name in dots.OF_FORMAT and "output_proj.weight" not in (
             network.global_tensors
         )
         self.normed = self._write_head() if self.compiles_head else None
-        self.head = head
         self.rows = np.stack(lowering.list.rows) if lowering.list.rows else np.zeros((0, 32), np.int64)
         self.embeds_plainly = (
             set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding
@@ -422,13 +419,7 @@ class Run:
         owner = self.owner
         if owner.normed is not None:
             return owner.finish(owner.logits[: self.tokens].copy(), 0)
-        from ..head import LazyLogits
-
         output, texts = output_of(owner.network), np.split(self._head_inputs(), self.ends[:-1])
         found = [LazyLogits(x, output.weight, owner.finish, owner.threads).float32() for x in texts]
         return np.concatenate(found)
 
-
-Compiled = Callable[[Sequence[Text]], Floats]
-Numbers = NDArray[np.int64]
-__all__ = ["SLOTS", "CompiledGraph", "Text", "Value"]

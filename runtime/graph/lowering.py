@@ -157,13 +157,16 @@ class Lowering:
         self.list.add(operation, {parts.STATE: self.state} | fields, wait)
 
     def pack(self, x: Vectors) -> None:
-        """The integers of x."""
-        fields = {
-            state_operations.STATE: self.state, state_operations.WIDTH: x.width, state_operations.GROUPS: 1,
-            **state_mixers.rows_in(x.floats), **state_mixers.rows_out(x, True),
-        }  # fmt: skip
-        self.list.add(state_operations.norm_groups, fields)
+        """Write the integers of x."""
+        self.copy(x.floats, x)
         self._packed.add(id(x))
+
+    def copy(self, x: Floats, out: Vectors) -> None:
+        """Copy the first columns of x to `out`, also as integers."""
+        self.list.add(state_operations.norm_groups, {
+            state_operations.STATE: self.state, state_operations.WIDTH: out.width, state_operations.GROUPS: 1,
+            **state_mixers.rows_in(x), **state_mixers.rows_out(out, True),
+        })  # fmt: skip
 
     # Writing
 
@@ -331,20 +334,13 @@ def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
         out = x
     else:
         out = lowering.new(value)
-        _copy(lowering, x, out)
+        lowering.copy(x.floats, out)
     lowering.add(parts.add_scaled, {
         parts.X: part.floats, parts.X_WIDTH: part.room, parts.WIDTH: value.width, parts.OUT: out.floats,
         parts.OUT_WIDTH: out.room, parts.SCALE: float(operation.scale),
     })  # fmt: skip
     lowering.put(value, out)
     return True
-
-
-def _copy(lowering: Lowering, x: Vectors, out: Vectors) -> None:
-    lowering.list.add(state_operations.norm_groups, {
-        state_operations.STATE: lowering.state, state_operations.WIDTH: x.width, state_operations.GROUPS: 1,
-        **state_mixers.rows_in(x.floats), **state_mixers.rows_out(out, True),
-    })  # fmt: skip
 
 
 def _step(lowering: Lowering, x: Vectors, out: Vectors, shape: Shape, code: int, fields: dict[int, Any]) -> None:
@@ -434,10 +430,7 @@ def _columns(lowering: Lowering, operation: op.Columns, value: Value) -> bool:
     if len(operation.x.shape) > 1:
         return False
     x, out = lowering.vectors_of(operation.x), lowering.new(value, True)
-    lowering.list.add(state_operations.norm_groups, {
-        state_operations.STATE: lowering.state, state_operations.WIDTH: value.width, state_operations.GROUPS: 1,
-        **state_mixers.rows_in(x.floats[:, operation.start :]), **state_mixers.rows_out(out, True),
-    })  # fmt: skip
+    lowering.copy(x.floats[:, operation.start :], out)
     return True
 
 
@@ -633,7 +626,7 @@ def _channel_mix_layer(lowering: Lowering, operation: op.ChannelMixLayer, value:
         out = x
     else:
         out = lowering.new(value)
-        _copy(lowering, x, out)
+        lowering.copy(x.floats, out)
 
     def normed(role: str) -> Vectors:
         made = lowering.workspace.vectors(role, x.width)
