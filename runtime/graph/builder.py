@@ -1,6 +1,7 @@
 """Writes a list of operations down, and checks every shape while it does."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,21 +12,23 @@ from quants.errors import ModelError
 from ..layer import Layer, Network
 from . import operations as op
 from .operations import Operation, Value
+from .recurrent_operations import Recurrent
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operation with its name. layer: whose it is, None around the layers."""
+    """An operation with its name. layer: whose it is, None around the layers. kind: what a profile counts it as."""
 
     name: str
     layer: int | None
     operation: Operation
     value: Value
+    kind: str
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Nodes start … stop that an executor may compute as one: kind "attention", "latent attention" or "experts".
+    """Nodes start … stop that an executor may compute as one, of a kind such as "attention", "experts" or "mamba2".
 
     inputs: what they read from outside; output: what is read of them outside.
     """
@@ -111,6 +114,7 @@ class Builder:
     regions: list[Region] = field(default_factory=list)
     layer: Layer | None = None
     keeps: bool = False
+    kind: str = ""
 
     def enclose(self, kind: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
         """Note the nodes from `start` on as a region; its output."""
@@ -128,8 +132,16 @@ class Builder:
         rows = "kept" if isinstance(operation, op.KeepRows) or getattr(operation, "keeps", False) else rows
         value = Value(len(self.nodes), shape, rows)
         index = None if self.layer is None else self.layer.index
-        self.nodes.append(Node(self.full_name(name), index, operation, value))
+        kind = operation.kind if operation.kind in ("products", "norms") else self.kind or operation.kind
+        self.nodes.append(Node(self.full_name(name), index, operation, value, kind))
         return value
+
+    @contextmanager
+    def counted_as(self, kind: str) -> Iterator[None]:
+        """What is added inside counts as this kind in a profile, but for products and norms."""
+        before, self.kind = self.kind, kind
+        yield
+        self.kind = before
 
     def full_name(self, name: str) -> str:
         return name if self.layer is None else f"{name}-{self.layer.index}"
@@ -174,7 +186,7 @@ def operation_types() -> Iterator[type[Operation]]:
     while waiting:
         each = waiting.pop()
         waiting += each.__subclasses__()
-        if each not in (Operation, op.Mixer, op.Several):
+        if each not in (Operation, Recurrent, op.Several):
             yield each
 
 

@@ -144,9 +144,7 @@ class _Run:
             ids = np.concatenate([text.ids for text in self.texts])
             x = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
             return x * np.float32(network.hyper.embedding_scale)
-        return np.concatenate(
-            [embed(forward, text.ids) for forward, text in zip(self.passes, self.texts, strict=True)]
-        )
+        return np.concatenate([embed(forward, text.ids) for forward, text in zip(self.passes, self.texts, strict=True)])
 
     def through(self, layers: Sequence[int]) -> dict[int, Floats]:
         """Through all operations; what these layers are given."""
@@ -258,20 +256,20 @@ class _Run:
                 text.cache.advance(range(layer, layer + 1), count)
 
     def _call(self, call: Call) -> None:
-        """Compute an operation for each text, as texts do."""
-        lowering, operation, at, results = self.owner.lowering, call.node.operation, 0, list[Any]()
+        """Compute operations for each text, as texts do."""
+        lowering, at, results = self.owner.lowering, 0, list[Any]()
+        number = call.nodes[-1].value.number
         for forward, read, count in zip(self.passes, self._reads, self.counts, strict=True):
-            for value in operation.inputs():
+            for value in (value for node in call.nodes for value in node.operation.inputs()):
                 if lowering.has_rows(value):
                     rows = lowering.vectors_of(value).floats[at : at + count, : value.width]
                     read.values[value.number] = rows.reshape(count, *value.shape).copy()
-            read.number = call.node.value.number
-            result = COMPUTE[type(operation)](forward, operation, read)
+            for node in call.nodes:
+                read.number = node.value.number
+                read.values[read.number] = COMPUTE[type(node.operation)](forward, node.operation, read)
             read.forget_inputs()
-            if call.to is None:
-                read.values[call.node.value.number] = result
-            else:
-                results.append(result.reshape(count, -1))
+            if call.to is not None:
+                results.append(read.values.pop(number).reshape(count, -1))
             at += count
         if call.to is not None:
             call.to.floats[: self.tokens, : call.to.width] = np.concatenate(results)

@@ -4,10 +4,13 @@ from .. import cycles, streams
 from ..layer import Layer, Network
 from . import operations as op
 from .attention import attention
-from .builder import Builder, Graph, has
+from .builder import Build, Builder, Graph, has
 from .latent_attention import latent_attention, widened_attention
+from .linear_attention import gated_delta, kimi_delta, lightning
 from .net import net
 from .operations import Value
+from .rwkv import rwkv_layer, time_mix
+from .state_space import mamba, mamba2, mamba_of_heads, short_convolution
 
 MIXERS = ("attn_output", "ssm_out", "shortconv.in_proj", "time_mix_output")  # one of them, that tokens are mixed
 NETS = ("ffn_up", "ffn_up_exps", "ffn_gate_inp")  # one of them shows that a layer has a net
@@ -85,7 +88,7 @@ def write_layer(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _written(b: Builder, layer: Layer, x: Value) -> Value:
     if "channel_mix_key.weight" in layer:
-        return b.add("l_out", op.ChannelMixLayer(x, layer, b.keeps))
+        return rwkv_layer(b, layer, x)
     if "altup_predict_coef.weight" in layer:
         return _in_copies(b, layer, x)
     if "hc_attn_fn.weight" in layer:
@@ -223,19 +226,27 @@ def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
         return widened_attention(b, layer, x)
     if has(layer, "attn_kv_a_mqa") and not has(layer, "attn_kv"):
         return latent_attention(b, layer, x)
-    for roles, mixer, name in (
-        (("attn_kv",), op.CompressedAttention, "attn_out"),
-        (("time_mix_output",), op.TimeMix, "time_mix_out"),
-        (("shortconv.in_proj",), op.ShortConvolution, "shortconv_out"),
-        (("attn_norm_2",), op.Lightning, "linear_attn_out"),
-        (("ssm_f_a",), op.KimiDelta, "linear_attn_out"),
-        (("ssm_ba", "ssm_beta"), op.GatedDelta, "linear_attn_out"),
-    ):
-        if has(layer, *roles):
-            return b.add(name, mixer(x, layer))
-    if not has(layer, "ssm_in"):
+    if has(layer, "attn_kv"):
+        return b.add("attn_out", op.CompressedAttention(x, layer))
+    mixer = _recurrent_mixer(layer)
+    if mixer is None:
         return attention(b, layer, x)
-    if has(layer, "ssm_x") and len(layer.need("ssm_a").shape) == 1:
-        return b.add("ssm_out", op.MambaOfHeads(x, layer))
-    mixed = b.add("ssm_out", (op.Mamba if has(layer, "ssm_x") else op.Mamba2)(x, layer))
-    return b.add("mixed_out", op.Add(mixed, attention(b, layer, x))) if has(layer, "attn_output") else mixed
+    with b.counted_as("recurrence and convolution"):
+        mixed = mixer(b, layer, x)
+    beside = has(layer, "ssm_in") and mixer is not mamba_of_heads and has(layer, "attn_output")
+    return b.add("mixed_out", op.Add(mixed, attention(b, layer, x))) if beside else mixed
+
+
+def _recurrent_mixer(layer: Layer) -> Build | None:
+    """What writes a mixer with a state; None for attention."""
+    for roles, mixer in (
+        (("time_mix_output",), time_mix), (("shortconv.in_proj",), short_convolution), (("attn_norm_2",), lightning),
+        (("ssm_f_a",), kimi_delta), (("ssm_ba", "ssm_beta"), gated_delta),
+    ):  # fmt: skip
+        if has(layer, *roles):
+            return mixer
+    if not has(layer, "ssm_in"):
+        return None
+    if not has(layer, "ssm_x"):
+        return mamba2
+    return mamba_of_heads if len(layer.need("ssm_a").shape) == 1 else mamba

@@ -54,9 +54,11 @@ class MachineList:
 
 @dataclass(frozen=True)
 class Call:
-    """An operation that is computed as texts compute it, before machine operation `row`. to: where its result goes."""
+    """Operations that are computed as texts compute them, before machine operation `row`. to: where the last one's
+    result goes.
+    """
 
-    node: Node
+    nodes: tuple[Node, ...]
     row: int
     to: Vectors | None
 
@@ -153,7 +155,7 @@ class Lowering:
             if node.layer is not None:
                 self.before.setdefault(node.layer, len(self.list.rows))
             region = regions.get(self.number)
-            if region is not None and self._write_region(region):
+            if region is not None and (self._write_region(region) or self._call_region(region)):
                 self._forget(region.stop - 1)
                 self.number = region.stop
                 continue
@@ -167,15 +169,22 @@ class Lowering:
 
     def _write_region(self, region: Region) -> bool:
         inputs = all(map(self.has_rows, region.inputs))
-        return inputs and REGIONS[region.kind](self, region)
+        return inputs and region.kind in REGIONS and REGIONS[region.kind](self, region)
 
-    def _call(self, node: Node) -> None:
-        operation = node.operation
+    def _call_region(self, region: Region) -> bool:
+        """Call all of a mixer at once; of attention and experts, products are written one by one."""
+        if region.kind in ("attention", "latent attention", "experts"):
+            return False
+        self._call(*self.graph.nodes[region.start : region.stop])
+        return True
+
+    def _call(self, *nodes: Node) -> None:
+        node, operation = nodes[-1], nodes[-1].operation
         if operation.is_view and isinstance(operation, op.KeepRows) and self.has_rows(operation.x):
             self.put(node.value, self.vectors_of(operation.x))
             return
         to = None if _gives_several(operation) else self.new(node.value)
-        self.calls.append(Call(node, len(self.list.rows), to))
+        self.calls.append(Call(nodes, len(self.list.rows), to))
         self.list.waits += 1
         if to is not None:
             self.pack(to)
@@ -451,9 +460,11 @@ REGIONS["experts"] = _write_experts
 # Layers with states
 
 
-def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixers.Mixer, Any], None]) -> Write:
-    def written(lowering: Lowering, operation: op.Mixer, value: Value) -> bool:
-        layer = operation.layer
+def _mixer(
+    specify: Callable[[Network, Layer], Any], write: Callable[[state_mixers.Mixer, Any], None]
+) -> Callable[[Lowering, Region], bool]:
+    def written(lowering: Lowering, region: Region) -> bool:
+        layer = region.layer
         roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
         matrices = [
             role for role in roles if role.startswith(_PROJECTIONS) and len(layer.need(f"{role}.weight").shape) == 2
@@ -463,10 +474,11 @@ def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixe
         spec = specify(lowering.network, layer)
         tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
         lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
-        into = _sum_of(lowering, value, lowering.number + 1)
-        x, out = lowering.vectors_of(operation.x), lowering.new(value) if into is None else lowering.vectors_of(into)
+        into = _sum_of(lowering, region.output, region.stop)
+        out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
+        x = lowering.vectors_of(region.inputs[0])
         write(state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, into is not None), spec)
-        lowering.put(value, out)
+        lowering.put(region.output, out)
         return True
 
     return written
@@ -481,14 +493,14 @@ def _of_keys(specify: Callable[..., Any]) -> Callable[[Network, Layer], Any]:
     return lambda network, layer: specify(layer, network.keys, float(network.hyper.eps))
 
 
-WRITERS[op.Mamba] = _mixer(_of_keys(state_mixers.mamba_spec), state_mixers.write_mamba)
-WRITERS[op.Mamba2] = _mixer(_of_keys(state_mixers.mamba2_spec), state_mixers.write_mamba2)
-WRITERS[op.MambaOfHeads] = _mixer(_of_keys(state_mixers.mamba_of_heads_spec), state_mixers.write_mamba_of_heads)
-WRITERS[op.ShortConvolution] = _mixer(
+REGIONS["mamba"] = _mixer(_of_keys(state_mixers.mamba_spec), state_mixers.write_mamba)
+REGIONS["mamba2"] = _mixer(_of_keys(state_mixers.mamba2_spec), state_mixers.write_mamba2)
+REGIONS["mamba of heads"] = _mixer(_of_keys(state_mixers.mamba_of_heads_spec), state_mixers.write_mamba_of_heads)
+REGIONS["short convolution"] = _mixer(
     lambda network, layer: state_mixers.short_convolution_spec(layer), state_mixers.write_short_convolution
 )
-WRITERS[op.GatedDelta] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.write_gated_delta)
-WRITERS[op.KimiDelta] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
-WRITERS[op.Lightning] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
+REGIONS["gated delta"] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.write_gated_delta)
+REGIONS["kimi delta"] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
+REGIONS["lightning"] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
 
 __all__ = ["REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]

@@ -124,6 +124,28 @@ class Linear(Operation):
 
 
 @dataclass(frozen=True, eq=False)
+class ExpertLinear(Operation):
+    """y = W x of one matrix of a stacked weight (experts, rows, width)."""
+
+    kind = "products"
+    x: Value
+    layer: Layer
+    role: str
+    number: int
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.weight")
+
+    def shape(self) -> Shape:
+        weight = self.layer.need(f"{self.role}.weight")
+        if len(weight.shape) != 3 or weight.width != self.x.width or self.number >= weight.shape[0]:
+            raise ModelError(
+                f"{weight.name!r} has shape {weight.shape}; number {self.number} reads {self.x.width} values"
+            )
+        return (weight.shape[1],)
+
+
+@dataclass(frozen=True, eq=False)
 class Adapted(Operation):
     """A part of a fused product with what adapters of that part add to it. x: what the product was of."""
 
@@ -218,7 +240,27 @@ class Scale(Operation):
 
 @dataclass(frozen=True, eq=False)
 class ScaleBy(Operation):
-    """x times a tensor of the layer."""
+    """x times a tensor of the layer: a number for each value, or for each head of x. is_absolute: without signs."""
+
+    overwrites = "x"
+    x: Value
+    layer: Layer
+    role: str
+    is_absolute: bool = False
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, self.role)
+
+    def shape(self) -> Shape:
+        count = _product(self.layer.need(self.role).shape)
+        if count not in (self.x.width, self.x.shape[0]):
+            raise ModelError(f"{self.role!r} has {count} values; {self.x.shape} are multiplied")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class AddWeight(Operation):
+    """x plus a tensor of the layer."""
 
     overwrites = "x"
     x: Value
@@ -227,6 +269,48 @@ class ScaleBy(Operation):
 
     def weights(self) -> tuple[Tensor, ...]:
         return tensors_of(self.layer, self.role)
+
+    def shape(self) -> Shape:
+        if _product(self.layer.need(self.role).shape) != self.x.width:
+            raise ModelError(f"{self.role!r} is added to {self.x.width} values")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Offset(Operation):
+    """x + number."""
+
+    overwrites = "x"
+    x: Value
+    number: float
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply(Operation):
+    """x * y."""
+
+    overwrites = "x"
+    x: Value
+    y: Value
+
+    def shape(self) -> Shape:
+        if self.x.shape != self.y.shape or self.x.rows != self.y.rows:
+            raise ModelError(f"values of {self.y.shape} are multiplied with {self.x.shape}")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape(Operation):
+    """The same values of a token in another shape: heads, or all in a row."""
+
+    is_view = True
+    x: Value
+    size: Shape
+
+    def shape(self) -> Shape:
+        if _product(self.size) != self.x.width:
+            raise ModelError(f"{self.x.shape} values are taken as {self.size}")
+        return self.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,16 +331,17 @@ class Columns(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Clamp(Operation):
-    """x within -limit … limit."""
+    """x within -limit … limit, or low … limit."""
 
     overwrites = "x"
     x: Value
     limit: float
+    low: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Activate(Operation):
-    """activation(x)."""
+    """activation(x); "sigmoid", "softplus", "tanh" and "exp" are among them."""
 
     kind = "activations"
     overwrites = "x"
@@ -457,57 +542,16 @@ class WidenedAttention(Operation):
         return (self.v.shape[0] * self.v.shape[1],)
 
 
-# Mixers of tokens that have an operation of their own
-
-
 @dataclass(frozen=True, eq=False)
-class Mixer(Operation):
-    """What a layer takes from other tokens of x, with its projections. Each kind is a class of its own."""
+class CompressedAttention(Operation):
+    """Attention to windows and to compressed blocks (DeepSeek V4)."""
 
-    kind = "recurrence and convolution"
+    kind = "attention"
     x: Value
     layer: Layer
 
     def weights(self) -> tuple[Tensor, ...]:
         return tuple(each for role, each in self.layer.tensors.items() if not role.startswith("ffn_"))
-
-
-class CompressedAttention(Mixer):
-    """Attention to windows and to compressed blocks (DeepSeek V4)."""
-
-    kind = "attention"
-
-
-class Mamba(Mixer):
-    """A selective scan with time steps for each channel (Gu and Dao 2023)."""
-
-
-class Mamba2(Mixer):
-    """A selective scan with one time step for each head (Dao and Gu 2024)."""
-
-
-class MambaOfHeads(Mixer):
-    """PLaMo 2's scan: of heads, with normed time steps."""
-
-
-class ShortConvolution(Mixer):
-    """LFM2's gated convolution over the last few tokens."""
-
-
-class GatedDelta(Mixer):
-    """A gated delta rule (Yang et al. 2024; Qwen3-Next)."""
-
-
-class KimiDelta(Mixer):
-    """Kimi delta attention: decays for each channel."""
-
-
-class Lightning(Mixer):
-    """Lightning attention: linear attention with a decay for each head (MiniMax)."""
-
-
-class TimeMix(Mixer):
-    """RWKV's time mix (Peng et al. 2024, 2025)."""
 
 
 # Feed-forward nets
@@ -749,19 +793,6 @@ class NextState(Several):
     """What the next layer reads of what this one gave and of the stack that rests (HRM)."""
 
     given: Value | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ChannelMixLayer(Operation):
-    """A layer of RWKV: time mix and channel mix, each added to the residual stream. keeps: rows that the head reads."""
-
-    kind = "recurrence and convolution"
-    x: Value
-    layer: Layer
-    keeps: bool
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tuple(self.layer.tensors.values())
 
 
 # Copies of the hidden states (copies, width), one of which each layer computes with (Baykal et al. 2023; Gemma 3n)

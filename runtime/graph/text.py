@@ -1,7 +1,7 @@
 """The executor for texts: each operation over all tokens at once, in numpy and numba, one after the other."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -10,65 +10,16 @@ from ..arrays import Floats
 from ..compressed_attention import compressed_attention
 from ..embedding import layer_input
 from ..feed_forward import down_by_neuron, sparse
-from ..gated_delta import gated_delta
-from ..kimi_delta import kimi_delta
 from ..latent_attention import attend_to_latents, attend_to_widened, per_head
-from ..layer import Layer, Pass
-from ..lightning import lightning
-from ..matmul import Inputs
+from ..layer import Pass
 from ..rope import apply_rope
-from ..rwkv import time_mix, with_channel_mix
 from ..self_attention import attend_in_cache, attend_to_shared, head_norm, scaled_queries
-from ..state_space import mamba, mamba2, mamba_of_heads, short_convolution
 from . import operations as op
+from . import recurrent_text
 from .builder import Graph
-from .operations import Operation, Value
+from .read import COMPUTE, Read, computes
 
 Hook = Callable[[Floats], None]
-Values = dict[int, Any]
-Compute = Callable[[Pass, Any, "Read"], Any]
-Kind = TypeVar("Kind", bound=Operation)
-
-COMPUTE: dict[type[Operation], Compute] = {}
-
-
-class Read:
-    """Values of a run, as operations ask for them."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.values: Values = {}
-        self._inputs: dict[int, Inputs] = {}  # of products that share them
-        self._memory = graph.memory
-        self.number = 0
-
-    def __call__(self, value: Value) -> Any:
-        return self.values[value.number]
-
-    def rows(self, value: Value) -> Floats:
-        """As rows of a token each."""
-        x = self.values[value.number]
-        return cast(Floats, x.reshape(len(x), -1))
-
-    def own(self, value: Value) -> Floats:
-        """An array that may be overwritten: a copy where somebody reads it later."""
-        x = self.values[value.number]
-        return cast(Floats, x if self.number in self._memory.overwritable else x.copy())
-
-    def product_inputs(self, forward: Pass, value: Value) -> Inputs:
-        """What several weights are multiplied with, rounded or packed once."""
-        if value.number not in self._inputs:
-            self._inputs[value.number] = forward.inputs(self.rows(value))
-        return self._inputs[value.number]
-
-    def forget_inputs(self) -> None:
-        """Let go of packed inputs of products."""
-        self._inputs.clear()
-
-    def forget(self) -> None:
-        """Let go of what nothing reads after the current node."""
-        for number in self._memory.forgotten[self.number]:
-            del self.values[number]
-            self._inputs.pop(number, None)
 
 
 def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Any:
@@ -84,7 +35,7 @@ def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None
         if isinstance(node.operation, op.Input):
             read.values[number] = x
         else:
-            with forward.timed(node.operation.kind):
+            with forward.timed(node.kind):
                 read.values[number] = COMPUTE[type(node.operation)](forward, node.operation, read)
         if number in checked:
             forward.finite(checked[number], read.values[number])
@@ -92,16 +43,6 @@ def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None
             hooks[number](read.values[number])
         read.forget()
     return read.values[graph.output.number]
-
-
-def computes(*kinds: type[Kind]) -> Callable[[Callable[[Pass, Kind, Read], Any]], Callable[[Pass, Kind, Read], Any]]:
-    """Enter a function as what computes operations of these kinds."""
-
-    def entered(function: Callable[[Pass, Kind, Read], Any]) -> Callable[[Pass, Kind, Read], Any]:
-        COMPUTE.update(dict.fromkeys(kinds, function))
-        return function
-
-    return entered
 
 
 @computes(op.KeepRows)
@@ -161,13 +102,53 @@ def _columns(forward: Pass, o: op.Columns, read: Read) -> Floats:
 @computes(op.Clamp)
 def _clamp(forward: Pass, o: op.Clamp, read: Read) -> Floats:
     x = read.own(o.x)
-    return np.clip(x, -o.limit, o.limit, out=x)
+    low = -o.limit if o.low is None else o.low
+    return np.clip(x, np.float32(low), np.float32(o.limit), out=x)
 
 
 @computes(op.Activate)
 def _activate(forward: Pass, o: op.Activate, read: Read) -> Floats:
     x = read.own(o.x)
     return ops.xielu(x, *o.parameters) if o.activation == "xielu" else ops.activated(o.activation, x, forward.threads)
+
+
+@computes(op.ScaleBy)
+def _scale_by(forward: Pass, o: op.ScaleBy, read: Read) -> Floats:
+    x, factors = read.own(o.x), o.layer.need_array(o.role)
+    factors = np.abs(factors) if o.is_absolute else factors
+    x *= factors.reshape(o.x.shape if factors.size == o.x.width else (-1, 1))
+    return x
+
+
+@computes(op.AddWeight)
+def _add_weight(forward: Pass, o: op.AddWeight, read: Read) -> Floats:
+    x = read.own(o.x)
+    x += o.layer.need_array(o.role).reshape(o.x.shape)
+    return x
+
+
+@computes(op.Offset)
+def _offset(forward: Pass, o: op.Offset, read: Read) -> Floats:
+    x = read.own(o.x)
+    x += np.float32(o.number)
+    return x
+
+
+@computes(op.Multiply)
+def _multiply(forward: Pass, o: op.Multiply, read: Read) -> Floats:
+    x = read.own(o.x)
+    return np.multiply(x, read(o.y), out=x)
+
+
+@computes(op.Reshape)
+def _reshape(forward: Pass, o: op.Reshape, read: Read) -> Floats:
+    x: Floats = read(o.x)
+    return x.reshape(len(x), *o.size)
+
+
+@computes(op.ExpertLinear)
+def _expert_linear(forward: Pass, o: op.ExpertLinear, read: Read) -> Floats:
+    return forward.project_expert(o.layer, o.role, read(o.x), o.number)
 
 
 @computes(op.Gated)
@@ -242,16 +223,9 @@ def _widened_attention(forward: Pass, o: op.WidenedAttention, read: Read) -> Flo
     return attend_to_widened(forward, o.layer, read(o.q), read(o.k), read(o.v))
 
 
-def _mixer(kind: type[op.Mixer], function: Callable[[Pass, Layer, Floats], Floats]) -> None:
-    COMPUTE[kind] = lambda forward, o, read: function(forward, o.layer, read(o.x))
-
-
-for _kind, _function in (
-    (op.CompressedAttention, compressed_attention), (op.Mamba, mamba), (op.Mamba2, mamba2),
-    (op.MambaOfHeads, mamba_of_heads), (op.ShortConvolution, short_convolution), (op.GatedDelta, gated_delta),
-    (op.KimiDelta, kimi_delta), (op.Lightning, lightning), (op.TimeMix, time_mix),
-):  # fmt: skip
-    _mixer(_kind, _function)
+@computes(op.CompressedAttention)
+def _compressed_attention(forward: Pass, o: op.CompressedAttention, read: Read) -> Floats:
+    return compressed_attention(forward, o.layer, read(o.x))
 
 
 @computes(op.DownByNeuron)
@@ -387,11 +361,6 @@ def _add_hidden(forward: Pass, o: op.AddHidden, read: Read) -> Floats:
     return residuals.added(forward, read(o.x), read(o.given))
 
 
-@computes(op.ChannelMixLayer)
-def _channel_mix_layer(forward: Pass, o: op.ChannelMixLayer, read: Read) -> Floats:
-    return with_channel_mix(forward, o.layer, read(o.x), forward.first if o.keeps else 0)
-
-
 @computes(op.BeginCopies)
 def _begin_copies(forward: Pass, o: op.BeginCopies, read: Read) -> Floats:
     return altup.begin(forward, read(o.x))
@@ -417,4 +386,4 @@ def _correct_copies(forward: Pass, o: op.CorrectCopies, read: Read) -> Floats:
     return altup.corrected(forward, o.layer, read(o.predicted), read(o.before), read(o.after))
 
 
-__all__ = ["COMPUTE", "Hook", "run"]
+__all__ = ["COMPUTE", "Hook", "Read", "recurrent_text", "run"]
