@@ -21,7 +21,7 @@ UPDATES_PER_THREAD = 1 << 16  # of values of a state: below this, starting a thr
 
 
 def convolved_by(forward: Pass, layer: Layer, taps: Floats, bias: Floats | None, x: Floats) -> Floats:
-    """Each channel's convolution with its taps (channels, count), causal, in encoders centered, of x (tokens, channels)."""
+    """Each channel's convolution with its taps (channels, count), causal, in encoders centered, of x (tokens, …)."""
     channels, count = taps.shape
     known = tailed(forward, layer, x, count - 1)
     if not forward.block.causal:  # half of the zeros stand behind the text

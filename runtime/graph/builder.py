@@ -104,6 +104,7 @@ class Builder:
     """A list as it is written. predicts: neurons are chosen by the file's predictor.
 
     keeps: the layer being written is the last, behind whose mixer only the rows that the head reads go on.
+    reads_blocks: attention is that of a draft's blocks. kind: what a profile counts operations as.
     """
 
     network: Network
@@ -114,6 +115,7 @@ class Builder:
     regions: list[Region] = field(default_factory=list)
     layer: Layer | None = None
     keeps: bool = False
+    reads_blocks: bool = False
     kind: str = ""
 
     def enclose(self, kind: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
@@ -128,8 +130,7 @@ class Builder:
         except ModelError as error:
             where = self.full_name(name)
             raise ModelError(f"the operation '{where}' cannot be built: {error}", hint=error.hint) from None
-        rows = next((value.rows for value in operation.inputs()), "all")
-        rows = "kept" if isinstance(operation, op.KeepRows) or getattr(operation, "keeps", False) else rows
+        rows = operation.rows_given or next((value.rows for value in operation.inputs()), "all")
         value = Value(len(self.nodes), shape, rows)
         index = None if self.layer is None else self.layer.index
         kind = operation.kind if operation.kind in ("products", "norms") else self.kind or operation.kind

@@ -31,7 +31,7 @@ from ..team import team_of
 from .builder import Graph
 from .lowering import SLOTS, Call, Lowering
 from .operations import Value
-from .text import COMPUTE, Read
+from .text import Read, computed
 
 PLAIN = frozenset({"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias",
                    "rope_freqs.weight"})  # fmt: skip
@@ -266,7 +266,7 @@ class _Run:
                     read.values[value.number] = rows.reshape(count, *value.shape).copy()
             for node in call.nodes:
                 read.number = node.value.number
-                read.values[read.number] = COMPUTE[type(node.operation)](forward, node.operation, read)
+                read.values[read.number] = computed(forward, node, read)
             read.forget_inputs()
             if call.to is not None:
                 results.append(read.values.pop(number).reshape(count, -1))

@@ -183,7 +183,7 @@ class Lowering:
         if operation.is_view and isinstance(operation, op.KeepRows) and self.has_rows(operation.x):
             self.put(node.value, self.vectors_of(operation.x))
             return
-        to = None if _gives_several(operation) else self.new(node.value)
+        to = self.new(node.value) if operation.gives_rows and node.value.rows != "some" else None
         self.calls.append(Call(nodes, len(self.list.rows), to))
         self.list.waits += 1
         if to is not None:
@@ -202,14 +202,6 @@ class Lowering:
             if last <= number and max(values) <= number and self.graph.output.number not in values:
                 del self._live[key]
                 self._free.setdefault(rows.width, []).append((self.list.waits, rows))
-
-
-def _gives_several(operation: Operation) -> bool:
-    """Whether a result is not one array of numbers with a row for each token."""
-    return isinstance(
-        operation,
-        (op.Route, op.ReadStreams, op.ReadMixed, op.BeginCopies, op.PredictCopies, op.CorrectCopies),
-    )
 
 
 Write = Callable[[Lowering, Any, Value], bool]

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 from ..arrays import Floats
 from ..layer import Pass
 from ..matmul import Inputs
-from .builder import Graph
+from .builder import Graph, Node
 from .operations import Operation, Value
 
 Values = dict[int, Any]
@@ -63,3 +63,10 @@ def computes(*kinds: type[Kind]) -> Callable[[Callable[[Pass, Kind, Read], Any]]
         return function
 
     return entered
+
+
+def computed(forward: Pass, node: Node, read: Read) -> Any:
+    """What a node gives; nothing where it reads nothing."""
+    if node.value.rows == "some" and any(read(value) is None for value in node.operation.inputs()):
+        return None
+    return COMPUTE[type(node.operation)](forward, node.operation, read)

@@ -184,13 +184,14 @@ class L2Norm(Operation):
 
 @dataclass(frozen=True, eq=False)
 class GroupNorm(Operation):
-    """RMS norm (layer norm where `centered`) of each group, whose width is that of the weight or of a head of x."""
+    """RMS norm (layer norm where `centered`) of groups of this width, all of x."""
 
     kind = "norms"
     x: Value
     layer: Layer
     role: str
     eps: float
+    width: int
     centered: bool = False
 
     def weights(self) -> tuple[Tensor, ...]:

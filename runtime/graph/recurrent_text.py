@@ -112,13 +112,12 @@ def _l2_norm(forward: Pass, o: op.L2Norm, read: Read) -> Floats:
 @computes(op.GroupNorm)
 def _group_norm(forward: Pass, o: op.GroupNorm, read: Read) -> Floats:
     x, weight, bias = read(o.x), o.layer.need_array(f"{o.role}.weight"), o.layer.array(f"{o.role}.bias")
-    width = x.shape[2] if x.ndim > 2 else weight.shape[-1]
-    groups = x.reshape(len(x), -1, width)
+    groups = x.reshape(len(x), -1, o.width)
     norm = partial(ops.layer_norm, bias=None) if o.centered else ops.rms_norm
     normed = norm(groups, weight=None, eps=o.eps, threads=forward.threads)
-    normed *= weight.reshape(-1, width)
+    normed *= weight.reshape(-1, o.width)
     if bias is not None:
-        normed += bias.reshape(-1, width)
+        normed += bias.reshape(-1, o.width)
     return normed.reshape(x.shape)
 
 

@@ -149,4 +149,4 @@ def _head_norm(b: Builder, layer: Layer, y: Value) -> Value:
     """A layer norm of what each head gives, where the layer has one."""
     if "time_mix_ln.weight" not in layer:
         return y
-    return b.add("time_mix_ln", rec.GroupNorm(y, layer, "time_mix_ln", HEAD_EPS, centered=True))
+    return b.add("time_mix_ln", rec.GroupNorm(y, layer, "time_mix_ln", HEAD_EPS, y.shape[1], centered=True))

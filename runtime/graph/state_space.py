@@ -55,10 +55,14 @@ def mamba2(b: Builder, layer: Layer, x: Value) -> Value:
 def _gated(b: Builder, layer: Layer, y: Value, gate: Value) -> Value:
     """silu(gate) * y under a norm of each group; some models norm before they gate, some don't norm."""
     normed, before = "ssm_norm.weight" in layer, bool(b.network.keys.get("ssm.norm_before_gate"))
-    norm = lambda value: b.add("mamba_normed", rec.GroupNorm(value, layer, "ssm_norm", b.network.hyper.eps))  # noqa: E731
-    y = norm(y) if normed and before else y
+    y = _group_norm(b, layer, y) if normed and before else y
     y = b.add("mamba_y_swiglu_z", op.Gated(gate, y, "silu"))
-    return norm(y) if normed and not before else y
+    return _group_norm(b, layer, y) if normed and not before else y
+
+
+def _group_norm(b: Builder, layer: Layer, y: Value) -> Value:
+    width = layer.need("ssm_norm.weight").shape[-1]
+    return b.add("mamba_normed", rec.GroupNorm(y, layer, "ssm_norm", b.network.hyper.eps, width))
 
 
 def mamba_of_heads(b: Builder, layer: Layer, x: Value) -> Value:

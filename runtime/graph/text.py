@@ -5,19 +5,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from .. import altup, cycles, experts, hyper_connections, ngrams, ops, residuals, streams
+from .. import cycles, experts, ngrams, ops, residuals
 from ..arrays import Floats
-from ..compressed_attention import compressed_attention
 from ..embedding import layer_input
 from ..feed_forward import down_by_neuron, sparse
 from ..latent_attention import attend_to_latents, attend_to_widened, per_head
 from ..layer import Pass
 from ..rope import apply_rope
 from ..self_attention import attend_in_cache, attend_to_shared, head_norm, scaled_queries
+from . import indexer_text, recurrent_text, stream_text
 from . import operations as op
-from . import recurrent_text
 from .builder import Graph
-from .read import COMPUTE, Read, computes
+from .read import COMPUTE, Read, computed, computes
 
 Hook = Callable[[Floats], None]
 
@@ -36,7 +35,7 @@ def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None
             read.values[number] = x
         else:
             with forward.timed(node.kind):
-                read.values[number] = COMPUTE[type(node.operation)](forward, node.operation, read)
+                read.values[number] = computed(forward, node, read)
         if number in checked:
             forward.finite(checked[number], read.values[number])
         if number in hooks:
@@ -194,7 +193,8 @@ def _scale_queries(forward: Pass, o: op.ScaleQueries, read: Read) -> Floats:
 
 @computes(op.Attention)
 def _attention(forward: Pass, o: op.Attention, read: Read) -> Floats:
-    return attend_in_cache(forward, o.layer, o.own, read(o.x), (read(o.q), read(o.k), read(o.v)))
+    chosen = None if o.chosen is None else read(o.chosen)
+    return attend_in_cache(forward, o.layer, o.own, read(o.x), (read(o.q), read(o.k), read(o.v)), chosen)
 
 
 @computes(op.SharedAttention)
@@ -215,17 +215,14 @@ def _concat(forward: Pass, o: op.Concat, read: Read) -> Floats:
 
 @computes(op.LatentAttention)
 def _latent_attention(forward: Pass, o: op.LatentAttention, read: Read) -> Floats:
-    return attend_to_latents(forward, o.layer, read(o.x), read(o.low), read(o.q), read(o.k))
+    if o.chosen is not None:
+        forward.hidden_keys = read(o.chosen)
+    return attend_to_latents(forward, o.layer, read(o.q), read(o.k).keys)
 
 
 @computes(op.WidenedAttention)
 def _widened_attention(forward: Pass, o: op.WidenedAttention, read: Read) -> Floats:
     return attend_to_widened(forward, o.layer, read(o.q), read(o.k), read(o.v))
-
-
-@computes(op.CompressedAttention)
-def _compressed_attention(forward: Pass, o: op.CompressedAttention, read: Read) -> Floats:
-    return compressed_attention(forward, o.layer, read(o.x))
 
 
 @computes(op.DownByNeuron)
@@ -239,27 +236,73 @@ def _predicted_net(forward: Pass, o: op.PredictedNet, read: Read) -> Floats:
     return sparse(forward, o.layer, read(o.x), read(o.residual), forward.sparsity)
 
 
-@computes(op.Route)
-def _route(forward: Pass, o: op.Route, read: Read) -> Any:
-    return experts.route(forward, o.layer, read(o.x))
+@computes(op.PlainLinear)
+def _plain_linear(forward: Pass, o: op.PlainLinear, read: Read) -> Floats:
+    x, weight, bias = read(o.x), o.layer.need_array(f"{o.role}.weight"), o.layer.array(f"{o.role}.bias")
+    if forward.observe and o.role == "ffn_gate_inp":
+        forward.observe(o.layer.need(f"{o.role}.weight").name, x, 0, 1)
+    product: Floats = x @ weight.reshape(-1, x.shape[1]).T
+    return product if bias is None else np.add(product, bias, out=product)
+
+
+@computes(op.Softcap)
+def _softcap(forward: Pass, o: op.Softcap, read: Read) -> Floats:
+    return ops.softcap(np.ascontiguousarray(read.own(o.x)), o.cap)
+
+
+@computes(op.Probabilities)
+def _probabilities(forward: Pass, o: op.Probabilities, read: Read) -> Floats:
+    x: Floats = read(o.x)
+    if o.scoring == "softmax":
+        return ops.softmax(x)
+    each = ops.sigmoid if o.scoring == "sigmoid" else ops.softplus
+    scores = each(x.copy(), threads=forward.threads)
+    return scores if o.scoring == "sigmoid" else np.sqrt(scores, out=scores)
+
+
+@computes(op.BestGroups)
+def _best_groups(forward: Pass, o: op.BestGroups, read: Read) -> Floats:
+    return experts.within_best_groups(read(o.x), o.groups, o.used, o.pairs)
+
+
+@computes(op.TopExperts)
+def _top_experts(forward: Pass, o: op.TopExperts, read: Read) -> experts.Chosen:
+    chosen = np.argsort(-read(o.x), axis=1, kind="stable")[:, : o.used]
+    return chosen if o.size == 1 else chosen // o.size
+
+
+@computes(op.ExpertsOfTokens)
+def _experts_of_tokens(forward: Pass, o: op.ExpertsOfTokens, read: Read) -> experts.Chosen:
+    return experts.of_tokens(forward, o.layer, len(read(o.x)))
+
+
+@computes(op.SparseMixer)
+def _sparse_mixer(forward: Pass, o: op.SparseMixer, read: Read) -> Any:
+    return experts.sparse_mixer(read(o.x), o.used, o.jitter)[o.gives_weights]
+
+
+@computes(op.ExpertWeights)
+def _expert_weights(forward: Pass, o: op.ExpertWeights, read: Read) -> Floats:
+    return cast(Floats, np.take_along_axis(read(o.x), read(o.chosen), axis=1))
+
+
+@computes(op.NormalizeWeights)
+def _normalize_weights(forward: Pass, o: op.NormalizeWeights, read: Read) -> Floats:
+    x = read.own(o.x)
+    x /= np.maximum(x.sum(axis=1, keepdims=True), experts.LEAST_SUM)
+    return x
+
+
+@computes(op.ScaleByExpert)
+def _scale_by_expert(forward: Pass, o: op.ScaleByExpert, read: Read) -> Floats:
+    x = read.own(o.x)
+    x *= o.layer.need_array("ffn_down_exps.scale")[read(o.chosen)]
+    return x
 
 
 @computes(op.Experts)
 def _experts(forward: Pass, o: op.Experts, read: Read) -> Floats:
-    return experts.add_experts(forward, o.layer, read(o.x), read(o.routing), o.suffix)
-
-
-@computes(op.GroupExperts)
-def _group_experts(forward: Pass, o: op.GroupExperts, read: Read) -> Floats:
-    return experts.adjugate_experts(forward, o.layer, read(o.x), read(o.router_input))
-
-
-@computes(op.SharedExpertGate)
-def _shared_expert_gate(forward: Pass, o: op.SharedExpertGate, read: Read) -> Floats:
-    shared, x = read.own(o.x), read(o.net_input)
-    gate = o.layer.need_array("ffn_gate_inp_shexp.weight")
-    shared *= ops.sigmoid(x @ gate.reshape(-1, x.shape[1]).T, threads=forward.threads)
-    return shared
+    return experts.add_experts(forward, o.layer, read(o.x), (read(o.chosen), read(o.weighted)), o.suffix)
 
 
 @computes(op.Combine)
@@ -269,7 +312,7 @@ def _combine(forward: Pass, o: op.Combine, read: Read) -> Floats:
 
 @computes(op.LayerInput)
 def _layer_input(forward: Pass, o: op.LayerInput, read: Read) -> Floats:
-    return layer_input(forward, o.layer, read(o.x))
+    return layer_input(forward, o.layer)
 
 
 @computes(op.ScaleAndSkip)
@@ -280,17 +323,6 @@ def _scale_and_skip(forward: Pass, o: op.ScaleAndSkip, read: Read) -> Floats:
     first = 0 if len(x) == len(forward.embedded) else forward.first
     x += forward.from_position(first, forward.embedded) * factor
     return x
-
-
-@computes(op.BeginStreams)
-def _begin_streams(forward: Pass, o: op.BeginStreams, read: Read) -> Floats:
-    return streams.begun(forward, read(o.x))
-
-
-@computes(op.EndStreams)
-def _end_streams(forward: Pass, o: op.EndStreams, read: Read) -> Floats:
-    forward.streams = read(o.x) if streams.has_streams(forward) else None
-    return streams.ended(forward, read(o.x))
 
 
 @computes(op.AddNgrams)
@@ -317,34 +349,6 @@ def _next_state(forward: Pass, o: op.NextState, read: Read) -> Floats:
     return cycles.passed(forward, o.layer, read(o.given), x[:, forward.hyper.width :])
 
 
-@computes(op.ReadStreams)
-def _read_streams(forward: Pass, o: op.ReadStreams, read: Read) -> Any:
-    return streams.gated_mean(forward, o.layer, o.part, read(o.x))
-
-
-@computes(op.FirstOf)
-def _first_of(forward: Pass, o: op.FirstOf, read: Read) -> Floats:
-    return cast(Floats, read(o.x)[0])
-
-
-@computes(op.WriteStreams)
-def _write_streams(forward: Pass, o: op.WriteStreams, read: Read) -> Floats:
-    assert o.read is not None
-    assert o.given is not None
-    return streams.injected(forward, o.layer, o.part, read(o.x), read(o.read)[1], read(o.given))
-
-
-@computes(op.ReadMixed)
-def _read_mixed(forward: Pass, o: op.ReadMixed, read: Read) -> Any:
-    return hyper_connections.read(forward, o.layer, o.part, read(o.x))
-
-
-@computes(op.WriteMixed)
-def _write_mixed(forward: Pass, o: op.WriteMixed, read: Read) -> Floats:
-    assert o.given is not None
-    return cast(Floats, read(o.x)[1](read(o.given)))
-
-
 @computes(op.ReadResiduals)
 def _read_residuals(forward: Pass, o: op.ReadResiduals, read: Read) -> Floats:
     return residuals.read(forward, o.layer, o.role, read(o.x))
@@ -361,29 +365,4 @@ def _add_hidden(forward: Pass, o: op.AddHidden, read: Read) -> Floats:
     return residuals.added(forward, read(o.x), read(o.given))
 
 
-@computes(op.BeginCopies)
-def _begin_copies(forward: Pass, o: op.BeginCopies, read: Read) -> Floats:
-    return altup.begin(forward, read(o.x))
-
-
-@computes(op.EndCopies)
-def _end_copies(forward: Pass, o: op.EndCopies, read: Read) -> Floats:
-    return altup.end(forward, read(o.x))
-
-
-@computes(op.PredictCopies)
-def _predict_copies(forward: Pass, o: op.PredictCopies, read: Read) -> Floats:
-    return altup.predicted(forward, o.layer, read(o.x))
-
-
-@computes(op.OneCopy)
-def _one_copy(forward: Pass, o: op.OneCopy, read: Read) -> Floats:
-    return cast(Floats, read(o.x)[o.number])
-
-
-@computes(op.CorrectCopies)
-def _correct_copies(forward: Pass, o: op.CorrectCopies, read: Read) -> Floats:
-    return altup.corrected(forward, o.layer, read(o.predicted), read(o.before), read(o.after))
-
-
-__all__ = ["COMPUTE", "Hook", "Read", "recurrent_text", "run"]
+__all__ = ["COMPUTE", "Hook", "Read", "computed", "indexer_text", "recurrent_text", "run", "stream_text"]
