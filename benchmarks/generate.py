@@ -6,7 +6,8 @@
 Each row is a file and a way. `bare` is the runtime alone, as `llama-bench -n 128`: from an empty cache (or, with
 --at N, from one of N tokens), each token by itself, its logits computed, the next one whichever. `generate` is what
 `gguftools generate` does: the prompt is read (prefill), then sampling by the default chain, and text, are in the time
-of each token. `greedy` is the same with --temp 0, `q8_0` with --cache-type q8_0.
+of each token. `greedy` is the same with --temp 0, `q8_0` with --cache-type q8_0. `bare f16` keeps keys and values in
+float16, as llama-bench does.
 
 The reference's columns are llama-bench where its path is given, with or without its flash attention, whichever is
 faster; and else its library (llama-cpp-python, extra `verify`). Its tokens come behind as many as ours: --at of them
@@ -34,7 +35,7 @@ from runtime.sampling.parameters import Sampling
 from .perplexity import Reference
 
 WAYS: dict[str, tuple[float | None, CacheType]] = {
-    "bare": (None, "f32"), "generate": (0.8, "f32"), "greedy": (0.0, "f32"), "q8_0": (0.8, "q8_0"),
+    "bare": (None, "f32"), "bare f16": (None, "f16"), "generate": (0.8, "f32"), "greedy": (0.0, "f32"), "q8_0": (0.8, "q8_0"),
 }  # fmt: skip
 
 
@@ -69,9 +70,9 @@ def llama_bench(options: argparse.Namespace, path: Path, at: int) -> tuple[float
     return best[0], best[1]
 
 
-def cache_at(model: Model, tokens: int) -> KVCache:
+def cache_at(model: Model, tokens: int, kind: CacheType) -> KVCache:
     """A cache of so many tokens, whichever."""
-    cache = model.new_cache("f32", tokens + 256)
+    cache = model.new_cache(kind, tokens + 256)
     for start in range(0, tokens, 512):
         count = min(512, tokens - start)
         model.forward(np.arange(start, start + count) % model.vocabulary_size, cache, count - 1)
@@ -83,7 +84,8 @@ def our_speed(model: Model, cache: KVCache, tokens: int) -> float:
     for position in range(tokens):
         model.forward([position % model.vocabulary_size], cache)
     seconds = time.perf_counter() - start
-    cache.truncate(seen)
+    if cache.truncates:  # what recurrent layers have seen they cannot forget
+        cache.truncate(seen)
     return tokens / seconds
 
 
@@ -122,7 +124,7 @@ def measure(path: Path, options: argparse.Namespace) -> None:
     """Print a file's rows."""
     opened = gguftools.open(path)
     model = opened.running(options.threads)
-    cache = cache_at(model, options.at)
+    caches = {kind: cache_at(model, options.at, kind) for temperature, kind in WAYS.values() if temperature is None}
     reference = None if options.llama_bench else Reference(path, options.threads, not options.no_repack)
     for temperature, kind in WAYS.values():  # what is compiled is so before anything counts
         if temperature is not None:
@@ -139,7 +141,7 @@ def measure(path: Path, options: argparse.Namespace) -> None:
             theirs[at] = max(theirs[at][0], found[0]), max(theirs[at][1], found[1])
         for way, (temperature, kind) in WAYS.items():
             if temperature is None:
-                ours = 0.0, our_speed(model, cache, options.tokens)
+                ours = 0.0, our_speed(model, caches[kind], options.tokens)
             else:
                 ours = speeds_of_generate(opened, options, temperature, kind)
             best[way] = max(best[way][0], ours[0]), max(best[way][1], ours[1])

@@ -123,7 +123,7 @@ def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec
 
 
 class OperationList(Protocol):
-    """Where operations are written (see `token_step.Operations`)."""
+    """Where operations are written (see `graph.lowering.MachineList`)."""
 
     rows: list[Ints]
 

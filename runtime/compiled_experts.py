@@ -30,7 +30,7 @@ OF_EXPERTS = ("exps", "shexp", "ffn_gate_inp", "exp_probs_b", "ffn_gate_tid2eid"
 
 
 class OperationList(Protocol):
-    """What operations are written into (see `token_step.Operations`)."""
+    """What operations are written into (see `graph.lowering.MachineList`)."""
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None: ...
 

@@ -21,7 +21,7 @@ from .kernels.threads import Span, parallel, shares, spans
 LEAST_INPUTS = 48  # below, packing takes longer than it saves
 # Below, it saves less than a quarter of a millisecond a text, which is not worth its rounding. Windows of LONG tokens
 # come by the hundred, so that half as much counts.
-LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK, LONG = 128, 1 << 15, 1 << 26, 512
+LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK, LONG = 256, 1 << 15, 1 << 26, 512
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is packed
 COLUMNS = 4 * ROWS  # of a product that is folded at once
 OPS = 1 << 27  # multiplications of a piece of work: about a millisecond

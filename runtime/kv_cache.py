@@ -183,6 +183,11 @@ class KVCache:
         trail += after
         del trail[: -self.memory - 1]
 
+    @property
+    def truncates(self) -> bool:
+        """Whether all that is kept can be forgotten token by token: no layer has states."""
+        return not self._states
+
     def truncate(self, length: int) -> None:
         """Forget all tokens behind the first `length`.
 

@@ -167,7 +167,7 @@ class Model:
         ids = self._checked(tokens)
         if ids.size == 0:
             return np.empty((*ids.shape[:-1], 0, self.vocabulary_size), np.float32)
-        if cache is not None and not self.architecture.block.causal:
+        if cache is not None and not self.network.block.causal:
             raise ModelError(f"{self.architecture.name} reads a text as a whole: it cannot go on from a cache")
         texts, scaling = ids.reshape(-1, ids.shape[-1]), self.network.scaling
         if cache is not None and scaling is not None and scaling.kind == "longrope":
@@ -258,7 +258,7 @@ class Model:
     @cached_property
     def _compiled(self) -> CompiledGraph | None:
         """The executor for a few tokens; None for a model that ends in hidden states or reads with an encoder."""
-        block, layers = self.architecture.block, self.network.layers
+        block, layers = self.network.block, self.network.layers
         if self.encoder_decoder or self.encoder or self.codes or block.hidden_states or not block.causal or not layers:
             return None
         return CompiledGraph(self.network, decoder.graph_of(self.network), self.threads)

@@ -96,7 +96,7 @@ class CompiledGraph:
         At most MOST_TOKENS tokens in all. Raises ModelError as operations do that are called in the middle.
         """
         with self.lock, one_thread():
-            run = _Run(self, texts)
+            run = Run(self, texts)
             given = run.through(sorted({*layers}))
             states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.normed()
             return run.logits(), states
@@ -112,7 +112,7 @@ class CompiledGraph:
         return self.tables[kind]
 
 
-class _Run:
+class Run:
     """One run of a compiled graph over some tokens."""
 
     def __init__(self, owner: CompiledGraph, texts: Sequence[Text]) -> None:

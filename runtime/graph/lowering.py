@@ -457,6 +457,9 @@ def _mixer(
 ) -> Callable[[Lowering, Region], bool]:
     def written(lowering: Lowering, region: Region) -> bool:
         layer = region.layer
+        activations = ("silu", "situ") if region.kind == "kimi delta" else ("silu",)
+        if region.kind in _ACTIVATED and lowering.network.hyper.activation not in activations:
+            return False  # compiled convolutions have a silu
         roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
         matrices = [
             role for role in roles if role.startswith(_PROJECTIONS) and len(layer.need(f"{role}.weight").shape) == 2
@@ -476,6 +479,7 @@ def _mixer(
     return written
 
 
+_ACTIVATED = ("gated delta", "kimi delta", "lightning")  # by the model's activation; others by silu alone
 _PROJECTIONS = ("ssm_in", "ssm_out", "ssm_x", "ssm_dt", "ssm_ba", "ssm_beta", "ssm_alpha", "ssm_f", "ssm_g", "attn_qkv",
                 "attn_q", "attn_k", "attn_v", "attn_gate", "attn_output", "shortconv.in_proj",
                 "shortconv.out_proj")  # fmt: skip

@@ -266,12 +266,14 @@ def stack_memory(typing: Any) -> Any:
 
 @intrinsic
 def same_address(typing: Any, address: Any) -> Any:
-    """The address, as one that LLVM doesn't know: what is stored there is loaded, not kept in registers.
+    """The address; on x86 as one that LLVM doesn't know: what is stored there is loaded, not kept in registers.
 
     A load spreads a number over lanes at no cost, where taking it out of a register takes one or two shuffles.
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        if not has(context):
+            return args[0]
         kind = ir.FunctionType(INDEX, [INDEX])
         return builder.call(ir.InlineAsm(kind, "", "=r,0", side_effect=False), args)
 

@@ -19,13 +19,13 @@ from runtime.compiled_attention import (
 )
 from runtime.decoder import token_mixer
 from runtime.few_inputs import MOST_TOKENS, aligned, stored_rows, vectors
+from runtime.graph.lowering import MachineList
 from runtime.kernels import pass_state, team
 from runtime.kernels import token_parts as parts
 from runtime.kv_cache import KVCache
 from runtime.model import Model
 from runtime.self_attention import alibi_slopes, temperature
 from runtime.team import team_of
-from runtime.token_step import Operations
 
 WIDTH, HEADS, KV_HEADS, KEY, ROOM = 64, 6, 2, 32, 400
 RNG = np.random.default_rng(4)
@@ -92,7 +92,7 @@ class Compiled:
     def __init__(self, model, layers, write, spec_of, slots, kind, threads):
         self.model, self.kind, self.threads = model, kind, threads
         self.network, self.state = model.network, np.zeros(pass_state.SIZE, np.int64)
-        self.operations, self.x, workspace = Operations(), vectors(WIDTH), Workspace(threads)
+        self.operations, self.x, workspace = MachineList(), vectors(WIDTH), Workspace(threads)
         self.tables = [Bound(np.zeros(slots, np.int64), np.zeros(slots, np.int64)) for _ in layers]
         self.out = aligned((len(layers), MOST_TOKENS, 256))
         for i, (layer, bound) in enumerate(zip(layers, self.tables, strict=True)):
@@ -142,7 +142,7 @@ class Compiled:
                     self.state[table + at] = value
                 at += 1
         self.state[pass_state.TOKENS] = at
-        Writer(pack := Operations(), None, {}, self.state, None, None).add(parts.pack_rows, {
+        Writer(pack := MachineList(), None, {}, self.state, None, None).add(parts.pack_rows, {
             parts.OUT: self.x.floats, parts.OUT_WIDTH: self.x.room, parts.SHORTS: self.x.shorts,
             parts.NUMBERS_AT: self.x.numbers,
         })  # fmt: skip

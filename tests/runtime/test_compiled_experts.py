@@ -14,6 +14,7 @@ from runtime.compiled_experts import Rooms, add_choice, add_experts, experts_spe
 from runtime.decoder import feed_forward
 from runtime.few_inputs import as_vectors, vectors
 from runtime.graph.builder import Builder
+from runtime.graph.lowering import MachineList
 from runtime.graph.net import route
 from runtime.graph.operations import Input
 from runtime.graph.text import run
@@ -21,7 +22,6 @@ from runtime.kernels import pass_state
 from runtime.layer import Layer, Pass
 from runtime.model import Model
 from runtime.team import Team
-from runtime.token_step import Operations
 
 RNG = np.random.default_rng(3)
 WIDTH, INNER, EXPERTS, USED, SHARED = 512, 256, 16, 4, 288
@@ -144,7 +144,7 @@ class Compiled:
     def __init__(self, network, threads, **settings):
         self.threads, width = threads, network.hyper.width
         assert supports(network, network.layers[0])
-        self.operations, self.state = Operations(), np.zeros(pass_state.SIZE, np.int64)
+        self.operations, self.state = MachineList(), np.zeros(pass_state.SIZE, np.int64)
         self.x, self.out, self.rooms = vectors(width), vectors(width), Rooms()
         self.spec = experts_spec(network, network.layers[0], threads)
         add_experts(self.operations, self.spec, self.x, self.out, self.state, rooms=self.rooms, **settings)
@@ -193,7 +193,7 @@ def test_a_router_with_an_input_of_its_own():
     network = family("deepseek v3")
     compiled, other, x = Compiled(network, 2), vectors(WIDTH), array(8, WIDTH)
     wanted = compiled(x)
-    compiled.operations = Operations()
+    compiled.operations = MachineList()
     settings = compiled.operations, compiled.spec
     choice = add_choice(*settings, compiled.x, compiled.state, compiled.rooms)
     add_experts(*settings, other, compiled.out, compiled.state, rooms=compiled.rooms, choice=choice)

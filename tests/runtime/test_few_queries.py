@@ -6,7 +6,7 @@ import pytest
 from runtime import few_queries
 from runtime.kv_cache import CacheType
 
-from .test_token_step import FAMILIES, HEADS, TOKENS, in_steps, model_of
+from .graph.test_compiled import FAMILIES, HEADS, TOKENS, in_steps, model_of
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def without_steps(family: str, threads: int = 1, **more: object):  # type: ignore[no-untyped-def]
     model = model_of(family, threads=threads, **more)
-    model.__dict__["_steps"] = None
+    model.__dict__["_compiled"] = None
     return model
 
 

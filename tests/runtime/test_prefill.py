@@ -8,7 +8,7 @@ from runtime import prefill
 from runtime.kv_cache import CacheType
 from runtime.prefill import Prefill, chunk_size
 
-from .test_token_step import FAMILIES, TOKENS, model_of
+from .graph.test_compiled import FAMILIES, TOKENS, model_of
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -91,10 +91,12 @@ def compare(name: str, base: Base, checkpoint: Path, file: Path, wanted: Any, to
         gguftools.convert(checkpoint, file, "f32")
         model, exact, what = gguftools.load(file), gguftools.load(file), original.reads(base)
         exact.precision = "exact"
-        with recorded() as mine:
-            once, pieces = differences(model, *prompt(name, tokens), wanted, what)
+        with recorded() as mine:  # choices of texts at once; one of compiled operations shows in its logits
+            differences(model, *prompt(name, tokens), wanted, what, whole=True)
         with recorded() as theirs:
-            exactly = max(differences(exact, *prompt(name, tokens), wanted, what))
+            differences(exact, *prompt(name, tokens), wanted, what, whole=True)
+        once, pieces = differences(model, *prompt(name, tokens), wanted, what)
+        exactly = max(differences(exact, *prompt(name, tokens), wanted, what))
     except GgufToolsError as error:
         return Case(name, "refused by us", str(error))
     except Exception:

@@ -1,6 +1,6 @@
-"""Products and token steps where vector registers are shorter, and where float16 has no instruction.
+"""Products and compiled graphs where vector registers are shorter, and where float16 has no instruction.
 
-The tests of this folder and of token steps run once more, in a process whose kernels are compiled for an older
+The tests of this folder and of compiled graphs run once more, in a process whose kernels are compiled for an older
 processor of the same kind.
 """
 
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = (
     "kernels/test_attention_operations.py", "kernels/test_dots.py", "kernels/test_int16.py", "kernels/test_team.py",
-    "test_attention.py", "test_state_mixers.py", "test_token_step.py",
+    "test_attention.py", "test_state_mixers.py", "graph/test_compiled.py",
 )  # fmt: skip
 AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+f16c"}
 SSE = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}

@@ -1,4 +1,4 @@
-"""A few tokens as one list of operations, beside the same text at once in float32."""
+"""A few tokens as a list of machine operations, beside the same text at once in float32."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +9,14 @@ import pytest
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import ModelError, OptionError
 from runtime import team as threads_in_step
-from runtime import token_step
-from runtime.kernels import team
+from runtime.few_inputs import MOST_TOKENS
+from runtime.graph import compiled
+from runtime.graph.compiled import CompiledGraph
+from runtime.graph import operations as op
+from runtime.kernels import dots, team
 from runtime.kv_cache import KVCache
 from runtime.model import MOST_STEPS, Model
+from runtime.profile import Profile
 from runtime.team import team_of
 
 WIDTH, INNER, VOCABULARY, HEADS, KV_HEADS, HEAD_WIDTH = 96, 160, 131, 6, 2, 16
@@ -126,14 +130,14 @@ def assert_close(found, wanted, tolerance=1e-5):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How many tokens each step took."""
-    seen, run = [], token_step.TokenSteps.__call__
+    """How many tokens each run of a compiled graph took."""
+    seen, run = [], CompiledGraph.run
 
-    def count(self, ids, cache):
-        seen.append(len(ids))
-        return run(self, ids, cache)
+    def count(self, texts, layers=()):
+        seen.append(sum(len(text.ids) for text in texts))
+        return run(self, texts, layers)
 
-    monkeypatch.setattr(token_step.TokenSteps, "__call__", count)
+    monkeypatch.setattr(CompiledGraph, "run", count)
     return seen
 
 
@@ -186,7 +190,7 @@ def test_blocks_need_whole_heads():
 def test_some_tokens_at_a_time_and_texts_in_between(family, sizes, calls):
     whole = model_of(family, precision="exact").forward(TOKENS)
     assert_close(in_steps(model_of(family, threads=2), TOKENS, sizes), whole)
-    assert sum(calls) == len(TOKENS) - sum(size for size in sizes if size > MOST_STEPS * token_step.MOST_TOKENS)
+    assert sum(calls) == len(TOKENS) - sum(size for size in sizes if size > MOST_STEPS * MOST_TOKENS)
 
 
 @pytest.mark.parametrize("form", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "IQ4_NL"])
@@ -287,34 +291,51 @@ def test_one_model_in_several_threads_at_once():
         np.testing.assert_array_equal(each, in_steps(model, text, [1]))
 
 
+@pytest.mark.parametrize("precision", ["exact", "llama.cpp"])
+def test_other_precisions_are_computed_as_texts(precision, calls):
+    model = model_of("llama", precision=precision)
+    assert_close(in_steps(model, TOKENS[:9], [1]), model.forward(TOKENS[:9]), 1e-3)
+    assert not calls
+
+
 @pytest.mark.parametrize(
-    ("family", "change"),
+    ("family", "more"),
     [
-        ("llama", {"precision": "exact"}),
-        ("llama", {"precision": "llama.cpp"}),
-        ("llama", {"more": {f"blk.{i}.attn_sinks.weight": (HEADS,) for i in range(2)}}),
-        ("one norm", {"more": {f"blk.{i}.attn_q_norm.weight": (HEADS, HEAD_WIDTH) for i in range(2)}}),
+        ("llama", {f"blk.{i}.attn_sinks.weight": (HEADS,) for i in range(2)}),
+        ("one norm", {f"blk.{i}.attn_q_norm.weight": (HEADS, HEAD_WIDTH) for i in range(2)}),
     ],
 )
-def test_others_take_the_usual_way(family, change, calls):
-    model = model_of(family, **change)
-    whole = Model(model.metadata, model.tensors, precision=model.precision).forward(TOKENS[:9])
-    assert_close(in_steps(model, TOKENS[:9], [1]), whole, 1e-3)
-    assert not calls
+def test_tensors_that_few_families_have(family, more, calls):
+    model = model_of(family, more=more)
+    whole = model_of(family, more=more, precision="exact").forward(TOKENS[:9])
+    assert np.abs(model_of(family).forward(TOKENS[:9]) - whole).max() > 1e-3 * whole.std()
+    assert_close(in_steps(model, TOKENS[:9], [1]), whole)
+    assert calls
+    assert not model._compiled.lowering.calls
 
 
 def test_a_format_that_no_operation_reads(calls, monkeypatch):
-    monkeypatch.delitem(token_step.dots.OF_FORMAT, "Q8_0")
+    """Its products are computed as those of texts, in the middle of the list."""
+    monkeypatch.delitem(dots.OF_FORMAT, "Q8_0")
     model = model_of("llama", "Q8_0")
     assert_close(in_steps(model, TOKENS[:9], [1]), model.forward(TOKENS[:9]))
+    assert calls
+    assert {type(n.operation) for call in model._compiled.lowering.calls for n in call.nodes} >= {op.Linear, op.Attention}
+
+
+def test_an_observer_sees_the_inputs_of_all_products(calls):
+    seen = []
+    model = Model(*file_of("llama"), observe=lambda name, *rest: seen.append(name))
+    assert_close(in_steps(model, TOKENS[:2], [1]), model_of("llama", precision="exact").forward(TOKENS[:2]))
+    assert len(seen) == 2 * 15
     assert not calls
 
 
-def test_who_is_watched_takes_the_usual_way(calls):
-    seen = []
-    model = Model(*file_of("llama"), observe=lambda name, *rest: seen.append(name))
-    in_steps(model, TOKENS[:2], [1])
-    assert len(seen) == 2 * 15
+def test_a_profile_counts_each_operation(calls):
+    model = model_of("llama")
+    model.profile = Profile()
+    assert_close(in_steps(model, TOKENS[:2], [1]), model_of("llama", precision="exact").forward(TOKENS[:2]))
+    assert model.profile.seconds["products"] > 0
     assert not calls
 
 
@@ -365,7 +386,7 @@ def test_an_interruption_lets_the_other_threads_go(monkeypatch, at):
 
     with monkeypatch.context() as patched:
         if at == "prepare":
-            patched.setattr(token_step.TokenSteps, "_prepare", interrupted)
+            patched.setattr(compiled.Run, "_prepare", interrupted)
         else:  # of the second helper, when the first is at work
             while (team_of(3).states[team.APART :: team.APART] != team.GONE).any():
                 time.sleep(0.01)
