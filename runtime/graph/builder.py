@@ -45,13 +45,15 @@ class Region:
 class Graph:
     """Nodes in the order in which they run; the last one gives the result.
 
-    layer_inputs, layer_outputs: by the layer's number, what goes into each layer and what comes out of it.
+    layer_inputs, layer_outputs: by the layer's number, what goes into each layer and what comes out of it. checked: by
+    the number of a value that has to be finite, the prefix of the layer that it comes out of.
     """
 
     nodes: tuple[Node, ...]
     layer_inputs: dict[int, Value]
     layer_outputs: dict[int, Value]
     regions: tuple[Region, ...] = ()
+    checked: dict[int, str] = field(default_factory=dict)
 
     @property
     def output(self) -> Value:
@@ -113,6 +115,7 @@ class Builder:
     layer_inputs: dict[int, Value] = field(default_factory=dict)
     layer_outputs: dict[int, Value] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
+    checked: dict[int, str] = field(default_factory=dict)
     layer: Layer | None = None
     keeps: bool = False
     reads_blocks: bool = False
@@ -173,7 +176,7 @@ class Builder:
         return x if factor == 1 else self.add(name, op.Scale(x, factor))
 
     def graph(self) -> Graph:
-        return Graph(tuple(self.nodes), self.layer_inputs, self.layer_outputs, tuple(self.regions))
+        return Graph(tuple(self.nodes), self.layer_inputs, self.layer_outputs, tuple(self.regions), self.checked)
 
 
 def has(layer: Layer, *roles: str) -> bool:

@@ -73,6 +73,7 @@ def _through_layers(b: Builder, x: Value) -> Graph:
         b.layer, b.keeps = layer, layer is network.layers[-1]
         b.layer_inputs[layer.index] = x
         x = b.layer_outputs[layer.index] = write_layer(b, layer, x)
+        b.checked[x.number] = layer.prefix
     b.layer = None
     b.kept(end(b, x))
     return b.graph()

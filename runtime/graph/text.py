@@ -13,7 +13,7 @@ from ..latent_attention import attend_to_latents, attend_to_widened, per_head
 from ..layer import Pass
 from ..rope import apply_rope
 from ..self_attention import attend_in_cache, attend_to_shared, head_norm, scaled_queries
-from . import indexer_text, recurrent_text, stream_text
+from . import encoder_text, indexer_text, recurrent_text, stream_text
 from . import operations as op
 from .builder import Graph
 from .read import COMPUTE, Read, computed, computes
@@ -28,7 +28,6 @@ def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None
     a layer's output is not finite, with the layer's name.
     """
     read, hooks = Read(graph), hooks or {}
-    checked = {value.number: f"blk.{index}." for index, value in graph.layer_outputs.items()}
     for number, node in enumerate(graph.nodes):
         read.number = number
         if isinstance(node.operation, op.Input):
@@ -36,8 +35,8 @@ def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None
         else:
             with forward.timed(node.kind):
                 read.values[number] = computed(forward, node, read)
-        if number in checked:
-            forward.finite(checked[number], read.values[number])
+        if number in graph.checked:
+            forward.finite(graph.checked[number], read.values[number])
         if number in hooks:
             hooks[number](read.values[number])
         read.forget()
@@ -365,4 +364,14 @@ def _add_hidden(forward: Pass, o: op.AddHidden, read: Read) -> Floats:
     return residuals.added(forward, read(o.x), read(o.given))
 
 
-__all__ = ["COMPUTE", "Hook", "Read", "computed", "indexer_text", "recurrent_text", "run", "stream_text"]
+__all__ = [
+    "COMPUTE",
+    "Hook",
+    "Read",
+    "computed",
+    "encoder_text",
+    "indexer_text",
+    "recurrent_text",
+    "run",
+    "stream_text",
+]
