@@ -95,7 +95,8 @@ def _compressed_attention(forward: Pass, o: op.CompressedAttention, read: Read) 
 
 @computes(op.BlockAttention)
 def _block_attention(forward: Pass, o: op.BlockAttention, read: Read) -> Floats:
-    q, own = read(o.q), forward.numbers(o.layer)
+    q: Floats = read(o.q)
+    own = forward.numbers(o.layer)
     keys = np.concatenate((forward.shared_keys[o.layer.index][0], read(o.k)))
     mixed = attend(
         q, keys, keys, q_positions=forward.positions, scale=own.attention_scale, window=own.window, causal=False,

@@ -333,7 +333,8 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
         expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
         expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
         expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
-        expert_operations.NUMBERS_AT: out.numbers, expert_operations.KIND: expert_operations.KINDS[operation.activation],
+        expert_operations.NUMBERS_AT: out.numbers,
+        expert_operations.KIND: expert_operations.KINDS[operation.activation],
         expert_operations.LIMIT: float(operation.limit) if limited else np.inf,
         expert_operations.CLAMPS: expert_operations.CLAMPS_ACTIVATED if clamps else expert_operations.CLAMPS_GATE,
     }  # fmt: skip

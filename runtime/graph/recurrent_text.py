@@ -111,7 +111,8 @@ def _l2_norm(forward: Pass, o: op.L2Norm, read: Read) -> Floats:
 
 @computes(op.GroupNorm)
 def _group_norm(forward: Pass, o: op.GroupNorm, read: Read) -> Floats:
-    x, weight, bias = read(o.x), o.layer.need_array(f"{o.role}.weight"), o.layer.array(f"{o.role}.bias")
+    x: Floats = read(o.x)
+    weight, bias = o.layer.need_array(f"{o.role}.weight"), o.layer.array(f"{o.role}.bias")
     groups = x.reshape(len(x), -1, o.width)
     norm = partial(ops.layer_norm, bias=None) if o.centered else ops.rms_norm
     normed = norm(groups, weight=None, eps=o.eps, threads=forward.threads)

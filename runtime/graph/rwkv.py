@@ -113,10 +113,10 @@ def _time_mix6(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
     rest = b.add("time_mix_w_rest", op.Offset(b.add("time_mix_w_negative", op.Scale(w, -1.0)), 1.0))
     k = b.add("time_mix_k_rest", op.Multiply(rest, k))
     again = b.add("time_mix_rw", op.Multiply(r, w))  # reads what has already forgotten once more
-    y, own = rec.Wkv(v, layer, again, k, w), rec.ReadItself(v, layer, r, k, "")
-    both = b.add("time_mix_y", op.Add(b.add("wkv_output", y), b.add("time_mix_rk", own)))
-    y = b.add("time_mix_y_flat", op.Reshape(b.add("time_mix_y_scaled", op.Scale(both, size**-0.5)), (r.width,)))
-    return b.add("time_mix_gated", op.ScaleByGate(y, gate))
+    read, own = b.add("wkv_output", rec.Wkv(v, layer, again, k, w)), rec.ReadItself(v, layer, r, k, "")
+    both = b.add("time_mix_y", op.Add(read, b.add("time_mix_rk", own)))
+    both = b.add("time_mix_y_flat", op.Reshape(b.add("time_mix_y_scaled", op.Scale(both, size**-0.5)), (r.width,)))
+    return b.add("time_mix_gated", op.ScaleByGate(both, gate))
 
 
 def _mixed_by_token(b: Builder, layer: Layer, x: Value, difference: Value) -> list[Value]:

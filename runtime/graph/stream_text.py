@@ -43,7 +43,7 @@ def _balance_streams(forward: Pass, o: op.BalanceStreams, read: Read) -> Floats:
     scale, base = (o.layer.need_array(f"{o.role}_{name}.weight") for name in ("scale", "base"))
     start, eps = 2 * o.count, np.float32(o.eps)
     logits = read(o.x)[:, start:] * scale[2] + base[start:]
-    found = ops.softmax(logits.reshape(-1, o.count)).reshape(-1, o.count, o.count) + eps
+    found: Floats = ops.softmax(logits.reshape(-1, o.count)).reshape(-1, o.count, o.count) + eps
     found /= found.sum(axis=1, keepdims=True) + eps
     for _ in range(o.rounds - 1):
         found /= found.sum(axis=2, keepdims=True) + eps
@@ -59,7 +59,8 @@ def _sum_streams(forward: Pass, o: op.SumStreams, read: Read) -> Floats:
 
 @computes(op.MixStreams)
 def _mix_streams(forward: Pass, o: op.MixStreams, read: Read) -> Floats:
-    x, between = read(o.x), read(o.between)
+    x: Floats = read(o.x)
+    between: Floats = read(o.between)
     mixed: Floats = np.matmul(between.transpose(0, 2, 1), x.reshape(len(x), between.shape[1], -1))
     return mixed.reshape(x.shape)
 

@@ -19,6 +19,7 @@ from .builder import Graph
 from .read import COMPUTE, Read, computed, computes
 
 Hook = Callable[[Floats], None]
+IN_MODULES = encoder_text, indexer_text, recurrent_text, stream_text  # whose functions are in `COMPUTE`, too
 
 
 def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Any:
@@ -81,7 +82,8 @@ def _add(forward: Pass, o: op.Add, read: Read) -> Floats:
     part = read.own(o.part)
     if o.scale != 1:
         part *= np.float32(o.scale)
-    return np.add(read(o.x), part, out=part)
+    np.add(read(o.x), part, out=part)
+    return part
 
 
 @computes(op.Scale)
@@ -135,7 +137,8 @@ def _offset(forward: Pass, o: op.Offset, read: Read) -> Floats:
 @computes(op.Multiply)
 def _multiply(forward: Pass, o: op.Multiply, read: Read) -> Floats:
     x = read.own(o.x)
-    return np.multiply(x, read(o.y), out=x)
+    x *= read(o.y)
+    return x
 
 
 @computes(op.Reshape)
@@ -364,14 +367,4 @@ def _add_hidden(forward: Pass, o: op.AddHidden, read: Read) -> Floats:
     return residuals.added(forward, read(o.x), read(o.given))
 
 
-__all__ = [
-    "COMPUTE",
-    "Hook",
-    "Read",
-    "computed",
-    "encoder_text",
-    "indexer_text",
-    "recurrent_text",
-    "run",
-    "stream_text",
-]
+__all__ = ["COMPUTE", "IN_MODULES", "Hook", "Read", "computed", "run"]
