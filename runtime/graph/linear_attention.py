@@ -81,7 +81,7 @@ def _channel_decay(b: Builder, layer: Layer, steps: Value, heads: tuple[int, int
         scaled = b.add("kda_g1", op.ScaleBy(steps, layer, "ssm_a"))
     else:  # files disagree about the sign of `a`
         scaled = b.add(
-            "g1_a", op.ScaleBy(b.add("g1_heads", op.Reshape(steps, heads)), layer, "ssm_a", is_absolute=True)
+            "g1_scaled", op.ScaleBy(b.add("g1_heads", op.Reshape(steps, heads)), layer, "ssm_a", is_absolute=True)
         )
         scaled = b.add("kda_g1", op.Scale(b.add("g1_sigmoid", op.Activate(scaled, "sigmoid")), float(bound)))
     return b.add("kda_g1_exp", op.Activate(scaled, "exp"))

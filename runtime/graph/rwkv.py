@@ -138,7 +138,7 @@ def _narrowed(b: Builder, layer: Layer, kind: str, x: Value, between: str = "") 
     if between:
         inner = b.add(f"time_mix_{kind}_{between}", op.Activate(inner, between))
     wide = b.linear(layer, f"time_mix_{kind}2", inner)
-    return b.add(f"time_mix_{kind}", op.AddWeight(wide, layer, f"time_mix_{kind}0.weight"))
+    return b.add(f"time_mix_{kind}_biased", op.AddWeight(wide, layer, f"time_mix_{kind}0.weight"))
 
 
 def _heads(b: Builder, name: str, x: Value, size: int) -> Value:
