@@ -4,7 +4,9 @@ Keys and values are kept in float32, or rounded: to float16, or to blocks of 32 
 Q8_0 has them. Whoever looks at them in a rounded cache sees them rounded, those of the same pass, too.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, Literal, get_args
 
@@ -36,7 +38,7 @@ class KVCache:
         self.kind, self.expected = as_cache_type(kind), expected
         self.tokens: Ids = np.empty(0, np.int64)
         self.context: tuple[tuple[Floats, Floats], ...] = ()
-        self.version = 0  # changes whenever arrays move
+        self.version = 0  # changes whenever arrays move, of states, too
         self._layers: dict[int, tuple[Stored, Stored]] = {}
         self._lengths: dict[int, int] = {}
         self._states: dict[int, tuple[Floats, ...]] = {}
@@ -163,10 +165,33 @@ class KVCache:
         """Tokens that a layer has room for without moving."""
         return len(self._layers[layer][0]) if layer in self._layers else 0
 
-    def advance(self, layers: range, tokens: int) -> None:
+    def advance(self, layers: Iterable[int], tokens: int) -> None:
         """So many tokens have been written to the arrays of these layers."""
+        lengths = self._lengths
         for layer in layers:
-            self._lengths[layer] = self._lengths.get(layer, 0) + tokens
+            lengths[layer] = lengths.get(layer, 0) + tokens
+
+    def advance_states(self, layers: Iterable[int], tokens: int) -> None:
+        """The states of these layers, which are kept already, have been changed in place by so many tokens."""
+        steps = self._steps
+        for layer in layers:
+            steps[layer] += tokens
+
+    @contextmanager
+    def restored_on_error(self, with_states: bool = False) -> Iterator[None]:
+        """Where what runs meanwhile raises, count none of its keys, as if it had not been there.
+
+        with_states: states are restored, too, of which copies are made; they may be changed in place.
+        """
+        lengths, steps = self._lengths.copy(), self._steps.copy()
+        states = {layer: tuple(map(np.copy, each)) for layer, each in self._states.items()} if with_states else {}
+        try:
+            yield
+        except BaseException:
+            self._lengths = lengths
+            if with_states:
+                self._states, self._steps, self.version = states, steps, self.version + 1
+            raise
 
     def states(self, layer: int) -> tuple[Floats, ...]:
         """What a recurrent layer was left with; empty before its first token. The arrays may be changed in place."""
@@ -174,6 +199,9 @@ class KVCache:
 
     def keep(self, layer: int, tokens: int, *states: Floats) -> None:
         """Leave a recurrent layer's states after `tokens` more tokens."""
+        before = self._states.get(layer, ())
+        if len(before) != len(states) or any(map(operator.is_not, before, states)):
+            self.version += 1
         self._states[layer] = states
         self._steps[layer] = self._steps.get(layer, 0) + tokens
 
@@ -202,6 +230,7 @@ class KVCache:
             for part in parts:
                 del self._trails[layer, part][-back:]
             self._states[layer] = tuple(self._trails[layer, part][-1].copy() for part in parts)
+            self.version += 1
             self._steps[layer] = length
         for layer, seen in self._lengths.items():
             self._lengths[layer] = min(seen, length)

@@ -179,7 +179,8 @@ class Model:
                 cache.reset()
                 return self.forward(again, cache, seen + first)
         if cache is not None and len(texts) == 1 and not pictures and (steps := self._steps_for(texts.size, cache)):
-            array = _checked_logits([steps.run([Text(piece, cache)])[0] for piece in _pieces(texts[0])])
+            found = [steps.run([Text(piece, cache)])[0] for piece in _pieces(texts[0])]
+            array = found[0] if len(found) == 1 else np.concatenate(found)
             return array[first:].reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
         result = self._evaluate(texts, cache, first, pictures=pictures)
         array = result.float32() if isinstance(result, LazyLogits) else result
@@ -196,7 +197,7 @@ class Model:
         ids = self._checked(tokens)
         if parents is None and ids.size and (steps := self._steps_for(ids.size, cache)):
             found = [steps.run([Text(piece, cache)], layers) for piece in _pieces(ids)]
-            return _checked_logits([logits for logits, _ in found]), np.concatenate([states for _, states in found])
+            return np.concatenate([each for each, _ in found]), np.concatenate([states for _, states in found])
         if layers:
             run, states = self.forward_with_inputs(ids, layers, cache, parents)
             return run.float32(), states
@@ -405,14 +406,6 @@ class Model:
 def _pieces(ids: Ids) -> list[Ids]:
     """As many tokens as the operations take."""
     return [ids[at : at + MOST_TOKENS] for at in range(0, ids.size, MOST_TOKENS)]
-
-
-def _checked_logits(pieces: Sequence[Floats]) -> Floats:
-    """(n, vocabulary). Raises ModelError for what is not finite."""
-    array = np.concatenate(pieces)
-    if not np.isfinite(array.max()):
-        raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
-    return array
 
 
 def _layers(grouped: Mapping[str, Layer], numbers: Hyper) -> tuple[Layer, ...]:

@@ -5,16 +5,19 @@ longer than they do. Tokens of several texts run together, each text with a cach
 Weights are kept in memory from the first token on, as they are stored: mapped, where the file is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
 from quants import Tensor
+from quants.errors import ModelError
 
 from ..arrays import Floats, Ids
 from ..embedding import embed
@@ -24,10 +27,10 @@ from ..kernels import dots, pass_state
 from ..kernels import token_parts as parts
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
-from ..layer import Network, Pass
+from ..layer import DAMAGED, Network, Pass
 from ..rope import rope_table
 from ..self_attention import alibi_slopes
-from ..team import team_of
+from ..team import team_of, worth
 from .builder import Graph
 from .lowering import SLOTS, Call, Lowering
 from .operations import Value
@@ -45,6 +48,22 @@ class Text:
     cache: KVCache
 
 
+@dataclass(frozen=True)
+class BoundTo:
+    """A cache whose addresses are in the rows: as long as it is this version, and has room for the tokens."""
+
+    cache: "ref[KVCache]"
+    version: int
+    room: int
+
+    @staticmethod
+    def of(cache: KVCache, layers: Iterable[int]) -> "BoundTo":
+        return BoundTo(ref(cache), cache.version, min((cache.room_of(layer) for layer in layers), default=1 << 62))
+
+    def serves(self, cache: KVCache, tokens: int) -> bool:
+        return self.cache() is cache and self.version == cache.version and tokens <= self.room
+
+
 class CompiledGraph:
     """A network's machine operations and the memory they work in; one run at a time."""
 
@@ -60,7 +79,14 @@ class CompiledGraph:
         self.normed = self._write_head() if self.compiles_head else None
         self.head = head
         self.rows = np.stack(lowering.list.rows) if lowering.list.rows else np.zeros((0, 32), np.int64)
-        self.bound_to: list[tuple[KVCache, int]] = []  # whose addresses are in the rows, and their versions
+        self.embeds_plainly = (
+            set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding
+            and network.keys.get("adapters.count") is None
+        )  # fmt: skip
+        self.is_whole = self.embeds_plainly and self.compiles_head and not lowering.calls  # all of it is compiled
+        self.can_break_off = bool(lowering.calls)  # in the middle, when some states have been changed
+        self.workers = worth(threads, self.rows, lowering.list.read)
+        self.bound_to: list[BoundTo] = []
         self.tables: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
 
     def _write_head(self) -> Vectors:
@@ -71,7 +97,7 @@ class CompiledGraph:
         gain, bias = outside.array(f"{role}.weight"), outside.array(f"{role}.bias")
         gain = outside.array(role) if gain is None else gain
         if gain is None and not network.block.norm.endswith("_without_weights"):
-            self._write_product(x, weight)
+            self._write_product(lowering.packed(self.graph.output), weight)
             return x
         out = lowering.workspace.vectors("result_norm", width)
         rms = network.block.norm.startswith("rms")
@@ -93,13 +119,32 @@ class CompiledGraph:
         """Logits (n, vocabulary) of the tokens of texts, one text after the other, which are added to their caches; and
         what these layers are given, side by side, (n, layers * width), without any what the head reads.
 
-        At most MOST_TOKENS tokens in all. Raises ModelError as operations do that are called in the middle.
+        At most MOST_TOKENS tokens in all; caches are of one kind. Raises ModelError as operations do that are called in
+        the middle, and for logits that are not finite. Where something is raised, caches do not have the tokens; but
+        those with states do that compiled operations have changed in place.
         """
-        with self.lock, one_thread():
+        with self.lock:
             run = Run(self, texts)
-            given = run.through(sorted({*layers}))
-            states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.normed()
-            return run.logits(), states
+            try:
+                with ExitStack() as stack:
+                    if not self.is_whole:
+                        stack.enter_context(one_thread())
+                    for text in texts:
+                        stack.enter_context(text.cache.restored_on_error(self.can_break_off))
+                    return self._finished(run, layers)
+            except BaseException:
+                if run.has_changed_states:
+                    run.count()
+                raise
+
+    def _finished(self, run: "Run", layers: Sequence[int]) -> tuple[Floats, Floats]:
+        given = run.through(sorted({*layers}))
+        logits = run.logits()
+        if not np.isfinite(logits.max()):
+            raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
+        states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.normed()
+        run.count()
+        return logits, states
 
     def angles(self, own: LayerHyper, rows: int) -> tuple[Floats, Floats]:
         """cos and sin of so many positions, and some more."""
@@ -120,11 +165,9 @@ class Run:
         self.counts = [len(text.ids) for text in texts]
         self.seen = [text.cache.length for text in texts]  # now: embeddings may append to a cache
         self.tokens = sum(self.counts)
-        self.ends = np.cumsum(self.counts)
-        self.states: list[dict[int, tuple[Floats, ...]]] = []
         self._passes: list[Pass] = []
         self._reads: list[Read] = []
-        self._embedded = self._embed()
+        self._embedded: Floats = np.empty((0, 0), np.float32)
         self._prepared = False
 
     @property
@@ -139,9 +182,9 @@ class Run:
 
     def _embed(self) -> Floats:
         network = self.owner.network
-        if set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding:
-            table = network.global_tensors.need("token_embd.weight")
-            ids = np.concatenate([text.ids for text in self.texts])
+        if self.owner.embeds_plainly:
+            table, ids = network.global_tensors.need("token_embd.weight"), self.texts[0].ids
+            ids = ids if len(self.texts) == 1 else np.concatenate([text.ids for text in self.texts])
             x = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
             return x * np.float32(network.hyper.embedding_scale)
         return np.concatenate([embed(forward, text.ids) for forward, text in zip(self.passes, self.texts, strict=True)])
@@ -149,6 +192,7 @@ class Run:
     def through(self, layers: Sequence[int]) -> dict[int, Floats]:
         """Through all operations; what these layers are given."""
         lowering, given, start = self.owner.lowering, dict[int, Floats](), 0
+        self._embedded = self._embed()
         stops = sorted({*(call.row for call in lowering.calls), *(lowering.before[layer] for layer in layers)})
         calls = list(lowering.calls)
         if lowering.calls:
@@ -163,69 +207,64 @@ class Run:
                 if lowering.before[layer] == stop:
                     value = self.owner.graph.layer_inputs.get(layer, self.owner.graph.output)
                     given[layer] = self._rows(lowering.vectors_of(value))
-        self._advance()
         return given
 
     def _walk(self, start: int, stop: int | None) -> None:
         rows = self.owner.rows[start:stop]
         if len(rows) or not self._prepared:
-            team_of(self.owner.threads).run(rows, self._prepare, self._empty)
+            team_of(self.owner.workers).run(rows, self._prepare, self._empty)
 
     def _prepare(self) -> None:
         """Write where tokens go, and their embeddings, before the first operation."""
         if self._prepared:
             return
-        self._prepared = True
         state, lowering = self.owner.state, self.owner.lowering
         self._bind()
         state[pass_state.TOKENS], state[pass_state.FIRST] = self.tokens, self.seen[0]
         at = 0
-        for slot, text in enumerate(self.texts):
-            count, seen = len(text.ids), self.seen[slot]
-            for field, values in (
-                (pass_state.POSITIONS, seen + np.arange(count)),
-                (pass_state.ANGLES, seen + text.cache.shift + np.arange(count)), (pass_state.SLOTS, slot),
-            ):  # fmt: skip
-                state[field + at : field + at + count] = values
-            at += count
+        for slot, (text, seen, count) in enumerate(zip(self.texts, self.seen, self.counts, strict=True)):
+            shift = text.cache.shift
+            for i in range(count):
+                state[pass_state.POSITIONS + at] = seen + i
+                state[pass_state.ANGLES + at] = seen + shift + i
+                state[pass_state.SLOTS + at] = slot
+                at += 1
         x = lowering.vectors_of(self.owner.graph.nodes[0].value)
         x.floats[: self.tokens, : x.width] = self._embedded
+        self._prepared = True
 
     def _empty(self) -> None:
         """Let operations find no tokens."""
         self.owner.state[pass_state.TOKENS] = 0
 
     def _bind(self) -> None:
-        """Let operations know where keys, values and states are, and tables of positions."""
-        owner, lowering = self.owner, self.owner.lowering
-        for slot, text in enumerate(self.texts):
-            self.states.append({})
+        """Let operations know where keys, values and states are, and tables of positions, where those have moved."""
+        owner, ends = self.owner, [seen + count for seen, count in zip(self.seen, self.counts, strict=True)]
+        if len(self.texts) == len(owner.bound_to) and all(
+            known.serves(text.cache, end) for known, text, end in zip(owner.bound_to, self.texts, ends, strict=True)
+        ):
+            return
+        lowering, owner.bound_to = owner.lowering, []
+        for slot, (text, end) in enumerate(zip(self.texts, ends, strict=True)):
             for layer in lowering.states:
                 self._bind_states(slot, layer, text.cache)
             for layer, shapes in lowering.keys.items():
-                text.cache.reserve(layer, self.seen[slot] + len(text.ids), *shapes)
-        caches = [(text.cache, text.cache.version) for text in self.texts]
-        if len(caches) == len(owner.bound_to) and all(
-            one is other and version == known
-            for (one, version), (other, known) in zip(caches, owner.bound_to, strict=True)
-        ):
-            return
-        texts = zip(self.seen, self.texts, strict=True)
-        rows = max(seen + max(0, text.cache.shift) + len(text.ids) for seen, text in texts)
+                text.cache.reserve(layer, end, *shapes)
+        room = max(max(end, text.cache.room_of(layer)) + max(0, text.cache.shift)
+                   for text, end in zip(self.texts, ends, strict=True) for layer in (*lowering.keys, -1))  # fmt: skip
         for layer, bound in lowering.bound.items():
-            own = owner.network.hyper.layers[layer]
             for slot, text in enumerate(self.texts):
                 if layer in lowering.keys:
                     bound.keys[slot], bound.values[slot] = (each.ctypes.data for each in text.cache.arrays(layer))
             bound.put_kind(owner.rows, self.texts[0].cache.kind)
-            self._put_tables(layer, own, rows)
-        owner.bound_to = caches
+            self._put_tables(layer, owner.network.hyper.layers[layer], room)
+        owner.bound_to = [BoundTo.of(text.cache, lowering.keys) for text in self.texts]
 
-    def _put_tables(self, layer: int, own: LayerHyper, rows: int) -> None:
+    def _put_tables(self, layer: int, own: LayerHyper, room: int) -> None:
         owner, bound = self.owner, self.owner.lowering.bound[layer]
-        network, room = owner.network, max(text.cache.room_of(layer) for text in self.texts)
+        network = owner.network
         if bound.rotating:
-            bound.put_angles(owner.rows, *owner.angles(own, max(rows, room)))
+            bound.put_angles(owner.rows, *owner.angles(own, room))
         if bound.tempered and network.block.query_scale is not None:
             factors = network.block.query_scale(network.hyper, np.arange(room), own.rotates)
             factors = np.ones(room, np.float32) if factors is None else factors
@@ -239,21 +278,22 @@ class Run:
 
     def _bind_states(self, slot: int, layer: int, cache: KVCache) -> None:
         lowering = self.owner.lowering
-        states = cache.states(layer)
-        if not states:
-            states = tuple(np.zeros((1, *shape), np.float32) for shape in lowering.states[layer])
-        self.states[slot][layer] = states
-        for table, state in zip(lowering.tables[layer], states, strict=True):
+        if not cache.states(layer):
+            cache.keep(layer, 0, *(np.zeros((1, *shape), np.float32) for shape in lowering.states[layer]))
+        for table, state in zip(lowering.tables[layer], cache.states(layer), strict=True):
             table[slot] = state.ctypes.data
 
-    def _advance(self) -> None:
+    @property
+    def has_changed_states(self) -> bool:
+        """Whether layers' states have been changed in place by all operations, and no copy is left."""
+        lowering = self.owner.lowering
+        return self._prepared and bool(lowering.states) and not lowering.calls
+
+    def count(self) -> None:
         """Count the tokens in the caches."""
-        for slot, text in enumerate(self.texts):
-            count = len(text.ids)
-            for layer, states in self.states[slot].items():
-                text.cache.keep(layer, count, *states)
-            for layer in self.owner.lowering.keys:
-                text.cache.advance(range(layer, layer + 1), count)
+        for text, count in zip(self.texts, self.counts, strict=True):
+            text.cache.advance(self.owner.lowering.keys, count)
+            text.cache.advance_states(self.owner.lowering.states, count)
 
     def _call(self, call: Call) -> None:
         """Compute operations for each text, as texts do."""

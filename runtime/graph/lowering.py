@@ -4,8 +4,9 @@ Each kind of operation, or a region of several, has a writer that appends its ma
 or whose tensors a writer does not serve, is called as texts call it, in the middle of the list, and costs only itself.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from archs.hyper import LayerHyper
 from quants import Tensor
 
-from .. import compiled_experts, delta_mixers, state_mixers
+from .. import compiled_experts, delta_mixers, rwkv_mixers, state_mixers
 from ..arrays import Floats
 from ..compiled_attention import (
     Bound,
@@ -30,7 +31,8 @@ from ..kernels import dots, expert_operations, pass_state, state_operations, tea
 from ..kernels import token_parts as parts
 from ..layer import Layer, Network
 from . import operations as op
-from .builder import Graph, Node, Region
+from .builder import Graph, Node, Region, operation_types
+from .known import is_known
 from .operations import Operation, Value
 
 Ints = NDArray[np.int64]
@@ -39,17 +41,22 @@ SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
 
 @dataclass
 class MachineList:
-    """Machine operations as they are written. kept: arrays whose addresses are in them."""
+    """Machine operations as they are written. kept: arrays whose addresses are in them. read: bytes of weights that a
+    token reads.
+    """
 
     rows: list[Ints] = field(default_factory=list)
     kept: list[NDArray[Any]] = field(default_factory=list)
     waits: int = 0
+    read: int = 0
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
         """An operation, after which threads wait for one another. In fields arrays become addresses."""
         self.kept += [value for value in fields.values() if isinstance(value, np.ndarray)]
         self.rows.append(team.operation_row(operation(), fields, wait))
         self.waits += wait
+        if dots.WEIGHTS in fields and operation in dots.OF_FORMAT.values():
+            self.read += fields[dots.ROW_BYTES] * fields[dots.ROWS] * fields.get(dots.USED, 1)
 
 
 @dataclass(frozen=True)
@@ -86,8 +93,10 @@ class Lowering:
         self.tables: dict[int, tuple[Ints, ...]] = {}
         self.keys: dict[int, tuple[Heads, Heads]] = {}
         self.states: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self.first_values: Vectors | None = None  # what RWKV 7's first layer makes, which later ones read
         self.stored: dict[str, NDArray[np.uint8]] = {}
         self.number = 0
+        self._packed: set[int] = set()  # rows whose integers are those of their numbers
         self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which wait, and rows
         self._live: dict[int, tuple[Vectors, set[int]]] = {}  # by rows: the values in them
         self._readers: dict[int, list[int]] = {}
@@ -101,6 +110,13 @@ class Lowering:
     def vectors_of(self, value: Value) -> Vectors:
         """Where a value lies, with its integers."""
         return self.rows_of[value.number]
+
+    def packed(self, value: Value) -> Vectors:
+        """The same of a value that is multiplied with quantized weights: its integers are made where no writer has."""
+        rows = self.rows_of[value.number]
+        if id(rows) not in self._packed:
+            self.pack(rows)
+        return rows
 
     def has_rows(self, value: Value) -> bool:
         """Whether a value lies in rows: numbers of one array."""
@@ -118,16 +134,18 @@ class Lowering:
         readers = self._readers.get(value.number, [])
         return readers[0] if len(readers) == 1 and value.number != self.graph.output.number else None
 
-    def put(self, value: Value, rows: Vectors) -> None:
+    def put(self, value: Value, rows: Vectors, packed: bool = False) -> None:
+        """Note where a value lies, and whether its integers lie there, too."""
         self.rows_of[value.number] = rows
+        (self._packed.add if packed else self._packed.discard)(id(rows))
         if id(rows) in self._live:
             self._live[id(rows)][1].add(value.number)
 
-    def new(self, value: Value) -> Vectors:
-        """Rows for a value."""
+    def new(self, value: Value, packed: bool = False) -> Vectors:
+        """Rows for a value. packed: its integers are written with it."""
         rows = self._room(value.width)
         self._live[id(rows)] = rows, set()
-        self.put(value, rows)
+        self.put(value, rows, packed)
         return rows
 
     def bytes_of(self, weight: Tensor) -> NDArray[np.uint8]:
@@ -145,6 +163,7 @@ class Lowering:
             **state_mixers.rows_in(x.floats), **state_mixers.rows_out(x, True),
         }  # fmt: skip
         self.list.add(state_operations.norm_groups, fields)
+        self._packed.add(id(x))
 
     # Writing
 
@@ -168,12 +187,12 @@ class Lowering:
         self.before[len(self.network.layers)] = len(self.list.rows)
 
     def _write_region(self, region: Region) -> bool:
-        inputs = all(map(self.has_rows, region.inputs))
-        return inputs and region.kind in REGIONS and REGIONS[region.kind](self, region)
+        readable = region.kind in REGIONS and all(map(self.has_rows, region.inputs))
+        return readable and is_known(self.network, self.graph, region) and REGIONS[region.kind](self, region)
 
     def _call_region(self, region: Region) -> bool:
         """Call all of a mixer at once; of attention and experts, products are written one by one."""
-        if region.kind in ("attention", "latent attention", "experts"):
+        if region.kind in ("attention", "latent attention", "experts", "rwkv layer"):
             return False
         self._call(*self.graph.nodes[region.start : region.stop])
         return True
@@ -181,13 +200,12 @@ class Lowering:
     def _call(self, *nodes: Node) -> None:
         node, operation = nodes[-1], nodes[-1].operation
         if operation.is_view and isinstance(operation, op.KeepRows) and self.has_rows(operation.x):
-            self.put(node.value, self.vectors_of(operation.x))
+            rows = self.vectors_of(operation.x)
+            self.put(node.value, rows, id(rows) in self._packed)
             return
         to = self.new(node.value) if operation.gives_rows and node.value.rows != "some" else None
         self.calls.append(Call(nodes, len(self.list.rows), to))
         self.list.waits += 1
-        if to is not None:
-            self.pack(to)
 
     def _room(self, width: int) -> Vectors:
         """Rows that nothing reads any more since threads waited, or new ones."""
@@ -231,19 +249,25 @@ def _input(lowering: Lowering, operation: op.Input, value: Value) -> bool:
 
 @writes(op.Norm)
 def _norm(lowering: Lowering, operation: op.Norm, value: Value) -> bool:
-    layer, role, width = operation.layer, operation.role, value.width
     if len(value.shape) > 1:
         return False
+    x, out = lowering.vectors_of(operation.x), lowering.new(value, True)
+    _add_norm(lowering, operation.layer, operation.role, x, out, operation.eps)
+    return True
+
+
+def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vectors, eps: float) -> None:
+    """A norm of x as `Pass.norm` has it. eps: 0 for the model's."""
+    width = x.width
     weight, kind = layer.array(f"{role}.weight"), lowering.network.block.norm
     weight = layer.array(role) if weight is None else weight
     weight = np.ones(width, np.float32) if weight is None else weight
-    bias, x = layer.array(f"{role}.bias"), lowering.vectors_of(operation.x)
+    bias = layer.array(f"{role}.bias")
     lowering.add(parts.rms_norm if kind.startswith("rms") else parts.layer_norm, {
         parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.WEIGHT: weight,
-        parts.EPS: float(operation.eps or lowering.network.hyper.eps),
-        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(lowering.new(value)),
+        parts.EPS: float(eps or lowering.network.hyper.eps),
+        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(out),
     })  # fmt: skip
-    return True
 
 
 def serves_product(layer: Layer, role: str) -> bool:
@@ -260,10 +284,11 @@ def serves_product(layer: Layer, role: str) -> bool:
 
 @writes(op.Linear)
 def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
-    layer, role, x = operation.layer, operation.role, lowering.vectors_of(operation.x)
+    layer, role = operation.layer, operation.role
     if not serves_product(layer, role):
         return False
     weight, into = layer.need(f"{role}.weight"), _sum_of(lowering, value, lowering.number + 1)
+    x = (lowering.vectors_of if weight.format.name in dots.OF_FLOATS else lowering.packed)(operation.x)
     out = lowering.new(value) if into is None else lowering.vectors_of(into)
     fields = product_fields(
         x, weight, lowering.bytes_of(weight), layer.array(f"{role}.bias"), out.floats, into is not None, lowering.state
@@ -326,7 +351,7 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
     if operation.activation not in expert_operations.KINDS:
         return False
     gated = isinstance(operation, op.Gated)
-    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value)
+    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value, True)
     clamps = gated and not operation.clamps_gate_first
     limited = gated and (operation.clamps_both or operation.activation == "swiglu_oai")
     fields = {
@@ -349,7 +374,7 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
 def _columns(lowering: Lowering, operation: op.Columns, value: Value) -> bool:
     if len(operation.x.shape) > 1:
         return False
-    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    x, out = lowering.vectors_of(operation.x), lowering.new(value, True)
     lowering.list.add(state_operations.norm_groups, {
         state_operations.STATE: lowering.state, state_operations.WIDTH: value.width, state_operations.GROUPS: 1,
         **state_mixers.rows_in(x.floats[:, operation.start :]), **state_mixers.rows_out(out, True),
@@ -387,7 +412,7 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
         return False
     bound = _bound(lowering, own)
     writer = Writer(lowering.list, layer, _Bytes(lowering), lowering.state, lowering.workspace, bound)
-    x = lowering.vectors_of(region.inputs[0])
+    x = lowering.packed(region.inputs[0])
     if latent:
         spec = latent_attention_spec(network, layer)
         if spec.absorbed:
@@ -401,7 +426,7 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
     lowering.bound[layer.index] = bound
     if source is None:
         lowering.keys[layer.index] = kept
-    lowering.put(region.output, mixed)
+    lowering.put(region.output, mixed, True)
     return True
 
 
@@ -434,7 +459,7 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
     if not compiled_experts.supports(network, layer):
         return False
     spec = compiled_experts.experts_spec(network, layer, lowering.threads)
-    x, router_input = map(lowering.vectors_of, region.inputs)
+    x, router_input = map(lowering.packed, region.inputs)
     into = _sum_of(lowering, region.output, region.stop)
     out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
     choice = None
@@ -472,7 +497,7 @@ def _mixer(
         lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
         into = _sum_of(lowering, region.output, region.stop)
         out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
-        x = lowering.vectors_of(region.inputs[0])
+        x = lowering.packed(region.inputs[0])
         write(state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, into is not None), spec)
         lowering.put(region.output, out)
         return True
@@ -500,4 +525,73 @@ REGIONS["gated delta"] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.writ
 REGIONS["kimi delta"] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
 REGIONS["lightning"] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
 
-__all__ = ["REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]
+_RWKV = re.compile(
+    r"(time_mix_([wavg][12]|receptance|key|value|gate|decay_w[12]|output)|channel_mix_(key|value|receptance))\.weight"
+)
+
+
+def _serves_rwkv(network: Network) -> bool:
+    """Whether all layers that mix as RWKV's do are served: later ones read what the first one has made."""
+    layers = [layer for layer in network.layers if "time_mix_output.weight" in layer]
+    matrices = [(layer, role) for layer in layers for role in layer.tensors if _RWKV.fullmatch(role)]
+    return rwkv_mixers.supports(network) and all(
+        layer.need(role).format.name in dots.OF_FORMAT and f"{role.removesuffix('.weight')}.scale" not in layer
+        for layer, role in matrices
+    )
+
+
+def _write_time_mix(lowering: Lowering, layer: Layer, x: Vectors, out: Vectors, adds: bool) -> state_mixers.Mixer:
+    """A time mix of RWKV over x, to `out`; its mixer."""
+    network, seventh = lowering.network, "time_mix_k_k.weight" in layer
+    spec: Any = (rwkv_mixers.time_mix7_spec if seventh else rwkv_mixers.time_mix6_spec)(network, layer)
+    tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
+    lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
+    mixer = state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, adds)
+    if not seventh:
+        rwkv_mixers.write_time_mix6(mixer, spec)
+        return mixer
+    values = rwkv_mixers.write_time_mix7(mixer, spec, lowering.first_values if layer.index else None)
+    lowering.first_values = lowering.first_values if layer.index else values
+    return mixer
+
+
+def _time_mix(lowering: Lowering, region: Region) -> bool:
+    if not _serves_rwkv(lowering.network):
+        return False
+    into, x = _sum_of(lowering, region.output, region.stop), lowering.packed(region.inputs[0])
+    out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
+    _write_time_mix(lowering, region.layer, x, out, into is not None)
+    lowering.put(region.output, out)
+    return True
+
+
+def _rwkv_layer(lowering: Lowering, region: Region) -> bool:
+    network, layer, (value,) = lowering.network, region.layer, region.inputs
+    if not _serves_rwkv(network):
+        return False
+    x = lowering.vectors_of(value)
+    if lowering.is_last_reader(value, region.stop - 1):
+        out = x
+    else:
+        out = lowering.new(region.output)
+        _copy(lowering, x, out)
+
+    def normed(role: str) -> Vectors:
+        made = lowering.workspace.vectors(role, x.width)
+        _add_norm(lowering, layer, role, out, made, 0.0)
+        return made
+
+    mixer = _write_time_mix(lowering, layer, normed("attn_norm"), out, True)
+    mixer = replace(mixer, x=normed("attn_norm_2"))
+    rwkv_mixers.write_channel_mix(mixer, rwkv_mixers.channel_mix_spec(network, layer))
+    lowering.put(region.output, out)
+    return True
+
+
+REGIONS["time mix"], REGIONS["rwkv layer"] = _time_mix, _rwkv_layer
+
+
+# Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
+CALLED: frozenset[type[Operation]] = frozenset(operation_types()) - frozenset(WRITERS)
+
+__all__ = ["CALLED", "REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]

@@ -21,12 +21,14 @@ def rwkv_layer(b: Builder, layer: Layer, x: Value) -> Value:
     """A layer whose net looks at the token before, too. Some files halve what every so many layers give, which keeps
     numbers of 16 bits in bounds.
     """
+    given_x, start = x, len(b.nodes)
     with b.counted_as("recurrence and convolution"):
         x = b.add("ffn_inp", op.Add(x, time_mix(b, layer, b.norm(layer, "attn_norm", x))))
         given = channel_mix(b, layer, b.norm(layer, "attn_norm_2", x, "ffn_norm"))
         x = b.add("l_out", op.Add(b.kept(x), given))
         period = int(b.network.keys.get("rescale_every_n_layers"))
-        return b.add("l_out_halved", op.Scale(x, 0.5)) if period and (layer.index + 1) % period == 0 else x
+        x = b.add("l_out_halved", op.Scale(x, 0.5)) if period and (layer.index + 1) % period == 0 else x
+    return b.enclose("rwkv layer", layer, start, (given_x,), x)
 
 
 def channel_mix(b: Builder, layer: Layer, x: Value) -> Value:

@@ -1,6 +1,8 @@
 """A few tokens as a list of machine operations, beside the same text at once in float32."""
 
+import gc
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,11 +15,14 @@ from runtime.few_inputs import MOST_TOKENS
 from runtime.graph import compiled
 from runtime.graph import operations as op
 from runtime.graph.compiled import CompiledGraph
+from runtime.graph.text import COMPUTE
 from runtime.kernels import dots, team
 from runtime.kv_cache import KVCache
 from runtime.model import MOST_STEPS, Model
 from runtime.profile import Profile
 from runtime.team import team_of
+
+from .recorded import in_pieces, models, text_of, written
 
 WIDTH, INNER, VOCABULARY, HEADS, KV_HEADS, HEAD_WIDTH = 96, 160, 131, 6, 2, 16
 KEYS = {
@@ -397,3 +402,75 @@ def test_an_interruption_lets_the_other_threads_go(monkeypatch, at):
     assert cache.length == 1
     wanted = in_steps(model_of("llama"), TOKENS[:2], [1])
     np.testing.assert_array_equal(np.concatenate([before, model.forward(TOKENS[1:2], cache)]), wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_cache_stays_as_it_was_where_a_token_is_damaged(threads):
+    model = model_of("llama", threads=threads, damaged="token_embd.weight")
+    tokens = [3, 5, 7, 11]
+    wanted, cache = in_steps(model, tokens, [1]), model.new_cache()
+    for i, token in enumerate(tokens):
+        with pytest.raises(ModelError, match="not finite"):
+            model.forward([VOCABULARY - 1], cache)
+        assert cache.length == i
+        np.testing.assert_array_equal(model.forward([token], cache)[0], wanted[i])
+
+
+@pytest.mark.parametrize("name", ["nemotron-h-moe", "granite-switch", "rwkv7", "gemma4-e"])
+def test_a_cache_stays_as_it_was_where_an_operation_fails_in_the_middle(name, monkeypatch):
+    """With keys and values, with states that are changed in place, and with what embeddings append."""
+    model, _ = models(name)
+    last = next(call.node.operation for call in reversed(model._compiled.lowering.calls))
+    compute, ids, fails = COMPUTE[type(last)], text_of(name, model), []
+
+    def failing(forward, operation, read):
+        if fails and operation is last:
+            raise ModelError(fails.pop())
+        return compute(forward, operation, read)
+
+    monkeypatch.setitem(COMPUTE, type(last), failing)
+    wanted, cache = in_pieces(model, ids, [1]), model.new_cache()
+    for i, token in enumerate(ids):
+        if i in (0, 1, 6):
+            fails.append("something is wrong")
+            with pytest.raises(ModelError, match="something is wrong"):
+                model.forward([token], cache)
+            assert cache.length == i
+        np.testing.assert_array_equal(written(model.forward([token], cache)[0]), wanted[i])
+
+
+def test_states_are_counted_where_an_interruption_comes_late(monkeypatch):
+    """They have been changed in place by then, so that the token is there; nothing is there twice."""
+    model, _ = models("mamba")
+    ids = text_of("mamba", model)
+    wanted, cache = in_pieces(model, ids, [1]), model.new_cache()
+    np.testing.assert_array_equal(model.forward(ids[:1], cache)[0], wanted[0])
+
+    def interrupted(*anything):
+        raise KeyboardInterrupt
+
+    for at, counted in (("_prepare", 1), ("logits", 2)):
+        with monkeypatch.context() as patched:
+            patched.setattr(compiled.Run, at, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                model.forward(ids[1:2], cache)
+        assert cache.length == counted
+    np.testing.assert_array_equal(model.forward(ids[2:3], cache)[0], wanted[2])
+
+
+def test_one_thread_runs_models_that_read_little(monkeypatch):
+    monkeypatch.undo()
+    assert model_of("llama", threads=2)._compiled.workers == 1
+    monkeypatch.setattr(threads_in_step, "BYTES_OF_A_WAIT", 1 << 10)
+    assert model_of("llama", threads=2)._compiled.workers == 2
+
+
+def test_a_cache_that_nobody_has_is_let_go():
+    model = model_of("llama")
+    cache = model.new_cache()
+    model.forward([3], cache)
+    watched = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert watched() is None
+    assert_close(model.forward([3], model.new_cache()), model_of("llama", precision="exact").forward([3]))

@@ -19,6 +19,7 @@ from runtime.layer import Network
 from runtime.model import Model
 from tests.archs import checkpoints
 
+from .recorded import written
 from .test_compiled import FAMILIES, TOKENS, in_steps, model_of
 
 FIELDS = [(kind, each.name) for kind in (Block, Hyper, LayerHyper) for each in fields(kind)]
@@ -72,11 +73,6 @@ def changed(network: Network, kind: type, name: str, value: Any) -> Network:
 
 def value_of(network: Network, kind: type, name: str) -> Any:
     return getattr({Block: network.block, Hyper: network.hyper, LayerHyper: network.hyper.layers[-1]}[kind], name)
-
-
-def written(logits: np.ndarray) -> np.ndarray:
-    """Zeros for tokens that are never written."""
-    return np.where(logits == np.finfo(np.float32).min, np.float32(0), logits)
 
 
 def check_parity(model: Model, exact: Model, tokens: Any, sizes: tuple[int, ...] = (1, 2, 7)) -> None:
