@@ -31,9 +31,10 @@ from ..kernels import dots, expert_operations, pass_state, state_operations, tea
 from ..kernels import token_parts as parts
 from ..layer import Layer, Network
 from . import operations as op
-from .builder import Graph, Node, Region, operation_types
+from .builder import Graph, Node, Region
 from .known import is_known
 from .operations import Operation, Value
+from .text import COMPUTE
 
 Ints = NDArray[np.int64]
 SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
@@ -592,6 +593,6 @@ REGIONS["time mix"], REGIONS["rwkv layer"] = _time_mix, _rwkv_layer
 
 
 # Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
-CALLED: frozenset[type[Operation]] = frozenset(operation_types()) - frozenset(WRITERS)
+CALLED: frozenset[type[Operation]] = frozenset(COMPUTE) - frozenset(WRITERS)
 
 __all__ = ["CALLED", "REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]
