@@ -68,7 +68,7 @@ def attention_table(network: Network, layer: Layer) -> Table:
     return {
         op.Linear: {"role": ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_gate"), "split": SIZES},
         op.Columns: dict.fromkeys(("start", "stop", "split"), SIZES),
-        op.Clamp: {"limit": (hyper.clamp,)},
+        op.Clamp: {"limit": (hyper.clamp,), "low": (None,)},
         op.HeadNorm: {"role": ("attn_q_norm", "attn_k_norm")},
         op.PlainNorm: {"eps": (hyper.eps,)},
         op.Rope: {"own": (own,)},
