@@ -420,7 +420,7 @@ def test_a_cache_stays_as_it_was_where_a_token_is_damaged(threads):
 def test_a_cache_stays_as_it_was_where_an_operation_fails_in_the_middle(name, monkeypatch):
     """With keys and values, with states that are changed in place, and with what embeddings append."""
     model, _ = models(name)
-    last = next(call.node.operation for call in reversed(model._compiled.lowering.calls))
+    last = next(call.nodes[-1].operation for call in reversed(model._compiled.lowering.calls))
     compute, ids, fails = COMPUTE[type(last)], text_of(name, model), []
 
     def failing(forward, operation, read):
