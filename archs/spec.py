@@ -137,6 +137,25 @@ def add(routed: Floats, shared: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
+class ScaledSum:
+    """factor times the sum of what routed and shared experts give."""
+
+    factor: float
+
+    def __call__(self, routed: Floats, shared: Floats) -> Floats:
+        np.add(routed, shared, out=routed)
+        routed *= np.float32(self.factor)
+        return routed
+
+
+def sum_factor(function: Callable[[Floats, Floats], Floats]) -> float | None:
+    """What the sum of routed and shared experts is multiplied by; None for a function that gives something else."""
+    if isinstance(function, ScaledSum):
+        return function.factor
+    return 1.0 if function is add else None
+
+
+@dataclass(frozen=True)
 class Block:
     """How one decoder layer computes, and what stands before the first and after the last.
 

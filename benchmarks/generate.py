@@ -35,7 +35,8 @@ from runtime.sampling.parameters import Sampling
 from .perplexity import Reference
 
 WAYS: dict[str, tuple[float | None, CacheType]] = {
-    "bare": (None, "f32"), "bare f16": (None, "f16"), "generate": (0.8, "f32"), "greedy": (0.0, "f32"), "q8_0": (0.8, "q8_0"),
+    "bare": (None, "f32"), "bare f16": (None, "f16"), "generate": (0.8, "f32"), "greedy": (0.0, "f32"),
+    "q8_0": (0.8, "q8_0"),
 }  # fmt: skip
 
 

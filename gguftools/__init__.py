@@ -21,6 +21,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.audit": "audit",
     "gguftools.inspection.catalogue": "architectures formats",
     "gguftools.inspection.compare": "diff",
+    "gguftools.inspection.graph": "graph",
     "gguftools.inspection.hashing": "hash",
     "gguftools.inspection.identification": "identify",
     "gguftools.inspection.validation": "validate",
@@ -29,6 +30,8 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.measurement.draft_check": "draft_check",
     "gguftools.measurement.evaluation": "evaluate",
     "gguftools.measurement.importance": "imatrix",
+    "gguftools.measurement.node_comparison": "compare_values",
+    "gguftools.measurement.node_values": "node_values",
     "gguftools.measurement.perplexity": "perplexity",
     "gguftools.metadata.edit": "set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
@@ -41,10 +44,10 @@ _MODULES = {name: module for module, names in _API.items() for name in names.spl
 
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
-    "__version__", "apply_patch", "architectures", "attest", "audit", "check", "convert", "convert_endian", "diff",
-    "divergence", "draft_check", "evaluate", "export", "formats", "frontier", "gpu_split", "graft", "hash", "identify",
-    "imatrix", "load", "make_patch", "merge", "open", "perplexity", "quantize", "reproduce", "set_metadata", "split",
-    "validate", "verify_attestation", "weight_errors",
+    "__version__", "apply_patch", "architectures", "attest", "audit", "check", "compare_values", "convert",
+    "convert_endian", "diff", "divergence", "draft_check", "evaluate", "export", "formats", "frontier", "gpu_split",
+    "graft", "graph", "hash", "identify", "imatrix", "load", "make_patch", "merge", "node_values", "open",
+    "perplexity", "quantize", "reproduce", "set_metadata", "split", "validate", "verify_attestation", "weight_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from .inspection.audit import audit
     from .inspection.catalogue import architectures, formats
     from .inspection.compare import diff
+    from .inspection.graph import graph
     from .inspection.hashing import hash
     from .inspection.identification import identify
     from .inspection.validation import validate
@@ -71,6 +75,8 @@ if TYPE_CHECKING:
     from .measurement.draft_check import draft_check
     from .measurement.evaluation import evaluate
     from .measurement.importance import imatrix
+    from .measurement.node_comparison import compare_values
+    from .measurement.node_values import node_values
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType

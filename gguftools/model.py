@@ -228,7 +228,7 @@ class Model:
 
     def generate_samples(
         self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *,
-        samples: int, best_of: int | None = None, n: int | None = None, stop: Sequence[str] = (),
+        samples: int, best_of: int | None = None, parallel: int = 4, n: int | None = None, stop: Sequence[str] = (),
         grammar: str | None = None, json_schema: str | Mapping[str, Any] | None = None, context: int | None = None,
         special: bool = False, cache_type: CacheType = "f32", threads: int | None = None,
         progress: PromptProgress | None = None, draft: PathLike | Model | None = None,
@@ -239,13 +239,17 @@ class Model:
 
         samples: how many; they may be iterated over in any order, also by turns. Sample i draws by the seed + i.
         best_of: write so many, and return those of them that the model finds likeliest (`cumulative_logprob`), done,
-        the likeliest first. The rest as of `generate`. Raises as that, and OptionError for fewer than one.
+        the likeliest first. parallel: texts that are written together, whoever is iterated over: they go through the
+        model in one pass, and each has a cache; 1 for one after another. The rest as of `generate`. Raises as that, and
+        OptionError for fewer than one.
         """
+        from runtime.batched_generation import write_together
         from runtime.sampling.parameters import Sampling, advised, of_sample
 
         if (kind := self.metadata.get("general.type")) in NO_MODELS:
             raise _no_model(self.path, str(kind))
         as_count(samples, "samples", 1)
+        as_count(parallel, "parallel", 1)
         for name, given, least in (("context", context, 1), ("n", n, 0), ("best_of", best_of, samples)):
             if given is not None:
                 as_count(given, name, least)
@@ -271,6 +275,7 @@ class Model:
             [of_sample(chosen, i) for i in range(samples if best_of is None else best_of)], wanted,
             self._drafts(draft, drafting, threads), pictures,
         )  # fmt: skip
+        write_together(made, parallel)
         if best_of is None:
             return made
         for each in made:

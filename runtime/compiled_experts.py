@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.spec import add, weigh_input, weigh_output
+from archs.spec import sum_factor, weigh_input, weigh_output
 from quants import Tensor, from_array
 
 from .arrays import Floats
@@ -26,6 +26,7 @@ SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 SERVED = {f"{name}.{kind}" for name in (*STACKS, *SHARED, "ffn_gate_inp") for kind in ("weight", "bias")} | {
     "ffn_gate_inp.scale", "ffn_gate_inp_shexp.weight", "exp_probs_b", "exp_probs_b.bias", "ffn_down_exps.scale",
 }  # fmt: skip
+BEFORE = {"ffn_norm_exps.weight", "ffn_norm_exps.bias"}  # of what experts are given
 OF_EXPERTS = ("exps", "shexp", "ffn_gate_inp", "exp_probs_b", "ffn_gate_tid2eid", "ffn_latent", "ffn_routed")
 
 
@@ -122,7 +123,7 @@ def supports(network: Network, layer: Layer) -> bool:
     not multiplied from their blocks.
     """
     block, hyper, own = network.block, network.hyper, network.hyper.layers[layer.index]
-    names = {name for name in layer.tensors if any(part in name for part in OF_EXPERTS)}
+    names = {name for name in layer.tensors if any(part in name for part in OF_EXPERTS)} - BEFORE
     weights = [layer.need(name) for name in names if name.endswith(("exps.weight", "shexp.weight"))]
     shared = "ffn_up_shexp.weight" in names
     limited = own.experts_limit or (shared and own.net_limit)
@@ -134,7 +135,7 @@ def supports(network: Network, layer: Layer) -> bool:
         and hyper.activation in of_experts.KINDS
         and not (limited and hyper.activation == "swiglu_oai")
         and block.weigh_expert in (weigh_output, weigh_input)
-        and (not shared or (block.add_shared_expert is add and own.sparsity is None))
+        and (not shared or (sum_factor(block.add_shared_expert) is not None and own.sparsity is None))
         and (not shared or "ffn_sub_norm.weight" not in layer)
         and layer.need("ffn_gate_inp.weight").rows % max(1, hyper.expert_groups) == 0
         and all(weight.format.name in dots.OF_FORMAT for weight in weights)

@@ -37,6 +37,11 @@ def graph_of(network: Network, predicts: bool = False) -> Graph:
     return _kept(network, ("decoder", predicts), lambda: layers.decoder_graph(network, predicts))
 
 
+def whole_graph_of(network: Network) -> Graph:
+    """The list from ids of tokens to logits, which is written once."""
+    return _kept(network, ("whole",), lambda: layers.whole_graph(network))
+
+
 def through_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """What stands before a layer through that layer; x stays as it is. The layer may have other tensors than the
     network's own.

@@ -8,11 +8,12 @@ import codecs
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from archs.vocab.ends import SUPPRESSED
-from quants.errors import ModelError, OptionError
+from quants.errors import GgufToolsError, ModelError, OptionError
 from quants.spelling import quote
 
 from .arrays import Floats
@@ -35,6 +36,27 @@ class Piece(NamedTuple):
 
     token: int | None
     text: str
+
+
+class Ahead(NamedTuple):
+    """A piece that was written with those of other texts, before anyone asked for it; seconds: that it took."""
+
+    piece: Piece
+    seconds: float
+
+
+class Together(Protocol):
+    """Who lets a text go on together with others (see `runtime.batched_generation`)."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held while texts are written."""
+
+    def advance(self, generation: "Generation") -> None:
+        """Let it have a piece ahead, or logits, if other texts get theirs with it."""
+
+    def leave(self, generation: "Generation") -> None:
+        """Go on without it until it is asked for again."""
 
 
 class Pieces:
@@ -78,6 +100,8 @@ class Generation:
     tokens), "context" (no room left), "stopped" (from outside); None while it goes on. prefill_seconds: of the model
     with the prompt, where no other text had read it, and of what drafts with it. decode_seconds: for what came after
     the first token, which the prompt gave. logprobs: of each token, where `Sampling.logprobs` asks for them.
+
+    All of these are as the pieces that were given, also where the text was written ahead with others.
     """
 
     def __init__(
@@ -101,11 +125,16 @@ class Generation:
             raise OptionError(f"n is {quote(n)}: a whole number, 0 or more, is needed")
         self.model, self.tokenizer, self.sampler = model, tokenizer, sampler
         self.prompt = [int(token) for token in prompt]
-        self.tokens: list[int] = []
-        self.logprobs: list[TokenLogprobs] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._texts: list[str] = []
-        self.stop_reason: StopReason | None = None
-        self.prefill_seconds = self.decode_seconds = 0.0
+        self._stop_reason: StopReason | None = None
+        self.prefill_seconds = self._decode_seconds = 0.0
+        self.together: Together | None = None
+        self._ahead: deque[Ahead] = deque()
+        # Logits after the latest token, by a pass with other texts, and the seconds that it took
+        self._given: tuple[Floats | ModelError, float] | None = None
+        self._error: Exception | None = None  # that comes behind what is ahead
         self._room = None if context is None else context - (0 if model.encoder_decoder else len(self.prompt))
         if self._room is not None and self._room < 1:
             raise OptionError(
@@ -114,7 +143,7 @@ class Generation:
             )
         if n is None and self._room is None:
             raise OptionError("nothing says how long the text may be: the file names no context length", "give n")
-        self._n, self._pieces, self._special = n, Pieces(stop), special
+        self._n, self._stop, self._pieces, self._special = n, stop, Pieces(stop), special
         self.prefill = prefill or Prefill(
             model, self.prompt, cache_type, more=self.most, back=speculation.most if speculation else 0,
             keep_states=speculation is not None and speculation.drafter.reads_states,
@@ -128,8 +157,24 @@ class Generation:
         sampler.prime(self.prompt)
 
     @property
+    def tokens(self) -> list[int]:
+        return self._tokens[: len(self._tokens) - len(self._ahead)] if self._ahead else self._tokens
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        return self._logprobs[: max(0, len(self._logprobs) - len(self._ahead))] if self._ahead else self._logprobs
+
+    @property
     def text(self) -> str:
-        return "".join(self._texts)
+        return "".join(self._texts[: len(self._texts) - len(self._ahead)])
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        return None if self._ahead else self._stop_reason
+
+    @property
+    def decode_seconds(self) -> float:
+        return self._decode_seconds - sum(each.seconds for each in self._ahead)
 
     @property
     def most(self) -> int | None:
@@ -140,6 +185,10 @@ class Generation:
     def cache_bytes(self) -> int:
         """Memory of keys, values and states, with room for tokens to come; 0 before the prompt is read."""
         return self._cache_bytes if self._cache is None else self._cache.nbytes
+
+    @property
+    def is_drafted(self) -> bool:
+        return self._speculation is not None
 
     @property
     def speculated(self) -> Counts | None:
@@ -158,7 +207,7 @@ class Generation:
     @property
     def stopped_by(self) -> str | None:
         """The stop string that came."""
-        return self._pieces.stopped
+        return None if self._ahead else self._pieces.stopped
 
     @property
     def prefill_speed(self) -> float:
@@ -172,7 +221,24 @@ class Generation:
 
     def stop(self) -> None:
         """Let it end: the next piece is the last."""
-        self.stop_reason = self.stop_reason or "stopped"
+        with self._lock:
+            if self._ahead:
+                self._forget_ahead()
+            self._stop_reason = self._stop_reason or "stopped"
+
+    @property
+    def _lock(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.together is None else self.together.lock
+
+    def _forget_ahead(self) -> None:
+        """Be as if nothing had been written that was not given."""
+        tokens, texts, logprobs = self.tokens, self._texts[: len(self._texts) - len(self._ahead)], self.logprobs
+        self._tokens, self._texts, self._logprobs, self._decode_seconds = tokens, texts, logprobs, self.decode_seconds
+        self._ahead.clear()
+        self._error = self._stop_reason = None
+        self._pieces = Pieces(self._stop)
+        for token in tokens:
+            self._pieces.add(self._piece(token))
 
     def finish(self) -> str:
         """End the text here: what was held back, half a character as U+FFFD; nothing if it has ended.
@@ -180,45 +246,117 @@ class Generation:
         The cache is let go.
         """
         self.stop()
-        self._cache_bytes, self._cache = self.cache_bytes, None
+        if self.together is not None:
+            self.together.leave(self)
+        self.release()
         rest = self._pieces.add(b"", last=True)
         self._texts.append(rest)
         return rest
 
+    def release(self) -> None:
+        """Let the cache go."""
+        self._cache_bytes, self._cache, self._given = self.cache_bytes, None, None
+
     def __iter__(self) -> Iterator[Piece]:
         """Pieces as they come. Raises ModelError as `Model.forward` does; what is sure till then was given before."""
-        while self.stop_reason is None and (token := self._next()) is not None:
-            self.tokens.append(token)
-            ended = self.sampler.ends(token)
-            text = "" if ended else self._pieces.add(self._piece(token))
-            self._texts.append(text)
-            if ended:
-                self.stop_reason = "end"
-            elif self.stopped_by is not None:
-                self.stop_reason = "stop"
-            yield Piece(token, text)
+        try:
+            while (piece := self._following()) is not None:
+                yield piece
+        except GeneratorExit:
+            if self.together is not None:
+                self.together.leave(self)
+            raise
         if rest := self.finish():
             yield Piece(None, rest)
 
+    def _following(self) -> Piece | None:
+        """The next piece; None behind the last token."""
+        with self._lock:
+            if self.together is not None:
+                self.together.advance(self)
+            return self._ahead.popleft().piece if self._ahead else self._write()
+
+    def _write(self) -> Piece | None:
+        """Write a token; None where there is to be none."""
+        if self._error is not None:
+            raise self._error
+        if self._stop_reason is not None or (token := self._next()) is None:
+            return None
+        self._tokens.append(token)
+        ended = self.sampler.ends(token)
+        text = "" if ended else self._pieces.add(self._piece(token))
+        self._texts.append(text)
+        if ended:
+            self._stop_reason = "end"
+        elif self._pieces.stopped is not None:
+            self._stop_reason = "stop"
+        return Piece(token, text)
+
+    # Together with other texts
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is to be written."""
+        return self._stop_reason is not None or self._error is not None or self._limit() is not None
+
+    @property
+    def is_ahead(self) -> bool:
+        return bool(self._ahead)
+
+    @property
+    def next_input(self) -> tuple[int, KVCache] | None:
+        """The token whose logits are needed next and the cache that it follows on; None where it is another's turn."""
+        if self.has_ended or self._cache is None or self._given is not None:
+            return None
+        return self._tokens[-1], self._cache
+
+    def give(self, logits: Floats | ModelError, seconds: float) -> None:
+        """Go on with the logits of `next_input`, (1, vocabulary), or with why there are none."""
+        self._given = logits, seconds
+
+    def write_ahead(self) -> None:
+        """Write a token for whoever asks for it later. What goes wrong is raised then."""
+        before, was_quiet = self._decode_seconds, self.prefill.is_quiet
+        self.prefill.is_quiet = True
+        try:
+            piece = self._write()
+        except GgufToolsError as error:
+            self._error = error
+            self.release()
+            return
+        finally:
+            self.prefill.is_quiet = was_quiet
+        if piece is not None:
+            self._ahead.append(Ahead(piece, self._decode_seconds - before))
+
     def _next(self) -> int | None:
         """The next token; None where there is to be none."""
-        if self._n is not None and len(self.tokens) >= self._n:
-            self.stop_reason = "length"
+        if (limit := self._limit()) is not None:
+            self._stop_reason = limit
             return None
-        if self._room is not None and len(self.tokens) >= self._room:
-            self.stop_reason = "context"
-            return None
-        start = time.perf_counter()
+        start = time.perf_counter() - (self._given[1] if self._given else 0)
         token, logits = self._drawn() if self._speculation is None or self._cache is None else self._drafted()
-        if self.tokens:
-            self.decode_seconds += time.perf_counter() - start
+        if self._tokens:
+            self._decode_seconds += time.perf_counter() - start
         if self.sampler.sampling.logprobs is not None:
-            self.logprobs.append(token_logprobs(logits, token, self.sampler.sampling.logprobs))
+            self._logprobs.append(token_logprobs(logits, token, self.sampler.sampling.logprobs))
         return token
+
+    def _limit(self) -> StopReason | None:
+        """Why the text may not be longer, if so."""
+        if self._n is not None and len(self._tokens) >= self._n:
+            return "length"
+        return "context" if self._room is not None and len(self._tokens) >= self._room else None
 
     def _drawn(self) -> tuple[int, Floats]:
         """A token, and the logits (vocabulary,) that it was drawn from."""
-        run = self._prefilled() if self._cache is None else self.model.forward(self.tokens[-1:], self._cache)
+        given, self._given = self._given, None
+        if given is not None:
+            run = given[0]
+        else:
+            run = self._prefilled() if self._cache is None else self.model.forward(self._tokens[-1:], self._cache)
+        if isinstance(run, ModelError):
+            raise run
         logits = run[-1, : known_tokens(self.model, self.tokenizer)]
         return self.sampler.draw(logits), logits
 
@@ -226,8 +364,8 @@ class Generation:
         """The same of the tokens that a cycle of drafting and checking gave."""
         assert self._speculation is not None and self._cache is not None  # noqa: PT018
         if not self._ready:
-            left = min(each for each in (self._n, self._room) if each is not None) - len(self.tokens)
-            self._ready.extend(self._speculation.cycle([*self.prompt, *self.tokens], self._cache, left))
+            left = min(each for each in (self._n, self._room) if each is not None) - len(self._tokens)
+            self._ready.extend(self._speculation.cycle([*self.prompt, *self._tokens], self._cache, left))
         token, self.sampler.state, logits = self._ready.popleft()
         return token, logits
 

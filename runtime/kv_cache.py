@@ -165,6 +165,11 @@ class KVCache:
         """Tokens that a layer has room for without moving."""
         return len(self._layers[layer][0]) if layer in self._layers else 0
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether recurrent layers have left states, which change in place."""
+        return bool(self._states)
+
     def advance(self, layers: Iterable[int], tokens: int) -> None:
         """So many tokens have been written to the arrays of these layers."""
         lengths = self._lengths

@@ -1,8 +1,8 @@
 """Metadata + tensors → a model that runs: `forward(tokens, cache)` gives logits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,13 @@ class Model:
             cache.context = encoder_decoder.encode(self.new_pass(1, len(ids)), self.encoder_decoder, ids)
         return cache
 
+    def checked_tokens(self, tokens: Sequence[int]) -> Ids:
+        """The ids of a text. Raises ModelError for one outside the vocabulary, OptionError for none."""
+        ids = self._checked(tokens).reshape(-1)
+        if not ids.size:
+            raise OptionError("there are no tokens to run")
+        return ids
+
     def _checked(self, tokens: ArrayLike) -> Ids:
         ids = np.asarray(tokens, np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.vocabulary_size):
@@ -187,6 +194,47 @@ class Model:
         if np.isnan(array).any():
             raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
         return array.reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
+
+    def forward_together(self, tokens: Sequence[ArrayLike], caches: Sequence[KVCache]) -> list[Floats | ModelError]:
+        """Logits of tokens (n,) of several texts, which follow those in each one's cache: float32 (n, vocabulary) each,
+        the same as `forward` gives of it alone; or the error that it raises.
+
+        Texts of few tokens go through the model together, up to MOST_TOKENS in one pass: weights are read once for all
+        of them. Where `runs_together` is False, one goes after another.
+        """
+        found: list[Floats | ModelError] = [np.empty((0, 0), np.float32)] * len(caches)
+        few = list[int]()
+        for number, (ids, cache) in enumerate(zip(tokens, caches, strict=True)):
+            if self.runs_together and not cache.memory and 0 < np.size(ids) <= MOST_TOKENS:
+                few.append(number)
+            else:
+                found[number] = _attempted(partial(self.forward, ids, cache))
+        for group in _groups(few, [np.size(ids) for ids in tokens], [cache.kind for cache in caches]):
+            self._run_group(group, tokens, caches, found)
+        return found
+
+    def _run_group(
+        self, group: Sequence[int], tokens: Sequence[ArrayLike], caches: Sequence[KVCache],
+        found: list[Floats | ModelError],
+    ) -> None:  # fmt: skip
+        """Write the logits of the texts with these numbers."""
+        texts = dict[int, Text]()
+        for number in group:
+            try:
+                texts[number] = Text(self._checked(tokens[number]).reshape(-1), caches[number])
+            except ModelError as error:
+                found[number] = error
+        steps = self._compiled
+        if not texts or steps is None:
+            return
+        for number, logits in zip(texts, steps.run_each([*texts.values()]), strict=True):
+            found[number] = logits
+
+    @property
+    def runs_together(self) -> bool:
+        """Whether several texts go through the model in one pass, in `forward_together`."""
+        scaling = self.network.scaling
+        return self._is_plain and self._compiles and (scaling is None or scaling.kind not in ("longrope", "dynamic"))
 
     def forward_with_states(
         self, tokens: ArrayLike, layers: Sequence[int], cache: KVCache, parents: Sequence[int] | None = None
@@ -256,19 +304,28 @@ class Model:
         left = scaling.original_context - seen - 1
         return most if scaling.kind == "longrope" and left < -1 else max(0, min(most, left))
 
+    @property
+    def _compiles(self) -> bool:
+        """Whether there is an executor for a few tokens: not for what ends in hidden states or has an encoder."""
+        block, other = self.network.block, self.encoder_decoder or self.encoder or self.codes
+        return not other and not block.hidden_states and block.causal and bool(self.network.layers)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nobody watches, and products are exact."""
+        plain = self.precision == "float32" and self.observe is None and self.sparsity is None
+        return plain and self.profile is None and self.observe_experts is None
+
     @cached_property
     def _compiled(self) -> CompiledGraph | None:
-        """The executor for a few tokens; None for a model that ends in hidden states or reads with an encoder."""
-        block, layers = self.network.block, self.network.layers
-        if self.encoder_decoder or self.encoder or self.codes or block.hidden_states or not block.causal or not layers:
+        """The executor for a few tokens, if the model has one."""
+        if not self._compiles:
             return None
         return CompiledGraph(self.network, decoder.graph_of(self.network), self.threads)
 
     def _steps_for(self, tokens: int, cache: KVCache) -> CompiledGraph | None:
         """What runs so many further tokens of a text, where they are few and nobody watches."""
-        plain = self.precision == "float32" and self.observe is None and self.sparsity is None
-        plain = plain and self.profile is None and self.observe_experts is None and not cache.memory
-        scaling = self.network.scaling
+        plain, scaling = self._is_plain and not cache.memory, self.network.scaling
         if scaling is not None and scaling.kind in ("longrope", "dynamic") and tokens > MOST_TOKENS:
             return None  # how long the text is decides how it is rotated: all of these tokens at once
         return self._compiled if plain and tokens <= MOST_STEPS * MOST_TOKENS else None
@@ -406,6 +463,26 @@ class Model:
 def _pieces(ids: Ids) -> list[Ids]:
     """As many tokens as the operations take."""
     return [ids[at : at + MOST_TOKENS] for at in range(0, ids.size, MOST_TOKENS)]
+
+
+def _groups(numbers: Sequence[int], counts: Sequence[int], kinds: Sequence[CacheType]) -> list[list[int]]:
+    """Texts that fit in one pass: of caches of one kind, MOST_TOKENS tokens at most."""
+    groups, tokens = list[list[int]](), 0
+    for number in sorted(numbers, key=lambda each: kinds[each]):
+        if groups and kinds[groups[-1][0]] == kinds[number] and tokens + counts[number] <= MOST_TOKENS:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+            tokens = 0
+        tokens += counts[number]
+    return groups
+
+
+def _attempted(compute: Callable[[], Floats]) -> Floats | ModelError:
+    try:
+        return compute()
+    except ModelError as error:
+        return error
 
 
 def _layers(grouped: Mapping[str, Layer], numbers: Hyper) -> tuple[Layer, ...]:

@@ -39,6 +39,7 @@ class Prefill:
         self._layers = layers
         self._logits: Floats | None = None
         self.pictures = pictures
+        self.is_quiet = False  # while another text is shown, nobody hears of progress
 
     def read(self) -> tuple[KVCache, Floats, float]:
         """A cache with the prompt, the logits of what follows it, (1, vocabulary), and the seconds that reading took.
@@ -53,14 +54,17 @@ class Prefill:
             self._logits = self._through()
             seconds = time.perf_counter() - start
         self._left -= 1
-        return self._cache.copy() if self._left else self._cache, self._logits, seconds
+        if self._left:
+            return self._cache.copy(), self._logits, seconds
+        cache, self._cache = self._cache, KVCache()  # the last text has it alone, and can let it go
+        return cache, self._logits, seconds
 
     def _through(self) -> Floats:
         self._cache.reset()  # of what an interruption left
         size, logits = chunk_size(self.model, len(self.tokens)), np.empty((0, 0), np.float32)
         made: list[Floats] = []
         for start, stop in pieces(len(self.tokens), size, self.pictures):
-            if self.progress is not None:
+            if self.progress is not None and not self.is_quiet:
                 self.progress(start, len(self.tokens))
             piece, pictures = self.tokens[start:stop], within(self.pictures, start, stop)
             if self._keep_states and self._layers:
@@ -75,7 +79,7 @@ class Prefill:
                 logits = self.model.forward(piece, self._cache, len(piece) - 1, pictures)
         if made:
             self.states = np.concatenate(made)
-        if self.progress is not None:
+        if self.progress is not None and not self.is_quiet:
             self.progress(len(self.tokens), len(self.tokens))
         return logits
 

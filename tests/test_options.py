@@ -34,7 +34,7 @@ CALLS = {
     "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
     "formats": "", "generate": "MODEL --prompt word --predict 1", "gpu-split": "activations --vram 1G",
     "graft": "MODEL -o out.gguf --drop-layers 1",
-    "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
+    "graph": "MODEL", "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
     "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "patch": "make MODEL MODEL -o out.gguf",
     "perplexity": "MODEL -f TEXT",
     "quantize": "MODEL Q4_K_M -o out.gguf", "report": "RESULTS", "set-metadata": "MODEL general.name=x",
@@ -86,7 +86,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--source": ("", "absent", "TEXT"), "--manifest-file": ("", "absent", "TEXT"), "--sample": COUNTS,
     "--recipe": ("", "Q9_K", "absent.txt"),
     "--prompt": ("\udcff",), "--prompts": ("", "absent.txt", "MODEL", "."), "--predict": ("-1", "x", "1.5", ""),
-    "--samples": COUNTS, "--logprobs": ("-1", "x", ""), "--cache-type": ("", "q4_0", "8"),
+    "--samples": COUNTS, "--parallel": COUNTS, "--logprobs": ("-1", "x", ""), "--cache-type": ("", "q4_0", "8"),
     "--temp": ("-1", "x", "nan", "inf", ""), "--top-p": ("-0.1", "1.1", "x", "nan", ""),
     "--min-p": ("-0.1", "1.1", "x", "nan", ""), "--samplers": ("tempereture", "kz"),
     "--repeat-last-n": ("-1", "x", ""), "--repeat-penalty": ("0", "-1", "nan", "x", ""),
@@ -100,6 +100,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--draft": ("", "absent.gguf", "MODEL", "TEXT"), "--draft-max": COUNTS, "--draft-tree": COUNTS,
     "--draft-min-p": ("-0.1", "1.1", "x", "nan", ""), "--image": ("", "absent.png", "TEXT"),
     "--audio": ("", "absent.wav", "TEXT"), "--image-tokens": COUNTS,
+    "--layer": ("-1", "x", "99", ""), "--tokens": ("", "x"), "--tolerance": ("-1", "x", "nan", ""),
+    "--save": ("", "absent/x.npz", "TEXT"),
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }  # fmt: skip
 OF_ONE = {("generate", "--top-k"): ("x", "1.5", ""),  # where 0 and less mean all of them
@@ -107,6 +109,7 @@ OF_ONE = {("generate", "--top-k"): ("x", "1.5", ""),  # where 0 and less mean al
           ("export", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT")}  # of others a flag
 NEEDED_BESIDE = {"--system": ["--chat"], "--include-weights": ["--imatrix", "MATRIX"],
                  "--exclude-weights": ["--imatrix", "MATRIX"],
+                 "--tolerance": ["--against", "MODEL"],
                  "--sort": ["--errors"], "--logprobs": ["--json"], "--top-k": ["--save-base", "base.gguf"],
                  "--gptq-chunks": ["--gptq", "TEXT"], "--gptq-memory": ["--gptq", "TEXT"],
                  "--draft-max": ["--draft-lookup"], "--draft-tree": ["--draft-mtp"],
@@ -124,7 +127,7 @@ FLAGS = {
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
     "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign", "--trust",
     "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
-    "--truncate",
+    "--truncate", "--values", "--dot",
     "--draft-lookup", "--draft-mtp", "--draft-typical",
     "--mmproj", "--all-parts", "--mtp", "--no-mtp", "--no-check-tokenizer", "--sentence-transformers-dense-modules",
 }  # fmt: skip
@@ -216,7 +219,8 @@ def with_value(command: str, name: str) -> list[str]:
               "seed", "logprobs", "draft_max", "draft_tree", "image_tokens")  # fmt: skip
     sizes = ("split_max_size", "target_size", "gptq_memory", "rate")
     return [flag(name), "3" if name in counts else "2M" if name in sizes else
-            "4.5" if name in ("target_bpw", "frontier") else "0.5" if name == "draft_min_p" else "TEXT"]  # fmt: skip
+            "4.5" if name in ("target_bpw", "frontier") else
+            "0.5" if name in ("draft_min_p", "tolerance") else "TEXT"]  # fmt: skip
 
 
 def test_every_contradiction_is_of_options_that_there_are():

@@ -14,7 +14,8 @@ def test_entry(entry: str, shared: Path, tmp_path: Path) -> None:
     found = zoo.examine(entry, tmp_path)
     assert not found.unexplained, found
     if (entry, "once") not in zoo.REASONS:
-        assert max(found.once, found.cached or 0.0) < zoo.CLOSE, found
+        assert found.once < zoo.CLOSE, found
+        assert (found.cached or 0.0) < found.cached_bound, found
 
 
 def test_reasons_are_still_needed(shared: Path, tmp_path: Path) -> None:

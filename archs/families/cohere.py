@@ -7,7 +7,6 @@ experts, so their weights sum to one whatever `norm_topk_prob` says.
 Reference: transformers `models/cohere/`, `models/cohere2/`, `models/cohere2_moe/`.
 """
 
-import numpy as np
 
 from archs.config import head_dim, unusual_windows, windowed_layers
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
@@ -16,7 +15,7 @@ from archs.file_keys import Keys, with_experts
 from archs.hyper import Hyper
 from archs.layouts import NotExportable, head_norms
 from archs.rope import scaling_type
-from archs.spec import Config, add, first_of_period
+from archs.spec import Config, ScaledSum, first_of_period
 from archs.typed_json import Unread
 
 COHERE = HALVES.derive(
@@ -118,7 +117,7 @@ COHERE2_MOE = COHERE2.derive(
     absent={"expert_gating_func": with_experts(GATING["sigmoid"]), "expert_weights_norm": with_experts(False)},
     block={
         "sees_all": first_of_period, "numbers": numbers,
-        "add_shared_expert": lambda routed, shared: add(routed, shared) * np.float32(0.5),
+        "add_shared_expert": ScaledSum(0.5),
     },
 )  # fmt: skip
 

@@ -9,14 +9,12 @@ Reference: SGLang's `grok.py`, which the model's authors name; llama.cpp's conve
 
 import re
 
-import numpy as np
-
 from archs.config import head_dim
 from archs.families.llama import HALVES
 from archs.file_keys import Derived, Keys
 from archs.hyper import Hyper
 from archs.layouts import gated_net
-from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
+from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, ScaledSum, TensorMap, Tensors
 from archs.transforms import concatenated, side_by_side
 from quants import Tensor
 from quants.errors import ModelError
@@ -28,13 +26,6 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
     """The factor of scores has a key of its own."""
     scale = keys.get("attention.output_scale")
     return usual.with_layers(lambda index, own: {} if scale is None else {"attention_scale": float(scale)})
-
-
-def both(routed: Floats, net: Floats) -> Floats:
-    """What experts and the net beside them give together."""
-    routed += net
-    routed *= np.float32(0.5**0.5)
-    return routed
 
 
 def scaled(key: str) -> Computed:
@@ -164,6 +155,6 @@ GROK: Architecture = HALVES.derive(
     legacy_names=other_names,
     block={
         "activation": "gelu_tanh", "mixed_norm": "attn_output_norm", "fed_norm": "layer_output_norm",
-        "numbers": numbers, "add_shared_expert": both,
+        "numbers": numbers, "add_shared_expert": ScaledSum(0.5**0.5),
     },
 )  # fmt: skip

@@ -57,6 +57,9 @@ def generate(
     samples: Annotated[
         int, Option(min=1, help="Texts for each prompt: drawn by --seed, the number after it, …")
     ] = 1,
+    parallel: Annotated[
+        int, Option("--parallel", "-np", min=1, metavar="N", help="Texts written together, each with its own cache.")
+    ] = 4,
     logprobs: Annotated[
         int | None, Option(metavar="K", min=0, help="With --json: logprobs of each token, and of the K likeliest.")
     ] = None,
@@ -95,6 +98,7 @@ def generate(
     from archs.bounded_files import GRAMMAR, JSON_SCHEMA, read_text
     from quants.errors import OptionError
     from quants.spelling import quote
+    from runtime.batched_generation import written_together
     from runtime.kv_cache import as_cache_type
     from runtime.sampling.parameters import Sampling, advised, parse_parameters
     from runtime.speculation.parameters import Drafting
@@ -131,9 +135,11 @@ def generate(
         note(f"warning: {warning}")
     with prompt_progress() as progress:
         made = (source.generate_samples(
-            each, parameters, samples=samples, n=n, stop=stop or (), grammar=rules, json_schema=schema, context=ctx,
-            special=special, cache_type=as_cache_type(cache_type), threads=threads, progress=progress, draft=by,
+            each, parameters, samples=samples, parallel=1, n=n, stop=stop or (), grammar=rules,
+            json_schema=schema, context=ctx, special=special, cache_type=as_cache_type(cache_type), threads=threads,
+            progress=progress, draft=by,
             drafting=drafting, images=image or (), projector=projector, image_tokens=image_tokens,
             audio=audio or (),
         ) for each in texts)  # fmt: skip
-        stream((text for of_prompt in made for text in of_prompt), model, samples * len(texts), json)
+        one_by_one = (text for of_prompt in made for text in of_prompt)
+        stream(written_together(one_by_one, parallel), model, samples * len(texts), json)

@@ -51,7 +51,7 @@ Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")
 # What stands for the value of an option in help: its own metavar, or what its name always means, or what its type says.
 BY_NAME = {
     "exclude_weights": "PART", "fail_on": "SEVERITY", "fallback": "TYPE", "from_json": "FILE", "frontier": "BITS,…",
-    "html": "FILE",
+    "against": "PATH", "html": "FILE",
     "imatrix": "FILE",
     "gptq": "[NAME=]FILE", "gptq_memory": "SIZE", "include_weights": "PART", "key": "KEY", "memory": "SIZE",
     "merge": "PATH",

@@ -8,7 +8,7 @@ from typing import Any
 
 from .usage import flag
 
-WRITTEN = ("output", "html", "plot", "save_base", "record", "merge")  # parameters that name what is written
+WRITTEN = ("output", "html", "plot", "save", "save_base", "record", "merge")  # parameters that name what is written
 PRINTED = ("embed", "hash")  # what these write to a file is printed where --output is left out
 FOLDERS = ("demo", "export")  # write a folder of that name themselves
 

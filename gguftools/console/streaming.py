@@ -1,6 +1,7 @@
 """Text as it is generated: shown at once, kept whatever happens."""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -23,6 +24,7 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
     Where one breaks off, by Ctrl-C or an error, what came until then is printed before that goes on.
     """
     done: list[dict[str, Any]] = []
+    start = time.perf_counter()
     try:
         for generation in generations:
             try:
@@ -38,6 +40,9 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
                     _write(rest + "\n")
             if not as_json:
                 note(_speeds(generation))
+        if not as_json and len(done) > 1:
+            tokens, seconds = sum(len(each["tokens"]) for each in done), time.perf_counter() - start
+            note(f"all: {len(done)} texts of {_tokens(tokens)}, {tokens / seconds:.1f}/s with their prompts")
     finally:
         if as_json and done:
             print_json(done[0] if count == 1 else done)

@@ -83,6 +83,12 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("file", "imatrix", "experts are scored by one or the other"),
         ("dry_run", "measure", "there is no output to measure"),
     ],
+    "graph": [
+        ("json", "dot", ONE_FORM),
+        ("dot", "values against save all", "the list alone is drawn"),
+        ("values", "against", "values are shown or compared"),
+        ("prompt", "tokens", "a text is run, or these ids"),
+    ],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
     "perplexity": [
         ("running", "json", "the JSON has the value after every window"),
@@ -129,6 +135,10 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "graft": {
         "file": "drop_experts", "imatrix": "drop_experts", "merge_experts": "drop_experts",
         "allow_requantize": "merge_experts",
+    },
+    "graph": {
+        "prompt": "values against save", "tokens": "values against save", "precision": "values against save",
+        "threads": "values against save", "tolerance": "against", "overwrite": "save",
     },
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge", "fill": "check_model", "least_rows": "merge"},

@@ -76,8 +76,8 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floa
     """The original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
     import torch
 
-    with _quiet_transformers():
-        original = _original(model, folder)
+    with quiet_transformers():
+        original = loaded_original(model, folder)
         found = []
         with torch.no_grad():
             for ids in prompts:
@@ -88,8 +88,10 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floa
     return found
 
 
-def _original(model: "Model", folder: Path) -> Callable[..., Any]:
-    """The checkpoint as transformers runs it, in float32."""
+def loaded_original(
+    model: "Model", folder: Path, hint: str = "convert it without --check-logits"
+) -> Callable[..., Any]:  # fmt: skip
+    """The checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
     import torch
     import transformers
 
@@ -103,12 +105,12 @@ def _original(model: "Model", folder: Path) -> Callable[..., Any]:
         ).eval()  # fmt: skip
     except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
         message = f"transformers cannot load {folder}: {first_line(error)}"
-        raise ModelError(message, "convert it without --check-logits") from error
+        raise ModelError(message, hint) from error
     return loaded
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Without its warnings and bars: what it says is not about our file."""
     from transformers.utils import logging
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from quants.spelling import quote
 from runtime.arrays import Doubles, Floats
-from runtime.generation import prompt_ids
+from runtime.batched_generation import written_together
+from runtime.generation import Generation, prompt_ids
 from runtime.model import Model as RunningModel
 from runtime.sampling.parameters import Sampling
 
@@ -54,14 +55,19 @@ class Parting:
 
 
 def write(model: Model, prompt: str | list[int], n: int, threads: int | None, sampling: Sampling) -> Written:
-    generation = model.generate(prompt, sampling, n=n, threads=threads)
+    return _written(model.generate(prompt, sampling, n=n, threads=threads))
+
+
+def _written(generation: Generation) -> Written:
     for _ in generation:
         pass
     return Written(generation.prompt, generation.tokens, generation.text, generation.stop_reason or "stopped")
 
 
 def greedy_texts(model: Model, n: int, threads: int | None) -> list[Written]:
-    return [write(model, prompt, _fitting(model, prompt, n), threads, Sampling(temperature=0)) for prompt in PROMPTS]
+    greedy = Sampling(temperature=0)
+    texts = (model.generate(each, greedy, n=_fitting(model, each, n), threads=threads) for each in PROMPTS)
+    return [_written(each) for each in written_together(texts)]
 
 
 def _fitting(model: Model, prompt: str, n: int) -> int:

@@ -16,7 +16,8 @@ def attention(b: Builder, layer: Layer, x: Value) -> Value:
     gate = None
     for step in block.qkv_steps:
         if step == "clamp" and hyper.clamp:
-            q, k, v = (b.add(n, op.Clamp(part, hyper.clamp)) for n, part in zip(_NAMES, (q, k, v), strict=True))
+            parts = zip(_NAMES, (q, k, v), strict=True)
+            q, k, v = (b.add(f"{name}_clamped", op.Clamp(part, hyper.clamp)) for name, part in parts)
         elif step == "gates":
             both, width = q, q.shape[1] // 2
             q = b.add("Qcur", op.Columns(both, 0, width))
@@ -55,7 +56,8 @@ def queries_keys_values(b: Builder, layer: Layer, x: Value) -> tuple[Value, Valu
             parts.append(part)
             start = stop
         return parts[0], parts[1], parts[2]
-    q = b.linear(layer, "attn_q", x, "Qcur", (own.heads, -1))
+    name = "Qcur_full" if "gates" in b.network.block.qkv_steps else "Qcur"
+    q = b.linear(layer, "attn_q", x, name, (own.heads, -1))
     k = b.linear(layer, "attn_k", x, "Kcur", (own.kv_heads, -1))
     v = b.linear(layer, "attn_v", x, "Vcur", (own.kv_heads, -1)) if "attn_v.weight" in layer else k
     return q, k, v  # keys are values as well where there are no others

@@ -115,6 +115,7 @@ class Builder:
     layer_outputs: dict[int, Value] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
     checked: dict[int, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
     layer: Layer | None = None
     keeps: bool = False
     reads_blocks: bool = False
@@ -126,7 +127,10 @@ class Builder:
         return output
 
     def add(self, name: str, operation: Operation) -> Value:
-        """A node. name: without the layer's number. Raises ModelError for shapes that do not fit."""
+        """A node. name: without the layer's number; a second one of that name gets a number.
+
+        Raises ModelError for shapes that do not fit.
+        """
         try:
             shape = operation.shape()
         except ModelError as error:
@@ -136,7 +140,7 @@ class Builder:
         value = Value(len(self.nodes), shape, rows)
         index = None if self.layer is None else self.layer.index
         kind = operation.kind if operation.kind in ("products", "norms") else self.kind or operation.kind
-        self.nodes.append(Node(self.full_name(name), index, operation, value, kind))
+        self.nodes.append(Node(self._own_name(name), index, operation, value, kind))
         return value
 
     @contextmanager
@@ -145,6 +149,15 @@ class Builder:
         before, self.kind = self.kind, kind
         yield
         self.kind = before
+
+    def _own_name(self, name: str) -> str:
+        """The full name, of no other node."""
+        own, count = self.full_name(name), 1
+        while own in self.names:
+            count += 1
+            own = self.full_name(f"{name}_{count}")
+        self.names.add(own)
+        return own
 
     def full_name(self, name: str) -> str:
         return name if self.layer is None else f"{name}-{self.layer.index}"

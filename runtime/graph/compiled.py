@@ -5,15 +5,14 @@ longer than they do. Tokens of several texts run together, each text with a cach
 Weights are kept in memory from the first token on, as they are stored: mapped, where the file is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 from weakref import ref
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
 from quants import Tensor
@@ -22,7 +21,7 @@ from quants.errors import ModelError
 from ..arrays import Floats, Ids
 from ..embedding import embed
 from ..few_inputs import MOST_TOKENS, Vectors, aligned, product_fields
-from ..head import output_of
+from ..head import LazyLogits, output_of
 from ..kernels import dots, pass_state
 from ..kernels import token_parts as parts
 from ..kernels.blas import one_thread
@@ -32,8 +31,7 @@ from ..rope import rope_table
 from ..self_attention import alibi_slopes
 from ..team import team_of, worth
 from .builder import Graph
-from .lowering import SLOTS, Call, Lowering
-from .operations import Value
+from .lowering import Call, Lowering
 from .text import Read, computed
 
 PLAIN = frozenset({"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias",
@@ -71,13 +69,13 @@ class CompiledGraph:
         self.network, self.graph, self.threads, self.lock = network, graph, threads, Lock()
         lowering = self.lowering = Lowering(network, graph, threads)
         self.state = lowering.state
-        output, head = output_of(network), len(lowering.list.rows)
+        self.has_streams = network.keys.get("hyper_connection.count") is not None
+        output = output_of(network)
         self.finish, self.logits = output.finish(threads), aligned((MOST_TOKENS, output.weight.rows))
         self.compiles_head = output.weight.format.name in dots.OF_FORMAT and "output_proj.weight" not in (
             network.global_tensors
         )
         self.normed = self._write_head() if self.compiles_head else None
-        self.head = head
         self.rows = np.stack(lowering.list.rows) if lowering.list.rows else np.zeros((0, 32), np.int64)
         self.embeds_plainly = (
             set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding
@@ -88,6 +86,9 @@ class CompiledGraph:
         self.workers = worth(threads, self.rows, lowering.list.read)
         self.bound_to: list[BoundTo] = []
         self.tables: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
+        self.rows_of: dict[tuple[Any, ...], int] = {}  # of the tables of angles: for how many positions
+        self.knows_long = network.scaling is not None and network.scaling.kind == "longrope"
+        self.long_from = 0  # which row the angles of long texts begin at
 
     def _write_head(self) -> Vectors:
         network, lowering = self.network, self.lowering
@@ -125,35 +126,66 @@ class CompiledGraph:
         """
         with self.lock:
             run = Run(self, texts)
-            try:
-                with ExitStack() as stack:
-                    if not self.is_whole:
-                        stack.enter_context(one_thread())
-                    for text in texts:
-                        stack.enter_context(text.cache.restored_on_error(self.can_break_off))
-                    return self._finished(run, layers)
-            except BaseException:
-                if run.has_changed_states:
-                    run.count()
-                raise
+            with self._restored_on_error(run):
+                return self._finished(run, layers)
+
+    @contextmanager
+    def _restored_on_error(self, run: "Run") -> Iterator[None]:
+        try:
+            with ExitStack() as stack:
+                if not self.is_whole:
+                    stack.enter_context(one_thread())
+                for text in run.texts:
+                    stack.enter_context(text.cache.restored_on_error(self.can_break_off))
+                yield
+        except BaseException:
+            if run.has_changed_states:
+                run.count()
+            raise
 
     def _finished(self, run: "Run", layers: Sequence[int]) -> tuple[Floats, Floats]:
         given = run.through(sorted({*layers}))
+        for fault in filter(None, run.faults):
+            raise fault
         logits = run.logits()
         if not np.isfinite(logits.max()):
             raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
-        states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.normed()
+        states = np.concatenate([given[layer] for layer in layers], axis=1) if layers else run.states()
         run.count()
         return logits, states
 
+    def is_long(self, tokens: int) -> bool:
+        """Whether a text of so many tokens is rotated as long ones are."""
+        scaling = self.network.scaling
+        return self.knows_long and scaling is not None and tokens > scaling.original_context
+
+    def run_each(self, texts: Sequence[Text]) -> list[Floats | ModelError]:
+        """The logits of each of several texts, (n, vocabulary), or why it has none; each is as it is alone."""
+        with self.lock:
+            run = Run(self, texts)
+            with self._restored_on_error(run):
+                run.through(())
+                logits = np.split(run.logits(), run.ends[:-1])
+                run.count()
+        for number, own in enumerate(logits):
+            if run.faults[number] is None and not np.isfinite(own.max()):
+                run.faults[number] = ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
+        return [fault or own for fault, own in zip(run.faults, logits, strict=True)]
+
     def angles(self, own: LayerHyper, rows: int) -> tuple[Floats, Floats]:
-        """cos and sin of so many positions, and some more."""
+        """cos and sin of so many positions, and some more; behind them, where the length of a text decides how it is
+        rotated, those of long texts.
+        """
         scaled, width = own.rope_scaled, own.rope_width
-        kind = own.rope_base, scaled, width
-        if kind not in self.tables or len(self.tables[kind][0]) < rows:
-            divisors = self.network.global_tensors.array("rope_freqs.weight") if scaled else None
-            scaling, room = self.network.scaling if scaled else None, max(64, 1 << (rows - 1).bit_length())
-            self.tables[kind] = rope_table(width, own.rope_base, scaling, divisors, np.arange(room))
+        kind, scaling, outside = (own.rope_base, scaled, width), self.network.scaling, self.network.global_tensors
+        self.long_from = max(self.long_from, 64, 1 << (rows - 1).bit_length())
+        if kind not in self.tables or self.rows_of[kind] < self.long_from:
+            names = ("rope_factors_short", "rope_factors_long") if self.knows_long else ("rope_freqs",)
+            divisors = [outside.array(f"{name}.weight") if scaled else None for name in names]
+            scaling, positions = scaling if scaled else None, np.arange(self.long_from)
+            made = [rope_table(width, own.rope_base, scaling, each, positions) for each in divisors]
+            cos, sin = (np.concatenate(each) for each in zip(*made, strict=True))
+            self.tables[kind], self.rows_of[kind] = (cos, sin), self.long_from
         return self.tables[kind]
 
 
@@ -165,6 +197,8 @@ class Run:
         self.counts = [len(text.ids) for text in texts]
         self.seen = [text.cache.length for text in texts]  # now: embeddings may append to a cache
         self.tokens = sum(self.counts)
+        self.ends = np.cumsum(self.counts)
+        self.faults: list[ModelError | None] = [None] * len(texts)  # why a text of several cannot go on
         self._passes: list[Pass] = []
         self._reads: list[Read] = []
         self._embedded: Floats = np.empty((0, 0), np.float32)
@@ -185,9 +219,26 @@ class Run:
         if self.owner.embeds_plainly:
             table, ids = network.global_tensors.need("token_embd.weight"), self.texts[0].ids
             ids = ids if len(self.texts) == 1 else np.concatenate([text.ids for text in self.texts])
-            x = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
-            return x * np.float32(network.hyper.embedding_scale)
-        return np.concatenate([embed(forward, text.ids) for forward, text in zip(self.passes, self.texts, strict=True)])
+            x: Floats = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
+            x *= np.float32(network.hyper.embedding_scale)
+            return x
+        embedded = []
+        for number, (forward, text) in enumerate(zip(self.passes, self.texts, strict=True)):
+            with self._noting_fault(number):
+                embedded.append(embed(forward, text.ids))
+            if self.faults[number]:
+                embedded.append(np.zeros((len(text.ids), network.hyper.width), np.float32))
+        return np.concatenate(embedded)
+
+    @contextmanager
+    def _noting_fault(self, number: int) -> Iterator[None]:
+        """Let the other texts go on where one cannot; a text that is alone raises."""
+        try:
+            yield
+        except ModelError as fault:
+            if len(self.texts) == 1:
+                raise
+            self.faults[number] = fault
 
     def through(self, layers: Sequence[int]) -> dict[int, Floats]:
         """Through all operations; what these layers are given."""
@@ -205,9 +256,17 @@ class Run:
                 self._call(calls.pop(0))
             for layer in layers:
                 if lowering.before[layer] == stop:
-                    value = self.owner.graph.layer_inputs.get(layer, self.owner.graph.output)
-                    given[layer] = self._rows(lowering.vectors_of(value))
+                    given[layer] = self._given(layer)
         return given
+
+    def _given(self, layer: int) -> Floats:
+        """What a layer is given, of several streams their mean; that after the last one, what the last one gives."""
+        graph, network = self.owner.graph, self.owner.network
+        after = graph.layer_outputs[len(network.layers) - 1] if self.owner.has_streams else graph.output
+        x = self._rows(self.owner.lowering.vectors_of(graph.layer_inputs.get(layer, after)))
+        if not self.owner.has_streams:
+            return x
+        return np.asarray(x.reshape(len(x), -1, network.hyper.width).mean(axis=1), np.float32)
 
     def _walk(self, start: int, stop: int | None) -> None:
         rows = self.owner.rows[start:stop]
@@ -224,6 +283,8 @@ class Run:
         at = 0
         for slot, (text, seen, count) in enumerate(zip(self.texts, self.seen, self.counts, strict=True)):
             shift = text.cache.shift
+            if self.owner.is_long(seen + count):
+                shift += self.owner.long_from
             for i in range(count):
                 state[pass_state.POSITIONS + at] = seen + i
                 state[pass_state.ANGLES + at] = seen + shift + i
@@ -297,26 +358,43 @@ class Run:
 
     def _call(self, call: Call) -> None:
         """Compute operations for each text, as texts do."""
-        lowering, at, results = self.owner.lowering, 0, list[Any]()
-        number = call.nodes[-1].value.number
-        for forward, read, count in zip(self.passes, self._reads, self.counts, strict=True):
-            for value in (value for node in call.nodes for value in node.operation.inputs()):
-                if lowering.has_rows(value):
-                    rows = lowering.vectors_of(value).floats[at : at + count, : value.width]
-                    read.values[value.number] = rows.reshape(count, *value.shape).copy()
-            for node in call.nodes:
-                read.number = node.value.number
-                read.values[read.number] = computed(forward, node, read)
-            read.forget_inputs()
-            if call.to is not None:
-                results.append(read.values.pop(number).reshape(count, -1))
+        at, results = 0, list[Any]()
+        for number, (forward, read, count) in enumerate(zip(self.passes, self._reads, self.counts, strict=True)):
+            rows = slice(at, at + count)
             at += count
+            result: Any = None
+            if not self.faults[number]:
+                with self._noting_fault(number):
+                    result = self._compute(call, forward, read, rows)
+            if call.to is not None:
+                failed = result is None
+                results.append(np.zeros((count, call.to.width), np.float32) if failed else result.reshape(count, -1))
         if call.to is not None:
             call.to.floats[: self.tokens, : call.to.width] = np.concatenate(results)
+
+    def _compute(self, call: Call, forward: Pass, read: Read, rows: slice) -> Any:
+        """What operations give of a text, whose tokens are in these rows."""
+        lowering = self.owner.lowering
+        for value in (value for node in call.nodes for value in node.operation.inputs()):
+            if lowering.has_rows(value):
+                own = lowering.vectors_of(value).floats[rows, : value.width]
+                read.values[value.number] = own.reshape(len(own), *value.shape).copy()
+        for node in call.nodes:
+            read.number = node.value.number
+            read.values[read.number] = computed(forward, node, read)
+        read.forget_inputs()
+        return read.values[read.number] if call.to is None else read.values.pop(read.number)
 
     def _rows(self, x: Vectors) -> Floats:
         rows: Floats = x.floats[: self.tokens, : x.width].copy()
         return rows
+
+    def states(self) -> Floats:
+        """What a layer that predicts a token further reads: what the head reads, or all streams."""
+        if self.owner.has_streams:
+            graph, last = self.owner.graph, len(self.owner.network.layers) - 1
+            return self._rows(self.owner.lowering.vectors_of(graph.layer_outputs[last]))
+        return self.normed()
 
     def normed(self) -> Floats:
         """What the head reads."""
@@ -325,24 +403,22 @@ class Run:
         return self._head_inputs()
 
     def _head_inputs(self) -> Floats:
-        forward, network = Pass(self.owner.network, 1, self.tokens, None, self.owner.threads), self.owner.network
-        x = self._rows(self.owner.lowering.vectors_of(self.owner.graph.output))
-        x = forward.norm(network.global_tensors, network.block.output_norm, x)
-        if "output_proj.weight" in network.global_tensors:
-            x = forward.project(network.global_tensors, "output_proj", x)
-        return x
+        network, threads = self.owner.network, self.owner.threads
+        x, made = self._rows(self.owner.lowering.vectors_of(self.owner.graph.output)), []
+        for rows in np.split(x, self.ends[:-1]):  # each as it is alone
+            forward = Pass(network, 1, len(rows), None, threads)
+            normed = forward.norm(network.global_tensors, network.block.output_norm, rows)
+            if "output_proj.weight" in network.global_tensors:
+                normed = forward.project(network.global_tensors, "output_proj", normed)
+            made.append(normed)
+        return np.concatenate(made)
 
     def logits(self) -> Floats:
         """Of all tokens, (n, vocabulary)."""
         owner = self.owner
         if owner.normed is not None:
             return owner.finish(owner.logits[: self.tokens].copy(), 0)
-        from ..head import LazyLogits
+        output, texts = output_of(owner.network), np.split(self._head_inputs(), self.ends[:-1])
+        found = [LazyLogits(x, output.weight, owner.finish, owner.threads).float32() for x in texts]
+        return np.concatenate(found)
 
-        output = output_of(owner.network)
-        return LazyLogits(self._head_inputs(), output.weight, owner.finish, owner.threads).float32()
-
-
-Compiled = Callable[[Sequence[Text]], Floats]
-Numbers = NDArray[np.int64]
-__all__ = ["SLOTS", "CompiledGraph", "Text", "Value"]

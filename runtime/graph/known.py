@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from archs.spec import add
+from archs.spec import sum_factor
 
 from .. import compiled_experts
 from ..compiled_attention import AttentionSpec, attention_spec, latent_attention_spec
@@ -101,6 +101,7 @@ def latent_table(network: Network, layer: Layer) -> Table:
 
 def experts_table(network: Network, layer: Layer) -> Table:
     hyper, block, own = network.hyper, network.block, network.hyper.layers[layer.index]
+    sums = sum_factor(block.add_shared_expert) is not None
     return {
         op.PlainLinear: {"role": ("ffn_gate_inp", "ffn_gate_inp_shexp")},
         op.Norm: {"role": ("ffn_gate_inp.scale",), "eps": (0.0,)},
@@ -122,7 +123,7 @@ def experts_table(network: Network, layer: Layer) -> Table:
             "activation": (hyper.activation,), "limit": (own.net_limit or hyper.activation_limit,),
             "clamps_gate_first": (block.clamps_gate_first,), "clamps_both": (bool(own.net_limit),), "bounds": SIZES,
         },
-        op.Combine: {"function": (add,)},
+        op.Combine: {"function": (block.add_shared_expert,) if sums else ()},
     }  # fmt: skip
 
 

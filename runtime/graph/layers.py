@@ -40,6 +40,33 @@ def decoder_graph(network: Network, predicts: bool = False) -> Graph:
     return _through_layers(b, x)
 
 
+def whole_graph(network: Network) -> Graph:
+    """The same from ids of tokens to logits, of which no row is left out. Raises ModelError as `decoder_graph` does."""
+    b = Builder(network)
+    outside, hyper, block = network.global_tensors, network.hyper, network.block
+    embedded = op.Embed(outside, (hyper.width,), float(hyper.embedding_scale))
+    x = _write_layers(b, begin(b, b.add(_name_of_embedding(network), embedded)), keeps=False)
+    x = b.norm(outside, block.output_norm, end(b, x), "result_norm")
+    if block.hidden_states:
+        return b.graph()
+    if has(outside, "output_proj"):
+        x = b.linear(outside, "output_proj", x, "result_proj")
+    tied = not has(outside, "output")
+    scale = float(hyper.logit_scale * (hyper.tied_logit_scale if tied else 1))
+    b.add("result_output", op.Logits(x, outside, tied, scale, hyper.logit_softcap))
+    return b.graph()
+
+
+def _name_of_embedding(network: Network) -> str:
+    """What llama.cpp calls the values that the first layer reads."""
+    outside, block = network.global_tensors, network.block
+    if has(outside, "token_embd_norm") and block.output_norm != "token_embd_norm":
+        return "inp_norm"
+    if has(outside, "position_embd"):
+        return "inpL"
+    return "inp_scaled" if block.embedding_scale == "sqrt_width" else "embd"
+
+
 def layers_graph(network: Network, width: int) -> Graph:
     """The same from what stands before the first layer already, (tokens, width)."""
     b = Builder(network)
@@ -66,17 +93,22 @@ def begin(b: Builder, x: Value) -> Value:
 
 
 def _through_layers(b: Builder, x: Value) -> Graph:
+    b.kept(end(b, _write_layers(b, x, keeps=True)))
+    return b.graph()
+
+
+def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
+    """All layers. keeps: the last one goes on with the rows alone that the head reads."""
     network = b.network
     if cycles.BEGINNING in network.global_tensors:
         x = b.add("hrm_init", op.BeginCycles(x, network.global_tensors, 2 * x.width))
     for layer in network.layers:
-        b.layer, b.keeps = layer, layer is network.layers[-1]
+        b.layer, b.keeps = layer, keeps and layer is network.layers[-1]
         b.layer_inputs[layer.index] = x
         x = b.layer_outputs[layer.index] = write_layer(b, layer, x)
         b.checked[x.number] = layer.prefix
     b.layer = None
-    b.kept(end(b, x))
-    return b.graph()
+    return x
 
 
 def end(b: Builder, x: Value) -> Value:
@@ -252,7 +284,7 @@ def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
     with b.counted_as("recurrence and convolution"):
         mixed = mixer(b, layer, x)
     beside = has(layer, "ssm_in") and mixer is not mamba_of_heads and has(layer, "attn_output")
-    return b.add("mixed_out", op.Add(mixed, attention(b, layer, x))) if beside else mixed
+    return b.add("layer_out", op.Add(mixed, attention(b, layer, x))) if beside else mixed
 
 
 def _recurrent_mixer(layer: Layer) -> Build | None:

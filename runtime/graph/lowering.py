@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
+from archs.spec import sum_factor
 from quants import Tensor
 
 from .. import compiled_experts, delta_mixers, rwkv_mixers, state_mixers
@@ -27,13 +28,14 @@ from ..compiled_attention import (
     write_latent_attention,
 )
 from ..few_inputs import Vectors, product_fields, stored_rows, vectors
+from ..kernels import attention_operations as heads_of
 from ..kernels import dots, expert_operations, pass_state, state_operations, team
 from ..kernels import token_parts as parts
 from ..layer import Layer, Network
 from . import operations as op
 from .builder import Graph, Node, Region
 from .known import is_known
-from .operations import Operation, Value
+from .operations import Operation, Shape, Value
 from .text import COMPUTE
 
 Ints = NDArray[np.int64]
@@ -158,13 +160,16 @@ class Lowering:
         self.list.add(operation, {parts.STATE: self.state} | fields, wait)
 
     def pack(self, x: Vectors) -> None:
-        """The integers of x."""
-        fields = {
-            state_operations.STATE: self.state, state_operations.WIDTH: x.width, state_operations.GROUPS: 1,
-            **state_mixers.rows_in(x.floats), **state_mixers.rows_out(x, True),
-        }  # fmt: skip
-        self.list.add(state_operations.norm_groups, fields)
+        """Write the integers of x."""
+        self.copy(x.floats, x)
         self._packed.add(id(x))
+
+    def copy(self, x: Floats, out: Vectors) -> None:
+        """Copy the first columns of x to `out`, also as integers."""
+        self.list.add(state_operations.norm_groups, {
+            state_operations.STATE: self.state, state_operations.WIDTH: out.width, state_operations.GROUPS: 1,
+            **state_mixers.rows_in(x), **state_mixers.rows_out(out, True),
+        })  # fmt: skip
 
     # Writing
 
@@ -306,10 +311,9 @@ def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
     if number is None or number != following:
         return None
     add = lowering.graph.nodes[number].operation
-    plain = isinstance(add, op.Add) and add.scale == 1 and add.part is value and add.x is not value
-    if not plain or not lowering.has_rows(add.x) or not lowering.is_last_reader(add.x, number):
+    if not isinstance(add, op.Add) or add.scale != 1 or add.part is not value or add.x is value:
         return None
-    return add.x
+    return add.x if lowering.has_rows(add.x) and lowering.is_last_reader(add.x, number) else None
 
 
 def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
@@ -317,8 +321,9 @@ def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
     if lowering.number + 1 >= len(lowering.graph.nodes):
         return False
     following = lowering.graph.nodes[lowering.number + 1].operation
-    same = isinstance(following, op.Linear) and following.x is operation.x
-    return same and serves_product(following.layer, following.role)
+    if not isinstance(following, op.Linear) or following.x is not operation.x:
+        return False
+    return serves_product(following.layer, following.role)
 
 
 @writes(op.Add)
@@ -331,7 +336,7 @@ def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
         out = x
     else:
         out = lowering.new(value)
-        _copy(lowering, x, out)
+        lowering.copy(x.floats, out)
     lowering.add(parts.add_scaled, {
         parts.X: part.floats, parts.X_WIDTH: part.room, parts.WIDTH: value.width, parts.OUT: out.floats,
         parts.OUT_WIDTH: out.room, parts.SCALE: float(operation.scale),
@@ -340,33 +345,84 @@ def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
     return True
 
 
-def _copy(lowering: Lowering, x: Vectors, out: Vectors) -> None:
-    lowering.list.add(state_operations.norm_groups, {
-        state_operations.STATE: lowering.state, state_operations.WIDTH: x.width, state_operations.GROUPS: 1,
-        **state_mixers.rows_in(x.floats), **state_mixers.rows_out(out, True),
+def _step(lowering: Lowering, x: Vectors, out: Vectors, shape: Shape, code: int, fields: dict[int, Any]) -> None:
+    """A step of `attention_operations.prepare_heads` with each number, or with heads of this shape."""
+    heads, width = (1, shape[0]) if len(shape) == 1 else shape
+    lowering.list.add(heads_of.prepare_heads, {
+        heads_of.STATE: lowering.state, heads_of.X: x.floats, heads_of.X_WIDTH: x.room, heads_of.OUT: out.floats,
+        heads_of.OUT_WIDTH: out.room, heads_of.HEADS: heads, heads_of.HEAD_WIDTH: width, heads_of.X_APART: width,
+        heads_of.OUT_APART: width, heads_of.STEPS: code, **fields,
     })  # fmt: skip
+
+
+@writes(op.Scale)
+def _scale(lowering: Lowering, operation: op.Scale, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(operation.factor)})
+    return True
+
+
+@writes(op.Clamp)
+def _clamp(lowering: Lowering, operation: op.Clamp, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.CLAMP, {heads_of.LIMIT: float(operation.limit)})
+    return True
+
+
+@writes(op.PlainNorm)
+def _plain_norm(lowering: Lowering, operation: op.PlainNorm, value: Value) -> bool:
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.PLAIN_RMS, {heads_of.PLAIN_EPS: float(operation.eps)})
+    return True
+
+
+@writes(op.ScaleAndSkip)
+def _scale_and_skip(lowering: Lowering, operation: op.ScaleAndSkip, value: Value) -> bool:
+    """A scale alone: embeddings that are added to it are in no rows."""
+    factor = operation.layer.need_array("layer_output_scale.weight")
+    if lowering.network.block.embedding_skip or factor.size != 1:
+        return False
+    x, out = lowering.vectors_of(operation.x), lowering.new(value)
+    _step(lowering, x, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(factor.reshape(-1)[0])})
+    return True
+
+
+@writes(op.Combine)
+def _combine(lowering: Lowering, operation: op.Combine, value: Value) -> bool:
+    factor = sum_factor(operation.function)
+    if factor is None:
+        return False
+    routed, shared = map(lowering.vectors_of, (operation.routed, operation.shared))
+    out = lowering.new(value)
+    _step(lowering, routed, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(factor)})
+    lowering.add(parts.add_scaled, {
+        parts.X: shared.floats, parts.X_WIDTH: shared.room, parts.WIDTH: value.width, parts.OUT: out.floats,
+        parts.OUT_WIDTH: out.room, parts.SCALE: float(factor),
+    })  # fmt: skip
+    return True
 
 
 @writes(op.Activate, op.Gated)
 def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) -> bool:
     if operation.activation not in expert_operations.KINDS:
         return False
-    gated = isinstance(operation, op.Gated)
-    first, out = lowering.vectors_of(operation.gate if gated else operation.x), lowering.new(value, True)
-    clamps = gated and not operation.clamps_gate_first
-    limited = gated and (operation.clamps_both or operation.activation == "swiglu_oai")
+    first = lowering.vectors_of(operation.gate if isinstance(operation, op.Gated) else operation.x)
+    out = lowering.new(value, True)
     fields = {
         expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
         expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
         expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
         expert_operations.NUMBERS_AT: out.numbers,
         expert_operations.KIND: expert_operations.KINDS[operation.activation],
-        expert_operations.LIMIT: float(operation.limit) if limited else np.inf,
-        expert_operations.CLAMPS: expert_operations.CLAMPS_ACTIVATED if clamps else expert_operations.CLAMPS_GATE,
+        expert_operations.LIMIT: np.inf, expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
     }  # fmt: skip
     if isinstance(operation, op.Gated):
         up = lowering.vectors_of(operation.up)
         fields |= {expert_operations.Y: up.floats, expert_operations.Y_WIDTH: up.room}
+        if operation.clamps_both or operation.activation == "swiglu_oai":
+            fields[expert_operations.LIMIT] = float(operation.limit)
+        if not operation.clamps_gate_first and operation.activation != "swiglu_oai":
+            fields[expert_operations.CLAMPS] = expert_operations.CLAMPS_ACTIVATED
     lowering.list.add(expert_operations.activate, fields)
     return True
 
@@ -376,10 +432,7 @@ def _columns(lowering: Lowering, operation: op.Columns, value: Value) -> bool:
     if len(operation.x.shape) > 1:
         return False
     x, out = lowering.vectors_of(operation.x), lowering.new(value, True)
-    lowering.list.add(state_operations.norm_groups, {
-        state_operations.STATE: lowering.state, state_operations.WIDTH: value.width, state_operations.GROUPS: 1,
-        **state_mixers.rows_in(x.floats[:, operation.start :]), **state_mixers.rows_out(out, True),
-    })  # fmt: skip
+    lowering.copy(x.floats[:, operation.start :], out)
     return True
 
 
@@ -396,8 +449,8 @@ def _serves_attention(lowering: Lowering, region: Region) -> bool:
     return bool(
         network.block.causal
         and not (indexed and region.kind == "latent attention")  # layers without an indexer take what others chose
-        and (scaling is None or scaling.kind in ("none", "linear", "yarn"))
-        and not any(role.startswith(("indexer", "vis_")) for role in roles)
+        and (scaling is None or scaling.kind in ("none", "linear", "yarn", "longrope"))
+        and not any(role.startswith("indexer") for role in roles)
         and network.keys.get("adapters.count") is None
         and all(serves_product(layer, role) for role in matrices)
     )
@@ -466,9 +519,11 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
     choice = None
     if router_input is not x:
         choice = compiled_experts.add_choice(lowering.list, spec, router_input, lowering.state, lowering.rooms)
+    factor = sum_factor(network.block.add_shared_expert) if spec.shared else None
     compiled_experts.add_experts(
-        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None
-    )
+        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None,
+        scale=1.0 if factor is None else factor,
+    )  # fmt: skip
     lowering.put(region.output, out)
     return True
 
@@ -575,7 +630,7 @@ def _rwkv_layer(lowering: Lowering, region: Region) -> bool:
         out = x
     else:
         out = lowering.new(region.output)
-        _copy(lowering, x, out)
+        lowering.copy(x.floats, out)
 
     def normed(role: str) -> Vectors:
         made = lowering.workspace.vectors(role, x.width)

@@ -17,7 +17,7 @@ def net(b: Builder, layer: Layer, x: Value, residual: Value, layer_input: Value 
         if not has(layer, "ffn_gate_inp"):
             return one
         other = experts(b, layer, b.norm(layer, "pre_ffw_norm_2", residual, "ffn_pre_norm_2"), residual)
-        return b.add("ffn_moe_combined", op.Add(one, b.norm(layer, "post_ffw_norm_2", other, "ffn_post_norm_2")))
+        return b.add("ffn_out", op.Add(one, b.norm(layer, "post_ffw_norm_2", other, "ffn_post_norm_2")))
     if has(layer, "ffn_gate_inp"):
         return _experts_and_net(b, layer, x, x if layer_input is None else layer_input)
     if b.predicts:
@@ -33,7 +33,7 @@ def _experts_and_net(b: Builder, layer: Layer, x: Value, router_input: Value) ->
     routed = experts(b, layer, x, router_input)
     if not has(layer, "ffn_up"):
         return routed
-    return b.add("ffn_moe_combined", op.Combine(routed, dense(b, layer, x), b.network.block.add_shared_expert))
+    return b.add("ffn_out", op.Combine(routed, dense(b, layer, x), b.network.block.add_shared_expert))
 
 
 def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
@@ -52,8 +52,8 @@ def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
         if has(layer, "ffn_gate_inp_shexp"):
             with b.counted_as(ROUTING):
                 gate = b.add("shared_expert_gate", op.PlainLinear(x, layer, "ffn_gate_inp_shexp"))
-                shared = b.add("ffn_shexp_gated", op.ScaleByGate(shared, gate))
-        out = b.add("ffn_moe_combined", op.Combine(out, shared, b.network.block.add_shared_expert))
+                shared = b.add("ffn_shexp_out", op.ScaleByGate(shared, gate))
+        out = b.add("ffn_out", op.Combine(out, shared, b.network.block.add_shared_expert))
     return b.enclose("experts", layer, start, (x, router_input), out)
 
 
@@ -125,10 +125,13 @@ def dense(b: Builder, layer: Layer, x: Value, suffix: str = "") -> Value:
     return b.linear(layer, f"ffn_down{suffix}", hidden, "ffn_out" if not suffix else "ffn_shexp")
 
 
+_GATED_UNITS = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu", "relu": "reglu"}  # as llama.cpp names them
+
+
 def _hidden(b: Builder, layer: Layer, x: Value, suffix: str) -> Value:
     hyper, block, own = b.network.hyper, b.network.block, b.numbers(layer)
     up = b.linear(layer, f"ffn_up{suffix}", x)
-    name = f"ffn_{hyper.activation}{suffix}"
+    name = f"ffn_{'gelu' if hyper.activation == 'gelu_tanh' else hyper.activation}{suffix}"
     if hyper.activation == "xielu":
         return b.add(name, op.Activate(up, "xielu", tuple(hyper.xielu[layer.index])))
     if not block.gated:
@@ -138,11 +141,11 @@ def _hidden(b: Builder, layer: Layer, x: Value, suffix: str) -> Value:
     else:  # one fused projection, the gate first
         fused, half = up, up.width // 2
         gate = b.add(f"ffn_gate{suffix}", op.Columns(fused, 0, half))
-        up = b.add(f"ffn_up{suffix}", op.Columns(fused, half, up.width))
+        up = b.add(f"ffn_up_half{suffix}", op.Columns(fused, half, up.width))
     if own.sparsity is not None:
         gate = b.add(f"ffn_gate_sparse{suffix}", op.SparseGate(gate, own.sparsity))
     limit = own.net_limit or hyper.activation_limit
-    return b.add(name, op.Gated(
+    return b.add(f"ffn_{_GATED_UNITS.get(hyper.activation, hyper.activation)}{suffix}", op.Gated(
         gate, up, hyper.activation, limit, clamps_gate_first=block.clamps_gate_first, clamps_both=bool(own.net_limit),
         bounds=_bounds(hyper.situ),
     ))  # fmt: skip

@@ -813,3 +813,46 @@ class NextState(Several):
     """What the next layer reads of what this one gave and of the stack that rests (HRM)."""
 
     given: Value | None = None
+
+
+# Before the layers and after them, where executors of layers neither begin nor end
+
+
+@dataclass(frozen=True, eq=False)
+class Embed(Operation):
+    """Rows of the embedding table, scaled, with positions and norms where the family has them (see `embedding`)."""
+
+    outside: Layer
+    size: Shape
+    scale: float
+
+    def weights(self) -> tuple[Tensor, ...]:
+        roles = ("token_embd", "token_embd_proj", "position_embd", "token_types", "token_embd_norm")
+        return tensors_of(self.outside, *(f"{role}.{each}" for role in roles for each in ("weight", "bias")))
+
+    def shape(self) -> Shape:
+        return self.size
+
+
+@dataclass(frozen=True, eq=False)
+class Logits(Operation):
+    """softcap(scale (W x + bias)) of the vocabulary, W being the embedding table where heads are tied.
+
+    softcap: cap * tanh(x / cap), None for nothing (Gemma 2).
+    """
+
+    kind = "vocabulary"
+    x: Value
+    outside: Layer
+    tied: bool
+    scale: float
+    softcap: float | None
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.outside, f"{'token_embd' if self.tied else 'output'}.weight", "output.bias")
+
+    def shape(self) -> Shape:
+        weight = self.weights()[0]
+        if weight.width != self.x.width:
+            raise ModelError(f"{weight.name!r} has rows of {weight.width}; the head reads {self.x.width} values")
+        return (weight.rows,)

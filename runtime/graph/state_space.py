@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..layer import Layer
 from . import operations as op
 from . import recurrent_operations as rec
-from .builder import Builder
+from .builder import Builder, has
 from .operations import Value
 
 
@@ -25,7 +25,7 @@ def mamba(b: Builder, layer: Layer, x: Value) -> Value:
     dt = b.add("mamba_dt_softplus", op.Activate(b.linear(layer, "ssm_dt", dt, "mamba_dt_proj"), "softplus"))
     y = _with_inputs(b, layer, b.add("mamba_ssm_scan", rec.ChannelScan(inputs, layer, dt, B, C)), inputs)
     y = b.add("mamba_y_swiglu_z", op.Gated(gate, y, "silu"))
-    return b.enclose("mamba", layer, start, (x,), b.linear(layer, "ssm_out", y, "mamba_out"))
+    return b.enclose("mamba", layer, start, (x,), _out(b, layer, y))
 
 
 def mamba2(b: Builder, layer: Layer, x: Value) -> Value:
@@ -49,7 +49,11 @@ def mamba2(b: Builder, layer: Layer, x: Value) -> Value:
     if (least, most) != (0.0, float("inf")):
         dt = b.add("mamba_dt_clamped", op.Clamp(dt, most, least))
     y = _heads_with_inputs(b, layer, inputs, (dt, B, C))
-    return b.enclose("mamba2", layer, start, (x,), b.linear(layer, "ssm_out", _gated(b, layer, y, gate), "mamba_out"))
+    return b.enclose("mamba2", layer, start, (x,), _out(b, layer, _gated(b, layer, y, gate)))
+
+
+def _out(b: Builder, layer: Layer, y: Value) -> Value:
+    return b.linear(layer, "ssm_out", y, "ssm_out" if has(layer, "attn_output") else "mamba_out")
 
 
 def _gated(b: Builder, layer: Layer, y: Value, gate: Value) -> Value:
@@ -80,7 +84,7 @@ def mamba_of_heads(b: Builder, layer: Layer, x: Value) -> Value:
     B, C = (b.add(f"mamba_{name}_heads", op.Reshape(part, (1, size))) for name, part in (("B", B), ("C", C)))
     inputs = b.add("mamba_x", op.Reshape(inputs, (heads, width)))
     y = b.add("mamba_y_swiglu_z", op.Gated(gate, _heads_with_inputs(b, layer, inputs, (dt, B, C)), "silu"))
-    return b.enclose("mamba of heads", layer, start, (x,), b.linear(layer, "ssm_out", y, "mamba_out_proj"))
+    return b.enclose("mamba of heads", layer, start, (x,), b.linear(layer, "ssm_out", y, "mamba_out"))
 
 
 def short_convolution(b: Builder, layer: Layer, x: Value) -> Value:

@@ -7,8 +7,9 @@ import numpy as np
 
 from .. import cycles, experts, ngrams, ops, residuals
 from ..arrays import Floats
-from ..embedding import layer_input
+from ..embedding import embed, layer_input
 from ..feed_forward import down_by_neuron, sparse
+from ..head import LazyLogits, output_of
 from ..latent_attention import attend_to_latents, attend_to_widened, per_head
 from ..layer import Pass
 from ..rope import apply_rope
@@ -82,8 +83,8 @@ def _add(forward: Pass, o: op.Add, read: Read) -> Floats:
     part = read.own(o.part)
     if o.scale != 1:
         part *= np.float32(o.scale)
-    np.add(read(o.x), part, out=part)
-    return part
+    total: Floats = np.add(read(o.x), part, out=part)
+    return total
 
 
 @computes(op.Scale)
@@ -340,8 +341,8 @@ def _begin_cycles(forward: Pass, o: op.BeginCycles, read: Read) -> Floats:
 
 @computes(op.ReadState)
 def _read_state(forward: Pass, o: op.ReadState, read: Read) -> Floats:
-    x: Floats = read(o.x)
-    return x[:, : o.size].copy()
+    state: Floats = read(o.x)[:, : o.size].copy()
+    return state
 
 
 @computes(op.NextState)
@@ -365,6 +366,18 @@ def _leave_residual(forward: Pass, o: op.LeaveResidual, read: Read) -> Floats:
 def _add_hidden(forward: Pass, o: op.AddHidden, read: Read) -> Floats:
     assert o.given is not None
     return residuals.added(forward, read(o.x), read(o.given))
+
+
+@computes(op.Embed)
+def _embed(forward: Pass, o: op.Embed, read: Read) -> Floats:
+    assert forward.tokens is not None  # by whoever runs a whole list
+    return embed(forward, forward.tokens)
+
+
+@computes(op.Logits)
+def _logits(forward: Pass, o: op.Logits, read: Read) -> Floats:
+    output, x = output_of(forward.network), read(o.x)
+    return LazyLogits(x, output.weight, output.finish(forward.threads), forward.threads, forward.precision).float32()
 
 
 __all__ = ["COMPUTE", "IN_MODULES", "Hook", "Read", "computed", "run"]

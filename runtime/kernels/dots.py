@@ -29,6 +29,7 @@ from .pass_state import MAX_TOKENS
 from .shorts import (
     bits_of,
     bytes_as_floats,
+    cpu_features,
     dot,
     each_twice,
     every_half,
@@ -68,6 +69,7 @@ FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12],
 HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half of what E8M0 codes mean
 ZERO = f32(0)
 SIX_BITS_ZERO = f32(-32)  # what a code 0 of Q6_K means
+HOLDS_FOUR = "+avx512f" in cpu_features()  # registers hold the sums of four inputs
 AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
 
 
@@ -357,58 +359,117 @@ def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block,
     ids = array_at(table, 3 * MAX_TOKENS * used, np.int64)
     places, sources = MAX_TOKENS * used, MAX_TOKENS * used * (2 if op[OF_TOKENS] else 1)
     first, last = rows * thread // threads, rows * (thread + 1) // threads
-    has_bias = op[BIAS] != 0
-    memory = stack_memory()
-    again = same_address(memory)
-    one, two = array_at(memory, 16, np.float32), array_at(memory + 64, 16, np.float32)
-    one_again, two_again = array_at(again, 16, np.float32), array_at(again + 64, 16, np.float32)
     begin = 0
     while begin < count:  # the next expert, and all that chose it
         expert, end = ids[ids[places + begin]], begin + 1
         while end < count and ids[ids[places + end]] == expert:
             end += 1
         raw = array_at(op[WEIGHTS] + expert * rows * op[ROW_BYTES], rows * op[ROW_BYTES], np.uint8)
-        bias = array_at(op[BIAS] + 4 * expert * rows if has_bias else op[OUT], rows, np.float32)
+        bias = array_at(op[BIAS] + 4 * expert * rows if op[BIAS] else op[OUT], rows, np.float32)
         for r in range(first, last):
-            for i in range(begin, end - 1, 2):  # two at a time: their weights are unpacked once
-                s, t = padded * ids[sources + i], padded * ids[sources + i + 1]
-                x, y = array_at(inputs + itemsize * s, padded, kind), array_at(inputs + itemsize * t, padded, kind)
-                n = array_at(op[NUMBERS_AT] + s // SUPER * (4 * NUMBERS), padded, np.float32)
-                m = array_at(op[NUMBERS_AT] + t // SUPER * (4 * NUMBERS), padded, np.float32)
-                a, b, c, d = every(ZERO), every(ZERO), every(ZERO), every(ZERO)
-                for k in range(width // values):
-                    column = values * k
-                    n_at, at = (column >> 8) * NUMBERS + (column >> 5 & 7), r * op[ROW_BYTES] + size * k
-                    for line in range(0, size, 64):
-                        prefetch(raw, at + AHEAD + line)
-                    f, f_at = numbers(raw, at, n, n_at, one, one_again)
-                    g, g_at = numbers(raw, at, m, n_at, two, two_again)
-                    b, a = block(raw, at, x, column, f, f_at, a, b)
-                    d, c = block(raw, at, y, column, g, g_at, c, d)
+            i, at = begin, r * op[ROW_BYTES]
+            while HOLDS_FOUR and i + 4 <= end:  # at a time, or two: their weights are unpacked once
+                four = (
+                    _input(op, ids[sources + i], inputs, itemsize, kind, padded),
+                    _input(op, ids[sources + i + 1], inputs, itemsize, kind, padded),
+                    _input(op, ids[sources + i + 2], inputs, itemsize, kind, padded),
+                    _input(op, ids[sources + i + 3], inputs, itemsize, kind, padded),
+                )
+                totals = _with_four(raw, at, width, four, values, size, block, numbers)
+                for own in range(4):
+                    _put(op, out, ids[places + i + own] * out_width + r, bias, r, totals[own])
+                i += 4
+            while i + 2 <= end:
+                one, other = (
+                    _input(op, ids[sources + i], inputs, itemsize, kind, padded),
+                    _input(op, ids[sources + i + 1], inputs, itemsize, kind, padded),
+                )
+                both = _with_two(raw, at, width, one, other, values, size, block, numbers)
                 for own in range(2):
-                    total = sum_of_lanes(a + b) if own == 0 else sum_of_lanes(c + d)
-                    if has_bias:
-                        total += bias[r]
-                    to = ids[places + i + own] * out_width + r
-                    out[to] = out[to] + total if op[ADDS] else total
-            for i in range(end - (end - begin) % 2, end):
-                s = padded * ids[sources + i]
-                x = array_at(inputs + itemsize * s, padded, kind)
-                n = array_at(op[NUMBERS_AT] + s // SUPER * (4 * NUMBERS), padded, np.float32)
-                a, b = every(ZERO), every(ZERO)
-                for k in range(width // values):  # a and b take turns: neither waits for the other
-                    column = values * k
-                    n_at, at = (column >> 8) * NUMBERS + (column >> 5 & 7), r * op[ROW_BYTES] + size * k
-                    for line in range(0, size, 64):
-                        prefetch(raw, at + AHEAD + line)
-                    f, f_at = numbers(raw, at, n, n_at, one, one_again)
-                    b, a = block(raw, at, x, column, f, f_at, a, b)
-                total = sum_of_lanes(a + b)
-                if has_bias:
-                    total += bias[r]
-                to = ids[places + i] * out_width + r
-                out[to] = out[to] + total if op[ADDS] else total
+                    _put(op, out, ids[places + i + own] * out_width + r, bias, r, both[own])
+                i += 2
+            if i < end:
+                only = _input(op, ids[sources + i], inputs, itemsize, kind, padded)
+                total = _with_one(raw, at, width, only, values, size, block, numbers)
+                _put(op, out, ids[places + i] * out_width + r, bias, r, total)
         begin = end
+
+
+@inlined
+def _input(op, place, inputs, itemsize, kind, padded):  # type: ignore[no-untyped-def]
+    """What a row of weights is multiplied with, and its numbers."""
+    at = padded * place
+    x = array_at(inputs + itemsize * at, padded, kind)
+    return x, array_at(op[NUMBERS_AT] + at // SUPER * (4 * NUMBERS), padded, np.float32)
+
+
+@inlined
+def _put(op, out, to, bias, r, total):  # type: ignore[no-untyped-def]
+    if op[BIAS] != 0:
+        total += bias[r]
+    out[to] = out[to] + total if op[ADDS] else total
+
+
+@inlined
+def _fetch(raw, at, size):  # type: ignore[no-untyped-def]
+    for line in range(0, size, 64):
+        prefetch(raw, at + AHEAD + line)
+
+
+# Products of the row of weights at raw[at:] with inputs, each in the same way, however many there are. Two sums of each
+# take turns: neither waits for the other.
+
+
+@inlined
+def _with_one(raw, at, width, x, values, size, block, numbers):  # type: ignore[no-untyped-def]
+    memory = stack_memory()
+    again, a, b = same_address(memory), every(ZERO), every(ZERO)
+    for column in range(0, width // values * values, values):
+        _fetch(raw, at, size)
+        f, f_at = _numbers_of(raw, at, x[1], column, memory, again, numbers)
+        b, a = block(raw, at, x[0], column, f, f_at, a, b)
+        at += size
+    return sum_of_lanes(a + b)
+
+
+@inlined
+def _with_two(raw, at, width, x, y, values, size, block, numbers):  # type: ignore[no-untyped-def]
+    memory = stack_memory()
+    again = same_address(memory)
+    a, b, c, d = every(ZERO), every(ZERO), every(ZERO), every(ZERO)
+    for column in range(0, width // values * values, values):
+        _fetch(raw, at, size)
+        f, f_at = _numbers_of(raw, at, x[1], column, memory, again, numbers)
+        g, g_at = _numbers_of(raw, at, y[1], column, memory + 64, again + 64, numbers)
+        b, a = block(raw, at, x[0], column, f, f_at, a, b)
+        d, c = block(raw, at, y[0], column, g, g_at, c, d)
+        at += size
+    return sum_of_lanes(a + b), sum_of_lanes(c + d)
+
+
+@inlined
+def _numbers_of(raw, at, n, column, memory, again, numbers):  # type: ignore[no-untyped-def]
+    known, found = array_at(memory, 16, np.float32), array_at(again, 16, np.float32)
+    return numbers(raw, at, n, (column >> 8) * NUMBERS + (column >> 5 & 7), known, found)
+
+
+@inlined
+def _with_four(raw, at, width, x, values, size, block, numbers):  # type: ignore[no-untyped-def]
+    memory = stack_memory()
+    again, zero = same_address(memory), every(ZERO)
+    a, b, c, d, e, f, g, h = zero, zero, zero, zero, zero, zero, zero, zero
+    for column in range(0, width // values * values, values):
+        _fetch(raw, at, size)
+        n, n_at = _numbers_of(raw, at, x[0][1], column, memory, again, numbers)
+        m, m_at = _numbers_of(raw, at, x[1][1], column, memory + 64, again + 64, numbers)
+        o, o_at = _numbers_of(raw, at, x[2][1], column, memory + 128, again + 128, numbers)
+        p, p_at = _numbers_of(raw, at, x[3][1], column, memory + 192, again + 192, numbers)
+        b, a = block(raw, at, x[0][0], column, n, n_at, a, b)
+        d, c = block(raw, at, x[1][0], column, m, m_at, c, d)
+        f, e = block(raw, at, x[2][0], column, o, o_at, e, f)
+        h, g = block(raw, at, x[3][0], column, p, p_at, g, h)
+        at += size
+    return sum_of_lanes(a + b), sum_of_lanes(c + d), sum_of_lanes(e + f), sum_of_lanes(g + h)
 
 
 @inlined

@@ -16,7 +16,8 @@ import pytest
 from archs.metadata import ValueType
 from archs.plan import Plan, plan
 from gguftools.files.checkpoint.folder import open_checkpoint
-from runtime import self_attention
+from runtime import compiled_attention, self_attention
+from runtime.graph import compiled
 from runtime.model import Model
 from tests.conftest import SHARED
 from tests.zoo import CLOSE, logit_errors
@@ -70,7 +71,8 @@ def test_falcon_with_alibi_added_twice(
         slopes = once(network, heads)
         return None if slopes is None else 2 * slopes
 
-    monkeypatch.setattr(self_attention, "alibi_slopes", twice)
+    for module in (self_attention, compiled_attention, compiled):
+        monkeypatch.setattr(module, "alibi_slopes", twice)
     made = planned("falcon-rw-style", shared, tmp_path)
     truth = np.load(shared / "zoo" / "falcon-rw-style" / "logits.npz")
     errors = logit_errors(Model(made.metadata, made.tensors), truth)

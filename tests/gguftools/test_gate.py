@@ -81,6 +81,7 @@ WRITERS = {
         "gpu-split activations --vram 1M -m p.gguf -o TARGET", ("p.gguf", "activations/activation_0.pt")
     ),
     "graft": Writer("graft m.gguf --from m2.gguf template -o TARGET", ("m.gguf", "m2.gguf")),
+    "graph": Writer("graph m.gguf --tokens 1,2,3 --save TARGET.npz", ("m.gguf",)),
     "hash": Writer("hash m.gguf -o TARGET", ("m.gguf",)),
     "imatrix": Writer("imatrix m.gguf -f t -c 128 --chunks 1 -o TARGET", ("m.gguf", "t")),
     "imatrix_info": Writer("imatrix-info k k --merge TARGET", ("k",)),

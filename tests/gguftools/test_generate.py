@@ -447,3 +447,20 @@ def test_templates_are_rendered_and_compared(path: Path, tmp_path: Path):
     (tmp_path / "talk.jsonl").write_text('{"messages": [{"role": "user", "content": "Anne?"}]}\n')
     found = json.loads(typed("chat-template", one, "--messages", tmp_path / "talk.jsonl", "--json").stdout)
     assert [each["text"] for each in found["texts"]] == ["user: Anne?\n"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_prompts_and_samples_are_written_together_and_printed_in_order(path: Path, tmp_path: Path, as_json: bool):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("Anne\nIt is a truth\nNo\n")
+    options = "--prompts", prompts, "--samples", 2, "-n", 12, "--seed", 3, "--stop", "ee", *["--json"] * as_json
+    together, alone = (typed("generate", path, *options, *more) for more in (("-np", 4), ("--parallel", 1)))
+    assert (together.returncode, alone.returncode) == (0, 0)
+    if not as_json:
+        assert together.stdout == alone.stdout
+        assert "all: 6 texts of " in together.stderr
+        return
+    both = [json.loads(each.stdout) for each in (together, alone)]
+    assert len(both[0]) == 6
+    for name in ("prompt_tokens", "tokens", "text", "stop_reason", "stopped_by", "cache_bytes"):
+        assert [each[name] for each in both[0]] == [each[name] for each in both[1]]

@@ -79,6 +79,15 @@ def inputs(tokens, width):
 
 
 @pytest.mark.parametrize("name", dots.OF_FORMAT)
+def test_an_input_is_multiplied_alike_among_others(name):
+    """To the bit, whichever of eight it is and however many there are."""
+    raw, _ = stored(name, 7, 2 * max(format_named(name).block_size, 32))
+    x = inputs(8, 2 * max(format_named(name).block_size, 32))
+    for count in range(1, 8):
+        np.testing.assert_array_equal(product(name, raw, x[-count:]), product(name, raw, x)[-count:])
+
+
+@pytest.mark.parametrize("name", dots.OF_FORMAT)
 def test_every_format(name):
     """Any number of tokens and threads, odd numbers of rows, with and without a bias and what was there before."""
     block = max(format_named(name).block_size, 32)

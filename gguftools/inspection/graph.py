@@ -1,0 +1,238 @@
+"""A model's list of operations as plain data: what runs in which order, of which weights and values.
+
+Names are those of llama.cpp's graphs where it has a name for the same value (see `runtime.graph`).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from quants.arguments import PathLike
+from quants.errors import OptionError
+
+from ..model import Model, opened
+from ..writing.report import Report
+
+if TYPE_CHECKING:
+    from archs.hyper import Hyper
+    from quants import Tensor
+    from runtime.graph.builder import Node
+    from runtime.graph.operations import Operation
+
+
+@dataclass(frozen=True)
+class NodeWeight:
+    """A tensor that a node reads. shape: rows first."""
+
+    name: str
+    format: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """An operation. layer: whose it is, None around the layers. inputs: names of nodes. shape: of a token's value.
+
+    attributes: numbers and names that decide what is computed, such as the base of a rotary embedding.
+    """
+
+    number: int
+    name: str
+    layer: int | None
+    operation: str
+    inputs: tuple[str, ...]
+    weights: tuple[NodeWeight, ...]
+    shape: tuple[int, ...]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Layers of the same make: the nodes of the first, and the numbers of the others."""
+
+    nodes: tuple[GraphNode, ...]
+    layer: int | None
+    others: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelGraph(Report):
+    """Nodes in the order in which they run."""
+
+    file: str
+    architecture: str
+    nodes: tuple[GraphNode, ...]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Numbers of the layers."""
+        return tuple(dict.fromkeys(node.layer for node in self.nodes if node.layer is not None))
+
+    def of_layer(self, layer: int) -> "ModelGraph":
+        """One layer. Raises OptionError for a number that is none."""
+        if layer not in self.layers:
+            last = f"layers 0 to {self.layers[-1]}" if self.layers else "no layers"
+            raise OptionError(f"there is no layer {layer}: {self.file} has {last}")
+        return ModelGraph(self.file, self.architecture, tuple(node for node in self.nodes if node.layer == layer))
+
+    def node(self, name: str) -> GraphNode:
+        """Raises OptionError for a name that no node has."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise OptionError(f"the graph of {self.file} has no node {name!r}")
+
+    def runs(self) -> list[Alike]:
+        """Nodes of a layer, or between layers, together."""
+        runs: list[list[GraphNode]] = []
+        for node in self.nodes:
+            if not runs or runs[-1][0].layer != node.layer:
+                runs.append([])
+            runs[-1].append(node)
+        return [Alike(tuple(nodes), nodes[0].layer) for nodes in runs]
+
+    def folded(self) -> list[Alike]:
+        """`runs`, of layers of the same make only the first."""
+        first: dict[str, int] = {}
+        found: list[Alike] = []
+        for run in self.runs():
+            layer, make = run.layer, _make(run.nodes)
+            if layer is None or make not in first:
+                first[make] = len(found)
+                found.append(run)
+            else:
+                before = found[first[make]]
+                found[first[make]] = Alike(before.nodes, before.layer, (*before.others, layer))
+        return found
+
+    def dot(self) -> str:
+        """The graph in the language of Graphviz."""
+        return "\n".join(_dot(self)) + "\n"
+
+
+def graph(source: PathLike | Model) -> ModelGraph:
+    """The list of operations that a model is computed by, from tokens to logits; no weights are read.
+
+    source: a GGUF file (of a split set, any shard), a Hugging Face folder, or a Model. Raises FileError for what is no
+    model's file, and ModelError for tensors whose shapes do not fit, or a model that is not one list of layers.
+    """
+    from runtime.node_values import whole_graph
+
+    model = opened(source)
+    running = model.running()
+    hyper, nodes = running.network.hyper, whole_graph(running).nodes
+    return ModelGraph(str(model.path), model.architecture, tuple(_plain(node, nodes, hyper) for node in nodes))
+
+
+def _plain(node: "Node", nodes: "Sequence[Node]", hyper: "Hyper") -> GraphNode:
+    return GraphNode(
+        node.value.number, node.name, node.layer, type(node.operation).__name__,
+        tuple(nodes[value.number].name for value in node.operation.inputs()),
+        tuple(_weight(tensor) for tensor in node.operation.weights()),
+        node.value.shape, attributes(node.operation, hyper),
+    )  # fmt: skip
+
+
+def _weight(tensor: "Tensor") -> NodeWeight:
+    return NodeWeight(tensor.name, tensor.format.name, tuple(tensor.shape))
+
+
+def attributes(operation: "Operation", hyper: "Hyper") -> dict[str, Any]:
+    """What decides an operation's result beside its inputs and weights."""
+    found: dict[str, Any] = {}
+    for each in fields(operation):
+        value = getattr(operation, each.name)
+        if callable(value) and hasattr(value, "__name__"):
+            value = value.__name__
+        if each.name not in ("role", "size", "suffix") and value not in (None, False, ()) and _is_plain(value):
+            found[each.name] = value
+    more = _BY_OPERATION.get(type(operation).__name__)
+    return found | (more(operation, hyper) if more else {})
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, (bool, int, float, str))
+        or (isinstance(value, tuple) and all(map(_is_plain, value)))
+    )
+
+
+def _of_rotation(operation: Any, hyper: "Hyper") -> dict[str, Any]:
+    own = operation.own
+    return {"base": own.rope_base, "width": own.rope_width, "scaled": own.rope_scaled, "pairs": hyper.rope}
+
+
+def _of_attention(operation: Any, hyper: "Hyper") -> dict[str, Any]:
+    own = operation.own
+    numbers = {"heads": own.heads, "kv_heads": own.kv_heads, "scale": own.attention_scale, "window": own.window}
+    numbers |= {"chunk": own.chunk, "softcap": hyper.attention_softcap, "alibi": hyper.alibi}
+    return {name: value for name, value in numbers.items() if value}
+
+
+def _of_layer(operation: Any, hyper: "Hyper") -> dict[str, Any]:
+    return {"heads": hyper.layers[operation.layer.index].heads}
+
+
+def _of_norm(operation: Any, hyper: "Hyper") -> dict[str, Any]:
+    return {"eps": operation.eps or hyper.eps}
+
+
+_BY_OPERATION: Mapping[str, Callable[[Any, "Hyper"], dict[str, Any]]] = {
+    "Rope": _of_rotation, "Attention": _of_attention, "SharedAttention": _of_attention, "LatentAttention": _of_layer,
+    "WidenedAttention": _of_layer, "Norm": _of_norm,
+    "HeadNorm": lambda operation, hyper: {"eps": hyper.eps},
+}  # fmt: skip
+
+
+def _make(nodes: Sequence[GraphNode]) -> str:
+    """What two layers of the same make have in common, as a text to be compared."""
+    start, layer = nodes[0].number, nodes[0].layer
+    names = {node.name: node.number - start for node in nodes}
+
+    def plain(name: str) -> str:
+        return name.removeprefix(f"blk.{layer}.")
+
+    return json.dumps([
+        [
+            node.name.removesuffix(f"-{layer}"), node.operation, [names.get(name, -1) for name in node.inputs],
+            [[plain(weight.name), weight.format, weight.shape] for weight in node.weights], node.shape, node.attributes,
+        ]
+        for node in nodes
+    ])  # fmt: skip
+
+
+def _dot(shown: ModelGraph) -> Iterator[str]:
+    yield f"digraph {_quoted(shown.file)} {{"
+    yield "  rankdir=TB;"
+    yield '  node [shape=box, fontname="monospace"];'
+    numbers = {node.name: node.number for node in shown.nodes}
+    layer: int | None = None
+    for node in shown.nodes:
+        if node.layer != layer:
+            if layer is not None:
+                yield "  }"
+            layer = node.layer
+            if layer is not None:
+                yield f"  subgraph cluster_{layer} {{"
+                yield f'    label="layer {layer}";'
+        lines = [f"{node.number} {node.name}", node.operation, *(_dot_weight(weight) for weight in node.weights)]
+        lines.append(" × ".join(map(str, node.shape)))
+        yield f"  {'  ' if layer is not None else ''}n{node.number} [label={_quoted(*lines)}];"
+    if layer is not None:
+        yield "  }"
+    for node in shown.nodes:
+        for name in node.inputs:
+            if name in numbers:
+                yield f"  n{numbers[name]} -> n{node.number};"
+    yield "}"
+
+
+def _dot_weight(weight: NodeWeight) -> str:
+    return f"{weight.name} {weight.format}"
+
+
+def _quoted(*lines: str) -> str:
+    escaped = [line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") for line in lines]
+    return '"' + "\\n".join(escaped) + '"'
