@@ -67,5 +67,6 @@ def _by_token(node: Node, value: Any, tokens: int) -> NDArray[Any] | None:
     array: NDArray[Any] = value
     count, *width = node.value.shape
     if array.shape == (count, tokens, *width) and not node.operation.gives_rows:
-        return array.swapaxes(0, 1)
+        array = np.moveaxis(array, 0, 1)
+        return array
     return array if array.shape == (tokens, count, *width) else None
