@@ -46,9 +46,8 @@ def through_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """What stands before a layer through that layer; x stays as it is. The layer may have other tensors than the
     network's own.
     """
-    shape = x.shape[1:] if x.ndim == 2 else (x.shape[0], x.shape[2])
     forward.first = 0
-    return _finished(run(layers.layer_graph(forward.network, layer, shape), forward, x), x)
+    return _finished(run(layers.layer_graph(forward.network, layer, x.shape[1:]), forward, x), x)
 
 
 def through_block_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
@@ -94,7 +93,7 @@ def _part(
 ) -> Floats:
     def made() -> Graph:
         b = Builder(forward.network, forward.sparsity is not None)
-        value = b.add("input", Input(x.shape[1:] if x.ndim == 2 else (x.shape[0], x.shape[2])))
+        value = b.add("input", Input(x.shape[1:]))
         b.layer = layer
         write(b, value)
         return b.graph()

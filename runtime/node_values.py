@@ -53,20 +53,7 @@ def observe_values(model: Model, tokens: Sequence[int], observe: ObserveValue) -
     """
 
     def each(node: Node, value: Any) -> None:
-        array = _by_token(node, value, len(tokens))
-        if array is not None:
-            observe(node, np.array(array))
+        if isinstance(value, np.ndarray) and value.shape == (len(tokens), *node.value.shape):
+            observe(node, np.array(value))
 
     run_observed(model, tokens, {op.Operation: each})
-
-
-def _by_token(node: Node, value: Any, tokens: int) -> NDArray[Any] | None:
-    """Tokens first, also of copies of hidden states, which lie (copies, tokens, width); None for other values."""
-    if not isinstance(value, np.ndarray):
-        return None
-    array: NDArray[Any] = value
-    count, *width = node.value.shape
-    if array.shape == (count, tokens, *width) and not node.operation.gives_rows:
-        array = np.moveaxis(array, 0, 1)
-        return array
-    return array if array.shape == (tokens, count, *width) else None

@@ -1,4 +1,4 @@
-"""Operations on several streams, states or copies of hidden states, which layers read and write a row at a time."""
+"""Operations on several streams or copies of hidden states, which stand one after the other in a token's row."""
 
 from dataclasses import dataclass
 
@@ -87,10 +87,11 @@ class SumStreams(Operation):
 
 @dataclass(frozen=True, eq=False)
 class MixStreams(Operation):
-    """The streams x mixed by weights (from, to)."""
+    """The streams x mixed by weights (from, to), or (to, from)."""
 
     x: Value
     between: Value
+    to_first: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,25 +108,14 @@ class AddToStreams(Operation):
         return self.x.shape
 
 
-# Copies of hidden states (copies, width); arrays of them are (copies, tokens, width)
-
-
 @dataclass(frozen=True, eq=False)
 class Stack(Operation):
-    """Rows as copies."""
+    """Values one after the other, as streams."""
 
-    gives_rows = False
     parts: tuple[Value, ...]
 
     def shape(self) -> Shape:
-        return len(self.parts), self.parts[0].width
-
-
-@dataclass(frozen=True, eq=False)
-class Mean(Operation):
-    """The mean of several values."""
-
-    parts: tuple[Value, ...]
+        return (sum(part.width for part in self.parts),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,44 +127,9 @@ class AsLong(Operation):
 
 
 @dataclass(frozen=True, eq=False)
-class OneCopy(Operation):
-    """One of the copies."""
-
-    is_view = True
-    x: Value
-    number: int
-
-    def shape(self) -> Shape:
-        if not 0 <= self.number < self.x.shape[0]:
-            raise ModelError(f"copy {self.number} of {self.x.shape[0]}")
-        return self.x.shape[1:]
-
-
-@dataclass(frozen=True, eq=False)
-class PredictCopies(Operation):
-    """Each copy with all of them added, times a token's coefficients (copies * copies)."""
-
-    gives_rows = False
-    x: Value
-    coefficients: Value
-
-
-@dataclass(frozen=True, eq=False)
-class CorrectCopies(Operation):
-    """The copies x, each with its share of what a layer has changed of one."""
-
-    gives_rows = False
-    x: Value
-    shares: Value
-    before: Value
-    after: Value
-
-
-@dataclass(frozen=True, eq=False)
 class AddToOthers(Operation):
-    """The copies x with a part added to all but the first."""
+    """The streams x with a part added to all but the first."""
 
-    gives_rows = False
     overwrites = "x"
     x: Value
     part: Value

@@ -61,7 +61,8 @@ def _sum_streams(forward: Pass, o: op.SumStreams, read: Read) -> Floats:
 def _mix_streams(forward: Pass, o: op.MixStreams, read: Read) -> Floats:
     x: Floats = read(o.x)
     between: Floats = read(o.between)
-    mixed: Floats = np.matmul(between.transpose(0, 2, 1), x.reshape(len(x), between.shape[1], -1))
+    between = between if o.to_first else between.transpose(0, 2, 1)
+    mixed: Floats = np.matmul(between, x.reshape(len(x), between.shape[1], -1))
     return mixed.reshape(x.shape)
 
 
@@ -74,12 +75,7 @@ def _add_to_streams(forward: Pass, o: op.AddToStreams, read: Read) -> Floats:
 
 @computes(op.Stack)
 def _stack(forward: Pass, o: op.Stack, read: Read) -> Floats:
-    return np.stack([read(part) for part in o.parts])
-
-
-@computes(op.Mean)
-def _mean(forward: Pass, o: op.Mean, read: Read) -> Floats:
-    return np.asarray(np.mean([read(part) for part in o.parts], axis=0, dtype=np.float32), np.float32)
+    return np.concatenate([read(part) for part in o.parts], axis=1)
 
 
 @computes(op.AsLong)
@@ -89,27 +85,8 @@ def _as_long(forward: Pass, o: op.AsLong, read: Read) -> Floats:
     return np.asarray(x * np.sqrt(wanted) / np.sqrt(np.maximum(own, LEAST_SQUARE)), np.float32)
 
 
-@computes(op.OneCopy)
-def _one_copy(forward: Pass, o: op.OneCopy, read: Read) -> Floats:
-    return cast(Floats, read(o.x)[o.number])
-
-
-@computes(op.PredictCopies)
-def _predict_copies(forward: Pass, o: op.PredictCopies, read: Read) -> Floats:
-    copies: Floats = read(o.x)
-    weights = read(o.coefficients).reshape(-1, len(copies), len(copies))
-    expected: Floats = copies + np.einsum("tba,atw->btw", weights, copies)
-    return expected
-
-
-@computes(op.CorrectCopies)
-def _correct_copies(forward: Pass, o: op.CorrectCopies, read: Read) -> Floats:
-    found: Floats = read(o.x) + read(o.shares).T[:, :, None] * (read(o.after) - read(o.before))
-    return found
-
-
 @computes(op.AddToOthers)
 def _add_to_others(forward: Pass, o: op.AddToOthers, read: Read) -> Floats:
-    copies = read.own(o.x)
-    copies[1:] += read(o.part)
-    return copies
+    x, part = read.own(o.x), read(o.part)
+    x.reshape(len(x), -1, part.shape[1])[:, 1:] += part[:, None]
+    return x

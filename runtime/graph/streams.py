@@ -1,6 +1,6 @@
-"""Layers over several streams, states or copies of hidden states as operations.
+"""Layers over several streams or copies of hidden states as operations.
 
-Streams stand one after the other in a token's row. Sources: transformers `models/deepseek_v4/` and Xie et al. 2025,
+They stand one after the other in a token's row. Sources: transformers `models/deepseek_v4/` and Xie et al. 2025,
 "mHC: Manifold-Constrained Hyper-Connections"; `models/qwen4_exp/`; `models/gemma3n/` and Baykal et al. 2023,
 "Alternating Updates for Efficient Transformers".
 """
@@ -99,31 +99,38 @@ def begin_copies(b: Builder, x: Value) -> Value:
 
 def end_copies(b: Builder, x: Value) -> Value:
     """What the copies give together after the last layer."""
-    outside, first = b.network.global_tensors, b.add("altup_first", streams.OneCopy(x, 0))
+    outside, first, width = b.network.global_tensors, _copy(b, "altup_first", x, 0), b.network.hyper.width
     parts = [first]
-    for i in range(x.shape[0] - 1):
-        copy = b.add(f"altup_copy_{i}", streams.OneCopy(x, i + 1))
+    for i in range(x.width // width - 1):
+        copy = _copy(b, f"altup_copy_{i}", x, i + 1)
         made = b.add(f"altup_unembd_{i}", op.ExpertLinear(copy, outside, "altup_unembd_proj", i))
         parts.append(b.add(f"altup_unembd_as_long_{i}", streams.AsLong(made, first)))
-    return b.add("hidden_states", streams.Mean(tuple(parts)))
+    return b.add("hidden_states", streams.StreamMean(b.add("altup_stacked", streams.Stack(tuple(parts))), width))
 
 
 def predict_copies(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value]:
     """The copies as they are expected after a layer, and the one that the layer computes with."""
-    active = int(b.network.keys.get("altup.active_idx"))
-    kinds = _modalities(b, layer, b.add("activated", streams.OneCopy(x, active)), "predict")
-    coefficients = b.linear(layer, "altup_predict_coef", kinds)
-    expected = b.add("predictions", streams.PredictCopies(x, coefficients))
-    return expected, b.add("active_prediction", streams.OneCopy(expected, active))
+    active, count = int(b.network.keys.get("altup.active_idx")), x.width // b.network.hyper.width
+    kinds = _modalities(b, layer, _copy(b, "activated", x, active), "predict")
+    coefficients = b.linear(layer, "altup_predict_coef", kinds, split=(count, count))
+    mixed = b.add("altup_mixed", streams.MixStreams(x, coefficients, to_first=True))
+    expected = b.add("predictions", op.Add(x, mixed))
+    return expected, _copy(b, "active_prediction", expected, active)
 
 
 def correct_copies(b: Builder, layer: Layer, expected: Value, before: Value, after: Value) -> tuple[Value, Value]:
     """The expected copies, corrected by what a layer made of one, and that one scaled."""
     coefficients = b.linear(layer, "altup_correct_coef", _modalities(b, layer, after, "correct"))
     shares = b.add("altup_correct_shares", op.Offset(coefficients, 1.0))
-    found = b.add("corrected", streams.CorrectCopies(expected, shares, before, after))
-    one = b.add("corrected_active", streams.OneCopy(found, int(b.network.keys.get("altup.active_idx"))))
+    changed = b.add("innovation", op.Add(after, before, -1.0))
+    found = b.add("corrected", streams.AddToStreams(expected, changed, shares))
+    one = _copy(b, "corrected_active", found, int(b.network.keys.get("altup.active_idx")))
     return found, b.add("first_prediction", op.ScaleBy(one, layer, "altup_correct_scale.weight"))
+
+
+def _copy(b: Builder, name: str, x: Value, number: int) -> Value:
+    width = b.network.hyper.width
+    return b.add(name, op.Columns(x, number * width, (number + 1) * width))
 
 
 def _modalities(b: Builder, layer: Layer, x: Value, use: str) -> Value:
