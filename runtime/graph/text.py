@@ -97,7 +97,7 @@ def _scale(forward: Pass, o: op.Scale, read: Read) -> Floats:
 @computes(op.Columns)
 def _columns(forward: Pass, o: op.Columns, read: Read) -> Floats:
     x: Floats = read(o.x)
-    return np.ascontiguousarray(x[..., o.start : o.stop]).reshape(len(x), *o.shape())
+    return x[..., o.start : o.stop].copy().reshape(len(x), *o.shape())
 
 
 @computes(op.Clamp)
