@@ -2,8 +2,9 @@
 
 Three operations follow one another, with a wait after each. `prepare_heads` does to queries, keys and values what comes
 before they meet (norms, rotation, factors), and writes keys and values to the caches. `attend` makes partial results:
-units of up to ROW_LIMIT rows of queries (of a text's tokens and of heads with common keys) and of a part of the
-positions, which threads share. `finish_heads` merges the parts, and applies gates.
+units of a part of the positions, of a span of neighbouring groups (heads with common keys), and for each of them of up
+to ROW_LIMIT rows of queries (of a text's tokens and of a group's heads); threads share the units. Memory is read in
+the order it lies in: of a position all groups of the span. `finish_heads` merges the parts, and applies gates.
 
 Units do not depend on the number of threads, and so the results do not. A text's tokens follow one another in the pass.
 """
@@ -45,7 +46,7 @@ from .attention_tiles import (
 from .dots import NUMBERS, SUPER, pack
 from .exponential import exp, exp_of_lanes, sigmoid, softplus
 from .pass_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
-from .shorts import multiply_add, prefetch, sum_of_lanes
+from .shorts import CACHE_LINE, multiply_add, prefetch_later, sum_of_lanes
 from .team import FIELDS, array_at, operation
 
 f32 = np.float32
@@ -80,7 +81,9 @@ SIGMOID, SOFTPLUS = 1, 2
 ROW_LIMIT = 16  # rows of queries that look at a key together
 LEAST_PART = 64  # positions
 UNITS = 24  # of a text at most, where its heads do not make more: as many for two threads as for three
+LEAST_SPANS = 2  # that groups are in, where there are more: how long the memory of a position is that a unit reads
 LONGEST, BLOCK_FLOATS = 64, 8192  # positions of a block, and what fits a core's first cache
+BLOCK_BYTES = 1 << 18  # of all groups' keys and values in a block: they and those of the next one fit the second cache
 
 
 @inlined
@@ -263,10 +266,18 @@ def _pieces(op, rows):  # type: ignore[no-untyped-def]
 @inlined
 def _parts(op, pieces, length):  # type: ignore[no-untyped-def]
     """In how many parts so many positions are, and how long each is."""
-    wanted = min(length // LEAST_PART, op[PARTS], UNITS // (op[GROUPS] * pieces))
+    wanted = min(length // LEAST_PART, op[PARTS], UNITS // (min(op[GROUPS], LEAST_SPANS) * pieces))
     wanted = max(wanted, 1)
     each = ((length + wanted - 1) // wanted + LANES - 1) // LANES * LANES
     return (length + each - 1) // each, each
+
+
+@inlined
+def _spans(op, pieces, parts):  # type: ignore[no-untyped-def]
+    """In how many spans the groups are, and how many groups each has."""
+    wanted = min(op[GROUPS], max(LEAST_SPANS, UNITS // (pieces * parts)))
+    each = (op[GROUPS] + wanted - 1) // wanted
+    return (op[GROUPS] + each - 1) // each, each
 
 
 @inlined
@@ -290,19 +301,20 @@ def _filled_up(rows, apart, count, width, block):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _bring_nearer(nearer, first, count, size):  # type: ignore[no-untyped-def]
-    """So many rows of two arrays: each is followed by elements from row to row, and those of a row."""
-    line = 64 // size
-    for j in range(first, first + count):
-        for i in range(0, nearer[2], line):
-            prefetch(nearer[0], j * nearer[1] + i)
-        for i in range(0, nearer[5], line):
-            prefetch(nearer[3], j * nearer[4] + i)
+def _bring_nearer(nearer, share, shares):  # type: ignore[no-untyped-def]
+    """One of so many shares of rows of bytes: `nearer` is the keys' first one, how far they are apart and how long, the
+    same of values, and how many there are.
+    """
+    for j in range(nearer[6] * share // shares, nearer[6] * (share + 1) // shares):
+        for i in range(0, nearer[2], CACHE_LINE):
+            prefetch_later(nearer[0], j * nearer[1] + i)
+        for i in range(0, nearer[5], CACHE_LINE):
+            prefetch_later(nearer[3], j * nearer[4] + i)
 
 
 @inlined
-def _score(q, rows, width, keys, stride, count, scores, nearer, size):  # type: ignore[no-untyped-def]
-    """scores[r, j] = row r of q times key j. Meanwhile values of this block and keys of the next one come nearer."""
+def _score(q, rows, width, keys, stride, count, scores, nearer, share, shares):  # type: ignore[no-untyped-def]
+    """scores[r, j] = row r of q times key j. Meanwhile a share of what comes next comes nearer."""
     r = 0
     while r < rows:
         left_rows = rows - r
@@ -311,7 +323,8 @@ def _score(q, rows, width, keys, stride, count, scores, nearer, size):  # type: 
         for j in range(0, count, many):
             left, at, to = count - j, j * stride, r * SCORES + j
             if r == 0:
-                _bring_nearer(nearer, j, many, size)
+                tiles = (count + many - 1) // many
+                _bring_nearer(nearer, share * tiles + j // many, shares * tiles)
             if tall:
                 score_rows(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
             elif left_rows == 2:
@@ -398,63 +411,75 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
 
 @inlined
 def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # type: ignore[no-untyped-def]
-    """Partial results of one unit: rows first … last - 1 of the text that begins with token t, in group g.
+    """Partial results of one unit: rows first … last - 1 of the text that begins with token t, in groups low … high - 1.
 
-    kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
+    kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has. end: the text's.
     """
-    t, g, first, last, start, stop, part = unit
+    t, low, high, first, last, start, stop, end, part = unit
     rows, heads, width, value_width = last - first, op[HEADS], op[HEAD_WIDTH], op[VALUE_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (value_width + LANES - 1) // LANES * LANES
+    apart, groups = value_wide + LANES, high - low
     room = op[SCRATCH] + 4 * op[ROOM] * thread
-    q = array_at(room, ROW_LIMIT * wide, np.float32)
-    scores_at = room + 4 * ROW_LIMIT * wide
+    scores_at, block_at = room, room + 4 * ROW_LIMIT * SCORES
+    block_v_at = block_at + 4 * LONGEST * wide
+    mixed_at = block_v_at + 4 * (LONGEST * value_wide + LANES)
+    q_at = mixed_at + 4 * groups * rows * apart
     scores = array_at(scores_at, ROW_LIMIT * SCORES, np.float32)
-    mixed_at, apart = scores_at + 4 * ROW_LIMIT * SCORES, value_wide + LANES
-    mixed = array_at(mixed_at, ROW_LIMIT * apart, np.float32)
-    block_at = mixed_at + 4 * ROW_LIMIT * apart
-    block = array_at(block_at, LONGEST * wide, kind)
-    block_v = array_at(block_at + 4 * LONGEST * wide, LONGEST * value_wide, kind)
-    long = min(LONGEST, max(LANES, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
-    _ask(op, numbers, t, g, first, rows, q, mixed)
+    block, block_v = array_at(block_at, LONGEST * wide, kind), array_at(block_v_at, LONGEST * value_wide, kind)
     if width < wide:
         block[:] = 0
     if value_width < value_wide:
         block_v[:] = 0
+    for g in range(low, high):
+        q = array_at(q_at + 4 * (g - low) * rows * wide, rows * wide, np.float32)
+        mixed = array_at(mixed_at + 4 * (g - low) * rows * apart, rows * apart, np.float32)
+        _ask(op, numbers, t, g, first, rows, q, mixed)
     slot, own, own_v = state[SLOTS + t], elements(width), elements(value_width)
     apart_k, apart_v = op[GROUPS] * own, op[GROUPS] * own_v
-    keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0] + size * g * own
+    keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0]
     values_at = keys_at
     if op[ALL_VALUES]:
-        values_at = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0] + size * g * own_v
+        values_at = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0]
     else:
         apart_v = apart_k
+    own_v_at = own_v if op[ALL_VALUES] else own  # from a group's values to the next one's
+    long = min(LONGEST, BLOCK_FLOATS // max(wide, value_wide), BLOCK_BYTES // (groups * size * (own + own_v)))
+    long = max(LANES, long // LANES * LANES)
     for begin in range(start, stop, long):
-        count = min(long, stop - begin)
-        keys = array_at(keys_at + size * begin * apart_k, apart_k * count, kind)
-        values = array_at(values_at + size * begin * apart_v, apart_v * count, kind)
-        after = array_at(keys_at + size * (begin + long) * apart_k, 1, kind)
-        nearer = (values, apart_v, own_v if op[ALL_VALUES] else 0, after, apart_k, own)
-        address, stride = keys_at + size * begin * apart_k, apart_k
-        if width < wide:
-            _filled_up(keys, apart_k, count, width, block)
-            address, stride = block_at, wide
-        _score(q, rows, wide, array_at(address, stride * count, kind), stride, count, scores, nearer, size)
-        for r in range(rows):
-            _weigh(
-                op, numbers, array_at(scores_at + 4 * r * SCORES, SCORES, np.float32), begin, count,
-                state[POSITIONS + t + (first + r) // heads], g * heads + (first + r) % heads,
-                array_at(mixed_at + 4 * r * apart, apart, np.float32), value_wide,
-            )
-        address, stride = values_at + size * begin * apart_v, apart_v
-        if value_width < value_wide:
-            _filled_up(values, apart_v, count, value_width, block_v)
-            address, stride = block_at + 4 * LONGEST * wide, value_wide
-        _mix(scores, rows, array_at(address, stride * count, kind), stride, count, value_wide, mixed, apart, size)
-    for r in range(rows):
+        count, after = min(long, stop - begin), begin + min(long, stop - begin)
+        nearer = (
+            array_at(keys_at + size * (after * apart_k + low * own), 1, np.uint8), size * apart_k, size * groups * own,
+            array_at(values_at + size * (after * apart_v + low * own_v_at), 1, np.uint8), size * apart_v,
+            size * groups * own_v if op[ALL_VALUES] else 0, min(long, end - after),
+        )  # fmt: skip
+        for g in range(low, high):
+            address, stride = keys_at + size * (begin * apart_k + g * own), apart_k
+            if width < wide:
+                _filled_up(array_at(address, apart_k * count, kind), apart_k, count, width, block)
+                address, stride = block_at, wide
+            q = array_at(q_at + 4 * (g - low) * rows * wide, rows * wide, np.float32)
+            keys = array_at(address, stride * count, kind)
+            _score(q, rows, wide, keys, stride, count, scores, nearer, g - low, groups)
+            own_at = mixed_at + 4 * (g - low) * rows * apart
+            for r in range(rows):
+                _weigh(
+                    op, numbers, array_at(scores_at + 4 * r * SCORES, SCORES, np.float32), begin, count,
+                    state[POSITIONS + t + (first + r) // heads], g * heads + (first + r) % heads,
+                    array_at(own_at + 4 * r * apart, apart, np.float32), value_wide,
+                )
+            address, stride = values_at + size * (begin * apart_v + g * own_v_at), apart_v
+            if value_width < value_wide:
+                _filled_up(array_at(address, apart_v * count, kind), apart_v, count, value_width, block_v)
+                address, stride = block_v_at, value_wide
+            values, mixed = array_at(address, stride * count, kind), array_at(own_at, rows * apart, np.float32)
+            _mix(scores, rows, values, stride, count, value_wide, mixed, apart, size)
+    for item in range(groups * rows):
+        g, r = low + item // rows, item % rows
         h = (t + (first + r) // heads) * op[GROUPS] * heads + g * heads + (first + r) % heads
         to = array_at(op[PARTIAL] + 4 * (h * op[PARTS] + part) * apart, apart, np.float32)
+        mixed = array_at(mixed_at + 4 * item * apart, apart, np.float32)
         for i in range(0, apart, LANES):
-            store(to, i, load(mixed, r * apart + i))
+            store(to, i, load(mixed, i))
 
 
 @inlined
@@ -494,13 +519,16 @@ def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-unty
         begin, end = _first_seen(op, state[POSITIONS + t]), state[POSITIONS + behind - 1] + 1
         pieces, rows_each = _pieces(op, rows)
         parts, each = _parts(op, pieces, end - begin)
-        for unit in range(op[GROUPS] * pieces * parts):
-            g, piece, part = unit // (pieces * parts), unit // parts % pieces, unit % parts
+        spans, groups_each = _spans(op, pieces, parts)
+        for unit in range(spans * parts * pieces):  # one after the other, a thread's follow one another in memory
+            span, part, piece = unit // (parts * pieces), unit // pieces % parts, unit % pieces
+            low, high = span * groups_each, min(op[GROUPS], (span + 1) * groups_each)
             first, last = piece * rows_each, min(rows, (piece + 1) * rows_each)
             start, stop = begin + part * each, min(end, begin + (part + 1) * each)
-            own = (last - first) * (stop - start)
+            own = (high - low) * (last - first) * (stop - start)
             if (2 * done + own) * threads // (2 * work) == thread:
-                _attend_unit(op, numbers, state, (t, g, first, last, start, stop, part), thread, kind, elements, size)
+                place = (t, low, high, first, last, start, stop, end, part)
+                _attend_unit(op, numbers, state, place, thread, kind, elements, size)
             done += own
         t = behind
 
@@ -611,13 +639,14 @@ def _parts_of(op, state, t):  # type: ignore[no-untyped-def]
 
 def most_parts(groups: int, heads: int) -> int:
     """The most parts that the positions of a text are cut in, by how many groups there are, of so many heads."""
-    return max(1, UNITS // (groups * -(-heads // ROW_LIMIT)))
+    return max(1, UNITS // (min(groups, LEAST_SPANS) * -(-heads // ROW_LIMIT)))
 
 
-def scratch_room(width: int, value_width: int) -> int:
-    """float32 that a thread needs: queries, scores, results, and a block of keys and of values."""
+def scratch_room(groups: int, width: int, value_width: int) -> int:
+    """float32 that a thread needs: scores, a block of keys and of values, and results and queries of a span."""
     wide, value_wide = (-(-each // LANES) * LANES for each in (width, value_width))
-    return ROW_LIMIT * (wide + SCORES + value_wide + LANES) + LONGEST * (wide + value_wide) + LANES
+    span = -(-groups // min(groups, LEAST_SPANS))
+    return ROW_LIMIT * (SCORES + span * (wide + value_wide + LANES)) + LONGEST * (wide + value_wide) + LANES
 
 
 def partial_room(heads: int, value_width: int, parts: int, tokens: int) -> int:

@@ -318,7 +318,7 @@ def sum_of_lanes(typing: Any, a: Any) -> Any:
     return nt.float32(f32x16), codegen
 
 
-def _prefetch(to_write: int) -> Any:
+def _prefetch(to_write: int, near: int = 3) -> Any:
     @intrinsic
     def prefetch(typing: Any, array: Any, at: Any) -> Any:
         """Have the cache line of element `at` on its way, which may lie past the array's end."""
@@ -327,7 +327,7 @@ def _prefetch(to_write: int) -> Any:
             address = address_of(context, builder, array, args[0], args[1], BYTE)
             kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
             function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-            builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 3, 1))])
+            builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, near, 1))])
             return context.get_dummy_value()
 
         return nt.void(array, nt.intp), codegen
@@ -336,3 +336,4 @@ def _prefetch(to_write: int) -> Any:
 
 
 prefetch, prefetch_to_write = _prefetch(0), _prefetch(1)
+prefetch_later = _prefetch(0, 2)  # to the second cache
