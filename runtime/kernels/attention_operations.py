@@ -2,9 +2,10 @@
 
 Three operations follow one another, with a wait after each. `prepare_heads` does to queries, keys and values what comes
 before they meet (norms, rotation, factors), and writes keys and values to the caches. `attend` makes partial results:
-units of a part of the positions, of a span of neighbouring groups (heads with common keys), and for each of them of up
-to ROW_LIMIT rows of queries (of a text's tokens and of a group's heads); threads share the units. Memory is read in
-the order it lies in: of a position all groups of the span. `finish_heads` merges the parts, and applies gates.
+units of a part of the positions, of a span of neighbouring groups (heads with common keys), and for each group of up
+to ROW_LIMIT rows of queries (of a text's tokens and of its heads); threads share the units. A long text has one span:
+memory is read in the order it lies in, twice as fast as group by group. `finish_heads` merges the parts, and applies
+gates.
 
 Units do not depend on the number of threads, and so the results do not. A text's tokens follow one another in the pass.
 """
@@ -43,10 +44,10 @@ from .attention_tiles import (
     score_rows,
     score_two,
 )
-from .dots import NUMBERS, SUPER, pack
+from .dots import AHEAD, NUMBERS, SUPER, pack
 from .exponential import exp, exp_of_lanes, sigmoid, softplus
 from .pass_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
-from .shorts import CACHE_LINE, multiply_add, prefetch_later, sum_of_lanes
+from .shorts import CACHE_LINE, multiply_add, prefetch, sum_of_lanes, touch
 from .team import FIELDS, array_at, operation
 
 f32 = np.float32
@@ -79,11 +80,11 @@ SINKS, GATE, GATE_WIDTH, GATE_APART, GATE_KIND, GATE_OF_HEAD, ROW_EACH = 19, 20,
 SIGMOID, SOFTPLUS = 1, 2
 
 ROW_LIMIT = 16  # rows of queries that look at a key together
-LEAST_PART = 64  # positions
+LEAST_PART = 96  # positions
 UNITS = 24  # of a text at most, where its heads do not make more: as many for two threads as for three
-LEAST_SPANS = 2  # that groups are in, where there are more: how long the memory of a position is that a unit reads
+FEW_PARTS = 4  # with fewer, groups are in several spans
 LONGEST, BLOCK_FLOATS = 64, 8192  # positions of a block, and what fits a core's first cache
-BLOCK_BYTES = 1 << 18  # of all groups' keys and values in a block: they and those of the next one fit the second cache
+STEP = 8  # positions of which all groups are read together; they fit the first cache
 
 
 @inlined
@@ -266,16 +267,16 @@ def _pieces(op, rows):  # type: ignore[no-untyped-def]
 @inlined
 def _parts(op, pieces, length):  # type: ignore[no-untyped-def]
     """In how many parts so many positions are, and how long each is."""
-    wanted = min(length // LEAST_PART, op[PARTS], UNITS // (min(op[GROUPS], LEAST_SPANS) * pieces))
-    wanted = max(wanted, 1)
-    each = ((length + wanted - 1) // wanted + LANES - 1) // LANES * LANES
+    wanted = min(length // LEAST_PART, op[PARTS], UNITS // pieces)
+    wanted = wanted // 2 * 2 if wanted > 1 else 1
+    each = ((length + wanted - 1) // wanted + 3) // 4 * 4
     return (length + each - 1) // each, each
 
 
 @inlined
 def _spans(op, pieces, parts):  # type: ignore[no-untyped-def]
     """In how many spans the groups are, and how many groups each has."""
-    wanted = min(op[GROUPS], max(LEAST_SPANS, UNITS // (pieces * parts)))
+    wanted = 1 if parts >= FEW_PARTS else max(1, min(op[GROUPS], UNITS // (pieces * parts)))
     each = (op[GROUPS] + wanted - 1) // wanted
     return (op[GROUPS] + each - 1) // each, each
 
@@ -301,30 +302,26 @@ def _filled_up(rows, apart, count, width, block):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _bring_nearer(nearer, share, shares):  # type: ignore[no-untyped-def]
-    """One of so many shares of rows of bytes: `nearer` is the keys' first one, how far they are apart and how long, the
-    same of values, and how many there are.
+def _touch(address, bytes_):  # type: ignore[no-untyped-def]
+    """Read a byte of each line of memory, in rising order: the processor then reads ahead, as it does not when groups
+    one after the other read their parts of it.
     """
-    for j in range(nearer[6] * share // shares, nearer[6] * (share + 1) // shares):
-        for i in range(0, nearer[2], CACHE_LINE):
-            prefetch_later(nearer[0], j * nearer[1] + i)
-        for i in range(0, nearer[5], CACHE_LINE):
-            prefetch_later(nearer[3], j * nearer[4] + i)
+    memory = array_at(address, bytes_, np.uint8)
+    for i in range(0, bytes_, CACHE_LINE):
+        prefetch(memory, i + AHEAD)
+        touch(memory, i)
 
 
 @inlined
-def _score(q, rows, width, keys, stride, count, scores, nearer, share, shares):  # type: ignore[no-untyped-def]
-    """scores[r, j] = row r of q times key j. Meanwhile a share of what comes next comes nearer."""
+def _score(q, rows, width, keys, stride, count, scores, first):  # type: ignore[no-untyped-def]
+    """scores[r, first + j] = row r of q times key j."""
     r = 0
     while r < rows:
         left_rows = rows - r
         tall = left_rows > 2 or (left_rows == 2 and ROWS == 2)
         many = KEYS_OF[0] if tall else (KEYS_OF[1] if left_rows == 2 else KEYS_OF[2])
         for j in range(0, count, many):
-            left, at, to = count - j, j * stride, r * SCORES + j
-            if r == 0:
-                tiles = (count + many - 1) // many
-                _bring_nearer(nearer, share * tiles + j // many, shares * tiles)
+            left, at, to = count - j, j * stride, r * SCORES + first + j
             if tall:
                 score_rows(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
             elif left_rows == 2:
@@ -338,11 +335,11 @@ SCORES = LONGEST + LANES  # from one row of scores to the next: tiles write behi
 
 
 @inlined
-def _mix(weights, rows, values, stride, count, width, out, apart, size):  # type: ignore[no-untyped-def]
-    """out[r] += the sum of weights[r, j] times values[j]. width: a multiple of 16; out's rows are so far apart."""
+def _mix(weights, first, rows, values, stride, count, width, out, apart, size):  # type: ignore[no-untyped-def]
+    """out[r] += the sum of weights[r, first + j] times values[j]. width: a multiple of 16; out's rows are so far apart."""
     r = 0
     while r < rows:
-        left, w_at, c = rows - r, r * SCORES, 0
+        left, w_at, c = rows - r, r * SCORES + first, 0
         one, two = left == 1, left == 2 and ROWS > 2
         while c + VECTORS * LANES <= width:
             at = r * apart + c
@@ -413,18 +410,17 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
 def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # type: ignore[no-untyped-def]
     """Partial results of one unit: rows first … last - 1 of the text that begins with token t, in groups low … high - 1.
 
-    kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has. end: the text's.
+    kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
     """
-    t, low, high, first, last, start, stop, end, part = unit
+    t, low, high, first, last, start, stop, part = unit
     rows, heads, width, value_width = last - first, op[HEADS], op[HEAD_WIDTH], op[VALUE_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (value_width + LANES - 1) // LANES * LANES
     apart, groups = value_wide + LANES, high - low
     room = op[SCRATCH] + 4 * op[ROOM] * thread
-    scores_at, block_at = room, room + 4 * ROW_LIMIT * SCORES
-    block_v_at = block_at + 4 * LONGEST * wide
-    mixed_at = block_v_at + 4 * (LONGEST * value_wide + LANES)
+    block_at, block_v_at = room, room + 4 * LONGEST * wide
+    scores_at = block_v_at + 4 * (LONGEST * value_wide + LANES)
+    mixed_at = scores_at + 4 * groups * rows * SCORES
     q_at = mixed_at + 4 * groups * rows * apart
-    scores = array_at(scores_at, ROW_LIMIT * SCORES, np.float32)
     block, block_v = array_at(block_at, LONGEST * wide, kind), array_at(block_v_at, LONGEST * value_wide, kind)
     if width < wide:
         block[:] = 0
@@ -437,42 +433,47 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
     slot, own, own_v = state[SLOTS + t], elements(width), elements(value_width)
     apart_k, apart_v = op[GROUPS] * own, op[GROUPS] * own_v
     keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0]
-    values_at = keys_at
+    values_at, next_v = keys_at, own  # from a group's values to the next one's
     if op[ALL_VALUES]:
-        values_at = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0]
+        values_at, next_v = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0], own_v
     else:
         apart_v = apart_k
-    own_v_at = own_v if op[ALL_VALUES] else own  # from a group's values to the next one's
-    long = min(LONGEST, BLOCK_FLOATS // max(wide, value_wide), BLOCK_BYTES // (groups * size * (own + own_v)))
-    long = max(LANES, long // LANES * LANES)
+    long = max(LANES, min(LONGEST, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
+    short = long if groups == 1 else (STEP if rows > 1 else 2 * STEP)
     for begin in range(start, stop, long):
-        count, after = min(long, stop - begin), begin + min(long, stop - begin)
-        nearer = (
-            array_at(keys_at + size * (after * apart_k + low * own), 1, np.uint8), size * apart_k, size * groups * own,
-            array_at(values_at + size * (after * apart_v + low * own_v_at), 1, np.uint8), size * apart_v,
-            size * groups * own_v if op[ALL_VALUES] else 0, min(long, end - after),
-        )  # fmt: skip
-        for g in range(low, high):
-            address, stride = keys_at + size * (begin * apart_k + g * own), apart_k
-            if width < wide:
-                _filled_up(array_at(address, apart_k * count, kind), apart_k, count, width, block)
-                address, stride = block_at, wide
-            q = array_at(q_at + 4 * (g - low) * rows * wide, rows * wide, np.float32)
-            keys = array_at(address, stride * count, kind)
-            _score(q, rows, wide, keys, stride, count, scores, nearer, g - low, groups)
-            own_at = mixed_at + 4 * (g - low) * rows * apart
-            for r in range(rows):
-                _weigh(
-                    op, numbers, array_at(scores_at + 4 * r * SCORES, SCORES, np.float32), begin, count,
-                    state[POSITIONS + t + (first + r) // heads], g * heads + (first + r) % heads,
-                    array_at(own_at + 4 * r * apart, apart, np.float32), value_wide,
-                )
-            address, stride = values_at + size * (begin * apart_v + g * own_v_at), apart_v
-            if value_width < value_wide:
-                _filled_up(array_at(address, apart_v * count, kind), apart_v, count, value_width, block_v)
-                address, stride = block_v_at, value_wide
-            values, mixed = array_at(address, stride * count, kind), array_at(own_at, rows * apart, np.float32)
-            _mix(scores, rows, values, stride, count, value_wide, mixed, apart, size)
+        count = min(long, stop - begin)
+        for j in range(0, count, short):
+            at, many = keys_at + size * ((begin + j) * apart_k + low * own), min(short, count - j)
+            if groups > 1:
+                _touch(at, size * ((many - 1) * apart_k + groups * own))
+            for g in range(groups):
+                address, stride = at + size * g * own, apart_k
+                if width < wide:
+                    _filled_up(array_at(address, apart_k * many, kind), apart_k, many, width, block)
+                    address, stride = block_at, wide
+                q = array_at(q_at + 4 * g * rows * wide, rows * wide, np.float32)
+                scores = array_at(scores_at + 4 * g * rows * SCORES, rows * SCORES, np.float32)
+                _score(q, rows, wide, array_at(address, stride * many, kind), stride, many, scores, j)
+        for item in range(groups * rows):
+            r = first + item % rows
+            _weigh(
+                op, numbers, array_at(scores_at + 4 * item * SCORES, SCORES, np.float32), begin, count,
+                state[POSITIONS + t + r // heads], (low + item // rows) * heads + r % heads,
+                array_at(mixed_at + 4 * item * apart, apart, np.float32), value_wide,
+            )
+        for j in range(0, count, short):
+            at, many = values_at + size * ((begin + j) * apart_v + low * next_v), min(short, count - j)
+            if groups > 1 and op[ALL_VALUES]:
+                _touch(at, size * ((many - 1) * apart_v + groups * own_v))
+            for g in range(groups):
+                address, stride = at + size * g * next_v, apart_v
+                if value_width < value_wide:
+                    _filled_up(array_at(address, apart_v * many, kind), apart_v, many, value_width, block_v)
+                    address, stride = block_v_at, value_wide
+                scores = array_at(scores_at + 4 * g * rows * SCORES, rows * SCORES, np.float32)
+                mixed = array_at(mixed_at + 4 * g * rows * apart, rows * apart, np.float32)
+                values = array_at(address, stride * many, kind)
+                _mix(scores, j, rows, values, stride, many, value_wide, mixed, apart, size)
     for item in range(groups * rows):
         g, r = low + item // rows, item % rows
         h = (t + (first + r) // heads) * op[GROUPS] * heads + g * heads + (first + r) % heads
@@ -527,7 +528,7 @@ def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-unty
             start, stop = begin + part * each, min(end, begin + (part + 1) * each)
             own = (high - low) * (last - first) * (stop - start)
             if (2 * done + own) * threads // (2 * work) == thread:
-                place = (t, low, high, first, last, start, stop, end, part)
+                place = (t, low, high, first, last, start, stop, part)
                 _attend_unit(op, numbers, state, place, thread, kind, elements, size)
             done += own
         t = behind
@@ -637,16 +638,15 @@ def _parts_of(op, state, t):  # type: ignore[no-untyped-def]
     return _parts(op, pieces, length)[0]
 
 
-def most_parts(groups: int, heads: int) -> int:
-    """The most parts that the positions of a text are cut in, by how many groups there are, of so many heads."""
-    return max(1, UNITS // (min(groups, LEAST_SPANS) * -(-heads // ROW_LIMIT)))
+def most_parts(heads: int) -> int:
+    """The most parts that the positions of a text are cut in, by how many heads have common keys."""
+    return max(1, UNITS // -(-heads // ROW_LIMIT))
 
 
 def scratch_room(groups: int, width: int, value_width: int) -> int:
-    """float32 that a thread needs: scores, a block of keys and of values, and results and queries of a span."""
+    """float32 that a thread needs: a block of keys and of values, scores, results and queries of a span."""
     wide, value_wide = (-(-each // LANES) * LANES for each in (width, value_width))
-    span = -(-groups // min(groups, LEAST_SPANS))
-    return ROW_LIMIT * (SCORES + span * (wide + value_wide + LANES)) + LONGEST * (wide + value_wide) + LANES
+    return ROW_LIMIT * groups * (SCORES + wide + value_wide + LANES) + LONGEST * (wide + value_wide) + LANES
 
 
 def partial_room(heads: int, value_width: int, parts: int, tokens: int) -> int:
