@@ -47,7 +47,7 @@ from .attention_tiles import (
 from .dots import AHEAD, NUMBERS, SUPER, pack
 from .exponential import exp, exp_of_lanes, sigmoid, softplus
 from .pass_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
-from .shorts import CACHE_LINE, multiply_add, prefetch, sum_of_lanes, touch
+from .shorts import CACHE_LINE, multiply_add, prefetch, prefetch_later, sum_of_lanes, touch
 from .team import FIELDS, array_at, operation
 
 f32 = np.float32
@@ -313,8 +313,18 @@ def _touch(address, bytes_):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _score(q, rows, width, keys, stride, count, scores, first):  # type: ignore[no-untyped-def]
-    """scores[r, first + j] = row r of q times key j."""
+def _bring_nearer(rows, first, count, apart, width, size):  # type: ignore[no-untyped-def]
+    """So many rows of an array, so far apart: `width` elements of each."""
+    for j in range(first, first + count):
+        for i in range(0, width, CACHE_LINE // size):
+            prefetch_later(rows, j * apart + i)
+
+
+@inlined
+def _score(q, rows, width, keys, stride, count, scores, first, cached, size):  # type: ignore[no-untyped-def]
+    """scores[r, first + j] = row r of q times key j. Meanwhile keys LONGEST further come nearer. cached: the keys where
+    they are kept, from one to the next, and their width there, or 0.
+    """
     r = 0
     while r < rows:
         left_rows = rows - r
@@ -322,6 +332,8 @@ def _score(q, rows, width, keys, stride, count, scores, first):  # type: ignore[
         many = KEYS_OF[0] if tall else (KEYS_OF[1] if left_rows == 2 else KEYS_OF[2])
         for j in range(0, count, many):
             left, at, to = count - j, j * stride, r * SCORES + first + j
+            if r == 0 and cached[2]:
+                _bring_nearer(cached[0], j + LONGEST, many, cached[1], cached[2], size)
             if tall:
                 score_rows(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
             elif left_rows == 2:
@@ -335,8 +347,11 @@ SCORES = LONGEST + LANES  # from one row of scores to the next: tiles write behi
 
 
 @inlined
-def _mix(weights, first, rows, values, stride, count, width, out, apart, size):  # type: ignore[no-untyped-def]
-    """out[r] += the sum of weights[r, first + j] times values[j]. width: a multiple of 16; out's rows are so far apart."""
+def _mix(weights, first, rows, values, stride, count, width, out, apart, size, ahead):  # type: ignore[no-untyped-def]
+    """out[r] += the sum of weights[r, first + j] times values[j]. width: a multiple of 16; out's rows are so far apart.
+
+    Elements of values so far `ahead` come nearer meanwhile.
+    """
     r = 0
     while r < rows:
         left, w_at, c = rows - r, r * SCORES + first, 0
@@ -344,18 +359,18 @@ def _mix(weights, first, rows, values, stride, count, width, out, apart, size): 
         while c + VECTORS * LANES <= width:
             at = r * apart + c
             if one:
-                mix_one(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_one(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
             elif two:
-                mix_two(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_two(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
             else:
-                mix_rows(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_rows(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
             c += VECTORS * LANES
         while c < width:
             at = r * apart + c
             if one:
-                mix_one_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_one_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
             else:
-                mix_rows_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_rows_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
             c += 2 * LANES if size == 1 else LANES
         r += 1 if one else (2 if two else ROWS)
 
@@ -439,12 +454,13 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
     else:
         apart_v = apart_k
     long = max(LANES, min(LONGEST, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
-    short = long if groups == 1 else (STEP if rows > 1 else 2 * STEP)
+    touches = size == 4 and groups > 1  # otherwise multiplying takes longer, and lines are fetched one by one meanwhile
+    short = (STEP if rows > 1 else 2 * STEP) if touches else long
     for begin in range(start, stop, long):
         count = min(long, stop - begin)
         for j in range(0, count, short):
             at, many = keys_at + size * ((begin + j) * apart_k + low * own), min(short, count - j)
-            if groups > 1:
+            if touches:
                 _touch(at, size * ((many - 1) * apart_k + groups * own))
             for g in range(groups):
                 address, stride = at + size * g * own, apart_k
@@ -453,7 +469,9 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
                     address, stride = block_at, wide
                 q = array_at(q_at + 4 * g * rows * wide, rows * wide, np.float32)
                 scores = array_at(scores_at + 4 * g * rows * SCORES, rows * SCORES, np.float32)
-                _score(q, rows, wide, array_at(address, stride * many, kind), stride, many, scores, j)
+                keys = array_at(address, stride * many, kind)
+                cached = array_at(at + size * g * own, apart_k, kind), apart_k, 0 if touches else own
+                _score(q, rows, wide, keys, stride, many, scores, j, cached, size)
         for item in range(groups * rows):
             r = first + item % rows
             _weigh(
@@ -463,17 +481,18 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
             )
         for j in range(0, count, short):
             at, many = values_at + size * ((begin + j) * apart_v + low * next_v), min(short, count - j)
-            if groups > 1 and op[ALL_VALUES]:
+            if touches:
                 _touch(at, size * ((many - 1) * apart_v + groups * own_v))
             for g in range(groups):
                 address, stride = at + size * g * next_v, apart_v
                 if value_width < value_wide:
                     _filled_up(array_at(address, apart_v * many, kind), apart_v, many, value_width, block_v)
                     address, stride = block_v_at, value_wide
+                ahead = 0 if touches or value_width < value_wide else LONGEST * stride
                 scores = array_at(scores_at + 4 * g * rows * SCORES, rows * SCORES, np.float32)
                 mixed = array_at(mixed_at + 4 * g * rows * apart, rows * apart, np.float32)
                 values = array_at(address, stride * many, kind)
-                _mix(scores, j, rows, values, stride, many, value_wide, mixed, apart, size)
+                _mix(scores, j, rows, values, stride, many, value_wide, mixed, apart, size, ahead)
     for item in range(groups * rows):
         g, r = low + item // rows, item % rows
         h = (t + (first + r) // heads) * op[GROUPS] * heads + g * heads + (first + r) % heads
