@@ -321,9 +321,10 @@ def _bring_nearer(rows, first, count, apart, width, size):  # type: ignore[no-un
 
 
 @inlined
-def _score(q, rows, width, keys, stride, count, scores, first, cached, size):  # type: ignore[no-untyped-def]
-    """scores[r, first + j] = row r of q times key j. Meanwhile keys LONGEST further come nearer. cached: the keys where
-    they are kept, from one to the next, and their width there, or 0.
+def _score(q, q_at, rows, width, keys, stride, count, scores, first, cached, size):  # type: ignore[no-untyped-def]
+    """scores[first + j], in row r, = row r of q, from q_at on, times key j. Meanwhile keys LONGEST further come nearer.
+
+    cached: the keys where they are kept, from one to the next, and their width there, or 0.
     """
     r = 0
     while r < rows:
@@ -335,11 +336,11 @@ def _score(q, rows, width, keys, stride, count, scores, first, cached, size):  #
             if r == 0 and cached[2]:
                 _bring_nearer(cached[0], j + LONGEST, many, cached[1], cached[2], size)
             if tall:
-                score_rows(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
+                score_rows(q, q_at + r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
             elif left_rows == 2:
-                score_two(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
+                score_two(q, q_at + r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
             else:
-                score_one(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
+                score_one(q, q_at + r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
         r += ROWS if tall else left_rows
 
 
@@ -347,32 +348,32 @@ SCORES = LONGEST + LANES  # from one row of scores to the next: tiles write behi
 
 
 @inlined
-def _mix(weights, first, rows, values, stride, count, width, out, apart, size, ahead):  # type: ignore[no-untyped-def]
-    """out[r] += the sum of weights[r, first + j] times values[j]. width: a multiple of 16; out's rows are so far apart.
+def _mix(weights, first, rows, values, stride, count, width, out, out_at, apart, size, ahead):  # type: ignore[no-untyped-def]
+    """out[out_at:], in row r, += the sum of weights[first + j], in row r, times values[j]; out's rows are so far apart.
 
-    Elements of values so far `ahead` come nearer meanwhile.
+    width: a multiple of 16. Elements of values so far `ahead` come nearer meanwhile.
     """
     r = 0
     while r < rows:
         left, w_at, c = rows - r, r * SCORES + first, 0
         one, two = left == 1, left == 2 and ROWS > 2
         while c + VECTORS * LANES <= width:
-            at = r * apart + c
+            at = out_at + r * apart + c
             if one:
-                mix_one(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
+                mix_one(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             elif two:
-                mix_two(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
+                mix_two(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             else:
-                mix_rows(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
+                mix_rows(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             c += VECTORS * LANES
         while c < width:
-            at = r * apart + c
+            at = out_at + r * apart + c
             if one:
-                mix_one_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
+                mix_one_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             else:
-                mix_rows_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, 0 if r else ahead)
+                mix_rows_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             c += 2 * LANES if size == 1 else LANES
-        r += 1 if one else (2 if two else ROWS)
+        r, ahead = r + (1 if one else (2 if two else ROWS)), 0
 
 
 @inlined
@@ -423,7 +424,7 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
 
 @inlined
 def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # type: ignore[no-untyped-def]
-    """Partial results of one unit: rows first … last - 1 of the text that begins with token t, in groups low … high - 1.
+    """Partial results of a unit: rows first … last - 1 of the text that begins with token t, in groups low … high - 1.
 
     kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
     """
@@ -434,17 +435,17 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
     room = op[SCRATCH] + 4 * op[ROOM] * thread
     block_at, block_v_at = room, room + 4 * LONGEST * wide
     scores_at = block_v_at + 4 * (LONGEST * value_wide + LANES)
-    mixed_at = scores_at + 4 * groups * rows * SCORES
+    mixed_at = scores_at + 4 * (groups * rows + ROWS) * SCORES  # a tile may write rows that are not there
     q_at = mixed_at + 4 * groups * rows * apart
     block, block_v = array_at(block_at, LONGEST * wide, kind), array_at(block_v_at, LONGEST * value_wide, kind)
     if width < wide:
         block[:] = 0
     if value_width < value_wide:
         block_v[:] = 0
-    for g in range(low, high):
-        q = array_at(q_at + 4 * (g - low) * rows * wide, rows * wide, np.float32)
-        mixed = array_at(mixed_at + 4 * (g - low) * rows * apart, rows * apart, np.float32)
-        _ask(op, numbers, t, g, first, rows, q, mixed)
+    scores = array_at(scores_at, groups * rows * SCORES, np.float32)
+    mixed = array_at(mixed_at, groups * rows * apart, np.float32)
+    q = array_at(q_at, groups * rows * wide, np.float32)
+    _ask(op, numbers, t, low, groups, first, rows, q, mixed)
     slot, own, own_v = state[SLOTS + t], elements(width), elements(value_width)
     apart_k, apart_v = op[GROUPS] * own, op[GROUPS] * own_v
     keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0]
@@ -467,11 +468,9 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
                 if width < wide:
                     _filled_up(array_at(address, apart_k * many, kind), apart_k, many, width, block)
                     address, stride = block_at, wide
-                q = array_at(q_at + 4 * g * rows * wide, rows * wide, np.float32)
-                scores = array_at(scores_at + 4 * g * rows * SCORES, rows * SCORES, np.float32)
-                keys = array_at(address, stride * many, kind)
+                keys, to = array_at(address, stride * many, kind), g * rows * SCORES + j
                 cached = array_at(at + size * g * own, apart_k, kind), apart_k, 0 if touches else own
-                _score(q, rows, wide, keys, stride, many, scores, j, cached, size)
+                _score(q, g * rows * wide, rows, wide, keys, stride, many, scores, to, cached, size)
         for item in range(groups * rows):
             r = first + item % rows
             _weigh(
@@ -489,27 +488,25 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
                     _filled_up(array_at(address, apart_v * many, kind), apart_v, many, value_width, block_v)
                     address, stride = block_v_at, value_wide
                 ahead = 0 if touches or value_width < value_wide else LONGEST * stride
-                scores = array_at(scores_at + 4 * g * rows * SCORES, rows * SCORES, np.float32)
-                mixed = array_at(mixed_at + 4 * g * rows * apart, rows * apart, np.float32)
-                values = array_at(address, stride * many, kind)
-                _mix(scores, j, rows, values, stride, many, value_wide, mixed, apart, size, ahead)
+                values, w_at, to = array_at(address, stride * many, kind), g * rows * SCORES + j, g * rows * apart
+                _mix(scores, w_at, rows, values, stride, many, value_wide, mixed, to, apart, size, ahead)
     for item in range(groups * rows):
         g, r = low + item // rows, item % rows
         h = (t + (first + r) // heads) * op[GROUPS] * heads + g * heads + (first + r) % heads
         to = array_at(op[PARTIAL] + 4 * (h * op[PARTS] + part) * apart, apart, np.float32)
-        mixed = array_at(mixed_at + 4 * item * apart, apart, np.float32)
         for i in range(0, apart, LANES):
-            store(to, i, load(mixed, i))
+            store(to, i, load(mixed, item * apart + i))
 
 
 @inlined
-def _ask(op, numbers, t, g, first, rows, q, mixed):  # type: ignore[no-untyped-def]
+def _ask(op, numbers, t, low, groups, first, rows, q, mixed):  # type: ignore[no-untyped-def]
     """The unit's queries, scaled, as rows of whole vectors, and partial results of no position."""
     heads, width = op[HEADS], op[HEAD_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (op[VALUE_WIDTH] + LANES - 1) // LANES * LANES
     scale = f32(numbers[SCALE])
-    for r in range(rows):
-        own, h = t + (first + r) // heads, g * heads + (first + r) % heads
+    for r in range(groups * rows):
+        row, g = first + r % rows, low + r // rows
+        own, h = t + row // heads, g * heads + row % heads
         x = array_at(op[X] + 4 * (own * op[X_WIDTH] + h * op[X_APART]), width, np.float32)
         for i in range(width):
             q[r * wide + i] = x[i] * scale
@@ -665,7 +662,8 @@ def most_parts(heads: int) -> int:
 def scratch_room(groups: int, width: int, value_width: int) -> int:
     """float32 that a thread needs: a block of keys and of values, scores, results and queries of a span."""
     wide, value_wide = (-(-each // LANES) * LANES for each in (width, value_width))
-    return ROW_LIMIT * groups * (SCORES + wide + value_wide + LANES) + LONGEST * (wide + value_wide) + LANES
+    rows = ROW_LIMIT * groups
+    return rows * (SCORES + wide + value_wide + LANES) + ROWS * SCORES + LONGEST * (wide + value_wide) + LANES
 
 
 def partial_room(heads: int, value_width: int, parts: int, tokens: int) -> int:

@@ -164,7 +164,7 @@ def _mix_tile(rows: int, vectors: int) -> Any:
     ):
         """out[r, c] += the sum over j < count of weights[r, j] * v[j, column + c], for this tile's rows and columns.
 
-        Rows that are not there are the last one again. Elements of v so far ahead are on their way from memory meanwhile.
+        Rows that are not there are the last one again. Elements of v so far ahead come nearer meanwhile.
         """
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -72,6 +72,19 @@ def test_any_number_of_threads_gives_the_same(heads, groups, width, value_width)
         at += n
 
 
+@pytest.mark.parametrize(("heads", "groups"), [(9, 3), (6, 6), (21, 3), (4, 1)])
+def test_rows_that_fill_no_tile(heads, groups):
+    """Tiles of scores have rows that are not there, also of the last group; many positions are several blocks."""
+    for slots in ([(900, 1)], [(400, 7)], [(390, 5), (2500, 3)]):
+        texts = [(some(first + n, groups, 32), some(first + n, groups, 32)) for first, n in slots]
+        q, at = some(sum(n for _, n in slots), heads, 32), 0
+        found = attention_of(q, texts, slots, 2)
+        for (first, n), (k, v) in zip(slots, texts, strict=True):
+            wanted = attend(q[at : at + n], k, v, q_positions=first + np.arange(n), scale=0.2)
+            np.testing.assert_allclose(found[at : at + n], wanted, atol=3e-6 * np.abs(v).max())
+            at += n
+
+
 def test_a_text_gives_the_same_whatever_others_there_are():
     k, v, q = some(300, 2, 32), some(300, 2, 32), some(3, 6, 32)
     alone = attention_of(q[:1], [(k, v)], [(299, 1)], 2)
