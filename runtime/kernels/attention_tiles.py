@@ -91,8 +91,9 @@ def _fetch(  # type: ignore[no-untyped-def]
     context: Any, builder: ir.IRBuilder, array: nt.Array, value, row: ir.Value, column: ir.Value, count: int
 ) -> None:
     """Have the cache lines of what `_vectors` reads on their way."""
-    size, at = array.dtype.bitwidth // 8, builder.add(row, column)
+    size, at = 4 if array.dtype == nt.float32 else 2, builder.add(row, column)
     if array.dtype == nt.int8:
+        size = 1
         at = builder.add(row, builder.mul(builder.sdiv(column, _number(VALUES)), _number(Q8_BYTES)))
         count = count // 2 * Q8_BYTES
     else:
