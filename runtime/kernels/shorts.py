@@ -318,16 +318,20 @@ def sum_of_lanes(typing: Any, a: Any) -> Any:
     return nt.float32(f32x16), codegen
 
 
-def _prefetch(to_write: int) -> Any:
+def fetch(context: Any, builder: ir.IRBuilder, address: ir.Value, to_write: int = 0, cache: int = 1) -> None:
+    """Have the cache line at a pointer to a byte on its way, to the first or the second cache."""
+    kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 4 - cache, 1))])
+
+
+def _prefetch(to_write: int, cache: int = 1) -> Any:
     @intrinsic
     def prefetch(typing: Any, array: Any, at: Any) -> Any:
         """Have the cache line of element `at` on its way, which may lie past the array's end."""
 
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-            address = address_of(context, builder, array, args[0], args[1], BYTE)
-            kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
-            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-            builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 3, 1))])
+            fetch(context, builder, address_of(context, builder, array, args[0], args[1], BYTE), to_write, cache)
             return context.get_dummy_value()
 
         return nt.void(array, nt.intp), codegen
@@ -335,4 +339,17 @@ def _prefetch(to_write: int) -> Any:
     return prefetch
 
 
-prefetch, prefetch_to_write = _prefetch(0), _prefetch(1)
+prefetch, prefetch_to_write, prefetch_later = _prefetch(0), _prefetch(1), _prefetch(0, 2)
+
+
+@intrinsic
+def touch(typing: Any, array: Any, at: Any) -> Any:
+    """Read the eight bytes that element `at` is in, though nobody asks for them."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        address = builder.ptrtoint(address_of(context, builder, array, args[0], args[1], BYTE), INDEX)
+        address = builder.and_(address, ir.Constant(INDEX, -8))
+        builder.load_atomic(builder.inttoptr(address, INDEX.as_pointer()), "monotonic", 8)
+        return context.get_dummy_value()
+
+    return nt.void(array, nt.intp), codegen
