@@ -25,6 +25,8 @@ from quants.kernels.lanes import (
     where,
 )
 
+from . import byte_dots
+from .byte_dots import TAKES_BYTES, WITH_BYTES, spread
 from .pass_state import MAX_TOKENS
 from .shorts import (
     bits_of,
@@ -61,8 +63,8 @@ from .team import FIELDS, array_at, operation
 
 f32 = np.float32
 BLOCK, SUPER = 32, 256
-NUMBERS = 32  # float32 kept of every 256 columns
-MAGIC, LARGEST = f32(12582912), f32(32767)
+NUMBERS = WITH_BYTES if TAKES_BYTES else 32  # float32 kept of every 256 columns
+MAGIC, LARGEST = f32(12582912), f32(32639)  # 127 * 256 + 127
 TINY = f32(1e-30)
 LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice what E2M1 codes mean
@@ -94,6 +96,8 @@ def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-unty
             scale = (greatest / LARGEST if greatest > TINY else ZERO) + lost
             numbers[to + k], numbers[to + 8 + k] = scale, scale * (first + second)
             numbers[to + 16 + 2 * k], numbers[to + 17 + 2 * k] = scale * first, scale * second
+        if TAKES_BYTES:
+            spread(shorts, x_at + start, numbers, to)
 
 
 @kernel
@@ -331,6 +335,10 @@ def _bf16(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
     return a, multiply_add(load_bfloats(raw, at + 32), load(x, x_at + LANES), b)
 
 
+if TAKES_BYTES:  # blocks of 256 are multiplied so, whose numbers are the input's
+    _q4_k, _q5_k, _q6_k = byte_dots.q4_k, byte_dots.q5_k, byte_dots.q6_k
+_SIX_BITS = _as_they_are if TAKES_BYTES else _six_bits
+
 # Operations: fields from 2 on are
 WEIGHTS, ROW_BYTES, ROWS, WIDTH, FLOATS_AT, SHORTS_AT, NUMBERS_AT, OUT, OUT_WIDTH, BIAS, ADDS, STATE = range(2, 14)
 # (addresses of the weights, the input's parts, the output (tokens, OUT_WIDTH), the bias or 0, and of the pass's state,
@@ -536,12 +544,12 @@ def q2_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def q4_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 144, _q4_k, _six_bits)
+    _of_shorts(row, thread, threads, 256, 144, _q4_k, _SIX_BITS)
 
 
 @operation
 def q5_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 176, _q5_k, _six_bits)
+    _of_shorts(row, thread, threads, 256, 176, _q5_k, _SIX_BITS)
 
 
 @operation

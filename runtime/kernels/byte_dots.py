@@ -1,0 +1,224 @@
+"""Products of stored blocks of 256 weights with inputs of 16 bits, as two products of bytes: `vpdpbusd` of x86.
+
+A weight's code is a byte without sign, an input's integer is 256 times its upper byte plus its lower byte, both with a
+sign. An instruction so multiplies 64 weights, and what comes out is the same integer.
+
+Lane i of every register belongs to columns 16 * i … 16 * i + 15; register j of four has those from 4 * j on. A vector
+so holds the factors of all products of a block, which are made floats once. Inputs are stored in this order, too
+(`spread`), after the numbers of their 256 columns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba.core.types as nt
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from quants.kernels.jit import inlined
+from quants.kernels.lane_memory import load, load_at, store, store_at
+from quants.kernels.lanes import BYTE, FLOATS, INDEX, LANES, WORD, WORDS, f32x16, i32x16, to_float
+
+from .shorts import cpu_features, each_twice, every_half, half_pair, has, load_small, multiply_add, six_bit_numbers
+
+f32 = np.float32
+TAKES_BYTES = not cpu_features().isdisjoint({"+avx512vnni", "+avxvnni"})
+# What is kept of every 256 columns, in float32: sums of 16 columns; of each lane its scale, which is that of 32 columns;
+# four times 64 upper bytes, and as many lower ones.
+HALVES_AT, TWICE_AT, UPPER_AT, LOWER_AT, WITH_BYTES = 16, 32, 48, 112, 176
+BYTES_OF_WORD = 0x01010101
+SIX_BITS_ZERO = f32(-32)  # what a code 0 of Q6_K means
+
+
+@intrinsic
+def _put_bytes(typing: Any, array: Any, at: Any, value: Any) -> Any:
+    """The lowest bytes of a lane each, four to array[at], four to array[at + 16], …, elements of 32 bits."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        words = builder.bitcast(builder.trunc(args[2], ir.VectorType(BYTE, LANES)), ir.VectorType(WORD, 4))
+        for j in range(4):
+            to = builder.add(args[1], ir.Constant(INDEX, LANES * j))
+            store_at(context, builder, array, args[0], to, builder.extract_element(words, ir.Constant(WORD, j)))
+        return context.get_dummy_value()
+
+    return nt.void(array, nt.intp, i32x16), codegen
+
+
+@inlined
+def spread(shorts, at, numbers, to):  # type: ignore[no-untyped-def]
+    """The bytes of shorts[at : at + 256], and the scale of each lane, to their places after numbers[to:]."""
+    store(numbers, to + TWICE_AT, each_twice(load(numbers, to), 0))
+    for i in range(LANES):
+        value = load(shorts, at + LANES * i)
+        _put_bytes(numbers, to + UPPER_AT + i, (value + 128) >> 8)
+        _put_bytes(numbers, to + LOWER_AT + i, value)
+
+
+# Codes: four registers each
+
+
+def _every(number: int) -> ir.Constant:
+    return ir.Constant(WORDS, [number] * LANES)
+
+
+def _picked(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, number: Callable[[int], int]) -> ir.Value:
+    """In lane i word number(i) of the thirty-two of a and b."""
+    return builder.shuffle_vector(a, b, ir.Constant(WORDS, [number(i) for i in range(LANES)]))
+
+
+def _field(builder: ir.IRBuilder, words: ir.Value, shift: Callable[[int], int], mask: int) -> ir.Value:
+    """In lane i the words shifted to the right by shift(i), of each byte these bits."""
+    shifted = builder.lshr(words, ir.Constant(WORDS, [shift(i) for i in range(LANES)]))
+    return builder.and_(shifted, _every(mask * BYTES_OF_WORD))
+
+
+def _codes(emit: Callable[[ir.IRBuilder, Callable[[int], ir.Value]], list[ir.Value]]) -> Any:
+    """An intrinsic of bytes and an offset. emit(builder, words): words(n) are sixteen from byte n on."""
+
+    @intrinsic
+    def made(typing: Any, raw: Any, at: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+            def words(start: int) -> ir.Value:
+                return load_at(context, builder, raw, args[0], builder.add(args[1], ir.Constant(INDEX, start)), WORDS)
+
+            return context.make_tuple(builder, signature.return_type, emit(builder, words))
+
+        return nt.UniTuple(i32x16, 4)(raw, nt.intp), codegen
+
+    return made
+
+
+def _nibbles(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> list[ir.Value]:
+    """Of 128 bytes, where 32 have 32 codes in their lower halves, and the next 32 in their upper ones."""
+    return [
+        _field(builder, _picked(builder, low, high, lambda i, j=j: i // 4 * 8 + i % 2 * 4 + j),  # type: ignore[misc]
+               lambda i: i // 2 % 2 * 4, 15)
+        for j in range(4)
+    ]  # fmt: skip
+
+
+def _pairs_of_bits(builder: ir.IRBuilder, words: ir.Value) -> list[ir.Value]:
+    """Of 64 bytes, where 32 have 32 codes in their lowest two bits, the next 32 in the next two, …"""
+    return [
+        _field(builder, _picked(builder, words, words, lambda i, j=j: i // 8 * 8 + i % 2 * 4 + j),  # type: ignore[misc]
+               lambda i: i // 2 % 4 * 2, 3)
+        for j in range(4)
+    ]  # fmt: skip
+
+
+def _q5_k_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list[ir.Value]:
+    high = words(16)
+    left = builder.shl(high, _every(4))
+    fifth = [
+        _field(builder, _picked(builder, left, high, lambda i, j=j: i // 8 * 16 + i % 2 * 4 + j),  # type: ignore[misc]
+               lambda i: i // 2 % 4, 16)
+        for j in range(4)
+    ]  # fmt: skip
+    return list(map(builder.or_, _nibbles(builder, words(48), words(112)), fifth))
+
+
+def _q6_k_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list[ir.Value]:
+    first, second, high, made = words(0), words(64), words(128), []
+    left = builder.shl(high, _every(4))
+    for j in range(4):
+        low = _picked(builder, first, second, lambda i: i // 8 * 16 + i % 4 * 4 + j)  # noqa: B023  # called at once
+        upper = _picked(builder, left, high, lambda i: i // 4 % 2 * 16 + i // 8 * 8 + i % 2 * 4 + j)  # noqa: B023
+        made.append(builder.or_(_field(builder, low, lambda i: i // 4 % 2 * 4, 15),
+                                _field(builder, upper, lambda i: i // 2 % 2 * 2, 48)))  # fmt: skip
+    return made
+
+
+def _q3_k_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list[ir.Value]:
+    high = words(0)
+    left, right = builder.shl(high, _every(2)), builder.lshr(high, _every(2))
+    third = [
+        _field(builder, _picked(builder, left, right, lambda i, j=j: i // 8 * 16 + i % 2 * 4 + j),  # type: ignore[misc]
+               lambda i: i // 2 % 4, 4)
+        for j in range(4)
+    ]  # fmt: skip
+    return list(map(builder.or_, _pairs_of_bits(builder, words(32)), third))
+
+
+_of_q4_k = _codes(lambda builder, words: _nibbles(builder, words(16), words(80)))
+_of_q5_k, _of_q6_k, _of_q3_k = _codes(_q5_k_codes), _codes(_q6_k_codes), _codes(_q3_k_codes)
+_of_q2_k = _codes(lambda builder, words: _pairs_of_bits(builder, words(16)))
+_of_tq2_0 = _codes(lambda builder, words: _pairs_of_bits(builder, words(0)))
+
+
+# Products
+
+
+def _add_products(context: Any, builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """In each lane those of four bytes, of codes without a sign and of x with one."""
+    args = [total, codes, x]
+    if has(context, "avx512vnni"):
+        return _instruction(builder, "512", WORDS, args)
+    if has(context, "avxvnni"):
+        eight = ir.VectorType(WORD, LANES // 2)
+        parts = ([_lanes(builder, arg, [*range(start, start + 8)]) for arg in args] for start in (0, 8))
+        halves = [_instruction(builder, "256", eight, part) for part in parts]
+        return builder.shuffle_vector(*halves, ir.Constant(WORDS, [*range(LANES)]))
+    bytes_, wide = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(WORD, 4 * LANES)
+    products = builder.mul(builder.zext(builder.bitcast(codes, bytes_), wide), builder.sext(builder.bitcast(x, bytes_), wide))
+    for start in range(4):
+        total = builder.add(total, _lanes(builder, products, [*range(start, 4 * LANES, 4)]))
+    return total
+
+
+def _instruction(builder: ir.IRBuilder, bits: str, kind: ir.VectorType, args: list[ir.Value]) -> ir.Value:
+    name, function = f"llvm.x86.avx512.vpdpbusd.{bits}", ir.FunctionType(kind, [kind] * 3)
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), args)
+
+
+def _lanes(builder: ir.IRBuilder, value: ir.Value, lanes: list[int]) -> ir.Value:
+    return builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(WORD, len(lanes)), lanes))
+
+
+@intrinsic
+def _sums(typing: Any, codes: Any, n: Any, at: Any) -> Any:
+    """The products of codes with the bytes of an input, whose numbers begin at n[at], as f32x16."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        registers, totals = cgutils.unpack_tuple(builder, args[0]), []
+        for start in (UPPER_AT, LOWER_AT):  # two sums that do not wait for one another
+            total = _every(0)
+            for j, register in enumerate(registers):
+                place = builder.add(args[2], ir.Constant(INDEX, start + LANES * j))
+                own = load_at(context, builder, n, args[1], place, WORDS)
+                total = _add_products(context, builder, total, register, own)
+            totals.append(total)
+        total = builder.add(builder.shl(totals[0], _every(8)), totals[1])
+        return builder.sitofp(total, FLOATS)
+
+    return f32x16(codes, n, nt.intp), codegen
+
+
+# Blocks: f(raw, at, x, x_at, n, n_at, a, b) adds the products of one block to the lanes of a and b, as in `dots`. The
+# input's bytes are with its numbers.
+
+
+@inlined
+def _scaled(codes, scales, minima, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    """scales and minima: of each lane; minima are added."""
+    a = multiply_add(_sums(codes, n, n_at), scales * load(n, n_at + TWICE_AT), a)
+    return a, multiply_add(minima, load(n, n_at + HALVES_AT), b)
+
+
+@inlined
+def q4_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    f = six_bit_numbers(raw, at) * half_pair(raw, at)
+    return _scaled(_of_q4_k(raw, at), each_twice(f, 0), each_twice(f, 8), n, n_at, a, b)
+
+
+@inlined
+def q5_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    f = six_bit_numbers(raw, at) * half_pair(raw, at)
+    return _scaled(_of_q5_k(raw, at), each_twice(f, 0), each_twice(f, 8), n, n_at, a, b)
+
+
+@inlined
+def q6_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    scales = to_float(load_small(raw, at + 192)) * every_half(raw, at + 208)
+    return _scaled(_of_q6_k(raw, at), scales, scales * SIX_BITS_ZERO, n, n_at, a, b)
