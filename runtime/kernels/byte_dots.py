@@ -19,12 +19,26 @@ from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load, load_at, store, store_at
-from quants.kernels.lanes import BYTE, FLOATS, INDEX, LANES, WORD, WORDS, f32x16, i32x16, to_float
+from quants.kernels.lanes import BYTE, FLOATS, INDEX, LANES, WORD, WORDS, every, f32x16, i32x16, to_float
 
-from .shorts import cpu_features, each_twice, every_half, half_pair, has, load_small, multiply_add, six_bit_numbers
+from .shorts import (
+    cpu_features,
+    each_twice,
+    every_half,
+    half_pair,
+    has,
+    load_small,
+    multiply_add,
+    prefetch,
+    six_bit_numbers,
+    sum_of_lanes,
+    sums_of_lanes,
+)
+from .team import array_at
 
 f32 = np.float32
-TAKES_BYTES = not cpu_features().isdisjoint({"+avx512vnni", "+avxvnni"})
+SUPER, ZERO = 256, f32(0)
+TAKES_BYTES = "+avx512vnni" in cpu_features()
 # What is kept of every 256 columns, in float32: sums of 16 columns; of each lane its scale, which is that of 32 columns;
 # four times 64 upper bytes, and as many lower ones.
 HALVES_AT, TWICE_AT, UPPER_AT, LOWER_AT, WITH_BYTES = 16, 32, 48, 112, 176
@@ -177,48 +191,109 @@ def _lanes(builder: ir.IRBuilder, value: ir.Value, lanes: list[int]) -> ir.Value
 
 
 @intrinsic
-def _sums(typing: Any, codes: Any, n: Any, at: Any) -> Any:
-    """The products of codes with the bytes of an input, whose numbers begin at n[at], as f32x16."""
+def _sums(typing: Any, codes: Any, others: Any, n: Any, at: Any) -> Any:
+    """The products of codes of two rows with the bytes of an input, whose numbers begin at n[at], each as f32x16."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        registers, totals = cgutils.unpack_tuple(builder, args[0]), []
-        for start in (UPPER_AT, LOWER_AT):  # two sums that do not wait for one another
-            total = _every(0)
-            for j, register in enumerate(registers):
-                place = builder.add(args[2], ir.Constant(INDEX, start + LANES * j))
-                own = load_at(context, builder, n, args[1], place, WORDS)
-                total = _add_products(context, builder, total, register, own)
-            totals.append(total)
-        total = builder.add(builder.shl(totals[0], _every(8)), totals[1])
-        return builder.sitofp(total, FLOATS)
+        rows = [cgutils.unpack_tuple(builder, arg) for arg in args[:2]]
+        totals = {(row, start): _every(0) for row in (0, 1) for start in (UPPER_AT, LOWER_AT)}  # none waits for another
+        for j in range(4):
+            for start in (UPPER_AT, LOWER_AT):
+                own = load_at(context, builder, n, args[2], builder.add(args[3], ir.Constant(INDEX, start + LANES * j)), WORDS)
+                for row in (0, 1):
+                    total = totals[row, start]
+                    totals[row, start] = _add_products(context, builder, total, rows[row][j], own)
+        sums = [
+            builder.add(builder.shl(totals[row, UPPER_AT], _every(8)), totals[row, LOWER_AT]) for row in (0, 1)
+        ]
+        return context.make_tuple(builder, signature.return_type, [builder.sitofp(each, FLOATS) for each in sums])
 
-    return f32x16(codes, n, nt.intp), codegen
-
-
-# Blocks: f(raw, at, x, x_at, n, n_at, a, b) adds the products of one block to the lanes of a and b, as in `dots`. The
-# input's bytes are with its numbers.
+    return nt.UniTuple(f32x16, 2)(codes, others, n, nt.intp), codegen
 
 
-@inlined
-def _scaled(codes, scales, minima, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    """scales and minima: of each lane; minima are added."""
-    a = multiply_add(_sums(codes, n, n_at), scales * load(n, n_at + TWICE_AT), a)
-    return a, multiply_add(minima, load(n, n_at + HALVES_AT), b)
+# Blocks: f(raw, at) are a block's codes, the scales of their lanes, and what the sums of inputs are multiplied with.
 
 
 @inlined
-def q4_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+def q4_k(raw, at):  # type: ignore[no-untyped-def]
     f = six_bit_numbers(raw, at) * half_pair(raw, at)
-    return _scaled(_of_q4_k(raw, at), each_twice(f, 0), each_twice(f, 8), n, n_at, a, b)
+    return _of_q4_k(raw, at), each_twice(f, 0), each_twice(f, 8)
 
 
 @inlined
-def q5_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+def q5_k(raw, at):  # type: ignore[no-untyped-def]
     f = six_bit_numbers(raw, at) * half_pair(raw, at)
-    return _scaled(_of_q5_k(raw, at), each_twice(f, 0), each_twice(f, 8), n, n_at, a, b)
+    return _of_q5_k(raw, at), each_twice(f, 0), each_twice(f, 8)
 
 
 @inlined
-def q6_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+def q6_k(raw, at):  # type: ignore[no-untyped-def]
     scales = to_float(load_small(raw, at + 192)) * every_half(raw, at + 208)
-    return _scaled(_of_q6_k(raw, at), scales, scales * SIX_BITS_ZERO, n, n_at, a, b)
+    return _of_q6_k(raw, at), scales, scales * SIX_BITS_ZERO
+
+
+# Products of two rows of weights, at raw[at:] and raw[other:], with the inputs whose numbers are at the addresses n:
+# of each row and input the sum. ahead: bytes from a block to one that is to be on its way.
+
+
+@inlined
+def _fetch(raw, at, size):  # type: ignore[no-untyped-def]
+    for line in range(0, size, 64):
+        prefetch(raw, at + line)
+
+
+@inlined
+def _add(own, other, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    """The products of a block of each row with an input, to a and b."""
+    sums, others = _sums(own[0], other[0], n, n_at)
+    scales, halves = load(n, n_at + TWICE_AT), load(n, n_at + HALVES_AT)
+    a = multiply_add(sums, own[1] * scales, multiply_add(own[2], halves, a))
+    return a, multiply_add(others, other[1] * scales, multiply_add(other[2], halves, b))
+
+
+@inlined
+def with_one(raw, at, other, ahead, width, n, size, block):  # type: ignore[no-untyped-def]
+    a, b, x = every(ZERO), every(ZERO), array_at(n, 1, np.float32)
+    for n_at in range(0, width // SUPER * WITH_BYTES, WITH_BYTES):
+        _fetch(raw, at + ahead, size)
+        _fetch(raw, other + ahead, size)
+        a, b = _add(block(raw, at), block(raw, other), x, n_at, a, b)
+        at += size
+        other += size
+    return sum_of_lanes(a), sum_of_lanes(b)
+
+
+@inlined
+def with_two(raw, at, other, ahead, width, n, size, block):  # type: ignore[no-untyped-def]
+    a, b, c, d = every(ZERO), every(ZERO), every(ZERO), every(ZERO)
+    x, y = array_at(n[0], 1, np.float32), array_at(n[1], 1, np.float32)
+    for n_at in range(0, width // SUPER * WITH_BYTES, WITH_BYTES):
+        _fetch(raw, at + ahead, size)
+        _fetch(raw, other + ahead, size)
+        first, second = block(raw, at), block(raw, other)
+        a, b = _add(first, second, x, n_at, a, b)
+        c, d = _add(first, second, y, n_at, c, d)
+        at += size
+        other += size
+    found = sums_of_lanes(a, b, c, d)
+    return (found[0], found[1]), (found[2], found[3])
+
+
+@inlined
+def with_four(raw, at, other, ahead, width, n, size, block):  # type: ignore[no-untyped-def]
+    zero = every(ZERO)
+    x, y = array_at(n[0], 1, np.float32), array_at(n[1], 1, np.float32)
+    z, w = array_at(n[2], 1, np.float32), array_at(n[3], 1, np.float32)
+    a, b, c, d, e, f, g, h = zero, zero, zero, zero, zero, zero, zero, zero
+    for n_at in range(0, width // SUPER * WITH_BYTES, WITH_BYTES):
+        _fetch(raw, at + ahead, size)
+        _fetch(raw, other + ahead, size)
+        first, second = block(raw, at), block(raw, other)
+        a, b = _add(first, second, x, n_at, a, b)
+        c, d = _add(first, second, y, n_at, c, d)
+        e, f = _add(first, second, z, n_at, e, f)
+        g, h = _add(first, second, w, n_at, g, h)
+        at += size
+        other += size
+    low, high = sums_of_lanes(a, b, c, d), sums_of_lanes(e, f, g, h)
+    return (low[0], low[1]), (low[2], low[3]), (high[0], high[1]), (high[2], high[3])

@@ -58,6 +58,7 @@ from .shorts import (
     six_bit_numbers,
     stack_memory,
     sum_of_lanes,
+    sums_of_lanes,
 )
 from .team import FIELDS, array_at, operation
 
@@ -335,10 +336,6 @@ def _bf16(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
     return a, multiply_add(load_bfloats(raw, at + 32), load(x, x_at + LANES), b)
 
 
-if TAKES_BYTES:  # blocks of 256 are multiplied so, whose numbers are the input's
-    _q4_k, _q5_k, _q6_k = byte_dots.q4_k, byte_dots.q5_k, byte_dots.q6_k
-_SIX_BITS = _as_they_are if TAKES_BYTES else _six_bits
-
 # Operations: fields from 2 on are
 WEIGHTS, ROW_BYTES, ROWS, WIDTH, FLOATS_AT, SHORTS_AT, NUMBERS_AT, OUT, OUT_WIDTH, BIAS, ADDS, STATE = range(2, 14)
 # (addresses of the weights, the input's parts, the output (tokens, OUT_WIDTH), the bias or 0, and of the pass's state,
@@ -352,55 +349,105 @@ NO_CHOICE = np.array([0] * MAX_TOKENS + [*range(MAX_TOKENS)] * 2, np.int64)  # a
 
 
 @inlined
-def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block, numbers):  # type: ignore[no-untyped-def]
-    """out[p, r] = row r of the weights · input p, for this thread's r. block: of `values` weights in `size` bytes.
+def _each_expert(row, thread, threads, multiply, how):  # type: ignore[no-untyped-def]
+    """out[p, r] = row r of the weights · input p, for this thread's r.
 
-    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. inputs: the
-    address of what is multiplied, of this kind.
+    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens.
+    multiply(op, weights, inputs, (first, last), how): of an expert's rows with the inputs of all that chose it.
     """
     op = array_at(row, FIELDS, np.int64)
-    rows, width, out_width, used = op[ROWS], op[WIDTH], op[OUT_WIDTH], max(1, op[USED])
-    padded = (width + SUPER - 1) // SUPER * SUPER
+    rows, used = op[ROWS], max(1, op[USED])
     count = array_at(op[STATE], 1, np.int64)[0] * used
-    out = array_at(op[OUT], count * out_width, np.float32)
     table = op[CHOICE] + thread * op[APART] if op[USED] else NO_CHOICE.ctypes.data
     ids = array_at(table, 3 * MAX_TOKENS * used, np.int64)
-    places, sources = MAX_TOKENS * used, MAX_TOKENS * used * (2 if op[OF_TOKENS] else 1)
+    order = array_at(table + 8 * MAX_TOKENS * used, MAX_TOKENS * used, np.int64)
+    sources = array_at(table + 8 * MAX_TOKENS * used * (2 if op[OF_TOKENS] else 1), MAX_TOKENS * used, np.int64)
     first, last = rows * thread // threads, rows * (thread + 1) // threads
     begin = 0
     while begin < count:  # the next expert, and all that chose it
-        expert, end = ids[ids[places + begin]], begin + 1
-        while end < count and ids[ids[places + end]] == expert:
+        expert, end = ids[order[begin]], begin + 1
+        while end < count and ids[order[end]] == expert:
             end += 1
         raw = array_at(op[WEIGHTS] + expert * rows * op[ROW_BYTES], rows * op[ROW_BYTES], np.uint8)
         bias = array_at(op[BIAS] + 4 * expert * rows if op[BIAS] else op[OUT], rows, np.float32)
-        for r in range(first, last):
-            i, at = begin, r * op[ROW_BYTES]
-            while HOLDS_FOUR and i + 4 <= end:  # at a time, or two: their weights are unpacked once
-                four = (
-                    _input(op, ids[sources + i], inputs, itemsize, kind, padded),
-                    _input(op, ids[sources + i + 1], inputs, itemsize, kind, padded),
-                    _input(op, ids[sources + i + 2], inputs, itemsize, kind, padded),
-                    _input(op, ids[sources + i + 3], inputs, itemsize, kind, padded),
-                )
-                totals = _with_four(raw, at, width, four, values, size, block, numbers)
-                for own in range(4):
-                    _put(op, out, ids[places + i + own] * out_width + r, bias, r, totals[own])
-                i += 4
-            while i + 2 <= end:
-                one, other = (
-                    _input(op, ids[sources + i], inputs, itemsize, kind, padded),
-                    _input(op, ids[sources + i + 1], inputs, itemsize, kind, padded),
-                )
-                both = _with_two(raw, at, width, one, other, values, size, block, numbers)
-                for own in range(2):
-                    _put(op, out, ids[places + i + own] * out_width + r, bias, r, both[own])
-                i += 2
-            if i < end:
-                only = _input(op, ids[sources + i], inputs, itemsize, kind, padded)
-                total = _with_one(raw, at, width, only, values, size, block, numbers)
-                _put(op, out, ids[places + i] * out_width + r, bias, r, total)
+        multiply(op, raw, bias, order, sources, begin, end, first, last, how)
         begin = end
+
+
+@inlined
+def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
+    """how: the address of what is multiplied, of which kind and size; a block: so many weights in so many bytes."""
+    inputs, kind, itemsize, values, size, block, numbers = how
+    width, out_width = op[WIDTH], op[OUT_WIDTH]
+    padded = (width + SUPER - 1) // SUPER * SUPER
+    out = array_at(op[OUT], 1, np.float32)
+    for r in range(first, last):
+        i, at = begin, r * op[ROW_BYTES]
+        while HOLDS_FOUR and i + 4 <= end:  # at a time, or two: their weights are unpacked once
+            four = (
+                _input(op, sources[i], inputs, itemsize, kind, padded),
+                _input(op, sources[i + 1], inputs, itemsize, kind, padded),
+                _input(op, sources[i + 2], inputs, itemsize, kind, padded),
+                _input(op, sources[i + 3], inputs, itemsize, kind, padded),
+            )
+            totals = _with_four(raw, at, width, four, values, size, block, numbers)
+            for own in range(4):
+                _put(op, out, order[i + own] * out_width, bias, r, totals[own])
+            i += 4
+        while i + 2 <= end:
+            one, other = (
+                _input(op, sources[i], inputs, itemsize, kind, padded),
+                _input(op, sources[i + 1], inputs, itemsize, kind, padded),
+            )
+            both = _with_two(raw, at, width, one, other, values, size, block, numbers)
+            for own in range(2):
+                _put(op, out, order[i + own] * out_width, bias, r, both[own])
+            i += 2
+        if i < end:
+            only = _input(op, sources[i], inputs, itemsize, kind, padded)
+            total = _with_one(raw, at, width, only, values, size, block, numbers)
+            _put(op, out, order[i] * out_width, bias, r, total)
+
+
+@inlined
+def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
+    """Two rows at a time, so that inputs are read once for both. how: bytes of a block, and what is in it."""
+    size, block = how
+    width, out_width, row_bytes = op[WIDTH], op[OUT_WIDTH], op[ROW_BYTES]
+    out, pair = array_at(op[OUT], 1, np.float32), 2 * row_bytes
+    ahead = (AHEAD + pair - 1) // pair * pair
+    for r in range(first, last, 2):
+        s = min(r + 1, last - 1)  # the same row where there is no other
+        i, at, other = begin, r * row_bytes, s * row_bytes
+        while i + 4 <= end:
+            n = (_numbers(op, sources[i]), _numbers(op, sources[i + 1]), _numbers(op, sources[i + 2]),
+                 _numbers(op, sources[i + 3]))  # fmt: skip
+            totals = byte_dots.with_four(raw, at, other, ahead, width, n, size, block)
+            for own in range(4):
+                _put_both(op, out, order[i + own] * out_width, bias, r, s, totals[own])
+            i += 4
+        while i + 2 <= end:
+            two = (_numbers(op, sources[i]), _numbers(op, sources[i + 1]))
+            found = byte_dots.with_two(raw, at, other, ahead, width, two, size, block)
+            for own in range(2):
+                _put_both(op, out, order[i + own] * out_width, bias, r, s, found[own])
+            i += 2
+        if i < end:
+            both = byte_dots.with_one(raw, at, other, ahead, width, _numbers(op, sources[i]), size, block)
+            _put_both(op, out, order[i] * out_width, bias, r, s, both)
+
+
+@inlined
+def _numbers(op, place):  # type: ignore[no-untyped-def]
+    """Their address."""
+    return op[NUMBERS_AT] + place * ((op[WIDTH] + SUPER - 1) // SUPER) * (4 * NUMBERS)
+
+
+@inlined
+def _put_both(op, out, to, bias, r, s, totals):  # type: ignore[no-untyped-def]
+    _put(op, out, to, bias, r, totals[0])
+    if s > r:
+        _put(op, out, to, bias, s, totals[1])
 
 
 @inlined
@@ -413,9 +460,10 @@ def _input(op, place, inputs, itemsize, kind, padded):  # type: ignore[no-untype
 
 @inlined
 def _put(op, out, to, bias, r, total):  # type: ignore[no-untyped-def]
+    """Row r of the product, in the row of the output that begins at out[to]."""
     if op[BIAS] != 0:
         total += bias[r]
-    out[to] = out[to] + total if op[ADDS] else total
+    out[to + r] = out[to + r] + total if op[ADDS] else total
 
 
 @inlined
@@ -477,19 +525,28 @@ def _with_four(raw, at, width, x, values, size, block, numbers):  # type: ignore
         f, e = block(raw, at, x[2][0], column, o, o_at, e, f)
         h, g = block(raw, at, x[3][0], column, p, p_at, g, h)
         at += size
-    return sum_of_lanes(a + b), sum_of_lanes(c + d), sum_of_lanes(e + f), sum_of_lanes(g + h)
+    return sums_of_lanes(a + b, c + d, e + f, g + h)
 
 
 @inlined
 def _of_shorts(row, thread, threads, values, size, block, numbers):  # type: ignore[no-untyped-def]
     inputs = array_at(row, FIELDS, np.int64)[SHORTS_AT]
-    _each_row(row, thread, threads, inputs, np.int16, 2, values, size, block, numbers)
+    _each_expert(row, thread, threads, _row_by_row, (inputs, np.int16, 2, values, size, block, numbers))
 
 
 @inlined
 def _of_floats(row, thread, threads, size, block):  # type: ignore[no-untyped-def]
     inputs = array_at(row, FIELDS, np.int64)[FLOATS_AT]
-    _each_row(row, thread, threads, inputs, np.float32, 4, BLOCK, size, block, _as_they_are)
+    _each_expert(row, thread, threads, _row_by_row, (inputs, np.float32, 4, BLOCK, size, block, _as_they_are))
+
+
+@inlined
+def _of_super_blocks(row, thread, threads, size, block, of_bytes, numbers):  # type: ignore[no-untyped-def]
+    """Of 256 weights in a block."""
+    if TAKES_BYTES:
+        _each_expert(row, thread, threads, _in_pairs, (size, of_bytes))
+    else:
+        _of_shorts(row, thread, threads, SUPER, size, block, numbers)
 
 
 @operation
@@ -544,17 +601,17 @@ def q2_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def q4_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 144, _q4_k, _SIX_BITS)
+    _of_super_blocks(row, thread, threads, 144, _q4_k, byte_dots.q4_k, _six_bits)
 
 
 @operation
 def q5_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 176, _q5_k, _SIX_BITS)
+    _of_super_blocks(row, thread, threads, 176, _q5_k, byte_dots.q5_k, _six_bits)
 
 
 @operation
 def q6_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 210, _q6_k, _as_they_are)
+    _of_super_blocks(row, thread, threads, 210, _q6_k, byte_dots.q6_k, _as_they_are)
 
 
 @operation
