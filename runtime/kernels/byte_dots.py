@@ -211,6 +211,20 @@ def _sums(typing: Any, codes: Any, others: Any, n: Any, at: Any) -> Any:
     return nt.UniTuple(f32x16, 2)(codes, others, n, nt.intp), codegen
 
 
+@intrinsic
+def align_stack(typing: Any) -> Any:
+    """Have this function's memory begin at a cache line: LLVM itself lets registers that it puts there cross lines."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        memory = cgutils.alloca_once(builder, ir.ArrayType(BYTE, 64))
+        memory.align = 64
+        kind = ir.FunctionType(ir.VoidType(), [memory.type])
+        builder.call(ir.InlineAsm(kind, "", "r", side_effect=True), [memory])
+        return context.get_dummy_value()
+
+    return nt.void(), codegen
+
+
 # Blocks: f(raw, at) are a block's codes, the scales of their lanes, and what the sums of inputs are multiplied with.
 
 

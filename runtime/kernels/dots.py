@@ -413,6 +413,7 @@ def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  #
 def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
     """Two rows at a time, so that inputs are read once for both. how: bytes of a block, and what is in it."""
     size, block = how
+    byte_dots.align_stack()
     width, out_width, row_bytes = op[WIDTH], op[OUT_WIDTH], op[ROW_BYTES]
     out, pair = array_at(op[OUT], 1, np.float32), 2 * row_bytes
     ahead = (AHEAD + pair - 1) // pair * pair
