@@ -38,6 +38,7 @@ from .team import array_at
 
 f32 = np.float32
 SUPER, ZERO = 256, f32(0)
+AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
 TAKES_BYTES = "+avx512vnni" in cpu_features()
 # What is kept of every 256 columns, in float32: sums of 16 columns; of each lane its scale, which is that of 32 columns;
 # four times 64 upper bytes, and as many lower ones.
@@ -191,24 +192,21 @@ def _lanes(builder: ir.IRBuilder, value: ir.Value, lanes: list[int]) -> ir.Value
 
 
 @intrinsic
-def _sums(typing: Any, codes: Any, others: Any, n: Any, at: Any) -> Any:
-    """The products of codes of two rows with the bytes of an input, whose numbers begin at n[at], each as f32x16."""
+def _sums(typing: Any, codes: Any, n: Any, at: Any) -> Any:
+    """The products of codes of each of some rows with the bytes of an input, whose numbers begin at n[at]: f32x16."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        rows = [cgutils.unpack_tuple(builder, arg) for arg in args[:2]]
-        totals = {(row, start): _every(0) for row in (0, 1) for start in (UPPER_AT, LOWER_AT)}  # none waits for another
+        rows = [cgutils.unpack_tuple(builder, each) for each in cgutils.unpack_tuple(builder, args[0])]
+        upper, lower = ([_every(0)] * len(rows) for _ in range(2))  # none of these sums waits for another
         for j in range(4):
-            for start in (UPPER_AT, LOWER_AT):
-                own = load_at(context, builder, n, args[2], builder.add(args[3], ir.Constant(INDEX, start + LANES * j)), WORDS)
-                for row in (0, 1):
-                    total = totals[row, start]
-                    totals[row, start] = _add_products(context, builder, total, rows[row][j], own)
-        sums = [
-            builder.add(builder.shl(totals[row, UPPER_AT], _every(8)), totals[row, LOWER_AT]) for row in (0, 1)
-        ]
+            for totals, start in ((upper, UPPER_AT), (lower, LOWER_AT)):
+                place = builder.add(args[2], ir.Constant(INDEX, start + LANES * j))
+                own = load_at(context, builder, n, args[1], place, WORDS)
+                totals[:] = [_add_products(context, builder, *each) for each in zip(totals, (row[j] for row in rows), [own] * len(rows))]
+        sums = [builder.add(builder.shl(high, _every(8)), low) for high, low in zip(upper, lower, strict=True)]
         return context.make_tuple(builder, signature.return_type, [builder.sitofp(each, FLOATS) for each in sums])
 
-    return nt.UniTuple(f32x16, 2)(codes, others, n, nt.intp), codegen
+    return nt.UniTuple(f32x16, len(codes))(codes, n, nt.intp), codegen
 
 
 @intrinsic
@@ -246,8 +244,7 @@ def q6_k(raw, at):  # type: ignore[no-untyped-def]
     return _of_q6_k(raw, at), scales, scales * SIX_BITS_ZERO
 
 
-# Products of two rows of weights, at raw[at:] and raw[other:], with the inputs whose numbers are at the addresses n:
-# of each row and input the sum. ahead: bytes from a block to one that is to be on its way.
+# Products of rows of weights, from raw[at:] and raw[other:] on, with inputs, whose numbers are at the addresses n.
 
 
 @inlined
@@ -257,56 +254,62 @@ def _fetch(raw, at, size):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _add(own, other, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    """The products of a block of each row with an input, to a and b."""
-    sums, others = _sums(own[0], other[0], n, n_at)
-    scales, halves = load(n, n_at + TWICE_AT), load(n, n_at + HALVES_AT)
-    a = multiply_add(sums, own[1] * scales, multiply_add(own[2], halves, a))
-    return a, multiply_add(others, other[1] * scales, multiply_add(other[2], halves, b))
+def _scaled(sums, block, n, n_at, total):  # type: ignore[no-untyped-def]
+    """total and the products of a block with an input."""
+    total = multiply_add(block[2], load(n, n_at + HALVES_AT), total)
+    return multiply_add(sums, block[1] * load(n, n_at + TWICE_AT), total)
 
 
 @inlined
-def with_one(raw, at, other, ahead, width, n, size, block):  # type: ignore[no-untyped-def]
-    a, b, x = every(ZERO), every(ZERO), array_at(n, 1, np.float32)
+def _add(block, n, n_at, total):  # type: ignore[no-untyped-def]
+    sums = _sums((block[0],), n, n_at)
+    return _scaled(sums[0], block, n, n_at, total)
+
+
+@inlined
+def _add_both(block, other, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    """The same of a block of each of two rows."""
+    sums = _sums((block[0], other[0]), n, n_at)
+    return _scaled(sums[0], block, n, n_at, a), _scaled(sums[1], other, n, n_at, b)
+
+
+@inlined
+def with_one(raw, at, width, n, size, block):  # type: ignore[no-untyped-def]
+    a, x = every(ZERO), array_at(n, 1, np.float32)
     for n_at in range(0, width // SUPER * WITH_BYTES, WITH_BYTES):
-        _fetch(raw, at + ahead, size)
-        _fetch(raw, other + ahead, size)
-        a, b = _add(block(raw, at), block(raw, other), x, n_at, a, b)
+        _fetch(raw, at + AHEAD, size)
+        a = _add(block(raw, at), x, n_at, a)
         at += size
-        other += size
+    return sum_of_lanes(a)
+
+
+@inlined
+def with_two(raw, at, width, n, size, block):  # type: ignore[no-untyped-def]
+    a, b = every(ZERO), every(ZERO)
+    x, y = array_at(n[0], 1, np.float32), array_at(n[1], 1, np.float32)
+    for n_at in range(0, width // SUPER * WITH_BYTES, WITH_BYTES):
+        _fetch(raw, at + AHEAD, size)
+        own = block(raw, at)
+        a, b = _add(own, x, n_at, a), _add(own, y, n_at, b)
+        at += size
     return sum_of_lanes(a), sum_of_lanes(b)
 
 
 @inlined
-def with_two(raw, at, other, ahead, width, n, size, block):  # type: ignore[no-untyped-def]
-    a, b, c, d = every(ZERO), every(ZERO), every(ZERO), every(ZERO)
-    x, y = array_at(n[0], 1, np.float32), array_at(n[1], 1, np.float32)
-    for n_at in range(0, width // SUPER * WITH_BYTES, WITH_BYTES):
-        _fetch(raw, at + ahead, size)
-        _fetch(raw, other + ahead, size)
-        first, second = block(raw, at), block(raw, other)
-        a, b = _add(first, second, x, n_at, a, b)
-        c, d = _add(first, second, y, n_at, c, d)
-        at += size
-        other += size
-    found = sums_of_lanes(a, b, c, d)
-    return (found[0], found[1]), (found[2], found[3])
-
-
-@inlined
-def with_four(raw, at, other, ahead, width, n, size, block):  # type: ignore[no-untyped-def]
-    zero = every(ZERO)
+def four_with_two(raw, at, other, ahead, width, n, size, block):  # type: ignore[no-untyped-def]
+    """Of each input the products of both rows. ahead: bytes to what is to be on its way from memory."""
     x, y = array_at(n[0], 1, np.float32), array_at(n[1], 1, np.float32)
     z, w = array_at(n[2], 1, np.float32), array_at(n[3], 1, np.float32)
+    zero = every(ZERO)
     a, b, c, d, e, f, g, h = zero, zero, zero, zero, zero, zero, zero, zero
     for n_at in range(0, width // SUPER * WITH_BYTES, WITH_BYTES):
         _fetch(raw, at + ahead, size)
         _fetch(raw, other + ahead, size)
         first, second = block(raw, at), block(raw, other)
-        a, b = _add(first, second, x, n_at, a, b)
-        c, d = _add(first, second, y, n_at, c, d)
-        e, f = _add(first, second, z, n_at, e, f)
-        g, h = _add(first, second, w, n_at, g, h)
+        a, b = _add_both(first, second, x, n_at, a, b)
+        c, d = _add_both(first, second, y, n_at, c, d)
+        e, f = _add_both(first, second, z, n_at, e, f)
+        g, h = _add_both(first, second, w, n_at, g, h)
         at += size
         other += size
     low, high = sums_of_lanes(a, b, c, d), sums_of_lanes(e, f, g, h)

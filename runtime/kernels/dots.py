@@ -26,7 +26,7 @@ from quants.kernels.lanes import (
 )
 
 from . import byte_dots
-from .byte_dots import TAKES_BYTES, WITH_BYTES, spread
+from .byte_dots import AHEAD, TAKES_BYTES, WITH_BYTES, spread
 from .pass_state import MAX_TOKENS
 from .shorts import (
     bits_of,
@@ -73,7 +73,6 @@ HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half of what E8M0 c
 ZERO = f32(0)
 SIX_BITS_ZERO = f32(-32)  # what a code 0 of Q6_K means
 HOLDS_FOUR = "+avx512f" in cpu_features()  # registers hold the sums of four inputs
-AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
 
 
 @inlined
@@ -105,6 +104,14 @@ def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-unty
 def pack_all(x, shorts, numbers):  # type: ignore[no-untyped-def]
     """The same of a whole array."""
     pack(x, 0, x.size, shorts, numbers, 0)
+
+
+@kernel
+def spread_all(shorts, numbers):  # type: ignore[no-untyped-def]
+    """Write what products with bytes read, of a whole array of integers, after their numbers."""
+    if TAKES_BYTES:
+        for piece in range(shorts.size // SUPER):
+            spread(shorts, SUPER * piece, numbers, NUMBERS * piece)
 
 
 # Blocks: f(raw, at, x, x_at, n, n_at, a, b) adds the products of one block to the lanes of a and b.
@@ -411,7 +418,7 @@ def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  #
 
 @inlined
 def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
-    """Two rows at a time, so that inputs are read once for both. how: bytes of a block, and what is in it."""
+    """Two rows at a time with four inputs, which are read once for both rows. how: bytes of a block, and what is in it."""
     size, block = how
     byte_dots.align_stack()
     width, out_width, row_bytes = op[WIDTH], op[OUT_WIDTH], op[ROW_BYTES]
@@ -423,19 +430,20 @@ def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # t
         while i + 4 <= end:
             n = (_numbers(op, sources[i]), _numbers(op, sources[i + 1]), _numbers(op, sources[i + 2]),
                  _numbers(op, sources[i + 3]))  # fmt: skip
-            totals = byte_dots.with_four(raw, at, other, ahead, width, n, size, block)
+            totals = byte_dots.four_with_two(raw, at, other, ahead, width, n, size, block)
             for own in range(4):
                 _put_both(op, out, order[i + own] * out_width, bias, r, s, totals[own])
             i += 4
-        while i + 2 <= end:
-            two = (_numbers(op, sources[i]), _numbers(op, sources[i + 1]))
-            found = byte_dots.with_two(raw, at, other, ahead, width, two, size, block)
-            for own in range(2):
-                _put_both(op, out, order[i + own] * out_width, bias, r, s, found[own])
-            i += 2
-        if i < end:
-            both = byte_dots.with_one(raw, at, other, ahead, width, _numbers(op, sources[i]), size, block)
-            _put_both(op, out, order[i] * out_width, bias, r, s, both)
+        for row in range(r, s + 1):  # two inputs are faster with one row
+            at, j = row * row_bytes, i
+            while j + 2 <= end:
+                two = byte_dots.with_two(raw, at, width, (_numbers(op, sources[j]), _numbers(op, sources[j + 1])), size, block)
+                _put(op, out, order[j] * out_width, bias, row, two[0])
+                _put(op, out, order[j + 1] * out_width, bias, row, two[1])
+                j += 2
+            if j < end:
+                one = byte_dots.with_one(raw, at, width, _numbers(op, sources[j]), size, block)
+                _put(op, out, order[j] * out_width, bias, row, one)
 
 
 @inlined
