@@ -19,15 +19,17 @@ from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load, load_at, store, store_at
-from quants.kernels.lanes import BYTE, FLOATS, INDEX, LANES, WORD, WORDS, every, f32x16, i32x16, to_float
+from quants.kernels.lanes import BYTE, FLOATS, INDEX, LANES, WORD, WORDS, every, every_int, f32x16, i32x16, lane_numbers, to_float
 
 from .shorts import (
+    bytes_as_floats,
     cpu_features,
     each_twice,
     every_half,
     half_pair,
     has,
     load_small,
+    load_word,
     multiply_add,
     prefetch,
     six_bit_numbers,
@@ -44,7 +46,8 @@ TAKES_BYTES = "+avx512vnni" in cpu_features()
 # four times 64 upper bytes, and as many lower ones.
 HALVES_AT, TWICE_AT, UPPER_AT, LOWER_AT, WITH_BYTES = 16, 32, 48, 112, 176
 BYTES_OF_WORD = 0x01010101
-SIX_BITS_ZERO = f32(-32)  # what a code 0 of Q6_K means
+SIX_BITS_ZERO, THREE_BITS_ZERO, LEVELS_ZERO = f32(32), f32(4), f32(128)  # the codes that mean 0
+LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 
 
 @intrinsic
@@ -156,9 +159,23 @@ def _q3_k_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list
     return list(map(builder.or_, _pairs_of_bits(builder, words(32)), third))
 
 
+def _iq4_xs_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list[ir.Value]:
+    """LEVELS and 128, by the nibbles of 16 bytes for 32 columns, the lower halves first."""
+    first, second, bytes_ = words(8), words(72), ir.VectorType(BYTE, 4 * LANES)
+    levels = ir.Constant(bytes_, [int(level) + 128 for level in LEVELS] * 4)
+    made = []
+    for j in range(4):
+        index = _field(builder, _picked(builder, first, second, lambda i: i // 2 * 4 + j), lambda i: i % 2 * 4, 15)  # noqa: B023
+        kind = ir.FunctionType(bytes_, [bytes_, bytes_])
+        shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.pshuf.b.512")
+        made.append(builder.bitcast(builder.call(shuffle, [levels, builder.bitcast(index, bytes_)]), WORDS))
+    return made
+
+
 _of_q4_k = _codes(lambda builder, words: _nibbles(builder, words(16), words(80)))
 _of_q5_k, _of_q6_k, _of_q3_k = _codes(_q5_k_codes), _codes(_q6_k_codes), _codes(_q3_k_codes)
 _of_q2_k = _codes(lambda builder, words: _pairs_of_bits(builder, words(16)))
+_of_iq4_xs = _codes(_iq4_xs_codes)
 _of_tq2_0 = _codes(lambda builder, words: _pairs_of_bits(builder, words(0)))
 
 
@@ -241,7 +258,45 @@ def q5_k(raw, at):  # type: ignore[no-untyped-def]
 @inlined
 def q6_k(raw, at):  # type: ignore[no-untyped-def]
     scales = to_float(load_small(raw, at + 192)) * every_half(raw, at + 208)
-    return _of_q6_k(raw, at), scales, scales * SIX_BITS_ZERO
+    return _of_q6_k(raw, at), scales, scales * -SIX_BITS_ZERO
+
+
+@inlined
+def q3_k_scales(raw, at):  # type: ignore[no-untyped-def]
+    """The sixteen scales of 6 bits, which mean 32 less."""
+    first, second, high = load_word(raw, at + 96), load_word(raw, at + 100), load_word(raw, at + 104)
+    return bytes_as_floats(
+        first & 0x0F0F0F0F | (high & 0x03030303) << 4, second & 0x0F0F0F0F | (high >> 2 & 0x03030303) << 4,
+        first >> 4 & 0x0F0F0F0F | (high >> 4 & 0x03030303) << 4,
+        second >> 4 & 0x0F0F0F0F | (high >> 6 & 0x03030303) << 4,
+    )  # fmt: skip
+
+
+@inlined
+def q2_k(raw, at):  # type: ignore[no-untyped-def]
+    both = load_small(raw, at)
+    scales = to_float(both & 15) * every_half(raw, at + 80)
+    return _of_q2_k(raw, at), scales, to_float((both >> 4) & 15) * -every_half(raw, at + 82)
+
+
+@inlined
+def q3_k(raw, at):  # type: ignore[no-untyped-def]
+    scales = (q3_k_scales(raw, at) - f32(32)) * every_half(raw, at + 108)
+    return _of_q3_k(raw, at), scales, scales * -THREE_BITS_ZERO
+
+
+@inlined
+def iq4_xs(raw, at):  # type: ignore[no-untyped-def]
+    k = lane_numbers() >> 1
+    low, high = every_int(load_word(raw, at + 4)) >> 4 * k, every_int(load_word(raw, at) >> 16) >> 2 * k
+    scales = to_float((low & 15) + 16 * (high & 3) - 32) * every_half(raw, at)
+    return _of_iq4_xs(raw, at), scales, scales * -LEVELS_ZERO
+
+
+@inlined
+def tq2_0(raw, at):  # type: ignore[no-untyped-def]
+    scales = every_half(raw, at + 64)
+    return _of_tq2_0(raw, at), scales, -scales
 
 
 # Products of rows of weights, from raw[at:] and raw[other:] on, with inputs, whose numbers are at the addresses n.

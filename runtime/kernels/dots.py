@@ -26,11 +26,10 @@ from quants.kernels.lanes import (
 )
 
 from . import byte_dots
-from .byte_dots import AHEAD, TAKES_BYTES, WITH_BYTES, spread
+from .byte_dots import AHEAD, LEVELS, TAKES_BYTES, WITH_BYTES, q3_k_scales, spread
 from .pass_state import MAX_TOKENS
 from .shorts import (
     bits_of,
-    bytes_as_floats,
     cpu_features,
     dot,
     each_twice,
@@ -67,7 +66,6 @@ BLOCK, SUPER = 32, 256
 NUMBERS = WITH_BYTES if TAKES_BYTES else 32  # float32 kept of every 256 columns
 MAGIC, LARGEST = f32(12582912), f32(32639)  # 127 * 256 + 127
 TINY = f32(1e-30)
-LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice what E2M1 codes mean
 HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half of what E8M0 codes mean
 ZERO = f32(0)
@@ -277,13 +275,7 @@ def _q2_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _q3_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    first, second, high = load_word(raw, at + 96), load_word(raw, at + 100), load_word(raw, at + 104)
-    codes = bytes_as_floats(
-        first & 0x0F0F0F0F | (high & 0x03030303) << 4, second & 0x0F0F0F0F | (high >> 2 & 0x03030303) << 4,
-        first >> 4 & 0x0F0F0F0F | (high >> 4 & 0x03030303) << 4,
-        second >> 4 & 0x0F0F0F0F | (high >> 6 & 0x03030303) << 4,
-    )  # fmt: skip
-    f = (codes - f32(32)) * every_half(raw, at + 108) * each_twice(load(n, n_at), 0)
+    f = (q3_k_scales(raw, at) - f32(32)) * every_half(raw, at + 108) * each_twice(load(n, n_at), 0)
     third, low, upper = load_bytes(raw, at), load_bytes(raw, at + 32), load_bytes(raw, at + 64)
     a = _with_third(low, 0, third, 0, x, x_at, lanes_of(f, 0), a)
     b = _with_third(low, 2, third, 1, x, x_at + 32, lanes_of(f, 1), b)
@@ -605,7 +597,7 @@ def iq4_nl_rows(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def q2_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 84, _q2_k, _as_they_are)
+    _of_super_blocks(row, thread, threads, 84, _q2_k, byte_dots.q2_k, _as_they_are)
 
 
 @operation
@@ -625,17 +617,17 @@ def q6_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def iq4_xs_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 136, _iq4_xs, _iq4_xs_numbers)
+    _of_super_blocks(row, thread, threads, 136, _iq4_xs, byte_dots.iq4_xs, _iq4_xs_numbers)
 
 
 @operation
 def q3_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 110, _q3_k, _as_they_are)
+    _of_super_blocks(row, thread, threads, 110, _q3_k, byte_dots.q3_k, _as_they_are)
 
 
 @operation
 def tq2_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 66, _tq2_0, _tq2_0_numbers)
+    _of_super_blocks(row, thread, threads, 66, _tq2_0, byte_dots.tq2_0, _tq2_0_numbers)
 
 
 @operation
