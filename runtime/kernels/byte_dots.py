@@ -19,7 +19,20 @@ from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load, load_at, store, store_at
-from quants.kernels.lanes import BYTE, FLOATS, INDEX, LANES, WORD, WORDS, every, every_int, f32x16, i32x16, lane_numbers, to_float
+from quants.kernels.lanes import (
+    BYTE,
+    FLOATS,
+    INDEX,
+    LANES,
+    WORD,
+    WORDS,
+    every,
+    every_int,
+    f32x16,
+    i32x16,
+    lane_numbers,
+    to_float,
+)
 
 from .shorts import (
     bytes_as_floats,
@@ -27,7 +40,6 @@ from .shorts import (
     each_twice,
     every_half,
     half_pair,
-    has,
     load_small,
     load_word,
     multiply_add,
@@ -41,9 +53,9 @@ from .team import array_at
 f32 = np.float32
 SUPER, ZERO = 256, f32(0)
 AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
-TAKES_BYTES = "+avx512vnni" in cpu_features()
-# What is kept of every 256 columns, in float32: sums of 16 columns; of each lane its scale, which is that of 32 columns;
-# four times 64 upper bytes, and as many lower ones.
+TAKES_BYTES = {"+avx512vnni", "+avx512bw"} <= cpu_features()
+# What is kept of every 256 columns, in float32: sums of 16; of each lane its scale, that of its 32 columns; four
+# times 64 upper bytes, and as many lower ones.
 HALVES_AT, TWICE_AT, UPPER_AT, LOWER_AT, WITH_BYTES = 16, 32, 48, 112, 176
 BYTES_OF_WORD = 0x01010101
 SIX_BITS_ZERO, THREE_BITS_ZERO, LEVELS_ZERO = f32(32), f32(4), f32(128)  # the codes that mean 0
@@ -74,32 +86,39 @@ def spread(shorts, at, numbers, to):  # type: ignore[no-untyped-def]
         _put_bytes(numbers, to + LOWER_AT + i, value)
 
 
-# Codes: four registers each
+# Codes: four registers of a block
+
+
+Words = Callable[[int], ir.Value]  # sixteen from a byte of the block on
 
 
 def _every(number: int) -> ir.Constant:
     return ir.Constant(WORDS, [number] * LANES)
 
 
-def _picked(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, number: Callable[[int], int]) -> ir.Value:
-    """In lane i word number(i) of the thirty-two of a and b."""
-    return builder.shuffle_vector(a, b, ir.Constant(WORDS, [number(i) for i in range(LANES)]))
+def _fields(
+    builder: ir.IRBuilder, low: ir.Value, high: ir.Value, mask: int, place: Callable[[int], tuple[int, int]]
+) -> list[ir.Value]:
+    """Four registers of bytes with the bits of a mask. place(i): the number of a word of low and high, thirty-two, that
+    lane i of the first register has, of the others the next ones; and by how much they are shifted to the right.
+    """
+    places, made = [place(i) for i in range(LANES)], []
+    shifts, bits = ir.Constant(WORDS, [shift for _, shift in places]), _every(mask * BYTES_OF_WORD)
+    for j in range(4):
+        words = builder.shuffle_vector(low, high, ir.Constant(WORDS, [word + j for word, _ in places]))
+        made.append(builder.and_(builder.lshr(words, shifts), bits))
+    return made
 
 
-def _field(builder: ir.IRBuilder, words: ir.Value, shift: Callable[[int], int], mask: int) -> ir.Value:
-    """In lane i the words shifted to the right by shift(i), of each byte these bits."""
-    shifted = builder.lshr(words, ir.Constant(WORDS, [shift(i) for i in range(LANES)]))
-    return builder.and_(shifted, _every(mask * BYTES_OF_WORD))
-
-
-def _codes(emit: Callable[[ir.IRBuilder, Callable[[int], ir.Value]], list[ir.Value]]) -> Any:
-    """An intrinsic of bytes and an offset. emit(builder, words): words(n) are sixteen from byte n on."""
+def _codes(emit: Callable[[ir.IRBuilder, Words], list[ir.Value]]) -> Any:
+    """An intrinsic of bytes and where a block begins."""
 
     @intrinsic
     def made(typing: Any, raw: Any, at: Any) -> Any:
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
             def words(start: int) -> ir.Value:
-                return load_at(context, builder, raw, args[0], builder.add(args[1], ir.Constant(INDEX, start)), WORDS)
+                place = builder.add(args[1], ir.Constant(INDEX, start))
+                return load_at(context, builder, raw, args[0], place, WORDS)
 
             return context.make_tuple(builder, signature.return_type, emit(builder, words))
 
@@ -110,102 +129,63 @@ def _codes(emit: Callable[[ir.IRBuilder, Callable[[int], ir.Value]], list[ir.Val
 
 def _nibbles(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> list[ir.Value]:
     """Of 128 bytes, where 32 have 32 codes in their lower halves, and the next 32 in their upper ones."""
-    return [
-        _field(builder, _picked(builder, low, high, lambda i, j=j: i // 4 * 8 + i % 2 * 4 + j),  # type: ignore[misc]
-               lambda i: i // 2 % 2 * 4, 15)
-        for j in range(4)
-    ]  # fmt: skip
+    return _fields(builder, low, high, 15, lambda i: (i // 4 * 8 + i % 2 * 4, i // 2 % 2 * 4))
 
 
 def _pairs_of_bits(builder: ir.IRBuilder, words: ir.Value) -> list[ir.Value]:
     """Of 64 bytes, where 32 have 32 codes in their lowest two bits, the next 32 in the next two, …"""
-    return [
-        _field(builder, _picked(builder, words, words, lambda i, j=j: i // 8 * 8 + i % 2 * 4 + j),  # type: ignore[misc]
-               lambda i: i // 2 % 4 * 2, 3)
-        for j in range(4)
-    ]  # fmt: skip
+    return _fields(builder, words, words, 3, lambda i: (i // 8 * 8 + i % 2 * 4, i // 2 % 4 * 2))
 
 
-def _q5_k_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list[ir.Value]:
-    high = words(16)
-    left = builder.shl(high, _every(4))
-    fifth = [
-        _field(builder, _picked(builder, left, high, lambda i, j=j: i // 8 * 16 + i % 2 * 4 + j),  # type: ignore[misc]
-               lambda i: i // 2 % 4, 16)
-        for j in range(4)
-    ]  # fmt: skip
-    return list(map(builder.or_, _nibbles(builder, words(48), words(112)), fifth))
+def _single_bits(builder: ir.IRBuilder, words: ir.Value, to: int) -> list[ir.Value]:
+    """Of 32 bytes, bit k of which is for 32 codes, the next for the next 32: as bit `to`, 2 … 4."""
+    low, high = builder.shl(words, _every(to)), builder.lshr(words, _every(4 - to))
+    return _fields(builder, low, high, 1 << to, lambda i: (i // 8 * 16 + i % 2 * 4, i // 2 % 4))
 
 
-def _q6_k_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list[ir.Value]:
-    first, second, high, made = words(0), words(64), words(128), []
-    left = builder.shl(high, _every(4))
-    for j in range(4):
-        low = _picked(builder, first, second, lambda i: i // 8 * 16 + i % 4 * 4 + j)  # noqa: B023  # called at once
-        upper = _picked(builder, left, high, lambda i: i // 4 % 2 * 16 + i // 8 * 8 + i % 2 * 4 + j)  # noqa: B023
-        made.append(builder.or_(_field(builder, low, lambda i: i // 4 % 2 * 4, 15),
-                                _field(builder, upper, lambda i: i // 2 % 2 * 2, 48)))  # fmt: skip
-    return made
+def _joined(builder: ir.IRBuilder, first: list[ir.Value], second: list[ir.Value]) -> list[ir.Value]:
+    return [builder.or_(a, b) for a, b in zip(first, second, strict=True)]
 
 
-def _q3_k_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list[ir.Value]:
-    high = words(0)
-    left, right = builder.shl(high, _every(2)), builder.lshr(high, _every(2))
-    third = [
-        _field(builder, _picked(builder, left, right, lambda i, j=j: i // 8 * 16 + i % 2 * 4 + j),  # type: ignore[misc]
-               lambda i: i // 2 % 4, 4)
-        for j in range(4)
-    ]  # fmt: skip
-    return list(map(builder.or_, _pairs_of_bits(builder, words(32)), third))
+def _emit_q3_k(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
+    return _joined(builder, _pairs_of_bits(builder, words(32)), _single_bits(builder, words(0), 2))
 
 
-def _iq4_xs_codes(builder: ir.IRBuilder, words: Callable[[int], ir.Value]) -> list[ir.Value]:
+def _emit_q5_k(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
+    return _joined(builder, _nibbles(builder, words(48), words(112)), _single_bits(builder, words(16), 4))
+
+
+def _emit_q6_k(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
+    low = _fields(builder, words(0), words(64), 15, lambda i: (i // 8 * 16 + i % 4 * 4, i // 4 % 2 * 4))
+    left = builder.shl(words(128), _every(4))
+    upper = _fields(builder, left, words(128), 48, lambda i: (i // 4 % 2 * 16 + i // 8 * 8 + i % 2 * 4, i // 2 % 2 * 2))
+    return _joined(builder, low, upper)
+
+
+def _emit_iq4_xs(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
     """LEVELS and 128, by the nibbles of 16 bytes for 32 columns, the lower halves first."""
-    first, second, bytes_ = words(8), words(72), ir.VectorType(BYTE, 4 * LANES)
+    bytes_ = ir.VectorType(BYTE, 4 * LANES)
+    kind = ir.FunctionType(bytes_, [bytes_, bytes_])
+    shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.pshuf.b.512")
     levels = ir.Constant(bytes_, [int(level) + 128 for level in LEVELS] * 4)
-    made = []
-    for j in range(4):
-        index = _field(builder, _picked(builder, first, second, lambda i: i // 2 * 4 + j), lambda i: i % 2 * 4, 15)  # noqa: B023
-        kind = ir.FunctionType(bytes_, [bytes_, bytes_])
-        shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.pshuf.b.512")
-        made.append(builder.bitcast(builder.call(shuffle, [levels, builder.bitcast(index, bytes_)]), WORDS))
-    return made
+    nibbles = _fields(builder, words(8), words(72), 15, lambda i: (i // 2 * 4, i % 2 * 4))
+    return [builder.bitcast(builder.call(shuffle, [levels, builder.bitcast(each, bytes_)]), WORDS) for each in nibbles]
 
 
-_of_q4_k = _codes(lambda builder, words: _nibbles(builder, words(16), words(80)))
-_of_q5_k, _of_q6_k, _of_q3_k = _codes(_q5_k_codes), _codes(_q6_k_codes), _codes(_q3_k_codes)
-_of_q2_k = _codes(lambda builder, words: _pairs_of_bits(builder, words(16)))
-_of_iq4_xs = _codes(_iq4_xs_codes)
-_of_tq2_0 = _codes(lambda builder, words: _pairs_of_bits(builder, words(0)))
+_q2_k_codes = _codes(lambda builder, words: _pairs_of_bits(builder, words(16)))
+_q3_k_codes, _q5_k_codes, _q6_k_codes = _codes(_emit_q3_k), _codes(_emit_q5_k), _codes(_emit_q6_k)
+_q4_k_codes = _codes(lambda builder, words: _nibbles(builder, words(16), words(80)))
+_iq4_xs_codes, _tq2_0_codes = _codes(_emit_iq4_xs), _codes(lambda builder, words: _pairs_of_bits(builder, words(0)))
 
 
 # Products
 
 
-def _add_products(context: Any, builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
-    """In each lane those of four bytes, of codes without a sign and of x with one."""
-    args = [total, codes, x]
-    if has(context, "avx512vnni"):
-        return _instruction(builder, "512", WORDS, args)
-    if has(context, "avxvnni"):
-        eight = ir.VectorType(WORD, LANES // 2)
-        parts = ([_lanes(builder, arg, [*range(start, start + 8)]) for arg in args] for start in (0, 8))
-        halves = [_instruction(builder, "256", eight, part) for part in parts]
-        return builder.shuffle_vector(*halves, ir.Constant(WORDS, [*range(LANES)]))
-    bytes_, wide = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(WORD, 4 * LANES)
-    products = builder.mul(builder.zext(builder.bitcast(codes, bytes_), wide), builder.sext(builder.bitcast(x, bytes_), wide))
-    for start in range(4):
-        total = builder.add(total, _lanes(builder, products, [*range(start, 4 * LANES, 4)]))
-    return total
-
-
-def _instruction(builder: ir.IRBuilder, bits: str, kind: ir.VectorType, args: list[ir.Value]) -> ir.Value:
-    name, function = f"llvm.x86.avx512.vpdpbusd.{bits}", ir.FunctionType(kind, [kind] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), args)
-
-
-def _lanes(builder: ir.IRBuilder, value: ir.Value, lanes: list[int]) -> ir.Value:
-    return builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(WORD, len(lanes)), lanes))
+def _add_products(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """In each lane the products of four bytes, those of codes without a sign, those of x with one."""
+    kind = ir.FunctionType(WORDS, [WORDS] * 3)
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.vpdpbusd.512")
+    return builder.call(function, [total, codes, x])
 
 
 @intrinsic
@@ -219,7 +199,9 @@ def _sums(typing: Any, codes: Any, n: Any, at: Any) -> Any:
             for totals, start in ((upper, UPPER_AT), (lower, LOWER_AT)):
                 place = builder.add(args[2], ir.Constant(INDEX, start + LANES * j))
                 own = load_at(context, builder, n, args[1], place, WORDS)
-                totals[:] = [_add_products(context, builder, *each) for each in zip(totals, (row[j] for row in rows), [own] * len(rows))]
+                totals[:] = [
+                    _add_products(builder, total, row[j], own) for total, row in zip(totals, rows, strict=True)
+                ]
         sums = [builder.add(builder.shl(high, _every(8)), low) for high, low in zip(upper, lower, strict=True)]
         return context.make_tuple(builder, signature.return_type, [builder.sitofp(each, FLOATS) for each in sums])
 
@@ -246,19 +228,19 @@ def align_stack(typing: Any) -> Any:
 @inlined
 def q4_k(raw, at):  # type: ignore[no-untyped-def]
     f = six_bit_numbers(raw, at) * half_pair(raw, at)
-    return _of_q4_k(raw, at), each_twice(f, 0), each_twice(f, 8)
+    return _q4_k_codes(raw, at), each_twice(f, 0), each_twice(f, 8)
 
 
 @inlined
 def q5_k(raw, at):  # type: ignore[no-untyped-def]
     f = six_bit_numbers(raw, at) * half_pair(raw, at)
-    return _of_q5_k(raw, at), each_twice(f, 0), each_twice(f, 8)
+    return _q5_k_codes(raw, at), each_twice(f, 0), each_twice(f, 8)
 
 
 @inlined
 def q6_k(raw, at):  # type: ignore[no-untyped-def]
     scales = to_float(load_small(raw, at + 192)) * every_half(raw, at + 208)
-    return _of_q6_k(raw, at), scales, scales * -SIX_BITS_ZERO
+    return _q6_k_codes(raw, at), scales, scales * -SIX_BITS_ZERO
 
 
 @inlined
@@ -276,13 +258,13 @@ def q3_k_scales(raw, at):  # type: ignore[no-untyped-def]
 def q2_k(raw, at):  # type: ignore[no-untyped-def]
     both = load_small(raw, at)
     scales = to_float(both & 15) * every_half(raw, at + 80)
-    return _of_q2_k(raw, at), scales, to_float((both >> 4) & 15) * -every_half(raw, at + 82)
+    return _q2_k_codes(raw, at), scales, to_float((both >> 4) & 15) * -every_half(raw, at + 82)
 
 
 @inlined
 def q3_k(raw, at):  # type: ignore[no-untyped-def]
     scales = (q3_k_scales(raw, at) - f32(32)) * every_half(raw, at + 108)
-    return _of_q3_k(raw, at), scales, scales * -THREE_BITS_ZERO
+    return _q3_k_codes(raw, at), scales, scales * -THREE_BITS_ZERO
 
 
 @inlined
@@ -290,13 +272,13 @@ def iq4_xs(raw, at):  # type: ignore[no-untyped-def]
     k = lane_numbers() >> 1
     low, high = every_int(load_word(raw, at + 4)) >> 4 * k, every_int(load_word(raw, at) >> 16) >> 2 * k
     scales = to_float((low & 15) + 16 * (high & 3) - 32) * every_half(raw, at)
-    return _of_iq4_xs(raw, at), scales, scales * -LEVELS_ZERO
+    return _iq4_xs_codes(raw, at), scales, scales * -LEVELS_ZERO
 
 
 @inlined
 def tq2_0(raw, at):  # type: ignore[no-untyped-def]
     scales = every_half(raw, at + 64)
-    return _of_tq2_0(raw, at), scales, -scales
+    return _tq2_0_codes(raw, at), scales, -scales
 
 
 # Products of rows of weights, from raw[at:] and raw[other:] on, with inputs, whose numbers are at the addresses n.

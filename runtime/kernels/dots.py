@@ -6,6 +6,7 @@ bits are multiplied with the inputs as they are.
 
 An input is stored as float32 (width,), int16 (width,) and, for every 256 columns, 32 float32: the scales of eight times
 32 columns, their sums, and the sums of sixteen times 16 columns. All are filled up with zeros to a multiple of 256.
+Where the processor multiplies bytes, the integers' bytes follow these numbers (`byte_dots`).
 """
 
 import numpy as np
@@ -351,8 +352,8 @@ NO_CHOICE = np.array([0] * MAX_TOKENS + [*range(MAX_TOKENS)] * 2, np.int64)  # a
 def _each_expert(row, thread, threads, multiply, how):  # type: ignore[no-untyped-def]
     """out[p, r] = row r of the weights · input p, for this thread's r.
 
-    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens.
-    multiply(op, weights, inputs, (first, last), how): of an expert's rows with the inputs of all that chose it.
+    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. multiply: rows
+    first … last - 1 of one expert with the inputs of all that chose it, order[begin:end]; `how` is passed on to it.
     """
     op = array_at(row, FIELDS, np.int64)
     rows, used = op[ROWS], max(1, op[USED])
@@ -410,7 +411,7 @@ def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  #
 
 @inlined
 def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
-    """Two rows at a time with four inputs, which are read once for both rows. how: bytes of a block, and what is in it."""
+    """Two rows at a time with four inputs, which are read once for both. how: bytes of a block, and what is in it."""
     size, block = how
     byte_dots.align_stack()
     width, out_width, row_bytes = op[WIDTH], op[OUT_WIDTH], op[ROW_BYTES]
@@ -420,16 +421,21 @@ def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # t
         s = min(r + 1, last - 1)  # the same row where there is no other
         i, at, other = begin, r * row_bytes, s * row_bytes
         while i + 4 <= end:
-            n = (_numbers(op, sources[i]), _numbers(op, sources[i + 1]), _numbers(op, sources[i + 2]),
-                 _numbers(op, sources[i + 3]))  # fmt: skip
-            totals = byte_dots.four_with_two(raw, at, other, ahead, width, n, size, block)
+            four = (
+                _numbers(op, sources[i]),
+                _numbers(op, sources[i + 1]),
+                _numbers(op, sources[i + 2]),
+                _numbers(op, sources[i + 3]),
+            )
+            totals = byte_dots.four_with_two(raw, at, other, ahead, width, four, size, block)
             for own in range(4):
                 _put_both(op, out, order[i + own] * out_width, bias, r, s, totals[own])
             i += 4
         for row in range(r, s + 1):  # two inputs are faster with one row
             at, j = row * row_bytes, i
             while j + 2 <= end:
-                two = byte_dots.with_two(raw, at, width, (_numbers(op, sources[j]), _numbers(op, sources[j + 1])), size, block)
+                n = _numbers(op, sources[j]), _numbers(op, sources[j + 1])
+                two = byte_dots.with_two(raw, at, width, n, size, block)
                 _put(op, out, order[j] * out_width, bias, row, two[0])
                 _put(op, out, order[j + 1] * out_width, bias, row, two[1])
                 j += 2
