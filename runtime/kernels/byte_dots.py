@@ -15,6 +15,7 @@ import numba.core.types as nt
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
+from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined
@@ -122,7 +123,7 @@ def _codes(emit: Callable[[ir.IRBuilder, Words], list[ir.Value]]) -> Any:
 
             return context.make_tuple(builder, signature.return_type, emit(builder, words))
 
-        return nt.UniTuple(i32x16, 4)(raw, nt.intp), codegen
+        return UniTuple(i32x16, 4)(raw, nt.intp), codegen
 
     return made
 
@@ -205,7 +206,7 @@ def _sums(typing: Any, codes: Any, n: Any, at: Any) -> Any:
         sums = [builder.add(builder.shl(high, _every(8)), low) for high, low in zip(upper, lower, strict=True)]
         return context.make_tuple(builder, signature.return_type, [builder.sitofp(each, FLOATS) for each in sums])
 
-    return nt.UniTuple(f32x16, len(codes))(codes, n, nt.intp), codegen
+    return UniTuple(f32x16, len(codes))(codes, n, nt.intp), codegen
 
 
 @intrinsic

@@ -11,6 +11,7 @@ import llvmlite.binding
 import numba.core.types as nt
 from llvmlite import ir
 from numba.core import cgutils, config
+from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 
 from quants.kernels.lane_memory import address_of, load_at
@@ -336,7 +337,7 @@ def sums_of_lanes(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
         found = [builder.extract_element(value, ir.Constant(WORD, i)) for i in range(0, LANES, 4)]
         return context.make_tuple(builder, signature.return_type, found)
 
-    return nt.UniTuple(nt.float32, 4)(f32x16, f32x16, f32x16, f32x16), codegen
+    return UniTuple(nt.float32, 4)(f32x16, f32x16, f32x16, f32x16), codegen
 
 
 def _prefetch(to_write: int) -> Any:
