@@ -20,6 +20,7 @@ from .spec import Architecture, Tensors
 
 COUNT, BLOCKS = "nextn_predict_layers", "block_count"
 HASHED = "hash_layer_count"  # layers of the beginning that choose experts by token ids
+DENSE = "leading_dense_block_count"
 LAYER = re.compile(r"blk\.([0-9]+)\.(.+)")
 SHAPES = {"eh_proj": (1, 2), "enorm": (1,), "hnorm": (1,), "shared_head_norm": (1,)}  # in widths of the model
 MEAN = {f"output_hc_{each}.weight": f"nextn.hc_head_{each}.weight" for each in ("norm", "down", "up")}  # of streams
@@ -57,9 +58,7 @@ def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
         items = found.get(f"{name}.{key}")
         if rule.per_layer and isinstance(items, Sequence | np.ndarray) and not isinstance(items, str):
             found[f"{name}.{key}"] = [items[trunk]] * (trunk + further) if len(items) == trunk + further else items
-    if f"{name}.{HASHED}" in found:
-        found[f"{name}.{HASHED}"] = 0
-    return found
+    return found | {key: 0 for key in (f"{name}.{HASHED}", f"{name}.{DENSE}") if key in found}
 
 
 def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:

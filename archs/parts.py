@@ -20,7 +20,7 @@ Alternatives = tuple[tuple[Terms, ...], ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of net. marks: tensors that show it, any of them. unless: those beside which they belong to another.
+    """What a layer is made of, as its family declares it, or may have: then marks, any of these tensors, show it.
 
     needs: tensors that it cannot do without, weights where no suffix is given; alternatives stand beside |. keys:
     metadata that it cannot do without.
@@ -30,7 +30,6 @@ class Part:
     shapes: Mapping[str, str]
     needs: str = ""
     keys: str = ""
-    unless: str = ""
 
     @cached_property
     def table(self) -> dict[str, Alternatives]:
@@ -73,12 +72,8 @@ WIDTH_NORMS = {"attn_norm_2": "width | heads*key"} | dict.fromkeys(
     ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "post_ffw_norm_1",
      "post_ffw_norm_2", "pre_ffw_norm_2", "attn_output_norm", "layer_output_norm", "ffn_norm_exps"), "width",
 )  # fmt: skip
-LATENT_MARKS, CONVOLUTION_MARKS = "attn_kv_a_mqa", "shortconv.in_proj shortconv.conv shortconv.out_proj"
-DELTA_MARKS, CHANNEL_MARKS, KIMI_MARKS = "ssm_ba ssm_beta ssm_alpha", "ssm_x", "ssm_f_a ssm_f_b ssm_conv1d_q"
-
 ATTENTION = Part(
-    marks="attn_q attn_k attn_v attn_qkv attn_output",
-    unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS} {KIMI_MARKS}",
+    marks="attn_q attn_k attn_v attn_output",  # delta nets have attn_qkv, too
     needs="attn_q|attn_qkv attn_k|attn_qkv attn_output",
     shapes={
         "attn_qkv": "queries+keys+values width", "attn_q": "queries width", "attn_k": "keys width",
@@ -112,7 +107,7 @@ WIDENED = Part(  # latents that one matrix widens
     },
 )  # fmt: skip
 LATENT = Part(
-    marks=LATENT_MARKS, unless="attn_kv_b",
+    marks="attn_kv_a_mqa",
     needs="attn_q|attn_q_a attn_q|attn_q_a_norm attn_q|attn_q_b attn_kv_a_mqa attn_kv_a_norm attn_k_b attn_v_b "
     "attn_output",
     keys="attention.kv_lora_rank attention.key_length_mla",
@@ -142,13 +137,14 @@ COMPRESSED = Part(  # a key that is its value, too, and entries that stand for b
     },
 )  # fmt: skip
 CONVOLUTION = Part(
-    marks=CONVOLUTION_MARKS, needs=CONVOLUTION_MARKS,
+    marks="shortconv.in_proj shortconv.conv shortconv.out_proj",
+    needs="shortconv.in_proj shortconv.conv shortconv.out_proj",
     shapes={
         "shortconv.in_proj": "3*width width", "shortconv.conv": "width cached", "shortconv.out_proj": "width width",
     },
 )  # fmt: skip
 DELTA = Part(
-    marks=DELTA_MARKS, unless=KIMI_MARKS,
+    marks="ssm_ba ssm_beta ssm_alpha",
     needs="attn_qkv ssm_conv1d ssm_ba|ssm_beta ssm_ba|ssm_alpha ssm_a ssm_dt.bias ssm_norm ssm_out attn_gate",
     keys="ssm.state_size ssm.group_count ssm.time_step_rank ssm.inner_size",
     shapes={
@@ -167,7 +163,7 @@ def kimi_delta(forgets_by_two: bool = True, gates_by_two: bool = True) -> Part:
         {"ssm_g": "heads*kda width", "ssm_g_a": "heads*kda width"})  # fmt: skip
     forgets = {"ssm_f_a": "forget_rank width", "ssm_f_b": "heads*kda forget_rank"}
     return Part(
-        marks=KIMI_MARKS, keys="kda.head_dim",
+        marks="ssm_f_a ssm_f_b ssm_conv1d_q", keys="kda.head_dim",
         needs="attn_q attn_k attn_v ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v ssm_f_a ssm_dt.bias ssm_a ssm_beta "
         f"ssm_norm {'ssm_g_a' if gates_by_two else 'ssm_g|ssm_g_a'} attn_output",
         shapes={
@@ -182,7 +178,7 @@ def kimi_delta(forgets_by_two: bool = True, gates_by_two: bool = True) -> Part:
 
 KIMI_DELTA = kimi_delta()
 CHANNELS = Part(  # Mamba
-    marks=CHANNEL_MARKS, needs="ssm_in ssm_conv1d ssm_x ssm_dt ssm_a ssm_d ssm_out",
+    marks="ssm_x", needs="ssm_in ssm_conv1d ssm_x ssm_dt ssm_a ssm_d ssm_out",
     keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
         "ssm_in": "2*inner width", "ssm_conv1d": "inner taps", "ssm_x": "steps+2*state inner", "ssm_dt": "inner steps",
@@ -191,7 +187,7 @@ CHANNELS = Part(  # Mamba
     },
 )  # fmt: skip
 NARROW_HEADS = Part(  # in place of CHANNELS, where a decay is a head's (PLaMo 2)
-    marks=CHANNEL_MARKS, needs=CHANNELS.needs, keys=CHANNELS.keys,
+    marks="ssm_x", needs=CHANNELS.needs, keys=CHANNELS.keys,
     shapes={
         "ssm_dt": "steps narrow", "ssm_in": "2*inner width", "ssm_conv1d": "inner taps",
         "ssm_x": "2*state+narrow inner", "ssm_dt_norm": "narrow", "ssm_b_norm": "state", "ssm_c_norm": "state",
@@ -200,7 +196,6 @@ NARROW_HEADS = Part(  # in place of CHANNELS, where a decay is a head's (PLaMo 2
 )  # fmt: skip
 HEADS = Part(  # Mamba-2
     marks="ssm_in ssm_conv1d ssm_a ssm_d ssm_out",
-    unless=f"{DELTA_MARKS} {CHANNEL_MARKS} {LATENT_MARKS} {CONVOLUTION_MARKS} {KIMI_MARKS}",
     needs="ssm_in ssm_conv1d ssm_a ssm_d ssm_out", keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
         "ssm_in": "2*inner+2*groups*state+steps width", "ssm_conv1d": "inner+2*groups*state taps",
@@ -362,11 +357,16 @@ SWITCHED = Part(  # adapters inside of a model (Granite Switch)
 )  # fmt: skip
 NORMS = Part(marks="", shapes={**WIDTH_NORMS, "layer_output_scale.weight": "1"})
 
-LAYER = (
-    NORMS, COMPRESSED, WIDENED, LATENT, CONVOLUTION, DELTA, KIMI_DELTA, CHANNELS, HEADS, WKV, WKV7, CHANNEL_MIX,
-    ATTENTION, DENSE, NARROW_EXPERTS, ADJUGATE_EXPERTS, EXPERTS, SHARED_EXPERT, VISION_EXPERT, PREDICTOR, LAYER_INPUT,
-    COPIES, STREAMS,
-    CONNECTIONS, NGRAMS, RESIDUALS, SWITCHED,
+OF_KIND = {  # by what a family declares (see `archs.layer_kinds`)
+    "attention": (ATTENTION,), "attention+mamba2": (HEADS, ATTENTION), "compressed": (COMPRESSED,),
+    "gated_delta": (DELTA,), "kimi_delta": (KIMI_DELTA,), "lightning": (LIGHTNING,), "mamba": (CHANNELS,),
+    "mamba2": (HEADS,), "mamba_heads": (NARROW_HEADS,), "mla": (LATENT,), "mla_widened": (WIDENED,), "rwkv6": (WKV,),
+    "rwkv7": (WKV7,), "shortconv": (CONVOLUTION,),
+    "dense": (DENSE,), "experts": (EXPERTS,), "experts+dense": (DENSE, EXPERTS), "channel_mix": (CHANNEL_MIX,),
+    "copies": (COPIES,), "streams": (STREAMS,), "mixed_streams": (CONNECTIONS,), "residuals": (RESIDUALS,),
+}  # fmt: skip
+OPTIONAL = (  # of any layer
+    NARROW_EXPERTS, ADJUGATE_EXPERTS, SHARED_EXPERT, VISION_EXPERT, PREDICTOR, LAYER_INPUT, NGRAMS, SWITCHED,
 )  # fmt: skip
 
 _T5_ATTENTION = {"q": "heads*key width", "k": "heads*key width", "v": "heads*value width", "o": "width heads*value"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from archs.file_keys import Keys
 from archs.hyper import Hyper, LayerHyper
+from archs.layer_kinds import LayerKind, layer_kind
 from archs.spec import Block
 from archs.transforms import take
 from quants import Tensor
@@ -82,6 +83,13 @@ class Network:
     global_tensors: Layer
     scaling: RopeScaling | None
     graphs: dict[Any, Any] = field(default_factory=dict, init=False, compare=False)  # its lists, as they are written
+
+    def kind(self, layer: Layer) -> LayerKind:
+        """What the layer is made of, as its family declares it."""
+        stored = self.hyper.layers[layer.index].stored
+        kind = layer_kind(self.block, self.keys, layer.index if stored is None else stored, layer.tensors)
+        parallel = self.hyper.parallel and kind.arrangement == "sequential"
+        return replace(kind, arrangement="parallel") if parallel else kind
 
     @property
     def deepstack(self) -> int | None:

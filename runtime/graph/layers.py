@@ -1,16 +1,15 @@
-"""A model's layers as operations: what stands where, by the family's `Block` and the tensors that a layer has."""
+"""A model's layers as operations: what stands where, as the family declares it and by the tensors that it may have."""
+
+from archs.layer_kinds import Arrangement, Mixer
 
 from .. import cycles, streams
 from ..layer import Layer, Network
 from . import operations as op
 from .attention import attention
-from .builder import Builder, Graph, has
+from .builder import Build, Builder, Graph, has
 from .latent_attention import latent_attention, widened_attention
 from .net import net
 from .operations import Value
-
-MIXERS = ("attn_output", "ssm_out", "shortconv.in_proj", "time_mix_output")  # one of them, that tokens are mixed
-NETS = ("ffn_up", "ffn_up_exps", "ffn_gate_inp")  # one of them shows that a layer has a net
 
 
 def decoder_graph(network: Network, predicts: bool = False) -> Graph:
@@ -116,30 +115,19 @@ def write_layer(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _written(b: Builder, layer: Layer, x: Value) -> Value:
-    if "channel_mix_key.weight" in layer:
+    kind = b.network.kind(layer)
+    if kind.net == "channel_mix":
         return b.add("l_out", op.ChannelMixLayer(x, layer, b.keeps))
-    if "altup_predict_coef.weight" in layer:
-        return _in_copies(b, layer, x)
-    if "hc_attn_fn.weight" in layer:
-        return _in_mixed_streams(b, layer, x)
-    if "hc_attn_down.weight" in layer:
-        return _in_streams(b, layer, x)
-    if "attn_res_score.weight" in layer:
-        return _over_residuals(b, layer, x)
-    if cycles.BEGINNING in b.network.global_tensors:
-        return _in_cycles(b, layer, x)
-    if b.network.block.residual == "normed":
-        return _from_normed(b, layer, x)
-    return (_parallel if b.network.hyper.parallel else _sequential)(b, layer, x)
+    return ARRANGEMENTS[kind.arrangement](b, layer, x)
 
 
 def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
     """A mixer of tokens, then a net; each reads a norm of the residual stream and is added to it."""
     block, hyper = b.network.block, b.network.hyper
-    scale, eps = float(hyper.residual_scale), block.post_norm_eps
-    if not has(layer, *MIXERS):  # in some hybrids a layer has one of both parts
+    scale, eps, kind = float(hyper.residual_scale), block.post_norm_eps, b.network.kind(layer)
+    if kind.mixer == "none":  # in some hybrids a layer has one of both parts
         x = b.kept(x)
-        if not has(layer, *NETS):
+        if kind.net == "none":
             return x  # of some the layer has nothing at all
         norm = "attn_norm" if has(layer, "attn_norm") else block.ffn_norm
         return b.add("l_out", op.Add(x, net(b, layer, b.norm(layer, norm, x), x), scale))
@@ -150,9 +138,9 @@ def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
         mixed = b.norm_if_there(layer, block.mixed_norm, mixed, "attn_post_norm", eps)
     with_input = has(layer, "inp_gate")
     before = b.kept(x) if block.router_reads == "layer_input" else None
-    x = b.add("ffn_inp" if has(layer, *NETS) else "l_out", op.Add(x, mixed, scale))
+    x = b.add("l_out" if kind.net == "none" else "ffn_inp", op.Add(x, mixed, scale))
     x = _norm_of_sum(b, layer, "attn_output_norm", x if with_input else b.kept(x))
-    if not has(layer, *NETS):
+    if kind.net == "none":
         return x
     given = net(b, layer, x if behind else b.norm(layer, block.ffn_norm, x, "ffn_norm"), x, before)
     given = b.norm(layer, block.ffn_norm, given, "ffn_post_norm") if behind else given
@@ -250,25 +238,27 @@ def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
-    """What the layer takes from other tokens, by the tensors it has."""
-    if has(layer, "attn_kv_b") and not has(layer, "attn_kv"):
-        return widened_attention(b, layer, x)
-    if has(layer, "attn_kv_a_mqa") and not has(layer, "attn_kv"):
-        return latent_attention(b, layer, x)
-    for roles, mixer, name in (
-        (("attn_kv",), op.CompressedAttention, "attn_out"),
-        (("time_mix_output",), op.TimeMix, "time_mix_out"),
-        (("shortconv.in_proj",), op.ShortConvolution, "shortconv_out"),
-        (("attn_norm_2",), op.Lightning, "linear_attn_out"),
-        (("ssm_f_a",), op.KimiDelta, "linear_attn_out"),
-        (("ssm_ba", "ssm_beta"), op.GatedDelta, "linear_attn_out"),
-    ):
-        if has(layer, *roles):
-            return b.add(name, mixer(x, layer))
-    if not has(layer, "ssm_in"):
-        return attention(b, layer, x)
-    if has(layer, "ssm_x") and len(layer.need("ssm_a").shape) == 1:
-        return b.add("mamba_out", op.MambaOfHeads(x, layer))
-    both = has(layer, "attn_output")
-    mixed = b.add("ssm_out" if both else "mamba_out", (op.Mamba if has(layer, "ssm_x") else op.Mamba2)(x, layer))
-    return b.add("layer_out", op.Add(mixed, attention(b, layer, x))) if both else mixed
+    """What the layer takes from other tokens."""
+    mixer = b.network.kind(layer).mixer
+    if mixer in MIXERS:
+        name, operation = MIXERS[mixer]
+        return b.add(name, operation(x, layer))
+    if mixer.startswith("mla"):
+        return (widened_attention if mixer == "mla_widened" else latent_attention)(b, layer, x)
+    if mixer == "attention+mamba2":
+        mixed = b.add("ssm_out", op.Mamba2(x, layer))
+        return b.add("layer_out", op.Add(mixed, attention(b, layer, x)))
+    return attention(b, layer, x)
+
+
+ARRANGEMENTS: dict[Arrangement, Build] = {
+    "sequential": _sequential, "parallel": _parallel, "normed": _from_normed, "streams": _in_streams,
+    "mixed_streams": _in_mixed_streams, "residuals": _over_residuals, "cycles": _in_cycles, "copies": _in_copies,
+}  # fmt: skip
+MIXERS: dict[Mixer, tuple[str, type[op.Mixer]]] = {  # of one operation
+    "compressed": ("attn_out", op.CompressedAttention), "rwkv6": ("time_mix_out", op.TimeMix),
+    "rwkv7": ("time_mix_out", op.TimeMix), "shortconv": ("shortconv_out", op.ShortConvolution),
+    "lightning": ("linear_attn_out", op.Lightning), "kimi_delta": ("linear_attn_out", op.KimiDelta),
+    "gated_delta": ("linear_attn_out", op.GatedDelta), "mamba": ("mamba_out", op.Mamba),
+    "mamba2": ("mamba_out", op.Mamba2), "mamba_heads": ("mamba_out", op.MambaOfHeads),
+}  # fmt: skip
