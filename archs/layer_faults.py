@@ -9,10 +9,19 @@ from quants import Tensor
 
 from . import parts
 from .hyper import Hyper, LayerHyper
-from .layer_kinds import layer_kind
-from .layered import Fault, LayeredModel, has, missing, weighs
-from .part_faults import SIZES, Sizes, contradictions, net_width, part_faults, parts_of, sizes_of
-from .parts import Part
+from .layer_kinds import LayerKind, layer_kind
+from .layered import Fault, LayeredModel, missing, weighs
+from .part_faults import (
+    SIZES,
+    Sizes,
+    contradictions,
+    net_width,
+    part_faults,
+    parts_of,
+    sizes_of,
+    unread_tensors,
+)  # fmt: skip
+from .parts import Part, has
 
 ENTRIES = ("kv", "gate", "ape", "norm")  # what makes entries that stand for blocks of tokens
 
@@ -26,12 +35,12 @@ def layer_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
             roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
             shapes = frozenset((role, tensor.shape, tensor.format.name) for role, tensor in roles.items())
             decodes = not model.encoder_decoder and not model.architecture.block.convolutions
-            kind = layer_kind(model.architecture.block, model.keys, index, roles) if decodes else None
+            kind = _kind(model, numbers, index) if decodes else None
             like = (prefix, own, net_width(model, index), shapes, kind)
             if like in sound:
                 continue
             sizes, declared = sizes_of(model, numbers, index), list(parts_of(model, start, own, kind))
-            made_of = [part for name, part in declared if not name or has(roles, part.marks)]
+            made_of = [part for name, part in declared if not name or part.shown_by(roles)]
             of_parts = [fault for part in made_of for fault in part_faults(model, start, roles, part, sizes)]
             found: list[Fault] = []
             if model.encoder_decoder:
@@ -46,11 +55,17 @@ def layer_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
                     found.append(Fault(start + role, f"has shape {list(tensor.shape)}; one number is expected"))
             found += of_parts  # what numbers have to do with each other goes first: shapes follow from them
             found += contradictions(start, roles, declared)
-            if len(declared) == 1 and kind:
+            found += unread_tensors(start, roles, kind) if kind else []
+            if len(declared) == 1 and kind and not found:
                 found.append(Fault(start[:-1], "is a layer without attention, a feed-forward net or any other"))
             yield from found
             if not found:
                 sound.add(like)
+
+
+def _kind(model: LayeredModel, numbers: Hyper, index: int) -> LayerKind:
+    roles = model.grouped.get(f"blk.{index}.", {})
+    return layer_kind(model.architecture.block, model.keys, index, roles, numbers.parallel)
 
 
 def _attention_faults(model: LayeredModel, numbers: Hyper, start: str, made_of: list[Part]) -> Iterator[Fault]:
@@ -74,12 +89,12 @@ def _attention_faults(model: LayeredModel, numbers: Hyper, start: str, made_of: 
         yield model.fault("attention.head_count_kv", f"is {own.kv_heads}: {own.heads} heads cannot share that many")
     if own.kv_source_layer is not None:
         at = own.kv_source_layer
-        source, lender = numbers.layers[at], model.grouped.get(f"blk.{at}.", {})
+        source = numbers.layers[at]
         if (own.key_width, own.value_width) != (source.key_width, source.value_width):
             yield model.fault(shared, f"lets {where} look at keys of another width")
         if source.kv_heads < 1 or own.heads % source.kv_heads:
             yield model.fault("attention.head_count_kv", f"is {source.kv_heads}: {own.heads} heads of {where}")
-        if layer_kind(model.architecture.block, keys, at, lender).mixer != "attention":
+        if _kind(model, numbers, at).mixer != "attention":
             yield model.fault(shared, f"lets {where} look at blk.{own.kv_source_layer}, without keys")
         return
     if not weighs(roles, "attn_v attn_qkv") and own.key_width != own.value_width:

@@ -1,12 +1,17 @@
 """What a layer is made of, as its family declares it: a mixer of tokens, a net, and how both are arranged.
 
 A family says each of the three by a name, by a function of the file's keys and the layer's number, or by several names,
-where keys don't tell: then the layer is of the first of them whose tensors it has.
+where keys don't tell: then the layer is of the first of them whose tensors it has. A layer that has no tensor of any
+mixer, or of any net, has none, whatever is declared: small models leave parts out, and pruning removes them.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Protocol
+
+from . import parts
+from .parts import Part
 
 Mixer = Literal[
     "attention", "attention+mamba2", "compressed", "gated_delta", "kimi_delta", "lightning", "mamba", "mamba2",
@@ -17,11 +22,22 @@ Arrangement = Literal[
     "sequential", "parallel", "normed", "streams", "mixed_streams", "residuals", "copies", "cycles"
 ]  # fmt: skip
 
-TENSORS = {  # that tell which of several names a layer is of
-    "mamba2": "ssm_in", "mla": "attn_kv_a_mqa", "mla_widened": "attn_kv_b",
-    "dense": "ffn_up", "experts": "ffn_gate_inp", "experts+dense": "ffn_gate_inp ffn_up",
-    "mixed_streams": "hc_attn_fn",
+MIXERS: dict[Mixer, tuple[Part, ...]] = {
+    "attention": (parts.ATTENTION,), "attention+mamba2": (parts.HEADS, parts.ATTENTION),
+    "compressed": (parts.COMPRESSED,), "gated_delta": (parts.DELTA,), "kimi_delta": (parts.KIMI_DELTA,),
+    "lightning": (parts.LIGHTNING,), "mamba": (parts.CHANNELS,), "mamba2": (parts.HEADS,),
+    "mamba_heads": (parts.NARROW_HEADS,), "mla": (parts.LATENT,), "mla_widened": (parts.WIDENED,), "none": (),
+    "rwkv6": (parts.WKV,), "rwkv7": (parts.WKV7,), "shortconv": (parts.CONVOLUTION,),
 }  # fmt: skip
+NETS: dict[Net, tuple[Part, ...]] = {
+    "dense": (parts.DENSE,), "experts": (parts.EXPERTS,), "experts+dense": (parts.DENSE, parts.EXPERTS),
+    "channel_mix": (parts.CHANNEL_MIX,), "none": (),
+}  # fmt: skip
+ARRANGEMENTS: dict[Arrangement, tuple[Part, ...]] = {
+    "sequential": (), "parallel": (), "normed": (), "cycles": (), "copies": (parts.COPIES,),
+    "streams": (parts.STREAMS,), "mixed_streams": (parts.CONNECTIONS,), "residuals": (parts.RESIDUALS,),
+}  # fmt: skip
+WITH_NONE = ("sequential", "cycles")  # arrangements of layers that may lack a mixer or a net
 
 
 @dataclass(frozen=True)
@@ -37,6 +53,7 @@ Keys = Any  # archs.file_keys.Keys, which imports archs.spec
 Names = str | tuple[str, ...]
 Rule = Callable[[Keys, int], Names]
 Declared = Names | Rule
+Parts = tuple[Part, ...]
 
 
 class DeclaresLayers(Protocol):
@@ -50,24 +67,45 @@ class DeclaresLayers(Protocol):
     def arrangement(self) -> Declared: ...
 
 
-def layer_kind(block: DeclaresLayers, keys: Keys, layer: int, roles: Collection[str]) -> LayerKind:
+def layer_kind(
+    block: DeclaresLayers, keys: Keys, layer: int, roles: Collection[str], parallel: bool = False
+) -> LayerKind:
     """The kind of a layer with tensors of these names. Raises ModelError where a list of the keys lacks the layer.
 
-    Of several names the first whose tensors are there, else the first.
+    parallel: the model's layers are, in place of sequential.
     """
-    declared = (block.mixer, block.net, block.arrangement)
-    names: Any = [_chosen(each(keys, layer) if callable(each) else each, roles) for each in declared]
-    return LayerKind(*names)
+    mixer: Any = _chosen(block.mixer, keys, layer, roles, MIXERS)
+    net: Any = _chosen(block.net, keys, layer, roles, NETS)
+    arrangement: Any = _chosen(block.arrangement, keys, layer, roles, ARRANGEMENTS)
+    if parallel and arrangement == "sequential":
+        arrangement = "parallel"
+    if arrangement in WITH_NONE:
+        mixer = "none" if _mixer_tensors().isdisjoint(roles) else mixer
+        net = "none" if _net_tensors().isdisjoint(roles) else net
+    return LayerKind(mixer, net, arrangement)
 
 
-def _chosen(names: Names, roles: Collection[str]) -> str:
+def _chosen(declared: Declared, keys: Keys, layer: int, roles: Collection[str], made_of: Mapping[Any, Parts]) -> str:
+    """Of several names the first whose tensors are there, else the first."""
+    names = declared(keys, layer) if callable(declared) else declared
     if isinstance(names, str):
         return names
-    return next((name for name in names if _has_tensors(name, roles)), names[0])
+    return next((name for name in names if all(part.shown_by(roles) for part in made_of[name])), names[0])
 
 
-def _has_tensors(name: str, roles: Collection[str]) -> bool:
-    return all(f"{role}.weight" in roles for role in TENSORS.get(name, "").split())
+@cache
+def _mixer_tensors() -> frozenset[str]:
+    return tensors_of(*MIXERS.values())
+
+
+@cache
+def _net_tensors() -> frozenset[str]:
+    return tensors_of(*NETS.values(), parts.WITH_EXPERTS)
+
+
+def tensors_of(*made_of: Parts) -> frozenset[str]:
+    """The names of all tensors that these parts may have."""
+    return frozenset(role for each in made_of for part in each for role in part.table)
 
 
 # Rules: kinds by a layer's keys

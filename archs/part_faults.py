@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from . import parts
 from .hyper import Hyper, LayerHyper
-from .layer_kinds import LayerKind
-from .layered import Fault, LayeredModel, Roles, has, is_zero, missing
-from .parts import Alternatives, Part, evaluated, full_name, unknown
+from .layer_kinds import ARRANGEMENTS, MIXERS, NETS, LayerKind, tensors_of
+from .layered import Fault, LayeredModel, Roles, is_zero, missing
+from .parts import Alternatives, Part, evaluated, full_name, has, unknown
 
 INTEGERS = ("I8", "I16", "I32", "I64")
 # Sizes that keys give. A tensor shows those that are missing or 0.
@@ -40,14 +40,15 @@ def parts_of(model: LayeredModel, start: str, own: LayerHyper, kind: LayerKind |
     if model.encoder_decoder:
         yield "", parts.ENCODER if start.startswith("enc") else parts.DECODER
     elif kind is None:
-        yield "", next((part for part in parts.SOUND_PARTS if has(roles, part.marks)), parts.SOUND_END)
+        yield "", next((part for part in parts.SOUND_PARTS if part.shown_by(roles)), parts.SOUND_END)
     else:
         yield "", parts.NORMS
-        for name in (kind.mixer, kind.net, kind.arrangement):
-            for part in parts.OF_KIND.get(name, ()):
+        declared = MIXERS[kind.mixer], NETS[kind.net], ARRANGEMENTS[kind.arrangement]
+        for name, made_of in zip((kind.mixer, kind.net, kind.arrangement), declared, strict=True):
+            for part in made_of:
                 yield name, _variant(part, roles, own, model.architecture.block.gated)
         for part in parts.OPTIONAL:
-            if has(roles, part.marks):
+            if part.shown_by(roles):
                 yield "", _variant(part, roles, own, model.architecture.block.gated)
 
 
@@ -115,9 +116,21 @@ def net_width(model: LayeredModel, index: int) -> int:
 def contradictions(start: str, roles: Roles, declared: Iterable[tuple[str, Part]]) -> Iterator[Fault]:
     """What a layer is declared by its family and the keys, and has none of the tensors of."""
     for name, part in declared:
-        if name and not has(roles, part.marks):
+        if name and not part.shown_by(roles):
             first = next(iter(_lacking(roles, part)), full_name(part.marks.split()[0]))
             yield Fault(start[:-1], f"is declared {name!r} by the keys, but has no tensor '{start}{first}'")
+
+
+def unread_tensors(start: str, roles: Roles, kind: LayerKind) -> Iterator[Fault]:
+    """Tensors of other mixers, nets or arrangements than the layer has, which nothing would read."""
+    made_of = (*MIXERS[kind.mixer], *NETS[kind.net], *ARRANGEMENTS[kind.arrangement], parts.NORMS)
+    read = tensors_of(made_of) | {full_name(name) for part in made_of for name in part.ignored.split()}
+    others = tensors_of(*MIXERS.values(), *NETS.values(), *ARRANGEMENTS.values())
+    if kind.net.startswith("experts"):
+        read |= tensors_of(parts.WITH_EXPERTS)
+    for role in sorted((others | tensors_of(parts.WITH_EXPERTS)) & roles.keys() - read):
+        made = f"mixer {kind.mixer!r}, net {kind.net!r}, arrangement {kind.arrangement!r}"
+        yield Fault(f"{start}{role}", f"is there, but nothing reads it: by the keys, its layer has {made}")
 
 
 def _lacking(roles: Roles, part: Part) -> list[str]:

@@ -7,7 +7,7 @@ the first tensor that has it shows; the others have to agree.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -23,13 +23,18 @@ class Part:
     """What a layer is made of, as its family declares it, or may have: then marks, any of these tensors, show it.
 
     needs: tensors that it cannot do without, weights where no suffix is given; alternatives stand beside |. keys:
-    metadata that it cannot do without.
+    metadata that it cannot do without. ignored: tensors that files may have with it, though nothing reads them.
     """
 
     marks: str
     shapes: Mapping[str, str]
     needs: str = ""
     keys: str = ""
+    ignored: str = ""
+
+    def shown_by(self, roles: Collection[str]) -> bool:
+        """Whether there is one of the tensors that show it."""
+        return has(roles, self.marks)
 
     @cached_property
     def table(self) -> dict[str, Alternatives]:
@@ -42,6 +47,11 @@ class Part:
                 found[f"{name}.weight"] = shapes
                 found[f"{name}.bias"] = tuple(shape[:-1] if len(shape) > 1 else shape for shape in shapes)
         return found
+
+
+def has(roles: Collection[str], names: str) -> bool:
+    """Whether there is a tensor of any of these names, with any suffix."""
+    return any(f"{name}{suffix}" in roles for name in names.split() for suffix in ("", *SUFFIXES))
 
 
 def _terms(dimension: str) -> Terms:
@@ -97,7 +107,7 @@ BORROWING = Part(  # the keys and values of an earlier layer; its own, where the
     shapes={name: ATTENTION.shapes[name] for name in ("attn_q", "attn_output", "attn_q_norm")},
 )
 WIDENED = Part(  # latents that one matrix widens
-    marks="attn_kv_b",
+    marks="attn_kv_b", ignored="attn_k_b attn_v_b",  # the same in two matrices: some converters wrote both
     needs="attn_q|attn_q_a attn_q|attn_q_a_norm attn_q|attn_q_b attn_kv_a_mqa attn_kv_a_norm attn_kv_b attn_output",
     keys="attention.kv_lora_rank",
     shapes={
@@ -118,7 +128,7 @@ LATENT = Part(
         "indexer.attn_q_b": "index_heads*index_key q_rank", "indexer.attn_k": "index_key width",
         "indexer.k_norm": "index_key", "indexer.proj": "index_heads width", "attn_k_norm": "rotated",
         "indexer_compressor_gate": "index_key width", "indexer_compressor_ape": "pool index_key",
-        "attn_sinks": "heads",
+        "attn_sinks": "heads", "attn_gate": "heads*value_mla width | heads width", "attn_sub_norm": "heads*value_mla",
     },
 )  # fmt: skip
 COMPRESSED = Part(  # a key that is its value, too, and entries that stand for blocks of them
@@ -357,17 +367,8 @@ SWITCHED = Part(  # adapters inside of a model (Granite Switch)
 )  # fmt: skip
 NORMS = Part(marks="", shapes={**WIDTH_NORMS, "layer_output_scale.weight": "1"})
 
-OF_KIND = {  # by what a family declares (see `archs.layer_kinds`)
-    "attention": (ATTENTION,), "attention+mamba2": (HEADS, ATTENTION), "compressed": (COMPRESSED,),
-    "gated_delta": (DELTA,), "kimi_delta": (KIMI_DELTA,), "lightning": (LIGHTNING,), "mamba": (CHANNELS,),
-    "mamba2": (HEADS,), "mamba_heads": (NARROW_HEADS,), "mla": (LATENT,), "mla_widened": (WIDENED,), "rwkv6": (WKV,),
-    "rwkv7": (WKV7,), "shortconv": (CONVOLUTION,),
-    "dense": (DENSE,), "experts": (EXPERTS,), "experts+dense": (DENSE, EXPERTS), "channel_mix": (CHANNEL_MIX,),
-    "copies": (COPIES,), "streams": (STREAMS,), "mixed_streams": (CONNECTIONS,), "residuals": (RESIDUALS,),
-}  # fmt: skip
-OPTIONAL = (  # of any layer
-    NARROW_EXPERTS, ADJUGATE_EXPERTS, SHARED_EXPERT, VISION_EXPERT, PREDICTOR, LAYER_INPUT, NGRAMS, SWITCHED,
-)  # fmt: skip
+WITH_EXPERTS = (NARROW_EXPERTS, ADJUGATE_EXPERTS, SHARED_EXPERT)  # what layers with experts may have
+OPTIONAL = (*WITH_EXPERTS, VISION_EXPERT, PREDICTOR, LAYER_INPUT, NGRAMS, SWITCHED)  # what any layer may have
 
 _T5_ATTENTION = {"q": "heads*key width", "k": "heads*key width", "v": "heads*value width", "o": "width heads*value"}
 ENCODER = Part(

@@ -15,8 +15,9 @@ from . import parts
 from .file_keys import Keys
 from .hyper import Hyper, hyper
 from .layer_faults import layer_faults
-from .layered import Fault, LayeredModel, by_layer, has, is_zero, missing, weighs
+from .layered import Fault, LayeredModel, by_layer, is_zero, missing, weighs
 from .part_faults import SIZES, part_faults, sizes_of
+from .parts import has
 from .registry import architectures
 from .schema import ELSEWHERE, MODEL
 from .spec import Architecture, TensorMap, Tensors
@@ -29,6 +30,9 @@ POSITIVE = {  # by the type of rotary scaling
     "linear": ("rope.scaling.factor",),
     "yarn": ("rope.scaling.factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
 }
+# Of each group, every layer has one where all families of the name write any of them.
+NEEDED = ("attn_norm", "attn_q attn_qkv", "attn_k attn_qkv", "attn_v attn_qkv", "attn_output",
+          "ffn_up ffn_up_exps ffn_gate_up_exps", "ffn_down ffn_down_exps ffn_down_t")  # fmt: skip
 
 
 def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
@@ -300,8 +304,7 @@ def _alike_faults(model: LayeredModel) -> Iterator[Fault]:
     for prefix, roles in layers.items():
         for absent in sorted(union - set(roles)):
             yield Fault(f"{prefix}{absent}", "is missing; other layers have it")
-    # A layer can be built without these, though every family of the name writes one of each group.
-    for group in ("attn_norm", "attn_v attn_qkv", *([block.ffn_norm] if block.parallel is False else [])):
+    for group in (*NEEDED, *([block.ffn_norm] if block.parallel is False else [])):
         named = {f"blk.{{i}}.{role}" for role in group.split()}
         if all(named & names for names in written) and not has(union, group):
             yield Fault(f"blk.*.{group.split()[0]}.weight", "is missing in every layer; its architecture needs it")

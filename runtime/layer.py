@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -87,9 +87,8 @@ class Network:
     def kind(self, layer: Layer) -> LayerKind:
         """What the layer is made of, as its family declares it."""
         stored = self.hyper.layers[layer.index].stored
-        kind = layer_kind(self.block, self.keys, layer.index if stored is None else stored, layer.tensors)
-        parallel = self.hyper.parallel and kind.arrangement == "sequential"
-        return replace(kind, arrangement="parallel") if parallel else kind
+        number = layer.index if stored is None else stored
+        return layer_kind(self.block, self.keys, number, layer.tensors, self.hyper.parallel)
 
     @property
     def deepstack(self) -> int | None:

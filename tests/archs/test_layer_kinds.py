@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from archs.file_keys import Keys
@@ -10,6 +11,7 @@ from archs.layer_kinds import LayerKind, layer_kind
 from archs.layered import by_layer
 from archs.registry import by_gguf_name, of_file
 from archs.shapes import check_model, faults
+from quants import from_array
 from quants.errors import ModelError
 from runtime.model import Model
 from tests import absent_keys
@@ -93,8 +95,6 @@ def changed(name: str, keys: Mapping[str, Any]) -> tuple[Any, dict[str, Any], di
          "is declared 'attention' by the keys, but has no tensor 'blk.2.attn_q.weight'"),
         ("llama4", {"interleave_moe_layer_step": 4}, "blk.1",
          "is declared 'dense' by the keys, but has no tensor 'blk.1.ffn_up.weight'"),
-        ("nemotron-h", {"feed_forward_length": [160, 160, 0, 0]}, "blk.0",
-         "is declared 'dense' by the keys, but has no tensor 'blk.0.ffn_up.weight'"),
     ],
 )  # fmt: skip
 def test_tensors_that_contradict_the_declaration(name: str, keys: dict[str, Any], where: str, problem: str) -> None:
@@ -105,6 +105,82 @@ def test_tensors_that_contradict_the_declaration(name: str, keys: dict[str, Any]
         check_model(architecture, metadata, tensors)
     with pytest.raises(ModelError, match=f"'{where}' is declared"):
         Model(metadata, tensors)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "tensor", "shape", "kind"),
+    [
+        ("nemotron-h", {"feed_forward_length": [160, 160, 0, 0]}, "blk.0.ssm_in.weight", None,
+         "mixer 'none', net 'none', arrangement 'sequential'"),
+        ("qwen3", {}, "blk.1.ssm_in.weight", (8, 8), "mixer 'attention', net 'dense', arrangement 'sequential'"),
+        ("qwen2moe", {}, "blk.0.ffn_up.weight", (8, 8), "mixer 'attention', net 'experts', arrangement 'sequential'"),
+        ("qwen3", {}, "blk.0.ffn_up_shexp.weight", (8, 8), "mixer 'attention', net 'dense', arrangement 'sequential'"),
+        ("lfm2", {}, "blk.0.attn_q.weight", (8, 8), "mixer 'shortconv', net 'dense', arrangement 'sequential'"),
+        ("deepseek2", {}, "blk.0.hc_attn_fn.weight", (8, 8), "mixer 'mla', net 'dense', arrangement 'sequential'"),
+    ],
+)  # fmt: skip
+def test_tensors_of_other_parts_than_the_layer_has(
+    name: str, keys: dict[str, Any], tensor: str, shape: tuple[int, ...] | None, kind: str
+) -> None:
+    architecture, metadata, tensors = changed(name, keys)
+    if shape:
+        tensors[tensor] = from_array(tensor, np.zeros(shape, np.float32))
+    found = {fault.where: fault.problem for fault in faults(architecture, metadata, tensors)}
+    assert found[tensor] == f"is there, but nothing reads it: by the keys, its layer has {kind}"
+    with pytest.raises(ModelError):
+        Model(metadata, tensors)
+
+
+def without(tensors: Mapping[str, Any], prefix: str, *roles: str) -> dict[str, Any]:
+    return {name: each for name, each in tensors.items() if not name.startswith(tuple(prefix + role for role in roles))}
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "roles", "lacks"),
+    [("qwen3-next", 0, ("ssm", "attn_qkv", "attn_gate"), "mixer"), ("qwen3-next", 3, ("attn_",), "mixer"),
+     ("qwen3-next", 0, ("ffn_",), "net"), ("lfm2", 0, ("shortconv",), "mixer"), ("deepseek2", 1, ("ffn_",), "net"),
+     ("deepseek2", 0, ("attn_q", "attn_k", "attn_v", "attn_output"), "mixer")],
+)  # fmt: skip
+def test_layers_without_any_tensor_of_a_mixer_or_a_net_have_none(
+    name: str, layer: int, roles: tuple[str, ...], lacks: str
+) -> None:
+    _, metadata, whole = changed(name, {})
+    tensors = without(whole, f"blk.{layer}.", *roles)
+    model = Model(metadata, tensors)
+    kind = model.network.kind(model.network.layers[layer])
+    assert getattr(kind, lacks) == "none"
+    assert "none" not in (kind.mixer if lacks == "net" else kind.net)
+    assert np.isfinite(model.forward(np.arange(5))).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "problem"),
+    [("deepseek2", ("attn_kv_a_mqa",), "is declared 'mla_widened' by the keys"),
+     ("deepseek2", ("attn_output",), "'blk.0.attn_output.weight' is missing"),
+     ("falcon-h1", ("ssm_",), "is declared 'attention+mamba2' by the keys, but has no tensor 'blk.0.ssm_in.weight'"),
+     ("deepseek4", ("hc_",), "is declared 'mixed_streams' by the keys")],
+)  # fmt: skip
+def test_layers_with_some_tensors_of_what_they_are_declared(name: str, roles: tuple[str, ...], problem: str) -> None:
+    _, metadata, tensors = changed(name, {})
+    with pytest.raises(ModelError, match=problem):
+        Model(metadata, without(tensors, "blk.0.", *roles))
+
+
+@pytest.mark.parametrize("roles", [("attn_q", "attn_k", "attn_v", "attn_output"), ("ffn_up", "ffn_down")])
+def test_layers_of_parallel_parts_have_both(roles: tuple[str, ...]) -> None:
+    _, metadata, tensors = changed("falcon", {})
+    with pytest.raises(ModelError, match=rf"blk\.(0|\*)\.{roles[0]}"):
+        Model(metadata, without(tensors, "blk.0.", *roles))
+
+
+def test_what_some_converters_wrote_twice_is_ignored() -> None:
+    """One matrix that widens latents, and the two that were made of it."""
+    name = next(each for each in DECODERS if "blk.0.attn_kv_b.weight" in absent_keys.tensors(absent_keys.descriptions()[each]))
+    _, metadata, tensors = changed(name, {})
+    whole = Model(metadata, tensors).forward(np.arange(5))
+    for role in ("attn_k_b", "attn_v_b"):
+        tensors[f"blk.0.{role}.weight"] = from_array(f"blk.0.{role}.weight", np.zeros((2, 2, 2), np.float32))
+    np.testing.assert_array_equal(Model(metadata, tensors).forward(np.arange(5)), whole)
 
 
 def test_keys_that_name_no_layer_of_experts_leave_it_to_the_tensors() -> None:
@@ -119,7 +195,7 @@ def test_keys_that_name_no_layer_of_experts_leave_it_to_the_tensors() -> None:
 def test_layers_of_full_attention_where_no_key_says_them(name: str, mixer: str, period: int) -> None:
     architecture = by_gguf_name(name)
     keys = Keys.of(architecture, {f"{name}.block_count": 16})
-    mixers = [layer_kind(architecture.block, keys, i, ()).mixer for i in range(16)]
+    mixers = [layer_kind(architecture.block, keys, i, ("attn_qkv.weight",)).mixer for i in range(16)]
     assert mixers == [*[mixer] * (period - 1), "attention"] * (16 // period)
 
 
@@ -131,9 +207,10 @@ def test_tensors_say_which_layers_have_experts_where_keys_cannot(name: str) -> N
     keys = Keys.of(
         architecture, {f"{name}.block_count": 4, f"{name}.expert_count": 4, f"{name}.attention.head_count": 2}
     )
-    nets = [layer_kind(architecture.block, keys, 3, {role}).net for role in ("ffn_up.weight", "ffn_gate_inp.weight")]
+    roles = "ffn_up.weight", "ffn_gate_inp.weight"
+    nets = [layer_kind(architecture.block, keys, 3, {role}).net for role in roles]
     assert nets == ["dense", "experts"]
-    assert layer_kind(architecture.block, keys, 3, ()).net == "experts"  # what it is refused for
+    assert layer_kind(architecture.block, keys, 3, {"ffn_up_shexp.weight"}).net == "experts"  # what it is refused for
 
 
 def test_a_layer_of_latents_may_be_of_an_old_conversion() -> None:

@@ -11,6 +11,7 @@ import pytest
 import gguftools
 from archs import parts
 from archs.hyper import hyper
+from archs.layer_kinds import ARRANGEMENTS, MIXERS, NETS
 from archs.parts import Part, evaluated, unknown
 from archs.registry import by_gguf_name
 from archs.shapes import MOST, faults
@@ -70,7 +71,8 @@ def test_what_a_dimension_tells(dimension, sizes, told):
 
 
 def test_every_part_needs_only_what_it_has_a_shape_for():
-    of_layers = (parts.NORMS, *chain(*parts.OF_KIND.values()), *parts.OPTIONAL)
+    of_kinds = chain(*MIXERS.values(), *NETS.values(), *ARRANGEMENTS.values())
+    of_layers = (parts.NORMS, *of_kinds, *parts.OPTIONAL)
     for part in (*of_layers, parts.BORROWING, parts.ENCODER, parts.DECODER, parts.OUTSIDE):
         for group in part.needs.split():
             for name in group.split("|"):
