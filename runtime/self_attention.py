@@ -99,8 +99,7 @@ def serves_branches(network: Network) -> bool:
     (not so in absolute embeddings, and where a text's length decides how it is rotated).
     """
     def serves(layer: Layer) -> bool:
-        attends = network.kind(layer).mixer == "attention" and "attn_output.weight" in layer
-        return attends and "indexer.k_proj.weight" not in layer
+        return network.kind(layer).mixer == "attention" and "indexer.k_proj.weight" not in layer
 
     return (
         network.block.causal and network.block.arrangement != "normed" and network.keys.get("adapters.count") is None
