@@ -131,11 +131,15 @@ def recurrent_layers(mixer: str, period: int) -> Rule:
 
 
 def after_dense(net: Names) -> Rule:
-    """`net` behind the leading dense layers of a model with experts; all layers of others are dense."""
+    """`net` behind the leading dense layers of a model with experts; all layers of others are dense.
+
+    Where no key counts experts, tensors show which layers have any.
+    """
+    either = ("dense", net) if isinstance(net, str) else ("dense", *net)
 
     def rule(keys: Keys, layer: int) -> Names:
-        dense = not keys.get("expert_count") or layer < int(keys.get("leading_dense_block_count"))
-        return "dense" if dense else net
+        count, dense = keys.stored("expert_count"), int(keys.get("leading_dense_block_count"))
+        return "dense" if count == 0 or layer < dense else either if count is None else net
 
     return rule
 
