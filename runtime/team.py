@@ -28,20 +28,23 @@ class Team:
         self.task, self.counter = np.zeros(2, np.int64), np.zeros(1, np.int64)
         self.states = np.full(team.APART * threads, team.GONE)
         self.helpers = started_pool(max(1, threads - 1), "token")
+        self.error: BaseException | None = None
 
     def run(self, rows: NDArray[np.int64], prepare: Callable[[], None], empty: Callable[[], None]) -> None:
         """Run operations, (n, FIELDS), when `prepare` has written what is in them.
 
         empty: makes operations do nothing, for those who wait for a thread that was interrupted. Raises what prepare
-        does.
+        does, and what kept another thread from running.
         """
         with self.lock:
-            self.counter[0], self.task[:] = 0, (rows.ctypes.data, len(rows))
+            self.counter[0], self.task[:], self.error = 0, (rows.ctypes.data, len(rows)), None
             try:
                 for thread in range(1, self.threads):  # they wake while `prepare` runs, and wait for this thread
                     self._call(thread)
                 prepare()
                 team.run(self.task, self.counter, self.threads, self.states)
+                if self.error is not None:
+                    raise self.error
             except BaseException:
                 empty()
                 self.counter[0] = FOREVER
@@ -54,10 +57,21 @@ class Team:
             return
         self.states[team.APART * thread] = team.CALLED
         try:
-            self.helpers.submit(team.serve, self.task, self.counter, thread, self.threads, self.states)
+            self.helpers.submit(self._serve, thread)
         except BaseException:
             self.states[team.APART * thread] = team.GONE
             raise
+
+    def _serve(self, thread: int) -> None:
+        """Run lists as a thread of the pool. Where that fails, as a kernel that cannot be loaded does, the others no
+        longer wait for this thread, and `run` raises the error.
+        """
+        try:
+            team.serve(self.task, self.counter, thread, self.threads, self.states)
+        except BaseException as error:
+            self.error = error
+            self.counter[0] = FOREVER
+            self.states[team.APART * thread] = team.GONE
 
 
 def worth(threads: int, rows: NDArray[np.int64], read: int) -> int:

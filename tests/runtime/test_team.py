@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from quants.errors import OptionError
+from runtime.kernels import team as kernels
 from runtime.kernels.team import FIELDS, WAIT
 from runtime.team import BYTES_OF_A_WAIT, Team, worth
 
@@ -30,6 +31,19 @@ def test_a_team_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     team = Team(3)
     for _ in range(3):
         team.run(nothing, lambda: None, lambda: None)
+    team.helpers.shutdown()
+
+
+def test_a_thread_that_fails_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise OSError("no kernel")
+
+    nothing, team = np.zeros((0, FIELDS), np.int64), Team(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(kernels, "serve", broken)
+        with pytest.raises(OSError, match="no kernel"):
+            team.run(nothing, lambda: None, lambda: None)
+    team.run(nothing, lambda: None, lambda: None)
     team.helpers.shutdown()
 
 
