@@ -32,7 +32,7 @@ from ..self_attention import alibi_slopes
 from ..team import team_of, worth
 from .builder import Graph
 from .lowering import Call, Lowering
-from .text import COMPUTE, Read
+from .text import Read, computed
 
 PLAIN = frozenset({"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias",
                    "rope_freqs.weight"})  # fmt: skip
@@ -357,7 +357,7 @@ class Run:
             text.cache.advance_states(self.owner.lowering.states, count)
 
     def _call(self, call: Call) -> None:
-        """Compute an operation for each text, as texts do."""
+        """Compute operations for each text, as texts do."""
         at, results = 0, list[Any]()
         for number, (forward, read, count) in enumerate(zip(self.passes, self._reads, self.counts, strict=True)):
             rows = slice(at, at + count)
@@ -373,18 +373,17 @@ class Run:
             call.to.floats[: self.tokens, : call.to.width] = np.concatenate(results)
 
     def _compute(self, call: Call, forward: Pass, read: Read, rows: slice) -> Any:
-        """What an operation gives of a text, whose tokens are in these rows."""
-        lowering, operation, number = self.owner.lowering, call.node.operation, call.node.value.number
-        for value in operation.inputs():
+        """What operations give of a text, whose tokens are in these rows."""
+        lowering = self.owner.lowering
+        for value in (value for node in call.nodes for value in node.operation.inputs()):
             if lowering.has_rows(value):
                 own = lowering.vectors_of(value).floats[rows, : value.width]
                 read.values[value.number] = own.reshape(len(own), *value.shape).copy()
-        read.number = number
-        result = COMPUTE[type(operation)](forward, operation, read)
+        for node in call.nodes:
+            read.number = node.value.number
+            read.values[read.number] = computed(forward, node, read)
         read.forget_inputs()
-        if call.to is None:
-            read.values[number] = result
-        return result
+        return read.values[read.number] if call.to is None else read.values.pop(read.number)
 
     def _rows(self, x: Vectors) -> Floats:
         rows: Floats = x.floats[: self.tokens, : x.width].copy()
