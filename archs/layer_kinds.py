@@ -37,7 +37,7 @@ ARRANGEMENTS: dict[Arrangement, tuple[Part, ...]] = {
     "sequential": (), "parallel": (), "normed": (), "cycles": (), "copies": (parts.COPIES,),
     "streams": (parts.STREAMS,), "mixed_streams": (parts.CONNECTIONS,), "residuals": (parts.RESIDUALS,),
 }  # fmt: skip
-WITH_NONE = ("sequential", "cycles")  # arrangements of layers that may lack a mixer or a net
+WITH_NONE = ("sequential", "cycles", "normed")  # arrangements of layers that may lack a mixer or a net
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,10 @@ def after_dense(net: Names) -> Rule:
     return rule
 
 
-def where_wide(keys: Keys, layer: int) -> str:
-    """A dense net in layers that `feed_forward_length` gives a width, none in others."""
+def where_wide(keys: Keys, layer: int) -> Names:
+    """A dense net in layers that `feed_forward_length` gives a width, none in others; no key: as tensors show."""
+    if keys.stored("feed_forward_length") is None:
+        return "dense", "none"
     return "dense" if keys.of_layer("feed_forward_length", layer) else "none"
 
 

@@ -194,9 +194,13 @@ def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
     """Each part is added to what was normed before it, times a constant."""
-    scale = float(b.network.hyper.residual_scale)
-    normed = b.norm(layer, "attn_norm", x)
-    x = b.kept(b.add("ffn_inp", op.Add(token_mixer(b, layer, normed), normed, scale)))
+    scale, kind = float(b.network.hyper.residual_scale), b.network.kind(layer)
+    if kind.mixer != "none":
+        normed = b.norm(layer, "attn_norm", x)
+        x = b.add("ffn_inp", op.Add(token_mixer(b, layer, normed), normed, scale))
+    x = b.kept(x)
+    if kind.net == "none":
+        return x
     normed = b.norm(layer, b.network.block.ffn_norm, x, "ffn_norm")
     return b.add("l_out", op.Add(net(b, layer, normed, x), normed, scale))
 
