@@ -62,15 +62,16 @@ class MachineList:
             self.read += fields[dots.ROW_BYTES] * fields[dots.ROWS] * fields.get(dots.USED, 1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call:
-    """Operations that are computed as texts compute them, before machine operation `row`. to: where the last one's
-    result goes.
+    """Operations that are computed as texts compute them, before machine operation `row`. to: by number of value, where
+    results go. forgets: values that no later call reads.
     """
 
-    nodes: tuple[Node, ...]
     row: int
-    to: Vectors | None
+    nodes: list[Node] = field(default_factory=list)
+    to: dict[int, Vectors] = field(default_factory=dict)
+    forgets: set[int] = field(default_factory=set)
 
 
 Heads = tuple[int, int]  # how many, and their width
@@ -99,6 +100,8 @@ class Lowering:
         self.first_values: Vectors | None = None  # what RWKV 7's first layer makes, which later ones read
         self.stored: dict[str, NDArray[np.uint8]] = {}
         self.number = 0
+        self._asked = {value.number for value in (graph.output, *graph.layer_inputs.values())}  # in rows
+        self._asked |= {value.number for value in graph.layer_outputs.values()}
         self._packed: set[int] = set()  # rows whose integers are those of their numbers
         self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which wait, and rows
         self._live: dict[int, tuple[Vectors, set[int]]] = {}  # by rows: the values in them
@@ -112,11 +115,12 @@ class Lowering:
 
     def vectors_of(self, value: Value) -> Vectors:
         """Where a value lies, with its integers."""
+        self._asked.add(value.number)
         return self.rows_of[value.number]
 
     def packed(self, value: Value) -> Vectors:
         """The same of a value that is multiplied with quantized weights: its integers are made where no writer has."""
-        rows = self.rows_of[value.number]
+        rows = self.vectors_of(value)
         if id(rows) not in self._packed:
             self.pack(rows)
         return rows
@@ -186,11 +190,36 @@ class Lowering:
                 continue
             write = WRITERS.get(type(node.operation))
             readable = all(map(self.has_rows, node.operation.inputs()))
-            if write is None or not readable or not write(self, node.operation, node.value):
+            if write is None or not readable or self._goes_with_call() or not write(self, node.operation, node.value):
                 self._call(node)
             self._forget(self.number)
             self.number += 1
         self.before[len(self.network.layers)] = len(self.list.rows)
+        self._trim_calls()
+
+    def _goes_with_call(self) -> bool:
+        """Whether a small operation stands between one that is called and another that will be."""
+        if not any(map(self._is_called, self.graph.nodes[self.number].operation.inputs())):
+            return False
+        rest = (type(node.operation) for node in self.graph.nodes[self.number :])
+        following = next((kind for kind in rest if kind not in SMALL), None)
+        return following is not None and following not in WRITERS
+
+    def _follows_call(self) -> bool:
+        return bool(self.calls) and self.calls[-1].row == len(self.list.rows)
+
+    def _is_called(self, value: Value) -> bool:
+        """Whether a value is that of a call that may go on."""
+        return self._follows_call() and any(node.value is value for node in self.calls[-1].nodes)
+
+    def _trim_calls(self) -> None:
+        """Let calls write no rows that nothing asks for, and forget what no later one reads."""
+        read_later: set[int] = set()
+        for call in reversed(self.calls):
+            call.to = {number: rows for number, rows in call.to.items() if number in self._asked}
+            reads = {value.number for node in call.nodes for value in node.operation.inputs()}
+            call.forgets = (reads | {node.value.number for node in call.nodes}) - read_later
+            read_later |= reads
 
     def _write_region(self, region: Region) -> bool:
         readable = region.kind in REGIONS and all(map(self.has_rows, region.inputs))
@@ -204,14 +233,17 @@ class Lowering:
         return True
 
     def _call(self, *nodes: Node) -> None:
-        node, operation = nodes[-1], nodes[-1].operation
-        if operation.is_view and isinstance(operation, op.KeepRows) and self.has_rows(operation.x):
-            rows = self.vectors_of(operation.x)
-            self.put(node.value, rows, id(rows) in self._packed)
+        value, operation = nodes[-1].value, nodes[-1].operation
+        if isinstance(operation, op.KeepRows) and self.has_rows(operation.x) and not self._is_called(operation.x):
+            rows = self.vectors_of(operation.x)  # a few tokens are all kept
+            self.put(value, rows, id(rows) in self._packed)
             return
-        to = self.new(node.value) if operation.gives_rows and node.value.rows != "some" else None
-        self.calls.append(Call(nodes, len(self.list.rows), to))
-        self.list.waits += 1
+        if not self._follows_call():
+            self.calls.append(Call(len(self.list.rows)))
+            self.list.waits += 1
+        self.calls[-1].nodes += nodes
+        if operation.gives_rows and value.rows != "some":
+            self.calls[-1].to[value.number] = self.new(value)
 
     def _room(self, width: int) -> Vectors:
         """Rows that nothing reads any more since threads waited, or new ones."""
@@ -230,6 +262,9 @@ class Lowering:
 
 Write = Callable[[Lowering, Any, Value], bool]
 WRITERS: dict[type[Operation], Write] = {}
+SMALL: frozenset[type[Operation]] = frozenset({
+    op.Scale, op.Clamp, op.Add, op.Activate, op.Gated, op.Columns, op.Combine, op.PlainNorm,
+})  # fmt: skip
 REGIONS: dict[str, Callable[[Lowering, Region], bool]] = {}
 
 

@@ -96,8 +96,8 @@ def _scale(forward: Pass, o: op.Scale, read: Read) -> Floats:
 
 @computes(op.Columns)
 def _columns(forward: Pass, o: op.Columns, read: Read) -> Floats:
-    x: Floats = read(o.x)
-    return np.ascontiguousarray(x[..., o.start : o.stop]).reshape(len(x), *o.shape())
+    columns: Floats = read(o.x)[..., o.start : o.stop].copy()  # also of one token, which later nodes may overwrite
+    return columns.reshape(len(columns), *o.shape())
 
 
 @computes(op.Clamp)
