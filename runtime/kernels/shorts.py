@@ -105,19 +105,6 @@ load_halves = _from_memory(  # 16 float16
 )
 
 
-@intrinsic
-def load_numbers(typing: Any, array: Any, at: Any) -> Any:
-    """Sixteen float32, or float16 of a uint16 array, as f32x16."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        if array.dtype == nt.float32:
-            return load_at(context, builder, array, args[0], args[1], FLOATS)
-        bits = load_at(context, builder, array, args[0], args[1], ir.VectorType(SHORT, LANES))
-        return halves_of(context, builder, bits, LANES)
-
-    return f32x16(array, nt.intp), codegen
-
-
 load_bfloats = _from_memory(  # 16 bfloat16
     lambda context, builder, load: builder.bitcast(
         builder.shl(builder.zext(load(ir.VectorType(SHORT, LANES)), WORDS), ir.Constant(WORDS, [16] * LANES)), FLOATS
@@ -211,7 +198,6 @@ def _permuted(pick: Any) -> Any:
     return made
 
 
-lane_of = _permuted(lambda k: [k] * LANES)  # lane k everywhere
 lanes_of = _permuted(lambda k: [2 * k] * 8 + [2 * k + 1] * 8)  # lanes 2k and 2k + 1, eight times each
 each_twice = _permuted(lambda k: [k + i // 2 for i in range(LANES)])  # lanes k, k, k + 1, k + 1, … k + 7
 
