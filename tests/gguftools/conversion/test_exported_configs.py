@@ -1,4 +1,4 @@
-"""Export checkpoints whose config.json and tensor names are those that transformers reads."""
+"""Exported config.json files and tensor names are those that transformers reads."""
 
 from __future__ import annotations
 

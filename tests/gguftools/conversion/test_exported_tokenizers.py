@@ -1,4 +1,4 @@
-"""Export tokenizers that transformers cuts texts with as it does with the original."""
+"""Exported tokenizers cut texts, in transformers, as the original does."""
 
 from __future__ import annotations
 
