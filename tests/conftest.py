@@ -43,7 +43,7 @@ LONGEST = (
     "gguftools/inspection/test_audit.py", "gguftools/conversion/test_packed_checkpoints.py",
     "gguftools/measurement/test_evaluation.py", "gguftools/measurement/test_divergence.py",
     "gguftools/calibration/test_row_tasks.py", "fuzz/test_concurrency.py", "fuzz/test_set_kills.py",
-    "runtime/test_absent_keys.py",
+    "runtime/test_absent_keys.py", "gguftools/conversion/test_whole_files.py",
 )  # fmt: skip
 
 

@@ -112,5 +112,3 @@ def test_a_pointer_in_the_place_of_a_gguf_file(command: str, tmp_path: Path) -> 
     done = typed(command, tmp_path / "m.gguf", *more)
     assert done.returncode == 1
     assert "is a git-lfs pointer" in done.stdout + done.stderr
-
-
