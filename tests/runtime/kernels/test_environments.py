@@ -26,6 +26,6 @@ def test_state_spaces_on_another_blas() -> None:
 
 
 def test_kernels_from_the_cache(tmp_path: Path) -> None:
-    """One test alone, where nothing was compiled before; all where some kernels come from the cache, and where all do."""
+    """One test alone, where nothing was compiled; all where some kernels come from the cache, and where all do."""
     for test in (f"{JIT}::test_parts_are_neither_optimized_nor_translated", JIT, JIT):
         passes(test, {"NUMBA_CACHE_DIR": str(tmp_path)})
