@@ -124,3 +124,13 @@ def test_the_commands_that_are_no_function_are_listed():
     assert set(re.findall(r"`([a-z][a-z-]*)`", re.sub(r"\([^)]*\)", "", listed[1]))) == without
     for page in PAGES:
         assert not re.search(r"[Ee](very|ach) command is (a|one) function", page.read_text(encoding="utf-8")), page.name
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f"docs/{page.name}" not in text] == []
+
+
+def test_the_docs_say_how_near_rounded_activations_come() -> None:
+    text = (ROOT / "docs" / "perplexity.md").read_text()
+    assert "within 0.03 %" in text[text.index("--round-activations") :]
