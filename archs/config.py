@@ -10,7 +10,7 @@ from typing import Any
 
 from quants.errors import ModelError
 
-from .config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, THINKER, keys_with
+from .hparams.config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, THINKER, keys_with
 from .spec import Computed, Config, Tensors
 from .typed_json import Fields, Flag, Kind, Place
 

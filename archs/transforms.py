@@ -185,13 +185,13 @@ class Invertible:
 
     invert: the result as it was in the source. rows: of a transform that takes a share of the source's rows (of
     vectors: values), from the number of all of them and the share's shape: which ones they are, and the source's shape.
-    invert_whole: what is still to be inverted when all shares are one tensor again.
+    invert_multimodal: what is still to be inverted when all shares are one tensor again.
     """
 
     forward: Transform
     invert: Transform = unchanged
     rows: Rows | None = None
-    invert_whole: Transform = unchanged
+    invert_multimodal: Transform = unchanged
 
     def __call__(self, tensor: Tensor, config: Config) -> Tensor:
         return self.forward(tensor, config)

@@ -106,8 +106,8 @@ class Wrapper:
     hf_class, model_type: of config.json.
     texts: GGUF names of the text models' files that stand beside these towers; none: any that can be exported.
     fits: a test of the files, where several classes have towers of one kind.
-    text_names, tower_names: beginnings of tensors' names, as the text model's checkpoint or the `Tower` has them → what
-        they are in this one; the first that fits counts.
+    text_names, encoder_names: beginnings of tensors' names, as the text model's checkpoint or the `Tower` has them →
+        what they are in this one; the first that fits counts.
     unused: globs of source names of the `Tower` that are other spellings than this class has.
     of_text: globs of GGUF names that are the text model's own tensors, given to the towers once more.
     optional: globs of GGUF names outside of layers, without suffix, that files of this class may lack; needed: names of
@@ -132,7 +132,7 @@ class Wrapper:
     texts: tuple[str, ...] = ()
     fits: Callable[[Files], bool] | None = None
     text_names: Mapping[str, str] = field(default_factory=dict)
-    tower_names: Mapping[str, str] = field(default_factory=dict)
+    encoder_names: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     of_text: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()

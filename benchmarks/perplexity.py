@@ -22,10 +22,10 @@ import numpy as np
 import gguftools
 from gguftools.measurement.perplexity import perplexity
 from quants import from_array
-from runtime import integer_product
+from runtime.evaluation.perplexity import perplexity as score
 from runtime.kernels import int16
 from runtime.kernels.blas import one_thread
-from runtime.perplexity import perplexity as score
+from runtime.products import integer_product
 
 N_CTX, BATCH = 512, 4
 

@@ -22,7 +22,7 @@ import typer.main
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
-import archs.file_keys  # noqa: E402
+import archs.hparams.file_keys  # noqa: E402
 import archs.registry  # noqa: E402
 import archs.schema  # noqa: E402
 import gguftools  # noqa: E402
@@ -164,7 +164,8 @@ def _kept_in(form: Format) -> str:
 def architectures() -> str:
     rows = [
         (each.name, ", ".join(each.hf_classes), _words(each), "yes" if each.exports else "no")
-        for each in gguftools.architectures() if not each.wrapper
+        for each in gguftools.architectures()
+        if not each.wrapper
     ]
     return table(("GGUF name", "Hugging Face classes", "vocabularies", "back again"), rows)
 
@@ -214,13 +215,13 @@ def keys(*starts: str) -> str:
 
 def _absent(name: str) -> str:
     """What a file means that lacks the key, by the rule of all architectures."""
-    return _rule(archs.file_keys.COMMON.get(name.removeprefix("NAME.")))
+    return _rule(archs.hparams.file_keys.COMMON.get(name.removeprefix("NAME.")))
 
 
 def _rule(rule: Any) -> str:
-    if isinstance(rule, archs.file_keys.Derived):
+    if isinstance(rule, archs.hparams.file_keys.Derived):
         return rule.formula or rule.when
-    if formula := archs.file_keys.formula_of(rule):
+    if formula := archs.hparams.file_keys.formula_of(rule):
         return f"`{formula}`"
     if rule is None or (hasattr(rule, "__len__") and not len(rule)):
         return ""

@@ -34,11 +34,11 @@ from .writing.origin import Origin
 from .writing.travel import Source
 
 if TYPE_CHECKING:
+    from runtime.evaluation.pooling import Embeddings, Text
     from runtime.generation import Generation
+    from runtime.images import EmbeddedImage
     from runtime.kv_cache import CacheType
     from runtime.model import Model as RunningModel
-    from runtime.pictures import Picture
-    from runtime.pooling import Embeddings, Text
     from runtime.prefill import Progress as PromptProgress
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
     from runtime.sampling.parameters import Sampling
@@ -258,7 +258,7 @@ class Model:
         tokenizer, chosen = self.tokenizer, sampling or Sampling(**advised(self.metadata))
         if best_of is not None and chosen.logprobs is None:
             chosen = replace(chosen, logprobs=0)
-        embedded: Sequence[Picture] = ()
+        embedded: Sequence[EmbeddedImage] = ()
         if images or audio or projector is not None or image_tokens is not None:
             from .metadata.pictures import read_prompt
 
@@ -296,7 +296,7 @@ class Model:
         done, of how many, None).
         Raises ModelError, VocabularyError, and OptionError for a text that is too long or has no tokens.
         """
-        from runtime.pooling import embeddings
+        from runtime.evaluation.pooling import embeddings
 
         given = [texts] if isinstance(texts, str) else list(texts)
         return embeddings(
@@ -326,15 +326,15 @@ class Model:
         return [(self._sight(part, model, most, threads), given) for part, given, most in parts if given]
 
     def _sight(self, part: str, model: Model, most_tokens: int | None, threads: int | None) -> Sight:
-        from runtime.towers.audio import AudioTower
-        from runtime.towers.vision import VisionTower
+        from runtime.multimodal.audio import AudioEncoder
+        from runtime.multimodal.vision import VisionEncoder
 
         from .metadata.pictures import Sight
 
         made_for = [model, most_tokens, threads, self.tokenizer]
         kept = self._seeing.get(part)
         if kept is None or list(map(id, kept[0])) != list(map(id, made_for)):
-            kind: type[AudioTower | VisionTower] = AudioTower if part == "audio" else VisionTower
+            kind: type[AudioEncoder | VisionEncoder] = AudioEncoder if part == "audio" else VisionEncoder
             tower = kind(model.metadata, model.tensors, thread_count(threads))
             kept = self._seeing[part] = made_for, Sight(tower, self.metadata, self.tokenizer, most_tokens)
         return kept[1]

@@ -23,7 +23,7 @@ from .files.stores.store import is_pinned
 from .writing.origin import Origin
 
 if TYPE_CHECKING:
-    from archs.plan import Change, Plan
+    from archs.plans.text import Change, Plan
 
     from .files.checkpoint.folder import Checkpoint
 
@@ -94,10 +94,10 @@ def of_checkpoint(
     is merged changes them. inspect(metadata, folder of the tokenizer): gives a warning, or "", while the folder is
     there. Raises FileError, ModelError, VocabularyError.
     """
-    from archs.draft_plan import is_draft, plan_draft
-    from archs.plan import plan, stays_float32
+    from archs.plans.draft import is_draft, plan_draft
+    from archs.plans.mmproj import only_encoders, without_encoders
+    from archs.plans.text import plan, stays_float32
     from archs.tasks import TASK, check_task
-    from archs.tower_plan import only_towers, without_towers
     from archs.transforms import computed
 
     from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
@@ -106,14 +106,14 @@ def of_checkpoint(
         if TASK in meaning:
             check_task(checkpoint.config, meaning[TASK])
         checkpoint = replace(checkpoint, config={**checkpoint.config, **meaning})
-        tensors, beside = without_towers(checkpoint.config, checkpoint.tensors)
+        tensors, beside = without_encoders(checkpoint.config, checkpoint.tensors)
         if target is not None or is_draft(checkpoint.config):
             planned = plan_draft(
                 checkpoint.folder, checkpoint.config, checkpoint.tensors, target, pre=pre,
                 embed_tokenizer=embed_tokenizer,
             )  # fmt: skip
         else:
-            if only_towers(checkpoint.config, checkpoint.tensors):
+            if only_encoders(checkpoint.config, checkpoint.tensors):
                 problem = f"all {len(checkpoint.tensors)} tensors are of towers: the text model's are not there"
                 raise ModelError(problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the towers alone")
             planned = plan(
@@ -158,18 +158,18 @@ def of_towers(source: PathLike) -> Parts:
 
     As of `of_checkpoint`, nothing is read but headers. Raises FileError, ModelError.
     """
-    from archs.tower import tower_format
-    from archs.tower_plan import plan_towers
+    from archs.encoder import encoder_format
+    from archs.plans.mmproj import plan_encoders
     from archs.transforms import as_float32
 
     from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
     with _checkpoint(source) as checkpoint:
         checkpoint = _with_folders(checkpoint)
-        planned = plan_towers(checkpoint.folder, checkpoint.config, checkpoint.tensors)
+        planned = plan_encoders(checkpoint.folder, checkpoint.config, checkpoint.tensors)
     tensors = dict(planned.tensors)
     for name, tensor in planned.tensors.items():
-        if {tower_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
+        if {encoder_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
             tensors[name] = as_float32(tensor)
     states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
@@ -183,12 +183,12 @@ def of_towers(source: PathLike) -> Parts:
 
 def _with_folders(checkpoint: Checkpoint) -> Checkpoint:
     """With what towers have in folders of their own. Raises FileError."""
+    from archs.plans.mmproj import encoders_of
     from archs.small_files import read_json_object
-    from archs.tower_plan import towers_of
 
     from .files.checkpoint.safetensors import open_safetensors
 
-    tower = towers_of(checkpoint.config)
+    tower = encoders_of(checkpoint.config)
     config, tensors, files = dict(checkpoint.config), dict[str, Tensor](), list(checkpoint.files)
     for name in tower.folders if tower else ():
         folder = checkpoint.folder / name
@@ -245,10 +245,10 @@ def _tasks_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
     """What is to be said of layers that predict tokens further: they have a file to themselves, or none."""
-    from archs.further import COUNT
-    from archs.layouts import ALONE
-    from archs.plan import is_left_out
+    from archs.mtp import COUNT
+    from archs.plans.text import is_left_out
     from archs.registry import of_config
+    from archs.tensor_maps import ALONE
 
     names = [name for name in planned.left_out if not is_left_out(name)]
     if not names:
@@ -266,17 +266,17 @@ def _left_out(checkpoint: Checkpoint, names: Sequence[str], beside: Sequence[str
 
     Raises ModelError where towers of the class are known, and a tensor is none of theirs: nothing is lost in silence.
     """
-    from archs.plan import is_left_out
-    from archs.tower_plan import left_to_towers, towers_of
+    from archs.plans.mmproj import encoders_of, left_to_encoders
+    from archs.plans.text import is_left_out
 
     names = [*beside, *(name for name in names if is_left_out(name))]  # others predict further tokens
     if not names:
         return ()
     nbytes = sum(checkpoint.tensors[name].nbytes for name in names if name in checkpoint.tensors)
     what = f"{len(names)} tensors ({nbytes:,} bytes) of towers for pictures or sounds"
-    if towers_of(checkpoint.config) is None:
+    if encoders_of(checkpoint.config) is None:
         return (f"{what} are left out, such as {names[0]!r}: no towers of this class are known",)
-    if lost := left_to_towers(checkpoint.config, names):
+    if lost := left_to_encoders(checkpoint.config, names):
         more = f" and {len(lost) - 1} more tensors" if len(lost) > 1 else ""
         raise ModelError(f"neither the text model nor its towers have {lost[0]!r}{more}", "it is of another variant")
     return (f"{what} are not in this file: `gguftools convert MODEL --mmproj` writes them",)

@@ -13,9 +13,9 @@ from .metadata.chat_templates import rendered
 
 if TYPE_CHECKING:
     from runtime.generation import Generation
+    from runtime.images import EmbeddedImage
     from runtime.kv_cache import CacheType
     from runtime.model import Model as RunningModel
-    from runtime.pictures import Picture
     from runtime.prefill import Progress
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
     from runtime.sampling.parameters import Sampling
@@ -65,7 +65,7 @@ def prompt_tokens(
 
 def generations(
     model: RunningModel, tokenizer: Tokenizer, metadata: Metadata, ids: Sequence[int],
-    samplings: Sequence[Sampling], wanted: Wanted, drafts: Drafts, pictures: Sequence[Picture] = (),
+    samplings: Sequence[Sampling], wanted: Wanted, drafts: Drafts, images: Sequence[EmbeddedImage] = (),
 ) -> list[Generation]:  # fmt: skip
     """A text for each of the samplings; the prompt is read once, when the first of them is asked for."""
     from runtime.generation import Generation, sampler_of
@@ -78,7 +78,7 @@ def generations(
         model, ids, wanted.cache_type, texts=len(samplers), progress=wanted.progress,
         more=n if n is None or context is None else max(0, min(n, context - len(ids))),
         back=first.most if first else 0, keep_states=first is not None and first.drafter.reads_states,
-        layers=first.drafter.layers if first else (), pictures=pictures,
+        layers=first.drafter.layers if first else (), images=images,
     )  # fmt: skip
     return [
         Generation(
@@ -101,9 +101,7 @@ def _speculations(
     from runtime.speculation.decoding import speculation_of
 
     vocabulary = known_tokens(model, tokenizer)
-    return [
-        speculation_of(model, each, drafts.by, vocabulary, drafts.drafting, drafts.context) for each in samplers
-    ]
+    return [speculation_of(model, each, drafts.by, vocabulary, drafts.drafting, drafts.context) for each in samplers]
 
 
 def grammar_of(vocabulary: GrammarVocabulary, gbnf: str | None, schema: str | Mapping[str, Any] | None) -> Grammar:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arrays import Floats
-from .block_diagonal import BlockDiagonal, column_blocks
 from .kernels.threads import parallel, spans
+from .products.block_diagonal import BlockDiagonal, column_blocks
 
 TILE = 128  # columns that one thread sums; the same however many threads there are, as the sums then are
 

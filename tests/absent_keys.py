@@ -18,14 +18,14 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.deviations import deviations
+from archs.hparams.deviations import deviations
 from archs.metadata import Metadata, ValueType
 from archs.registry import of_file
 from quants.errors import GgufToolsError
 from quants.tensor import Tensor, from_array
 from runtime import ops
+from runtime.evaluation.pooling import behind_pooling, file_pooling, pooled
 from runtime.model import Model
-from runtime.pooling import behind_pooling, file_pooling, pooled
 from tests.archs.checkpoints import values
 from tests.conftest import DATA
 

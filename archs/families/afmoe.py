@@ -8,8 +8,8 @@ of its width, which files without `embedding_scale` mean. The chosen experts' we
 from archs.config import changed, unusual_windows
 from archs.experts import SEPARATE_EXPERTS, SHARED
 from archs.families.llama import LLAMA
-from archs.file_keys import with_experts
-from archs.layouts import head_norms
+from archs.hparams.file_keys import with_experts
+from archs.tensor_maps import head_norms
 
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 

@@ -6,7 +6,7 @@ Reference: the published model's own code; llama.cpp's graph.
 
 from archs.config import other_than
 from archs.families.llama import MIXTRAL
-from archs.layouts import gated_net
+from archs.tensor_maps import gated_net
 
 ARCTIC = MIXTRAL.derive(
     name="arctic", hf_classes=("ArcticForCausalLM",),

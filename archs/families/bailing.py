@@ -12,10 +12,10 @@ import numpy as np
 from archs.config import head_dim
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.llama import HALVES, LLAMA
-from archs.file_keys import of_original, with_experts
-from archs.layouts import MTP_KEYS, MTP_TENSORS
+from archs.hparams.file_keys import of_original, with_experts
 from archs.rope import rotated_width
 from archs.spec import Config, Floats, TensorMap
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS
 from archs.transforms import Invertible, chain, computed, interleave_rope, projection
 
 BAILING = LLAMA.derive(

@@ -17,9 +17,9 @@ from archs.families.bailing import shared_width
 from archs.families.deepseek2 import attn_factor, log_multiplier, v3_config_from_gguf
 from archs.families.kimi_linear import KIMI_LINEAR
 from archs.families.qwen2 import sections
-from archs.file_keys import with_experts
-from archs.layouts import MTP_KEYS, MTP_TENSORS
+from archs.hparams.file_keys import with_experts
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS
 from archs.transforms import Invertible, computed, negative_exp
 from quants.errors import ModelError
 

@@ -9,8 +9,8 @@ Reference: transformers `models/bitnet/`, `integrations/bitnet.py`; llama.cpp's 
 
 from archs.config import head_dim
 from archs.families.llama import HALVES
-from archs.layouts import NotExportable
 from archs.spec import TensorMap, in_layers
+from archs.tensor_maps import NotExportable
 from archs.transforms import ternary
 
 KEYS = {"rope.scaling.type": lambda config: "linear", "rope.scaling.factor": lambda config: 1.0}

@@ -44,5 +44,5 @@ CHAMELEON = LLAMA.derive(
         ".self_attn.k_norm": TensorMap("attn_k_norm", OF_HEADS),
     },
     config_from_gguf=lambda keys, tensors: {"swin_norm": keys.get("swin_norm")}, token_ids="vocabulary_map",
-    block={"head_norm_epsilon": 1e-5, "never_written": (4, 8196)},
+    block={"head_norm_epsilon": 1e-5, "suppressed_ids": (4, 8196)},
 )  # fmt: skip

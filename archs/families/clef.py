@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from archs.families.qwen3next import QWEN35
-from archs.layouts import mtp_layers, not_exportable
 from archs.spec import Config, Target, TensorMap, Tensors
+from archs.tensor_maps import mtp_layers, not_exportable
 from archs.transforms import part
 from quants import Tensor, from_array
 from quants.errors import ModelError

@@ -8,8 +8,8 @@ Reference: the published models' own code (`modeling_cogvlm.py`), llama.cpp's gr
 
 from archs.config import head_dim
 from archs.families.llama import HALVES
-from archs.layouts import NotExportable, gated_net
 from archs.spec import Config
+from archs.tensor_maps import NotExportable, gated_net
 
 BASE = 500_000.0  # CogVLM 2's
 

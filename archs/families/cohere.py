@@ -7,15 +7,14 @@ experts, so their weights sum to one whatever `norm_topk_prob` says.
 Reference: transformers `models/cohere/`, `models/cohere2/`, `models/cohere2_moe/`.
 """
 
-
 from archs.config import head_dim, unusual_windows, windowed_layers
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.llama import HALVES
-from archs.file_keys import Keys, with_experts
-from archs.hyper import Hyper
-from archs.layouts import NotExportable, head_norms
+from archs.hparams.file_keys import Keys, with_experts
+from archs.hparams.model_hparams import HParams
 from archs.rope import scaling_type
 from archs.spec import Config, ScaledSum, first_of_period
+from archs.tensor_maps import NotExportable, head_norms
 from archs.typed_json import Unread
 
 COHERE = HALVES.derive(
@@ -77,7 +76,7 @@ def rope_pattern(config: Config) -> list[bool] | None:
     return rotating if rotating != usual else None
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Dense layers before the first with experts have rope, too, unless the file says which have it."""
     said = keys.get("attention.rope_pattern") is not None
     first = 0 if said else int(keys.get("leading_dense_block_count"))
@@ -116,7 +115,7 @@ COHERE2_MOE = COHERE2.derive(
     layers_vary=True,
     absent={"expert_gating_func": with_experts(GATING["sigmoid"]), "expert_weights_norm": with_experts(False)},
     block={
-        "sees_all": first_of_period, "numbers": numbers,
+        "is_global_layer": first_of_period, "hparams_hook": hparams_hook,
         "add_shared_expert": ScaledSum(0.5),
     },
 )  # fmt: skip

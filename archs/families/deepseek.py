@@ -9,8 +9,8 @@ Reference: the code that their checkpoints bring along; transformers `models/dee
 
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, kinds_of_nets, renormalized
 from archs.families.llama import LLAMA
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.rope import scaling_type, unusual_base
 from archs.typed_json import Whole
 
@@ -37,7 +37,7 @@ DEEPSEEK = LLAMA.derive(
 )  # fmt: skip
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """All of a head rotates, whatever `rope.dimension_count` says, and no layer has the window."""
     return usual.with_layers(lambda index, own: {"rope_width": own.key_width, "window": None})
 
@@ -56,5 +56,5 @@ DEEPSEEK_OCR = DEEPSEEK.derive(
     keys=dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), Whole(0)),
     defaults={"rms_norm_eps": 1e-6},
     tensors={".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k"},
-    block={"rope": "halves", "numbers": numbers},
+    block={"rope": "halves", "hparams_hook": hparams_hook},
 )  # fmt: skip

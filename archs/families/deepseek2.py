@@ -18,13 +18,13 @@ from dataclasses import replace
 from archs.config import changed, rope_scaling, unless_tied, windowed_layers
 from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHARED, always
 from archs.families.llama import HALVES, LLAMA
-from archs.file_keys import Derived, Keys, of_original
-from archs.hyper import Hyper
+from archs.hparams.file_keys import Derived, Keys, of_original
+from archs.hparams.model_hparams import HParams
 from archs.layer_kinds import MLA
-from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, head_norms
 from archs.rope import FACTORS, attention_factor, yarn_temperature
 from archs.schema import TOKENS
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import ALONE, MTP_KEYS, MTP_TENSORS, head_norms
 from archs.transforms import chain, head_rows, transpose
 from quants import Tensor
 from quants.errors import ModelError
@@ -50,7 +50,7 @@ def attn_factor(config: Config) -> float | None:
     return found if found != 1 else None
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """`expert_weights_norm` holds for sigmoids only: transformers' DeepSeek V2 does not read `norm_topk_prob`."""
     return replace(usual, normalize_experts=usual.normalize_experts and usual.scoring != "softmax")
 
@@ -134,16 +134,16 @@ DEEPSEEK_V2 = LLAMA.derive(
         **SHARED,
     },
     layers_vary=True,
-    block={"normalize_experts": False, "numbers": numbers, "mixer": MLA},
+    block={"normalize_experts": False, "hparams_hook": hparams_hook, "mixer": MLA},
 )  # fmt: skip
 
 
-def further_alone(config: Config) -> Architecture | None:
-    return DEEPSEEK_V3_FURTHER if config.get(ALONE) else None
+def mtp_alone(config: Config) -> Architecture | None:
+    return DEEPSEEK_V3_MTP if config.get(ALONE) else None
 
 
 DEEPSEEK_V3 = DEEPSEEK_V2.derive(
-    hf_classes=("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"), variant=further_alone,
+    hf_classes=("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"), variant=mtp_alone,
     wrappers=("KimiVLForConditionalGeneration",),
     metadata={"expert_gating_func": always("sigmoid"), "expert_group_used_count": "topk_group"},
     config_from_gguf=v3_config_from_gguf,
@@ -156,7 +156,7 @@ DEEPSEEK_V3 = DEEPSEEK_V2.derive(
     },
 )  # fmt: skip
 
-DEEPSEEK_V3_FURTHER = DEEPSEEK_V3.derive(
+DEEPSEEK_V3_MTP = DEEPSEEK_V3.derive(
     hf_classes=(), variant=None, metadata=MTP_KEYS, tensors=MTP_TENSORS, defaults={"num_nextn_predict_layers": 0},
 )  # fmt: skip
 

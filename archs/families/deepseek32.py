@@ -8,9 +8,9 @@ from archs.config import lookup
 from archs.experts import GATING, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.families.glm4 import GLM4_MOE_LITE
-from archs.file_keys import of_original, with_experts
-from archs.layouts import MTP_KEYS, MTP_TENSORS
+from archs.hparams.file_keys import of_original, with_experts
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, Tensors
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS
 
 INDEXER_KEYS = {
     "attention.indexer.head_count": "index_n_heads", "attention.indexer.key_length": "index_head_dim",

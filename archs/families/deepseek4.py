@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from archs.config import unless_tied
-from archs.config_keys import LAYER_TYPE
 from archs.families.deepseek32 import INDEXER_KEYS
 from archs.families.llama import LLAMA
-from archs.file_keys import Keys
-from archs.hyper import Hyper
-from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers
+from archs.hparams.config_keys import LAYER_TYPE
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import ALONE, MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers
 from archs.transforms import Invertible, reshape, side_by_side, take
 from archs.typed_json import ListOf, Text
 from quants import Tensor, from_array
@@ -49,7 +49,7 @@ def hash_layers(config: Config) -> int:
         return min(int(config["num_hash_layers"]), int(config["num_hidden_layers"]))
     count = kinds.count("hash_moe")
     if "hash_moe" in kinds[count:]:
-        raise ModelError("config.json has layers of \"hash_moe\" behind others, which deepseek4 files cannot express")
+        raise ModelError('config.json has layers of "hash_moe" behind others, which deepseek4 files cannot express')
     return int(count)
 
 
@@ -82,7 +82,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     return config, {name: tensor.renamed(name) for name, tensor in further.items()}
 
 
-def with_further_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def with_mtp_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """`mtp.0.…` as the layer behind the last; what makes one of its streams stands in place of the model's. Raises
     ModelError where there are several.
     """
@@ -115,7 +115,7 @@ def _as_published(tensor: Tensor, config: Config) -> Tensor:
     return from_array(tensor.name, tensor.elements().reshape(tensor.shape).astype(np.int64), tensor.origin)
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Layers with entries rotate by another base, and they alone are stretched."""
     base = float(keys.need("attention.compress_rope_freq_base"))
 
@@ -166,12 +166,12 @@ HEAD: dict[str, Target] = {
 FURTHER = {"e_proj": "eh.0", "h_proj": "eh.1", "norm": "shared_head.norm"}  # of `mtp.0` → what the rules know
 
 
-def further_alone(config: Config) -> Architecture | None:
-    return DEEPSEEK4_FURTHER if config.get(ALONE) else None
+def mtp_alone(config: Config) -> Architecture | None:
+    return DEEPSEEK4_MTP if config.get(ALONE) else None
 
 
 DEEPSEEK4 = LLAMA.derive(
-    name="deepseek4", variant=further_alone, hf_classes=("DeepseekV4ForCausalLM",), vocab=("bpe",), prepare=prepare,
+    name="deepseek4", variant=mtp_alone, hf_classes=("DeepseekV4ForCausalLM",), vocab=("bpe",), prepare=prepare,
     prepare_export=published, config_from_gguf=config_from_gguf, ignored=("*.gate.unread_bias",),
     float32=("*hc_*fn.weight", "*_ape.weight"),
     legacy_names=("layers.{i}.attn.norm", "embed_tokens", "lm_head", "hc_head.hc_fn", "hc_head.hc_base",
@@ -218,13 +218,13 @@ DEEPSEEK4 = LLAMA.derive(
     layers_vary=True,
     absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp"},
     block={
-        "scoring": "sqrt_softplus", "normalize_experts": True, "clamps_gate_first": True, "numbers": numbers,
+        "scoring": "sqrt_softplus", "normalize_experts": True, "clamps_gate_first": True, "hparams_hook": hparams_hook,
         "mixer": "compressed", "arrangement": "mixed_streams",
     },
 )  # fmt: skip
 
-DEEPSEEK4_FURTHER = DEEPSEEK4.derive(
-    hf_classes=(), variant=None, prepare=with_further_layer,
+DEEPSEEK4_MTP = DEEPSEEK4.derive(
+    hf_classes=(), variant=None, prepare=with_mtp_layer,
     metadata={
         **MTP_KEYS,
         **{f"swiglu_clamp_{net}": lambda config: [config["swiglu_limit"]] * (config["num_hidden_layers"] + 1)

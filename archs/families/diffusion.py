@@ -11,18 +11,18 @@ from archs.config import head_dim, needed
 from archs.families.llama import LLAMA
 from archs.families.qwen2 import QWEN2
 from archs.families.qwen3 import QWEN3_MOE
-from archs.layouts import head_inside
 from archs.spec import Computed, TensorMap, in_layers
+from archs.tensor_maps import head_inside
 from archs.transforms import interleave_rope
 
-SEES_ALL: dict[str, str | Computed | None] = {
+IS_GLOBAL_LAYER: dict[str, str | Computed | None] = {
     "attention.causal": lambda config: False,
     "attention.sliding_window": None, "attention.sliding_window_pattern": None,
 }  # fmt: skip
 IN_PLACE: dict[str, str | Computed | None] = {"diffusion.shift_logits": lambda config: False}
 
 DREAM = QWEN2.derive(
-    name="dream", hf_classes=("DreamModel",), metadata=SEES_ALL, defaults={"model_type": "Dream"},
+    name="dream", hf_classes=("DreamModel",), metadata=IS_GLOBAL_LAYER, defaults={"model_type": "Dream"},
     config_from_gguf=None,
     block={"causal": False},
 )  # fmt: skip
@@ -36,7 +36,8 @@ LLADA = LLAMA.derive(
         "embedding_size": tensors["token_embd.weight"].shape[0],
     },
     metadata={
-        **SEES_ALL, **IN_PLACE, "context_length": "max_sequence_length", "feed_forward_length": "mlp_hidden_size",
+        **IS_GLOBAL_LAYER, **IN_PLACE, "context_length": "max_sequence_length",
+        "feed_forward_length": "mlp_hidden_size",
         "rope.dimension_count": head_dim,
     },
     defaults={
@@ -66,7 +67,8 @@ LLADA = LLAMA.derive(
 LLADA_MOE = QWEN3_MOE.derive(
     name="llada-moe", hf_classes=("LLaDAMoEModelLM", "LLaDAMoEModel"),
     metadata={
-        **SEES_ALL, **IN_PLACE, "expert_feed_forward_length": "expert_intermediate_size", "expert_weights_norm": None,
+        **IS_GLOBAL_LAYER, **IN_PLACE, "expert_feed_forward_length": "expert_intermediate_size",
+        "expert_weights_norm": None,
     },
     defaults={"model_type": "llada", "head_dim": None},
     refused={"norm_topk_prob": True, "shared_expert_intermediate_size": lambda width: bool(width)},
@@ -74,7 +76,7 @@ LLADA_MOE = QWEN3_MOE.derive(
 )  # fmt: skip
 
 RND1 = QWEN3_MOE.derive(
-    name="rnd1", hf_classes=("RND1",), metadata={**SEES_ALL, "expert_weights_norm": None},
+    name="rnd1", hf_classes=("RND1",), metadata={**IS_GLOBAL_LAYER, "expert_weights_norm": None},
     defaults={"model_type": "rnd1", "head_dim": 128, "norm_topk_prob": True}, refused={"norm_topk_prob": False},
     block={"causal": False},
 )  # fmt: skip

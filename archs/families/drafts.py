@@ -22,11 +22,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from archs.config import rope_scaling
-from archs.config_keys import FLAG, SIZE, TOKEN
 from archs.families.deepseek4 import DEEPSEEK4
 from archs.families.gemma4 import GEMMA4, proportional_freqs
 from archs.families.llama import LLAMA
 from archs.families.qwen3 import QWEN3
+from archs.hparams.config_keys import FLAG, SIZE, TOKEN
 from archs.rope import SCALING
 from archs.spec import Computed, Config, TensorMap, Tensors
 from archs.transforms import interleave_rope

@@ -13,11 +13,11 @@ from archs.experts import kinds_of_nets, shared_width
 from archs.families.deepseek2 import DOTS1
 from archs.families.llama import HALVES
 from archs.families.olmo import OLMO2
-from archs.file_keys import Derived, with_experts
+from archs.hparams.file_keys import Derived, with_experts
 from archs.layer_kinds import EXPERTS_OR_DENSE
-from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers, published_mtp
 from archs.rope import rotated_width, scaling_type
 from archs.spec import Config
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers, published_mtp
 from archs.typed_json import Either, ListOf, Text, Whole
 
 MTP_KINDS = {"mtp_layer_types": ListOf(Text(("full_attention", "sliding_attention")))}
@@ -60,7 +60,9 @@ EXAONE4 = OLMO2.derive(
 )  # fmt: skip
 
 EXAONE4_5 = EXAONE4.derive(
-    hf_classes=("Exaone4_5_ForConditionalGeneration",), prepare=mtp_layers, prepare_export=published_mtp,
+    hf_classes=("Exaone4_5_ForConditionalGeneration",),
+    prepare=mtp_layers,
+    prepare_export=published_mtp,
     defaults={"model_type": "exaone4_5_text", "num_nextn_predict_layers": 0},
     metadata=MTP_KEYS,
     tensors=MTP_TENSORS,

@@ -11,9 +11,9 @@ import numpy as np
 
 from archs.config import other_than, required
 from archs.families.llama import LLAMA
-from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2
 from archs.rope import FACTORS, SCALING, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, mamba2
 from archs.transforms import chain, scaled, scaled_rows, ungroup
 from quants import format_named
 from quants.errors import ModelError

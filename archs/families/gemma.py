@@ -13,12 +13,12 @@ Reference: transformers `models/gemma/`, `models/gemma2/`, `models/gemma3/`.
 import math
 
 from archs.config import unusual_windows
-from archs.config_keys import BothSides
 from archs.families.llama import HALVES
-from archs.file_keys import Derived, Keys, with_window
-from archs.layouts import not_exportable
+from archs.hparams.config_keys import BothSides
+from archs.hparams.file_keys import Derived, Keys, with_window
 from archs.rope import unusual_base
 from archs.spec import Computed, Config, TensorMap
+from archs.tensor_maps import not_exportable
 from archs.transforms import add_one
 
 GEMMA = HALVES.derive(
@@ -101,7 +101,8 @@ GEMMA2 = GEMMA.derive(
 )  # fmt: skip
 
 MERALION2 = GEMMA2.derive(
-    hf_classes=("MERaLiON2ForConditionalGeneration",), prefixes=("text_decoder", *GEMMA2.prefixes),
+    hf_classes=("MERaLiON2ForConditionalGeneration",),
+    prefixes=("text_decoder", *GEMMA2.prefixes),
     config_from_gguf=not_exportable,
 )
 

@@ -15,13 +15,13 @@ from statistics import NormalDist
 import numpy as np
 
 from archs.config import rope_scaling, windowed_layers
-from archs.config_keys import FLAG, NET_WIDTH
 from archs.families.gemma import GEMMA3
-from archs.file_keys import Derived
+from archs.hparams.config_keys import FLAG, NET_WIDTH
+from archs.hparams.file_keys import Derived
 from archs.layer_kinds import after_dense
-from archs.layouts import becomes
 from archs.rope import FACTORS, SCALING
 from archs.spec import COMMON, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import becomes
 from archs.transforms import Invertible, concatenated, zeros
 from archs.typed_json import Either, ListOf, Text
 from quants import Tensor, from_array
@@ -141,7 +141,7 @@ GEMMA4 = GEMMA3.derive(
     layers_vary=True,
     block={
         "net": after_dense("experts+dense"),
-        "window_period": 0, "pictures_in_windows": True, "normalize_experts": True,
+        "window_period": 0, "images_in_windows": True, "normalize_experts": True,
         "qkv_steps": ("clamp", "norm_values", "norm", "rope"),
     },
 )  # fmt: skip
@@ -190,8 +190,11 @@ def _share(multiple: float) -> float:
 def gemma3n_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The text model's alone; its tables of inputs for each layer have a row for every token, as files have."""
     return {
-        "architectures": ["Gemma3nForCausalLM"], "intermediate_size": keys["feed_forward_length"],
-        "head_dim": keys["attention.key_length"], "altup_correct_scale": True, "partial_rotary_factor": None,
+        "architectures": ["Gemma3nForCausalLM"],
+        "intermediate_size": keys["feed_forward_length"],
+        "head_dim": keys["attention.key_length"],
+        "altup_correct_scale": True,
+        "partial_rotary_factor": None,
         "activation_sparsity_pattern": [_share(each) for each in keys["activation_sparsity_scale"]],
         "hidden_size_per_layer_input": keys["embedding_length_per_layer_input"],
         "vocab_size_per_layer_input": tensors["per_layer_token_embd.weight"].shape[0],

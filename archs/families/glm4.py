@@ -22,10 +22,10 @@ from archs.experts import GATING, always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen2 import sections
-from archs.file_keys import with_experts
-from archs.layouts import MTP_KEYS, MTP_TENSORS, becomes, head_inside
+from archs.hparams.file_keys import with_experts
 from archs.rope import parts_rotate_apart, rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, becomes, head_inside
 from archs.transforms import reordered
 
 GLM4 = HALVES.derive(

@@ -6,12 +6,12 @@ Reference: transformers `models/glm5_next/`.
 """
 
 from archs.config import lookup, other_than
-from archs.config_keys import SOME
 from archs.experts import GATING, always
 from archs.families.deepseek4 import STREAMS
 from archs.families.deepseek32 import GLM_DSA, dsa_from_gguf
 from archs.families.kimi_linear import DELTA
-from archs.file_keys import with_experts
+from archs.hparams.config_keys import SOME
+from archs.hparams.file_keys import with_experts
 from archs.layer_kinds import MLA, unless_one_stream, with_kv_heads
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, flat, negative_exp

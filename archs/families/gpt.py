@@ -22,11 +22,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from archs.config import changed, lookup, needed, other_than, required
-from archs.config_keys import ANYTHING
-from archs.file_keys import Derived
-from archs.layouts import as_it_is
+from archs.hparams.config_keys import ANYTHING
+from archs.hparams.file_keys import Derived
 from archs.rope import FACTORS, SCALING, rotated_width, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import as_it_is
 from archs.transforms import concatenated, scaled, skip_rows, take, transpose, ungroup
 from archs.typed_json import Unread
 from quants import Tensor, from_array
@@ -55,6 +55,7 @@ GPT = BASE.derive(  # what these begin with
     layers="h", prefixes=("transformer", "model", "language_model", "text_model"),
     block={"norm": "layer", "rope": "none", "gated": False},
 )  # fmt: skip
+
 
 def divided(config: Config) -> bool:
     """Whether scores are divided by the heads' width, not by its root."""

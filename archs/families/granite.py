@@ -17,18 +17,18 @@ from archs.config import changed, other_than, windowed_layers
 from archs.experts import fused_experts, gate_and_up
 from archs.families.llama import LLAMA
 from archs.families.mamba import UNBOUNDED
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.layer_kinds import with_kv_heads
-from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba2
 from archs.rope import llama3_freqs, longrope_factors
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, unchanged
+from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba2
 from archs.transforms import interleave_rope, part
 from archs.typed_json import ListOf, Whole
 from quants.errors import ModelError
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Files of models without rope say so by a key."""
     rope = bool(keys.get("rope.scaling.finetuned"))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates and rope})
@@ -63,7 +63,7 @@ GRANITE = LLAMA.derive(
         "head_dim": None, "attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
         "logits_scaling": 1.0,
     },
-    block={"logit_scale": "divide", "numbers": numbers, "scaled_pictures": True},
+    block={"logit_scale": "divide", "hparams_hook": hparams_hook, "scaled_images": True},
 )  # fmt: skip
 
 GRANITE_MOE = GRANITE.derive(
@@ -134,7 +134,7 @@ GRANITE_SWA = GRANITE.derive(
         ".shared_mlp.input_linear": "ffn_up_shexp", ".shared_mlp.output_linear": "ffn_down_shexp",
     },
     generated=(lambda config: llama3_freqs(changed(config, rope_theta=base(config))), longrope_factors),
-    block={"scoring": "softmax_of_top", "numbers": None},
+    block={"scoring": "softmax_of_top", "hparams_hook": None},
 )  # fmt: skip
 
 GRANITE_MOE_SWA = GRANITE_SWA.derive(

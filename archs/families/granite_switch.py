@@ -10,12 +10,12 @@ Reference: llama.cpp's converter and graph; of the way back the code published a
 import numpy as np
 
 from archs.config import required, unless_tied
-from archs.config_keys import SOME_LAYERS
 from archs.experts import gate_and_up
 from archs.families.granite import GRANITE
-from archs.families.granite import numbers as granite_numbers
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.families.granite import hparams_hook as granite_numbers
+from archs.hparams.config_keys import SOME_LAYERS
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors
 from archs.transforms import Invertible, concatenated, reordered, reshape, take, zeros
 from quants import Tensor, from_array
@@ -95,7 +95,7 @@ def with_control_tokens(config: Config, tensors: Tensors) -> Tensors:
     return {**tensors, **{f"model.{name}": from_array(f"model.{name}", each) for name, each in values.items()}}
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Raises ModelError where lists of control tokens are not of the adapters."""
     for key in ("adapters.token_ids_activate", "adapters.token_ids_substitute"):
         said, count = len(keys.get(key)), keys.need("adapters.count")
@@ -140,5 +140,5 @@ GRANITE_SWITCH = GRANITE.derive(
     },
     ignored=("switch.*", "*adapter_token_ids", "*control_to_substitute_lut"),
     config_from_gguf=config_from_gguf, prepare_export=with_control_tokens,
-    block={"numbers": numbers},
+    block={"hparams_hook": hparams_hook},
 )  # fmt: skip

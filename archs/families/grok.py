@@ -11,10 +11,10 @@ import re
 
 from archs.config import head_dim
 from archs.families.llama import HALVES
-from archs.file_keys import Derived, Keys
-from archs.hyper import Hyper
-from archs.layouts import gated_net
+from archs.hparams.file_keys import Derived, Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, ScaledSum, TensorMap, Tensors
+from archs.tensor_maps import gated_net
 from archs.transforms import concatenated, side_by_side
 from quants import Tensor
 from quants.errors import ModelError
@@ -22,7 +22,7 @@ from quants.errors import ModelError
 WITHOUT_FACTORS = 30.0  # what configs without softcaps mean
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """The factor of scores has a key of its own."""
     scale = keys.get("attention.output_scale")
     return usual.with_layers(lambda index, own: {} if scale is None else {"attention_scale": float(scale)})
@@ -155,7 +155,7 @@ GROK: Architecture = HALVES.derive(
     legacy_names=other_names,
     block={
         "net": ("experts+dense", "experts"),
-        "activation": "gelu_tanh", "mixed_norm": "attn_output_norm", "fed_norm": "layer_output_norm",
-        "numbers": numbers, "add_shared_expert": ScaledSum(0.5**0.5),
+        "activation": "gelu_tanh", "attn_post_norm": "attn_output_norm", "ffn_post_norm": "layer_output_norm",
+        "hparams_hook": hparams_hook, "add_shared_expert": ScaledSum(0.5**0.5),
     },
 )  # fmt: skip

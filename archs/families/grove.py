@@ -6,8 +6,8 @@ what the others gave, as in that graph. The numbers that no config says are the 
 
 from archs.experts import separate_experts
 from archs.families.qwen3 import QWEN3_MOE
-from archs.layouts import MATRICES
 from archs.spec import Target, TensorMap
+from archs.tensor_maps import MATRICES
 
 EACH, SHARE = 2, 0.05
 CHUNKS: dict[str, Target] = {

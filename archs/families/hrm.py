@@ -10,11 +10,11 @@ Reference: transformers `models/hrm_text/`.
 import re
 from functools import partial
 
-from archs.config_keys import SOME_LAYERS
 from archs.experts import gate_and_up
 from archs.families.llama import HALVES
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.config_keys import SOME_LAYERS
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Config, Target, TensorMap, Tensors, in_layers
 from archs.transforms import part
 from quants.errors import ModelError
@@ -59,7 +59,7 @@ def by_stacks(config: Config, tensors: Tensors) -> Tensors:
     return {names[name]: tensor.renamed(names[name]) for name, tensor in tensors.items()}
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Which of the file's layers each one is."""
     count, low = int(keys.need("hrm.layers_per_stack")), int(keys.need("hrm.l_cycles"))
     return usual.with_layers(lambda i, own: {"stored": i % count + (0 if is_low(i // count, low) else count)})
@@ -101,5 +101,5 @@ HRM_TEXT = HALVES.derive(
         **_fused("weight"), **_fused("bias"),
     },
     legacy_names=tuple(in_layers(_fused("bias"))),
-    block={"norm": "rms_without_weights", "numbers": numbers, "arrangement": "cycles"},
+    block={"norm": "rms_without_weights", "hparams_hook": hparams_hook, "arrangement": "cycles"},
 )  # fmt: skip

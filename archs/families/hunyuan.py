@@ -15,15 +15,15 @@ Reference: transformers `models/hunyuan_v1_dense/`, `models/hunyuan_v1_moe/`, `m
 """
 
 from archs.config import head_dim, rope_scaling, unless_tied
-from archs.config_keys import ROPE, SIZE
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets, shared_width
 from archs.families.llama import HALVES
-from archs.file_keys import Keys, with_experts
-from archs.hyper import Hyper
+from archs.hparams.config_keys import ROPE, SIZE
+from archs.hparams.file_keys import Keys, with_experts
+from archs.hparams.model_hparams import HParams
 from archs.layer_kinds import EXPERTS_OR_DENSE
-from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, head_norms
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, gated_net, head_norms
 from archs.typed_json import Either, Fields, ListOf
 from quants.errors import ModelError
 
@@ -50,7 +50,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {"rope_scaling": stretched} if keys.get("rope.scaling.type") == "none" else {}
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """`alpha` of files whose base is that before it was stretched."""
     alpha = float(keys.get("rope.scaling.alpha"))
     if not alpha:
@@ -69,7 +69,7 @@ HUNYUAN_DENSE = HALVES.derive(
         "rms_norm_eps": 1e-5, "vocab_size": 290_943,
     },
     tensors={"lm_head": TensorMap(unless_tied("output")), **head_norms("query_layernorm", "key_layernorm")},
-    block={"qkv_steps": ("clamp", "rope", "norm"), "numbers": numbers},
+    block={"qkv_steps": ("clamp", "rope", "norm"), "hparams_hook": hparams_hook},
 )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ HUNYUAN_MOE = HUNYUAN_DENSE.derive(
         "moe_intermediate_size": keys["expert_feed_forward_length"], "num_shared_expert": keys["expert_shared_count"],
     },
     tensors={".mlp.gate.wg": "ffn_gate_inp", **SEPARATE_EXPERTS, **gated_net("mlp.shared_mlp", "_shexp")},
-    block={"normalize_experts": True, "numbers": None},
+    block={"normalize_experts": True, "hparams_hook": None},
 )  # fmt: skip
 
 HY_V3 = HALVES.derive(

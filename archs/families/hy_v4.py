@@ -12,15 +12,15 @@ and SGLang's code of HY V4).
 import re
 
 from archs.config import lookup, other_than
-from archs.config_keys import LAYER_TYPE
 from archs.experts import SEPARATE_EXPERTS, always
 from archs.families.deepseek4 import PARTS
 from archs.families.deepseek32 import DEEPSEEK_V32
 from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
 from archs.families.glm5_next import dense_layers
+from archs.hparams.config_keys import LAYER_TYPE
 from archs.layer_kinds import unless_one_stream
-from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, as_it_is, gated_net
 from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, Tensors, in_layers
+from archs.tensor_maps import ALONE, MTP_KEYS, MTP_TENSORS, as_it_is, gated_net
 from archs.typed_json import ListOf
 from quants.errors import ModelError
 
@@ -49,9 +49,12 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if {*limits} != {limits[0]}:
         raise ModelError("its layers clamp gated units to several limits; a config has one for all")
     return {
-        **v32_from_gguf(keys, tensors), "swiglu_limit": limits[0], "layer_types": ["indexed_attention"] * count,
+        **v32_from_gguf(keys, tensors),
+        "swiglu_limit": limits[0],
+        "layer_types": ["indexed_attention"] * count,
         "indexer_types": ["full" if each else "shared" for each in keys["attention.indexer.types"]],
-        "n_group": keys.get("expert_group_count"), "topk_group": keys.get("expert_group_used_count"),
+        "n_group": keys.get("expert_group_count"),
+        "topk_group": keys.get("expert_group_used_count"),
     }
 
 
@@ -74,12 +77,12 @@ OTHER_GATES: dict[str, Target] = {
 }  # fmt: skip
 
 
-def further_alone(config: Config) -> Architecture | None:
-    return HY_V4_FURTHER if config.get(ALONE) else None
+def mtp_alone(config: Config) -> Architecture | None:
+    return HY_V4_MTP if config.get(ALONE) else None
 
 
 HY_V4 = DEEPSEEK_V32.derive(
-    name="hy_v4", variant=further_alone, hf_classes=("HYV4ForCausalLM",), config_from_gguf=config_from_gguf,
+    name="hy_v4", variant=mtp_alone, hf_classes=("HYV4ForCausalLM",), config_from_gguf=config_from_gguf,
     prepare=prepare, prepare_export=as_it_is, float32=("*hc_*fn.weight",),
     legacy_names=tuple(in_layers({**SEPARATE_EXPERTS, **OTHER_GATES})),
     metadata={
@@ -114,7 +117,7 @@ HY_V4 = DEEPSEEK_V32.derive(
     },
 )  # fmt: skip
 
-HY_V4_FURTHER = HY_V4.derive(
+HY_V4_MTP = HY_V4.derive(
     hf_classes=(), variant=None, metadata=MTP_KEYS,
     tensors={**MTP_TENSORS, ".final_layernorm": "nextn.shared_head_norm"},
 )  # fmt: skip

@@ -12,9 +12,9 @@ import numpy as np
 from archs.config import other_than
 from archs.families.kimi_linear import KIMI_LINEAR, LINEAR
 from archs.families.kimi_linear import config_from_gguf as linear_from_gguf
-from archs.file_keys import with_experts
-from archs.layouts import gated_net
+from archs.hparams.file_keys import with_experts
 from archs.spec import Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, in_layers
+from archs.tensor_maps import gated_net
 from archs.transforms import chain, computed, flat, negative_exp
 from quants import Tensor, from_array
 from quants.errors import ModelError

@@ -7,10 +7,10 @@ Reference: transformers `models/kimi_linear/`.
 from archs.config import lookup
 from archs.experts import GATING, always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
-from archs.file_keys import of_original
+from archs.hparams.file_keys import of_original
 from archs.layer_kinds import MLA, with_kv_heads
-from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import gated_net
 from archs.transforms import Invertible, negative_exp, reshape
 
 LINEAR = "linear_attn_config"
@@ -48,7 +48,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads, full = keys["attention.head_count"], [bool(each) for each in keys["attention.head_count_kv"]]
     numbers = {kind: [i + 1 for i, each in enumerate(full) if each is kind] for kind in (True, False)}
     linear = {
-        "full_attn_layers": numbers[True], "kda_layers": numbers[False], "head_dim": keys["kda.head_dim"],
+        "full_attn_layers": numbers[True],
+        "kda_layers": numbers[False],
+        "head_dim": keys["kda.head_dim"],
         "num_heads": next((tensors[f"blk.{i - 1}.ssm_a"].size for i in numbers[False]), heads),
         "short_conv_kernel_size": keys["ssm.conv_kernel"],
     }

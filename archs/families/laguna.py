@@ -7,10 +7,10 @@ Reference: transformers `models/laguna/`.
 from archs.config import head_dim, windowed_layers
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets
 from archs.families.llama import HALVES
-from archs.file_keys import with_experts
-from archs.layouts import gated_net, head_norms
+from archs.hparams.file_keys import with_experts
 from archs.rope import rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors, first_of_period
+from archs.tensor_maps import gated_net, head_norms
 
 
 def windowed(config: Config) -> list[bool] | None:
@@ -71,6 +71,6 @@ LAGUNA = HALVES.derive(
     absent={"expert_weights_norm": with_experts(False)},
     block={
         "scoring": "sigmoid", "normalize_experts": True, "attention_gate": "softplus", "scales_windowed_rope": False,
-        "window_period": 4, "sees_all": first_of_period,
+        "window_period": 4, "is_global_layer": first_of_period,
     },
 )  # fmt: skip

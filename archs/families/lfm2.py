@@ -13,8 +13,8 @@ from archs.config import UnlessUsual
 from archs.experts import always, renormalized, separate_experts
 from archs.families.llama import HALVES
 from archs.layer_kinds import with_kv_heads
-from archs.layouts import gated_net, head_norms, kv_heads_where, not_exportable
 from archs.spec import Config, TensorMap
+from archs.tensor_maps import gated_net, head_norms, kv_heads_where, not_exportable
 from archs.transforms import channels_and_taps
 
 

@@ -11,9 +11,9 @@ Reference: transformers `models/llama/`, `models/mistral/`, `models/mixtral/`.
 
 from archs.config import head_dim
 from archs.experts import FUSED_EXPERTS
-from archs.layouts import becomes
 from archs.rope import FACTORS, SCALING
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import becomes
 from archs.transforms import interleave_rope
 from quants.errors import ModelError
 

@@ -11,11 +11,11 @@ from archs.config import UnlessUsual
 from archs.experts import gate_and_up
 from archs.families.llama import LLAMA
 from archs.families.llama_like import PERIOD, rope_layers, rope_layers_from_gguf, unusual_rope_layers
-from archs.file_keys import Derived, Keys
-from archs.hyper import Hyper, LayerHyper, growing_queries
+from archs.hparams.file_keys import Derived, Keys
+from archs.hparams.model_hparams import HParams, LayerHParams, growing_queries
 from archs.layer_kinds import experts_in_turn
-from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, weigh_input
+from archs.tensor_maps import gated_net
 from archs.transforms import Invertible, transpose
 from quants import Tensor
 from quants.errors import ModelError
@@ -61,22 +61,24 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     layers: list[int] = rope_layers_from_gguf(keys, tensors)["no_rope_layers"]
     whole, scale = keys.stored("attention.sliding_window") == 0, keys.get("attention.temperature_scale")
     return {
-        "architectures": ["Llama4ForCausalLM"], "no_rope_layers": layers,
+        "architectures": ["Llama4ForCausalLM"],
+        "no_rope_layers": layers,
         "layer_types": ["full_attention"] * len(layers) if whole else None,
         "moe_layers": [i for i in range(len(layers)) if f"blk.{i}.ffn_gate_inp.weight" in tensors],
         "attention_chunk_size": keys.get("attention.chunk_length"),
-        "attn_temperature_tuning": bool(scale), "attn_scale": scale,
+        "attn_temperature_tuning": bool(scale),
+        "attn_scale": scale,
         "use_qk_norm": bool(keys.get("attention.normed")),
     }
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Layers with rope see their own chunk and, in all models but the largest, normalise q and k."""
     whole = keys.stored("attention.sliding_window") == 0
     length = None if whole else int(keys.get("attention.chunk_length")) or None
     normed = bool(keys.get("attention.normed"))
 
-    def of_layer(index: int, own: LayerHyper) -> dict[str, Any]:
+    def of_layer(index: int, own: LayerHParams) -> dict[str, Any]:
         return {"chunk": length, "qk_l2_norm": normed} if own.rotates else {}
 
     return usual.with_layers(of_layer)
@@ -118,7 +120,7 @@ LLAMA4 = LLAMA.derive(
     block={
         "net": experts_in_turn,
         "qkv_steps": ("clamp", "norm", "rope", "norm_without_weights"), "scoring": "sigmoid",
-        "normalize_experts": False, "rope_period": PERIOD, "numbers": numbers,
+        "normalize_experts": False, "rope_period": PERIOD, "hparams_hook": hparams_hook,
         # queries of layers without rope grow; positions count from one
         "query_scale": lambda numbers, positions, rotated: None if rotated else growing_queries(numbers, positions + 1),
         "weigh_expert": weigh_input,

@@ -19,10 +19,10 @@ Reference: transformers `models/MODEL_TYPE/`; for Baichuan and InternLM2 the cod
 from archs.config import head_dim, windows
 from archs.experts import GATING, always
 from archs.families.llama import HALVES, LLAMA, MIXTRAL
-from archs.file_keys import Derived, of_original
-from archs.layouts import gated_net, head_norms
+from archs.hparams.file_keys import Derived, of_original
 from archs.rope import rotated_width, unusual_base
 from archs.spec import Config, ConfigKeys, GgufKeys, PerLayerScalars, TensorMap, Tensors
+from archs.tensor_maps import gated_net, head_norms
 from archs.transforms import chain, interleave_rope, part, ungroup, unit_rows_if
 
 ARCEE = LLAMA.derive(

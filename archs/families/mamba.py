@@ -13,8 +13,8 @@ from archs.config import lookup, other_than, required, unless_tied
 from archs.experts import fused_experts, separate_experts
 from archs.families.llama import HALVES
 from archs.layer_kinds import EXPERTS_OR_DENSE, with_kv_heads
-from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba, mamba2
-from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, LayerSpec, TensorMap, Tensors
+from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba, mamba2
 from quants.errors import ModelError
 
 UNBOUNDED = 1 << 20  # what llama.cpp writes as the context of models whose state forgets nothing by position
@@ -72,7 +72,7 @@ MAMBA = Architecture("mamba", ("MambaForCausalLM", "MambaLMHeadModel", "FalconMa
         ".mixer.x_proj": "ssm_x", ".mixer.dt_proj": "ssm_dt", "norm_f": "output_norm",
         "lm_head": TensorMap(unless_tied("output")),
     },
-    prefixes=("backbone", "model", "language_model"), block=Block(rope="none", mixer="mamba", net="none"),
+    prefixes=("backbone", "model", "language_model"), block=LayerSpec(rope="none", mixer="mamba", net="none"),
 )  # fmt: skip
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from archs.config import changed, head_dim, lookup
 from archs.experts import ROUTING, always, kinds_of_nets, renormalized
 from archs.families.deepseek2 import DOTS1
-from archs.file_keys import with_window
+from archs.hparams.file_keys import with_window
 from archs.layer_kinds import EXPERTS_OR_DENSE
-from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers
-from archs.packed.fp4 import mxfp4
-from archs.packed.scaled import scaled_weights
+from archs.prequantized.fp4 import mxfp4
+from archs.prequantized.scaled import scaled_weights
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, mtp_layers
 from archs.transforms import concatenated, take
 from quants import Tensor
 from quants.errors import ModelError
@@ -158,9 +158,7 @@ def by_ranks(weight: Tensor, scale: Tensor, widths: tuple[int, ...], blocks: lis
         }
         parts.append(scaled_weights({key: each.renamed(key) for key, each in own.items()}, blocks)["w"])
     begins = np.cumsum([0, *(width // count for width in widths)])
-    shares = [
-        take(part, np.arange(begin, end)) for begin, end in itertools.pairwise(begins) for part in parts
-    ]
+    shares = [take(part, np.arange(begin, end)) for begin, end in itertools.pairwise(begins) for part in parts]
     return concatenated(shares, weight.name)
 
 

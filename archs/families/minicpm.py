@@ -12,7 +12,7 @@ import math
 from archs.config import lookup, unless_tied
 from archs.families.deepseek2 import DEEPSEEK_V2, log_multiplier
 from archs.families.llama import HALVES, LLAMA
-from archs.file_keys import Derived
+from archs.hparams.file_keys import Derived
 from archs.layer_kinds import MLA
 from archs.rope import FACTORS, attention_factor, type_without_tensors, unusual_base, yarn_temperature
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
@@ -108,6 +108,7 @@ MINICPM3 = HALVES.derive(
     flags_from_tensors={"attention_bias": "blk.*.attn_kv_a_mqa.bias"},
     absent=OF_4B, block={"logit_scale": "divide", "mixer": MLA},
 )  # fmt: skip
+
 
 def groups(config: Config) -> int | None:
     """Heads of keys and values, which nothing reads here. Raises ModelError for a number that cannot be."""

@@ -5,8 +5,8 @@ Reference: the code that these checkpoints bring along; of 4.0 vLLM's and SGLang
 from archs.families.llama import LLAMA
 from archs.families.qwen2 import QWEN2
 from archs.families.qwen3 import QWEN3
-from archs.layouts import becomes
 from archs.spec import Architecture, Config
+from archs.tensor_maps import becomes
 from quants.errors import ModelError
 
 CLASSES = ("MiniCPMV", "MiniCPMO")

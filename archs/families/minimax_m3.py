@@ -7,9 +7,9 @@ Reference: transformers `models/minimax_m3_vl/`.
 from archs.config import UnlessUsual, lookup, other_than
 from archs.experts import SHARED, always
 from archs.families.llama_like import MINIMAX_M2
-from archs.file_keys import with_experts
-from archs.layouts import gated_net
+from archs.hparams.file_keys import with_experts
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors, in_layers
+from archs.tensor_maps import gated_net
 from archs.transforms import add_one
 
 SPARSE = "sparse_attention_config"

@@ -9,10 +9,10 @@ from archs.config import rope_scaling
 from archs.experts import SEPARATE_EXPERTS
 from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor, v3_config_from_gguf
 from archs.families.llama import MISTRAL
-from archs.hyper import growing_queries
-from archs.layouts import becomes
+from archs.hparams.model_hparams import growing_queries
 from archs.rope import yarn_settings
 from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Tensors, in_layers
+from archs.tensor_maps import becomes
 
 YARN = {
     "rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
@@ -83,5 +83,5 @@ MISTRAL4: Architecture = DEEPSEEK_V3.derive(
     legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
     refused={"n_group": lambda count: (count or 1) > 1},
     tensors={".mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight"},
-    block={"query_scale": growing_queries, "numbers": None},
+    block={"query_scale": growing_queries, "hparams_hook": None},
 )  # fmt: skip

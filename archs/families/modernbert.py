@@ -9,10 +9,10 @@ import re
 
 from archs import decisions
 from archs.config import changed, head_dim, rotary_of_all, windowed_layers
-from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.families.llama import HALVES
-from archs.file_keys import with_window
+from archs.hparams.config_keys import BothSides
+from archs.hparams.file_keys import with_window
 from archs.rope import FACTORS, SCALING, scaled_by_kind, scaling_type
 from archs.spec import BASE, Config, TensorMap, Tensors, first_of_period
 from archs.typed_json import Text
@@ -121,7 +121,7 @@ MODERNBERT = BASE.derive(
     },
     block={
         "norm": "layer", "rope": "halves", "activation": "gelu", "window_period": PERIOD,
-        "sees_all": first_of_period, "causal": False, "hidden_states": True, "scales_windowed_rope": False,
+        "is_global_layer": first_of_period, "causal": False, "hidden_states": True, "scales_windowed_rope": False,
     },
 )  # fmt: skip
 

@@ -13,14 +13,14 @@ Reference: transformers `models/nemotron/`, `models/nemotron_h/`.
 import re
 
 from archs.config import changed, head_dim, other_than
-from archs.config_keys import SOME
 from archs.experts import ROUTING
 from archs.families.llama import HALVES
 from archs.families.mamba import MAMBA2, UNBOUNDED
+from archs.hparams.config_keys import SOME
 from archs.layer_kinds import Keys, where_wide
-from archs.layouts import MTP_TENSORS, as_it_is, kv_heads_where, step_limits
 from archs.rope import rotated_width, scaling_type
 from archs.spec import COMMON, Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import MTP_TENSORS, as_it_is, kv_heads_where, step_limits
 from archs.transforms import add_one, interleave_rope
 from archs.typed_json import Fields, ListOf, Text
 from quants import Tensor
@@ -244,7 +244,7 @@ def puzzle_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 NEMOTRON_H_PUZZLE = NEMOTRON_H_MOE.derive(
     hf_classes=("NemotronHPuzzleForCausalLM",), by_variant=False, prepare=by_blocks, prepare_export=as_it_is,
-    of_prepare=("layers_block_type",), prefixes=("model", "backbone"),
+    derived_keys=("layers_block_type",), prefixes=("model", "backbone"),
     metadata={
         "feed_forward_length": of_blocks("moe_intermediate_size"),
         "expert_feed_forward_length": of_blocks("moe_intermediate_size"),

@@ -10,8 +10,8 @@ from archs.config import needed, other_than, windowed_layers
 from archs.experts import renormalized
 from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen3 import QWEN3_MOE
-from archs.layouts import head_norms
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import head_norms
 from archs.transforms import chain, interleave_rope, part, projection
 from quants.errors import ModelError
 

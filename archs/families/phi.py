@@ -9,7 +9,6 @@ Reference: transformers `models/phi/`, `models/phi3/`, `models/phimoe/`.
 
 from archs.config import UnlessUsual, other_than, rope_scaling
 from archs.families.llama import HALVES, MIXTRAL
-from archs.layouts import head_norms
 from archs.rope import (
     FACTORS,
     SCALING,
@@ -20,6 +19,7 @@ from archs.rope import (
     unusual_base,
 )
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, Tensors
+from archs.tensor_maps import head_norms
 from quants.errors import ModelError
 
 PHI2 = BASE.derive(

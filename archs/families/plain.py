@@ -16,13 +16,13 @@ Reference: llama.cpp's graphs.
 import math
 
 from archs.config import head_dim, needed, other_than, unless_tied
-from archs.config_keys import KEYS
 from archs.experts import gate_and_up
 from archs.families.gpt import GPT
 from archs.families.llama import HALVES, LLAMA
-from archs.layouts import gated_net, head_norms
+from archs.hparams.config_keys import KEYS
 from archs.rope import unusual_base
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import gated_net, head_norms
 from archs.transforms import part
 
 XVERSE = LLAMA.derive(
@@ -95,9 +95,15 @@ def openelm_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Shares of the nets' widths in as few digits as give them again."""
     width, widths = keys["embedding_length"], keys["feed_forward_length"]
     found: ConfigKeys = {
-        "intermediate_size": ..., "rope_scaling": ..., "tie_word_embeddings": ...,
-        "share_input_output_layers": True, "ffn_with_glu": True, "normalize_qk_projections": True,
-        "normalization_layer_name": "rms_norm", "model_dim": width, "ffn_dim_divisor": math.gcd(256, *widths),
+        "intermediate_size": ...,
+        "rope_scaling": ...,
+        "tie_word_embeddings": ...,
+        "share_input_output_layers": True,
+        "ffn_with_glu": True,
+        "normalize_qk_projections": True,
+        "normalization_layer_name": "rms_norm",
+        "model_dim": width,
+        "ffn_dim_divisor": math.gcd(256, *widths),
         "num_gqa_groups": keys["attention.head_count"][0] // keys["attention.head_count_kv"][0],
     }
     for digits in range(1, 17):

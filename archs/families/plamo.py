@@ -11,11 +11,11 @@ import numpy as np
 
 from archs.config import changed, other_than, unless_tied
 from archs.families.llama import HALVES
-from archs.file_keys import with_window
+from archs.hparams.file_keys import with_window
 from archs.layer_kinds import with_kv_heads
-from archs.layouts import as_it_is, gated_net
 from archs.rope import yarn_settings
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors
+from archs.tensor_maps import as_it_is, gated_net
 from archs.transforms import added, chain, channels_and_taps, flat, negative_exp, reordered, transpose
 from quants import FormatError
 from quants.errors import ModelError

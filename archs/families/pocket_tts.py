@@ -1,5 +1,5 @@
 """Pocket TTS (what reads): GPT's layers with rotation, whose states a net in the file beside turns into sound
-(`archs/towers/pocket_tts.py`). It gives no words: logits are those of the table, which nobody draws from.
+(`archs/multimodal/pocket_tts.py`). It gives no words: logits are those of the table, which nobody draws from.
 
 Published checkpoints have no config.json; what they are, shapes of tensors tell. Vectors that are learned beside the
 table, which stand for the beginning of a voice and of sound, become rows of it.
@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from archs.families.gpt import GPT
-from archs.layouts import not_exportable
 from archs.spec import Config, Floats, TensorMap, Tensors
+from archs.tensor_maps import not_exportable
 from archs.transforms import as_float32, computed, concatenated, part, reshape
 from archs.typed_json import Whole
 from quants.errors import ModelError
@@ -75,14 +75,14 @@ def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     return config, {TABLE: concatenated([as_float32(each) for each in rows], TABLE), **others}
 
 
-def further_tokens(config: Config) -> list[str]:
+def extra_tokens(config: Config) -> list[str]:
     """Names of the rows behind the tokenizer's pieces, the table's own last one among them."""
     return ["<|pad|>", *(["<|bos_before_voice|>"] if config.get("insert_bos_before_voice") else []), "<|audio_bos|>"]
 
 
 POCKET_TTS = GPT.derive(
     name="pockettts", hf_classes=(CLASS,), vocab=("unigram",), config_of_tensors=config_of, prepare=with_one_table,
-    layers="layers", further_tokens=further_tokens, prefixes=("flow_lm", "transformer"),
+    layers="layers", extra_tokens=extra_tokens, prefixes=("flow_lm", "transformer"),
     metadata={
         "rope.freq_base": "rope_theta",
         "tokenizer.ggml.add_bos_token": lambda config: False, "tokenizer.ggml.add_eos_token": lambda config: False,

@@ -14,8 +14,8 @@ Reference: transformers `models/qwen3/`, `models/qwen3_moe/`, `models/qwen3_vl/`
 from archs.config import lookup, windowed_layers, windows
 from archs.experts import SEPARATE_EXPERTS, gate_and_up, kinds_of_nets, renormalized
 from archs.families.qwen2 import QWEN2, QWEN2_MOE, sections
-from archs.layouts import head_norms
 from archs.spec import Computed, Config, TensorMap, in_layers
+from archs.tensor_maps import head_norms
 from archs.transforms import Invertible, transpose
 from archs.typed_json import Unread
 from quants import Tensor

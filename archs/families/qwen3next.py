@@ -15,9 +15,9 @@ from archs.experts import SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.qwen2 import sections
 from archs.families.qwen3 import QWEN3_MOE
 from archs.layer_kinds import recurrent_layers
-from archs.layouts import MTP_KEYS, mtp_layers, published_mtp
 from archs.rope import rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors, Transform, in_layers
+from archs.tensor_maps import MTP_KEYS, mtp_layers, published_mtp
 from archs.transforms import add_one, chain, channels_and_taps, flat, negative_exp, reordered, share, transpose
 from quants import FormatError
 

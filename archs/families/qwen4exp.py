@@ -17,8 +17,8 @@ from archs.config import lookup
 from archs.families.qwen2 import sections
 from archs.families.qwen3next import QWEN35_MOE
 from archs.families.qwen3next import config_from_gguf as next_from_gguf
-from archs.layouts import mtp_layers, published_mtp
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import mtp_layers, published_mtp
 from archs.transforms import add_one, channels_and_taps, concatenated, share, take, transposed
 from quants import from_array
 from quants.errors import ModelError
@@ -54,7 +54,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     for name, numbered in shards.items():
         if wrong := sorted(set(range(config.get("split_ngram_parts") or 1)) ^ set(numbered)):
             which = "one too many" if wrong[0] in numbered else "missing"
-            raise ModelError(f"{name}: shard {wrong[0]} is {which} by config.json's \"split_ngram_parts\"")
+            raise ModelError(f'{name}: shard {wrong[0]} is {which} by config.json\'s "split_ngram_parts"')
         parts = [tensors[numbered[number]] for number in sorted(numbered)]
         plain[f"{name}.weight"] = concatenated(parts, f"{name}.weight")
     if layers and (lacking := [name for name, key in HASHES.items() if key not in numbers]):
@@ -117,9 +117,12 @@ def table_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
-        **next_from_gguf(keys, tensors), **(table_from_gguf(keys, tensors) if "ple.layers" in keys else {}),
-        "indexer_kv_heads": 1, "indexer_compress_ratio": max(keys["attention.compress_ratios"]),
-        "output_gate_type": "sigmoid", "mtp_num_hidden_layers": keys.get("nextn_predict_layers"),
+        **next_from_gguf(keys, tensors),
+        **(table_from_gguf(keys, tensors) if "ple.layers" in keys else {}),
+        "indexer_kv_heads": 1,
+        "indexer_compress_ratio": max(keys["attention.compress_ratios"]),
+        "output_gate_type": "sigmoid",
+        "mtp_num_hidden_layers": keys.get("nextn_predict_layers"),
     }
 
 
@@ -167,7 +170,7 @@ INDEXER: dict[str, Target] = {
 
 QWEN4_EXP = QWEN35_MOE.derive(
     name="qwen4exp", hf_classes=("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"), prepare=prepare,
-    config_from_gguf=config_from_gguf, prepare_export=published, of_prepare=OWN,
+    config_from_gguf=config_from_gguf, prepare_export=published, derived_keys=OWN,
     metadata={
         "feed_forward_length": None, "rope.dimension_sections": lambda config: sections(config) or [11, 11, 10, 0],
         "attention.recurrent_layers": lambda config: [each == 0 for each in ratios(config)],

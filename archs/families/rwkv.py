@@ -13,8 +13,20 @@ import numpy as np
 
 from archs.config import ReadConfig, changed, lookup, other_than
 from archs.families.mamba import UNBOUNDED
-from archs.layouts import gated_net
-from archs.spec import BASE, Block, Computed, Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors, in_layers
+from archs.spec import (
+    BASE,
+    Computed,
+    Config,
+    ConfigKeys,
+    GgufKeys,
+    Index,
+    LayerSpec,
+    Target,
+    TensorMap,
+    Tensors,
+    in_layers,
+)
+from archs.tensor_maps import gated_net
 from archs.transforms import Invertible, chain, computed, reordered, reshape, stacked, take, transpose
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -176,7 +188,7 @@ RWKV7 = BASE.derive(
     },
     prefixes=("model", "rwkv"), config_from_gguf=config7_from_gguf, prepare_export=published7,
     legacy_names=("emb", "ln_out", "head"),
-    block=vars(Block(norm="layer", rope="none", gated=False, mixer="rwkv7", net="channel_mix")),
+    block=vars(LayerSpec(norm="layer", rope="none", gated=False, mixer="rwkv7", net="channel_mix")),
 )  # fmt: skip
 
 QWENS: dict[str, Target] = {  # what Qwen 2's layers have around their mixers
@@ -188,6 +200,7 @@ QWENS_KEYS: dict[str, str | Computed | None] = {
     "token_shift_count": lambda config: 1,
 }  # fmt: skip
 QWENS_BLOCK = {"norm": "rms", "gated": True, "net": "dense"}
+
 
 def published_arwkv7(config: Config, tensors: Tensors) -> Tensors:
     """As their own code has it: vectors for texts, and in the first layer a mixture of values that nothing reads."""
@@ -231,7 +244,7 @@ ARWKV7 = RWKV7.derive(
     },
     refused={"hidden_act": other_than("silu"), "attn": None, "wkv_version": other_than(7)},
     tensors={**dict.fromkeys(RWKV7.tensors), **QWENS, **MIX7}, block=QWENS_BLOCK,
-    config_from_gguf=arwkv7_from_gguf, prepare_export=published_arwkv7, of_prepare=tuple(RANKS.values()),
+    config_from_gguf=arwkv7_from_gguf, prepare_export=published_arwkv7, derived_keys=tuple(RANKS.values()),
     legacy_names=tuple(in_layers({f".attention.{name}": None for name in OF_FLA})),
 )  # fmt: skip
 
@@ -279,7 +292,9 @@ MIX6: dict[str, Target] = {
     ".attention.gate": "time_mix_gate", ".attention.ln_x": "time_mix_ln",
 }  # fmt: skip
 RANKS6: dict[str, str | Computed | None] = {
-    **dict.fromkeys(RANK_KEYS), "time_mix_extra_dim": "lora_rank_tokenshift", "time_decay_extra_dim": "lora_rank_decay",
+    **dict.fromkeys(RANK_KEYS),
+    "time_mix_extra_dim": "lora_rank_tokenshift",
+    "time_decay_extra_dim": "lora_rank_decay",
 }
 
 VECTOR6 = re.compile(r"\.(attention\.time_(maa_x|decay)|feed_forward\.time_maa_[kr])$")
@@ -324,7 +339,7 @@ def qwen6_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 RWKV6 = RWKV7.derive(
     name="rwkv6", hf_classes=("Rwkv6ForCausalLM",), prepare=prepare6, prepare_export=published6,
     config_from_gguf=config6_from_gguf, prefixes=("rwkv", "model"), legacy_names=("emb", "norm", "lm_head"),
-    of_prepare=("lora_rank_tokenshift", "lora_rank_decay"),
+    derived_keys=("lora_rank_tokenshift", "lora_rank_decay"),
     metadata={**RANKS6, "rescale_every_n_layers": "rescale_every", "wkv.head_size": "head_size"},
     defaults={"layer_norm_epsilon": 1e-5, "norm_eps": None, "head_size": 64, "rescale_every": 6, "vocab_size": 65_536},
     refused={"head_size_divisor": other_than(8)},
@@ -347,7 +362,7 @@ def wkvrg(rows: int, config: Config) -> Index:
 
 
 RWKV6_QWEN2 = RWKV6.derive(
-    name="rwkv6qwen2", hf_classes=("RWKV6Qwen2ForCausalLM",), vocab=("sentencepiece", "bpe"), of_prepare=(),
+    name="rwkv6qwen2", hf_classes=("RWKV6Qwen2ForCausalLM",), vocab=("sentencepiece", "bpe"), derived_keys=(),
     prepare_export=published_qwen6, config_from_gguf=qwen6_from_gguf, prefixes=("model", "rwkv"), legacy_names=(),
     metadata={
         **QWENS_KEYS, "rescale_every_n_layers": None, "attention.head_count_kv": "num_key_value_heads",

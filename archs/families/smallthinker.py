@@ -7,7 +7,7 @@ fourth layer, beginning with the first, for one without.
 
 from archs.experts import GATING
 from archs.families.llama import HALVES
-from archs.file_keys import of_original
+from archs.hparams.file_keys import of_original
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, first_of_period
 
 PERIOD = 4
@@ -65,6 +65,6 @@ SMALLTHINKER = HALVES.derive(
     },
     block={
         "activation": "relu", "scoring": "sigmoid", "normalize_experts": True, "router_reads": "layer_input",
-        "window_period": PERIOD, "sees_all": first_of_period, "rope_layers": "windowed",
+        "window_period": PERIOD, "is_global_layer": first_of_period, "rope_layers": "windowed",
     },
 )  # fmt: skip

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from archs.config import ReadConfig, rope_scaling
-from archs.config_keys import BASE, LAYER_TYPE
 from archs.experts import FUSED_EXPERTS, SHARED, always
 from archs.families.llama import HALVES
-from archs.file_keys import Keys, with_experts, with_window
-from archs.hyper import Hyper
+from archs.hparams.config_keys import BASE, LAYER_TYPE
+from archs.hparams.file_keys import Keys, with_experts, with_window
+from archs.hparams.model_hparams import HParams
 from archs.layer_kinds import EXPERTS_OR_DENSE
-from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, gated_net
 from archs.transforms import add_one
 from archs.typed_json import Either, ListOf
 from quants import Tensor, from_array
@@ -50,7 +50,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         raise ModelError("config.json lets other parts of heads rotate than half in full layers, all in windowed ones")
     if isinstance(bases, list):
         if len(bases) <= max(full or 0, local or 0):
-            raise ModelError(f"config.json: \"rope_theta\" has {len(bases)} entries; one a layer was expected")
+            raise ModelError(f'config.json: "rope_theta" has {len(bases)} entries; one a layer was expected')
         config = {**config, "rope_local_base_freq": bases[local or 0]}
     found = {
         **config, "full_base": bases[full or 0] if isinstance(bases, list) else bases,
@@ -137,14 +137,14 @@ def first_with_experts(config: Config) -> int:
     return min((int(each) for each in str(said).split(",") if each.strip()), default=0) if said else 3
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Half of each head rotates where there is no window."""
     return usual.with_layers(lambda i, own: {} if own.window else {"rope_width": own.rope_width // 2})
 
 
 STEP35 = HALVES.derive(
     name="step35", hf_classes=("Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"), keys=KEYS, prepare=prepare,
-    prepare_export=published, of_prepare=(*KEYS_OF_PREPARE, "partial_rotary_factor", "rope_local_base_freq"),
+    prepare_export=published, derived_keys=(*KEYS_OF_PREPARE, "partial_rotary_factor", "rope_local_base_freq"),
     config_from_gguf=config_from_gguf, activation="",
     legacy_names=tuple(in_layers(dict.fromkeys((*FUSED_EXPERTS, *SHARED, *SAVED)))),
     metadata={
@@ -187,6 +187,6 @@ STEP35 = HALVES.derive(
     generated=(factors,), layers_vary=True,
     block={
         "net": EXPERTS_OR_DENSE,
-        "scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False, "numbers": numbers,
+        "scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False, "hparams_hook": hparams_hook,
     },
 )  # fmt: skip

@@ -9,8 +9,8 @@ import numpy as np
 
 from archs.config import changed, head_dim, lookup
 from archs.families.llama import HALVES
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Computed, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, Transform
 from archs.transforms import column, scaled_rows
 from quants import from_array
@@ -53,7 +53,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }  # fmt: skip
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     return usual.with_layers(lambda index, own: {"qk_l2_norm": True})
 
 
@@ -74,9 +74,9 @@ TALKIE = HALVES.derive(
         ".attn_gain.a_g": "attn_output.scale", ".mlp.mlp_gate": "ffn_gate", ".mlp.mlp_linear": "ffn_up",
         ".mlp.mlp_resid": "ffn_down", ".mlp_gain.a_g": "ffn_down.scale", ".embed_skip.a_g": "layer_output_scale.weight",
     },
-    config_from_gguf=config_from_gguf, prepare_export=published, of_prepare=("logit_scale",), activation="",
+    config_from_gguf=config_from_gguf, prepare_export=published, derived_keys=("logit_scale",), activation="",
     block={
-        "norm": "rms_without_weights", "numbers": numbers, "normed_embedding": True, "embedding_skip": True,
+        "norm": "rms_without_weights", "hparams_hook": hparams_hook, "normed_embedding": True, "embedding_skip": True,
         "qkv_steps": ("rope", "norm_without_weights", "norm"),
     },
 )  # fmt: skip

@@ -6,8 +6,8 @@ sound as a whole.
 Reference: llama.cpp's converter and graph, whose script brings checkpoints into the form with a config.json.
 """
 
-from archs.layouts import not_exportable
-from archs.spec import BASE, Block, Target
+from archs.spec import BASE, LayerSpec, Target
+from archs.tensor_maps import not_exportable
 
 UNIT: dict[str, Target] = {
     f"backbone.posnet.{{i}}.{source}": f"posnet.{{i}}.{name}"
@@ -39,6 +39,6 @@ WAV_TOKENIZER = BASE.derive(
     },
     ignored=("*codebook.cluster_size", "*codebook.embed_avg", "*codebook.inited"), layers_vary=True, activation="",
     config_from_gguf=not_exportable, float32=("posnet.*.norm1.weight", "posnet.*.norm2.weight"),
-    block=vars(Block(norm="layer", rope="none", activation="gelu", gated=False, causal=False, hidden_states=True,
+    block=vars(LayerSpec(norm="layer", rope="none", activation="gelu", gated=False, causal=False, hidden_states=True,
                      convolutions=True)),
 )  # fmt: skip

@@ -28,11 +28,11 @@ from .row_tasks import Workers
 from .texts import Windows, split_evenly
 
 if TYPE_CHECKING:
-    from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
     from runtime.model import Model as RunningModel
+    from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
@@ -182,7 +182,7 @@ def readers_of(net: "RunningModel", layer: "Layer", found: "Hessians") -> "Block
     found: what a run through the layer saw; the products that share its first input are meant. (width, width); None
     where no product reads what the norm gives.
     """
-    from runtime.block_diagonal import BlockDiagonal
+    from runtime.products.block_diagonal import BlockDiagonal
 
     if not found.of or "altup_router.weight" in layer:  # which reads it through another norm
         return None

@@ -23,7 +23,7 @@ from .choosing import SPAN, Encode, Floats, Raw, Way, encode_aimed, encode_by_co
 from .encoded import Encoded, Lent
 
 if TYPE_CHECKING:
-    from runtime.block_diagonal import BlockDiagonal
+    from runtime.products.block_diagonal import BlockDiagonal
 
 ROWS = 4 * SPAN  # of a task
 
@@ -88,7 +88,7 @@ class Workers:
 
 def _encode(arrays: Sequence[Floats], aimed: bool, rows: Floats, form: Format, threads: int) -> Raw:
     """Encode rows with the arrays of a task."""
-    from runtime.block_diagonal import BlockDiagonal
+    from runtime.products.block_diagonal import BlockDiagonal
 
     weights, *blocks = arrays
     count = len(blocks) // 2 if aimed else len(blocks)

@@ -29,11 +29,11 @@ from .feedback import EMBEDDING, HEAD, readers_of
 from .texts import Windows, split_evenly
 
 if TYPE_CHECKING:
-    from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
     from runtime.model import Model as RunningModel
+    from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -318,8 +318,8 @@ class _Walk:
         self, head: str, probe: Sequence["Batch"], seen: "Hessians", readers: "BlockDiagonal | None"
     ) -> None:
         """The parts of what stands around the layers. head: the weight that makes logits, the embedding if tied."""
-        from runtime.block_diagonal import weighted_sum
         from runtime.model import Model as RunningModel
+        from runtime.products.block_diagonal import weighted_sum
 
         by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}
         pieces = self._pieces(head, seen)

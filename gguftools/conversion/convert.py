@@ -9,11 +9,11 @@ from typing import Any
 
 from archs.config import normalized
 from archs.general import general
-from archs.layouts import ALONE
 from archs.metadata import Metadata
-from archs.plan import Plan, is_left_out
+from archs.plans.text import Plan, is_left_out
 from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
 from archs.tasks import TASK
+from archs.tensor_maps import ALONE
 from quants import Tensor
 from quants.arguments import PathLike, as_count, as_path, thread_count
 from quants.errors import OptionError

@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from archs.export import ExportPlan, plan_export
-from archs.export.generation import generation_config
 from archs.metadata import Metadata
+from archs.plans.export import ExportPlan, plan_export
+from archs.plans.export.generation import generation_config
 from archs.schema import SPECIAL_TOKENS
 from archs.small_files import read_json_object
 from archs.vocab import vocabulary
@@ -195,10 +195,10 @@ def _planned(model: Model, towers: Model | None) -> ExportPlan:
     check_types(model.metadata, "")
     if towers is None:
         return plan_export(model.metadata, dict(model.readable()))
-    from archs.export.whole import plan_whole
+    from archs.plans.export.multimodal_checkpoint import plan_multimodal_checkpoint
 
     check_types(towers.metadata, "")
-    return plan_whole(model.metadata, dict(model.readable()), towers.metadata, dict(towers.readable()))
+    return plan_multimodal_checkpoint(model.metadata, dict(model.readable()), towers.metadata, dict(towers.readable()))
 
 
 def _write_checkpoint(

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archs.further import faults_beyond
 from archs.general import size_label
 from archs.metadata import Metadata
+from archs.mtp import faults_beyond
 from archs.registry import architectures
-from archs.shapes import faults
+from archs.validation.model_validators import faults
 from quants import Tensor
 from quants.arguments import PathLike, as_path, as_texts
 from quants.errors import GgufToolsError, ModelError, OptionError, VocabularyError

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.plan import stays_float32
+from archs.plans.text import stays_float32
 from quants import Format, Tensor, format_named
 from quants.arguments import thread_count
 from quants.errors import FormatError

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from archs.encoder import Encoder, projectors
+from archs.plans.mmproj import all_encoders
 from archs.registry import architectures as every_architecture
 from archs.registry import drafts as every_draft
 from archs.spec import Architecture
-from archs.tower import Tower, projectors
-from archs.tower_plan import all_towers
 from quants.format import formats as every_format
 
 from ..writing.report import Report
@@ -72,7 +72,7 @@ def architectures() -> tuple[ArchitectureInfo, ...]:
 
     Those that draft for another model come behind them, and last the classes around a text model of any of them.
     """
-    from archs.export import obstacle
+    from archs.plans.export import obstacle
 
     known = towers()
     have = {hf_class for each in known for hf_class in each.hf_classes}
@@ -104,7 +104,7 @@ def wrappers() -> tuple[str, ...]:
     usually in, and those with a tower that is known.
     """
     known = {hf_class for each in every_architecture() for hf_class in each.hf_classes}
-    having = {hf_class for tower in all_towers() for hf_class in tower.hf_classes}
+    having = {hf_class for tower in all_encoders() for hf_class in tower.hf_classes}
     around = {name for each in every_architecture() for name in each.wrappers}
     return tuple(sorted(name for name in (having | around) - known if not name.endswith("VisionModel")))
 
@@ -127,16 +127,16 @@ class TowerInfo(Report):
 
 def towers() -> tuple[TowerInfo, ...]:
     """All towers that `convert --mmproj` writes, by the names of their classes."""
-    from runtime.towers import audio, speech, vision
+    from runtime.multimodal import audio, speech, vision
 
     run = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.KIND}}
 
-    def info(each: Tower) -> TowerInfo:
+    def info(each: Encoder) -> TowerInfo:
         running = tuple(part for part, kind in projectors(each).items() if kind in run[part])
         back = tuple(wrapper.hf_class for wrapper in each.wrappers)
         return TowerInfo(each.hf_classes, each.model_types, tuple(each.parts), running, back)
 
-    return tuple(sorted(map(info, all_towers()), key=lambda each: (each.hf_classes, each.model_types)))
+    return tuple(sorted(map(info, all_encoders()), key=lambda each: (each.hf_classes, each.model_types)))
 
 
 def coverage() -> dict[str, int]:

@@ -12,10 +12,10 @@ from quants import Tensor
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError
 from quants.tensor import readable
+from runtime.evaluation.stored_states import StoredStates, StoredTops
+from runtime.evaluation.windows import Window
 from runtime.head import Output
-from runtime.precision import precision_named
-from runtime.stored_states import StoredStates, StoredTops
-from runtime.windows import Window
+from runtime.products.precision import precision_named
 
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..model import Model, opened

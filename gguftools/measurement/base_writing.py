@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from archs.metadata import Metadata, ValueType
 from quants import Tensor, format_named, from_array
 from quants.errors import OptionError
-from runtime.divergence import Rows
+from runtime.evaluation.divergence import Rows
+from runtime.evaluation.stored_states import Likeliest, likeliest
 from runtime.head import LazyLogits
-from runtime.stored_states import Likeliest, likeliest
 
 from ..files.atomic import NOTHING, Reads
 from ..files.gguf.writer import TensorInfo, plan_file

@@ -26,8 +26,8 @@ from .texts import Texts, default_texts, texts_named
 
 if TYPE_CHECKING:
     from runtime.arrays import Doubles
-    from runtime.divergence import Base, Predictions, StoredBase
-    from runtime.precision import Precision
+    from runtime.evaluation.divergence import Base, Predictions, StoredBase
+    from runtime.products.precision import Precision
 
     from .bases import SavedBase
 
@@ -59,11 +59,11 @@ def divergence(
     Raises FileError, ModelError, VocabularyError, and OptionError for too short a text, for files whose vocabularies
     differ from the base's and for a stored base of another text or window.
     """
-    from runtime.divergence import RunningLogits
-    from runtime.divergence import divergence as measure
+    from runtime.evaluation.divergence import RunningLogits
+    from runtime.evaluation.divergence import divergence as measure
     from runtime.head import output_of
     from runtime.model import Model as RunningModel
-    from runtime.precision import Precision, precision_named
+    from runtime.products.precision import Precision, precision_named
 
     from .bases import SavedBase
 
@@ -126,10 +126,10 @@ def _report(
     base: str, precision: "Precision", names: Sequence[str], files: Sequence[Model], reading: Reading,
     found: "Predictions", model: Model, lower_bound: bool,
 ) -> DivergenceReport:  # fmt: skip
-    from runtime.divergence import ENTROPY, LOG_P
-    from runtime.perplexity import perplexity_of
-    from runtime.precision import products
-    from runtime.statistics import mean_and_error
+    from runtime.evaluation.divergence import ENTROPY, LOG_P
+    from runtime.evaluation.perplexity import perplexity_of
+    from runtime.evaluation.statistics import mean_and_error
+    from runtime.products.precision import products
 
     loss, error = mean_and_error(-found.base[:, LOG_P])
     targets = np.concatenate([window.targets for window in reading.windows])
@@ -174,7 +174,7 @@ def _reading(
 def _record(
     path: PathLike, reading: Reading, read: Sequence[Path], files: int, reads: Reads, precision: str, keep: bool
 ) -> Iterator[Record]:  # fmt: skip
-    from runtime.divergence import columns
+    from runtime.evaluation.divergence import columns
 
     from .bases import text_digest
 

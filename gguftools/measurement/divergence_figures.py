@@ -13,7 +13,7 @@ from .divergence_report import FileDivergence
 from .reading import Reading
 
 if TYPE_CHECKING:
-    from runtime.divergence import Predictions
+    from runtime.evaluation.divergence import Predictions
     from runtime.tokenizer import Tokenizer
 
 WORST = 20
@@ -24,8 +24,8 @@ def file_divergence(
     name: str, file: Model, reading: Reading, found: "Predictions", targets: Any, tokenizer: "Tokenizer",
     lower_bound: bool,
 ) -> FileDivergence:  # fmt: skip
-    from runtime import statistics
-    from runtime.divergence import KL
+    from runtime.evaluation import statistics
+    from runtime.evaluation.divergence import KL
 
     other, apart = found.others[name], found.apart[name]
     kl = apart[:, KL]
@@ -72,7 +72,7 @@ def _worst(
     reading: Reading, found: "Predictions", name: str, kl: Any, targets: Any, tokenizer: "Tokenizer"
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The predictions that diverge furthest, with what the models saw and favoured. position: of the right token."""
-    from runtime.divergence import LOG_P, TOP
+    from runtime.evaluation.divergence import LOG_P, TOP
 
     names = [text.name for text in reading.texts for _ in range(text.windows)]
     begins = np.cumsum([0, *(len(window.scored) for window in reading.windows)])

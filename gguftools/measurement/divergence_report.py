@@ -72,7 +72,7 @@ class DivergenceReport:
 
 def parse_limits(given: str) -> dict[str, float]:
     """Limits of KL figures by name, of "mean=0.02,p99_9=1". Raises OptionError for what is none."""
-    from runtime.statistics import HIGH, LOW
+    from runtime.evaluation.statistics import HIGH, LOW
 
     known = ("mean", "max", *HIGH, "median", *LOW, "min")
     limits: dict[str, float] = {}

@@ -13,7 +13,7 @@ from quants.errors import ModelError, OptionError, VocabularyError
 
 from ..inspection.drafting import can_draft
 from ..model import Model, opened
-from .draft_acceptance import Acceptance, BlockLogits, DraftLogits, Pass, SharedStates, known_to, of_assistant
+from .draft_acceptance import Acceptance, BlockLogits, DraftLogits, ForwardContext, SharedStates, known_to, of_assistant
 from .draft_costs import bytes_of_further_layer, bytes_read, timed_costs
 from .draft_figures import Costs, cycles, runs
 from .draft_report import AtTemperature, DraftCheckReport, DraftFigures
@@ -24,11 +24,11 @@ from .reading import Reading, texts_read
 from .texts import Texts, default_texts, texts_named
 
 if TYPE_CHECKING:
+    from runtime.evaluation.windows import Window
     from runtime.model import Model as RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader
-    from runtime.windows import Window
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
 LONGEST = 16  # draft length that is looked at
@@ -261,8 +261,8 @@ class _Run:
     def _pass(
         self, windows: Sequence["Window"], drafts: Sequence[_Candidate], nets: Mapping[str, "RunningModel"],
         temperatures: Sequence[float],
-    ) -> Pass:  # fmt: skip
-        from runtime.divergence import RunningLogits
+    ) -> ForwardContext:  # fmt: skip
+        from runtime.evaluation.divergence import RunningLogits
         from runtime.head import output_of
         from runtime.speculation.assistants import Assistant
         from runtime.speculation.blocks import BlockWriter
@@ -288,7 +288,7 @@ class _Run:
                     known_to(net), windows, tokens_at_once(each.model), output_of(net.network)
                 )
         lookup = next((each.name for each in drafts if each.kind == LOOKUP), None)
-        return Pass(windows, self.size, target, running, lookup, temperatures, self.net.threads)
+        return ForwardContext(windows, self.size, target, running, lookup, temperatures, self.net.threads)
 
     def _measured(self, draft: _Candidate, found: Acceptance, nets: Mapping[str, "RunningModel"]) -> DraftFigures:
         plan, size = self.plan, bytes_read(self.model)
@@ -330,9 +330,7 @@ class _Run:
         by: Any = nets.get(draft.name) or self.readers.get(draft.name) or LOOKUP
         context = None if draft.model is None else draft.model.context_length
         ends = self.model.tokenizer.end_ids
-        setting = Setting(
-            self.net, by, self.size, context, frozenset(ends), at.temperature, length, self.plan.seed
-        )
+        setting = Setting(self.net, by, self.size, context, frozenset(ends), at.temperature, length, self.plan.seed)
         found, written = simulate(setting, self.prompts, self._prompt_done)
         if found is None:
             return at

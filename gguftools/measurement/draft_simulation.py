@@ -10,11 +10,11 @@ import numpy as np
 from .draft_report import Simulation
 
 if TYPE_CHECKING:
+    from runtime.evaluation.windows import Window
     from runtime.model import Model as RunningModel
     from runtime.sampling.sampler import Distribution
     from runtime.speculation.acceptance import Candidate, Uniform, Verdict
     from runtime.speculation.decoding import Speculation
-    from runtime.windows import Window
 
 PROMPTS = 4  # at least, where there are so many windows
 LEAST_WRITTEN = 32  # tokens behind each prompt
@@ -148,7 +148,7 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
 
 def _window(text: list[int], begin: int) -> "Window":
     """A text whose tokens behind the first one that was written are scored."""
-    from runtime.windows import Window
+    from runtime.evaluation.windows import Window
 
     ids = np.array(text, np.int64)
     scored = np.arange(begin, len(ids) - 1)

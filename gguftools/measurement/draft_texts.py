@@ -12,7 +12,7 @@ from .draft_report import AtTemperature
 from .reading import Reading
 
 if TYPE_CHECKING:
-    from runtime.windows import Window
+    from runtime.evaluation.windows import Window
 
 USUAL_LENGTH = 3  # of a draft, where no length gains anything
 Places = list[list[slice]]
@@ -51,7 +51,7 @@ def at_temperature(
     found: Acceptance, i: int, temperature: float, reading: Reading, longest: int, costs: Costs
 ) -> AtTemperature:
     """All figures but those of decoding. i: the number of the temperature."""
-    from runtime.statistics import by_position
+    from runtime.evaluation.statistics import by_position
 
     where = places(reading.windows)
     of_all = chances(found, i, where, longest)
@@ -79,7 +79,7 @@ def _acceptance(
     found: Acceptance, i: int, which: slice
 ) -> tuple[dict[str, float] | None, NDArray[np.float64], NDArray[np.bool_]]:
     """Mean and error, None where nothing is drafted; the chances of which it is the mean, and where they are."""
-    from runtime.statistics import with_error
+    from runtime.evaluation.statistics import with_error
 
     stands = np.concatenate(found.stands[which])[:, i]
     offered = np.concatenate(found.drafted[which]) > 0 if found.drafted else np.ones(len(stands), np.bool_)

@@ -27,7 +27,7 @@ from .tasks.drawing import SEED
 from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
-    from runtime.choices import Choices
+    from runtime.evaluation.choices import Choices
     from runtime.model import Model as RunningModel
     from runtime.tokenizer import Tokenizer
 
@@ -72,7 +72,7 @@ def evaluate(
     Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
-    from runtime.precision import precision_named, products
+    from runtime.products.precision import precision_named, products
 
     as_count(n_ctx, "n_ctx", 1)
     if tasks is not None:
@@ -89,9 +89,7 @@ def evaluate(
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
     ]  # one that can't run is found before another has run for an hour
-    parts = [
-        _part(model, net, found.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for found in drawn
-    ]
+    parts = [_part(model, net, found.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for found in drawn]
     total = sum(len(part.tasks) for part in parts)
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": tasks, "seed": seed}
@@ -168,7 +166,7 @@ def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
 
 
 def _choices(tokenizer: "Tokenizer", task: Task) -> "Choices":
-    from runtime.choices import continuations, substitutions
+    from runtime.evaluation.choices import continuations, substitutions
 
     sequences = [tokenizer.encode(text) for text in task.texts]
     if min(map(len, sequences)) < 2:
@@ -224,7 +222,7 @@ def _measured(
 
 def _computed(part: _Part, group: slice) -> Doubles:
     """Scores of all answers of a group's tasks, and the seconds that they took: float64 (answers + 1, 1)."""
-    from runtime.choices import mean_log_probabilities
+    from runtime.evaluation.choices import mean_log_probabilities
 
     start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None
     found = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)

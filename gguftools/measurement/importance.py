@@ -30,9 +30,9 @@ from .text_tokens import read_text
 from .workers import Runnable, in_turn, runnable
 
 if TYPE_CHECKING:
+    from runtime.evaluation.perplexity import Windows
     from runtime.importance import Sums
     from runtime.model import Model as RunningModel
-    from runtime.perplexity import Windows
 
 MOST = 3e38  # what float32 holds
 SAVE_EVERY = 10  # windows
@@ -95,7 +95,7 @@ def imatrix(
     """
     from runtime.importance import Sums, add_sums
     from runtime.model import Model as RunningModel
-    from runtime.precision import precision_named
+    from runtime.products.precision import precision_named
 
     model = opened(source)
     several: Sequence[Any] = text if isinstance(text, (list, tuple)) else [text]
@@ -192,12 +192,12 @@ def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
     net.observe = found.observe
     read = net.lazy_logits(ids)
     if measured.nextn:
-        net.further_logits(ids, read.states)
+        net.mtp_logits(ids, read.states)
     return found.sums
 
 
 def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, skip_chunks: int, parse_special: bool) -> _Text:
-    from runtime.perplexity import windows
+    from runtime.evaluation.perplexity import windows
 
     tokenizer = model.tokenizer
     tokens = tokenizer.encode(read_text(file), parse_special=parse_special)

@@ -1,4 +1,5 @@
-"""Base runs in files of llama.cpp's form (`runtime.stored_logits`): opened, and written so that a killed run can go on.
+"""Base runs in files of llama.cpp's form (`runtime.evaluation.stored_logits`): opened, and written so that a killed run
+can go on.
 
     NAME.partial           the file, at its full size, with holes
     NAME.partial.journal   one JSON line that says what it is of, then one for each window: [number, crc32 of its rows]
@@ -16,9 +17,9 @@ import numpy as np
 
 from quants.errors import FileError
 from runtime.arrays import Ids
-from runtime.divergence import Rows
+from runtime.evaluation.divergence import Rows
+from runtime.evaluation.stored_logits import MAGIC, StoredLayout, StoredLogits, encode_rows, stored_logits
 from runtime.head import LazyLogits
-from runtime.stored_logits import MAGIC, StoredLayout, StoredLogits, encode_rows, stored_logits
 
 from ..files.atomic import NOTHING, Reads, explained, write_at
 from ..files.locks import State, state_of

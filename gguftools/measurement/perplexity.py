@@ -78,9 +78,9 @@ def perplexity(
     progress(windows done, of how many, perplexity so far): first with 0 and NaN.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
+    from runtime.evaluation.perplexity import Perplexity, perplexities, windows
     from runtime.model import Model as RunningModel
-    from runtime.perplexity import Perplexity, perplexities, windows
-    from runtime.precision import Precision, precision_named, products
+    from runtime.products.precision import Precision, precision_named, products
     from runtime.profile import Profile
 
     model = opened(source)

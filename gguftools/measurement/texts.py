@@ -14,7 +14,7 @@ from ..model import Model
 from .text_tokens import tokens_of
 
 if TYPE_CHECKING:
-    from runtime.windows import Window
+    from runtime.evaluation.windows import Window
 
 DEFAULT = "default_texts"  # the folder beside this file
 
@@ -105,7 +105,7 @@ def windows_of(
     chunks: of how many windows, None for all. stride: > 0 lets the windows of a plain text overlap.
     Raises FileError, VocabularyError, and OptionError for too short a text or what are no conversations.
     """
-    from runtime.windows import text_windows
+    from runtime.evaluation.windows import text_windows
 
     if not isinstance(text, NamedText):
         raise wrong("the text", text, "one of named_texts()")

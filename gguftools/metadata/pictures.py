@@ -8,17 +8,16 @@ from typing import Any
 
 from quants.errors import ModelError, OptionError, VocabularyError
 from runtime.generation import prompt_ids
-from runtime.pictures import Picture
-from runtime.tokenizer import Tokenizer
-from runtime.towers.assembly import assembled
-from runtime.towers.audio import AudioTower
-from runtime.towers.gemma3n_audio import HARD, hard_words
-from runtime.towers.places import Embedded
-from runtime.towers.preprocessing import PREPARED, tiles
-from runtime.towers.prompts import (
+from runtime.images import EmbeddedImage
+from runtime.multimodal.assembly import assembled
+from runtime.multimodal.audio import AudioEncoder
+from runtime.multimodal.gemma3n_audio import HARD, hard_words
+from runtime.multimodal.places import Embedded
+from runtime.multimodal.preprocessing import PREPARED, tiles
+from runtime.multimodal.prompts import (
+    AUDIO_WORDINGS,
     MARKER,
     MARKS,
-    SOUND_WORDINGS,
     Media,
     Seen,
     marked,
@@ -26,7 +25,8 @@ from runtime.towers.prompts import (
     with_media,
     wording_of,
 )
-from runtime.towers.vision import VisionTower
+from runtime.multimodal.vision import VisionEncoder
+from runtime.tokenizer import Tokenizer
 
 from ..files.pictures import Source, open_picture
 from ..files.wav import read_wav
@@ -40,15 +40,15 @@ class Sight:
     """A tower for pictures or sounds beside its text model. These are run once, however many prompts have them."""
 
     def __init__(
-        self, tower: VisionTower | AudioTower, metadata: Mapping[str, Any], tokenizer: Tokenizer,
+        self, tower: VisionEncoder | AudioEncoder, metadata: Mapping[str, Any], tokenizer: Tokenizer,
         most_tokens: int | None = None,
     ) -> None:  # fmt: skip
         """metadata: of the text model. most_tokens: of a picture, where the tower takes pictures of any size.
 
         Raises ModelError for a tower of another model, or one whose pictures we do not know to prepare.
         """
-        prepared = SOUND_WORDINGS if isinstance(tower, AudioTower) else PREPARED
-        self.part, self.what = ("audio", "sounds") if isinstance(tower, AudioTower) else ("image", "pictures")
+        prepared = AUDIO_WORDINGS if isinstance(tower, AudioEncoder) else PREPARED
+        self.part, self.what = ("audio", "sounds") if isinstance(tower, AudioEncoder) else ("image", "pictures")
         if tower.projector not in prepared:
             known = f"those that are: {', '.join(prepared)}"
             raise ModelError(f"{self.what} for towers of the kind {tower.projector!r} are not prepared", known)
@@ -57,9 +57,9 @@ class Sight:
             problem = f"the tower's embeddings are {tower.width} wide, those of the model {width}"
             raise ModelError(problem, "the mmproj file is of another model")
         self.tower, self.metadata, self.tokenizer, self.most_tokens = tower, metadata, tokenizer, most_tokens
-        audible = isinstance(tower, AudioTower)
+        audible = isinstance(tower, AudioEncoder)
         self.wording = (
-            SOUND_WORDINGS[tower.projector] if audible else wording_of(tower.projector, tower.metadata, tokenizer)
+            AUDIO_WORDINGS[tower.projector] if audible else wording_of(tower.projector, tower.metadata, tokenizer)
         )
         self._seen: dict[Any, Seen] = {}
 
@@ -71,18 +71,18 @@ class Sight:
         key = os.fspath(picture) if isinstance(picture, (str, os.PathLike)) else None
         if key is not None and key in self._seen:
             return self._seen[key]
-        run = self._heard if isinstance(self.tower, AudioTower) else self._looked_at
+        run = self._heard if isinstance(self.tower, AudioEncoder) else self._looked_at
         seen = run(picture, progress)
         if key is not None:
             self._seen[key] = seen
         return seen
 
     def _heard(self, sound: Source, progress: Progress | None) -> Seen:
-        assert isinstance(self.tower, AudioTower)
+        assert isinstance(self.tower, AudioEncoder)
         samples = read_wav(os.fspath(sound), self.tower.rate) if isinstance(sound, (str, os.PathLike)) else sound
         return Seen((Embedded(self.tower.heard(samples, progress)),))
 
-    def own_words(self, ids: Sequence[int], token: int, found: Sequence[Picture]) -> list[Picture]:
+    def own_words(self, ids: Sequence[int], token: int, found: Sequence[EmbeddedImage]) -> list[EmbeddedImage]:
         """What stands for words whose embeddings the tower's file has (Gemma 3n's `<end_of_audio>`).
 
         token: what stands for a picture or a sound. found: what has its place already.
@@ -92,7 +92,7 @@ class Sight:
         return hard_words(self.tower.weights, ids, len(self.metadata["tokenizer.ggml.tokens"]), found, token)
 
     def _looked_at(self, picture: Source, progress: Progress | None) -> Seen:
-        assert isinstance(self.tower, VisionTower)
+        assert isinstance(self.tower, VisionEncoder)
         cut = tiles(self.tower, open_picture(picture), self.most_tokens)
         embedded = []
         for i, pixels in enumerate(cut.pixels):
@@ -109,7 +109,7 @@ Given = Sequence[tuple[Sight, Sequence[Source]]]  # what sees pictures or hears 
 
 def read_prompt(
     prompt: str | Sequence[Any], given: Given, progress: Progress | None = None
-) -> tuple[list[int], list[Picture]]:  # fmt: skip
+) -> tuple[list[int], list[EmbeddedImage]]:  # fmt: skip
     """Ids of a prompt with its pictures and sounds, and where these stand; a text, or messages for the chat template.
 
     given: of one tokenizer. Raises FileError, OptionError, ModelError, VocabularyError.

@@ -35,7 +35,7 @@ from quants.kernels.lanes import (
     to_float,
 )
 
-from .shorts import (
+from .int16x32 import (
     bytes_as_floats,
     cpu_features,
     each_twice,
@@ -49,7 +49,7 @@ from .shorts import (
     sum_of_lanes,
     sums_of_lanes,
 )
-from .team import array_at
+from .thread_team import array_at
 
 f32 = np.float32
 SUPER, ZERO = 256, f32(0)

@@ -28,8 +28,8 @@ from quants.kernels.lanes import (
 
 from . import byte_dots
 from .byte_dots import AHEAD, LEVELS, TAKES_BYTES, WITH_BYTES, q3_k_scales, spread
-from .pass_state import MAX_TOKENS
-from .shorts import (
+from .context_state import MAX_TOKENS
+from .int16x32 import (
     bits_of,
     cpu_features,
     dot,
@@ -60,7 +60,7 @@ from .shorts import (
     sum_of_lanes,
     sums_of_lanes,
 )
-from .team import FIELDS, array_at, operation
+from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 BLOCK, SUPER = 32, 256

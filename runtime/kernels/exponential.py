@@ -17,7 +17,7 @@ from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load
 from quants.kernels.lanes import LANES, bits_float, every, float_bits, larger, largest_lane, smaller
 
-from .shorts import multiply_add
+from .int16x32 import multiply_add
 
 f32 = np.float32
 SHORT = 512

@@ -44,7 +44,7 @@ from quants.kernels.lanes import (
 )
 
 from .exponential import MAGIC
-from .shorts import cpu_features, multiply_add, prefetch_to_write, sum_of_lanes
+from .int16x32 import cpu_features, multiply_add, prefetch_to_write, sum_of_lanes
 
 BLOCK, PAIRS = 32, 16
 TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32

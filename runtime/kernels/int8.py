@@ -45,7 +45,7 @@ from quants.kernels.lanes import (
 
 from .exponential import MAGIC
 from .int16 import summing
-from .shorts import load_small, prefetch_to_write, sum_of_lanes
+from .int16x32 import load_small, prefetch_to_write, sum_of_lanes
 
 BLOCK, QUADS = 32, 8
 TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32

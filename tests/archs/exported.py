@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from archs.export import ExportPlan, plan_export
+from archs.plans.export import ExportPlan, plan_export
 from archs.schema import TOKENS
 from quants import Tensor, from_array
 from tests.conftest import DATA

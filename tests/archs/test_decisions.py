@@ -14,8 +14,8 @@ import gguftools
 from archs import decisions
 from archs.metadata import Metadata
 from quants.errors import FileError, ModelError, OptionError
-from runtime.joint_decision import OPTION, QUESTION, SEPARATOR, joint_scores, spans_of
-from runtime.option_scores import option_scores
+from runtime.evaluation.joint_decision import OPTION, QUESTION, SEPARATOR, joint_scores, spans_of
+from runtime.evaluation.option_scores import option_scores
 from tests.archs import checkpoints
 from tests.archs.test_more_families import described
 from tests.conftest import DATA

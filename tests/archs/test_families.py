@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from archs.metadata import ValueType
-from archs.plan import Plan, plan
+from archs.plans.text import Plan, plan
 from gguftools.files.checkpoint.folder import open_checkpoint
-from runtime import compiled_attention, self_attention
 from runtime.graph import compiled
+from runtime.mixers import compiled_attention, self_attention
 from runtime.model import Model
 from tests.conftest import SHARED
 from tests.zoo import CLOSE, logit_errors
@@ -57,9 +57,7 @@ def test_entry(entry: str, shared: Path, tmp_path: Path) -> None:
         check_tensors(made, reference["tensors"])
 
 
-def test_falcon_with_alibi_added_twice(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_falcon_with_alibi_added_twice(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its truth comes from transformers' eager attention, which for Falcon adds ALiBi to the mask and to the scores.
 
     Its default attention, and the code that the models were published with, add it once, and so do we. That this is

@@ -3,7 +3,7 @@
 import json
 
 from archs.config import normalized
-from archs.plan import architecture_metadata
+from archs.plans.text import architecture_metadata
 from archs.registry import of_config
 from gguftools.sources import of_checkpoint
 

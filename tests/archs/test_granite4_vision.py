@@ -5,9 +5,9 @@ import json
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata, map_tensors
+from archs.multimodal.granite4_vision import GRANITE4_VISION
+from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from archs.towers.granite4_vision import GRANITE4_VISION
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants.errors import ModelError
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archs.file_keys import Keys
+from archs.hparams.file_keys import Keys
 from archs.layer_kinds import LayerKind, layer_kind
 from archs.layered import by_layer
 from archs.registry import by_gguf_name, of_file
-from archs.shapes import check_model, faults
+from archs.validation.model_validators import check_model, faults
 from quants import from_array
 from quants.errors import ModelError
 from runtime.model import Model

@@ -17,12 +17,12 @@ from archs.families.falcon import FALCON
 from archs.families.gpt import GPT2
 from archs.families.llama import LLAMA, MIXTRAL
 from archs.lora import Adapter, adapter_of, adapter_tensors, merging
-from archs.plan import map_tensors
+from archs.plans.text import map_tensors
 from archs.spec import Architecture
 from quants import Tensor, from_array
 from quants.errors import ModelError
-from tests.archs.packed.writers import CASES as QUANTIZED
-from tests.archs.packed.writers import stored as stored_parts
+from tests.archs.prequantized.writers import CASES as QUANTIZED
+from tests.archs.prequantized.writers import stored as stored_parts
 
 Floats = NDArray[np.float32]
 SETTINGS = {"peft_type": "LORA", "r": 2, "lora_alpha": 6}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata, map_tensors
+from archs.plans.mmproj import without_encoders
+from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from archs.tower_plan import without_towers
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants.errors import ModelError
 
@@ -23,7 +23,7 @@ def test_the_text_model_is_that_of_its_family(tmp_path, version, hf_class):
     build_tower("minicpm-v-2-6", tmp_path / "x")
     config = json.loads(Path(tmp_path, "x", "config.json").read_text(encoding="utf-8")) | {"version": version}
     tensors = open_safetensors(tmp_path / "x" / "model.safetensors")
-    text, towers = without_towers(config, tensors)
+    text, towers = without_encoders(config, tensors)
     assert len(towers) > 20
     alone = {name.removeprefix("llm."): tensor for name, tensor in text.items()}
     ours, theirs = of_config(config), of_config({**config, "architectures": [hf_class]})
@@ -46,7 +46,7 @@ def test_versions_that_are_not_known_are_refused():
 def test_the_text_model_of_meralion_is_gemma_2(tmp_path):
     build_tower("meralion2", tmp_path / "x")
     config = json.loads(Path(tmp_path, "x", "config.json").read_text(encoding="utf-8"))
-    text, towers = without_towers(config, open_safetensors(tmp_path / "x" / "model.safetensors"))
+    text, towers = without_encoders(config, open_safetensors(tmp_path / "x" / "model.safetensors"))
     assert len(towers) == 62
     alone = {name.removeprefix("text_decoder."): tensor for name, tensor in text.items()}
     ours, theirs = of_config(config), of_config({"architectures": ["Gemma2ForCausalLM"]})

@@ -13,10 +13,10 @@ import pytest
 
 import gguftools
 from archs.config import text_part
-from archs.export import plan_export
 from archs.families.mimo import MIMO2
 from archs.families.step import prepare
 from archs.metadata import Metadata, ValueType
+from archs.plans.export import plan_export
 from archs.registry import architectures, by_hf_class, of_config
 from quants import Tensor
 from quants.errors import ModelError
@@ -246,5 +246,5 @@ def test_step_rotates_half_of_heads_in_full_layers_alone() -> None:
     for bases in ([], [1e4]):
         with pytest.raises(ModelError, match=f'"rope_theta" has {len(bases)} entries'):
             prepare({**layers, "partial_rotary_factors": [0.5, 1.0], "rope_theta": bases}, {})
-    with pytest.raises(ModelError, match='"swiglu_limits" has \'a\'; numbers'):
+    with pytest.raises(ModelError, match="\"swiglu_limits\" has 'a'; numbers"):
         prepare({**layers, "partial_rotary_factors": [0.5, 1.0], "swiglu_limits": [None, "a"]}, {})

@@ -16,13 +16,13 @@ FAMILY = '''
 """Sharpish: Llama under other names, with scores twice as large; q, k and v are one matrix."""
 
 from archs.families.llama import LLAMA
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import TensorMap
 from archs.transforms import chain, interleave_rope, part
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def numbers(keys: Keys, usual: HParams) -> HParams:
     return usual.with_layers(lambda index, own: {"attention_scale": 2 * own.attention_scale})
 
 
@@ -41,7 +41,7 @@ SHARPISH = LLAMA.derive(
         ),
     },
     flags_from_tensors={"attention_bias": None, "mlp_bias": None},
-    block={"numbers": numbers},
+    block={"hparams_hook": numbers},
 )
 '''
 CONFIG = {

@@ -9,7 +9,7 @@ import pytest
 from archs.config import normalized
 from archs.families.dbrx import DBRX
 from archs.families.minicpm import MINICPM3
-from archs.plan import map_tensors
+from archs.plans.text import map_tensors
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.sources import of_checkpoint
 from quants.errors import ModelError

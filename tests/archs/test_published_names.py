@@ -9,8 +9,8 @@ import pytest
 
 import gguftools
 from archs.config import ReadConfig
-from archs.export import plan_best, plan_export
 from archs.families import dots3
+from archs.plans.export import plan_best, plan_export
 from archs.registry import architectures
 from gguftools.files.checkpoint.folder import open_checkpoint
 from quants import from_array

@@ -8,7 +8,7 @@ import pytest
 
 import gguftools
 from archs.families.qwen4exp import prepare, published, table_from_gguf
-from archs.shapes import faults
+from archs.validation.model_validators import faults
 from quants import from_array
 from quants.errors import ModelError
 from runtime.model import Model

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import gguftools
 from archs.families.rwkv import RWKV7, head_size, prepare
-from archs.plan import map_tensors
+from archs.plans.text import map_tensors
 from archs.vocab import vocabulary
 from archs.vocab.rwkv import FILE, TEMPLATE, spelled_bytes
 from quants import Tensor, from_array

@@ -12,9 +12,9 @@ import pytest
 import gguftools
 from archs.families.deepseek4 import DEEPSEEK4, hash_layers, prepare, ratios
 from archs.families.glm5_next import bound, head_width
-from archs.hyper import hyper
-from archs.packed import unpacked
-from archs.shapes import faults
+from archs.hparams.model_hparams import read_hparams
+from archs.prequantized import unpacked
+from archs.validation.model_validators import faults
 from gguftools.files.checkpoint.dtypes import checkpoint_formats
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -153,7 +153,7 @@ def test_experts_that_there_are_not(models: dict[str, Model]) -> None:
 
 
 def test_layers_with_entries_alone_are_stretched(models: dict[str, Model]) -> None:
-    found = hyper(DEEPSEEK4, models["deepseek-v4"].metadata).layers
+    found = read_hparams(DEEPSEEK4, models["deepseek-v4"].metadata).layers
     assert [(own.rope_base, own.rope_scaled) for own in found[:2]] == [(10_000.0, False), (160_000.0, True)]
 
 

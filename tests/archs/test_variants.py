@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata, map_tensors, targets
+from archs.plans.text import architecture_metadata, map_tensors, targets
 from archs.registry import by_hf_class, of_config
 from archs.spec import TensorMap
 from quants import from_array

@@ -8,9 +8,9 @@ from pathlib import Path
 import gguftools
 from archs.config import normalized
 from archs.metadata import Metadata
-from archs.plan import architecture_metadata, map_tensors
+from archs.plans.mmproj import without_encoders
+from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from archs.tower_plan import without_towers
 from gguftools.files.checkpoint.folder import open_checkpoint
 
 from .checkpoints import TOWERS, build_tower, lettered, write_tensors
@@ -19,21 +19,38 @@ QWEN = ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
 # By the checkpoint's name: the texts of its tokens from the 60th on, or of those with these numbers.
 SPECIAL: dict[str, tuple[str, ...] | dict[int, str]] = {
     "gemma3": ("<image_soft_token>", "<start_of_image>", "<end_of_image>"),
-    "llava-1-5": ("<image>",), "pixtral": {10: "[IMG]", 12: "[IMG_BREAK]", 13: "[IMG_END]"},
-    "mistral3": {10: "[IMG]", 12: "[IMG_BREAK]", 13: "[IMG_END]"}, "lighton-ocr": {10: "<|image_pad|>"},
-    "llama4": ("<|patch|>", "<|image_start|>", "<|image_end|>"), "smolvlm": ("<image>",),
-    "idefics3": ("<image>", "<|begin_of_text|>"), "internvl-hf": ("<IMG_CONTEXT>", "<img>", "</img>"),
-    "glm4v": ("<|image|>",), "glm5-next": ("<|image|>", "<|video|>"), "minimax-m3": ("]<]image[>[", "]<]video[>["),
-    "granite4-vision-small": ("<image>",), "step3p7": ("<im_patch>",), "muse-glimmer": ("<|patch|>", "<|video|>"),
-    "qwen2-audio": ("<|AUDIO|>",), "voxtral": ("[AUDIO]",), "audio-flamingo3": ("<sound>",),
+    "llava-1-5": ("<image>",),
+    "pixtral": {10: "[IMG]", 12: "[IMG_BREAK]", 13: "[IMG_END]"},
+    "mistral3": {10: "[IMG]", 12: "[IMG_BREAK]", 13: "[IMG_END]"},
+    "lighton-ocr": {10: "<|image_pad|>"},
+    "llama4": ("<|patch|>", "<|image_start|>", "<|image_end|>"),
+    "smolvlm": ("<image>",),
+    "idefics3": ("<image>", "<|begin_of_text|>"),
+    "internvl-hf": ("<IMG_CONTEXT>", "<img>", "</img>"),
+    "glm4v": ("<|image|>",),
+    "glm5-next": ("<|image|>", "<|video|>"),
+    "minimax-m3": ("]<]image[>[", "]<]video[>["),
+    "granite4-vision-small": ("<image>",),
+    "step3p7": ("<im_patch>",),
+    "muse-glimmer": ("<|patch|>", "<|video|>"),
+    "qwen2-audio": ("<|AUDIO|>",),
+    "voxtral": ("[AUDIO]",),
+    "audio-flamingo3": ("<sound>",),
     **{each: {59: "<|audio|>", 60: "<|image|>"} for each in ("gemma4", "gemma4-e", "gemma4-dense")},
-    "lfm2-vl": ("<image>",), "paddleocr-vl": ("<|IMAGE_PLACEHOLDER|>",), "hunyuan-vl": ("<image>",),
-    "exaone4-5": QWEN[:1], "minicpm-v-4-6": QWEN[:1], "granite-speech": ("<|audio|>",),
-    "granite-speech-plus": ("<|audio|>",), "glm-asr-hf": ("<|pad|>", "<|begin_of_audio|>", "<|end_of_audio|>"),
+    "lfm2-vl": ("<image>",),
+    "paddleocr-vl": ("<|IMAGE_PLACEHOLDER|>",),
+    "hunyuan-vl": ("<image>",),
+    "exaone4-5": QWEN[:1],
+    "minicpm-v-4-6": QWEN[:1],
+    "granite-speech": ("<|audio|>",),
+    "granite-speech-plus": ("<|audio|>",),
+    "glm-asr-hf": ("<|pad|>", "<|begin_of_audio|>", "<|end_of_audio|>"),
     "gemma3n": {10: "<image_soft_token>", 11: "<audio_soft_token>"},
     "gemma4-unified": {59: "<|audio|>", 60: "<|image|>"},
-    "minicpm-v-2-6": (), "ultravox": (),
-    "kimi-vl": ("<|media_pad|>",), "kimi-k2-5": ("<|media_pad|>", "<|media_begin|>", "<|media_end|>"),
+    "minicpm-v-2-6": (),
+    "ultravox": (),
+    "kimi-vl": ("<|media_pad|>",),
+    "kimi-k2-5": ("<|media_pad|>", "<|media_begin|>", "<|media_end|>"),
     **dict.fromkeys(("deepseek-ocr", "deepseek-ocr2-small", "unlimited-ocr-small"), ("<image>",)),
     **dict.fromkeys(("qwen2-vl", "qwen2-5-vl", "qwen3-vl", "qwen3-5"), QWEN),
 }
@@ -63,7 +80,7 @@ def files(name: str, folder: Path) -> tuple[Path, Path, Path]:
 def converted(name: str, folder: Path) -> tuple[Path, Path]:
     """The two files of the checkpoint in `folder`/`name`."""
     checkpoint = open_checkpoint(folder / name)
-    tensors, _ = without_towers(checkpoint.config, checkpoint.tensors)
+    tensors, _ = without_encoders(checkpoint.config, checkpoint.tensors)
     architecture = of_config(checkpoint.config)
     config = normalized(checkpoint.config, architecture.defaults, architecture.keys, tensors)
     if architecture.prepare:

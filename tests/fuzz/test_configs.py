@@ -26,10 +26,10 @@ from typing import Any
 import pytest
 
 import gguftools
-from archs.config_keys import KEYS, QUANTIZATION, ROPE_BY_LAYERS
-from archs.plan import Plan, plan
+from archs.hparams.config_keys import KEYS, QUANTIZATION, ROPE_BY_LAYERS
+from archs.plans.text import Plan, plan
 from archs.registry import architectures
-from archs.shapes import faults
+from archs.validation.model_validators import faults
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.validation import validate

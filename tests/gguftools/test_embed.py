@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 import gguftools
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants.errors import GgufToolsError, ModelError, OptionError
-from runtime.pooling import behind_pooling, normalized, pooled
+from runtime.evaluation.pooling import behind_pooling, normalized, pooled
 
 from ..archs import checkpoints
 from ..conftest import DATA

@@ -18,7 +18,7 @@ import pytest
 from gguftools import commands
 from gguftools.files.checkpoint.safetensors import open_safetensors
 
-from ..archs.packed.writers import write_safetensors
+from ..archs.prequantized.writers import write_safetensors
 from ..conftest import ROOT
 from .files.torch_files import write_torch
 from .forks import Tool
@@ -89,9 +89,7 @@ WRITERS = {
     "divergence": Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --html TARGET", ("m.gguf", "t")),
     "report": Writer("report results.json --html TARGET", ("results.json",)),
     "patch": Writer("patch apply m.gguf d.gguf -o TARGET", ("m.gguf", "d.gguf")),
-    "quantize": Writer(
-        "quantize m.gguf Q4_0 --imatrix k --tensor-type-file rules -o TARGET", ("m.gguf", "k", "rules")
-    ),
+    "quantize": Writer("quantize m.gguf Q4_0 --imatrix k --tensor-type-file rules -o TARGET", ("m.gguf", "k", "rules")),
     "set_metadata": Writer(
         "set-metadata m.gguf general.description=@t --from-json values.json -o TARGET", ("m.gguf", "t", "values.json")
     ),
@@ -99,8 +97,10 @@ WRITERS = {
 }
 MORE = [  # other forms of output, and other inputs
     Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --save-base TARGET", ("m.gguf", "t")),
-    Writer("patch make s-00001-of-00002.gguf m2.gguf -o TARGET",
-           ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "m2.gguf")),
+    Writer(
+        "patch make s-00001-of-00002.gguf m2.gguf -o TARGET",
+        ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "m2.gguf"),
+    ),
     Writer("merge s-00001-of-00002.gguf --free -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
     Writer("imatrix-info k k --merge TARGET.dat", ("k",)),
     Writer("export m.gguf --tensors output_norm -o TARGET.npy", ("m.gguf",)),

@@ -9,9 +9,9 @@ import pytest
 
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import OptionError
+from runtime.evaluation.perplexity import perplexity
 from runtime.kernels import blas, threads
 from runtime.model import Model
-from runtime.perplexity import perplexity
 
 RNG = np.random.default_rng(5)
 WIDTH, INNER, VOCABULARY = 128, 384, 700
@@ -38,10 +38,7 @@ TENSORS = {"token_embd.weight": stored("token_embd.weight", VOCABULARY, WIDTH)} 
     for name in ("output_norm.weight", *(f"blk.{i}.{part}_norm.weight" for i in range(2) for part in ("attn", "ffn")))
 }
 TENSORS |= {
-    name: stored(name, *shape)
-    for i in range(2)
-    for part, shape in LAYER.items()
-    for name in [f"blk.{i}.{part}.weight"]
+    name: stored(name, *shape) for i in range(2) for part, shape in LAYER.items() for name in [f"blk.{i}.{part}.weight"]
 }
 TOKENS = RNG.integers(0, VOCABULARY, 4 * 300).tolist()
 

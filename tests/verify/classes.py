@@ -14,8 +14,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from archs.config_keys import THINKER
-from archs.heads import CLASS as SCORING
+from archs.classifier_heads import CLASS as SCORING
+from archs.hparams.config_keys import THINKER
 from archs.model_type import classifier, of_class
 from archs.registry import architectures, drafts
 from tests.archs import checkpoints

@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 import gguftools
 from quants import from_array
 from runtime import ops
-from runtime.towers import audio, layers, parts, vision
-from runtime.towers.audio import AudioTower
-from runtime.towers.layers import Vit, Weights
-from runtime.towers.vision import VisionTower
+from runtime.multimodal import audio, encoder, layers, vision
+from runtime.multimodal.audio import AudioEncoder
+from runtime.multimodal.layers import Vit, Weights
+from runtime.multimodal.vision import VisionEncoder
 from tests.archs import checkpoints
 from tests.archs.checkpoints import TOWERS
 from tests.conftest import ROOT
@@ -182,7 +182,7 @@ def with_sinks(q: Floats, k: Floats, v: Floats, *, scale: float, **more: Any) ->
 
 
 KEPT: list[Floats] = []
-ATTEND, SAMPLING, NET = layers.attend, parts.sampling, Vit._net
+ATTEND, SAMPLING, NET = layers.attend, encoder.sampling, Vit._net
 CONVOLVED, PROJECT, NORM = audio._convolved, Weights.project, Weights.norm
 CLASS = "the class token is put behind the patches, while positions count it first"
 UNTURNED = Theirs(
@@ -204,14 +204,14 @@ DIFFERENT: dict[str, Theirs] = {
     "kimi-vl": Theirs("half of a head's pairs rotate by columns, the other by rows, where the model's take turns; "
                       "positions are stretched linearly",
                       patched=((vision, "RUN", {**vision.RUN, "kimivl": vision.RUN["kimik25"]}),
-                               (parts, "sampling", smooth))),
+                               (encoder, "sampling", smooth))),
     "cogvlm": Theirs(f"{CLASS}; the layers' nets have a quick gelu", class_behind, ((Vit, "_net", quick),)),
     "mimo-v2-5": Theirs("sinks are in the sum of a softmax alone, where the model adds them to the first patch's "
                         "scores; biases behind the layers are not read, of which the published model has none",
                         unbiased, ((layers, "_drawn_to_first", kept_sinks), (layers, "attend", with_sinks)),
                         part="vision"),
     "muse-glimmer": Theirs("the norm behind it is the text model's; positions around the grid are those of its edge",
-                           patched=((parts, "sampling", at_edge),), rows=normed),
+                           patched=((encoder, "sampling", at_edge),), rows=normed),
 }  # fmt: skip
 
 
@@ -308,7 +308,7 @@ def ours(file: Path, part: str, name: str, given: Floats) -> Floats:
         theirs = definition(name, part)
         for target in theirs.patched:
             stack.enter_context(mock.patch.object(*target))
-        kind = VisionTower if part == "vision" else AudioTower
+        kind = VisionEncoder if part == "vision" else AudioEncoder
         return kind(model.metadata, theirs.variant(model.tensors)).embeddings(given)
 
 

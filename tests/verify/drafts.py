@@ -137,7 +137,7 @@ def record_truth(name: str) -> None:
     (DRAFTS / f"{name}-truth.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
-class Block:
+class LayerSpec:
     """A block's draft as llama.cpp's graph of `dflash` has it: no cache, all tokens at once, in float64."""
 
     def __init__(self, name: str, folder: Path, target_path: Path) -> None:
@@ -255,8 +255,11 @@ class Block:
 def record_block(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, target_path = build(name, Path(folder))
-        draft: Block | StreamsBlock
-        draft, drafts = StreamsBlock(path, target_path) if name in IN_STREAMS else Block(name, path, target_path), []
+        draft: LayerSpec | StreamsBlock
+        draft, drafts = (
+            StreamsBlock(path, target_path) if name in IN_STREAMS else LayerSpec(name, path, target_path),
+            [],
+        )
         with torch.no_grad():
             states = draft.states()
             for part in PARTS:

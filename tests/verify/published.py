@@ -17,7 +17,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-Picture = np.ndarray[Any, np.dtype[np.float32]]
+EmbeddedImage = np.ndarray[Any, np.dtype[np.float32]]
 functional = torch.nn.functional
 
 
@@ -244,7 +244,7 @@ def text_model(own: Checkpoint, beginning: str, inside: str) -> Any:
     return model
 
 
-def recorded(name: str, folder: Path, pixels: Picture, token: int = 60) -> dict[str, Any]:
+def recorded(name: str, folder: Path, pixels: EmbeddedImage, token: int = 60) -> dict[str, Any]:
     """Embeddings of a picture, and ids and logits of a text that has it."""
     own = Checkpoint(folder)
     make, beginning, inside = of_parts[name]

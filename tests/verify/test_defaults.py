@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata
+from archs.plans.text import architecture_metadata
 from archs.registry import of_config
 from quants.errors import ModelError
 

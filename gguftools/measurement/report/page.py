@@ -69,7 +69,7 @@ def html(data: Mapping[str, Any], source: str = "the results") -> str:
 
 
 @dataclass(frozen=True)
-class Picture:
+class EmbeddedImage:
     """A chart with what it is called and what to see in it."""
 
     name: str
@@ -78,7 +78,7 @@ class Picture:
     svg: str
 
 
-def _pictures(results: Results) -> Iterator[Picture]:
+def _pictures(results: Results) -> Iterator[EmbeddedImage]:
     """Those that the results have data for."""
     files = results.files
     every = (
@@ -93,7 +93,7 @@ def _pictures(results: Results) -> Iterator[Picture]:
         ("settling", "While the text is read", "A line that is level at its end says that the text was long enough.",
          charts.settling(files)),
     )  # fmt: skip
-    yield from (Picture(*each) for each in every if each[-1])
+    yield from (EmbeddedImage(*each) for each in every if each[-1])
 
 
 def _facts(results: Results) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from archs.export.generation import generation_config
+from archs.plans.export.generation import generation_config
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.export import _Writing, export

@@ -143,8 +143,8 @@ def test_the_layer_that_predicts_further(made: Path, tmp_path: Path, entry: str)
         net, other = gguftools.load(tmp_path / "again.gguf"), gguftools.load(whole)
         texts = ids[None]
         np.testing.assert_array_equal(
-            net.further_logits(texts, net.lazy_logits(texts).x).float32(),
-            other.further_logits(texts, other.lazy_logits(texts).x).float32(),
+            net.mtp_logits(texts, net.lazy_logits(texts).x).float32(),
+            other.mtp_logits(texts, other.lazy_logits(texts).x).float32(),
         )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archs.tower_plan import has_text
+from archs.plans.mmproj import has_text
 from gguftools.model import of_parts
 from gguftools.sources import of_checkpoint, of_towers
 from quants.errors import ModelError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from archs.packed import unpacked
+from archs.prequantized import unpacked
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants import decode, encode
@@ -19,8 +19,17 @@ from quants.errors import FormatError, OptionError
 from quants.exact import exact_blocks, formats_that_fit
 from runtime.model import Model
 from tests.archs.checkpoints import build
-from tests.archs.packed.test_libraries import FILES, settings
-from tests.archs.packed.writers import CASES, Parts, Writer, bit_stream, compressed, gptq, packed, write_safetensors
+from tests.archs.prequantized.test_libraries import FILES, settings
+from tests.archs.prequantized.writers import (
+    CASES,
+    Parts,
+    Writer,
+    bit_stream,
+    compressed,
+    gptq,
+    packed,
+    write_safetensors,
+)
 from tests.gguftools.conversion.test_packed_checkpoints import MODEL, TOKENS, checkpoint, checkpoints
 
 # Scheme → the format of every weight of the first layer; none where a block of 32 has several scales, or a scale is no

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from archs.export.whole import plan_whole
+from archs.plans.export.multimodal_checkpoint import plan_multimodal_checkpoint
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.metadata.difference import compare_metadata
 from quants.errors import FileError, ModelError, OptionError, VocabularyError
@@ -36,7 +36,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 def test_the_checkpoint_is_the_one_that_both_files_were_made_of(tmp_path, name):
     checkpoint, text, towers = files(name, tmp_path)
     with gguftools.open(text) as model, gguftools.open(towers) as beside:
-        found = plan_whole(model.metadata, model.tensors, beside.metadata, beside.tensors)
+        found = plan_multimodal_checkpoint(model.metadata, model.tensors, beside.metadata, beside.tensors)
         lost = LOST.get(name, ("nothing",))
         wanted, made = (
             {each: tensor for each, tensor in tensors.items() if not each.startswith(lost)}
@@ -135,7 +135,7 @@ def test_deepseek_v4_with_eyes_comes_back(deepseek4):
     checkpoint, text, towers = deepseek4
     wanted = {name: each for name, each in open_checkpoint(checkpoint).tensors.items() if name.startswith(EYES)}
     with gguftools.open(text) as model, gguftools.open(towers) as beside:
-        found = plan_whole(model.metadata, model.tensors, beside.metadata, beside.tensors)
+        found = plan_multimodal_checkpoint(model.metadata, model.tensors, beside.metadata, beside.tensors)
         assert {*wanted} == {name for name in found.tensors if name.startswith(EYES)}
         for name, each in wanted.items():
             np.testing.assert_array_equal(found.tensors[name].float32(), each.float32(), err_msg=name)
@@ -163,7 +163,7 @@ def dots3(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 def test_dots3_note_comes_back(dots3):
     checkpoint, text, towers = dots3
     with gguftools.open(text) as model, gguftools.open(towers) as beside:
-        found = plan_whole(model.metadata, model.tensors, beside.metadata, beside.tensors)
+        found = plan_multimodal_checkpoint(model.metadata, model.tensors, beside.metadata, beside.tensors)
         wanted = open_checkpoint(checkpoint).tensors
         assert {*found.tensors} == {*wanted}
         for name, each in wanted.items():  # norms of latents to the last place
@@ -186,7 +186,7 @@ def test_towers_of_dots3_note_that_lack_a_tensor_are_refused(dots3, lost, wrong)
     with gguftools.open(text) as model, gguftools.open(towers) as beside:
         others = {name: each for name, each in beside.tensors.items() if name != lost}
         with pytest.raises(ModelError, match=wrong):
-            plan_whole(model.metadata, model.tensors, beside.metadata, others)
+            plan_multimodal_checkpoint(model.metadata, model.tensors, beside.metadata, others)
 
 
 @pytest.mark.slow
@@ -319,9 +319,9 @@ def test_the_version_of_minicpm_says_its_class(minicpm, tmp_path, number, found)
     with gguftools.open(text) as model, gguftools.open(other) as beside:
         if isinstance(found, str):
             with pytest.raises(ModelError, match=found):
-                plan_whole(model.metadata, model.tensors, beside.metadata, beside.tensors)
+                plan_multimodal_checkpoint(model.metadata, model.tensors, beside.metadata, beside.tensors)
         else:
-            config = plan_whole(model.metadata, model.tensors, beside.metadata, beside.tensors).config
+            config = plan_multimodal_checkpoint(model.metadata, model.tensors, beside.metadata, beside.tensors).config
             assert (config["architectures"][0], config["version"], config.get("init_audio")) == found
 
 

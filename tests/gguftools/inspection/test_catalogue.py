@@ -2,7 +2,7 @@
 
 import json
 
-from archs.export import obstacle
+from archs.plans.export import obstacle
 from archs.registry import of_config
 from gguftools.inspection.catalogue import architectures, coverage, towers, wrappers
 from tests.archs import exported

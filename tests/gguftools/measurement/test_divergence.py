@@ -17,7 +17,7 @@ from gguftools.measurement.texts import default_texts
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
-from ...runtime.test_divergence import DATA, as_printed, printed
+from ...runtime.evaluation.test_divergence import DATA, as_printed, printed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 AUSTEN = ROOT / "examples" / "austen-4m"

@@ -21,8 +21,8 @@ from gguftools.files.gguf.reader import open_gguf
 from gguftools.measurement import divergence_tasks, importance
 from gguftools.writing import executors
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
+from runtime.evaluation.windows import Window, batched, grouped_alike
 from runtime.importance import Importance, add_sums
-from runtime.windows import Window, batched, grouped_alike
 
 from ...conftest import ROOT
 from ..elsewhere import Elsewhere, spawned
@@ -215,7 +215,7 @@ def test_a_source_that_is_another_for_workers_can_be_mended(
 
 
 def test_workers_that_compute_otherwise_are_refused(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from runtime import precision
+    from runtime.products import precision
 
     calls: list[str] = []
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import gguftools
-from archs.deviations import DEVIATIONS
-from archs.export import plan_export
+from archs.hparams.deviations import DEVIATIONS
+from archs.plans.export import plan_export
 from archs.registry import architectures, drafts
 from archs.schema import MODEL
 from gguftools.__main__ import build_app

@@ -15,7 +15,7 @@ from quants.errors import OptionError
 from runtime.sampling.parameters import Sampling
 
 from ...archs.checkpoints import build_tower, lettered, scene, waveform
-from ...runtime.towers.test_vision import text_model
+from ...runtime.multimodal.test_vision import text_model
 from ..command_line import typed
 
 Image = pytest.importorskip("PIL.Image")

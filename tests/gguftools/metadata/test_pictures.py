@@ -12,13 +12,13 @@ import pytest
 import gguftools
 from gguftools.files.pictures import open_picture
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
+from runtime.multimodal.places import Embedded
+from runtime.multimodal.prompts import WORDINGS, Seen, marked, wording_of
+from runtime.multimodal.vision import VisionEncoder
 from runtime.sampling.parameters import Sampling
-from runtime.towers.places import Embedded
-from runtime.towers.prompts import WORDINGS, Seen, marked, wording_of
-from runtime.towers.vision import VisionTower
 
 from ...archs.checkpoints import build_tower, lettered, scene
-from ...runtime.towers.test_vision import text_model
+from ...runtime.multimodal.test_vision import text_model
 from ..command_line import typed
 
 Image = pytest.importorskip("PIL.Image")
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build_tower(name, made / name)
         gguftools.convert(made / name, made / f"mmproj-{name}.gguf", "f32", mmproj=True)
         running = text_model(made / name)
-        marker = WORDINGS[VisionTower(*opened(made / f"mmproj-{name}.gguf")).projector].alone
+        marker = WORDINGS[VisionEncoder(*opened(made / f"mmproj-{name}.gguf")).projector].alone
         words = lettered(special) | {"tokenizer.chat_template": PARTS.replace("MARKER", marker)}
         gguftools.Model(dict(running.metadata) | words, running.tensors).save(made / f"{name}.gguf")
     Image.fromarray(scene(61, 97)).save(made / "a.png")
@@ -179,8 +179,8 @@ def test_what_is_written_around_tiles():
 def test_pictures_change_what_is_said_and_are_run_once(folder, monkeypatch):
     model, tower = gguftools.open(folder / "qwen2-5-vl.gguf"), gguftools.open(folder / "mmproj-qwen2-5-vl.gguf")
     ran: list[int] = []
-    run = VisionTower.embeddings
-    monkeypatch.setattr(VisionTower, "embeddings", lambda *given: ran.append(1) or run(*given))
+    run = VisionEncoder.embeddings
+    monkeypatch.setattr(VisionEncoder, "embeddings", lambda *given: ran.append(1) or run(*given))
     chosen = Sampling(temperature=0, ignore_eos=True, logprobs=0)
 
     def logprob(file: str) -> float:

@@ -12,12 +12,12 @@ import pytest
 import gguftools
 from gguftools.metadata.pictures import Sight, read_prompt
 from quants.errors import GgufToolsError, ModelError
+from runtime.multimodal.audio import AudioEncoder
+from runtime.multimodal.gemma3n_audio import hard
 from runtime.sampling.parameters import Sampling
-from runtime.towers.audio import AudioTower
-from runtime.towers.gemma3n_audio import hard
 
 from ...archs.checkpoints import build_tower, lettered, waveform
-from ...runtime.towers.test_vision import text_model
+from ...runtime.multimodal.test_vision import text_model
 from ..command_line import typed
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)
@@ -25,7 +25,8 @@ NAMED = {
     "voxtral": ("[AUDIO]", "[BEGIN_AUDIO]"),
     "qwen3-asr": ("<|audio_pad|>", "<|audio_start|>", "<|audio_end|>"),
     "granite-speech": ("<|audio|>",),
-    "qwen2-audio": ("<|AUDIO|>", "<|audio_bos|>"), "lfm2-audio": ("<|pad|>",),
+    "qwen2-audio": ("<|AUDIO|>", "<|audio_bos|>"),
+    "lfm2-audio": ("<|pad|>",),
     "gemma4": ("<|audio|>", "<|audio>", "<audio|>"),
     "mimo-v2-5": ("<|audio_pad|>", "<|mimo_audio_start|>", "<|mimo_audio_end|>"),
 }
@@ -69,9 +70,11 @@ def written(folder: Path, name: str, prompt, audio=("a.wav",), **more) -> str:
 @pytest.mark.parametrize(
     ("name", "prompt", "text"),
     [
-        ("voxtral", "what", "<s>[BEGIN_AUDIO]18what"), ("granite-speech", "is <__media__> so", "<s>is 18 so"),
+        ("voxtral", "what", "<s>[BEGIN_AUDIO]18what"),
+        ("granite-speech", "is <__media__> so", "<s>is 18 so"),
         ("qwen3-asr", "a<__media__>b", "<s>a<|audio_start|>14<|audio_end|>b"),
-        ("gemma4", "so", "<s><|audio>27<audio|>so"), ("lfm2-audio", "so", "<s>14so"),
+        ("gemma4", "so", "<s><|audio>27<audio|>so"),
+        ("lfm2-audio", "so", "<s>14so"),
         ("qwen3-asr", [{"role": "user", "content": "so"}], "<s>user:<|audio_start|>14<|audio_end|>so"),
     ],
 )
@@ -111,7 +114,7 @@ def gemma3n(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_gemma_3n_has_as_many_tokens_for_each_sound_and_words_of_its_tower(gemma3n):
     with gguftools.open(gemma3n / "mmproj.gguf") as file, gguftools.open(gemma3n / "m.gguf") as model:
-        tower = AudioTower(file.metadata, file.tensors)
+        tower = AudioEncoder(file.metadata, file.tensors)
         ids, found = read_prompt("so<end_of_image>", [(Sight(tower, model.metadata, model.tokenizer), [waveform()])])
         assert ids == [1, 4, 4, 61, *[333] * 188, 332, 4, 4, *model.tokenizer.encode("so", add_special=False), 324]
         assert [each.start for each in found] == [4, 192, len(ids) - 1]
@@ -146,7 +149,7 @@ def test_progress_is_told_of_layers_and_tokens(folder):
     for name, layers in (("granite-speech", 3), ("voxtral", 9)):
         told: list[tuple[int, int]] = []
         written(folder, name, "what", progress=lambda done, total, to=told: to.append((done, total)))
-        assert told[: layers] == [(i, layers) for i in range(layers)]
+        assert told[:layers] == [(i, layers) for i in range(layers)]
         assert told[-1][0] == told[-1][1]
 
 
@@ -186,4 +189,4 @@ def test_numbers_that_would_fill_the_memory(key, most):
     metadata = {"clip.has_audio_encoder": True, "clip.projector_type": "ultravox", "clip.audio.num_mel_bins": 128}
     for value in (most + 1, 1 << 27):
         with pytest.raises(ModelError, match=f"{key} is {value}; at most {most} is expected"):
-            AudioTower(metadata | {f"clip.audio.{key}": value}, {}).key(key)
+            AudioEncoder(metadata | {f"clip.audio.{key}": value}, {}).key(key)

@@ -10,17 +10,17 @@ import pytest
 
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import ModelError, OptionError
-from runtime import team as threads_in_step
-from runtime.few_inputs import MOST_TOKENS
+from runtime import thread_team as threads_in_step
 from runtime.graph import compiled
 from runtime.graph import operations as op
 from runtime.graph.compiled import CompiledGraph
 from runtime.graph.text import COMPUTE
-from runtime.kernels import dots, team
+from runtime.kernels import dots, thread_team
 from runtime.kv_cache import KVCache
 from runtime.model import MOST_STEPS, Model
+from runtime.products.gemv import MOST_TOKENS
 from runtime.profile import Profile
-from runtime.team import team_of
+from runtime.thread_team import team_of
 
 from .recorded import in_pieces, models, text_of, written
 
@@ -394,7 +394,7 @@ def test_an_interruption_lets_the_other_threads_go(monkeypatch, at):
         if at == "prepare":
             patched.setattr(compiled.Run, "_prepare", interrupted)
         else:  # of the second helper, when the first is at work
-            while (team_of(3).states[team.APART :: team.APART] != team.GONE).any():
+            while (team_of(3).states[thread_team.APART :: thread_team.APART] != thread_team.GONE).any():
                 time.sleep(0.01)
             patched.setattr(ThreadPoolExecutor, "submit", submit_the_first)
         with pytest.raises(KeyboardInterrupt):

@@ -1,31 +1,31 @@
-"""Attention over caches as operations, against `runtime.attention` and float64."""
+"""Attention over caches as operations, against `runtime.mixers.attention` and float64."""
 
 import numpy as np
 import pytest
 
-from runtime.attention import attend
-from runtime.few_inputs import aligned
 from runtime.kernels import attention_operations as ops
-from runtime.kernels import pass_state, team
+from runtime.kernels import context_state, thread_team
+from runtime.mixers.attention import attend
+from runtime.products.gemv import aligned
 
 RNG = np.random.default_rng(6)
 
 
 def state_of(slots):
     """slots: of each text the position of its first token and how many there are."""
-    state, at = np.zeros(pass_state.SIZE, np.int64), 0
+    state, at = np.zeros(context_state.SIZE, np.int64), 0
     for slot, (first, count) in enumerate(slots):
         for i in range(count):
-            state[[pass_state.POSITIONS + at, pass_state.SLOTS + at]] = first + i, slot
+            state[[context_state.POSITIONS + at, context_state.SLOTS + at]] = first + i, slot
             at += 1
-    state[pass_state.TOKENS] = at
+    state[context_state.TOKENS] = at
     return state
 
 
 def run(operation, fields, threads):
-    row = team.operation_row(operation(), fields)
+    row = thread_team.operation_row(operation(), fields)
     for thread in reversed(range(threads)):
-        team.run_share(row, thread, threads)
+        thread_team.run_share(row, thread, threads)
 
 
 def attention_of(q, texts, slots, threads, scale=0.2, **more):

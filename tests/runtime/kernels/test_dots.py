@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from quants import encode, format_named
-from runtime.kernels import dots, team
+from runtime.kernels import dots, thread_team
 from runtime.kernels import token_parts as parts
-from runtime.kernels.team import FIELDS
+from runtime.kernels.thread_team import FIELDS
 
 RNG = np.random.default_rng(8)
 START = RNG.bit_generator.state
@@ -41,7 +41,7 @@ def run(address, fields, threads):
     for at, value in fields.items():
         row[at] = value.ctypes.data if isinstance(value, np.ndarray) else value
     for thread in reversed(range(threads)):
-        team.run_share(row, thread, threads)
+        thread_team.run_share(row, thread, threads)
 
 
 def product(name, raw, x, threads=1, bias=None, adds=None, out_width=None):

@@ -22,7 +22,7 @@ def passes(test: str, environment: dict[str, str]) -> None:
 
 
 def test_state_spaces_on_another_blas() -> None:
-    passes("tests/runtime/test_state_space.py", {"OPENBLAS_CORETYPE": "Haswell"})
+    passes("tests/runtime/mixers/test_state_space.py", {"OPENBLAS_CORETYPE": "Haswell"})
 
 
 def test_kernels_from_the_cache(tmp_path: Path) -> None:

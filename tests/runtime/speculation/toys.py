@@ -145,7 +145,7 @@ class Remembering(Model):
         cache.seen += [int(token) for token in tokens]
         return self.rows(paths)
 
-    def read_ahead(self, hidden: Any, following: Any, cache: Any) -> Any:
+    def mtp_forward(self, hidden: Any, following: Any, cache: Any) -> Any:
         keys = []
         for number, token in zip(hidden[:, 0], following, strict=True):
             cache.seen.append((self.numbered[number], token))
@@ -153,7 +153,7 @@ class Remembering(Model):
         for key in keys:
             if key not in self.behind:
                 states = np.stack([self.behind[of][1] for of, _ in key[1:]])
-                run = super().read_ahead(states, [token for _, token in key[1:]], KVCache())
+                run = super().mtp_forward(states, [token for _, token in key[1:]], KVCache())
                 self.behind[key] = run.float32()[-1], run.x[-1]
         return self.rows(keys)
 
