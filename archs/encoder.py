@@ -1,7 +1,7 @@
-"""What the towers of a model are: plain data that says how the parts of a checkpoint beside its text model, which turn
-pictures and sounds into embeddings, become one more GGUF file (llama.cpp's mmproj file).
+"""What the encoders of a model are: plain data that says how the parts of a checkpoint beside its text model, which turn
+images and sounds into embeddings, become one more GGUF file (llama.cpp's mmproj file).
 
-A file of `archs/multimodal` declares one or more `Tower` values. A tower's config is the checkpoint's config.json with
+A file of `archs/multimodal` declares one or more `Encoder` values. An encoder's config is the checkpoint's config.json with
 the parts "vision" and "audio", the "text" model's own config as its family reads it, and "preprocessor": what
 preprocessor_config.json and processor_config.json say; "shapes": those of the tensors by source name; "folder":
 its name.
@@ -26,10 +26,10 @@ KIND = "mmproj"  # their `general.type`
 
 @dataclass(frozen=True)
 class Encoder:
-    """The towers of a model family, which are in one file.
+    """The encoders of a model family, which are in one file.
 
     hf_classes: entries of config.json's `architectures`, or of its vision part's. model_types: of its vision or audio
-        part, where wrappers of one class have different towers (Llava); none: any.
+        part, where wrappers of one class have different encoders (Llava); none: any.
     metadata: GGUF key without "clip." (with "/" in front: as it is), in the order of the file → a path in the config
         that must be there, or a function of the config (None leaves the key out).
     tensors: source name → target, as in `Architecture.tensors`, but that targets are full names.
@@ -38,14 +38,14 @@ class Encoder:
     fixed: globs of GGUF names → the format that these have in every output type: F32, F16, or PATCHES.
     ignored: globs of source names → why no program reads them.
     spellings: other beginnings of source names → those that `tensors` has; "" takes a beginning away.
-    tokens: names → tokens whose ids the towers need, as `tokens.NAME` of the config.
+    tokens: names → tokens whose ids the encoders need, as `tokens.NAME` of the config.
     generated: tensors made from the config alone, which come first in the file.
     prepare: what is done to the tensors first, where names depend on the config.
     keys: what keys of the parts hold, where it is something else than `archs.hparams.config_keys` says.
     refused: paths in the config with a test of what files cannot express.
     folders: those with a config.json and a model.safetensors of their own: "FOLDER" in the config, and "FOLDER." before
         the names of the tensors, which come first.
-    beside: globs of source names that are the towers', where a text model's plan would not know them as such.
+    beside: globs of source names that are the encoders', where a text model's plan would not know them as such.
     no_way_back: why no class is made of both files again.
     wrappers: the classes that both files become again. prepare_export: the inverse of `prepare`.
     """
@@ -90,7 +90,7 @@ def always_there(encoder: Encoder) -> set[str]:
 
 PATCHES = "F16 or F32"  # F16 in a file of that type, else F32: what convolutions are computed with
 
-# Formats that tensors of any tower have, by their GGUF names; what comes first counts. Beside these are vectors, norms
+# Formats that tensors of any encoder have, by their GGUF names; what comes first counts. Beside these are vectors, norms
 # and whatever does not end with ".weight" F32.
 FIXED = {
     "*.patch_embd.weight": PATCHES, "*.patch_embd.weight.1": PATCHES, "*.patch_merger.weight": PATCHES,
@@ -99,7 +99,7 @@ FIXED = {
 
 
 def encoder_format(name: str, shape: tuple[int, ...], fixed: Mapping[str, str], outtype: str) -> str | None:
-    """What a tensor of a tower is stored as in files of any type, or of one (F32, F16, …); None where the type decides.
+    """What a tensor of an encoder is stored as in files of any type, or of one (F32, F16, …); None where the type decides.
 
     Every vector, norm, and whatever is no weight is F32, however large it is.
     """
@@ -151,7 +151,7 @@ class Side:
     def __call__(self, config: Config) -> Any:
         value = required(config, self.path)
         if isinstance(value, list) and len(set(value)) > 1:
-            raise ModelError(f"config.json has {self.path} = {value}; files of towers know only squares")
+            raise ModelError(f"config.json has {self.path} = {value}; files of encoders know only squares")
         return value[0] if isinstance(value, list) and value else value
 
 
@@ -195,7 +195,7 @@ def _within(part: str, keys: str) -> str:
     return "|".join(f"{part}.{key}" for key in keys.split("|"))
 
 
-VISION: dict[str, str | Computed] = {  # what every vision tower writes, in llama.cpp's order
+VISION: dict[str, str | Computed] = {  # what every vision encoder writes, in llama.cpp's order
     "has_vision_encoder": always(True),
     "vision.projection_dim": "text.hidden_size|text.n_embd",
     "vision.image_size": side("vision.image_size"),

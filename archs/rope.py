@@ -156,7 +156,7 @@ def rotated_width(config: Config) -> int:
 
 
 def parts_rotate_apart(sections: Sequence[int]) -> bool:
-    """Whether files with these `rope.dimension_sections` rotate as those of models for pictures, as llama.cpp asks."""
+    """Whether files with these `rope.dimension_sections` rotate as those of models for images, as llama.cpp asks."""
     return len(sections) > 1 and sections[0] > 0 and sections[1] > 0
 
 

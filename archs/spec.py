@@ -184,7 +184,7 @@ class LayerSpec:
     scales_windowed_rope: layers with a window rotate as `rope.scaling.*` says, too.
     sections_rotate_halves: halves rotate, whatever `rope` is, where the file has `rope.dimension_sections`.
     interleaved_sections: where the file has `rope.dimension_sections`, time, row and column turn pairs by turns.
-    images_in_windows: only layers with a window see all of a picture's tokens at once.
+    images_in_windows: only layers with a window see all of an image's tokens at once.
     qkv_steps: what happens to q, k and v before they meet, in this order: "clamp" (to `attention.clamp_kqv`), "gates"
         (each head's rows of q are followed by as many for a gate, whose sigmoid multiplies what the head gives), "norm"
         (of q and k, where the layer has such norms), "norm_values" and "norm_without_weights" (of v; of q and k, where
@@ -195,7 +195,7 @@ class LayerSpec:
         the last; indexer_eps: of the norm of its keys, 0 for the model's.
     router_reads: what a router of experts reads: the net's input, or what the layer was given.
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`. scaled_images: what stands for
-        pictures and sounds is multiplied by it, too.
+        images and sounds is multiplied by it, too.
     logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
     causal: tokens see those before them only; False in encoders, where a window counts both sides together.
     convolutions: the layers are convolutions over a whole sound's frames, see `runtime.audio_codec`.
@@ -301,7 +301,7 @@ class Architecture:
     keys: what config keys hold, where it is something else than `archs.hparams.config_keys` says.
     refused: config keys with the value (or a test of it) that stands for a variant which files of this family cannot
         express.
-    wrappers: classes of models for pictures or sounds whose text part is such a model, where their config does not
+    wrappers: classes of models for images or sounds whose text part is such a model, where their config does not
         say of another type; architectures derived for other classes don't inherit them.
     wrappers_refused: classes of wrappers in which the text model computes otherwise than alone.
     variant: the architecture that configs of these classes mean instead, where they do. by_variant: this one is found
@@ -317,7 +317,7 @@ class Architecture:
 
     For the export to a checkpoint:
     flags_from_tensors: config keys that are true where a file has such a tensor (a glob).
-    part: no class stands for it without the towers beside it: it is written with them alone.
+    part: no class stands for it without the encoders beside it: it is written with them alone.
     token_ids: the config key under which the class wants every token's id; "" where it wants none.
     config_from_gguf: config keys that follow from a file otherwise than by the keys copied from them; ... for keys that
         the family's configs do not have.

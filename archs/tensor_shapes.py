@@ -293,7 +293,7 @@ SHARED_EXPERT = Part(
         "ffn_gate_inp_shexp.weight": "width | 1 width",
     },
 )  # fmt: skip
-VISION_EXPERT = Part(  # what pictures' tokens go through in place of the layer's own
+VISION_EXPERT = Part(  # what images' tokens go through in place of the layer's own
     marks="vis_attn_qkv vis_attn_output vis_gate vis_up vis_down",
     shapes={
         "vis_attn_qkv": "queries+keys+values width", "vis_attn_output": "width mixed", "vis_gate": "ffn width",

@@ -428,7 +428,7 @@ def skip_rows(count: int | Callable[[Config], int]) -> Transform:
 
 
 def frame(number: int) -> Transform:
-    """One of the frames of a convolution over time, (out, in, frames, height, width), as one over a picture."""
+    """One of the frames of a convolution over time, (out, in, frames, height, width), as one over an image."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         if len(tensor.shape) != 5 or tensor.shape[2] <= number:

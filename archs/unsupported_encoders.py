@@ -24,7 +24,7 @@ FEWEST, MOST = "vision.image_min_pixels", "vision.image_max_pixels"
 LEAST_TILES, MOST_TILES = "vision.preproc_min_tiles", "vision.preproc_max_tiles"
 LONGEST, FEATURES = "vision.preproc_image_size", "vision.feature_layer"
 WINDOWS, HEADS_KV = "vision.n_wa_pattern", "vision.attention.head_count_kv"
-QWEN25O = "qwen2.5o"  # as files of spring 2025 name the kinds for pictures and for sounds of Qwen 2.5 Omni
+QWEN25O = "qwen2.5o"  # as files of spring 2025 name the kinds for images and for sounds of Qwen 2.5 Omni
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ SCALED = (
     "lfm2", "llama4", "gemma4v", "minicpmv4_6", "step3vl", "nemotron_v2_vl", "gemma4uv", "kimivl", "kimik25",
     "dots_ocr",
 )  # fmt: skip
-SAID_OF_TILES = "pictures are read in one size, not in tiles as LLaVA 1.6 cuts them"
+SAID_OF_TILES = "images are read in one size, not in tiles as LLaVA 1.6 cuts them"
 UNREAD = {"mlp": dict.fromkeys(("vision.image_grid_pinpoints", "vision.mm_patch_merge_type"), SAID_OF_TILES)}
 
 
@@ -132,7 +132,7 @@ def absent_value(kind: str, key: str, metadata: Mapping[str, Any]) -> Any:
 
 
 def merged_key(kind: str) -> str:
-    """Return the key (without "clip.") of how many patches a side become a token, of kinds for pictures of any size or
+    """Return the key (without "clip.") of how many patches a side become a token, of kinds for images of any size or
     cut into tiles.
     """
     return SCALE if kind in SCALED else MERGE
@@ -160,7 +160,7 @@ def _resolved(kind: str, rule: Any, metadata: Mapping[str, Any]) -> Any:
 
 
 def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
-    """Return what a file's towers are run with that its keys do not say."""
+    """Return what a file's encoders are run with that its keys do not say."""
     for part in ("vision", "audio"):
         kind = projector_type(metadata, part)
         if not metadata.get(f"{NAME}.has_{part}_encoder") or not isinstance(kind, str):
@@ -173,14 +173,14 @@ def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
 
 
 def unread(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return keys that a file has and its tower is not run by, with what that means."""
+    """Return keys that a file has and its encoder is not run by, with what that means."""
     for key, meaning in UNREAD.get(str(projector_type(metadata, "vision")), {}).items():
         if f"{NAME}.{key}" in metadata:
             yield f"{NAME}.{key}", meaning
 
 
 def activation(metadata: Mapping[str, Any]) -> str:
-    """Return the activation of a tower's nets. Raises ModelError for a file that names two."""
+    """Return the activation of an encoder's nets. Raises ModelError for a file that names two."""
     named = [name for name in ("silu", "gelu") if metadata.get(f"{NAME}.use_{name}")]
     if len(named) > 1:
         raise ModelError(f"{NAME}.use_gelu and {NAME}.use_silu are both true; one at most is expected")

@@ -182,7 +182,7 @@ def coverage() -> str:
         f"{count['classes']} classes are converted and run; {count['wrappers']} more wrap a text model that their "
         f"config.json names, which is converted if it is one of these ({named}); {count['drafts']} are drafts. "
         f"{count['exported']} become checkpoints again. "
-        f"{count['with_towers']} have towers for pictures or sounds, those of {count['with_running_towers']} run; "
+        f"{count['with_towers']} have encoders for images or sounds, those of {count['with_running_towers']} run; "
         f"{count['exported_with_towers']} classes become checkpoints with them again (`export --mmproj`).\n"
     )
 
@@ -196,14 +196,14 @@ def export_obstacles() -> str:
     return table(("GGUF name", "first class", "why its files become no checkpoints"), rows)
 
 
-def towers() -> str:
-    """Classes whose towers are converted."""
+def encoders() -> str:
+    """Classes whose encoders are converted."""
     rows = [
         (", ".join(each.hf_classes), ", ".join(each.model_types), ", ".join(each.parts), ", ".join(each.running),
          "yes" if each.exporting else "no")
-        for each in catalogue.towers()
+        for each in catalogue.encoders()
     ]  # fmt: skip
-    return table(("classes", "where the tower's model type is", "towers", "that run", "back again"), rows)
+    return table(("classes", "where the encoder's model type is", "towers", "that run", "back again"), rows)
 
 
 def keys(*starts: str) -> str:
@@ -373,7 +373,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "coverage": coverage, "export-obstacles": export_obstacles,
     "dialects": dialects, "flags": flags,
     "formats": formats, "keys": keys, "older-spellings": older_spellings, "options": options, "programs": programs,
-    "reference": reference, "rooms": rooms, "towers": towers,
+    "reference": reference, "rooms": rooms, "towers": encoders,
 }  # fmt: skip
 
 if __name__ == "__main__":

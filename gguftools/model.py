@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from runtime.speculation.readers import Reader
     from runtime.tokenizer import Tokenizer
 
-    from .metadata.pictures import Sight
+    from .metadata.images import Sight
     from .quantization.imatrix import ImportanceMatrix
     from .quantization.outputs import EncodeAhead, Run
     from .quantization.planning import Planner
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 NO_MODELS = {  # by general.type: what such a file is, and what to do with it
     "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
-    "mmproj": ("a tower for pictures or sounds", "`gguftools generate MODEL --mmproj TOWER --image PICTURE` reads it"),
+    "mmproj": ("an encoder for images or sounds", "`gguftools generate MODEL --mmproj TOWER --image PICTURE` reads it"),
     "delta": ("a delta between two files", "`gguftools patch apply OLD DELTA -o NEW` makes the new one"),
     "logits-base": ("a base of logits", "`gguftools divergence BASE MODEL` measures a model from it"),
     "adapter": ("an adapter", "`gguftools convert BASE --lora ADAPTER --outtype q8_0` writes a smaller one"),
@@ -210,9 +210,9 @@ class Model:
         processors. progress(tokens read, of how many): called while the prompt is read. draft: where tokens come from
         that the model only checks: a smaller model of the same vocabulary, "lookup" for what stands in the text
         already, "mtp" for the model's own layer that reads ahead. drafting: how much, a
-        `runtime.speculation.parameters.Drafting`. images: pictures that the prompt has, files or arrays (height, width,
+        `runtime.speculation.parameters.Drafting`. images: images that the prompt has, files or arrays (height, width,
         3) of uint8, where it says <__media__>, or else in front of it (extra `images`); projector: the mmproj file with
-        their tower; image_tokens: of each at most, where the tower takes any size, or crops. audio: sounds likewise,
+        their encoder; image_tokens: of each at most, where the encoder takes any size, or crops. audio: sounds likewise,
         WAV files of 16,000 samples a second or float32 arrays (samples,). A prompt with both has <__image__> and
         <__audio__> where they stand.
 
@@ -260,7 +260,7 @@ class Model:
             chosen = replace(chosen, logprobs=0)
         embedded: Sequence[EmbeddedImage] = ()
         if images or audio or projector is not None or image_tokens is not None:
-            from .metadata.pictures import read_prompt
+            from .metadata.images import read_prompt
 
             ids, embedded = read_prompt(
                 prompt, self._sights(images, audio, projector, image_tokens, threads, draft), progress
@@ -308,7 +308,7 @@ class Model:
         self, images: Sequence[Any], audio: Sequence[Any], projector: PathLike | Model | None, most_tokens: int | None,
         threads: int | None, draft: PathLike | Model | None,
     ) -> list[tuple[Sight, Sequence[Any]]]:  # fmt: skip
-        """What sees pictures and hears sounds for this model, with these; kept as long as the projector is the same."""
+        """What sees images and hears sounds for this model, with these; kept as long as the projector is the same."""
         if not (images or audio) or projector is None:
             media = "audio" if audio and not images else "images"
             given, absent = (media, "projector") if images or audio else ("projector", "images")
@@ -316,7 +316,7 @@ class Model:
             raise OptionError("there are no images" if none else f"{given} is given without {absent}")
         if draft not in (None, "lookup"):
             media = "images" if images else "audio"
-            raise OptionError("drafts do not see pictures or hear sounds", f'none, or "lookup", go with {media}')
+            raise OptionError("drafts do not see images or hear sounds", f'none, or "lookup", go with {media}')
         if most_tokens is not None and not images:
             raise OptionError("image_tokens is given without images")
         if most_tokens is not None:
@@ -329,14 +329,14 @@ class Model:
         from runtime.multimodal.audio import AudioEncoder
         from runtime.multimodal.vision import VisionEncoder
 
-        from .metadata.pictures import Sight
+        from .metadata.images import Sight
 
         made_for = [model, most_tokens, threads, self.tokenizer]
         kept = self._seeing.get(part)
         if kept is None or list(map(id, kept[0])) != list(map(id, made_for)):
             kind: type[AudioEncoder | VisionEncoder] = AudioEncoder if part == "audio" else VisionEncoder
-            tower = kind(model.metadata, model.tensors, thread_count(threads))
-            kept = self._seeing[part] = made_for, Sight(tower, self.metadata, self.tokenizer, most_tokens)
+            encoder = kind(model.metadata, model.tensors, thread_count(threads))
+            kept = self._seeing[part] = made_for, Sight(encoder, self.metadata, self.tokenizer, most_tokens)
         return kept[1]
 
     def _drafts(self, draft: PathLike | Model | None, drafting: Drafting | None, threads: int | None) -> Drafts:
@@ -523,7 +523,7 @@ def planner_of(
     from .quantization.stock import in_stock_formats
 
     kind = model.metadata.get("general.type")
-    if isinstance(kind, str) and kind in NO_MODELS and kind != "mmproj":  # towers are only no text models
+    if isinstance(kind, str) and kind in NO_MODELS and kind != "mmproj":  # encoders are only no text models
         raise _no_model(model.path, kind)
     matrix, warnings = usable_matrix(imatrix, include, exclude)
     stock = in_stock_formats(model.streamed() if tensors is None else tensors, recipes, model.path)

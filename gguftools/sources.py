@@ -1,4 +1,4 @@
-"""What a model is made of, by where it comes from: a GGUF file, a checkpoint, or a checkpoint's towers."""
+"""What a model is made of, by where it comes from: a GGUF file, a checkpoint, or a checkpoint's encoders."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def tensors_of_checkpoint(source: str, pre: str | None, target: Path | None = No
     return dict(of_checkpoint(source, pre, target=target).tensors)
 
 
-def tensors_of_towers(source: str) -> dict[str, Tensor]:
-    """The same of a checkpoint's towers, as `of_towers` has them."""
-    return dict(of_towers(source).tensors)
+def tensors_of_encoders(source: str) -> dict[str, Tensor]:
+    """The same of a checkpoint's encoders, as `of_towers` has them."""
+    return dict(of_encoders(source).tensors)
 
 
 def of_checkpoint(
@@ -114,8 +114,8 @@ def of_checkpoint(
             )  # fmt: skip
         else:
             if only_encoders(checkpoint.config, checkpoint.tensors):
-                problem = f"all {len(checkpoint.tensors)} tensors are of towers: the text model's are not there"
-                raise ModelError(problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the towers alone")
+                problem = f"all {len(checkpoint.tensors)} tensors are of encoders: the text model's are not there"
+                raise ModelError(problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the encoders alone")
             planned = plan(
                 checkpoint.folder, checkpoint.config, tensors, checkpoint.generation_config, pre=pre,
                 embed_tokenizer=embed_tokenizer, change=change,
@@ -153,8 +153,8 @@ def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
     return nullcontext(open_checkpoint(Path(source)))
 
 
-def of_towers(source: PathLike) -> Parts:
-    """Of the file of a checkpoint's towers for pictures and sounds, which is written beside that of its text model.
+def of_encoders(source: PathLike) -> Parts:
+    """Of the file of a checkpoint's encoders for images and sounds, which is written beside that of its text model.
 
     As of `of_checkpoint`, nothing is read but headers. Raises FileError, ModelError.
     """
@@ -176,21 +176,21 @@ def of_towers(source: PathLike) -> Parts:
     origin = Origin(
         checkpoint.folder, tuple(states), states, recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
         outtype=outtype, fixed=planned.fixed, remote=bool(checkpoint.remote),
-        reopen=partial(tensors_of_towers, _named(checkpoint)),
+        reopen=partial(tensors_of_encoders, _named(checkpoint)),
     )  # fmt: skip
     return Parts(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin)
 
 
 def _with_folders(checkpoint: Checkpoint) -> Checkpoint:
-    """With what towers have in folders of their own. Raises FileError."""
+    """With what encoders have in folders of their own. Raises FileError."""
     from archs.plans.mmproj import encoders_of
     from archs.small_files import read_json_object
 
     from .files.checkpoint.safetensors import open_safetensors
 
-    tower = encoders_of(checkpoint.config)
+    encoder = encoders_of(checkpoint.config)
     config, tensors, files = dict(checkpoint.config), dict[str, Tensor](), list(checkpoint.files)
-    for name in tower.folders if tower else ():
+    for name in encoder.folders if encoder else ():
         folder = checkpoint.folder / name
         if checkpoint.remote:
             problem = f"the folder {name} of {checkpoint.remote[0]} is not read over the network"
@@ -262,9 +262,9 @@ def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
 
 
 def _left_out(checkpoint: Checkpoint, names: Sequence[str], beside: Sequence[str]) -> tuple[str, ...]:
-    """What is to be said of tensors that a text model's file has no place for. beside: those that towers claimed.
+    """What is to be said of tensors that a text model's file has no place for. beside: those that encoders claimed.
 
-    Raises ModelError where towers of the class are known, and a tensor is none of theirs: nothing is lost in silence.
+    Raises ModelError where encoders of the class are known, and a tensor is none of theirs: nothing is lost in silence.
     """
     from archs.plans.mmproj import encoders_of, left_to_encoders
     from archs.plans.text import is_left_out
@@ -273,10 +273,10 @@ def _left_out(checkpoint: Checkpoint, names: Sequence[str], beside: Sequence[str
     if not names:
         return ()
     nbytes = sum(checkpoint.tensors[name].nbytes for name in names if name in checkpoint.tensors)
-    what = f"{len(names)} tensors ({nbytes:,} bytes) of towers for pictures or sounds"
+    what = f"{len(names)} tensors ({nbytes:,} bytes) of encoders for images or sounds"
     if encoders_of(checkpoint.config) is None:
-        return (f"{what} are left out, such as {names[0]!r}: no towers of this class are known",)
+        return (f"{what} are left out, such as {names[0]!r}: no encoders of this class are known",)
     if lost := left_to_encoders(checkpoint.config, names):
         more = f" and {len(lost) - 1} more tensors" if len(lost) > 1 else ""
-        raise ModelError(f"neither the text model nor its towers have {lost[0]!r}{more}", "it is of another variant")
+        raise ModelError(f"neither the text model nor its encoders have {lost[0]!r}{more}", "it is of another variant")
     return (f"{what} are not in this file: `gguftools convert MODEL --mmproj` writes them",)

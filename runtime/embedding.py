@@ -16,7 +16,7 @@ from .switch import read_as
 
 
 def embed(forward: ForwardContext, ids: Ids) -> Floats:
-    """Token (and position) embeddings of ids (tokens,), or what pictures have in their place: float32 (tokens, width).
+    """Token (and position) embeddings of ids (tokens,), or what images have in their place: float32 (tokens, width).
 
     Raises ModelError past the last position that has an embedding.
     """

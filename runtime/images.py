@@ -1,4 +1,4 @@
-"""Pictures among the tokens of a text: what stands in place of tokens' embeddings, and which tokens see and rotate how.
+"""Images among the tokens of a text: what stands in place of tokens' embeddings, and which tokens see and rotate how.
 
 Sources: transformers `models/{qwen2_5_vl,qwen3_vl,gemma3,hunyuan_vl}/modeling_*.py`.
 """
@@ -15,14 +15,14 @@ from .arrays import Floats, Ids
 
 @dataclass(frozen=True)
 class EmbeddedImage:
-    """Tokens that stand for a picture or a part of one, or for a sound, one after the other.
+    """Tokens that stand for an image or a part of one, or for a sound, one after the other.
 
-    start: the place of the first of them among the tokens of a text. embeddings: float32 (tokens, width); where a tower
+    start: the place of the first of them among the tokens of a text. embeddings: float32 (tokens, width); where an encoder
     gives the first layers' outputs something to add ("deepstack"), (tokens, (1 + so many layers) * width). grid: rows
     and columns of its tokens, which text models may rotate by; None where they are one after the other, as a sound's.
     whole: all its tokens see each other. layout: "grid"; "framed" where one token more stands before and one behind
     the grid, and positions count on as a text's; those of the grid are rotated by place, column, row and number, the
-    one of the picture; "together" where all but the first token and the last one stand at one position (CogVLM).
+    one of the image; "together" where all but the first token and the last one stand at one position (CogVLM).
     """
 
     start: int
@@ -45,34 +45,34 @@ class EmbeddedImage:
 
 
 def check_images(images: Sequence[EmbeddedImage], tokens: int, width: int, deepstack: int | None) -> None:
-    """Raises OptionError for pictures outside of the text, or on each other, ModelError for another model's.
+    """Raises OptionError for images outside of the text, or on each other, ModelError for another model's.
 
-    deepstack: layers that are given more; None for as many as a picture has.
+    deepstack: layers that are given more; None for as many as an image has.
     """
     before = 0
     for image in sorted(images, key=lambda each: each.start):
         if image.start < before or image.stop > tokens:
             raise OptionError(
-                f"a picture stands at tokens {image.start} to {image.stop - 1}; {before} to {tokens - 1} are free"
+                f"an image stands at tokens {image.start} to {image.stop - 1}; {before} to {tokens - 1} are free"
             )
         found = image.embeddings.shape[1]
         wanted = width * (max(1, found // width) if deepstack is None else 1 + deepstack)
         if found != wanted:
             raise ModelError(
-                f"the picture's embeddings are {found} wide, those of the model {wanted}",
-                hint="the tower is another model's",
+                f"the image's embeddings are {found} wide, those of the model {wanted}",
+                hint="the encoder is another model's",
             )
         rows, columns = image.grid or (1, len(image.embeddings))
         if rows * columns + 2 * (image.layout == "framed") != len(image.embeddings):
-            raise OptionError(f"a picture of {len(image.embeddings)} tokens has no {rows} rows of {columns}")
+            raise OptionError(f"an image of {len(image.embeddings)} tokens has no {rows} rows of {columns}")
         before = image.stop
 
 
 def rotated_at(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[Ids, int]:
     """Time, row and column by which tokens are rotated, int64 (3, tokens); and the next token's position.
 
-    Tokens of a text count on from `first`; those of a picture stand at rows and columns behind what was before it.
-    With framed pictures: place, column, row and number, (4, tokens).
+    Tokens of a text count on from `first`; those of an image stand at rows and columns behind what was before it.
+    With framed images: place, column, row and number, (4, tokens).
     """
     if any(image.layout == "framed" for image in images):
         return _framed(tokens, first, images)
@@ -99,7 +99,7 @@ def _framed(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[I
 
 
 def together_at(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[Ids, int]:
-    """The position of each token, int64 (tokens,), and that of the next one, where pictures stand together."""
+    """The position of each token, int64 (tokens,), and that of the next one, where images stand together."""
     steps = np.ones(tokens, np.int64)
     for image in images:
         if image.layout == "together":
@@ -108,7 +108,7 @@ def together_at(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tup
 
 
 def seen_whole(tokens: int, images: Sequence[EmbeddedImage]) -> Ids | None:
-    """By each of these tokens, how many keys after it belong to its picture, int64 (tokens,); None where none do."""
+    """By each of these tokens, how many keys after it belong to its image, int64 (tokens,); None where none do."""
     if not any(image.whole for image in images):
         return None
     after = np.zeros(tokens, np.int64)
@@ -138,7 +138,7 @@ def within(images: Sequence[EmbeddedImage], start: int, stop: int) -> list[Embed
 
 
 def pieces(tokens: int, size: int, images: Sequence[EmbeddedImage]) -> list[tuple[int, int]]:
-    """A text cut into pieces of about so many tokens, (start, stop), no picture into two."""
+    """A text cut into pieces of about so many tokens, (start, stop), no image into two."""
     cuts, start = [], 0
     while start < tokens:
         stop = min(start + size, tokens)

@@ -30,7 +30,7 @@ from .products.rounding import ROUNDED, is_sensitive, up_to_last
 from .profile import Profile
 from .rope import RopeScaling, rope_table
 
-IMAGE_WEIGHTS = {  # weights of CogVLM's text model → those that pictures' tokens have instead
+IMAGE_WEIGHTS = {  # weights of CogVLM's text model → those that images' tokens have instead
     "attn_qkv": "vis_attn_qkv", "attn_output": "vis_attn_output", "ffn_gate": "vis_gate", "ffn_up": "vis_up",
     "ffn_down": "vis_down",
 }  # fmt: skip
@@ -93,9 +93,9 @@ class Network:
 
     @property
     def deepstack(self) -> int | None:
-        """How many layers get something of a picture beside its embeddings; None: as many as it has something for.
+        """How many layers get something of an image beside its embeddings; None: as many as it has something for.
 
-        Files say none also of Qwen3-Omni, whose tower has something.
+        Files say none also of Qwen3-Omni, whose encoder has something.
         """
         by_layer = self.keys.get("deepstack_mapping")
         if len(by_layer):
@@ -125,7 +125,7 @@ class Network:
         return frozenset(layer.prefix for layer in self.layers[up_to_last(sensitive) :])
 
     def deeper(self, layer: int) -> int | None:
-        """Which part of a picture's embeddings is added to what this layer gives, if any; the first is the picture."""
+        """Which part of an image's embeddings is added to what this layer gives, if any; the first is the image."""
         by_layer = self.keys.get("deepstack_mapping")  # says of each layer what is added to its input
         if len(by_layer):
             number = int(by_layer[layer + 1]) if layer + 1 < len(by_layer) else 0
@@ -156,7 +156,7 @@ class ForwardContext:
     last one gave, float32 (tokens, layers, width). embedded: what the first layer got, where others add it, too.
     profile: told how long each kind of work takes. branches: how the tokens are texts that begin alike, where they are
     that and not one text. tree: which of them each follows on, where that is not the one before it. observe_values:
-    told what attention makes of the inputs of values. observe_experts: told what each expert gives. pictures: those
+    told what attention makes of the inputs of values. observe_experts: told what each expert gives. images: those
     that the tokens of a single text stand for. keys_after: by token, how many keys after it are seen, too, int64
     (tokens,).
     adapters: of each token the number of the adapter inside the model that is on, 0 for none (see `runtime.switch`).
@@ -201,7 +201,7 @@ class ForwardContext:
         if self.tree is not None:
             self.positions = self.tree.positions(seen)
         self.rotated_at = self.positions + (self.cache.shift if self.cache else 0)
-        self.next_position: int | None = None  # where pictures make it another than the number of tokens
+        self.next_position: int | None = None  # where images make it another than the number of tokens
         if self.images and self.network.hparams.rope_sections:
             first = self.cache.next_position if self.cache else 0
             self.rotated_at, self.next_position = rotated_at(self.length, first, self.images)
@@ -249,7 +249,7 @@ class ForwardContext:
         return self.adapted(layer, name, x, y)
 
     def _put_images(self, weight: Tensor, x: Floats | Inputs, y: Floats, may_round: bool) -> None:
-        """Into y, of the last so many tokens: x @ W.T of pictures' tokens but for the last one of each."""
+        """Into y, of the last so many tokens: x @ W.T of images' tokens but for the last one of each."""
         x, before = x.x if isinstance(x, Inputs) else x, self.length - len(y)
         for image in self.images:
             rows = slice(max(0, image.start - before), max(0, image.stop - 1 - before))

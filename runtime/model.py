@@ -166,10 +166,10 @@ class Model:
         """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
 
         tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
-        first: the first position (within these tokens) whose logits are wanted. pictures: what tokens of a single text
+        first: the first position (within these tokens) whose logits are wanted. images: what tokens of a single text
         stand for (see `runtime.multimodal.places`). Raises ModelError for an id outside the vocabulary, for a cache
-        where tokens see those after them, for pictures of another model, and where numbers stop being finite;
-        OptionError for pictures outside of the tokens.
+        where tokens see those after them, for images of another model, and where numbers stop being finite;
+        OptionError for images outside of the tokens.
         """
         ids = self._checked(tokens)
         if ids.size == 0:
@@ -453,12 +453,12 @@ class Model:
             return head(forward, x)
 
     def _check_images(self, images: Sequence[EmbeddedImage], texts: Ids) -> None:
-        """Raises OptionError, ModelError for what pictures can't be read by."""
+        """Raises OptionError, ModelError for what images can't be read by."""
         longrope = self.network.scaling is not None and self.network.scaling.kind == "longrope"
         if self.encoder_decoder or self.encoder or longrope:
-            raise ModelError(f"pictures are not run with {self.architecture.name} models")
+            raise ModelError(f"images are not run with {self.architecture.name} models")
         if len(texts) > 1:
-            raise OptionError(f"pictures stand in one text, not in {len(texts)}")
+            raise OptionError(f"images stand in one text, not in {len(texts)}")
         check_images(images, texts.shape[1], self.network.hparams.width, self.network.deepstack)
 
 

@@ -23,7 +23,7 @@ class Prefill:
     tokens: ids. texts: how many will ask. more: tokens that each of them may have; None where nobody knows.
     progress(tokens read, of how many) is called before each piece and at the end. back: how many tokens the texts may
     be taken back by. states: what the model made of each token, (tokens, width), if that is to be kept; of these layers
-    what they were given. pictures: what some of the tokens stand for.
+    what they were given. images: what some of the tokens stand for.
     """
 
     def __init__(

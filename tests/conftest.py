@@ -29,7 +29,7 @@ NOTHING_SKIPS = sys.platform == "linux"
 LONGEST = (
     "test_docs.py", "gguftools/files/stores/test_changes.py", "gguftools/files/stores/test_troubles.py",
     "gguftools/files/stores/test_stores.py", "gguftools/conversion/test_graft.py",
-    "gguftools/conversion/test_transcoding.py", "test_zoo.py", "gguftools/conversion/test_towers.py",
+    "gguftools/conversion/test_transcoding.py", "test_zoo.py", "gguftools/conversion/test_encoders.py",
     "gguftools/calibration/test_target.py", "gguftools/calibration/test_feedback.py",
     "gguftools/measurement/test_draft_check.py", "gguftools/measurement/test_kills.py",
     "gguftools/measurement/test_importance.py", "gguftools/test_gate.py", "gguftools/test_generate.py",

@@ -1,6 +1,6 @@
 """Chameleon: Llama's layers with layer norms of each head's q and k; the larger one's norms stand behind its parts.
 
-Pictures are tokens of the vocabulary, which text models do not write. The encoder of pictures (VQGAN) is left out.
+Images are tokens of the vocabulary, which text models do not write. The encoder of images (VQGAN) is left out.
 Weights of norms differ by head where the model was trained on several devices; llama.cpp takes the first head's for
 all.
 Reference: transformers `models/chameleon/`.

@@ -1,7 +1,7 @@
-"""CogVLM's text model: Llama's layers with q, k and v fused, beside them others for the tokens of pictures.
+"""CogVLM's text model: Llama's layers with q, k and v fused, beside them others for the tokens of images.
 
 CogVLM 2 shares keys and values among heads, and its base is another, which its own code has (llama.cpp's graph reads
-neither). All but the last token of a picture go through the layers for pictures, and all but the first and the last
+neither). All but the last token of an image go through the layers for images, and all but the first and the last
 stand at one position (llama.cpp: all, and one after the other).
 Reference: the published models' own code (`modeling_cogvlm.py`), llama.cpp's graph.
 """
@@ -34,5 +34,5 @@ COGVLM = HALVES.derive(
         ".mlp.vision_mlp.gate_proj": "vis_gate", ".mlp.vision_mlp.up_proj": "vis_up",
         ".mlp.vision_mlp.down_proj": "vis_down",
     },
-    config_from_gguf=NotExportable("its class always has a tower for pictures, which the file lacks"),
+    config_from_gguf=NotExportable("its class always has an encoder for images, which the file lacks"),
 )  # fmt: skip

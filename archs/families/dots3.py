@@ -2,7 +2,7 @@
 window in place of the indexer, with heads and latents of their own.
 
 What latents are multiplied by stands in their norms. One layer that predicts a token further has an embedding of its
-own. Towers are left out.
+own. Encoders are left out.
 Reference: transformers `models/dots3_note/`; llama.cpp's converter, whose runtime rotates halves in the indexer, so
 that texts longer than what that lets through run otherwise there.
 """

@@ -4,7 +4,7 @@ keys that are values as well, last layers that share keys and values of earlier 
 
 Gemma 3n (text): alternating updates of four copies, low-rank residuals, sparse activations in the first layers. As in
 Gemma 4 each layer gets an input apart, and the last layers share keys and values of earlier ones. Tokens without such
-an input (those of pictures and sounds) get zeros.
+an input (those of images and sounds) get zeros.
 Reference: transformers `models/gemma4/`, `models/gemma3n/`.
 """
 

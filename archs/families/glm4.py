@@ -3,7 +3,7 @@ Adjacent pairs rotate in HF too.
 
 GLM 4.5 and 4.6: partial rotation, DeepSeek V3's routing, layers for predicting several tokens at the end.
 GLM 4.7 Flash: DeepSeek V3's layers, GLM's vocabulary, layers for predicting several tokens at the end.
-GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of pictures' positions, parts rotate pairs apart. ggml rotates
+GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of images' positions, parts rotate pairs apart. ggml rotates
 halves wherever there are such parts (of times and rows at least), so the rows of GLM 4's q and k, of which adjacent
 ones rotate in HF, are brought to that order there.
 GLM-OCR (text): GLM 4.1V's layers with heads of a width of their own, and a layer for predicting several tokens.

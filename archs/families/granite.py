@@ -1,6 +1,6 @@
 """Granite: Llama's layers with scales on embedding, attention, residual and logits.
 
-Granite 4 Vision (text): layers to whose inputs features of pictures are added.
+Granite 4 Vision (text): layers to whose inputs features of images are added.
 Granite MoE, with or without an expert that all tokens share: softmax over the chosen experts' scores.
 Granite with windows in three of four layers and attention sinks (SWA); with experts or without. Gate and up projections
 of experts stay together, the gate first.
@@ -34,9 +34,9 @@ def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     return usual.with_layers(lambda index, own: {"rotates": own.rotates and rope})
 
 
-def pictures(config: Config) -> list[int] | None:
+def images(config: Config) -> list[int] | None:
     """Of each layer which output of Granite 4 Vision's projectors is added to its input, -1: none. The first output
-    stands for the picture itself.
+    stands for the image itself.
     """
     count = int(config["num_hidden_layers"])
     targets = [layer + count if layer < 0 else layer for _, layer in config.get("deepstack_layer_map") or []]
@@ -57,7 +57,7 @@ GRANITE = LLAMA.derive(
     keys={"deepstack_layer_map": ListOf(ListOf(Whole(-10_000, 10_000), 2)), "spatial_target_layers": ListOf(Whole())},
     metadata={
         "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
-        "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling", "deepstack_mapping": pictures,
+        "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling", "deepstack_mapping": images,
     },
     defaults={
         "head_dim": None, "attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,

@@ -4,7 +4,7 @@ stretched to. The end of a text is what generation_config.json and config.json s
 transformers 5 llama.cpp writes 3 instead, which its config class means by the key `eod_token_id` that checkpoints
 leave out.
 
-Hunyuan-VL and HunyuanOCR (text): the dense Hunyuan's layers; of pictures' positions four parts rotate pairs apart. The
+Hunyuan-VL and HunyuanOCR (text): the dense Hunyuan's layers; of images' positions four parts rotate pairs apart. The
 file has the base before it was stretched, and by what (`rope.scaling.alpha`).
 Hunyuan A13B: the dense Hunyuan's layers with routed experts beside a shared one. Published configs have a number for
 each layer where there is but one.

@@ -2,7 +2,7 @@
 of layers left; experts in a narrow space with a norm behind them; gates on what attention gives; bounds by tanh in the
 nets.
 
-Reference: llama.cpp's converter and graph; transformers has no such class. Towers for pictures are left out.
+Reference: llama.cpp's converter and graph; transformers has no such class. Encoders for images are left out.
 """
 
 import re

@@ -61,7 +61,7 @@ INTERNLM3 = LLAMA.derive(
 
 
 def without_norm(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Without the norm that stands before the text model, of pictures."""
+    """Without the norm that stands before the text model, of images."""
     return config, {name: tensor for name, tensor in tensors.items() if name != "norm.weight"}
 
 

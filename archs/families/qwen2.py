@@ -2,7 +2,7 @@
 HF does.
 
 KORMo: Qwen2's layers, other names. dots.ocr (text) has Qwen2's.
-Qwen2-VL, Qwen2.5-VL and Qwen2.5-Omni (text): Qwen2's layers; of pictures' positions, time, height and width
+Qwen2-VL, Qwen2.5-VL and Qwen2.5-Omni (text): Qwen2's layers; of images' positions, time, height and width
 rotate pairs apart. In a text the three are the same.
 Qwen1.5-MoE and Qwen2-MoE: Qwen2's attention, routed experts, and a shared expert behind a gate of its own. The router's
 weights are not rescaled to sum to one.

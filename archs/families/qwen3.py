@@ -58,7 +58,7 @@ def columns(width: str) -> Invertible:
 
 KEYS: dict[str, str | Computed | None] = {
     "rope.dimension_sections": sections,
-    "n_deepstack_layers": lambda config: len(  # layers that also get features of pictures
+    "n_deepstack_layers": lambda config: len(  # layers that also get features of images
         lookup(config, "vision_config.deepstack_visual_indexes") or ()
     ),
     "attention.sliding_window": None,

@@ -1,1 +1,1 @@
-"""Families of towers, one file each; `archs.plans.mmproj` finds them by where they are."""
+"""Families of encoders, one file each; `archs.plans.mmproj` finds them by where they are."""

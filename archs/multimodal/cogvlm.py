@@ -1,5 +1,5 @@
 """CogVLM: EVA 2's ViT, whose norms stand behind attention and nets, and a gated net. Texts have layers of their own
-for pictures, which are in the text model's file.
+for images, which are in the text model's file.
 """
 
 from ..encoder import VISION, Encoder, always, at, maybe

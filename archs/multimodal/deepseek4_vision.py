@@ -1,5 +1,5 @@
-"""DeepSeek V4 with eyes: a ViT with gated nets and RMS norms on pictures of their own size; squares of patches put side
-by side, a net of two matrices, and learned embeddings around rows and pictures.
+"""DeepSeek V4 with eyes: a ViT with gated nets and RMS norms on images of their own size; squares of patches put side
+by side, a net of two matrices, and learned embeddings around rows and images.
 """
 
 from quants import Tensor

@@ -1,5 +1,5 @@
-"""DeepSeek-OCR and Unlimited-OCR: SAM's tower, whose output is merged by convolutions, before CLIP's, and one matrix
-behind both. DeepSeek-OCR 2 has a Qwen2 in CLIP's place, with learned queries for pictures of two sizes.
+"""DeepSeek-OCR and Unlimited-OCR: SAM's encoder, whose output is merged by convolutions, before CLIP's, and one matrix
+behind both. DeepSeek-OCR 2 has a Qwen2 in CLIP's place, with learned queries for images of two sizes.
 """
 
 import math
@@ -15,7 +15,7 @@ from ..transforms import Invertible, flat_row
 from ..typed_json import Fields, Kind
 from ..wrapper import Files, Wrapper, columns, rows
 
-TOKENS, MOST_TILES = 256, 32  # of a picture, where files say nothing; of Unlimited-OCR
+TOKENS, MOST_TILES = 256, 32  # of an image, where files say nothing; of Unlimited-OCR
 USUAL = 4  # patches a side that become one embedding, where files say nothing
 SAM_LAYER: dict[str, Target] = {
     "norm1": "pre_ln", "norm2": "post_ln", "attn.qkv": "attn.qkv", "attn.proj": "attn.out",
@@ -63,7 +63,7 @@ OF_SAM, OF_CLIP, OF_QWEN2 = (f"vision.width.{name}" for name in ("sam_vit_b", "c
 
 
 def _keys(projector: str, tiles: int, size: str, patch: str) -> Mapping[str, str | Computed]:
-    """Keys that all have. tiles: how many at most a picture is cut into, which its model's own code says."""
+    """Keys that all have. tiles: how many at most an image is cut into, which its model's own code says."""
 
     def averaged(config: Config) -> int | None:
         tokens = math.isqrt(int(config["preprocessor"].get("image_seq_length") or TOKENS))
@@ -92,12 +92,12 @@ def _seeing_all(files: Files) -> list[int]:
 
 
 def _sam_side(files: Files) -> int:
-    """Of its pictures, in pixels."""
+    """Of its images, in pixels."""
     return columns("v.sam.pos_embd.weight")(files) * files.shape("v.sam.patch_embd.weight")[-1]
 
 
 def _tokens(files: Files) -> int | None:
-    """What a picture becomes; nothing where that is as usual."""
+    """What an image becomes; nothing where that is as usual."""
     side = int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
     factor = files.keys.get("vision.projector.scale_factor")
     if factor is None and side // math.isqrt(TOKENS) in (0, USUAL):

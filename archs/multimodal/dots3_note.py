@@ -1,4 +1,4 @@
-"""dots3-note: dots.ocr's tower for pictures with norms of q and k, and in its last layers more and more experts; for
+"""dots3-note: dots.ocr's encoder for images with norms of q and k, and in its last layers more and more experts; for
 sounds a conformer's convolutions before layers with gated nets. A net of two matrices behind each.
 """
 

@@ -1,4 +1,4 @@
-"""dots.ocr: a ViT with fused q/k/v, gated nets and RMS norms on pictures of their own size; squares of patches go
+"""dots.ocr: a ViT with fused q/k/v, gated nets and RMS norms on images of their own size; squares of patches go
 through a net of two matrices.
 """
 

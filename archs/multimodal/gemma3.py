@@ -18,7 +18,7 @@ def _averaged(config: Config) -> int | None:
 
 
 def _tokens(files: Files) -> int:
-    """Embeddings of a picture."""
+    """Embeddings of an image."""
     patches = int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
     return (patches // max(1, int(files.keys.get("vision.projector.scale_factor", USUAL)))) ** 2
 
@@ -38,7 +38,7 @@ GEMMA3 = Encoder(
         "multi_modal_projector.mm_soft_emb_norm": TensorMap("mm.soft_emb_norm", add_one),
     },
     fixed={"mm.input_projection.weight": "F16", "v.patch_embd.weight": "F32"},
-    ignored={"vision_tower.head.*": "a pooling head of SigLIP that pictures in texts do not use"},
+    ignored={"vision_tower.head.*": "a pooling head of SigLIP that images in texts do not use"},
     spellings={"vision_tower.vision_model.": "vision_tower.", "multimodal_projector.": "multi_modal_projector."},
     wrappers=(
         Wrapper(

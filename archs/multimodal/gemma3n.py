@@ -1,4 +1,4 @@
-"""Gemma 3n: MobileNet V5 for pictures, stages of convolutions and attention; a conformer for sounds. Both have words of
+"""Gemma 3n: MobileNet V5 for images, stages of convolutions and attention; a conformer for sounds. Both have words of
 their own in the text, whose embeddings stand in this file.
 """
 
@@ -59,7 +59,7 @@ def _other_than(usual: Any) -> Callable[[Any], bool]:
 
 
 # a convolution's bias, one number for each channel, as (1, channels, 1, 1)
-_over_pictures = Invertible(
+_over_images = Invertible(
     lambda tensor, config: reshape(tensor, (1, tensor.size, 1, 1)),
     lambda tensor, config: reshape(tensor, (tensor.size,)),
 )
@@ -71,7 +71,7 @@ def _side(config: Config) -> int:
 
 
 def _patch(config: Config) -> int:
-    """As llama.cpp counts it; pictures are not cut into patches."""
+    """As llama.cpp counts it; images are not cut into patches."""
     return _side(config) // int(config["preprocessor"].get("image_seq_length") or 256)
 
 
@@ -83,19 +83,19 @@ def _first_of_sounds(files: Files) -> int:
     return len(files.text[TOKENS]) - files.shape("mm.a.embedding.weight")[0]
 
 
-def _first_of_pictures(files: Files) -> int:
-    """That of the first word for pictures, which stand before those."""
+def _first_of_images(files: Files) -> int:
+    """That of the first word for images, which stand before those."""
     return _first_of_sounds(files) - files.shape("mm.embedding.weight")[0]
 
 
 def _for_texts(files: Files, tensors: Tensors) -> Tensors:
-    """The table of inputs for each layer without the rows of pictures and sounds, which take those of token 0."""
-    known = np.arange(_first_of_pictures(files))
+    """The table of inputs for each layer without the rows of images and sounds, which take those of token 0."""
+    known = np.arange(_first_of_images(files))
     return {name: take(each, known).renamed(name) if name.endswith(TABLE) else each for name, each in tensors.items()}
 
 
 def _pieces(files: Files) -> int:
-    """Embeddings of a picture."""
+    """Embeddings of an image."""
     return int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
 
 
@@ -103,9 +103,9 @@ WRAPPER = Wrapper(
     "Gemma3nForConditionalGeneration", "gemma3n", texts=("gemma3n",), text_names={"model.": "model.language_model."},
     encoder_names={"": "model."}, layers_alike=False, of_text_changed=_for_texts,
     config={
-        "text.vocab_size_per_layer_input": _first_of_pictures,
+        "text.vocab_size_per_layer_input": _first_of_images,
         "vision.architecture": "mobilenetv5_300m_enc", "vision.do_pooling": False,
-        "vision.vocab_size": rows("mm.embedding.weight"), "vision.vocab_offset": _first_of_pictures,
+        "vision.vocab_size": rows("mm.embedding.weight"), "vision.vocab_offset": _first_of_images,
         "vision_soft_tokens_per_image": _pieces, "audio.vocab_size": rows("mm.a.embedding.weight"),
         "audio.vocab_offset": _first_of_sounds,
         "audio.sscp_conv_channel_size": lambda files: [files.shape(f"a.conv1d.{i}.weight")[0] for i in (0, 1)],
@@ -160,7 +160,7 @@ GEMMA3N = Encoder(
             **{f"blocks.{{i}}.{{j}}.{name}": f"blk.{{i}}.{{j}}.{name}" for name in BLOCK},
             "blocks.{i}.{j}.layer_scale.gamma": TensorMap("blk.{i}.{j}.layer_scale.gamma"),
             "conv_stem.conv.weight": "conv_stem.conv.weight",
-            "conv_stem.conv.bias": TensorMap("conv_stem.conv.bias", _over_pictures), "conv_stem.bn": "conv_stem.bn",
+            "conv_stem.conv.bias": TensorMap("conv_stem.conv.bias", _over_images), "conv_stem.bn": "conv_stem.bn",
             **{f"msfa.{name}": f"msfa.{name}" for name in (
                 "ffn.pw_exp.conv", "ffn.pw_exp.bn", "ffn.pw_proj.conv", "ffn.pw_proj.bn", "norm",
             )},

@@ -1,6 +1,6 @@
-"""Gemma 4: a ViT with norms around attention and nets for pictures, a conformer for sounds (in some models), and a
+"""Gemma 4: a ViT with norms around attention and nets for images, a conformer for sounds (in some models), and a
 matrix behind each. Linear layers may have limits of their inputs and outputs, single numbers. The unified model has no
-towers, but matrices over pixels and samples.
+encoders, but matrices over pixels and samples.
 """
 
 import math
@@ -92,7 +92,7 @@ def _head_width(files: Files) -> int:
 
 
 def _seen_whole(files: Files) -> str | None:
-    """Whether a picture's tokens see each other: not in models with inputs of each layer, as in the published ones."""
+    """Whether an image's tokens see each other: not in models with inputs of each layer, as in the published ones."""
     return None if files.of_text.get("embedding_length_per_layer_input") else "vision"
 
 
@@ -187,7 +187,7 @@ def _turned(tensor: Tensor, config: Config) -> Tensor:
 _by_axis = Invertible(_turned, _turned)  # positions, (places, axes, width), with the axes in front
 
 
-NOTHING = ("feed_forward_length", "block_count", "attention.head_count")  # that towers without layers have
+NOTHING = ("feed_forward_length", "block_count", "attention.head_count")  # that encoders without layers have
 GEMMA4_UNIFIED = Encoder(
     hf_classes=("Gemma4UnifiedForConditionalGeneration",),
     metadata={

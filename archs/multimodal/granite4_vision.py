@@ -101,7 +101,7 @@ def _back_in_order(config: Config, tensors: Tensors) -> Tensors:
 def _placed(files: Files) -> list[tuple[int, int, int]]:
     """Of each projector: the layer whose output it takes, the text model's, and its number or -1.
 
-    The first one's output stands for the picture itself, which is what the first layer is given. Layers are counted
+    The first one's output stands for the image itself, which is what the first layer is given. Layers are counted
     from the last, -1: transformers counts the embeddings before them, too, from the first.
     """
     count = int(files.keys["vision.block_count"])
@@ -155,7 +155,7 @@ GRANITE4_VISION = Encoder(
         **at("projectors.{i}.", "v.proj_blk.{i}.", PROJECTOR),
         "image_newline": "v.image_newline",
     },
-    ignored={"vision_tower.head.*": "a pooling head of SigLIP that pictures in texts do not use"},
+    ignored={"vision_tower.head.*": "a pooling head of SigLIP that images in texts do not use"},
     spellings={"vision_tower.vision_model.": "vision_tower."},
     beside=(f"{BY_LAYER}.*", f"{BY_PLACE}.*"), prepare=_in_order,
     prepare_export=_back_in_order,

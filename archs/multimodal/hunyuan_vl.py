@@ -1,5 +1,5 @@
-"""Hunyuan-VL and Hunyuan-OCR: a ViT with learned positions on pictures of their own size; convolutions merge squares
-of patches between two norms, and learned embeddings stand around rows and pictures.
+"""Hunyuan-VL and Hunyuan-OCR: a ViT with learned positions on images of their own size; convolutions merge squares
+of patches between two norms, and learned embeddings stand around rows and images.
 """
 
 import math

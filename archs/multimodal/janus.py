@@ -1,9 +1,9 @@
-"""Janus: SigLIP's layers and a net of matrices for pictures that are seen. What makes pictures is in no file."""
+"""Janus: SigLIP's layers and a net of matrices for images that are seen. What makes images is in no file."""
 
 from ..encoder import CLIP_VISION, VISION, Encoder, activation, always, at, maybe
 from ..spec import Config, Tensors
 
-DRAWN = "makes pictures, which no program does from such files"
+DRAWN = "makes images, which no program does from such files"
 NET = "aligner."
 
 
@@ -47,5 +47,5 @@ JANUS = Encoder(
     ignored=dict.fromkeys(
         ("vqmodel.*", "generation_embeddings.*", "generation_aligner.*", "generation_head.*"), DRAWN
     ),
-    beside=(f"{NET}*",), prepare=_in_line, no_way_back="Janus has parts that make pictures, which are in neither file",
+    beside=(f"{NET}*",), prepare=_in_line, no_way_back="Janus has parts that make images, which are in neither file",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kimi-VL: MoonViT, with fused q/k/v and positions that are stretched to the picture, squares of patches put side by
+"""Kimi-VL: MoonViT, with fused q/k/v and positions that are stretched to the image, squares of patches put side by
 side, a net of two matrices. Kimi K2.5's and GLM-5V's keeps q/k/v fused and has positions in time, too.
 """
 
@@ -82,7 +82,7 @@ KIMI_VL = Encoder(
 
 
 def _by_axis(rows: int, config: Config) -> Index:
-    """Rows of q and k so that the pairs that rotate by rows of the picture stand before those by columns."""
+    """Rows of q and k so that the pairs that rotate by rows of the image stand before those by columns."""
     third, heads = rows // 3, int(config["vision"]["vt_num_attention_heads"])
     if rows % (12 * heads):
         raise FormatError(f"{rows} rows; {heads} heads don't divide them into q, k and v of pairs by two axes")
@@ -111,7 +111,7 @@ def _merged(files: Files) -> list[int]:
 
 
 def _settings(files: Files) -> dict[str, Any]:
-    """Of pictures, where the published code looks for them."""
+    """Of images, where the published code looks for them."""
     return {
         **{name: list(map(float, files.keys[f"vision.{name}"])) for name in ("image_mean", "image_std")},
         "patch_size": int(files.keys["vision.patch_size"]), "merge_kernel_size": _merged(files)[0],
@@ -119,7 +119,7 @@ def _settings(files: Files) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# Keys of transformers' class, beside those of the published code → the towers' file's.
+# Keys of transformers' class, beside those of the published code → the encoders' file's.
 OF_TRANSFORMERS = {
     "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length", "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count", "mm_hidden_size": "embedding_length",

@@ -7,7 +7,7 @@ from ..wrapper import Wrapper, has, key, rows
 
 
 def _layers(config: Config) -> int:
-    """Layers that the picture goes through: up to the one whose output is taken."""
+    """Layers that the image goes through: up to the one whose output is taken."""
     feature = config.get("vision_feature_layer")
     return int(config["vision"]["num_hidden_layers"]) + (-1 if feature is None else int(feature)) + 1
 
@@ -32,7 +32,7 @@ LFM2_VL = Encoder(
     },
     spellings={"vision_tower.vision_model.": "vision_tower."},
     refused={"vision_feature_layer": lambda layer: isinstance(layer, list)},
-    ignored={"vision_tower.head.*": "a pooling head of SigLIP that pictures in texts do not use"},
+    ignored={"vision_tower.head.*": "a pooling head of SigLIP that images in texts do not use"},
     wrappers=(
         Wrapper(
             "Lfm2VlForConditionalGeneration", "lfm2_vl", texts=("lfm2", "lfm2moe"),

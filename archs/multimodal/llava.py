@@ -17,7 +17,7 @@ UNREAD = "unread."  # before the names of what stands behind the layer whose out
 
 
 def _layers(config: Config) -> int:
-    """How many layers a picture goes through."""
+    """How many layers an image goes through."""
     count, feature = int(config["vision"]["num_hidden_layers"]), config.get("vision_feature_layer")
     feature = -2 if feature is None else feature
     return feature if feature >= 0 else count + feature + 1

@@ -76,7 +76,7 @@ VERSIONS = {
     ("MiniCPMV", "2.5"): 2, ("MiniCPMV", "2.6"): 3, ("MiniCPMO", "2.6"): 4, ("MiniCPMV", "4.0"): 5,
     ("MiniCPMO", "4.0"): 6, ("MiniCPMV", "4.5"): 6, ("MiniCPMO", "4.5"): 100_045,
 }  # fmt: skip
-SIDE = 70  # patches of the largest picture
+SIDE = 70  # patches of the largest image
 LONGEST = 10_000
 QUERIES = 96  # of 2.5, whose config.json says no version
 SOUNDS = "for sounds, which no program reads from such files"
@@ -95,7 +95,7 @@ def _version(config: Config) -> int:
 
 
 def _waves(config: Config) -> Iterator[Tensor]:
-    """Sines and cosines by columns and rows of a picture; programs make them anew, but want the tensor."""
+    """Sines and cosines by columns and rows of an image; programs make them anew, but want the tensor."""
     width = int(required(config, "hidden_size"))
     rates = np.float32(1) / np.float32(LONGEST) ** (np.arange(width // 4, dtype=np.float32) / np.float32(width / 4))
 

@@ -27,7 +27,7 @@ LAYER: dict[str, Target] = {
 }  # fmt: skip
 
 
-def _of_one_picture(tensor: Tensor, config: Config) -> Tensor:
+def _of_one_image(tensor: Tensor, config: Config) -> Tensor:
     """A matrix over pixels of patches in several frames as a convolution over one, which stands for each frame."""
     frames, each = int(config["vision"]["patch_temporal"]), int(PATCH(config))
     if tensor.width != frames * 3 * each * each:
@@ -45,7 +45,7 @@ def _of_one_picture(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _of_frames(tensor: Tensor, config: Config) -> Tensor:
-    """The matrix again, of which only the sum over the frames is known: a share for each, as a picture is in all."""
+    """The matrix again, of which only the sum over the frames is known: a share for each, as an image is in all."""
     frames = int(config["vision"]["patch_temporal"])
     flat = reshape(tensor, (tensor.shape[0], tensor.size // max(1, tensor.shape[0])))
     shared = computed(flat, lambda x: np.tile(x / np.float32(frames), (1, frames)))
@@ -95,7 +95,7 @@ MUSE_GLIMMER = Encoder(
     tensors={
         **at("vision_tower.layers.{i}.", "v.blk.{i}.", LAYER),
         "vision_tower.patch_embedder.patch_embedding.weight": TensorMap(
-            "v.patch_embd.weight", Invertible(_of_one_picture, _of_frames)
+            "v.patch_embd.weight", Invertible(_of_one_image, _of_frames)
         ),
         "vision_tower.patch_embedder.position_embedding_table": "v.position_embd",
         "vision_tower.ln_pre": "v.pre_ln", "vision_tower.ln_post": "v.post_ln",

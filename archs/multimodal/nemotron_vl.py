@@ -1,4 +1,4 @@
-"""Nemotron Nano VL: RADIO, a ViT with several class tokens and positions for large pictures, which are stretched to the
+"""Nemotron Nano VL: RADIO, a ViT with several class tokens and positions for large images, which are stretched to the
 size of its tiles; squares of patches put side by side, a net of two matrices.
 """
 

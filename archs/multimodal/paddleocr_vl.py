@@ -1,4 +1,4 @@
-"""PaddleOCR-VL: SigLIP on pictures of their own size, squares of patches put side by side, a net of two matrices."""
+"""PaddleOCR-VL: SigLIP on images of their own size, squares of patches put side by side, a net of two matrices."""
 
 import math
 
@@ -37,7 +37,7 @@ PADDLEOCR_VL = Encoder(
         "mlp_AR.pre_norm": "mm.input_norm", "mlp_AR.linear_1": "mm.1", "mlp_AR.linear_2": "mm.2",
     },
     ignored={
-        "visual.vision_model.head.*": "a pooling head of SigLIP that pictures in texts do not use",
+        "visual.vision_model.head.*": "a pooling head of SigLIP that images in texts do not use",
         "visual.vision_model.embeddings.packing_position_embedding.*": "positions that its code does not use",
     },
     wrappers=(

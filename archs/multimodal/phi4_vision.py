@@ -25,7 +25,7 @@ def _without_last(config: Config, tensors: Tensors) -> Tensors:
 
 
 def _image_size(config: Config) -> int:
-    """The side of a picture that there are positions for."""
+    """The side of an image that there are positions for."""
     shape = config["shapes"].get("vision_tower.embeddings.position_embedding.weight", (0,))
     side = math.isqrt(shape[0])
     if not side or side * side != shape[0]:
@@ -68,7 +68,7 @@ PHI4_VISION = Encoder(
     tensors=TENSORS,
     ignored={
         "unread.*": UNREAD, "vision_tower.post_layernorm.*": UNREAD,
-        "vision_tower.head.*": "a pooling head of SigLIP that pictures in texts do not use",
+        "vision_tower.head.*": "a pooling head of SigLIP that images in texts do not use",
     },
     spellings={
         "vision_tower.vision_tower.vision_model.": "vision_tower.", "vision_tower.vision_model.": "vision_tower.",

@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni: Qwen2.5-VL's tower for pictures; Whisper's encoder for sounds, with positions that are not learned.
+"""Qwen2.5-Omni: Qwen2.5-VL's encoder for images; Whisper's encoder for sounds, with positions that are not learned.
 Qwen3-Omni: Qwen3-VL's, and convolutions over squares of the spectrogram, which Qwen3-ASR has alone.
 """
 

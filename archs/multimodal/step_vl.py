@@ -12,7 +12,7 @@ LAYER: dict[str, Target] = {
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
 }  # fmt: skip
 STRIDE = 2  # of each convolution; programs take it for granted
-LONGEST = 3024  # pixels of a picture's longer side, by the model's own code
+LONGEST = 3024  # pixels of an image's longer side, by the model's own code
 MEAN = [0.48145466, 0.4578275, 0.40821073]  # where no preprocessor's file says them
 DEVIATION = [0.26862954, 0.26130258, 0.27577711]
 

@@ -1,5 +1,5 @@
-"""Tower + checkpoint → metadata and lazily transformed tensors of its mmproj file. Every tensor of the checkpoint is
-the towers', the text model's, or known to hold nothing; else nothing is written.
+"""Encoder + checkpoint → metadata and lazily transformed tensors of its mmproj file. Every tensor of the checkpoint is
+the encoders', the text model's, or known to hold nothing; else nothing is written.
 """
 
 import fnmatch
@@ -41,7 +41,7 @@ TEXT_NAMES = (
 
 @dataclass(frozen=True)
 class EncoderPlan:
-    """A checkpoint's towers as the GGUF file they will be: nothing read yet but headers.
+    """A checkpoint's encoders as the GGUF file they will be: nothing read yet but headers.
 
     metadata: all but `general.file_type`. ignored: source tensors that hold nothing; text: those of the text model,
     which is a file of its own. packed: as of `archs.plans.text.Plan`.
@@ -62,7 +62,7 @@ class EncoderPlan:
 
 @cache
 def all_encoders() -> tuple[Encoder, ...]:
-    """All known towers."""
+    """All known encoders."""
     modules = [
         importlib.import_module(f"{families.__name__}.{info.name}") for info in pkgutil.iter_modules(families.__path__)
     ]
@@ -71,7 +71,7 @@ def all_encoders() -> tuple[Encoder, ...]:
 
 
 def encoders_of(config: Mapping[str, Any]) -> Encoder | None:
-    """The towers of a checkpoint's config.json, by its class or its vision part's; None where we know none."""
+    """The encoders of a checkpoint's config.json, by its class or its vision part's; None where we know none."""
     known: dict[str, list[Encoder]] = {}
     for each in all_encoders():
         for hf_class in each.hf_classes:
@@ -103,18 +103,18 @@ def required_encoders(config: Mapping[str, Any]) -> Encoder:
     classes = _classes(config)
     near = [n for name in classes for n in nearest(name, known, cutoff=0.5)]
     hint = f"nearest known: {', '.join(dict.fromkeys(near))}" if near else "`gguftools architectures` lists what has"
-    raise ModelError(f"no towers are known of {' / '.join(classes) or 'a model without a class in config.json'}", hint)
+    raise ModelError(f"no encoders are known of {' / '.join(classes) or 'a model without a class in config.json'}", hint)
 
 
 def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> EncoderPlan:
     """Plan the mmproj file of a checkpoint in `folder` (for preprocessor, tokenizer, model card).
 
-    Raises ModelError for a class without known towers, a tensor that is neither theirs nor the text model's, values of
+    Raises ModelError for a class without known encoders, a tensor that is neither theirs nor the text model's, values of
     a wrong kind or missing ones.
     """
     encoder = required_encoders(config)
     if tensors and all(map(_is_text, tensors)):
-        raise ModelError(f"none of the {len(tensors)} tensors belongs to a tower", "this checkpoint is a text model's")
+        raise ModelError(f"none of the {len(tensors)} tensors belongs to an encoder", "this checkpoint is a text model's")
     text = _text_model(folder, config, tensors)
     full = encoder_config(encoder, folder, config, tensors, text)
     stored = with_settings_beside(folder, {**config})
@@ -124,10 +124,10 @@ def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> 
     unknown = unplaced(*text, others) if text else [name for name in rest if not _is_text(name)]
     if unknown:
         more = f" and {len(unknown) - 1} more tensors" if len(unknown) > 1 else ""
-        problem = f"neither the towers nor the text model of {' / '.join(encoder.hf_classes)} have {unknown[0]!r}{more}"
+        problem = f"neither the encoders nor the text model of {' / '.join(encoder.hf_classes)} have {unknown[0]!r}{more}"
         raise ModelError(problem, "the checkpoint is of another variant; nothing is left out in silence")
     if not mapped.tensors:
-        raise ModelError(f"none of the {len(tensors)} tensors belongs to a tower", "this checkpoint is a text model's")
+        raise ModelError(f"none of the {len(tensors)} tensors belongs to an encoder", "this checkpoint is a text model's")
     metadata = general(folder, NAME, mapped.tensors.values(), KIND)
     for key, value in encoder_metadata(encoder, full).items():
         metadata[key[1:] if key.startswith("/") else f"{NAME}.{key}"] = value
@@ -157,12 +157,12 @@ def _text_model(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> tu
 
 
 def has_text(names: Iterable[str]) -> bool:
-    """Whether any of a checkpoint's tensors is called as those of text models are. Towers are published alone, too."""
+    """Whether any of a checkpoint's tensors is called as those of text models are. Encoders are published alone, too."""
     return any(map(_is_text, names))
 
 
 def only_encoders(config: Mapping[str, Any], names: Collection[str]) -> bool:
-    """Whether a checkpoint has tensors of its class's towers, and none of a text model."""
+    """Whether a checkpoint has tensors of its class's encoders, and none of a text model."""
     return bool(names) and not (has_text(names) or left_to_encoders(config, list(names)))
 
 
@@ -209,7 +209,7 @@ def full_config(
     full["preprocessor"], full["shapes"], full["tokens"] = dict(preprocessor), dict(shapes), dict(tokens)
     for path, is_wrong in encoder.refused.items():
         if is_wrong(value := lookup(full, path)):
-            raise ModelError(f"{FILE} has {path} = {value!r}, which files of towers cannot express")
+            raise ModelError(f"{FILE} has {path} = {value!r}, which files of encoders cannot express")
     return full
 
 
@@ -238,7 +238,7 @@ def _token_id(folder: Path, token: str) -> int:
 
 
 def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:
-    """The towers' keys without "clip.", with their values. Raises ModelError for one that the config lacks."""
+    """The encoders' keys without "clip.", with their values. Raises ModelError for one that the config lacks."""
     found: dict[str, Any] = {}
     for key, source in encoder.metadata.items():
         value = source(config) if callable(source) else lookup(config, source)
@@ -253,7 +253,7 @@ def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:
 
 
 def map_encoders(encoder: Encoder, config: Config, tensors: Tensors) -> tuple[Mapped, list[str]]:
-    """Source tensors that are the towers', by their rules, and the names of all others."""
+    """Source tensors that are the encoders', by their rules, and the names of all others."""
     sources = {_spelled(encoder, name): tensor for name, tensor in tensors.items()}
     prepared = encoder.prepare(config, sources) if encoder.prepare else sources
     rules, result, rest = rules_of(encoder.tensors), Mapped(), []
@@ -275,14 +275,14 @@ def map_encoders(encoder: Encoder, config: Config, tensors: Tensors) -> tuple[Ma
 
 
 def without_encoders(config: Mapping[str, Any], tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """A checkpoint's tensors but for those that its towers claim by their names, and the names of these."""
+    """A checkpoint's tensors but for those that its encoders claim by their names, and the names of these."""
     globs = encoder.beside if (encoder := encoders_of(config)) else ()
     beside = [name for name in tensors if any(fnmatch.fnmatchcase(_bare(name), glob) for glob in globs)]
     return {name: tensor for name, tensor in tensors.items() if name not in set(beside)}, beside
 
 
 def left_to_encoders(config: Mapping[str, Any], names: list[str]) -> list[str]:
-    """Of tensors that a text model's file has no place for, those that no towers of the class have either."""
+    """Of tensors that a text model's file has no place for, those that no encoders of the class have either."""
     encoder = encoders_of(config)
     if encoder is None:
         return names

@@ -38,7 +38,7 @@ FURTHER = re.compile(r"(model\.|language_model\.)*mtp(_\w+)?\..+")  # layers tha
 # What else happens to a checkpoint's tensors (by their source names, unpacked) before they are mapped.
 Change = Callable[[Architecture, Config, Tensors], Tensors]
 
-# Buffers that hold nothing a model needs, in any family, and towers that a text model's file has no place for.
+# Buffers that hold nothing a model needs, in any family, and encoders that a text model's file has no place for.
 IGNORED = (
     "*.rotary_emb.inv_freq", "*.attention.rotary_emb.*", "*.masked_bias", "*.position_ids", "*.rotary_emb.cos_cached",
     "*.rotary_emb.sin_cached",
@@ -73,7 +73,7 @@ class Plan:
     """A checkpoint as the GGUF model it will be: nothing read yet but headers.
 
     metadata: all but `general.file_type`, which depends on the formats chosen.
-    ignored: source tensors that hold nothing; left_out: those of parts this file has no place for (vision towers, and
+    ignored: source tensors that hold nothing; left_out: those of parts this file has no place for (vision encoders, and
     layers that predict tokens further).
     packed: the method that quantized the checkpoint's weights, "" where they are plain.
     """

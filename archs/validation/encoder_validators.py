@@ -11,7 +11,7 @@ from ..encoder import NAME
 COMMON = ("embedding_length", "feed_forward_length", "block_count", "projection_dim", "attention.head_count")
 OWN = {"vision": ("image_size", "patch_size", "image_mean", "image_std"), "audio": ("num_mel_bins",)}
 LAYER = re.compile(r"([va])\.blk\.(\d+)\.(?!\d)")  # with two numbers it is a stage's block
-# What stands behind towers.
+# What stands behind encoders.
 PROJECTORS = (
     "mm.",
     "resampler.",
@@ -28,7 +28,7 @@ def validate_encoder(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor])
     """Each fault: a key or a tensor, and what is wrong with it."""
     parts = [part for part in OWN if metadata.get(f"{NAME}.has_{part}_encoder")]
     if not parts:
-        yield f"{NAME}.has_vision_encoder", "is not true, nor is that for sounds: the file has no tower"
+        yield f"{NAME}.has_vision_encoder", "is not true, nor is that for sounds: the file has no encoder"
     for part in parts:
         if not {f"{NAME}.projector_type", f"{NAME}.{part}.projector_type"} & {*metadata}:
             yield f"{NAME}.projector_type", "is missing; every program needs it"
@@ -37,7 +37,7 @@ def validate_encoder(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor])
                 yield f"{NAME}.{part}.{key}", "is missing; every program needs it"
         yield from _layer_faults(part, metadata, tensors)
     if parts and not any(name.startswith(PROJECTORS) for name in tensors):
-        yield "tensors", "there is none that brings a tower's output to the text model (mm.…)"
+        yield "tensors", "there is none that brings an encoder's output to the text model (mm.…)"
 
 
 def _layer_faults(part: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:

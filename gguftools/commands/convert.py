@@ -31,8 +31,8 @@ def convert(
     embed_tokenizer: Annotated[bool, "Also keep tokenizer.json itself in the file."] = False,
     lora: Annotated[Path | None, "Write this PEFT adapter of MODEL instead; MODEL's config.json is enough."] = None,
     merge_lora: Annotated[list[Any] | None, "Add an adapter."] = None,
-    mmproj: Annotated[bool, "Towers for pictures and sounds: write these instead, mmproj-NAME-OUTTYPE.gguf."] = False,
-    all_parts: Annotated[bool, "Write both files: the text model, and its towers beside it."] = False,
+    mmproj: Annotated[bool, "Encoders for images and sounds: write these instead, mmproj-NAME-OUTTYPE.gguf."] = False,
+    all_parts: Annotated[bool, "Write both files: the text model, and its encoders beside it."] = False,
     mtp: Annotated[bool, "Write the layers alone that predict tokens further: mtp-NAME-OUTTYPE.gguf, a draft."] = False,
     no_mtp: Annotated[bool, "Leave out the layers that predict tokens further (MTP, NextN)."] = False,
     sentence_transformers_dense_modules: Annotated[

@@ -16,7 +16,7 @@ def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
     output: Annotated[str, "a folder for a checkpoint, or a .safetensors or .npy file."],
     mmproj: Annotated[
-        Path | None, Option(metavar="FILE", help="Towers for pictures and sounds: the checkpoint has them, too.")
+        Path | None, Option(metavar="FILE", help="Encoders for images and sounds: the checkpoint has them, too.")
     ] = None,
     tensors: Annotated[str | None, "Tensors whose names match: they are written under their GGUF names."] = None,
     outtype: Annotated[

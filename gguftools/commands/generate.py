@@ -81,16 +81,16 @@ def generate(
     ] = None,
     draft_typical: Annotated[bool, "Accept what is likely enough (Medusa's rule), not what is exact."] = False,
     mmproj: Annotated[
-        Path | None, Option(metavar="FILE", help="Towers for pictures and sounds: what `convert --mmproj` writes.")
+        Path | None, Option(metavar="FILE", help="Encoders for images and sounds: what `convert --mmproj` writes.")
     ] = None,
     image: Annotated[
-        list[Path] | None, "A picture of the prompt: where <__media__> or <__image__> stands, or in front."
+        list[Path] | None, "An image of the prompt: where <__media__> or <__image__> stands, or in front."
     ] = None,
     audio: Annotated[
         list[Path] | None, "A WAV file of the prompt: where <__media__> or <__audio__> stands, or in front."
     ] = None,
     image_tokens: Annotated[
-        int | None, Option(min=1, metavar="N", help="Of a picture at most, where its size or number is free.")
+        int | None, Option(min=1, metavar="N", help="Of an image at most, where its size or number is free.")
     ] = None,
     threads: int | None = None,
     json: bool = False,

@@ -40,7 +40,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("workers", "scheduler", "the work is done here or there"),
         ("plan", "scheduler lora predictor merge_lora check_logits manifest resume", "nothing is written"),
         ("mmproj", "lora merge_lora predictor imatrix pre embed_tokenizer manifest check_logits all_parts",
-         "towers are no text model"),
+         "encoders are no text model"),
         ("all_parts", "lora plan check_logits", "it writes two files"),
         ("target_model_dir", "lora merge_lora predictor mmproj all_parts mtp no_mtp manifest check_logits",
          "a draft has none of these"),
@@ -76,7 +76,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("draft", "draft_lookup draft_mtp", "there is one draft"),
         ("draft_lookup", "draft_mtp", "there is one draft"),
         ("draft_lookup", "draft_tree draft_min_p", "what stands in the text has no probability"),
-        ("image", "draft draft_mtp", "drafts do not see pictures"),
+        ("image", "draft draft_mtp", "drafts do not see images"),
         ("audio", "draft draft_mtp", "drafts do not hear sounds"),
     ],
     "graft": [

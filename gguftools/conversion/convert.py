@@ -27,7 +27,7 @@ from ..provenance.recording import Described, Recording
 from ..quantization.outputs import Run, write_file
 from ..quantization.outtypes import FILE_TYPES
 from ..quantization.recipes import recipe_named
-from ..sources import of_checkpoint, of_towers
+from ..sources import of_checkpoint, of_encoders
 from ..writing.executors import leaves_process
 from ..writing.pipeline import DEFAULT_MEMORY, Resumable
 from ..writing.report import QuantizeReport
@@ -66,8 +66,8 @@ def convert(
     lora: write the adapter in this PEFT folder for the base model `source`, F32 unless outtype says otherwise.
     merge_lora: adapters to add to the weights, each with a scale if it is not 1. predictor: folder of the predictor
     for a PowerInfer file.
-    mmproj: write the towers for pictures and sounds instead of the text model, the file that llama.cpp takes by
-    --mmproj; by itself its name is mmproj-NAME-OUTTYPE.gguf. all_parts: write both, the towers beside the text model
+    mmproj: write the encoders for images and sounds instead of the text model, the file that llama.cpp takes by
+    --mmproj; by itself its name is mmproj-NAME-OUTTYPE.gguf. all_parts: write both, the encoders beside the text model
     as mmproj- and its name, in the type that follows the checkpoint where outtype is a recipe.
     mtp: write the layers alone that predict tokens further, with embedding and output, as a draft's file (by itself its
     name is mtp-NAME-OUTTYPE.gguf); no_mtp: write the model without them. By default they are in the model's file.
@@ -98,10 +98,10 @@ def convert(
     if target_model_dir is not None and (
         mmproj or all_parts or mtp or no_mtp or manifest or lora is not None or merge_lora or predictor is not None
     ):
-        raise OptionError("a draft has no towers, further layers, adapters, predictor or manifest", "leave that out")
+        raise OptionError("a draft has no encoders, further layers, adapters, predictor or manifest", "leave that out")
     if all_parts:
         if mmproj or mtp or lora is not None or terms is not None:
-            raise OptionError("all parts are the text model and its towers", "leave out mmproj, mtp, lora and the plan")
+            raise OptionError("all parts are the text model and its encoders", "leave out mmproj, mtp, lora and the plan")
         shared = {
             "reserve": reserve, "resume": resume, "threads": threads, "memory": memory, "progress": progress,
             "executor": executor, "overwrite": overwrite, "reads": reads,
@@ -119,7 +119,7 @@ def convert(
         problem = "layers that predict further are written alone or left out, of a model without adapter or predictor"
         raise OptionError(problem, "give mtp or no_mtp, without mmproj, lora, predictor and manifest")
     if mmproj and (lora is not None or merge_lora or predictor is not None or manifest or pre or embed_tokenizer):
-        problem = "towers have no vocabulary, adapters, predictor or manifest"
+        problem = "encoders have no vocabulary, adapters, predictor or manifest"
         raise OptionError(problem, "leave that out, or convert the text model")
     if manifest and (lora is not None or merge_lora or predictor is not None):
         raise OptionError("a manifest says nothing of adapters or a predictor", "leave out manifest, or them")
@@ -156,7 +156,7 @@ def convert(
         derive = partial(_deciding, decision)
     of_draft = None if target_model_dir is None else Path(target_model_dir)
     model = of_parts(
-        of_towers(source) if mmproj
+        of_encoders(source) if mmproj
         else of_checkpoint(
             source, pre, embed_tokenizer, change, derive, magic, derived, of_draft, meaning,
             _compared if check_tokenizer else None,
@@ -205,16 +205,16 @@ def _compared(metadata: Metadata, folder: Path) -> str:
 def _all_parts(
     source: PathLike, output: PathLike | None, outtype: str, shared: dict[str, Any], own: dict[str, Any]
 ) -> QuantizeReport:  # fmt: skip
-    """The text model's file and that of its towers. own: arguments for the text model alone."""
-    model = of_parts(of_towers(source))  # what is wrong is said before hours of work on the text model
+    """The text model's file and that of its encoders. own: arguments for the text model alone."""
+    model = of_parts(of_encoders(source))  # what is wrong is said before hours of work on the text model
     asked, own_type = outtype.upper(), model.origin.outtype or "F32"
     wanted = asked if asked in ("AUTO", *FILE_TYPES) else "AUTO"
     text = _target(output, model.path, own_type if asked == "AUTO" else asked)
-    towers = text.with_name(f"mmproj-{text.name}")
-    check_target(towers, model.origin.reads.also(shared["reads"]), shared["overwrite"])
+    encoders = text.with_name(f"mmproj-{text.name}")
+    check_target(encoders, model.origin.reads.also(shared["reads"]), shared["overwrite"])
     with published_together():
         written = convert(source, text, outtype, **shared, **own)
-        more = convert(source, towers, wanted, mmproj=True, **shared)
+        more = convert(source, encoders, wanted, mmproj=True, **shared)
     told = [each for each in written.warnings if "--mmproj" not in each]
     return replace(
         written, outputs=(*written.outputs, *more.outputs), warnings=[*told, *more.warnings],
@@ -241,7 +241,7 @@ def _target(output: PathLike | None, folder: Path, outtype: str, beginning: str 
 
 def _next_layers_alone(planned: Plan, checkpoint: Checkpoint) -> Plan:
     """The plan of a file with the layers that predict tokens further. Raises OptionError where there are none."""
-    left_out = [name for name in planned.left_out if not is_left_out(name)]  # those are towers'
+    left_out = [name for name in planned.left_out if not is_left_out(name)]  # those are encoders'
     tensors = alone(planned.metadata, planned.tensors, checkpoint.folder, left_out)
     return _named_anew(replace(planned, tensors=tensors), checkpoint)
 

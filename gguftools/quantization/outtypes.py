@@ -35,8 +35,8 @@ def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = (), f
     """What a tensor is stored as in a conversion to one of FILE_TYPES. keep, fixed: as in `Origin`."""
     if tensor.format.is_quantized or tensor.format.name in ("I32", "I64"):  # ids of tokens, experts
         return tensor.format  # a checkpoint that already has ggml's blocks (MXFP4) goes over without loss
-    if fixed and (of_tower := encoder_format(tensor.name, tensor.shape, fixed, outtype)):
-        return format_named(of_tower)
+    if fixed and (of_encoder := encoder_format(tensor.name, tensor.shape, fixed, outtype)):
+        return format_named(of_encoder)
     if stays_float32(tensor.name, tensor.shape, keep):
         return format_named("F32")
     if outtype == "Q8_0" and tensor.width % format_named("Q8_0").block_size:

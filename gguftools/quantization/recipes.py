@@ -201,7 +201,7 @@ KEPT_PARTS = re.compile("|".join(map(re.escape, (
     )),
 ))))  # fmt: skip
 KEPT_BY_ARCHITECTURE = {
-    # Of towers, which llama-quantize does quantize: llama.cpp's convolutions over frames stop at others than float32,
+    # Of encoders, which llama-quantize does quantize: llama.cpp's convolutions over frames stop at others than float32,
     # and Gemma 3's last matrix, which it transposes, gives nonsense.
     "clip": re.compile(r"\.conv_dw\.weight|^mm\.input_projection\.weight"),
     "glm5-next": re.compile("|".join(map(re.escape, (

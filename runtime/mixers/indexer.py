@@ -28,7 +28,7 @@ def rotated(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
 def pooled(forward: ForwardContext, layer: Layer, keys: Floats, size: int) -> Floats:
     """Normed and rotated means of each `size` keys (texts, keys, width): float32 (texts, pools, width)."""
     if forward.rotated_at.ndim > 1:
-        problem = f"pictures can't stand in a text of {keys.shape[1]} tokens, of which an indexer chooses"
+        problem = f"images can't stand in a text of {keys.shape[1]} tokens, of which an indexer chooses"
         raise ModelError(problem, "leave them out")
     pools = keys.shape[1] // size
     angles = forward.rope_at(forward.numbers(layer), np.arange(pools) * size)

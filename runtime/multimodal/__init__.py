@@ -1,1 +1,1 @@
-"""Towers run from mmproj files: pictures as pixels in, embeddings of the text model out."""
+"""Encoders run from mmproj files: images as pixels in, embeddings of the text model out."""

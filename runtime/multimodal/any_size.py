@@ -1,4 +1,4 @@
-"""Kinds of towers for pictures of any size, whose learned positions are stretched to it.
+"""Kinds of encoders for images of any size, whose learned positions are stretched to it.
 
 Sources: transformers `models/{qwen3_vl,glm4v,glm_ocr,glm5_next,hunyuan_vl,paddleocr_vl,siglip2,lfm2_vl,gemma4,
 minicpmv4_6,gemma4_unified}/modeling_*.py`, and what Phi-4 Vision was published with.
@@ -127,7 +127,7 @@ def by_axes(weights: Weights, row: Ids, column: Ids) -> Floats:
     """Positions of columns and rows, added, for patches there. Raises OptionError where there are none."""
     table, (rows, columns) = weights.values("v.position_embd.weight"), (int(each.max()) + 1 for each in (row, column))
     if max(rows, columns) > table.shape[1]:
-        raise OptionError(f"{rows} × {columns} patches; the tower has positions for {table.shape[1]} a side")
+        raise OptionError(f"{rows} × {columns} patches; the encoder has positions for {table.shape[1]} a side")
     found: Floats = table[0][column] + table[1][row]
     return found
 
@@ -170,7 +170,7 @@ def phi4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def deepseek4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Squares of patches, zeros beyond the picture, in pairs of rows by columns; learned ends of rows and pictures.
+    """Squares of patches, zeros beyond the image, in pairs of rows by columns; learned ends of rows and images.
 
     Source: what DeepSeek V4 Vision was published with, as llama.cpp has it (tools/mtmd, b11434).
     """

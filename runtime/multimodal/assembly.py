@@ -1,4 +1,4 @@
-"""A picture's tiles → one row of embeddings, of towers that have learned ones for the ends of rows or pictures.
+"""An image's tiles → one row of embeddings, of encoders that have learned ones for the ends of rows or images.
 
 Sources: transformers `models/{granite4_vision,unlimited_ocr,deepseek_ocr2}/modeling_*.py`.
 """
@@ -15,7 +15,7 @@ from .preprocessing import Tiles
 
 
 def assembled(encoder: Parts, tiles: Tiles, each: Sequence[Embedded]) -> tuple[Embedded, ...]:
-    """What stands in the text of a picture, of whose tiles each is embedded. Raises ModelError."""
+    """What stands in the text of an image, of whose tiles each is embedded. Raises ModelError."""
     if encoder.projector not in ASSEMBLED:
         return tuple(each)
     with fitting():
@@ -36,7 +36,7 @@ def with_ends(grid: Floats, end: Floats) -> Floats:
 
 
 def _granite4(encoder: Parts, tiles: Tiles, each: Sequence[Floats]) -> Floats:
-    """The whole picture, then its tiles without what was added to make it a rectangle of them."""
+    """The whole image, then its tiles without what was added to make it a rectangle of them."""
     *parts, whole = each
     grid = in_rows(parts, tiles.rows, tiles.columns)
     height, width = tiles.size

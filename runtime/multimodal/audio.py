@@ -37,18 +37,18 @@ PIECES_AT_ONCE = 8  # of convolutions over squares, which need their memory
 
 
 class AudioEncoder:
-    """The tower for sounds of an mmproj file.
+    """The encoder for sounds of an mmproj file.
 
     projector: its kind, `clip.projector_type`. mels: bands of the spectrogram, or samples of frames.
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
-        """Raises ModelError for a file without such a tower, or one whose kind is not run."""
+        """Raises ModelError for a file without such an encoder, or one whose kind is not run."""
         kind = projector_type(metadata, "audio")
         if not metadata.get("clip.has_audio_encoder"):
-            raise ModelError("the file has no tower for sounds", "it is made by `gguftools convert MODEL --mmproj`")
+            raise ModelError("the file has no encoder for sounds", "it is made by `gguftools convert MODEL --mmproj`")
         if kind not in RUN:
-            raise ModelError(f"towers of the kind {kind!r} are not run", f"those that are: {', '.join(RUN)}")
+            raise ModelError(f"encoders of the kind {kind!r} are not run", f"those that are: {', '.join(RUN)}")
         self.projector = str(kind)
         self._progress: Callable[[int, int], None] | None = None
         self.metadata, self.weights = metadata, Weights(tensors, threads)
@@ -65,7 +65,7 @@ class AudioEncoder:
 
         features: float32 (mels, frames), the log mel spectrogram as the model's feature extractor makes it. frames: how
         many of them are the sound's, where those behind are padding; None: all.
-        Raises OptionError for another shape, or more frames than the tower is for.
+        Raises OptionError for another shape, or more frames than the encoder is for.
         """
         values = np.asarray(features, np.float32)
         if values.ndim != 2 or values.shape[0] != self.mels or not values.shape[1]:
@@ -87,10 +87,10 @@ class AudioEncoder:
         return MIMO.rate if self.projector == "mimo_audio" else RATE
 
     def heard(self, waveform: ArrayLike, progress: Callable[[int, int], None] | None = None) -> Floats:
-        """Embeddings of a sound: of its parts, one after the other, where the tower takes it in parts.
+        """Embeddings of a sound: of its parts, one after the other, where the encoder takes it in parts.
 
         waveform: float32 (samples,), `rate` a second, between -1 and 1. progress(layers done, of how many).
-        Raises OptionError for another shape, or a sound that is too long or too short for the tower.
+        Raises OptionError for another shape, or a sound that is too long or too short for the encoder.
         """
         parts, found = self.spectrograms(waveform), []
         for i, part in enumerate(parts):
@@ -140,7 +140,7 @@ class AudioEncoder:
             return [(log_mel(sound, self.mels, len(sound) + 2 * WIDTH)[:, :frames], frames)]
         most = 2 * self.weights.need("a.position_embd.weight").shape[0]
         if self.projector == "qwen2a" and frames > most:
-            problem = f"the sound takes {frames} frames; the tower is for {most}, {most * HOP / RATE:g} seconds"
+            problem = f"the sound takes {frames} frames; the encoder is for {most}, {most * HOP / RATE:g} seconds"
             raise OptionError(problem, "cut it into parts")
         count = -(-frames // most)
         if self.projector == "voxtral":  # what is silent is silent beside the whole sound, not its part
@@ -167,7 +167,7 @@ def _whisper(
     x = _convolved(weights, features)
     table = weights.values("a.position_embd.weight").reshape(-1, x.shape[1])
     if len(x) > len(table):
-        raise OptionError(f"{features.shape[1]} frames; the tower is for {2 * len(table)}", "cut the sound into parts")
+        raise OptionError(f"{features.shape[1]} frames; the encoder is for {2 * len(table)}", "cut the sound into parts")
     x = (x + table[: len(x)])[: None if frames is None else _halved(frames)]
     layers = encoder.layers()
     x = layers.run(weights, x)

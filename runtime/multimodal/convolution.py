@@ -1,4 +1,4 @@
-"""Convolutions over pictures, as float32 (channels, rows, columns)."""
+"""Convolutions over images, as float32 (channels, rows, columns)."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from .layers import Weights
 
 
 def convolved(weights: Weights, name: str, x: Floats, step: int = 1, border: int = 0) -> Floats:
-    """By the kernel and bias of this name. border: zeros around the picture.
+    """By the kernel and bias of this name. border: zeros around the image.
 
     Kernels are stored as (out, in, rows, columns); those with one channel in are of each channel by itself.
     """

@@ -1,4 +1,4 @@
-"""What kinds of towers for pictures have in common: keys, patches, positions, squares of patches, rotation."""
+"""What kinds of encoders for images have in common: keys, patches, positions, squares of patches, rotation."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from .layers import Rotation, Vit, Weights, encoder_key
 
 ROPE_BASE = 10_000.0
 LARGEST_PATCH, LARGEST = 256, 8192  # pixels a side; more would fill the memory
-SAM = "v.sam.patch_embd.weight"  # of towers that begin with SAM's
+SAM = "v.sam.patch_embd.weight"  # of encoders that begin with SAM's
 
 
 class Parts:
@@ -27,7 +27,7 @@ class Parts:
     ) -> None:  # fmt: skip
         self.projector, self.metadata, self.weights = projector, metadata, Weights(tensors, threads)
         self.patch_size = self.key("patch_size")
-        if SAM in tensors:  # keys are those of the tower behind it
+        if SAM in tensors:  # keys are those of the encoder behind it
             self.patch_size = self.weights.need(SAM).shape[-1]
         if self.patch_size > LARGEST_PATCH:
             raise ModelError(f"the file has patches of {self.patch_size} pixels a side; {LARGEST_PATCH} are the most")
@@ -40,7 +40,7 @@ class Parts:
 
     @property
     def token_side(self) -> int:
-        """Pixels a side that become a token, of towers that say how many patches are merged."""
+        """Pixels a side that become a token, of encoders that say how many patches are merged."""
         side = int(self.patch_size) * self.merged
         if side > LARGEST:
             raise ModelError(f"the file has tokens of {side} pixels a side; {LARGEST:,} are the most that are run")
@@ -57,12 +57,12 @@ class Parts:
 
     @property
     def image_size(self) -> int:
-        """Pixels a side, of towers that are for one size."""
+        """Pixels a side, of encoders that are for one size."""
         side = int(self.key("image_size"))
         if SAM in self.weights.tensors:
             side = int(self.patch_size * (1, *self.weights.need("v.sam.pos_embd.weight").shape)[-2])
         if side > LARGEST:
-            raise ModelError(f"the file has pictures of {side} pixels a side; {LARGEST:,} are the most that are run")
+            raise ModelError(f"the file has images of {side} pixels a side; {LARGEST:,} are the most that are run")
         return side
 
     def said(self, name: str) -> Any:
@@ -89,7 +89,7 @@ class Parts:
         kernel = weights.values("v.patch_embd.weight")
         inside = (2, 4, 0) if colours_last else (0, 2, 4)
         each = pixels.reshape(3, rows, side, columns, side).transpose(1, 3, *inside).reshape(rows * columns, -1)
-        if "v.patch_embd.weight.1" in weights.tensors:  # of two frames, which are the same picture
+        if "v.patch_embd.weight.1" in weights.tensors:  # of two frames, which are the same image
             kernel = kernel + weights.values("v.patch_embd.weight.1")
         product: Floats = np.ascontiguousarray(each) @ kernel.reshape(len(kernel), -1).T
         bias = weights.vector("v.patch_embd.bias")
@@ -102,7 +102,7 @@ class Parts:
         """With learned positions. Raises OptionError for another number of patches."""
         table = self.weights.values("v.position_embd.weight").reshape(-1, x.shape[1])
         if len(table) != len(x):
-            raise OptionError(f"{len(x)} patches; the tower is for {len(table)}", f"{self.image_size} pixels a side")
+            raise OptionError(f"{len(x)} patches; the encoder is for {len(table)}", f"{self.image_size} pixels a side")
         return x + table
 
     def stretched(self, rows: int, columns: int, how: str) -> Floats:
@@ -133,7 +133,7 @@ class Parts:
 def sampling(given: int, wanted: int, how: str) -> Floats:
     """How much of each of so many values those between them have, float32 (wanted, given).
 
-    how: see `Parts.stretched`; also "smooth cubic", over as many as become one, as pictures are made smaller.
+    how: see `Parts.stretched`; also "smooth cubic", over as many as become one, as images are made smaller.
     """
     found = np.zeros((wanted, given))
     at = np.linspace(0, given - 1, wanted) if how == "corners" else (np.arange(wanted) + 0.5) * given / wanted - 0.5

@@ -1,5 +1,5 @@
 """Gemma 3n's sounds: the Universal Speech Model's conformer behind two convolutions whose norms know what was before;
-and words of their own that pictures and sounds have in the text, "hard" ones, whose embeddings towers' files hold.
+and words of their own that images and sounds have in the text, "hard" ones, whose embeddings encoders' files hold.
 
 Source: transformers `models/gemma3n/modeling_gemma3n.py`, `feature_extraction_gemma3n.py`, `processing_gemma3n.py`.
 """
@@ -37,13 +37,13 @@ LAYERS = Layers(13, "ln1", "ln2", "layer_pre_norm", "linear_pos", _scales)
 def encoded(
     weights: Weights, heads: int, count: int, features: Floats, frames: int, tell: Callable[[int, int], None]
 ) -> Floats:
-    """The tower's output, float32 (188, width of the text model): as many tokens as sounds have in prompts. One for 16
+    """The encoder's output, float32 (188, width of the text model): as many tokens as sounds have in prompts. One for 16
     frames of features (mels, n), of which `frames` are no padding; those behind have the embedding of the last word.
 
     tell(layers done, of how many). Raises OptionError for more frames than that.
     """
     if frames > (most := TOKENS * FEWER * REDUCED):
-        raise OptionError(f"{frames} frames; the tower is for {most}", "cut the sound into parts")
+        raise OptionError(f"{frames} frames; the encoder is for {most}", "cut the sound into parts")
     x = _subsampled(weights, features)[: -(-frames // FEWER)]  # nothing behind is seen
     x = LAYERS.run(weights, heads, count, x, tell)[::REDUCED]
     heard = _in_text(weights, "mm.a.", weights.norm("mm.a.soft_emb_norm", x, EPS, "rms"))
@@ -52,7 +52,7 @@ def encoded(
 
 
 def hard(weights: Weights, at: str, rows: Sequence[int]) -> Floats:
-    """Embeddings of words of a tower's, float32 (rows, width of the text model). at: "mm." or "mm.a."."""
+    """Embeddings of words of an encoder's, float32 (rows, width of the text model). at: "mm." or "mm.a."."""
     x = weights.values(f"{at}embedding.weight")[list(rows)]
     return _in_text(weights, at, weights.norm(f"{at}hard_emb_norm", x, EPS, "rms"))
 
@@ -60,8 +60,8 @@ def hard(weights: Weights, at: str, rows: Sequence[int]) -> Floats:
 def hard_words(
     weights: Weights, ids: Sequence[int], words: int, found: Sequence[EmbeddedImage], soft: int
 ) -> list[EmbeddedImage]:  # fmt: skip
-    """What stands in a text for words that are the towers', the last ones of `words` in the vocabulary: first those for
-    pictures, then those for sounds. found: what has its place already. soft: the word that stands for a picture or a
+    """What stands in a text for words that are the encoders', the last ones of `words` in the vocabulary: first those for
+    images, then those for sounds. found: what has its place already. soft: the word that stands for an image or a
     sound, one of them; nothing in a vocabulary where it is another's.
     """
     if any(f"{at}embedding.weight" not in weights.tensors for at in ("mm.a.", "mm.")):

@@ -87,7 +87,7 @@ LAYERS = Layers(12, "attn_pre_norm", "attn_post_norm", "ln2", "attn_k_rel", _of_
 def encoded(
     weights: Weights, heads: int, count: int, features: Floats, tell: Callable[[int, int], None]
 ) -> Floats:  # fmt: skip
-    """The tower's output, float32 (tokens, width of the text model), a token for four frames of features (mels, n).
+    """The encoder's output, float32 (tokens, width of the text model), a token for four frames of features (mels, n).
 
     tell(layers done, of how many).
     """

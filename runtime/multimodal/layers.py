@@ -1,4 +1,4 @@
-"""Layers of a ViT as all towers have them; what tensors a file has says which norms, biases and nets there are."""
+"""Layers of a ViT as all encoders have them; what tensors a file has says which norms, biases and nets there are."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ def encoder_key(metadata: Mapping[str, Any], name: str, otherwise: Any = None) -
     """A value of `clip.NAME`. Raises ModelError where it is missing and there is no other, or is none of its kind."""
     value = metadata.get(f"clip.{name}", otherwise)
     if value is None:
-        raise ModelError(f"the file has no clip.{name}, which this tower needs")
+        raise ModelError(f"the file has no clip.{name}, which this encoder needs")
     if f"clip.{name}" not in metadata:  # what its absence means
         return value
     if (fault := schema.KEYS[f"clip.{name}"].wrong(value)) or (type(value) is int and value < 1):
@@ -37,7 +37,7 @@ def fitting() -> Iterator[None]:
     try:
         yield
     except (IndexError, ValueError, ArithmeticError) as error:
-        problem = f"the tower's tensors and keys do not fit each other: {error}"
+        problem = f"the encoder's tensors and keys do not fit each other: {error}"
         raise ModelError(problem, "convert it again") from error
 
 
@@ -106,7 +106,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Vit:
-    """How the layers of a tower compute.
+    """How the layers of an encoder compute.
 
     activation: of the nets, "gelu_quick" also. norm: "layer" or "rms". rotate: what happens to q and k. windows: by
     layer the patches that see each other, each patch in one of them; None: all see all. part: what names of their

@@ -1,7 +1,7 @@
-"""Gemma 3n's tower for pictures, MobileNet V5: stages of convolutions and attention, whose last two outputs are mixed.
+"""Gemma 3n's encoder for images, MobileNet V5: stages of convolutions and attention, whose last two outputs are mixed.
 
 Sources: transformers `models/gemma3n/modeling_gemma3n.py`; timm `models/mobilenetv5.py`, `layers/attention2d.py`; Qin
-et al. 2024, "MobileNetV4". Pictures are float32 (channels, rows, columns).
+et al. 2024, "MobileNetV4". Images are float32 (channels, rows, columns).
 """
 
 import re

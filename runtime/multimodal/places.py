@@ -1,4 +1,4 @@
-"""Pictures and sounds in a text: which embeddings stand where."""
+"""Images and sounds in a text: which embeddings stand where."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from ..images import EmbeddedImage
 
 
 class Embedded(NamedTuple):
-    """A picture, a tile of one, or a sound, as its tower gives it; see `runtime.images.Picture` for the parts."""
+    """An image, a tile of one, or a sound, as its encoder gives it; see `runtime.images.Picture` for the parts."""
 
     embeddings: Floats
     grid: tuple[int, int] | None = None
@@ -22,15 +22,15 @@ class Embedded(NamedTuple):
 
 
 def places(tokens: ArrayLike, token: int, embedded: Sequence[Embedded]) -> list[EmbeddedImage]:
-    """Where pictures or sounds stand, for `runtime.model.Model.forward`.
+    """Where images or sounds stand, for `runtime.model.Model.forward`.
 
     tokens: ids (n,) with `token` where they are, as many as they have embeddings, in order; other tokens may stand
-    between the rows of a picture. Raises OptionError where numbers differ.
+    between the rows of an image. Raises OptionError where numbers differ.
     """
     where = np.flatnonzero(np.asarray(tokens).reshape(-1) == token)
     given = sum(len(each.embeddings) for each in embedded)
     if len(where) != given:
-        raise OptionError(f"{len(where)} tokens {token} stand for pictures or sounds that have {given} embeddings")
+        raise OptionError(f"{len(where)} tokens {token} stand for images or sounds that have {given} embeddings")
     found, place = [], 0
     for number, each in enumerate(embedded):
         own = where[place : place + len(each.embeddings)]

@@ -1,6 +1,6 @@
-"""A picture → what a tower reads: resized, cut into tiles and normalized, by what the mmproj file says.
+"""An image → what an encoder reads: resized, cut into tiles and normalized, by what the mmproj file says.
 
-Pictures are Pillow's, in RGB, so that what is resized has the bytes that transformers' image processors make. Sources:
+Images are Pillow's, in RGB, so that what is resized has the bytes that transformers' image processors make. Sources:
 transformers `models/{gemma3,siglip,llava,clip,pixtral,idefics3,smolvlm,got_ocr2,qwen2_vl,glm4v,paddleocr_vl,lfm2_vl,
 llama4,gemma4,gemma4_unified,step3p7,siglip2,kimi_k25,glm5_next,hunyuan_vl,minimax_m3_vl,muse_glimmer,minicpmv4_6,
 llava_next,deepseek_ocr2,unlimited_ocr}/image_processing_*.py`; for Youtu-VL and CogVLM what is published with them.
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LANCZOS, BILINEAR, BICUBIC = 1, 2, 3  # of Pillow's `Resampling`
-MAX_PIXELS = 1 << 26  # of all tiles of a picture
+MAX_PIXELS = 1 << 26  # of all tiles of an image
 THINNEST = 200  # a longer side may be so many times the shorter
 LONGEST = 4096  # of Idefics 3: pixels a side
-LFM2_TILE, LFM2_TOKENS = 512, (64, 256)  # what LFM2-VL's files don't say: of a tile's side, and of a whole picture
+LFM2_TILE, LFM2_TOKENS = 512, (64, 256)  # what LFM2-VL's files don't say: of a tile's side, and of a whole image
 LLAMA4_TILES = 16
 GEMMA4_TOKENS = 280
-LEAST_CROP, LONG = 256, 1.2  # of Gemma 3: pixels a side of a crop, and how long a picture that is cropped is
+LEAST_CROP, LONG = 256, 1.2  # of Gemma 3: pixels a side of a crop, and how long an image that is cropped is
 MINICPM_TILES = 9
 OCR_TILES = {"deepseekocr": 640, "deepseekocr2": 768}  # pixels a side of DeepSeek-OCR's
 GREY = (127, 127, 127)
 KIMI_SIDE = 512  # patches of a side at most
-STEP3_TILE = 504  # pixels a side of what Step 3's tower reads of a part of a picture
+STEP3_TILE = 504  # pixels a side of what Step 3's encoder reads of a part of an image
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """What towers read of a picture. pixels: float32 (3, height, width) each. rows, columns: of tiles that it was cut
-    into, behind which the whole of it comes once more (before them, with MiniCPM-V); 0 of a picture that was not cut.
-    size: height and width of the picture as it came.
+    """What encoders read of an image. pixels: float32 (3, height, width) each. rows, columns: of tiles that it was cut
+    into, behind which the whole of it comes once more (before them, with MiniCPM-V); 0 of an image that was not cut.
+    size: height and width of the image as it came.
     """
 
     pixels: Sequence[Floats]
@@ -52,20 +52,20 @@ class Tiles:
 
 
 def tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None = None) -> Tiles:
-    """The picture as a tower reads it. most_tokens: of towers that take pictures of any size.
+    """The image as an encoder reads it. most_tokens: of encoders that take images of any size.
 
-    Raises OptionError for a picture that is too thin for this, ModelError for a tower that says nothing usable.
+    Raises OptionError for an image that is too thin for this, ModelError for an encoder that says nothing usable.
     """
     if max(image.size) > THINNEST * min(image.size):
         raise OptionError(
-            f"a picture of {image.width} × {image.height} pixels; at most {THINNEST} times as long as wide is read"
+            f"an image of {image.width} × {image.height} pixels; at most {THINNEST} times as long as wide is read"
         )
     if encoder.projector not in PREPARED:
-        raise ModelError(f"pictures for towers of the kind {encoder.projector!r} are not prepared")
+        raise ModelError(f"images for encoders of the kind {encoder.projector!r} are not prepared")
     with fitting():
         images, rows, columns = PREPARED[encoder.projector](encoder, image, most_tokens)
         if (total := sum(math.prod(each.size) for each in images)) > MAX_PIXELS:
-            raise ModelError(f"a picture becomes {total:,} pixels for this tower; {MAX_PIXELS:,} are the most")
+            raise ModelError(f"an image becomes {total:,} pixels for this encoder; {MAX_PIXELS:,} are the most")
         pixels = [encoder.normalized(np.asarray(each)) for each in images]
     return Tiles(pixels, rows, columns, (image.height, image.width))
 
@@ -159,7 +159,7 @@ def area_size(height: int, width: int, unit: int, fewest: int, most: int, least:
 
 
 def _split(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Idefics 3: tiles of the tower's size, and the whole picture in that size."""
+    """Of Idefics 3: tiles of the encoder's size, and the whole image in that size."""
     side, longest = encoder.image_size, min(int(encoder.key("preproc_image_size")) or max(image.size), LONGEST)
     width, height = _to_longest(image.width, image.height, longest)
     image = image.resize((width, height), LANCZOS)
@@ -186,7 +186,7 @@ def _to_longest(width: int, height: int, longest: int) -> tuple[int, int]:
 
 
 def _in_proportion(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of InternVL: as many tiles as make up the picture's proportion best, and the whole picture behind them."""
+    """Of InternVL: as many tiles as make up the image's proportion best, and the whole image behind them."""
     side = encoder.image_size
     least, most = int(encoder.key("preproc_min_tiles")), int(encoder.key("preproc_max_tiles"))
     columns, rows = _proportion(image.width, image.height, side, least, most)
@@ -197,7 +197,7 @@ def _in_proportion(encoder: VisionEncoder, image: "Image", most_tokens: int | No
 
 
 def _proportion(width: int, height: int, side: int, least: int, most: int) -> tuple[int, int]:
-    """Columns and rows of tiles; of those as near to the proportion more, as long as the picture fills half of them."""
+    """Columns and rows of tiles; of those as near to the proportion more, as long as the image fills half of them."""
     grids = [
         (columns, rows) for columns in range(1, most + 1) for rows in range(1, most // columns + 1)
         if columns * rows >= least
@@ -247,7 +247,7 @@ def _enlarged(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -
 
 
 def _on_canvas(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Llama 4: the grid of tiles that it fits best, black where it does not reach, and the whole picture."""
+    """Of Llama 4: the grid of tiles that it fits best, black where it does not reach, and the whole image."""
     side, (width, height) = encoder.image_size, image.size
     most = range(1, LLAMA4_TILES + 1)
     grids = [(rows, columns) for rows in most for columns in most if rows * columns <= LLAMA4_TILES]
@@ -269,7 +269,7 @@ def _on_canvas(encoder: VisionEncoder, image: "Image", most_tokens: int | None) 
 
 
 def _in_windows(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Step 3: windows of one size, if the picture is large or long, and all of it as a square."""
+    """Of Step 3: windows of one size, if the image is large or long, and all of it as a square."""
     side, longest = encoder.image_size, int(encoder.key("preproc_image_size"))
     whole = image
     if min(whole.size) < 32 and max(whole.size) > 4 * min(whole.size):
@@ -317,7 +317,7 @@ def _in_patches(encoder: VisionEncoder, image: "Image", most_tokens: int | None)
 
 
 def _sliced(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of MiniCPM-V: the whole picture in about the size of a tile, and tiles in its proportion if it is larger."""
+    """Of MiniCPM-V: the whole image in about the size of a tile, and tiles in its proportion if it is larger."""
     side, unit, size = encoder.image_size, encoder.token_side, (image.height, image.width)
     rows, columns = _slices(*size, side)
     high, wide = _near(size, side, unit, enlarged=rows * columns == 1)
@@ -335,7 +335,7 @@ def _sliced(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
 
 
 def _near(size: tuple[int, int], side: int, unit: int, *, enlarged: bool) -> tuple[int, int]:
-    """Sides in whole units, of about as many pixels as a tile has; of smaller pictures as many as they have."""
+    """Sides in whole units, of about as many pixels as a tile has; of smaller images as many as they have."""
     height, width = size
     if height * width > side * side or enlarged:
         ratio = width / height
@@ -361,10 +361,10 @@ def _slices(height: int, width: int, side: int) -> tuple[int, int]:
 
 
 def _best_of_sizes(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Llava-NeXT: tiles of that of several sizes which loses least of it, and the whole picture in a tile."""
+    """Of Llava-NeXT: tiles of that of several sizes which loses least of it, and the whole image in a tile."""
     side, sizes = encoder.image_size, [int(each) for each in encoder.key("image_grid_pinpoints")]
     if not sizes or len(sizes) % 2 or min(sizes) < 1:
-        raise ModelError(f"the file has sizes of pictures {sizes}; pairs of width and height were expected")
+        raise ModelError(f"the file has sizes of images {sizes}; pairs of width and height were expected")
 
     def fitting(width: int, height: int) -> tuple[int, int]:
         """In a size without being changed in proportion."""
@@ -389,7 +389,7 @@ def _best_of_sizes(encoder: VisionEncoder, image: "Image", most_tokens: int | No
 
 
 def _view_and_tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of DeepSeek-OCR: tiles of a large picture, and all of it in the middle of a grey square."""
+    """Of DeepSeek-OCR: tiles of a large image, and all of it in the middle of a grey square."""
     side, tile = encoder.image_size, OCR_TILES[encoder.projector]
     factor = side / max(image.size)
     width, height = (max(round(length * factor), 1) for length in image.size)

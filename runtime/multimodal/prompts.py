@@ -1,4 +1,4 @@
-"""Prompts with pictures or sounds: what a text model's processor writes around and in place of each.
+"""Prompts with images or sounds: what a text model's processor writes around and in place of each.
 
 Sources: transformers `models/*/processing_*.py`, and for names of tokens the published models' vocabularies.
 """
@@ -15,13 +15,13 @@ from ..images import EmbeddedImage
 from ..tokenizer import Tokenizer
 from .places import Embedded, places
 
-MARKER = "<__media__>"  # where a picture or a sound is to stand, as programs of llama.cpp have it
+MARKER = "<__media__>"  # where an image or a sound is to stand, as programs of llama.cpp have it
 MARKS = {"image": "<__image__>", "audio": "<__audio__>"}  # the same of one kind alone, for prompts that have both
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A picture in embeddings: of each tile, and how many rows and columns of tiles there are (see `Tiles`). number:
+    """An image in embeddings: of each tile, and how many rows and columns of tiles there are (see `Tiles`). number:
     of those in the prompt.
     """
 
@@ -35,14 +35,14 @@ class Seen:
         return sum(len(each.embeddings) for each in self.embedded)
 
 
-Parts = list[str | int]  # of a prompt: texts, and how many tokens of a picture
+Parts = list[str | int]  # of a prompt: texts, and how many tokens of an image
 
 
 @dataclass(frozen=True)
 class Wording:
-    """How prompts of a kind of tower have pictures or sounds.
+    """How prompts of a kind of encoder have images or sounds.
 
-    token: what stands for each embedding. marker: what chat templates write for a picture. alone: the same with what
+    token: what stands for each embedding. marker: what chat templates write for an image. alone: the same with what
     they write around it. written: what the marker becomes.
     """
 
@@ -133,7 +133,7 @@ def _minicpm_25(seen: Seen) -> Parts:
 
 
 def _minicpm_tiles(seen: Seen, before: str, after: str) -> Parts:
-    """The whole picture, then rows of tiles."""
+    """The whole image, then rows of tiles."""
     counts = [len(each.embeddings) for each in seen.embedded]
     parts: Parts = ["<image>", counts[0], "</image>"]
     for i, count in enumerate(counts[1:]):
@@ -207,7 +207,7 @@ MINICPM_25 = Wording("<unk>", "(<image>./</image>)", "(<image>./</image>)", _min
 
 
 def wording_of(projector: str, metadata: Mapping[str, Any], tokenizer: Tokenizer) -> Wording:
-    """How prompts of a tower for pictures have these. metadata: of the mmproj file. tokenizer: of the text model."""
+    """How prompts of an encoder for images have these. metadata: of the mmproj file. tokenizer: of the text model."""
     version = metadata.get("clip.minicpmv_version") or absent_value(projector, "minicpmv_version", metadata)
     if projector == "resampler" and version == 2:
         return MINICPM_25
@@ -246,7 +246,7 @@ AUDIO_WORDINGS = {
 
 
 def marked(text: str, wording: Wording, count: int, what: str = "pictures", marks: Sequence[str] = (MARKER,)) -> str:
-    """A text with a marker for each of so many pictures: where they stand in it, or else in front.
+    """A text with a marker for each of so many images: where they stand in it, or else in front.
 
     what: or "sounds". marks: what stands for a marker. Raises OptionError where it has others than that many.
     """
@@ -263,7 +263,7 @@ def placeholder(wording: Wording, tokenizer: Tokenizer) -> int:
     token = tokenizer.encode(wording.token, add_special=False, parse_special=True)
     if len(token) != 1:
         raise ModelError(
-            f"the vocabulary has no token {wording.token!r}, which stands for a picture or a sound",
+            f"the vocabulary has no token {wording.token!r}, which stands for an image or a sound",
             hint="the mmproj file is of another model",
         )
     return token[0]
@@ -271,7 +271,7 @@ def placeholder(wording: Wording, tokenizer: Tokenizer) -> int:
 
 @dataclass(frozen=True)
 class Media:
-    """A prompt's pictures, or its sounds, in the order of their markers. token: what stands for each embedding."""
+    """A prompt's images, or its sounds, in the order of their markers. token: what stands for each embedding."""
 
     wording: Wording
     token: int
@@ -281,7 +281,7 @@ class Media:
 def with_media(
     text: str, given: Sequence[Media], encode: Callable[[str], list[int]]
 ) -> tuple[list[int], list[EmbeddedImage]]:  # fmt: skip
-    """Ids of a text that has a marker for each picture and sound, and these at their places.
+    """Ids of a text that has a marker for each image and sound, and these at their places.
 
     encode: what makes ids of a whole prompt.
     """

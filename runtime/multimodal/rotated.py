@@ -1,4 +1,4 @@
-"""Kinds of towers for pictures of any size whose patches rotate by rows and columns of a picture; squares of patches
+"""Kinds of encoders for images of any size whose patches rotate by rows and columns of an image; squares of patches
 are put side by side behind the layers.
 
 Sources: transformers `models/{kimi_k25,dots3_note,minimax_m3_vl,muse_glimmer,qwen3_vl}/modeling_*.py`; the code
@@ -56,7 +56,7 @@ def ling3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def minimax(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """A third of a head would rotate by frames, of which a picture has one; what is left over does not."""
+    """A third of a head would rotate by frames, of which an image has one; what is left over does not."""
     eps = float(encoder.key("attention.layer_norm_epsilon"))
     x = weights.norm("v.pre_ln", encoder.patches(pixels), eps, "layer")
     width = 2 * (x.shape[1] // encoder.heads // 3 // 2)

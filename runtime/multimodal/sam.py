@@ -1,4 +1,4 @@
-"""Towers that begin with SAM's: DeepSeek-OCR and Unlimited-OCR, with CLIP's behind it, and DeepSeek-OCR 2, with a Qwen2
+"""Encoders that begin with SAM's: DeepSeek-OCR and Unlimited-OCR, with CLIP's behind it, and DeepSeek-OCR 2, with a Qwen2
 and queries.
 
 Sources: transformers `models/{unlimited_ocr,deepseek_ocr2}/modeling_*.py`, `models/sam/`.

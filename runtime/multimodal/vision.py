@@ -1,4 +1,4 @@
-"""Pictures → embeddings, by what an mmproj file says."""
+"""Images → embeddings, by what an mmproj file says."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ from .encoder import Parts
 from .layers import Weights, fitting
 from .places import Embedded
 
-WHOLE = ("gemma3", "gemma4v", "gemma4uv")  # towers of text models that may see a picture's tokens all at once
+WHOLE = ("gemma3", "gemma4v", "gemma4uv")  # encoders of text models that may see an image's tokens all at once
 # Whose tokens are no grid, or whose text models count them on.
 IN_LINE = (
     "minicpmv4_6", "cogvlm", "resampler", "granite4_vision", "deepseekocr", "deepseekocr2", "gemma3nv", "deepseek4v",
 )  # fmt: skip
-LAYOUTS = {"hunyuanvl": "framed", "cogvlm": "together"}  # with tokens of their own around a picture
+LAYOUTS = {"hunyuanvl": "framed", "cogvlm": "together"}  # with tokens of their own around an image
 RUN: dict[str, Callable[[Parts, Weights, Floats], Floats]] = {
     "gemma3": vision_encoders.gemma3, "pixtral": vision_encoders.pixtral, "lightonocr": vision_encoders.pixtral,
     "idefics3": vision_encoders.idefics3,
@@ -47,37 +47,37 @@ RUN: dict[str, Callable[[Parts, Weights, Floats], Floats]] = {
 
 
 class VisionEncoder(Parts):
-    """The tower for pictures of an mmproj file.
+    """The encoder for images of an mmproj file.
 
-    projector: its kind, `clip.projector_type`. image_size: pixels a side, of towers for one size the only one.
+    projector: its kind, `clip.projector_type`. image_size: pixels a side, of encoders for one size the only one.
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
-        """Raises ModelError for a file without such a tower, or one whose kind is not run."""
+        """Raises ModelError for a file without such an encoder, or one whose kind is not run."""
         kind = projector_type(metadata, "vision")
         if not metadata.get("clip.has_vision_encoder"):
-            raise ModelError("the file has no tower for pictures", "it is made by `gguftools convert MODEL --mmproj`")
+            raise ModelError("the file has no encoder for images", "it is made by `gguftools convert MODEL --mmproj`")
         if kind not in RUN:
-            raise ModelError(f"towers of the kind {kind!r} are not run", f"those that are: {', '.join(RUN)}")
+            raise ModelError(f"encoders of the kind {kind!r} are not run", f"those that are: {', '.join(RUN)}")
         super().__init__(str(kind), metadata, tensors, threads)
 
     def normalized(self, image: ArrayLike) -> Floats:
-        """Pixels as towers read them, float32 (3, height, width), from values 0…255 of (height, width, 3)."""
+        """Pixels as encoders read them, float32 (3, height, width), from values 0…255 of (height, width, 3)."""
         values = np.asarray(image, np.float32) / np.float32(255)
         if values.ndim != 3 or values.shape[2] != 3:
-            raise OptionError(f"a picture of shape {values.shape}; (height, width, 3) was expected")
+            raise OptionError(f"an image of shape {values.shape}; (height, width, 3) was expected")
         mean, std = (np.asarray(self.key(f"image_{name}"), np.float32) for name in ("mean", "std"))
         if mean.shape != (3,) or std.shape != (3,) or not std.all():
             raise ModelError(
-                f"pictures are normalized by means {mean.tolist()} and deviations {std.tolist()}",
+                f"images are normalized by means {mean.tolist()} and deviations {std.tolist()}",
                 "3 of each, and no deviation of 0, are expected; convert it again",
             )
         return np.ascontiguousarray(((values - mean) / std).transpose(2, 0, 1))
 
     def embeddings(self, pixels: ArrayLike) -> Floats:
-        """Embeddings of a picture, float32 (tokens, width of the text model).
+        """Embeddings of an image, float32 (tokens, width of the text model).
 
-        pixels: float32 (3, height, width), of the size the tower is for, normalized by its mean and deviation.
+        pixels: float32 (3, height, width), of the size the encoder is for, normalized by its mean and deviation.
         Raises OptionError for another shape.
         """
         values = np.asarray(pixels, np.float32)

@@ -1,4 +1,4 @@
-"""Kinds of towers for pictures of one size, and Pixtral's and Qwen2's for any; what each has beside its layers.
+"""Kinds of encoders for images of one size, and Pixtral's and Qwen2's for any; what each has beside its layers.
 
 Sources: transformers `models/{gemma3,siglip,pixtral,mistral3,idefics3,internvl,llama4,qwen2_vl,qwen2_5_vl,
 step3p7,radio,nemotron_h_omni}/modeling_*.py`; the code published with CogVLM.
@@ -134,7 +134,7 @@ def janus(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def step3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Two convolutions in steps of two behind the layers, of a picture or a smaller part of one."""
+    """Two convolutions in steps of two behind the layers, of an image or a smaller part of one."""
     rows, columns = encoder.grid(pixels)
     x = encoder.patches(pixels) + encoder.stretched(rows, columns, "linear")
     row, column = np.divmod(np.arange(len(x)), columns)

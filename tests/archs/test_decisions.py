@@ -147,8 +147,8 @@ def test_clef_decides_questions_jointly(tmp_path: Path) -> None:
             spans_of(tokenizer, wrong)
 
 
-def test_towers_of_models_that_decide(tmp_path: Path) -> None:
-    checkpoints.build_tower("qwen3-5", tmp_path / "own" / "model")
+def test_encoders_of_models_that_decide(tmp_path: Path) -> None:
+    checkpoints.build_encoder("qwen3-5", tmp_path / "own" / "model")
     shutil.copytree(tmp_path / "own" / "model", tmp_path / "deciding" / "model")
     (tmp_path / "deciding" / "model" / "helper").mkdir()
     (tmp_path / "deciding" / "model" / "helper" / "shim.py").touch()

@@ -297,7 +297,7 @@ def test_weights_that_are_cut_up_are_refused():
         adapter_tensors(DEEPSEEK_V2, normalized(raw, DEEPSEEK_V2.defaults), adapter(stored))
 
 
-def test_towers_are_left_out_by_name():
+def test_encoders_are_left_out_by_name():
     stored = pair(Q, 8, 8) | pair("model.vision_tower.layers.0.q_proj", 8, 8)
     found = adapter_tensors(LLAMA, normalized(CONFIG, LLAMA.defaults), adapter(stored))
     assert found.left_out == ["model.vision_tower.layers.0.q_proj"]

@@ -41,11 +41,11 @@ def test_dots3_has_its_further_layer_and_unscaled_norms_back() -> None:
 
 
 @pytest.mark.parametrize(("entry", "left"), [("glm5-next", set()), ("muse-glimmer", set()), ("kimi-k3", PRODUCTS)])
-def test_parts_of_models_with_towers_are_written_with_them_alone(entry: str, left: set[str], tmp_path: Path) -> None:
+def test_parts_of_models_with_encoders_are_written_with_them_alone(entry: str, left: set[str], tmp_path: Path) -> None:
     checkpoints.build(entry, tmp_path / entry)
     gguftools.convert(tmp_path / entry, tmp_path / "f32.gguf", "f32")
     model = gguftools.open(tmp_path / "f32.gguf")
-    with pytest.raises(ModelError, match="text part of a model of pictures"):
+    with pytest.raises(ModelError, match="text part of a model of images"):
         plan_export(model.metadata, dict(model.tensors))
     family = [each for each in architectures() if each.name == model.metadata["general.architecture"]]
     rebuilt = plan_best(family, model.metadata, dict(model.tensors), {})

@@ -62,8 +62,8 @@ def keys_read() -> set[str]:
 def test_every_key_that_is_read_is_in_the_schema():
     keys = keys_read()
     assert len(keys) > 60
-    towers = {key.removeprefix("clip.") for key in KEYS}  # as exports read them
-    assert not keys - MODEL.keys() - KEYS.keys() - towers
+    encoders = {key.removeprefix("clip.") for key in KEYS}  # as exports read them
+    assert not keys - MODEL.keys() - KEYS.keys() - encoders
 
 
 def test_choices_are_those_of_the_code():

@@ -1,4 +1,4 @@
-"""What towers are run with where a file says nothing, beside what llama.cpp takes (tools/mtmd/clip.cpp, b11434)."""
+"""What encoders are run with where a file says nothing, beside what llama.cpp takes (tools/mtmd/clip.cpp, b11434)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from archs.unsupported_encoders import (
 )
 from quants.errors import ModelError
 from runtime.multimodal.audio import RUN as SOUND_KINDS
-from runtime.multimodal.vision import RUN as PICTURE_KINDS
+from runtime.multimodal.vision import RUN as IMAGE_KINDS
 
 PIXELS = ("vision.image_min_pixels", "vision.image_max_pixels")
 
 
 def file(kind: str, **keys: Any) -> dict[str, Any]:
-    """Metadata of a file with a tower for pictures; two underscores stand for a dot."""
+    """Metadata of a file with an encoder for images; two underscores stand for a dot."""
     usual = {"has_vision_encoder": True, "projector_type": kind, "vision.patch_size": 14, "vision.image_size": 448,
              "vision.block_count": 24, "vision.attention.head_count": 16}  # fmt: skip
     return {f"clip.{key.replace('__', '.')}": value for key, value in (usual | keys).items()}
@@ -89,4 +89,4 @@ def test_tiles_of_llava_are_not_passed_over_in_silence() -> None:
 
 
 def test_the_table_is_of_kinds_that_are_run() -> None:
-    assert {*ABSENT} <= {*PICTURE_KINDS, *SOUND_KINDS}
+    assert {*ABSENT} <= {*IMAGE_KINDS, *SOUND_KINDS}

@@ -1,4 +1,4 @@
-"""Small models with towers as their two files: of those checkpoints of tests/data/towers that exports bring back."""
+"""Small models with encoders as their two files: of those checkpoints of tests/data/towers that exports bring back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
 from gguftools.files.checkpoint.folder import open_checkpoint
 
-from .checkpoints import TOWERS, build_tower, lettered, write_tensors
+from .checkpoints import ENCODERS, build_encoder, lettered, write_tensors
 
 QWEN = ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
 # By the checkpoint's name: the texts of its tokens from the 60th on, or of those with these numbers.
@@ -58,7 +58,7 @@ SPECIAL: dict[str, tuple[str, ...] | dict[int, str]] = {
 LOST = {
     "llava-1-5": ("vision_tower.vision_model.encoder.layers.2.", "vision_tower.vision_model.post_layernorm."),
     "gemma3n": ("model.language_model.embed_tokens_per_layer",),  # whose rows behind the texts' are cut off
-    "granite4-vision-small": ("model.vision_tower.vision_model.head.",),  # which pictures in texts do not use
+    "granite4-vision-small": ("model.vision_tower.vision_model.head.",),  # which images in texts do not use
     "hunyuan-vl": ("vit.embeddings.position_embedding",),  # whose first row belongs to no patch
 }
 TEXTLESS = {"ultravox": "voxtral"}  # published without their text model, with which they are tested; as that one's
@@ -67,11 +67,11 @@ FOLDED = ("granite-speech", "granite-speech-plus")  # whose batch norms come bac
 
 
 def files(name: str, folder: Path) -> tuple[Path, Path, Path]:
-    """Write a checkpoint and its two files of float32; where they are: checkpoint, text model, towers."""
-    build_tower(name, folder / name)
+    """Write a checkpoint and its two files of float32; where they are: checkpoint, text model, encoders."""
+    build_encoder(name, folder / name)
     if name in TEXTLESS:
         rows = [row for each in (name, TEXTLESS[name]) for row in json.loads(
-            (TOWERS / each / "spec.json").read_text(encoding="utf-8")
+            (ENCODERS / each / "spec.json").read_text(encoding="utf-8")
         )["tensors"] if each == name or row[0].startswith("language_model.")]  # fmt: skip
         write_tensors(folder / name / "model.safetensors", name, rows)
     return (folder / name, *converted(name, folder))
@@ -86,7 +86,7 @@ def converted(name: str, folder: Path) -> tuple[Path, Path]:
     if architecture.prepare:
         config, tensors = architecture.prepare(config, tensors)
     keys = {"general.architecture": architecture.name} | architecture_metadata(architecture, config)
-    text, towers = folder / f"{name}.gguf", folder / f"mmproj-{name}.gguf"
+    text, encoders = folder / f"{name}.gguf", folder / f"mmproj-{name}.gguf"
     made = map_tensors(architecture, config, tensors).tensors
     words, more = lettered(()), range(64, made["token_embd.weight"].shape[0])
     words["tokenizer.ggml.tokens"] += [f"<{i}>" for i in more]
@@ -95,5 +95,5 @@ def converted(name: str, folder: Path) -> tuple[Path, Path]:
     named = SPECIAL[name] if isinstance(SPECIAL[name], dict) else dict(enumerate(SPECIAL[name], 60))
     words["tokenizer.ggml.tokens"] = [named.get(i, each) for i, each in enumerate(words["tokenizer.ggml.tokens"])]
     gguftools.Model(Metadata(keys | words), made).save(text)
-    gguftools.convert(folder / name, towers, "f32", mmproj=True)
-    return text, towers
+    gguftools.convert(folder / name, encoders, "f32", mmproj=True)
+    return text, encoders

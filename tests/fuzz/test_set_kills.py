@@ -149,8 +149,8 @@ def prepare_models(folder: Path) -> None:
                     opened.tensors[each] = opened.tensors[each].float32() * np.float32(factor)
                 opened.save(folder / name)
         gguftools.split(folder / f"{model}.gguf", folder / f"set-{model}", max_tensors=10)
-        towers = folder / f"mmproj-{model}.gguf"
-        gguftools.export(folder / f"{model}.gguf", folder / f"checkpoint-{model}", mmproj=towers)
+        encoders = folder / f"mmproj-{model}.gguf"
+        gguftools.export(folder / f"{model}.gguf", folder / f"checkpoint-{model}", mmproj=encoders)
     make_patch(folder / "set-a-00001-of-00003.gguf", folder / "set-b-00001-of-00003.gguf", folder / "a-b.delta.gguf")
 
 

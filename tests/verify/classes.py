@@ -58,7 +58,7 @@ CHANGED: dict[str, Config] = {"granite4_vision": {"deepstack_layer_map": [[-1, 1
 
 # Classes that transformers has, and that nothing here varies, with the reason.
 NOT_VARIED = {
-    "Gemma3nForConditionalGeneration": "its tower needs timm; the text model is varied",
+    "Gemma3nForConditionalGeneration": "its encoder needs timm; the text model is varied",
     "PocketTTSModel": "it speaks, and makes no logits; tests of its own compare it",
     "UMT5Model": "it ends in the decoder's states, which nothing here gives; the model with a head is varied",
 }
@@ -130,8 +130,8 @@ def _made(hf_class: str) -> Base | None:
     kind = _model_type(hf_class)
     if found := _of_type(kind):
         return _of_class(found, hf_class, found.config)
-    for entry in checkpoints.towers():
-        path = checkpoints.TOWERS / entry / "config.json"
+    for entry in checkpoints.encoders():
+        path = checkpoints.ENCODERS / entry / "config.json"
         config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if config.get("model_type") == kind and (around := _around(config)):
             return _of_class(around, hf_class, around.config)
@@ -152,7 +152,7 @@ def _of_type(kind: str) -> Base | None:
 
 
 def _around(config: Config) -> Base | None:
-    """A wrapper's config.json with a text part that has a vocabulary, and tokens for pictures that no text has."""
+    """A wrapper's config.json with a text part that has a vocabulary, and tokens for images that no text has."""
     config = {key: value % SPECIAL if key.endswith(("_token_id", "_token_index")) else value
               for key, value in config.items()} | CHANGED.get(config.get("model_type", ""), {})  # fmt: skip
     if THINKER in config:

@@ -40,7 +40,7 @@ from . import attention
 from .options import Base, Config
 
 CLOSE = 2e-5  # of the logits' standard deviation
-# What no file holds, and what transformers does not read: poolers, Chameleon's encoder of pictures.
+# What no file holds, and what transformers does not read: poolers, Chameleon's encoder of images.
 NOT_IN_FILES = ("pooler.", "visual.pooler.", "model.vqmodel.")
 COMPUTED = ("rotary_pos_emb.inv_freq", ".rotary_emb.inv_freq",
             "_decay", ".slope_rate")  # stored though it follows from the config

@@ -21,7 +21,7 @@ from tests.conftest import SHARED
 
 Config = dict[str, Any]
 
-SPECIAL = 10  # ids below are in no text: some models leave them out of attention, or have pictures in their place
+SPECIAL = 10  # ids below are in no text: some models leave them out of attention, or have images in their place
 NOT_TEXT = tuple(f"{what}_token_{end}" for what in ("audio", "image", "video") for end in ("id", "index"))
 TOKENS = 44  # of each text; windows are shorter, and so are some contexts
 
@@ -172,7 +172,7 @@ def family(entry: str) -> Base:
 def _base(folder: Path, tokenizers: Path) -> Base:
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
     config: Config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if "text_config" in config:  # tokens in whose place there are pictures or sounds
+    if "text_config" in config:  # tokens in whose place there are images or sounds
         config = {key: value % SPECIAL if isinstance(value, int) and key.endswith(NOT_TEXT) else value
                   for key, value in config.items()}  # fmt: skip
     for pattern in OTHER_NAMES.get(folder.name, ()):

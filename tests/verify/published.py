@@ -1,4 +1,4 @@
-"""What towers make of a picture whose checkpoint transformers has no class for, or one with other names: by its
+"""What encoders make of an image whose checkpoint transformers has no class for, or one with other names: by its
 classes for the parts, put together as the model's published code does it. `of_parts` has a function for each.
 
 Each gives the embeddings, float32 (tokens, width); logits come from the text model's class, which is given them in
@@ -94,7 +94,7 @@ def radio(own: Checkpoint, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def phi4(own: Checkpoint, pixels: torch.Tensor) -> torch.Tensor:
-    """SigLIP 2 on pictures of any size, the output of the layer before the last, and two matrices."""
+    """SigLIP 2 on images of any size, the output of the layer before the last, and two matrices."""
     from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionModel
 
     settings = {key: value for key, value in own.config["vision_config"].items() if key != "model_type"}
@@ -245,7 +245,7 @@ def text_model(own: Checkpoint, beginning: str, inside: str) -> Any:
 
 
 def recorded(name: str, folder: Path, pixels: EmbeddedImage, token: int = 60) -> dict[str, Any]:
-    """Embeddings of a picture, and ids and logits of a text that has it."""
+    """Embeddings of an image, and ids and logits of a text that has it."""
     own = Checkpoint(folder)
     make, beginning, inside = of_parts[name]
     with torch.inference_mode():
@@ -257,7 +257,7 @@ def recorded(name: str, folder: Path, pixels: EmbeddedImage, token: int = 60) ->
         embedded = model.get_input_embeddings()(ids).clone()
         embedded[0, 3 : 3 + len(found)] = found
         more = {}
-        if "gemma3n" in name:  # of pictures each layer gets what it gets of token 0
+        if "gemma3n" in name:  # of images each layer gets what it gets of token 0
             more["per_layer_inputs"] = model.model.get_per_layer_inputs(torch.where(ids == token, 0, ids))
         logits = model(inputs_embeds=embedded, use_cache=False, **more).logits[0]
     return {"embeddings": found.numpy(), "ids": ids[0].numpy(), "logits": logits.numpy()}

@@ -43,9 +43,9 @@ OTHERS = {"git", "internlm3"}
 VOCABULARIES = {
     "gpt2": {"bpe"}, "llama": {"sentencepiece"}, "t5": {"unigram", "sentencepiece", "fairseq"}, "bert": {"wordpiece"},
 }  # fmt: skip
-IS_PART = "it is the text part of a model of pictures"
+IS_PART = "it is the text part of a model of images"
 NEEDS_BOTH = f"needs --mmproj: {IS_PART}"
-NEEDS_ENCODERS = "name the file of its towers, too: gguftools export MODEL --mmproj TOWERS -o FOLDER"
+NEEDS_ENCODERS = "name the file of its encoders, too: gguftools export MODEL --mmproj TOWERS -o FOLDER"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ExportPlan:
     """A file as the checkpoint it could come from. tensors: by Hugging Face name, read lazily.
 
     differing: metadata keys that a conversion of it would write otherwise, with what it would write. preprocessor: what
-    preprocessor_config.json says of a model with towers; tokenizer: what its processor asks tokenizer_config.json for.
+    preprocessor_config.json says of a model with encoders; tokenizer: what its processor asks tokenizer_config.json for.
     """
 
     architecture: Architecture
@@ -73,14 +73,14 @@ def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
     kinds = VOCABULARIES.get(metadata.get("tokenizer.ggml.model", ""), set())
     family = [a for a in architectures() if a.name == name and (not kinds or kinds & set(a.vocab))]
     if name == NAME:
-        raise ModelError("the file has towers for pictures or sounds; it makes no checkpoint alone", NEEDS_ENCODERS)
+        raise ModelError("the file has encoders for images or sounds; it makes no checkpoint alone", NEEDS_ENCODERS)
     if not family:
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
     if are_alone(metadata, tensors):
         raise ModelError("the file has the layers alone that predict tokens further (MTP): they make no checkpoint")
-    pictures = f"{name}.{SECTIONS}" in metadata
-    if pictures and not any(a.hf_classes[0].endswith("ForCausalLM") and SECTIONS in a.metadata for a in family):
-        problem = "the file is the text part of a model of pictures; it cannot become a checkpoint of its own"
+    images = f"{name}.{SECTIONS}" in metadata
+    if images and not any(a.hf_classes[0].endswith("ForCausalLM") and SECTIONS in a.metadata for a in family):
+        problem = "the file is the text part of a model of images; it cannot become a checkpoint of its own"
         raise ModelError(problem, NEEDS_ENCODERS)
     return plan_best(family, metadata, tensors)
 
@@ -141,7 +141,7 @@ def obstacle(architecture: Architecture) -> str | None:
 
 @cache
 def _whole_classes() -> set[str]:
-    """Those that a text model's file and its towers' become again."""
+    """Those that a text model's file and its encoders' become again."""
     return {wrapper.hf_class for encoder in all_encoders() for wrapper in encoder.wrappers}
 
 

@@ -1,4 +1,4 @@
-"""What a towers' file lacks or has in a wrong shape, before a checkpoint is made of it: classes that load one make up
+"""What a encoders' file lacks or has in a wrong shape, before a checkpoint is made of it: classes that load one make up
 what they don't find.
 """
 
@@ -22,10 +22,10 @@ def check_whole(encoder: Encoder, wrapper: Wrapper, files: Files) -> None:
     """Raise ModelError for a tensor that is missing, or whose shape is not that of its like."""
     for name in (*_needed(encoder, wrapper, files), *(wrapper.needed(files) if wrapper.needed else ())):
         if name not in files.tensors and f"{name}.weight" not in files.tensors:
-            raise ModelError(f"the towers' file has no {name!r}, without which they do not compute")
+            raise ModelError(f"the encoders' file has no {name!r}, without which they do not compute")
     for name in wrapper.biased:
         if f"{name}.weight" in files.tensors and f"{name}.bias" not in files.tensors:
-            raise ModelError(f"the towers' file has no '{name}.bias', without which they do not compute")
+            raise ModelError(f"the encoders' file has no '{name}.bias', without which they do not compute")
     if len(patches := files.shape("v.patch_embd.weight")) == 1:
         raise ModelError(f"'v.patch_embd.weight' has the shape {patches}; (out, colours, height, width) was expected")
     if wrapper.layers_alike:

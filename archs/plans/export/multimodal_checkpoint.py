@@ -1,4 +1,4 @@
-"""A text model's file and its towers' file → the checkpoint of both: each mapping the other way round.
+"""A text model's file and its encoders' file → the checkpoint of both: each mapping the other way round.
 
 What comes out is checked as that of a text model is: converted again, headers only, it must give both files' keys,
 names and shapes, and transformers must read its config so.
@@ -35,9 +35,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 def plan_multimodal_checkpoint(
     metadata: Mapping[str, Any], tensors: Tensors, encoders: Mapping[str, Any], encoder_tensors: Tensors
 ) -> ExportPlan:
-    """The checkpoint that converts to both files. towers: metadata of the towers' file.
+    """The checkpoint that converts to both files. encoders: metadata of the encoders' file.
 
-    Raises ModelError where none does, saying why: towers of another model, of a kind that does not go back.
+    Raises ModelError where none does, saying why: encoders of another model, of a kind that does not go back.
     """
     keys = {key.removeprefix(f"{NAME}."): value for key, value in encoders.items() if not key.startswith("general.")}
     files = Files(keys, encoder_tensors, metadata)
@@ -49,7 +49,7 @@ def plan_multimodal_checkpoint(
         except OURS as error:
             reasons.append(f"{wrapper.hf_class}: {error}")
         except KeyError as error:
-            reasons.append(f"{wrapper.hf_class}: the towers' file has no {NAME}.{error.args[0]}")
+            reasons.append(f"{wrapper.hf_class}: the encoders' file has no {NAME}.{error.args[0]}")
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             reasons.append(f"{wrapper.hf_class}: its metadata makes no config ({type(error).__name__}: {error})")
     if not plans:
@@ -58,17 +58,17 @@ def plan_multimodal_checkpoint(
 
 
 def _check(encoders: Mapping[str, Any], files: Files) -> None:
-    """Raise ModelError for what is no towers' file, or that of another model."""
+    """Raise ModelError for what is no encoders' file, or that of another model."""
     if files.text.get("general.architecture") == NAME:
-        raise ModelError("the first file has towers for pictures or sounds, and is no text model", NEEDS_ENCODERS)
+        raise ModelError("the first file has encoders for images or sounds, and is no text model", NEEDS_ENCODERS)
     if (name := encoders.get("general.architecture")) != NAME:
-        raise ModelError(f"the second file is no towers': its general.architecture is {name!r}, not {NAME!r}")
+        raise ModelError(f"the second file is no encoders': its general.architecture is {name!r}, not {NAME!r}")
     for where, wrong in validate_encoder(encoders, files.tensors):
-        raise ModelError(f"the towers' file: {where} {wrong}")
+        raise ModelError(f"the encoders' file: {where} {wrong}")
     width = files.of_text.get("embedding_length")
     for part in ("vision", "audio"):
         if (said := files.keys.get(f"{part}.projection_dim")) not in (None, width):
-            problem = f"the towers' embeddings are {said} wide, those of the model {width}"
+            problem = f"the encoders' embeddings are {said} wide, those of the model {width}"
             raise ModelError(problem, "the mmproj file is of another model")
         own, heads = (files.keys.get(f"{part}.{key}") for key in ("embedding_length", "attention.head_count"))
         layers = files.keys.get(f"{part}.block_count")
@@ -77,7 +77,7 @@ def _check(encoders: Mapping[str, Any], files: Files) -> None:
 
 
 def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
-    """The classes that have such towers and such a text model. Raises ModelError where none has."""
+    """The classes that have such encoders and such a text model. Raises ModelError where none has."""
     kinds = {
         part: files.keys.get("projector_type") or files.keys.get(f"{part}.projector_type")
         for part in ("vision", "audio") if files.keys.get(f"has_{part}_encoder")
@@ -88,24 +88,24 @@ def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
     if not known:
         why = next((f": {each.no_way_back}" for each in all_encoders()
                     if each.no_way_back and kinds.items() <= projectors(each).items()), "")  # fmt: skip
-        raise ModelError(f"towers of the kind {said} do not become a checkpoint again{why}")
+        raise ModelError(f"encoders of the kind {said} do not become a checkpoint again{why}")
     name = files.text.get("general.architecture")
     found = [(encoder, each) for encoder, each in known if not each.texts or name in each.texts]
     if not found:
         beside = ", ".join(dict.fromkeys(text for _, each in known for text in each.texts))
-        raise ModelError(f"towers of the kind {said} stand beside {beside}; the text model is {name!r}")
+        raise ModelError(f"encoders of the kind {said} stand beside {beside}; the text model is {name!r}")
     fitting = [(encoder, each) for encoder, each in found if each.fits is None or each.fits(files)]
     return fitting or found
 
 
 def _check_positions(wrapper: Wrapper, files: Files) -> None:
-    """Raise ModelError where pictures of the size that the keys say have other learned positions."""
+    """Raise ModelError where images of the size that the keys say have other learned positions."""
     shape = files.shape("v.position_embd.weight")
     if wrapper.positions is None or len(shape) < 2:
         return
     side, patch = (int(files.keys[f"vision.{key}_size"]) for key in ("image", "patch"))
     if shape[-2] != (wanted := (side // patch) ** 2 + wrapper.positions):
-        raise ModelError(f"v.position_embd.weight has {shape[-2]} positions; pictures of {side} pixels have {wanted}")
+        raise ModelError(f"v.position_embd.weight has {shape[-2]} positions; images of {side} pixels have {wanted}")
 
 
 def _plan(encoder: Encoder, wrapper: Wrapper, files: Files, tensors: Tensors) -> ExportPlan:
@@ -169,7 +169,7 @@ def _families(files: Files, wrapper: Wrapper, model_type: str) -> list[Architect
 
 
 def _said(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json but for the text model's keys, and the preprocessor's file, as the towers' keys say them."""
+    """config.json but for the text model's keys, and the preprocessor's file, as the encoders' keys say them."""
     config: dict[str, Any] = {}
     types = part_types(wrapper.inside_type or wrapper.model_type)
     places = {part: _place(path, wrapper) for part, path in encoder.parts.items()}
@@ -272,7 +272,7 @@ def _full(
     encoder: Encoder, config: Mapping[str, Any], text: Architecture, preprocessor: Mapping[str, Any], files: Files,
     shapes: Shapes,
 ) -> dict[str, Any]:  # fmt: skip
-    """The config as the towers' rules read it."""
+    """The config as the encoders' rules read it."""
     own = normalized(config, text.defaults, text.keys)
     tokens = {name: files.token(token) for name, token in encoder.tokens.items()}
     return full_config(encoder, config, (text, own), preprocessor, tokens, shapes, {})
@@ -282,7 +282,7 @@ def _source(
     encoder: Encoder, wrapper: Wrapper, files: Files, config: Mapping[str, Any], text: Architecture,
     preprocessor: Mapping[str, Any],
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The towers' tensors by the names that `Tower.tensors` has. Raises ModelError for one that nothing makes again."""
+    """The encoders' tensors by the names that `Tower.tensors` has. Raises ModelError for one that nothing makes again."""
     full = _full(encoder, config, text, preprocessor, files, {})
     made = {tensor.name for generate in encoder.generated for tensor in generate(full)}
     left = movable({
@@ -299,7 +299,7 @@ def _source(
             source |= from_maps(numbered(pattern, numbers), maps, numbers, full, left, lambda bare, name: bare)
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise ModelError(f"the towers have no place for {next(iter(left))!r}{more}")
+        raise ModelError(f"the encoders have no place for {next(iter(left))!r}{more}")
     return dict(encoder.prepare_export(full, source)) if encoder.prepare_export else source
 
 
@@ -318,14 +318,14 @@ def _checked(
 ) -> dict[str, Any]:  # fmt: skip
     """Keys that a conversion would write otherwise. Raises ModelError where it would give another file."""
     if encoders_of(config) is not encoder:
-        raise ModelError("its config would be read as one with other towers")
+        raise ModelError("its config would be read as one with other encoders")
     if of_config(config).name != text.name:
         raise ModelError(f"its config would be read as one of {of_config(config).name!r}")
     shapes = {name: tensor.shape for name, tensor in source.items()}
     full = _full(encoder, config, text, preprocessor, files, shapes)
     again, rest = map_encoders(encoder, full, source)
     if rest:
-        raise ModelError(f"a conversion would not take {rest[0]!r} for the towers'")
+        raise ModelError(f"a conversion would not take {rest[0]!r} for the encoders'")
     for name, tensor in files.tensors.items():
         if name in again.tensors and again.tensors[name].shape != tensor.shape:
             raise ModelError(f"{name!r} would have shape {again.tensors[name].shape}, not {tensor.shape}")

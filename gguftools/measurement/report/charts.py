@@ -1,4 +1,4 @@
-"""Pictures of the results, as SVG to stand in a page: drawn by matplotlib, coloured by the page's own style.
+"""Images of the results, as SVG to stand in a page: drawn by matplotlib, coloured by the page's own style.
 
 Colours are drawn as numbers that stand for variables of the page, which has others for light and dark. Text stays
 text. The same results give the same bytes.
@@ -43,7 +43,7 @@ SIZES = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Matplotlib as these pictures need it, whatever the user's own settings. Raises GgufToolsError without it."""
+    """Matplotlib as these images need it, whatever the user's own settings. Raises GgufToolsError without it."""
     try:
         import matplotlib
     except ImportError as error:
@@ -72,7 +72,7 @@ def new(height: float) -> tuple["Figure", "Axes"]:
 
 
 def svg(figure: "Figure", name: str, title: str, description: str) -> str:
-    """The picture as an element of a page. name: what its ids begin with; title, description: for who cannot see it."""
+    """The image as an element of a page. name: what its ids begin with; title, description: for who cannot see it."""
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = written.getvalue()

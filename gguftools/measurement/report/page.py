@@ -58,11 +58,11 @@ def html(data: Mapping[str, Any], source: str = "the results") -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     with charts.drawing():
-        pictures = list(_pictures(results))
+        images = list(_images(results))
         tensors = [(f, charts.tensor_errors(f, n), _worst_tensors(f)) for n, f in enumerate(results.files) if f.tensors]
     return environment.get_template("report.html.jinja").render(
         results=results, base=file_name(results.base), described=described(results), facts=_facts(results),
-        rows=_rows(results), verdicts=_verdicts(results), pictures=pictures, percentiles=_percentiles(results),
+        rows=_rows(results), verdicts=_verdicts(results), images=images, percentiles=_percentiles(results),
         domains=_domains(results), tensors=tensors, worst=[(f, [_shown(p) for p in f.worst]) for f in results.files],
         columns=COLUMNS, keys=KEYS,
     )  # fmt: skip
@@ -78,7 +78,7 @@ class EmbeddedImage:
     svg: str
 
 
-def _pictures(results: Results) -> Iterator[EmbeddedImage]:
+def _images(results: Results) -> Iterator[EmbeddedImage]:
     """Those that the results have data for."""
     files = results.files
     every = (

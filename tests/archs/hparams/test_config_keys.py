@@ -23,7 +23,7 @@ BY_LOOKUP = ("lookup", "required", "interleave_rope", "ungroup", "in_groups", "s
 # where `config` is another file's
 OTHERS_CONFIG = ("lora.py", "restore.py", "ranks.py", "files.py", "chat.py", "checked.py")
 INTERNAL = {"full_base", "rope_scaling_local", "partial_rotary_factor_local", "heads", "kv_heads"}
-OF_TOWERS = {"shapes", "vision", "audio", "text", "preprocessor", "tokens", "folder"}  # by archs.plans.mmproj
+OF_ENCODERS = {"shapes", "vision", "audio", "text", "preprocessor", "tokens", "folder"}  # by archs.plans.mmproj
 
 
 def texts(nodes: list[ast.expr]) -> Iterator[str]:
@@ -67,16 +67,16 @@ def test_every_key_that_is_read_has_a_kind() -> None:
             found |= set(keys_read(ast.parse(path.read_text(encoding="utf-8"))))
     tops = {key.partition(".")[0] for key in found}
     of_drafts = {key for each in drafts() for key in each.keys}  # which have nothing to say to models
-    assert tops - KEYS.keys() - PARTS.keys() - set(TEXT_PARTS) - INTERNAL - OF_TOWERS - of_drafts == set()
+    assert tops - KEYS.keys() - PARTS.keys() - set(TEXT_PARTS) - INTERNAL - OF_ENCODERS - of_drafts == set()
     assert len(tops) > 200
 
 
-def test_keys_of_towers_have_a_kind() -> None:
-    found = {key for tower in all_encoders() for part in tower.defaults.values() for key in part}
-    for tower in all_encoders():
-        paths = [path for source in tower.metadata.values() if isinstance(source, str) for path in source.split("|")]
+def test_keys_of_encoders_have_a_kind() -> None:
+    found = {key for encoder in all_encoders() for part in encoder.defaults.values() for key in part}
+    for encoder in all_encoders():
+        paths = [path for source in encoder.metadata.values() if isinstance(source, str) for path in source.split("|")]
         found |= {path.rpartition(".")[2] for path in paths}
-    assert found - KEYS.keys() - PARTS.keys() - PREPROCESSOR.keys() - OF_TOWERS == set()
+    assert found - KEYS.keys() - PARTS.keys() - PREPROCESSOR.keys() - OF_ENCODERS == set()
     assert len(found) > 10
 
 

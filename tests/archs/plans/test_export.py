@@ -185,7 +185,7 @@ def test_an_encoder_with_a_classifiers_head_becomes_its_class() -> None:
     ("Gemma2ForCausalLM", "Gemma2ForSequenceClassification"),
 ])  # fmt: skip
 def test_a_classifiers_class_is_that_of_the_model_type(hf_class: str, classifier: str) -> None:
-    """Others have the name that one would expect, and are for pictures, too."""
+    """Others have the name that one would expect, and are for images, too."""
     decoder = next(each for each in architectures() if hf_class in each.hf_classes)
     head = from_array("cls.output.weight", np.ones((3, 4), np.float32))
     assert headed(decoder, {head.name: head}).hf_classes == (classifier,)

@@ -98,13 +98,13 @@ def test_unmapped_tensors_are_named() -> None:
         mapped(tensors)
 
 
-def test_buffers_are_ignored_and_vision_towers_left_out() -> None:
+def test_buffers_are_ignored_and_vision_encoders_left_out() -> None:
     tensors = checkpoint("model.language_model.")
-    buffer, tower = "model.layers.0.self_attn.rotary_emb.inv_freq", "model.vision_tower.blocks.0.attn.qkv.weight"
-    tensors |= {buffer: tensor(buffer, 2), tower: tensor(tower, 24, 8)}
+    buffer, encoder = "model.layers.0.self_attn.rotary_emb.inv_freq", "model.vision_tower.blocks.0.attn.qkv.weight"
+    tensors |= {buffer: tensor(buffer, 2), encoder: tensor(encoder, 24, 8)}
     found = mapped(tensors)
     assert found.ignored == [buffer]
-    assert found.left_out == [tower]
+    assert found.left_out == [encoder]
     assert set(found.tensors) == set(mapped(checkpoint()).tensors)
 
 
@@ -251,8 +251,8 @@ def test_what_stays_float32() -> None:
     assert stays_float32("blk.0.own.weight", (8, 8), ("*.own.weight",))
 
 
-@pytest.mark.parametrize("entry", sorted({*checkpoints.towers()} - {"pocket-tts", "qwen3-tts"}))  # these speak
-def test_a_text_model_without_its_towers_knows_their_tensors(entry: str) -> None:
-    folder = checkpoints.TOWERS / entry
+@pytest.mark.parametrize("entry", sorted({*checkpoints.encoders()} - {"pocket-tts", "qwen3-tts"}))  # these speak
+def test_a_text_model_without_its_encoders_knows_their_tensors(entry: str) -> None:
+    folder = checkpoints.ENCODERS / entry
     config, spec = (json.loads((folder / name).read_text()) for name in ("config.json", "spec.json"))
     assert left_to_encoders(config, [name for name, *_ in spec["tensors"] if is_left_out(name)]) == []

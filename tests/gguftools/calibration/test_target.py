@@ -247,7 +247,7 @@ def test_frontier(base, calibration, tmp_path):
 def test_a_frontier_out_of_reach_is_refused(base, tmp_path):
     with pytest.raises(OptionError, match="too small"):
         gguftools.frontier(base, [1.0, 4.0])
-    with pytest.raises(OptionError, match="no name of a picture"):
+    with pytest.raises(OptionError, match="no name of an image"):
         gguftools.frontier(base, [4.0], plot=tmp_path / "x.pdf")
 
 

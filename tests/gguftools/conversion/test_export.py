@@ -78,7 +78,7 @@ def check_values(entry, source, back):
 
 
 def test_chameleons_config_has_its_tokens(tmp_path):
-    """Without them its class is not even made; which tokens are pictures it finds by their names."""
+    """Without them its class is not even made; which tokens are images it finds by their names."""
     checkpoints.build("chameleon", tmp_path / "chameleon")
     convert(tmp_path / "chameleon", tmp_path / "m.gguf")
     export(tmp_path / "m.gguf", tmp_path / "back")

@@ -1,4 +1,4 @@
-"""Parts of published config.json that say more than the tests' small ones: what no tower reads may be anything."""
+"""Parts of published config.json that say more than the tests' small ones: what no encoder reads may be anything."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gguftools.model import of_parts
-from gguftools.sources import of_towers
+from gguftools.sources import of_encoders
 from quants.errors import ModelError
-from tests.archs.checkpoints import build_tower
+from tests.archs.checkpoints import build_encoder
 
 SIDES = {"max_image_size": {"longest_edge": 384}, "size": {"longest_edge": 1920}, "use_base_siglip": False}
 WHISPER: dict[str, Any] = {  # its decoder, of which these models have nothing
@@ -44,13 +44,13 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    model = of_parts(of_towers(folder))
+    model = of_parts(of_encoders(folder))
     return {key: str(value) for key, value in model.metadata.items()}, list(model.tensors)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_published_parts_say_beside_changes_nothing(tmp_path: Path, name: str) -> None:
-    build_tower(name, tmp_path / name)
+    build_encoder(name, tmp_path / name)
     before = read(tmp_path / name)
     path = tmp_path / name / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -61,17 +61,17 @@ def test_what_published_parts_say_beside_changes_nothing(tmp_path: Path, name: s
 
 
 def test_a_side_that_is_read_is_a_number(tmp_path: Path) -> None:
-    build_tower("hunyuan-vl", tmp_path / "hunyuan-vl")
+    build_encoder("hunyuan-vl", tmp_path / "hunyuan-vl")
     path = tmp_path / "hunyuan-vl" / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config["vision_config"] |= SIDES
     path.write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ModelError, match=r'"vision_config.max_image_size" is .*a whole number'):
-        of_towers(tmp_path / "hunyuan-vl")
+        of_encoders(tmp_path / "hunyuan-vl")
 
 
 def test_pixtral_says_both_sides_of_a_patch(tmp_path: Path) -> None:
-    build_tower("pixtral", tmp_path / "pixtral")
+    build_encoder("pixtral", tmp_path / "pixtral")
     before = read(tmp_path / "pixtral")
     path = tmp_path / "pixtral" / "preprocessor_config.json"
     said = json.loads(path.read_text(encoding="utf-8")) | {"patch_size": {"height": 14, "width": 14}}

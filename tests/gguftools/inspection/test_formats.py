@@ -24,6 +24,6 @@ def test_architectures():
         "refused": (), "exports": True, "export_obstacle": None, "draft": False,
         "running_towers": (), "exporting_towers": (), "wrapper": False,
     }  # fmt: skip
-    assert by_class["Gemma3ForConditionalGeneration"].towers == ("Gemma3ForConditionalGeneration",)
+    assert by_class["Gemma3ForConditionalGeneration"].encoders == ("Gemma3ForConditionalGeneration",)
     assert "sentencepiece" in found.vocabularies
     assert by_class["Eagle3Speculator"].draft

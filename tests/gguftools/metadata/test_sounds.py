@@ -1,4 +1,4 @@
-"""Prompts with sounds: what stands where, and what is said of sounds and towers that do not fit."""
+"""Prompts with sounds: what stands where, and what is said of sounds and encoders that do not fit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.metadata.pictures import Sight, read_prompt
+from gguftools.metadata.images import Sight, read_prompt
 from quants.errors import GgufToolsError, ModelError
 from runtime.multimodal.audio import AudioEncoder
 from runtime.multimodal.gemma3n_audio import hard
 from runtime.sampling.parameters import Sampling
 
-from ...archs.checkpoints import build_tower, lettered, waveform
+from ...archs.checkpoints import build_encoder, lettered, waveform
 from ...runtime.multimodal.test_vision import text_model
 from ..command_line import typed
 
@@ -38,10 +38,10 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models with letters and the tokens around sounds, their towers, and a sound of a second."""
+    """Models with letters and the tokens around sounds, their encoders, and a sound of a second."""
     made = tmp_path_factory.mktemp("sounds")
     for name, special in NAMED.items():
-        build_tower(name, made / name)
+        build_encoder(name, made / name)
         gguftools.convert(made / name, made / f"mmproj-{name}.gguf", "f32", mmproj=True)
         running = text_model(made / name)
         metadata = dict(running.metadata) | lettered(special) | {"tokenizer.chat_template": TEMPLATE}
@@ -97,9 +97,9 @@ GEMMA = {
 
 @pytest.fixture(scope="module")
 def gemma3n(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gemma 3n, whose vocabulary ends with eight words for pictures and eight for sounds; its towers, and a sound."""
+    """Gemma 3n, whose vocabulary ends with eight words for images and eight for sounds; its encoders, and a sound."""
     made = tmp_path_factory.mktemp("gemma3n")
-    build_tower("gemma3n", made / "gemma3n")
+    build_encoder("gemma3n", made / "gemma3n")
     gguftools.convert(made / "gemma3n", made / "mmproj.gguf", "f32", mmproj=True)
     running, words = text_model(made / "gemma3n"), lettered(())
     tokens = [GEMMA.get(i, each) for i, each in enumerate([*words["tokenizer.ggml.tokens"], *[""] * 276])]
@@ -112,20 +112,20 @@ def gemma3n(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_gemma_3n_has_as_many_tokens_for_each_sound_and_words_of_its_tower(gemma3n):
+def test_gemma_3n_has_as_many_tokens_for_each_sound_and_words_of_its_encoder(gemma3n):
     with gguftools.open(gemma3n / "mmproj.gguf") as file, gguftools.open(gemma3n / "m.gguf") as model:
-        tower = AudioEncoder(file.metadata, file.tensors)
-        ids, found = read_prompt("so<end_of_image>", [(Sight(tower, model.metadata, model.tokenizer), [waveform()])])
+        encoder = AudioEncoder(file.metadata, file.tensors)
+        ids, found = read_prompt("so<end_of_image>", [(Sight(encoder, model.metadata, model.tokenizer), [waveform()])])
         assert ids == [1, 4, 4, 61, *[333] * 188, 332, 4, 4, *model.tokenizer.encode("so", add_special=False), 324]
         assert [each.start for each in found] == [4, 192, len(ids) - 1]
-        np.testing.assert_array_equal(found[1].embeddings, hard(tower.weights, "mm.a.", [0]))
-        np.testing.assert_array_equal(found[2].embeddings, hard(tower.weights, "mm.", [0]))
-        filled = found[0].embeddings[len(tower.spectrograms(waveform())[0][0].T) // 16 + 1 :]
-        np.testing.assert_array_equal(filled, np.repeat(hard(tower.weights, "mm.a.", [7]), len(filled), axis=0))
+        np.testing.assert_array_equal(found[1].embeddings, hard(encoder.weights, "mm.a.", [0]))
+        np.testing.assert_array_equal(found[2].embeddings, hard(encoder.weights, "mm.", [0]))
+        filled = found[0].embeddings[len(encoder.spectrograms(waveform())[0][0].T) // 16 + 1 :]
+        np.testing.assert_array_equal(filled, np.repeat(hard(encoder.weights, "mm.a.", [7]), len(filled), axis=0))
         names = list(model.metadata["tokenizer.ggml.tokens"])
         names[60], names[333] = names[333], names[60]
         other = gguftools.Model(dict(model.metadata) | {"tokenizer.ggml.tokens": names}, model.tensors)
-        sight = Sight(tower, other.metadata, other.tokenizer)
+        sight = Sight(encoder, other.metadata, other.tokenizer)
         _, found = read_prompt("so<end_of_image>", [(sight, [waveform()])])
         assert len(found) == 1  # its last words are others
 
@@ -156,14 +156,14 @@ def test_progress_is_told_of_layers_and_tokens(folder):
 @pytest.mark.parametrize(
     ("wanted", "wrong"),
     [
-        ({"projector": None}, "audio is given without projector"), ({"images": ["a.png"]}, "no tower for pictures"),
+        ({"projector": None}, "audio is given without projector"), ({"images": ["a.png"]}, "no encoder for images"),
         ({"audio": ["absent.wav"]}, "absent.wav can't be read"), ({"audio": ["voxtral.gguf"]}, "no WAV file"),
         ({"audio": [np.zeros((2, 4))]}, r"a sound of shape \(2, 4\)"), ({"draft": "voxtral.gguf"}, "hear sounds"),
         ({"image_tokens": 3}, "image_tokens is given without images"), ({"prompt": [3, 4]}, "sounds stand in a text"),
         ({"prompt": "<__media__><__media__>"}, "2 sounds are marked in the prompt; 1 are given"),
-        ({"projector": "voxtral.gguf"}, "no tower for sounds"),
+        ({"projector": "voxtral.gguf"}, "no encoder for sounds"),
         ({"projector": "mmproj-granite-speech.gguf"}, r"no token '<\|audio\|>'"),
-        ({"projector": "mmproj-qwen2-audio.gguf"}, "takes 109 frames; the tower is for 48"),
+        ({"projector": "mmproj-qwen2-audio.gguf"}, "takes 109 frames; the encoder is for 48"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_error(folder, wanted, wrong, monkeypatch):
@@ -181,7 +181,7 @@ def test_the_command_hears_sounds(folder, monkeypatch):
     assert "prompt 23 tokens" in done.stderr
     done = typed("generate", "granite-speech.gguf", "-p", "what", *words, "--image", "a.png")
     assert done.returncode == 1
-    assert "no tower for pictures" in done.stderr
+    assert "no encoder for images" in done.stderr
 
 
 @pytest.mark.parametrize(("key", "most"), [("num_mel_bins", 4096), ("projector.stack_factor", 256)])

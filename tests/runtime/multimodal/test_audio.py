@@ -1,4 +1,4 @@
-"""Towers for sounds give transformers' embeddings (tests/data/towers/*/embeddings.npz)."""
+"""Encoders for sounds give transformers' embeddings (tests/data/towers/*/embeddings.npz)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime.multimodal.gemma3n_audio import hard_words
 from runtime.multimodal.layers import Weights
 from runtime.multimodal.places import Embedded, places
 
-from ...archs.checkpoints import build_tower, recorded, sound, truth_of
+from ...archs.checkpoints import build_encoder, recorded, sound, truth_of
 from .test_vision import text_model
 
 RUN = recorded("frames")
@@ -25,9 +25,9 @@ CLOSE = 2e-5  # of the standard deviation; a wrong activation or window makes 1e
 
 
 @pytest.fixture
-def tower(tmp_path: Path):
+def encoder(tmp_path: Path):
     def made(name: str, outtype: str = "f32") -> AudioEncoder:
-        build_tower(name, tmp_path / name)
+        build_encoder(name, tmp_path / name)
         gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", outtype, mmproj=True)
         model = gguftools.open(tmp_path / f"{name}.gguf")
         return AudioEncoder(model.metadata, model.tensors)
@@ -35,9 +35,9 @@ def tower(tmp_path: Path):
     return made
 
 
-def heard(tower: AudioEncoder, name: str, truth: np.lib.npyio.NpzFile) -> np.ndarray:
+def heard(encoder: AudioEncoder, name: str, truth: np.lib.npyio.NpzFile) -> np.ndarray:
     frames, real = map(int, truth["frames"])
-    return tower.embeddings(sound(name, tower.mels, frames), real)
+    return encoder.embeddings(sound(name, encoder.mels, frames), real)
 
 
 def error(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -47,21 +47,21 @@ def error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_embeddings_are_those_of_transformers(tower, name):
+def test_embeddings_are_those_of_transformers(encoder, name):
     assert len(RUN) >= 6
     truth = truth_of(name, "frames")
-    assert error(heard(tower(name), name, truth), truth["embeddings"]) < LESS_CLOSE.get(name, CLOSE)
+    assert error(heard(encoder(name), name, truth), truth["embeddings"]) < LESS_CLOSE.get(name, CLOSE)
 
 
-def test_a_quantized_tower_is_near(tower):
+def test_a_quantized_encoder_is_near(encoder):
     truth = truth_of("voxtral", "frames")
-    assert CLOSE < error(heard(tower("voxtral", "q8_0"), "voxtral", truth), truth["embeddings"]) < 0.1
+    assert CLOSE < error(heard(encoder("voxtral", "q8_0"), "voxtral", truth), truth["embeddings"]) < 0.1
 
 
 @pytest.mark.parametrize("name", [name for name in RUN if "ids" in truth_of(name, "frames")])
-def test_a_sound_and_a_text_give_the_logits_of_transformers(tower, tmp_path, name):
+def test_a_sound_and_a_text_give_the_logits_of_transformers(encoder, tmp_path, name):
     truth = truth_of(name, "frames")
-    made = tower(name)
+    made = encoder(name)
     ids, wanted = truth["ids"], truth["logits"]
     sounds = places(ids, int(ids[3]), [Embedded(heard(made, name, truth))])
     if name == "gemma3n":  # a word of the sounds' own stands behind
@@ -74,17 +74,17 @@ def test_a_sound_and_a_text_give_the_logits_of_transformers(tower, tmp_path, nam
     assert np.abs(logits - wanted).max() < 1e-4 * wanted.std()
 
 
-def test_gemma_3n_hears_no_padding_and_no_more_than_a_prompt_has_tokens_for(tower):
-    made, features = tower("gemma3n"), sound("gemma3n", 32, 301)
+def test_gemma_3n_hears_no_padding_and_no_more_than_a_prompt_has_tokens_for(encoder):
+    made, features = encoder("gemma3n"), sound("gemma3n", 32, 301)
     louder = features.copy()
     louder[:, 291:] += 9  # ten frames behind the last one are seen by the convolutions
     np.testing.assert_array_equal(made.embeddings(louder, 281), made.embeddings(features, 281))
-    with pytest.raises(OptionError, match="3009 frames; the tower is for 3008"):
+    with pytest.raises(OptionError, match="3009 frames; the encoder is for 3008"):
         made.embeddings(np.zeros((32, 3009)))
 
 
-def test_padding_is_not_heard(tower):
-    made, features = tower("qwen2-audio"), sound("qwen2-audio", 16, 48)
+def test_padding_is_not_heard(encoder):
+    made, features = encoder("qwen2-audio"), sound("qwen2-audio", 16, 48)
     louder = features.copy()
     louder[:, 39:] += 9  # the frame behind the last one is seen by the convolutions
     np.testing.assert_array_equal(made.embeddings(louder, 37), made.embeddings(features, 37))
@@ -95,14 +95,14 @@ def test_padding_is_not_heard(tower):
 @pytest.mark.parametrize(
     ("shape", "frames", "wrong"),
     [
-        ((16, 50), None, "50 frames; the tower is for 48"), ((8, 48), None, r"\(16, frames\) was expected"),
+        ((16, 50), None, "50 frames; the encoder is for 48"), ((8, 48), None, r"\(16, frames\) was expected"),
         ((16, 0), None, r"\(16, frames\) was expected"), ((16, 48), 49, "49 frames of a spectrogram that has 48"),
         ((16, 48), 0, "0 frames of"),
     ],
 )  # fmt: skip
-def test_spectrograms_of_a_wrong_shape_are_refused(tower, shape, frames, wrong):
+def test_spectrograms_of_a_wrong_shape_are_refused(encoder, shape, frames, wrong):
     with pytest.raises(OptionError, match=wrong):
-        tower("qwen2-audio").embeddings(np.zeros(shape, np.float32), frames)
+        encoder("qwen2-audio").embeddings(np.zeros(shape, np.float32), frames)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_spectrograms_of_a_wrong_shape_are_refused(tower, shape, frames, wrong):
         ("projector.stack_factor", 3, "do not fit each other"),
     ],
 )  # fmt: skip
-def test_files_that_lie_are_refused(tower, key, value, wrong):
-    made = tower("voxtral")
+def test_files_that_lie_are_refused(encoder, key, value, wrong):
+    made = encoder("voxtral")
     metadata = dict(made.metadata)
     metadata.pop(f"clip.audio.{key}")
     if value is not None:
@@ -123,12 +123,12 @@ def test_files_that_lie_are_refused(tower, key, value, wrong):
         AudioEncoder(metadata, made.weights.tensors).embeddings(sound("voxtral", 16, 48))
 
 
-def test_files_without_such_a_tower_are_refused(tower):
-    made = tower("voxtral")
+def test_files_without_such_a_encoder_are_refused(encoder):
+    made = encoder("voxtral")
     with pytest.raises(ModelError, match="'other' are not run"):
         AudioEncoder(dict(made.metadata) | {"clip.projector_type": "other"}, made.weights.tensors)
-    with pytest.raises(ModelError, match="no tower for sounds"):
-        tower("llava-1-5")
+    with pytest.raises(ModelError, match="no encoder for sounds"):
+        encoder("llava-1-5")
 
 
 def test_layers_have_limits_of_what_goes_in_and_out():

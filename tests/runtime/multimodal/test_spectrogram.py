@@ -1,4 +1,4 @@
-"""Spectrograms are those of transformers' feature extractors (tests/data/sounds), and those that towers read."""
+"""Spectrograms are those of transformers' feature extractors (tests/data/sounds), and those that encoders read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.multimodal import gemma3n_audio, gemma4_audio
 from runtime.multimodal.audio import AudioEncoder
 from runtime.multimodal.spectrogram import FRAMES_AT_ONCE, HTK, in_pairs, log_mel, mimo, nemo
 
-from ...archs.checkpoints import SOUNDS, build_tower, shown, waveform
+from ...archs.checkpoints import SOUNDS, build_encoder, shown, waveform
 
 TRUTH = np.load(SOUNDS)
 
@@ -58,9 +58,9 @@ def test_what_is_no_sound_is_refused(sound, wrong):
 
 
 @pytest.fixture
-def tower(tmp_path: Path):
+def encoder(tmp_path: Path):
     def made(name: str) -> AudioEncoder:
-        build_tower(name, tmp_path / name)
+        build_encoder(name, tmp_path / name)
         gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", "f32", mmproj=True)
         model = gguftools.open(tmp_path / f"{name}.gguf")
         return AudioEncoder(model.metadata, model.tensors)
@@ -70,7 +70,7 @@ def tower(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "frames"),
-    [  # of 17,333 samples: towers for 48 frames (50: MERaLiON) take them in parts
+    [  # of 17,333 samples: encoders for 48 frames (50: MERaLiON) take them in parts
         ("audio-flamingo3", [(48, 48), (48, 48), (48, 13)]), ("voxtral", [(48, 48)] * 3),
         ("ultravox", [(48, 48), (48, 48), (48, 13)]),
         ("meralion2", [(50, 50), (50, 50), (50, 9)]), ("qwen2-5-omni", [(109, 109)]), ("qwen3-asr", [(200, 108)]),
@@ -79,8 +79,8 @@ def tower(tmp_path: Path):
         ("mimo-v2-5", [(73, 73)]),
     ],
 )  # fmt: skip
-def test_towers_are_given_the_parts_that_they_are_for(tower, name, frames):
-    made = tower(name)
+def test_encoders_are_given_the_parts_that_they_are_for(encoder, name, frames):
+    made = encoder(name)
     parts = made.spectrograms(waveform())
     assert [(features.shape[1], real) for features, real in parts] == frames
     assert all(features.shape[0] == made.mels and features.dtype == np.float32 for features, _ in parts)
@@ -88,8 +88,8 @@ def test_towers_are_given_the_parts_that_they_are_for(tower, name, frames):
     np.testing.assert_array_equal(made.heard(waveform()), wanted)
 
 
-def test_mimo_hears_a_minute_at_once(tower):
-    made = tower("mimo-v2-5")
+def test_mimo_hears_a_minute_at_once(encoder):
+    made = encoder("mimo-v2-5")
     assert made.rate == 24_000
     parts = made.spectrograms(np.tile(waveform(), 90))  # 65 seconds
     assert [frames for _, frames in parts] == [6000, 500]
@@ -98,8 +98,8 @@ def test_mimo_hears_a_minute_at_once(tower):
         made.spectrograms(waveform()[:480])
 
 
-def test_a_sound_too_long_is_refused(tower):
-    made = tower("qwen2-audio")
+def test_a_sound_too_long_is_refused(encoder):
+    made = encoder("qwen2-audio")
     assert len(made.heard(waveform()[:7000])) == 11
-    with pytest.raises(OptionError, match="takes 109 frames; the tower is for 48"):
+    with pytest.raises(OptionError, match="takes 109 frames; the encoder is for 48"):
         made.heard(waveform())

@@ -11,16 +11,16 @@ import gguftools
 from quants.errors import ModelError, OptionError
 from runtime.multimodal.speech import CodePredictor
 
-from ...archs.checkpoints import TOWERS, build_tower
+from ...archs.checkpoints import ENCODERS, build_encoder
 
-TRUTH = np.load(TOWERS / "qwen3-tts" / "embeddings.npz")
+TRUTH = np.load(ENCODERS / "qwen3-tts" / "embeddings.npz")
 CLOSE = 2e-5  # of the standard deviation
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("speech")
-    build_tower("qwen3-tts", folder / "qwen3-tts")
+    build_encoder("qwen3-tts", folder / "qwen3-tts")
     gguftools.convert(folder / "qwen3-tts", folder / "f32.gguf", "f32", mmproj=True)
     return folder / "f32.gguf"
 

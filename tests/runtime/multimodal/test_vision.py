@@ -1,4 +1,4 @@
-"""Towers for pictures give transformers' embeddings (tests/data/towers/*/embeddings.npz)."""
+"""Encoders for images give transformers' embeddings (tests/data/towers/*/embeddings.npz)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from runtime.multimodal.places import Embedded, places
 from runtime.multimodal.preprocessing import Tiles
 from runtime.multimodal.vision import VisionEncoder
 
-from ...archs.checkpoints import TOWERS, build_tower, picture, recorded
+from ...archs.checkpoints import ENCODERS, build_encoder, image, recorded
 
 RUN = recorded("size")
-WITH_TEXT = [name for name in RUN if "logits" in np.load(TOWERS / name / "embeddings.npz")]  # the others' is nowhere
+WITH_TEXT = [name for name in RUN if "logits" in np.load(ENCODERS / name / "embeddings.npz")]  # the others' is nowhere
 CLOSE = 2e-5  # of the standard deviation; a wrong activation or rotation makes 1e-3 and more
 
 
 @pytest.fixture
-def tower(tmp_path: Path):
+def encoder(tmp_path: Path):
     def made(name: str, outtype: str = "f32") -> VisionEncoder:
-        build_tower(name, tmp_path / name)
+        build_encoder(name, tmp_path / name)
         gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", outtype, mmproj=True)
         model = gguftools.open(tmp_path / f"{name}.gguf")
         return VisionEncoder(model.metadata, model.tensors)
@@ -42,34 +42,34 @@ def tower(tmp_path: Path):
     return made
 
 
-def seen(tower: VisionEncoder, name: str) -> Embedded:
-    """What the recorded picture gives, or its tiles together."""
-    truth = np.load(TOWERS / name / "embeddings.npz")
+def seen(encoder: VisionEncoder, name: str) -> Embedded:
+    """What the recorded image gives, or its tiles together."""
+    truth = np.load(ENCODERS / name / "embeddings.npz")
     if "tiles" not in truth:
-        return tower.embedded(picture(name, *map(int, truth["size"])))
+        return encoder.embedded(image(name, *map(int, truth["size"])))
     rows, columns, *size = map(int, truth["tiles"])
-    pixels = [picture(f"{name}/{i}", *map(int, truth["size"])) for i in range(rows * columns + 1)]
+    pixels = [image(f"{name}/{i}", *map(int, truth["size"])) for i in range(rows * columns + 1)]
     tiles = Tiles(pixels, rows, columns, (size[0], size[1]))
-    return assembled(tower, tiles, [tower.embedded(each) for each in pixels])[0]
+    return assembled(encoder, tiles, [encoder.embedded(each) for each in pixels])[0]
 
 
-def error(tower: VisionEncoder, name: str) -> float:
-    wanted, found = np.load(TOWERS / name / "embeddings.npz")["embeddings"], seen(tower, name).embeddings
+def error(encoder: VisionEncoder, name: str) -> float:
+    wanted, found = np.load(ENCODERS / name / "embeddings.npz")["embeddings"], seen(encoder, name).embeddings
     assert found.shape == wanted.shape
     assert found.dtype == np.float32
     return float(np.abs(found - wanted).max() / wanted.std())
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_embeddings_are_those_of_transformers(tower, name):
+def test_embeddings_are_those_of_transformers(encoder, name):
     assert len(RUN) >= 7
-    assert error(tower(name), name) < CLOSE
+    assert error(encoder(name), name) < CLOSE
 
 
-def test_the_layer_that_is_read_is_the_listed_one_or_the_last_but_one(tower):
+def test_the_layer_that_is_read_is_the_listed_one_or_the_last_but_one(encoder):
     """As llama.cpp reads LLaVA's files, of which old ones list none."""
-    made, last = tower("llava-1-5"), "clip.vision.feature_layer"
-    count, pixels = int(made.key("block_count")), picture("llava-1-5", *[made.image_size] * 2)
+    made, last = encoder("llava-1-5"), "clip.vision.feature_layer"
+    count, pixels = int(made.key("block_count")), image("llava-1-5", *[made.image_size] * 2)
 
     def found(*listed: int) -> np.ndarray:
         metadata = {key: made.metadata[key] for key in made.metadata if key != last}
@@ -82,33 +82,33 @@ def test_the_layer_that_is_read_is_the_listed_one_or_the_last_but_one(tower):
         found(count - 1, count)  # both together are wider than what reads them
 
 
-def test_a_quantized_tower_is_near(tower):
-    assert CLOSE < error(tower("gemma3", "q8_0"), "gemma3") < 0.1
+def test_a_quantized_encoder_is_near(encoder):
+    assert CLOSE < error(encoder("gemma3", "q8_0"), "gemma3") < 0.1
 
 
-def test_pictures_are_normalized(tower):
-    made = tower("gemma3")
+def test_images_are_normalized(encoder):
+    made = encoder("gemma3")
     found = made.normalized(np.full((56, 56, 3), 255, np.uint8))
     np.testing.assert_array_equal(found, np.ones((3, 56, 56), np.float32))
     with pytest.raises(OptionError, match="height, width, 3"):
         made.normalized(np.zeros((3, 56, 56)))
     for std in ([], [0.5] * 6, [0.5, 0.5, 0.0]):
         wrong = VisionEncoder(dict(made.metadata) | {"clip.vision.image_std": std}, made.weights.tensors)
-        with pytest.raises(ModelError, match="pictures are normalized by means"):
+        with pytest.raises(ModelError, match="images are normalized by means"):
             wrong.normalized(np.zeros((56, 56, 3)))
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "wrong"),
     [
-        ("gemma3", (3, 28, 56), "8 patches; the tower is for 16"), ("gemma3", (3, 57, 56), "sides that 14 divides"),
+        ("gemma3", (3, 28, 56), "8 patches; the encoder is for 16"), ("gemma3", (3, 57, 56), "sides that 14 divides"),
         ("mistral3", (3, 42, 56), "sides that 28 divides"), ("gemma3", (56, 56), "3, height, width"),
         ("gemma3", (3, 0, 56), "sides that 14 divides"),
     ],
 )  # fmt: skip
-def test_pixels_of_a_wrong_size_are_refused(tower, name, shape, wrong):
+def test_pixels_of_a_wrong_size_are_refused(encoder, name, shape, wrong):
     with pytest.raises(OptionError, match=wrong):
-        tower(name).embeddings(np.zeros(shape, np.float32))
+        encoder(name).embeddings(np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -122,29 +122,29 @@ def test_pixels_of_a_wrong_size_are_refused(tower, name, shape, wrong):
         ("attention.layer_norm_epsilon", None, "no clip.vision.attention.layer_norm_epsilon"),
     ],
 )
-def test_files_that_lie_are_refused(tower, key, value, wrong):
-    made = tower("gemma3")
+def test_files_that_lie_are_refused(encoder, key, value, wrong):
+    made = encoder("gemma3")
     metadata = made.metadata.copy()
     metadata.pop(f"clip.vision.{key}")
     if value is not None:
         metadata[f"clip.vision.{key}"] = value
     with pytest.raises(ModelError, match=wrong):
-        VisionEncoder(metadata, made.weights.tensors).embeddings(picture("gemma3", 56, 56))
+        VisionEncoder(metadata, made.weights.tensors).embeddings(image("gemma3", 56, 56))
 
 
-def test_heads_that_do_not_fit_are_refused(tower):
-    made = tower("deepseek-ocr2-small")
+def test_heads_that_do_not_fit_are_refused(encoder):
+    made = encoder("deepseek-ocr2-small")
     metadata = dict(made.metadata) | {"clip.vision.attention.head_count": 2}
     with pytest.raises(ModelError, match="do not fit each other"):
         VisionEncoder(metadata, made.weights.tensors).embeddings(np.zeros((3, 64, 64)))
 
 
-def test_files_without_such_a_tower_are_refused(tower):
-    made = tower("gemma3")
+def test_files_without_such_a_encoder_are_refused(encoder):
+    made = encoder("gemma3")
     with pytest.raises(ModelError, match="'other' are not run"):
         VisionEncoder(dict(made.metadata) | {"clip.projector_type": "other"}, made.weights.tensors)
-    with pytest.raises(ModelError, match="no tower for pictures"):
-        tower("voxtral")
+    with pytest.raises(ModelError, match="no encoder for images"):
+        encoder("voxtral")
 
 
 def text_model(folder: Path) -> Model:
@@ -164,10 +164,10 @@ def relative_error(found, wanted) -> float:
 
 
 @pytest.mark.parametrize("name", WITH_TEXT)
-def test_a_picture_and_a_text_give_the_logits_of_transformers(tower, tmp_path, name):
+def test_a_image_and_a_text_give_the_logits_of_transformers(encoder, tmp_path, name):
     near = 1e-3 if name == "gemma3n-pictures" else 1e-4  # its products of many tokens are of whole numbers
-    truth = np.load(TOWERS / name / "embeddings.npz")
-    made = tower(name)
+    truth = np.load(ENCODERS / name / "embeddings.npz")
+    made = encoder(name)
     found = seen(made, name)
     ids, wanted = truth["ids"], truth["logits"]
     images, model = places(ids, int(ids[3]), [found]), text_model(tmp_path / name)
@@ -185,8 +185,8 @@ def test_a_picture_and_a_text_give_the_logits_of_transformers(tower, tmp_path, n
     assert cache.next_position == (0 if name.startswith("nemotron") else images[0].start)  # whose states begin anew
 
 
-def test_prompts_in_pieces_give_the_same_as_at_once(tower, tmp_path, monkeypatch):
-    tower("qwen2-5-vl")
+def test_prompts_in_pieces_give_the_same_as_at_once(encoder, tmp_path, monkeypatch):
+    encoder("qwen2-5-vl")
     model, chance = text_model(tmp_path / "qwen2-5-vl"), np.random.default_rng(1)
     for size in (1, 3, 7, 20):
         monkeypatch.setattr(prefill, "CHUNK", size)
@@ -202,13 +202,13 @@ def test_prompts_in_pieces_give_the_same_as_at_once(tower, tmp_path, monkeypatch
         assert relative_error(model.forward([5], cache)[-1], following) < 1e-5
 
 
-def made_picture(name: str):
-    return picture(name, *map(int, np.load(TOWERS / name / "embeddings.npz")["size"]))
+def made_image(name: str):
+    return image(name, *map(int, np.load(ENCODERS / name / "embeddings.npz")["size"]))
 
 
-def test_pictures_that_do_not_fit_are_refused(tower, tmp_path):
-    made = tower("gemma3")
-    found, model = made.embedded(made_picture("gemma3")), text_model(tmp_path / "gemma3")
+def test_images_that_do_not_fit_are_refused(encoder, tmp_path):
+    made = encoder("gemma3")
+    found, model = made.embedded(made_image("gemma3")), text_model(tmp_path / "gemma3")
     ids = [3, 60, 60, 60, 60, 5]
     with pytest.raises(OptionError, match="0 tokens 63 stand for"):
         places(ids, 63, [found])
@@ -225,7 +225,7 @@ def test_pictures_that_do_not_fit_are_refused(tower, tmp_path):
         model.forward(ids, images=[replace(images[0], grid=(3, 2))])
 
 
-def test_pieces_of_a_text_have_whole_pictures():
+def test_pieces_of_a_text_have_whole_images():
     images = [EmbeddedImage(at, np.zeros((6, 4), np.float32), (2, 3)) for at in (3, 10)]
     assert pieces(20, 5, images) == [(0, 3), (3, 9), (9, 10), (10, 16), (16, 20)]
     for size in range(1, 25):
@@ -235,14 +235,14 @@ def test_pieces_of_a_text_have_whole_pictures():
         assert sum(len(within(images, *each)) for each in cut) == 2
 
 
-def test_positions_behind_a_picture_go_on_by_its_longer_side():
+def test_positions_behind_a_image_go_on_by_its_longer_side():
     found, following = rotated_at(9, 7, [EmbeddedImage(2, np.zeros((6, 4), np.float32), (2, 3))])
     rows, columns = [9, 9, 9, 10, 10, 10], [9, 10, 11, 9, 10, 11]
     np.testing.assert_array_equal(found, [[7, 8, *[9] * 6, 12], [7, 8, *rows, 12], [7, 8, *columns, 12]])
     assert following == 13
 
 
-def test_a_framed_picture_is_rotated_by_place_column_row_and_number():
+def test_a_framed_image_is_rotated_by_place_column_row_and_number():
     found, following = rotated_at(
         9, 7, [EmbeddedImage(1, np.zeros((6, 4), np.float32), (2, 2), layout="framed", number=3)]
     )
@@ -253,7 +253,7 @@ def test_a_framed_picture_is_rotated_by_place_column_row_and_number():
     assert following == 16
 
 
-def test_a_picture_whose_tokens_stand_together_takes_three_positions():
+def test_a_image_whose_tokens_stand_together_takes_three_positions():
     found, following = together_at(9, 7, [EmbeddedImage(1, np.zeros((6, 4), np.float32), layout="together")])
     np.testing.assert_array_equal(found, [7, 8, 9, 9, 9, 9, 10, 11, 12])
     assert following == 13

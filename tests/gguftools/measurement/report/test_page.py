@@ -279,7 +279,7 @@ def opened(browser: str, folder: Path, *arguments: object) -> subprocess.Complet
 
 @pytest.mark.browser
 def test_a_browser_shows_the_page_at_any_width(browser: str, tmp_path: Path):
-    """Nothing wider than the window, no picture without height, no word on the console."""
+    """Nothing wider than the window, no image without height, no word on the console."""
     text = html(extreme("tensors"))
     script = json.dumps(text).replace("</", "<\\/")
     (tmp_path / "frames.html").write_text(FRAMES.replace("PAGE", script), "utf-8")
@@ -292,13 +292,13 @@ def test_a_browser_shows_the_page_at_any_width(browser: str, tmp_path: Path):
 
 @pytest.mark.browser
 def test_a_browser_draws_the_page(browser: str, tmp_path: Path):
-    """A picture of it has more than a few colours."""
+    """An image of it has more than a few colours."""
     from matplotlib.image import imread
 
     write_html(results(2, passages=2), tmp_path / "r.html")
-    picture = tmp_path / "r.png"
-    opened(browser, tmp_path, "--window-size=1280,1600", f"--screenshot={picture}", f"file://{tmp_path / 'r.html'}")
-    pixels = imread(picture)
+    image = tmp_path / "r.png"
+    opened(browser, tmp_path, "--window-size=1280,1600", f"--screenshot={image}", f"file://{tmp_path / 'r.html'}")
+    pixels = imread(image)
     assert pixels.shape[:2] == (1600, 1280)
     assert len({tuple(pixel) for pixel in pixels[::8, ::8, :3].reshape(-1, 3).round(2).tolist()}) > 50
 

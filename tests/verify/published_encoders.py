@@ -1,4 +1,4 @@
-"""Towers for pictures of models that transformers has no class for, or none for so small ones: after the code published
+"""Encoders for images of models that transformers has no class for, or none for so small ones: after the code published
 with them.
 """
 
@@ -22,7 +22,7 @@ Turn = Callable[[Tensor], Tensor]  # of q or k, (patches, heads, width)
 
 @dataclass
 class Given:
-    """A checkpoint's tensors by name, its config, and a picture (1, 3, height, width)."""
+    """A checkpoint's tensors by name, its config, and an image (1, 3, height, width)."""
 
     tensors: dict[str, Tensor]
     config: dict[str, Any]
@@ -168,7 +168,7 @@ def mimo_v2(given: Given) -> Tensor:
     """Sinks are added to the scores of the first patch; patches of other layers are in rows or columns of squares."""
     vision, (rows, columns) = given.vision, given.grid
     heads, kv_heads = vision["num_heads"], vision["num_key_value_heads"]
-    kernel = given.tensors["visual.patch_embed.proj.weight"].sum(dim=2)  # two frames of one picture
+    kernel = given.tensors["visual.patch_embed.proj.weight"].sum(dim=2)  # two frames of one image
     x = functional.conv2d(given.pixels, kernel, stride=kernel.shape[-1]).flatten(2)[0].T
     x, spots = in_squares(x, rows, columns), in_squares(places(rows, columns), rows, columns)
     by_columns = torch.arange(len(x)).reshape(rows // 2, columns // 2, 4).transpose(0, 1).flatten()
@@ -196,14 +196,14 @@ def ling3_vl(given: Given) -> Tensor:
     """Qwen3-VL's class, whose merger's net stays unused, and a net of two matrices."""
     from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3
 
-    from .towers import _flattened
+    from .encoders import _flattened
 
     settings = {key: value for key, value in given.vision.items() if key != "model_type"}
     config = qwen3.Qwen3VLVisionModel.config_class(**settings)
-    tower = qwen3.Qwen3VLVisionModel._from_config(config, attn_implementation="eager").eval().float()
+    encoder = qwen3.Qwen3VLVisionModel._from_config(config, attn_implementation="eager").eval().float()
     own = {name.removeprefix("visual."): each for name, each in given.tensors.items() if name.startswith("visual.")}
-    assert not tower.load_state_dict(own, strict=False).unexpected_keys
-    seen = tower(*_flattened(given.pixels[0].numpy(), given.vision["patch_size"])).last_hidden_state
+    assert not encoder.load_state_dict(own, strict=False).unexpected_keys
+    seen = encoder(*_flattened(given.pixels[0].numpy(), given.vision["patch_size"])).last_hidden_state
     x = given.norm("visual.merger.norm", seen, 1e-6)
     return given.two("linear_proj.0", "linear_proj.2", x.reshape(len(x) // 4, -1))
 
@@ -228,7 +228,7 @@ def cogvlm(given: Given) -> Tensor:
 
 
 def cogvlm_text(given: Given, ids: Tensor, embeddings: Tensor, start: int) -> Tensor:
-    """Logits of a text with a picture: its tokens but the last have weights of their own, all but two one position."""
+    """Logits of a text with an image: its tokens but the last have weights of their own, all but two one position."""
     config, stop = given.config, start + len(embeddings)
     x = given.tensors["model.embed_tokens.weight"][ids]
     x[start:stop] = embeddings
@@ -263,7 +263,7 @@ def cogvlm_text(given: Given, ids: Tensor, embeddings: Tensor, start: int) -> Te
 
 
 def dots3_note(given: Given) -> Tensor:
-    """By transformers' class of the tower alone, whose weights have other names."""
+    """By transformers' class of the encoder alone, whose weights have other names."""
     from transformers.models.dots3_note import modeling_dots3_note as dots3
 
     own, experts = {}, {}
@@ -289,11 +289,11 @@ def dots3_note(given: Given) -> Tensor:
     width = given.config["hidden_size"]
     settings = {**given.vision, "adapter_in_dim": given.vision["hidden_size"], "adapter_out_dim": width}
     config = dots3.Dots3NoteVisionModel.config_class(**settings)
-    tower = dots3.Dots3NoteVisionModel._from_config(config, attn_implementation="eager").eval().float()
-    tower.load_state_dict(own)
+    encoder = dots3.Dots3NoteVisionModel._from_config(config, attn_implementation="eager").eval().float()
+    encoder.load_state_dict(own)
     (rows, columns), side = given.grid, given.vision["patch_size"]
     flat = given.pixels[0].reshape(3, rows, side, columns, side).permute(1, 3, 0, 2, 4).reshape(rows * columns, -1)
-    return tower(in_squares(flat, rows, columns), torch.tensor([[1, rows, columns]])).pooler_output
+    return encoder(in_squares(flat, rows, columns), torch.tensor([[1, rows, columns]])).pooler_output
 
 
 BY_CODE: dict[str, Callable[[Given], Tensor]] = {
@@ -302,19 +302,19 @@ BY_CODE: dict[str, Callable[[Given], Tensor]] = {
 }  # fmt: skip
 
 
-def youtu_picture(picture: Image.Image, patch: int = 16, most: int = 36_864) -> Any:
+def youtu_image(image: Image.Image, patch: int = 16, most: int = 36_864) -> Any:
     """Pixels, uint8 (3, height, width)."""
     scale = 1.0
     while True:
-        wide, high = (max(2 * patch, math.ceil(side * scale / (2 * patch)) * 2 * patch) for side in picture.size)
+        wide, high = (max(2 * patch, math.ceil(side * scale / (2 * patch)) * 2 * patch) for side in image.size)
         if wide * high <= most * patch**2:
-            return np.asarray(picture.resize((wide, high), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+            return np.asarray(image.resize((wide, high), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
         scale -= 0.02
 
 
-def cogvlm_picture(picture: Image.Image, side: int = 56) -> Any:
+def cogvlm_image(image: Image.Image, side: int = 56) -> Any:
     """Pixels, uint8 (3, height, width)."""
-    return np.asarray(picture.resize((side, side), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    return np.asarray(image.resize((side, side), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
 
 
-PROCESSED: dict[str, Callable[[Image.Image], Any]] = {"youtu-vl": youtu_picture, "cogvlm": cogvlm_picture}
+PROCESSED: dict[str, Callable[[Image.Image], Any]] = {"youtu-vl": youtu_image, "cogvlm": cogvlm_image}

@@ -1,4 +1,4 @@
-"""Prompts with pictures: what stands where, and what is said of pictures and towers that do not fit."""
+"""Prompts with images: what stands where, and what is said of images and encoders that do not fit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.files.pictures import open_picture
+from gguftools.files.images import open_image
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 from runtime.multimodal.places import Embedded
 from runtime.multimodal.prompts import WORDINGS, Seen, marked, wording_of
 from runtime.multimodal.vision import VisionEncoder
 from runtime.sampling.parameters import Sampling
 
-from ...archs.checkpoints import build_tower, lettered, scene
+from ...archs.checkpoints import build_encoder, lettered, scene
 from ...runtime.multimodal.test_vision import text_model
 from ..command_line import typed
 
@@ -40,10 +40,10 @@ TEXTS = "{% for each in messages %}{{ each.role }}:{{ each.content }}\n{% endfor
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models with 64 tokens, letters and those around pictures, their towers, and pictures."""
+    """Models with 64 tokens, letters and those around images, their encoders, and images."""
     made = tmp_path_factory.mktemp("pictures")
     for name, special in NAMED.items():
-        build_tower(name, made / name)
+        build_encoder(name, made / name)
         gguftools.convert(made / name, made / f"mmproj-{name}.gguf", "f32", mmproj=True)
         running = text_model(made / name)
         marker = WORDINGS[VisionEncoder(*opened(made / f"mmproj-{name}.gguf")).projector].alone
@@ -60,7 +60,7 @@ def opened(path: Path):
 
 
 def written(folder: Path, name: str, prompt, images=("a.png",), **more) -> str:
-    """The prompt as it is read: its tokens' texts, a run of a picture's as how many there are."""
+    """The prompt as it is read: its tokens' texts, a run of an image's as how many there are."""
     model = gguftools.open(folder / f"{name}.gguf")
     files = [folder / each if isinstance(each, str) else each for each in images]
     projector = folder / f"mmproj-{name}.gguf"
@@ -83,34 +83,34 @@ def written(folder: Path, name: str, prompt, images=("a.png",), **more) -> str:
         ("pixtral", "what", "<s>4[IMG_BREAK]4[IMG_BREAK]4[IMG_END]what"),
     ],
 )
-def test_a_picture_stands_where_it_is_marked_or_in_front(folder, name, prompt, text):
+def test_a_image_stands_where_it_is_marked_or_in_front(folder, name, prompt, text):
     assert written(folder, name, prompt) == text
 
 
-def test_a_framed_picture_has_tokens_around_it_and_behind_its_rows(folder):
+def test_a_framed_image_has_tokens_around_it_and_behind_its_rows(folder):
     _, begin, end = (name.replace("▁", " ") for name in NAMED["hunyuan-vl"])
     assert written(folder, "hunyuan-vl", "what", image_tokens=6) == f"<s>{begin}10{end}what"
 
 
-def test_a_tower_of_two_text_models_takes_the_tokens_that_the_vocabulary_has(folder):
+def test_a_encoder_of_two_text_models_takes_the_tokens_that_the_vocabulary_has(folder):
     assert written(folder, "kimi-k2-5", "what", image_tokens=6) == "<s><|begin_of_image|>6<|end_of_image|>what"
     usual = WORDINGS["kimik25"]
     assert usual.alone == "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>"
 
 
-def test_a_picture_of_cogvlm_stands_for_an_unknown_token(folder):
+def test_a_image_of_cogvlm_stands_for_an_unknown_token(folder):
     assert written(folder, "cogvlm", "what") == "<s>18what"
 
 
-def test_several_pictures_stand_one_after_the_other(folder):
+def test_several_images_stand_one_after_the_other(folder):
     text = written(folder, "qwen2-5-vl", "a<__media__>b<__media__>", ["a.png", scene(40, 40)])
     assert text == "<s>a<|vision_start|>6<|vision_end|>b<|vision_start|>4<|vision_end|>"
-    with pytest.raises(OptionError, match="1 pictures are marked in the prompt; 2 are given"):
+    with pytest.raises(OptionError, match="1 images are marked in the prompt; 2 are given"):
         written(folder, "qwen2-5-vl", "a<__media__>b", ["a.png", "b.jpg"])
 
 
 @pytest.mark.parametrize("template", [PARTS, TEXTS])
-def test_chat_templates_mark_pictures_or_are_given_marks(folder, template):
+def test_chat_templates_mark_images_or_are_given_marks(folder, template):
     model = gguftools.open(folder / "qwen2-5-vl.gguf")
     model.chat_template = template.replace("MARKER", WORDINGS["qwen2vl_merger"].alone)
     model.save(folder / "chat.gguf", overwrite=True)
@@ -123,13 +123,13 @@ def test_chat_templates_mark_pictures_or_are_given_marks(folder, template):
     assert written(folder, "chat", said) == f"<s>user:see{seen}here\nuser:what\n"
     parts = [{"type": "text", "text": "see"}, {"type": "image"}]
     assert written(folder, "chat", [{"role": "user", "content": parts}]) == f"<s>user:see{seen}\n"
-    with pytest.raises(OptionError, match="1 pictures are marked in the messages; 2 are given"):
+    with pytest.raises(OptionError, match="1 images are marked in the messages; 2 are given"):
         written(folder, "chat", said, ["a.png", "b.jpg"])
     with pytest.raises(OptionError, match="no message is a user's"):
         written(folder, "chat", [{"role": "system", "content": "hi"}])
 
 
-def test_crops_of_a_long_picture_are_told_of(folder):
+def test_crops_of_a_long_image_are_told_of(folder):
     text = written(folder, "gemma3", "what", [scene(300, 700)], image_tokens=20)
     one = "\n\n<start_of_image>4<end_of_image>\n\n"
     unknown = "<unk>"  # the vocabulary has no capital letters
@@ -176,15 +176,15 @@ def test_what_is_written_around_tiles():
     assert WORDINGS["ling3vl"].written(Seen((tile,))) == ["<|vision_start|>", 2, "<|vision_end|>\n"]
 
 
-def test_pictures_change_what_is_said_and_are_run_once(folder, monkeypatch):
-    model, tower = gguftools.open(folder / "qwen2-5-vl.gguf"), gguftools.open(folder / "mmproj-qwen2-5-vl.gguf")
+def test_images_change_what_is_said_and_are_run_once(folder, monkeypatch):
+    model, encoder = gguftools.open(folder / "qwen2-5-vl.gguf"), gguftools.open(folder / "mmproj-qwen2-5-vl.gguf")
     ran: list[int] = []
     run = VisionEncoder.embeddings
     monkeypatch.setattr(VisionEncoder, "embeddings", lambda *given: ran.append(1) or run(*given))
     chosen = Sampling(temperature=0, ignore_eos=True, logprobs=0)
 
     def logprob(file: str) -> float:
-        generation = model.generate("what", chosen, n=3, images=[folder / file], projector=tower)
+        generation = model.generate("what", chosen, n=3, images=[folder / file], projector=encoder)
         list(generation)
         return sum(each.logprob for each in generation.logprobs)
 
@@ -198,7 +198,7 @@ def test_progress_is_told_of_layers_and_tokens(folder):
     assert told == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4), (0, 13), (13, 13)]
 
 
-def test_fewer_tokens_than_a_picture_has(folder):
+def test_fewer_tokens_than_a_image_has(folder):
     assert written(folder, "qwen2-5-vl", "what", image_tokens=2) == "<s><|vision_start|>1<|vision_end|>what"
 
 
@@ -207,13 +207,13 @@ def test_fewer_tokens_than_a_picture_has(folder):
     [
         ({"projector": None}, "images is given without projector"),
         ({"images": ()}, "projector is given without images"),
-        ({"projector": "gemma3.gguf"}, "no tower for pictures"),
+        ({"projector": "gemma3.gguf"}, "no encoder for images"),
         ({"projector": "mmproj-gemma3.gguf"}, "the vocabulary has no token '<image_soft_token>'"),
-        ({"draft": "gemma3.gguf"}, "drafts do not see pictures"),
-        ({"image_tokens": 0}, "image_tokens is 0"), ({"images": [3]}, "a picture is a int"),
-        ({"images": [np.zeros((4, 4))]}, r"a picture is an array \[4, 4\] of float64"),
+        ({"draft": "gemma3.gguf"}, "drafts do not see images"),
+        ({"image_tokens": 0}, "image_tokens is 0"), ({"images": [3]}, "an image is a int"),
+        ({"images": [np.zeros((4, 4))]}, r"an image is an array \[4, 4\] of float64"),
         ({"images": ["absent.png"]}, "absent.png does not exist"), ({"images": ["gemma3"]}, "is a folder"),
-        ({"images": ["gemma3.gguf"]}, "is not a picture that can be read"), ({"prompt": [3, 4]}, "not in token ids"),
+        ({"images": ["gemma3.gguf"]}, "is not an image that can be read"), ({"prompt": [3, 4]}, "not in token ids"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_error(folder, wanted, wrong, monkeypatch):
@@ -223,42 +223,42 @@ def test_what_does_not_fit_is_one_error(folder, wanted, wrong, monkeypatch):
         gguftools.open("qwen2-5-vl.gguf").generate(given.pop("prompt"), n=1, **given)  # type: ignore[arg-type]
 
 
-def test_a_tower_of_another_width_is_refused(folder):
-    tower = gguftools.open(folder / "mmproj-gemma3.gguf")
-    tower.metadata["clip.vision.projection_dim"] = 48
+def test_a_encoder_of_another_width_is_refused(folder):
+    encoder = gguftools.open(folder / "mmproj-gemma3.gguf")
+    encoder.metadata["clip.vision.projection_dim"] = 48
     with pytest.raises(ModelError, match="embeddings are 48 wide, those of the model 32"):
-        gguftools.open(folder / "gemma3.gguf").generate("what", n=1, images=[folder / "a.png"], projector=tower)
+        gguftools.open(folder / "gemma3.gguf").generate("what", n=1, images=[folder / "a.png"], projector=encoder)
 
 
-def test_pictures_are_opened_in_rgb_as_they_were_held(tmp_path):
+def test_images_are_opened_in_rgb_as_they_were_held(tmp_path):
     values = scene(20, 30)
     for mode in ("RGBA", "L", "P", "CMYK", "1", "LA", "I;16"):
         file = tmp_path / f"{mode[0]}.tif"
         Image.fromarray(values).convert(mode if mode != "I;16" else "I").convert(mode).save(file)
-        assert (open_picture(file).mode, open_picture(file).size) == ("RGB", (30, 20))
+        assert (open_image(file).mode, open_image(file).size) == ("RGB", (30, 20))
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
     Image.fromarray(values).save(tmp_path / "turned.png", exif=exif)
-    np.testing.assert_array_equal(np.asarray(open_picture(tmp_path / "turned.png")), np.rot90(values, -1))
+    np.testing.assert_array_equal(np.asarray(open_image(tmp_path / "turned.png")), np.rot90(values, -1))
 
 
-def test_broken_and_huge_pictures_are_refused(tmp_path):
+def test_broken_and_huge_images_are_refused(tmp_path):
     whole = tmp_path / "whole.png"
     Image.fromarray(scene(200, 300)).save(whole)
     half = tmp_path / "half.png"
     half.write_bytes(whole.read_bytes()[:2000])
-    with pytest.raises(FileError, match=r"half\.png is not a whole picture"):
-        open_picture(half)
+    with pytest.raises(FileError, match=r"half\.png is not a whole image"):
+        open_image(half)
     for side, wrong in ((12_000, "12,000 × 12,000 pixels; at most 67,108,864"), (60_000, "at most 67,108,864")):
         content = bytearray(whole.read_bytes())
         content[16:24] = side.to_bytes(4, "big") * 2
         content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
         (tmp_path / "huge.png").write_bytes(content)
         with pytest.raises(OptionError, match=wrong):
-            open_picture(tmp_path / "huge.png")
+            open_image(tmp_path / "huge.png")
 
 
-def test_the_command_sees_pictures(folder, monkeypatch):
+def test_the_command_sees_images(folder, monkeypatch):
     monkeypatch.chdir(folder)
     words = ("--mmproj", "mmproj-gemma3.gguf", "--image", "a.png", "--image", "b.jpg", "--temp", "0", "-n", "3")
     done = typed("generate", "gemma3.gguf", "-p", "what", "--chat", *words)
@@ -266,7 +266,7 @@ def test_the_command_sees_pictures(folder, monkeypatch):
     assert "prompt 31 tokens" in done.stderr
     done = typed("generate", "mmproj-gemma3.gguf", "-p", "what", *words)
     assert done.returncode == 1
-    assert "is a tower for pictures or sounds" in done.stderr
+    assert "is an encoder for images or sounds" in done.stderr
 
 
 @pytest.mark.parametrize(

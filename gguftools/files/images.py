@@ -19,10 +19,10 @@ EXTRA = 'install the extra: pip install "gguftools[images]"'
 # hardly ever used, and so hardly ever tested.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 1 << 26
-Source = PathLike | Any  # a file, an array (height, width, 3) of 0…255, or a picture of Pillow's
+Source = PathLike | Any  # a file, an array (height, width, 3) of 0…255, or an image of Pillow's
 
 
-def open_picture(source: Source) -> "Image":
+def open_image(source: Source) -> "Image":
     """Decode an image to RGB, turned as its camera was held; of an animation the first frame.
 
     Raises FileError for a file of another format, or one that is damaged, OptionError for more pixels than MAX_PIXELS
@@ -31,18 +31,18 @@ def open_picture(source: Source) -> "Image":
     try:
         from PIL import Image
     except ImportError as error:
-        raise GgufToolsError("pictures are read by Pillow, which is not installed", EXTRA) from error
+        raise GgufToolsError("images are read by Pillow, which is not installed", EXTRA) from error
     if isinstance(source, Image.Image):
         return _upright(source.copy())
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
-            problem = f"a picture is an array {list(source.shape)} of {source.dtype}"
+            problem = f"an image is an array {list(source.shape)} of {source.dtype}"
             raise OptionError(problem, "(height, width, 3) of uint8 is expected")
         return Image.fromarray(np.ascontiguousarray(source))
     try:
         path = Path(source)
     except TypeError:
-        raise OptionError(f"a picture is a {type(source).__name__}", "a path or an array is expected") from None
+        raise OptionError(f"an image is a {type(source).__name__}", "a path or an array is expected") from None
     return _decoded(path)
 
 
@@ -55,34 +55,34 @@ def _decoded(path: Path) -> "Image":
     except FileNotFoundError:
         raise FileError(f"{path} does not exist") from None
     except IsADirectoryError:
-        raise FileError(f"{path} is a folder", "a picture is expected") from None
+        raise FileError(f"{path} is a folder", "an image is expected") from None
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of many pixels, which are counted below, and of odd tags
-            with Image.open(content, formats=FORMATS) as picture:
-                if picture.width * picture.height > MAX_PIXELS:
-                    raise OptionError(_too_large(path, picture.width, picture.height), "make it smaller first")
-                return _upright(picture)
+            with Image.open(content, formats=FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise OptionError(_too_large(path, image.width, image.height), "make it smaller first")
+                return _upright(image)
     except Image.DecompressionBombError:
         raise OptionError(f"{path} has too many pixels; at most {MAX_PIXELS:,} are read", "make it smaller") from None
     except UnidentifiedImageError:
         known = "PNG, JPEG, WebP, GIF, BMP and TIFF are"
-        raise FileError(f"{path} is not a picture that can be read", f"{known}: convert it to one of these") from None
+        raise FileError(f"{path} is not an image that can be read", f"{known}: convert it to one of these") from None
     except GgufToolsError:
         raise
     except Exception as error:  # decoders raise whatever damaged files make of them, struct.error and MemoryError too
-        raise FileError(f"{path} is not a whole picture: {error or type(error).__name__}") from error
+        raise FileError(f"{path} is not a whole image: {error or type(error).__name__}") from error
 
 
-def _upright(picture: "Image") -> "Image":
-    """Turn a picture as its camera was held, in RGB, with no more copies than this needs."""
+def _upright(image: "Image") -> "Image":
+    """Turn an image as its camera was held, in RGB, with no more copies than this needs."""
     from PIL import ImageOps
 
-    picture.load()
-    ImageOps.exif_transpose(picture, in_place=True)
-    return picture.convert("RGB") if picture.mode != "RGB" else picture
+    image.load()
+    ImageOps.exif_transpose(image, in_place=True)
+    return image.convert("RGB") if image.mode != "RGB" else image
 
 
 def _too_large(path: Path, width: int, height: int) -> str:

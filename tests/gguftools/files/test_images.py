@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gguftools.files import pictures
-from gguftools.files.pictures import open_picture
+from gguftools.files import images
+from gguftools.files.images import open_image
 from quants.errors import FileError, GgufToolsError, OptionError
 
 Image = pytest.importorskip("PIL.Image")
@@ -19,7 +19,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n"
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_formats_that_are_read(tmp_path: Path, form: str) -> None:
     Image.new("RGB", (30, 20), "red").save(tmp_path / "image.dat", form)
-    found = open_picture(tmp_path / "image.dat")
+    found = open_image(tmp_path / "image.dat")
     assert (found.mode, found.size) == ("RGB", (30, 20))
     assert found.getpixel((15, 10)) == pytest.approx((255, 0, 0), abs=3)
 
@@ -30,8 +30,8 @@ def test_other_formats_are_not(tmp_path: Path, form: str) -> None:
         Image.new("RGB", (32, 32), "red").save(tmp_path / "image.png", form)
     except (KeyError, OSError, ValueError):
         pytest.skip(f"this Pillow does not write {form}")
-    with pytest.raises(FileError, match="not a picture that can be read") as caught:
-        open_picture(tmp_path / "image.png")
+    with pytest.raises(FileError, match="not an image that can be read") as caught:
+        open_image(tmp_path / "image.png")
     assert "PNG, JPEG, WebP, GIF, BMP and TIFF" in str(caught.value.hint)
 
 
@@ -41,8 +41,8 @@ def test_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (tmp_path / "image.png").write_bytes(EPS)
-    with pytest.raises(FileError, match="not a picture that can be read"):
-        open_picture(tmp_path / "image.png")
+    with pytest.raises(FileError, match="not an image that can be read"):
+        open_image(tmp_path / "image.png")
     assert not (tmp_path / "started").exists()
 
 
@@ -55,7 +55,7 @@ def test_pixels_are_counted_before_they_are_decoded(tmp_path: Path) -> None:
     chunks = _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(b"")) + _chunk(b"IEND", b"")
     (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
     with pytest.raises(OptionError, match="11,585 × 11,585 pixels; at most 67,108,864"):
-        open_picture(tmp_path / "bomb.png")
+        open_image(tmp_path / "bomb.png")
 
 
 def test_what_a_decoder_raises_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,12 +63,12 @@ def test_what_a_decoder_raises_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     Image.new("RGB", (8, 8)).save(path)
     for error in (NotImplementedError("no"), struct.error("no"), KeyError(1), ZeroDivisionError(), MemoryError()):
 
-        def fail(picture: object, error: Exception = error) -> None:
+        def fail(image: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(pictures, "_upright", fail)
-        with pytest.raises(FileError, match="is not a whole picture: "):
-            open_picture(path)
+        monkeypatch.setattr(images, "_upright", fail)
+        with pytest.raises(FileError, match="is not a whole image: "):
+            open_image(path)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
@@ -80,6 +80,6 @@ def test_damaged_files(tmp_path: Path, form: str) -> None:
         for content in (whole[:place], whole[:place] + b"\xff\xff\xff\xff" + whole[place + 4 :]):
             path.write_bytes(content)
             try:
-                open_picture(path)
+                open_image(path)
             except GgufToolsError as error:
                 assert str(error).startswith(str(path))  # noqa: PT017

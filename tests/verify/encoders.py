@@ -1,12 +1,12 @@
 """Record what transformers and llama.cpp's converter make of the small checkpoints in tests/data/towers.
 
-    python -m tests.verify.towers CONVERTER QUANTIZE [NAME …]
+    python -m tests.verify.encoders CONVERTER QUANTIZE [NAME …]
 
 CONVERTER is llama.cpp's convert_hf_to_gguf.py, QUANTIZE its llama-quantize. A folder has a config.json and what else
 such a checkpoint has beside weights. Written into it: `spec.json`, the tensors that transformers' class has for that
 config, a line each as in tests/data/families; `reference.json`, what the converter writes with --mmproj: keys, tensors
 with shape and their types for each of OUTTYPES, the sha256 of the four files, and those of what llama-quantize makes
-of the F16 one; and of towers that are run, `embeddings.npz`: what transformers makes of a picture or a sound.
+of the F16 one; and of encoders that are run, `embeddings.npz`: what transformers makes of an image or a sound.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from safetensors.torch import load_file
 
 import gguftools
 from tests.archs import checkpoints
-from tests.archs.checkpoints import OUTTYPES, TOWERS
+from tests.archs.checkpoints import ENCODERS, OUTTYPES
 from tests.verify.published import of_parts, recorded
-from tests.verify.published_towers import BY_CODE, PROCESSED, cogvlm_text, read
+from tests.verify.published_encoders import BY_CODE, PROCESSED, cogvlm_text, read
 
 RECIPES = ("Q4_0", "Q4_K_M", "Q6_K", "Q8_0")
 Row = tuple[str, str, list[int], float, float]
 
-# Towers whose tiles are put together with learned ends of rows: their rows and columns, and the whole picture's size.
+# Encoders whose tiles are put together with learned ends of rows: their rows and columns, and the whole image's size.
 TILED = {
     "granite4-vision-small": (1, 2, (40, 90)), "unlimited-ocr-small": (2, 1, (900, 500)),
     "deepseek-ocr2-small": (1, 2, (500, 900)),
@@ -55,8 +55,8 @@ PUBLISHED = {
 # Checkpoints whose tensors were written by hand, though transformers has the class: it gives them other names.
 BY_HAND = ("gemma3n", "dots3-note", "granite-speech", "granite-speech-plus", "deepseek-v4-vision")
 
-# Towers that are run, and the height and width of a picture for them.
-PICTURES = {
+# Encoders that are run, and the height and width of an image for them.
+IMAGES = {
     "gemma3": (56, 56), "pixtral": (42, 56), "mistral3": (28, 56), "smolvlm": (56, 56), "idefics3": (56, 56),
     "qwen2-vl": (140, 196), "qwen2-5-vl": (140, 196), "llava-1-5": (28, 28), "internvl-hf": (56, 56),
     "qwen3-vl": (96, 160), "qwen3-5": (96, 160), "glm4v": (84, 140), "llama4": (56, 56), "paddleocr-vl": (84, 140),
@@ -72,7 +72,7 @@ LARGE = {
     "lfm2-vl": ((700, 1000),), "llama4": ((100, 30), (500, 120)), "step3p7": ((640, 1100), (24, 130)),
     "unlimited-ocr-small": ((500, 900),), "deepseek-ocr2-small": ((900, 500),),
 }  # fmt: skip
-SCENES = ((61, 97), (150, 40))  # heights and widths of pictures that are prepared for each of them
+SCENES = ((61, 97), (150, 40))  # heights and widths of images that are prepared for each of them
 ONLY = {"phi4-vision": ((900, 1200),)}  # or for one of them: a smaller one is not enlarged as its class does
 BY_TORCHVISION = (
     "lfm2-vl", "llama4", "step3p7", "gemma4-unified", "unlimited-ocr-small", "kimi-vl", "kimi-k2-5", "minimax-m3",
@@ -81,12 +81,12 @@ BY_TORCHVISION = (
 # What transformers calls keys of Kimi K2.5's config.
 KIMI_KEYS = {"media_placeholder_token_id": "image_token_id"}
 KIMI_VISION_KEYS = {"init_pos_emb_height": "pos_emb_height", "init_pos_emb_width": "pos_emb_width"}
-# Text models that transformers has of models whose towers it has not, and what names of their weights begin with.
+# Text models that transformers has of models whose encoders it has not, and what names of their weights begin with.
 TEXTS = {
     "kimi-vl": ("DeepseekV3ForCausalLM", "language_model."), "dots-ocr": ("Qwen2ForCausalLM", ""),
     "youtu-vl": ("YoutuForCausalLM", ""),
 }
-# Towers for sounds that are run, and the frames of a spectrogram for them: all, and those that are not padding.
+# Encoders for sounds that are run, and the frames of a spectrogram for them: all, and those that are not padding.
 SOUNDS = {
     "qwen2-audio": (48, 37), "voxtral": (48, 48), "audio-flamingo3": (48, 37), "ultravox": (48, 37),
     "qwen2-5-omni": (480, 431), "qwen3-omni": (1000, 931), "qwen3-asr": (1000, 931), "glm-asr": (48, 37),
@@ -94,7 +94,7 @@ SOUNDS = {
     "gemma4": (150, 131), "lfm2-audio": (101, 101),
     "gemma3n": (301, 282), "glm-asr-hf": (48, 37), "gemma4-unified": (20, 17), "dots3-note": (48, 42),
 }  # fmt: skip
-# Models that see and hear: the size of a picture, frames of a sound, and how many tokens each has.
+# Models that see and hear: the size of an image, frames of a sound, and how many tokens each has.
 TOGETHER = {
     "gemma4": ((96, 144), (150, 6, 38)), "qwen2-5-omni": ((84, 140), (431, 15, 108)),
     "qwen3-omni": ((96, 160), (331, 15, 43)),
@@ -124,9 +124,9 @@ OF_ONE_SIZE = {"step3p7", "step-vl"}
 
 def record_spec(name: str) -> None:
     """The tensors of the class; spec.json stays where transformers has no such class."""
-    if not (TOWERS / name / "config.json").is_file():
+    if not (ENCODERS / name / "config.json").is_file():
         return
-    config = json.loads((TOWERS / name / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((ENCODERS / name / "config.json").read_text(encoding="utf-8"))
     hf_class = getattr(transformers, config["architectures"][0].replace("OnOCR", "OnOcr"), None)
     if hf_class is None or "thinker_config" in config or name in BY_HAND:
         return
@@ -136,11 +136,11 @@ def record_spec(name: str) -> None:
         saved = load_file(Path(folder, "model.safetensors"))
     tensors = {_published(name, key): values for key, values in saved.items()}
     rows = {each[0]: list(each) for each in (_row(*each) for each in sorted(tensors.items()))}
-    if (TOWERS / name / "spec.json").is_file():  # vectors that the class begins anew each time stay as they were
-        before = json.loads((TOWERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
+    if (ENCODERS / name / "spec.json").is_file():  # vectors that the class begins anew each time stay as they were
+        before = json.loads((ENCODERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
         rows |= {each[0]: each for each in before if each[0] in rows and each[2] == rows[each[0]][2]}
     lines = ",\n".join(map(json.dumps, rows.values()))
-    (TOWERS / name / "spec.json").write_text(f'{{"tensors": [\n{lines}\n]}}\n', encoding="utf-8")
+    (ENCODERS / name / "spec.json").write_text(f'{{"tensors": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def _published(entry: str, name: str) -> str:
@@ -158,21 +158,21 @@ def _row(name: str, values: torch.Tensor) -> Row:
 
 
 def record_embeddings(name: str, checkpoint: Path) -> None:
-    """What transformers makes of a picture, for towers that are run: its size, and the embeddings."""
+    """What transformers makes of an image, for encoders that are run: its size, and the embeddings."""
     if name in SOUNDS:
         record_sound(name, checkpoint)
     if name == "qwen3-tts":
         record_codes(name, checkpoint)
     if name in TILED:
         record_tiles(name, checkpoint)
-    if name not in PICTURES:
+    if name not in IMAGES:
         return
-    height, width = PICTURES[name]
-    pixels = checkpoints.picture(name, height, width)
+    height, width = IMAGES[name]
+    pixels = checkpoints.image(name, height, width)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if name in of_parts:
         found = recorded(name, checkpoint, pixels, int(config.get("image_token_id", 60)))
-        np.savez_compressed(TOWERS / name / "embeddings.npz", size=[height, width], **found)
+        np.savez_compressed(ENCODERS / name / "embeddings.npz", size=[height, width], **found)
         return
     if name in BY_CODE:
         record_published(name, checkpoint, config, pixels)
@@ -193,14 +193,14 @@ def record_embeddings(name: str, checkpoint: Path) -> None:
         given["mm_token_type_ids"] = (ids == token).int()
     if name == "gemma3":
         given["token_type_ids"] = (ids == token).int()
-    if name == "gemma4-unified":  # `generate`'s, as of Gemma 4: forward alone makes full layers see pictures whole
+    if name == "gemma4-unified":  # `generate`'s, as of Gemma 4: forward alone makes full layers see images whole
         given["attention_mask"] = model.create_masks_for_generate(
             model.config, model.get_input_embeddings()(ids), None, None, None, given["mm_token_type_ids"]
         )
     with torch.inference_mode():
         logits = model(input_ids=ids, **given).logits[0].numpy()
     more = {"ids": ids[0].numpy(), "logits": logits}
-    np.savez_compressed(TOWERS / name / "embeddings.npz", size=[height, width], embeddings=embeddings, **more)
+    np.savez_compressed(ENCODERS / name / "embeddings.npz", size=[height, width], embeddings=embeddings, **more)
 
 
 def _seeing(checkpoint: Path, config: dict[str, Any]) -> Any:
@@ -239,12 +239,12 @@ def record_published(name: str, checkpoint: Path, config: dict[str, Any], pixels
         if name == "cogvlm":
             ids = torch.tensor([3, 5, 8, *[60] * len(embeddings), 21, 34, 55])
             more = {"ids": ids.numpy(), "logits": cogvlm_text(given, ids, embeddings, 3).numpy()}
-    size = list(PICTURES[name])
-    np.savez_compressed(TOWERS / name / "embeddings.npz", size=size, embeddings=embeddings.numpy(), **more)
+    size = list(IMAGES[name])
+    np.savez_compressed(ENCODERS / name / "embeddings.npz", size=size, embeddings=embeddings.numpy(), **more)
 
 
 def _read_with_it(name: str, checkpoint: Path, config: dict[str, Any], embeddings: torch.Tensor) -> dict[str, Any]:
-    """A text with the picture, and its logits."""
+    """A text with the image, and its logits."""
     written, beginning = TEXTS[name]
     settings = config.get("text_config", config)
     own = {key: value for key, value in settings.items() if key not in ("model_type", "vision_config", "architectures")}
@@ -257,7 +257,7 @@ def _read_with_it(name: str, checkpoint: Path, config: dict[str, Any], embedding
     x[3 : 3 + len(embeddings)] = embeddings
     return {"ids": ids.numpy(), "logits": model(inputs_embeds=x[None]).logits[0].numpy()}
 def record_tiles(name: str, checkpoint: Path) -> None:
-    """The same of a picture in tiles, (rows, columns, height, width of the picture)."""
+    """The same of an image in tiles, (rows, columns, height, width of the image)."""
     rows, columns, size = TILED[name]
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if "granite" not in name:
@@ -267,7 +267,7 @@ def record_tiles(name: str, checkpoint: Path) -> None:
         checkpoint, dtype=torch.float32, attn_implementation="eager"
     ).eval()  # fmt: skip
     side = config["vision_config"]["image_size"]
-    every = (checkpoints.picture(f"{name}/{i}", side, side) for i in range(rows * columns + 1))
+    every = (checkpoints.image(f"{name}/{i}", side, side) for i in range(rows * columns + 1))
     *parts, whole = map(torch.from_numpy, every)
     pixels, token = torch.stack([whole, *parts])[None], config["image_token_index"]
     with torch.inference_mode():
@@ -276,7 +276,7 @@ def record_tiles(name: str, checkpoint: Path) -> None:
         ids = torch.tensor([[3, 5, 8, *[token] * len(found), 21, 34, 55]])
         logits = model(input_ids=ids, pixel_values=pixels, image_sizes=torch.tensor([size])).logits[0]
     more = {"ids": ids[0].numpy(), "logits": logits.numpy(), "embeddings": found.numpy()}
-    np.savez_compressed(TOWERS / name / "embeddings.npz", size=[side, side], tiles=[rows, columns, *size], **more)
+    np.savez_compressed(ENCODERS / name / "embeddings.npz", size=[side, side], tiles=[rows, columns, *size], **more)
 
 
 NAMING = ("model_type", "architectures")
@@ -292,11 +292,11 @@ def record_ocr(name: str, checkpoint: Path, config: dict[str, Any]) -> None:
     more = {"ids": ids[0].numpy(), "logits": logits.numpy(), "embeddings": found.numpy()}
     rows, columns, size = TILED[name]
     side = config["vision_config"]["image_size"]
-    np.savez_compressed(TOWERS / name / "embeddings.npz", size=[side, side], tiles=[rows, columns, *size], **more)
+    np.savez_compressed(ENCODERS / name / "embeddings.npz", size=[side, side], tiles=[rows, columns, *size], **more)
 
 
 def ocr(name: str, checkpoint: Path, config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """transformers' class with the sizes that published configs mean, and a picture as it is given that."""
+    """transformers' class with the sizes that published configs mean, and an image as it is given that."""
     rows, columns, _ = TILED[name]
     vision, side = config["vision_config"], config["vision_config"]["image_size"]
     sam = vision["width"]["sam_vit_b"]
@@ -325,7 +325,7 @@ def ocr(name: str, checkpoint: Path, config: dict[str, Any]) -> tuple[Any, dict[
     model = kind.from_pretrained(
         checkpoint, config=full, dtype=torch.float32, attn_implementation="eager"
     ).eval()  # fmt: skip
-    every = (checkpoints.picture(f"{name}/{i}", side, side) for i in range(rows * columns + 1))
+    every = (checkpoints.image(f"{name}/{i}", side, side) for i in range(rows * columns + 1))
     *local, whole = map(torch.from_numpy, every)
     given = {"pixel_values": whole[None], "pixel_values_local": torch.stack(local), "num_local_patches": [len(local)]}
     given |= {"patches_grid": [[columns, rows]]} if written == "UnlimitedOcr" else {}
@@ -368,17 +368,17 @@ def record_sound(name: str, checkpoint: Path) -> None:
             hf_class = getattr(transformers, config["architectures"][0])
             model = hf_class.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager").eval()
             found, more = _heard(model, features, mask)
-    file = TOWERS / name / ("heard.npz" if name in PICTURES else "embeddings.npz")
+    file = ENCODERS / name / ("heard.npz" if name in IMAGES else "embeddings.npz")
     np.savez_compressed(file, frames=[frames, real], embeddings=found.numpy(), **more)
 
 
 def record_together(name: str, checkpoint: Path) -> None:
-    """Logits of a text with a picture and a sound, into together.npz: its ids, and the sizes of both."""
+    """Logits of a text with an image and a sound, into together.npz: its ids, and the sizes of both."""
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     (height, width), (frames, image, audio) = TOGETHER[name]
     part = config.get("thinker_config", config)
     mels = next(part["audio_config"][key] for key in ("num_mel_bins", "input_feat_size") if key in part["audio_config"])
-    pixels = checkpoints.picture(name, height, width)
+    pixels = checkpoints.image(name, height, width)
     sound = torch.from_numpy(checkpoints.sound(name, mels, frames))[None]
     heard = torch.ones(1, frames, dtype=torch.long)
     if "thinker_config" in config:
@@ -396,14 +396,14 @@ def record_together(name: str, checkpoint: Path) -> None:
     with torch.inference_mode():
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), **given).logits[0].numpy()
     size = {"size": [height, width], "frames": frames}
-    np.savez_compressed(TOWERS / name / "together.npz", ids=ids[0].numpy(), logits=logits, **size)
+    np.savez_compressed(ENCODERS / name / "together.npz", ids=ids[0].numpy(), logits=logits, **size)
 
 
-AROUND = ([57], [56], [58], [55])  # what stands in front of and behind a picture, and a sound
+AROUND = ([57], [56], [58], [55])  # what stands in front of and behind an image, and a sound
 
 
 def _thinker(config: dict[str, Any], checkpoint: Path) -> Any:
-    """The part of an Omni model that sees, hears and writes. Positions of pictures and sounds are found by AROUND."""
+    """The part of an Omni model that sees, hears and writes. Positions of images and sounds are found by AROUND."""
     own = "Qwen3OmniMoe" if config["model_type"] == "qwen3_omni_moe" else "Qwen2_5Omni"
     kind = getattr(transformers, f"{own}ThinkerForConditionalGeneration")
     said = {key: value for key, value in config["thinker_config"].items() if key != "model_type"}
@@ -436,7 +436,7 @@ def record_codes(name: str, checkpoint: Path) -> None:
         x = torch.nn.functional.linear(torch.stack(rows), *end)
         x = layers(inputs_embeds=x[None]).last_hidden_state[0, 1:]
         logits = torch.stack([row @ own[f"lm_head.{i}.weight"].T for i, row in enumerate(x)])
-    np.savez_compressed(TOWERS / name / "embeddings.npz", state=state, codes=codes, code_logits=logits.numpy())
+    np.savez_compressed(ENCODERS / name / "embeddings.npz", state=state, codes=codes, code_logits=logits.numpy())
 
 
 def _heard(model: Any, features: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -501,7 +501,7 @@ def _glm_asr(config: dict[str, Any], checkpoint: Path, features: torch.Tensor, m
     }  # fmt: skip
     # the class says of a projector that it reads `intermediate_size`, which is four times the width in what there is
     full = transformers.GlmAsrConfig(audio_config=audio, text_config={"model_type": "llama", **config["lm_config"]})
-    tower = transformers.AutoModel.from_config(full.audio_config, attn_implementation="eager").eval().float()
+    encoder = transformers.AutoModel.from_config(full.audio_config, attn_implementation="eager").eval().float()
     own, heads = {}, whisper["encoder_attention_heads"]
     names = {"self_attn.out_proj": "self_attn.o_proj", "self_attn_layer_norm": "input_layernorm", "fc1": "mlp.fc1",
              "final_layer_norm": "post_attention_layernorm", "fc2": "mlp.fc2"}  # fmt: skip
@@ -517,8 +517,8 @@ def _glm_asr(config: dict[str, Any], checkpoint: Path, features: torch.Tensor, m
     own.pop("embed_positions.weight")
     behind = _part_of(checkpoint, "audio_encoder.")
     own |= {f"norm.{kind}": behind[f"layer_norm.{kind}"] for kind in ("weight", "bias")}
-    tower.load_state_dict(own)
-    x = tower(features).last_hidden_state[0]
+    encoder.load_state_dict(own)
+    x = encoder(features).last_hidden_state[0]
     x = x.reshape(-1, 4 * x.shape[1])
     for i in (0, 2):
         x = torch.nn.functional.linear(x, behind[f"adapting.{i}.weight"], behind[f"adapting.{i}.bias"])
@@ -598,7 +598,7 @@ def _gemma4(
 def _gemma3n(
     checkpoint: Path, features: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
-    """The class without the tower for pictures, which needs timm. A word of the sounds' own stands behind the sound."""
+    """The class without the encoder for images, which needs timm. A word of the sounds' own stands behind the sound."""
     from transformers.models.gemma3n import modeling_gemma3n
 
     def of_config(config: Any, made: Any = modeling_gemma3n.AutoModel.from_config) -> Any:
@@ -669,7 +669,7 @@ def _ultravox(config: dict[str, Any], checkpoint: Path, features: torch.Tensor, 
 
 
 def _inputs(name: str, pixels: Any, config: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """A picture as the model's class is given it."""
+    """An image as the model's class is given it."""
     values, side = torch.from_numpy(pixels)[None], config["vision_config"]["patch_size"]
     if name.startswith(("qwen", "glm", "exaone", "minimax")):
         flat, grid = _flattened(pixels, side)
@@ -704,10 +704,10 @@ def _inputs(name: str, pixels: Any, config: dict[str, Any]) -> dict[str, torch.T
 
 
 def record_prepared(name: str, checkpoint: Path) -> None:
-    """What transformers' image processors make of pictures: uint8 (tiles, 3, height, width) by the picture's
+    """What transformers' image processors make of images: uint8 (tiles, 3, height, width) by the image's
     "HEIGHTxWIDTH/STEP/NUMBER": each so many-th pixel of large ones, and the number of one of several sizes.
     """
-    if name not in (*PICTURES, *TILED, "qwen2-5-omni"):
+    if name not in (*IMAGES, *TILED, "qwen2-5-omni"):
         return
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     config = config.get("thinker_config", config)
@@ -744,18 +744,18 @@ def record_prepared(name: str, checkpoint: Path) -> None:
             assert np.abs(values - values.round()).max() < (1 if name == "llama4" else 1e-3)  # it computes in bfloat16
             step = 16 if values.size > 100_000 else 1
             found[f"{height}x{width}/{step}/{i}"] = values.round().astype(np.uint8)[..., ::step, ::step]
-    np.savez_compressed(TOWERS / name / "prepared.npz", **found)
+    np.savez_compressed(ENCODERS / name / "prepared.npz", **found)
 
 
 def record_processed(name: str) -> None:
-    """What the model's published code makes of pictures."""
+    """What the model's published code makes of images."""
     found = {f"{height}x{width}/1/0": PROCESSED[name](Image.fromarray(checkpoints.scene(height, width)))[None]
              for height, width in SCENES}  # fmt: skip
-    np.savez_compressed(TOWERS / name / "prepared.npz", **found)
+    np.savez_compressed(ENCODERS / name / "prepared.npz", **found)
 
 
 def record_crops(checkpoint: Path) -> None:
-    """What Gemma 3's processor makes of long pictures with pan and scan, likewise: into cropped.npz."""
+    """What Gemma 3's processor makes of long images with pan and scan, likewise: into cropped.npz."""
     config, given = (
         json.loads((checkpoint / file).read_text(encoding="utf-8"))
         for file in ("config.json", "preprocessor_config.json")
@@ -768,11 +768,11 @@ def record_crops(checkpoint: Path) -> None:
         made = processor(Image.fromarray(checkpoints.scene(height, width)), return_tensors="np", **settings)
         values = (made["pixel_values"] * np.reshape(std, (3, 1, 1)) + np.reshape(mean, (3, 1, 1))) * 255
         found[f"{height}x{width}"] = values.round().astype(np.uint8)
-    np.savez_compressed(TOWERS / "gemma3" / "cropped.npz", **found)
+    np.savez_compressed(ENCODERS / "gemma3" / "cropped.npz", **found)
 
 
 def _processor(name: str, config: dict[str, Any], given: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The class for pictures, with the sizes of the checkpoint; its mean and deviation."""
+    """The class for images, with the sizes of the checkpoint; its mean and deviation."""
     vision = config["vision_config"]
     side, patch, colours = vision.get("image_size"), vision.get("patch_size"), ("image_mean", "image_std")
     side, patch = (each[0] if isinstance(each, list) else each for each in (side, patch))
@@ -884,7 +884,7 @@ def _unflattened(patches: Any, grid: Any, processor: Any) -> Any:
 
 
 def _flattened(pixels: Any, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two frames of a picture as Qwen's processor gives them: patches, squares of four together; and their grid."""
+    """Two frames of an image as Qwen's processor gives them: patches, squares of four together; and their grid."""
     _, height, width = pixels.shape
     rows, columns = height // side, width // side
     parts = np.stack([pixels, pixels]).reshape(1, 2, 3, rows // 2, 2, side, columns // 2, 2, side)
@@ -909,7 +909,7 @@ def record_reference(name: str, folder: Path, quantizer: Path) -> None:
         command = [quantizer, folder / "f16.gguf", quantized, recipe, "1"]
         if not subprocess.run(command, capture_output=True, check=False).returncode:  # it stops at some
             found["quantized"][recipe] = sha256(quantized.read_bytes()).hexdigest()
-    (TOWERS / name / "reference.json").write_text(_lines(found), encoding="utf-8")
+    (ENCODERS / name / "reference.json").write_text(_lines(found), encoding="utf-8")
 
 
 def record_older(name: str, checkpoint: Path, converter: Path) -> None:
@@ -931,7 +931,7 @@ def record_older(name: str, checkpoint: Path, converter: Path) -> None:
             ".".join(exchanged.get(part, part) for part in each.name.split(".")):
                 sha256(each.float32().tobytes()).hexdigest() for each in model.tensors.values()
         }  # fmt: skip
-    file = TOWERS / name / "spec.json"
+    file = ENCODERS / name / "spec.json"
     tensors = json.loads(file.read_text(encoding="utf-8"))["tensors"]
     lines = ",\n".join(map(json.dumps, tensors))
     digests = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(written.items()))
@@ -986,19 +986,19 @@ for call in calls:
 
 def main(arguments: list[str]) -> None:
     converter, quantizer, *names = arguments
-    names = names or checkpoints.towers()
+    names = names or checkpoints.encoders()
     with tempfile.TemporaryDirectory() as folder:
         calls: dict[str, list[str]] = {"": [], "1": []}
         for name in names:
             record_spec(name)
-            checkpoints.build_tower(name, Path(folder, "own", name))
+            checkpoints.build_encoder(name, Path(folder, "own", name))
             record_embeddings(name, Path(folder, "own", name))
             record_prepared(name, Path(folder, "own", name))
             if name == "gemma3":
                 record_crops(Path(folder, "own", name))
             if name in TOGETHER:
                 record_together(name, Path(folder, "own", name))
-            checkpoints.build_tower(name, Path(folder, name), AS_READ.get(name, {}))
+            checkpoints.build_encoder(name, Path(folder, name), AS_READ.get(name, {}))
             if name in OLDER:
                 record_older(name, Path(folder, name), Path(converter))
                 continue

@@ -1,4 +1,4 @@
-"""Prompts with pictures or sounds: files are decoded, run through a tower, and put where the text has them."""
+"""Prompts with images or sounds: files are decoded, run through an encoder, and put where the text has them."""
 
 import os
 import re
@@ -28,7 +28,7 @@ from runtime.multimodal.prompts import (
 from runtime.multimodal.vision import VisionEncoder
 from runtime.tokenizer import Tokenizer
 
-from ..files.pictures import Source, open_picture
+from ..files.images import Source, open_image
 from ..files.wav import read_wav
 from .chat_templates import rendered
 
@@ -37,80 +37,80 @@ Message = dict[str, Any]
 
 
 class Sight:
-    """A tower for pictures or sounds beside its text model. These are run once, however many prompts have them."""
+    """An encoder for images or sounds beside its text model. These are run once, however many prompts have them."""
 
     def __init__(
-        self, tower: VisionEncoder | AudioEncoder, metadata: Mapping[str, Any], tokenizer: Tokenizer,
+        self, encoder: VisionEncoder | AudioEncoder, metadata: Mapping[str, Any], tokenizer: Tokenizer,
         most_tokens: int | None = None,
     ) -> None:  # fmt: skip
-        """metadata: of the text model. most_tokens: of a picture, where the tower takes pictures of any size.
+        """metadata: of the text model. most_tokens: of an image, where the encoder takes images of any size.
 
-        Raises ModelError for a tower of another model, or one whose pictures we do not know to prepare.
+        Raises ModelError for an encoder of another model, or one whose images we do not know to prepare.
         """
-        prepared = AUDIO_WORDINGS if isinstance(tower, AudioEncoder) else PREPARED
-        self.part, self.what = ("audio", "sounds") if isinstance(tower, AudioEncoder) else ("image", "pictures")
-        if tower.projector not in prepared:
+        prepared = AUDIO_WORDINGS if isinstance(encoder, AudioEncoder) else PREPARED
+        self.part, self.what = ("audio", "sounds") if isinstance(encoder, AudioEncoder) else ("image", "pictures")
+        if encoder.projector not in prepared:
             known = f"those that are: {', '.join(prepared)}"
-            raise ModelError(f"{self.what} for towers of the kind {tower.projector!r} are not prepared", known)
+            raise ModelError(f"{self.what} for encoders of the kind {encoder.projector!r} are not prepared", known)
         width = metadata.get(f"{metadata.get('general.architecture')}.embedding_length")
-        if tower.width != width:
-            problem = f"the tower's embeddings are {tower.width} wide, those of the model {width}"
+        if encoder.width != width:
+            problem = f"the encoder's embeddings are {encoder.width} wide, those of the model {width}"
             raise ModelError(problem, "the mmproj file is of another model")
-        self.tower, self.metadata, self.tokenizer, self.most_tokens = tower, metadata, tokenizer, most_tokens
-        audible = isinstance(tower, AudioEncoder)
+        self.encoder, self.metadata, self.tokenizer, self.most_tokens = encoder, metadata, tokenizer, most_tokens
+        audible = isinstance(encoder, AudioEncoder)
         self.wording = (
-            AUDIO_WORDINGS[tower.projector] if audible else wording_of(tower.projector, tower.metadata, tokenizer)
+            AUDIO_WORDINGS[encoder.projector] if audible else wording_of(encoder.projector, encoder.metadata, tokenizer)
         )
         self._seen: dict[Any, Seen] = {}
 
-    def see(self, picture: Source, progress: Progress | None = None) -> Seen:
-        """A picture or a sound in embeddings. progress(layers done, of how many).
+    def see(self, image: Source, progress: Progress | None = None) -> Seen:
+        """An image or a sound in embeddings. progress(layers done, of how many).
 
         Raises FileError, OptionError, ModelError.
         """
-        key = os.fspath(picture) if isinstance(picture, (str, os.PathLike)) else None
+        key = os.fspath(image) if isinstance(image, (str, os.PathLike)) else None
         if key is not None and key in self._seen:
             return self._seen[key]
-        run = self._heard if isinstance(self.tower, AudioEncoder) else self._looked_at
-        seen = run(picture, progress)
+        run = self._heard if isinstance(self.encoder, AudioEncoder) else self._looked_at
+        seen = run(image, progress)
         if key is not None:
             self._seen[key] = seen
         return seen
 
     def _heard(self, sound: Source, progress: Progress | None) -> Seen:
-        assert isinstance(self.tower, AudioEncoder)
-        samples = read_wav(os.fspath(sound), self.tower.rate) if isinstance(sound, (str, os.PathLike)) else sound
-        return Seen((Embedded(self.tower.heard(samples, progress)),))
+        assert isinstance(self.encoder, AudioEncoder)
+        samples = read_wav(os.fspath(sound), self.encoder.rate) if isinstance(sound, (str, os.PathLike)) else sound
+        return Seen((Embedded(self.encoder.heard(samples, progress)),))
 
     def own_words(self, ids: Sequence[int], token: int, found: Sequence[EmbeddedImage]) -> list[EmbeddedImage]:
-        """What stands for words whose embeddings the tower's file has (Gemma 3n's `<end_of_audio>`).
+        """What stands for words whose embeddings the encoder's file has (Gemma 3n's `<end_of_audio>`).
 
-        token: what stands for a picture or a sound. found: what has its place already.
+        token: what stands for an image or a sound. found: what has its place already.
         """
-        if self.tower.projector not in HARD:
+        if self.encoder.projector not in HARD:
             return []
-        return hard_words(self.tower.weights, ids, len(self.metadata["tokenizer.ggml.tokens"]), found, token)
+        return hard_words(self.encoder.weights, ids, len(self.metadata["tokenizer.ggml.tokens"]), found, token)
 
-    def _looked_at(self, picture: Source, progress: Progress | None) -> Seen:
-        assert isinstance(self.tower, VisionEncoder)
-        cut = tiles(self.tower, open_picture(picture), self.most_tokens)
+    def _looked_at(self, image: Source, progress: Progress | None) -> Seen:
+        assert isinstance(self.encoder, VisionEncoder)
+        cut = tiles(self.encoder, open_image(image), self.most_tokens)
         embedded = []
         for i, pixels in enumerate(cut.pixels):
             told = partial(_tell, progress, i, len(cut.pixels)) if progress else None
-            embedded.append(self.tower.embedded(pixels, told))
+            embedded.append(self.encoder.embedded(pixels, told))
         if progress is not None:
-            layers = len(cut.pixels) * int(self.tower.key("block_count"))
+            layers = len(cut.pixels) * int(self.encoder.key("block_count"))
             progress(layers, layers)
-        return Seen(assembled(self.tower, cut, embedded), cut.rows, cut.columns)
+        return Seen(assembled(self.encoder, cut, embedded), cut.rows, cut.columns)
 
 
-Given = Sequence[tuple[Sight, Sequence[Source]]]  # what sees pictures or hears sounds, and these
+Given = Sequence[tuple[Sight, Sequence[Source]]]  # what sees images or hears sounds, and these
 
 
 def read_prompt(
     prompt: str | Sequence[Any], given: Given, progress: Progress | None = None
 ) -> tuple[list[int], list[EmbeddedImage]]:  # fmt: skip
-    """Ids of a prompt with its pictures and sounds, and where these stand; a text, or messages for the chat template.
+    """Ids of a prompt with its images and sounds, and where these stand; a text, or messages for the chat template.
 
     given: of one tokenizer. Raises FileError, OptionError, ModelError, VocabularyError.
     """
@@ -121,7 +121,7 @@ def read_prompt(
     tokens = [placeholder(sight.wording, tokenizer) for sight, _ in given]
     text = prompt if isinstance(prompt, str) else _rendered(prompt, given)
     _check_marks(text, given)
-    for sight, sources in reversed(given):  # what is wrong shows before towers run
+    for sight, sources in reversed(given):  # what is wrong shows before encoders run
         text = marked(text, sight.wording, len(sources), sight.what, (MARKER, MARKS[sight.part]))
     media = [
         Media(sight.wording, token, [sight.see(each, progress) for each in sources])
@@ -136,7 +136,7 @@ def read_prompt(
 def _check_marks(text: str, given: Given) -> None:
     if len(given) > 1 and MARKER in text:
         raise OptionError(
-            f"{MARKER} may be a picture or a sound of this prompt", f"mark them by {' and '.join(MARKS.values())}"
+            f"{MARKER} may be an image or a sound of this prompt", f"mark them by {' and '.join(MARKS.values())}"
         )
 
 
@@ -163,7 +163,7 @@ def _tell(progress: Progress, tile: int, count: int, layer: int, layers: int) ->
 
 
 def _placed(messages: Sequence[Message], sight: Sight, count: int, marks: Sequence[str]) -> list[Message]:
-    """Messages with pictures or sounds as parts: where they are marked, or else first in what the user says last."""
+    """Messages with images or sounds as parts: where they are marked, or else first in what the user says last."""
     split = [dict(each) | {"content": _parts(each.get("content"), sight.part, marks)} for each in messages]
     found = sum(part.get("type") == sight.part for each in split for part in each["content"])
     if found not in (0, count):

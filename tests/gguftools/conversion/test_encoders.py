@@ -1,4 +1,4 @@
-"""`convert --mmproj`: towers for pictures and sounds as llama.cpp's converter writes them, and nothing left behind."""
+"""`convert --mmproj`: encoders for images and sounds as llama.cpp's converter writes them, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pytest
 import gguftools
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.model import of_parts
-from gguftools.sources import of_checkpoint, of_towers
+from gguftools.sources import of_checkpoint, of_encoders
 from quants.errors import FileError, FormatError, ModelError, OptionError
 
-from ...archs.checkpoints import DATA, OUTTYPES, TOWERS, build, build_tower, file_digest, towers, write_tensors
+from ...archs.checkpoints import DATA, ENCODERS, OUTTYPES, build, build_encoder, encoders, file_digest, write_tensors
 from ..command_line import run
 
-RECORDED = [name for name in towers() if (TOWERS / name / "reference.json").is_file()]
+RECORDED = [name for name in encoders() if (ENCODERS / name / "reference.json").is_file()]
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path):
     def made(name: str, **changes) -> Path:
         folder = tmp_path / (f"{name}-changed" if changes else name)
-        build_tower(name, folder)
+        build_encoder(name, folder)
         if changes:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | changes
             (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -36,7 +36,7 @@ def checkpoint(tmp_path: Path):
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_files_are_those_of_the_reference(checkpoint, tmp_path, name):
-    reference = json.loads((TOWERS / name / "reference.json").read_text(encoding="utf-8"))
+    reference = json.loads((ENCODERS / name / "reference.json").read_text(encoding="utf-8"))
     folder = checkpoint(name)
     for outtype in OUTTYPES:
         output = tmp_path / f"{outtype}.gguf"
@@ -65,8 +65,8 @@ def test_llava_ends_where_its_output_is_taken(checkpoint, tmp_path):
 
 
 def test_older_minicpm_v_has_the_tensors_of_the_reference_script(checkpoint):
-    written = json.loads((TOWERS / "minicpm-v-2-6" / "spec.json").read_text(encoding="utf-8"))["written"]
-    model = of_parts(of_towers(checkpoint("minicpm-v-2-6")))
+    written = json.loads((ENCODERS / "minicpm-v-2-6" / "spec.json").read_text(encoding="utf-8"))["written"]
+    model = of_parts(of_encoders(checkpoint("minicpm-v-2-6")))
     waves = model.tensors["resampler.pos_embed_k"].float32(70 + 2, 70 + 3)[0]  # the second row, the third column
     rates = 1 / 10_000 ** (np.arange(16) / 16)
     assert np.allclose(waves, [*np.sin(2 * rates), *np.cos(2 * rates), *np.sin(rates), *np.cos(rates)], atol=1e-6)
@@ -76,7 +76,7 @@ def test_older_minicpm_v_has_the_tensors_of_the_reference_script(checkpoint):
     assert not gguftools.validate(model).problems
     assert model.metadata["clip.minicpmv_version"] == 3
     with pytest.raises(ModelError, match=r"version 9\.9, which is none of MiniCPMV 2\.5"):
-        of_towers(checkpoint("minicpm-v-2-6", version=9.9))
+        of_encoders(checkpoint("minicpm-v-2-6", version=9.9))
 
 
 def test_glm_asr_of_transformers_becomes_what_the_published_one_does(checkpoint, tmp_path):
@@ -84,8 +84,8 @@ def test_glm_asr_of_transformers_becomes_what_the_published_one_does(checkpoint,
     gguftools.convert(checkpoint("glm-asr-hf"), tmp_path / "y.gguf", "f32", mmproj=True)
     with gguftools.open(tmp_path / "x.gguf") as published, gguftools.open(tmp_path / "y.gguf") as saved:
         assert {*published.tensors} == {*saved.tensors}
-        of_tower = [key for key in published.metadata if key.startswith("clip.")]
-        assert {*of_tower} == {key for key in saved.metadata if key.startswith("clip.")}
+        of_encoder = [key for key in published.metadata if key.startswith("clip.")]
+        assert {*of_encoder} == {key for key in saved.metadata if key.startswith("clip.")}
         assert saved.metadata["clip.projector_type"] == "glma"
         assert not saved.tensors["a.position_embd.weight"].float32().any()
         rows = np.stack([saved.tensors[name].float32() for name in ("v.boi", "v.eoi")])
@@ -96,7 +96,7 @@ def test_glm_asr_of_transformers_becomes_what_the_published_one_does(checkpoint,
 
 def test_qwen3_asr_of_transformers_becomes_what_the_published_one_does(checkpoint, tmp_path):
     folder = checkpoint("qwen3-asr")
-    with of_parts(of_towers(folder)) as model:
+    with of_parts(of_encoders(folder)) as model:
         wanted = {each.name: each.raw().tobytes() for each in model.tensors.values()}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     inner = config.pop("thinker_config")
@@ -108,13 +108,13 @@ def test_qwen3_asr_of_transformers_becomes_what_the_published_one_does(checkpoin
             "thinker.model.": "model.language_model.",
         }
     )  # fmt: skip
-    with of_parts(of_towers(folder)) as model:
+    with of_parts(of_encoders(folder)) as model:
         assert {each.name: each.raw().tobytes() for each in model.tensors.values()} == wanted
 
 
 @pytest.mark.parametrize("name", ["idefics3", "kimi-vl", "qwen3-vl", "voxtral", "mimo-v2-5"])
 def test_quantized_files_are_those_of_the_reference(checkpoint, tmp_path, name):
-    reference = json.loads((TOWERS / name / "reference.json").read_text(encoding="utf-8"))["quantized"]
+    reference = json.loads((ENCODERS / name / "reference.json").read_text(encoding="utf-8"))["quantized"]
     assert len(reference) > 2
     gguftools.convert(checkpoint(name), tmp_path / "f16.gguf", "f16", mmproj=True)
     report = gguftools.quantize(tmp_path / "f16.gguf", list(reference), tmp_path)
@@ -137,24 +137,24 @@ def test_what_programs_read_in_one_format_alone_is_not_quantized(checkpoint, tmp
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_files_are_valid(checkpoint, name):
-    with of_parts(of_towers(checkpoint(name))) as model:
+    with of_parts(of_encoders(checkpoint(name))) as model:
         assert not gguftools.validate(model).problems
 
 
 @pytest.mark.parametrize(
     ("change", "where", "wrong"),
     [
-        ({"clip.has_vision_encoder": None}, "clip.has_vision_encoder", "no tower"),
+        ({"clip.has_vision_encoder": None}, "clip.has_vision_encoder", "no encoder"),
         ({"clip.projector_type": None}, "clip.projector_type", "is missing"),
         ({"clip.vision.image_std": None}, "clip.vision.image_std", "is missing"),
         ({"clip.vision.block_count": 3}, "v.blk.2", "3 layers"),
         ({"clip.vision.block_count": 1}, "v.blk.1", "too many"),
         ({"clip.vision.embedding_length": 64}, "v.blk.0.ln1.weight", "embedding_length is 64"),
-        ({"mm.": None}, "tensors", "brings a tower's output"),
+        ({"mm.": None}, "tensors", "brings an encoder's output"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(checkpoint, change, where, wrong):
-    with of_parts(of_towers(checkpoint("gemma3"))) as model:
+    with of_parts(of_encoders(checkpoint("gemma3"))) as model:
         for key, value in change.items():
             if value is None:
                 model.metadata.pop(key, None)
@@ -168,7 +168,7 @@ def test_what_is_wrong_with_a_file_is_said(checkpoint, change, where, wrong):
 
 
 def renamed(folder: Path, name: str, **beginnings: str) -> None:
-    rows = json.loads((TOWERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
+    rows = json.loads((ENCODERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
     write_tensors(folder / "model.safetensors", name, rows, beginnings)
 
 
@@ -183,17 +183,17 @@ def renamed(folder: Path, name: str, **beginnings: str) -> None:
 )  # fmt: skip
 def test_names_of_newer_checkpoints_mean_the_same(checkpoint, tmp_path, name, beginnings):
     folder = checkpoint(name)
-    with of_parts(of_towers(folder)) as model:
+    with of_parts(of_encoders(folder)) as model:
         wanted = {each.name: each.raw().tobytes() for each in model.tensors.values()}
     renamed(folder, name, **beginnings)
-    with of_parts(of_towers(folder)) as model:
+    with of_parts(of_encoders(folder)) as model:
         assert {each.name: each.raw().tobytes() for each in model.tensors.values()} == wanted
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_tensor_is_in_one_of_both_files_or_nothing_is_written(checkpoint, tmp_path, name):
     folder = checkpoint(name)
-    rows = json.loads((TOWERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
+    rows = json.loads((ENCODERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
     write_tensors(folder / "model.safetensors", name, [*rows, ["vision_tower.extra.weight", "BF16", [4, 4], 0, 1]])
     with pytest.raises(ModelError, match=r"vision_tower\.extra\.weight"):
         gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
@@ -202,7 +202,7 @@ def test_every_tensor_is_in_one_of_both_files_or_nothing_is_written(checkpoint, 
 
 def test_a_lost_layer_is_found(checkpoint, tmp_path):
     folder = checkpoint("gemma3")
-    rows = json.loads((TOWERS / "gemma3" / "spec.json").read_text(encoding="utf-8"))["tensors"]
+    rows = json.loads((ENCODERS / "gemma3" / "spec.json").read_text(encoding="utf-8"))["tensors"]
     kept = [row for row in rows if "vision_model.encoder.layers.0." not in row[0]]
     write_tensors(folder / "model.safetensors", "gemma3", kept)
     with pytest.raises(ModelError, match="2 vision layers; the checkpoint lacks layer 0"):
@@ -212,7 +212,7 @@ def test_a_lost_layer_is_found(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("name", "changes", "wrong"),
     [
-        ("gemma3", {"architectures": ["LlamaForCausalLM"]}, "no towers are known of LlamaForCausalLM"),
+        ("gemma3", {"architectures": ["LlamaForCausalLM"]}, "no encoders are known of LlamaForCausalLM"),
         ("gemma3", {"vision_config": {"hidden_size": 32}}, '"vision.image_size"'),
         ("gemma3", {"vision_config": {"hidden_size": "32"}}, 'vision_config.hidden_size" is "32"'),
         ("gemma3", {"vision_config": []}, '"vision_config" is '),
@@ -230,21 +230,21 @@ def test_a_lost_layer_is_found(checkpoint, tmp_path):
     ],
 )  # fmt: skip
 def test_configs_that_lie_are_refused(checkpoint, tmp_path, name, changes, wrong):
-    before = json.loads((TOWERS / name / "config.json").read_text(encoding="utf-8"))
+    before = json.loads((ENCODERS / name / "config.json").read_text(encoding="utf-8"))
     if isinstance(changes.get("vision_config"), dict) and name != "gemma3":
         changes = {"vision_config": {**before["vision_config"], **changes["vision_config"]}}
     with pytest.raises((ModelError, FormatError), match=wrong):
         gguftools.convert(checkpoint(name, **changes), tmp_path / "x.gguf", mmproj=True)
 
 
-def test_a_missing_folder_of_a_tower_is_said(checkpoint):
+def test_a_missing_folder_of_a_encoder_is_said(checkpoint):
     folder = checkpoint("mimo-v2-5")
     (folder / "audio_tokenizer" / "model.safetensors").unlink()
     with pytest.raises(FileError, match="audio_tokenizer"):
-        of_towers(folder)
+        of_encoders(folder)
     (folder / "audio_tokenizer" / "config.json").unlink()
     with pytest.raises(FileError, match="audio_tokenizer"):
-        of_towers(folder)
+        of_encoders(folder)
 
 
 def test_a_missing_preprocessor_or_token_is_said(checkpoint, tmp_path):
@@ -261,17 +261,17 @@ def test_a_missing_preprocessor_or_token_is_said(checkpoint, tmp_path):
 def with_text(tmp_path: Path) -> Path:
     folder = tmp_path / "smolvlm"
     build("smolvlm", folder)
-    said = (TOWERS / "smolvlm" / "preprocessor_config.json").read_text(encoding="utf-8")
+    said = (ENCODERS / "smolvlm" / "preprocessor_config.json").read_text(encoding="utf-8")
     (folder / "preprocessor_config.json").write_text(said, encoding="utf-8")
     return folder
 
 
 def test_all_parts_are_two_files_that_have_every_tensor(tmp_path):
     report = gguftools.convert(with_text(tmp_path), tmp_path, "q8_0", all_parts=True)
-    text, towers = (output.file for output in report.outputs)
-    assert [text.name, towers.name] == ["smolvlm-Q8_0.gguf", "mmproj-smolvlm-Q8_0.gguf"]
+    text, encoders = (output.file for output in report.outputs)
+    assert [text.name, encoders.name] == ["smolvlm-Q8_0.gguf", "mmproj-smolvlm-Q8_0.gguf"]
     assert not report.warnings
-    with gguftools.open(text) as first, gguftools.open(towers) as second:
+    with gguftools.open(text) as first, gguftools.open(encoders) as second:
         assert (first.architecture, second.architecture) == ("llama", "clip")
         assert second.metadata["general.type"] == "mmproj"
     text.unlink()
@@ -303,4 +303,4 @@ def test_the_command(checkpoint, tmp_path):
         assert np.isfinite(model.tensors["v.patch_embd.weight"].float32()).all()
     done = run("convert", checkpoint("llama4"), "--mmproj", "--pre", "llama-bpe", "-o", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
-    assert "towers are no text model" in done.stderr
+    assert "encoders are no text model" in done.stderr
