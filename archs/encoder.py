@@ -1,8 +1,8 @@
-"""What the encoders of a model are: plain data that says how the parts of a checkpoint beside its text model, which turn
-images and sounds into embeddings, become one more GGUF file (llama.cpp's mmproj file).
+"""What the encoders of a model are: plain data that says how the parts of a checkpoint beside its text model, which
+turn images and sounds into embeddings, become one more GGUF file (llama.cpp's mmproj file).
 
-A file of `archs/multimodal` declares one or more `Encoder` values. An encoder's config is the checkpoint's config.json with
-the parts "vision" and "audio", the "text" model's own config as its family reads it, and "preprocessor": what
+A file of `archs/multimodal` declares one or more `Encoder` values. An encoder's config is the checkpoint's config.json
+with the parts "vision" and "audio", the "text" model's own config as its family reads it, and "preprocessor": what
 preprocessor_config.json and processor_config.json say; "shapes": those of the tensors by source name; "folder":
 its name.
 """
@@ -90,16 +90,19 @@ def always_there(encoder: Encoder) -> set[str]:
 
 PATCHES = "F16 or F32"  # F16 in a file of that type, else F32: what convolutions are computed with
 
-# Formats that tensors of any encoder have, by their GGUF names; what comes first counts. Beside these are vectors, norms
-# and whatever does not end with ".weight" F32.
+# Formats that tensors of any encoder have, by their GGUF names; what comes first counts. Beside these are vectors,
+# norms and whatever does not end with ".weight" F32.
 FIXED = {
-    "*.patch_embd.weight": PATCHES, "*.patch_embd.weight.1": PATCHES, "*.patch_merger.weight": PATCHES,
+    "*.patch_embd.weight": PATCHES,
+    "*.patch_embd.weight.1": PATCHES,
+    "*.patch_merger.weight": PATCHES,
     "[va].position_embd.weight": "F32",
-}  # fmt: skip
+}
 
 
 def encoder_format(name: str, shape: tuple[int, ...], fixed: Mapping[str, str], outtype: str) -> str | None:
-    """What a tensor of an encoder is stored as in files of any type, or of one (F32, F16, …); None where the type decides.
+    """What a tensor of an encoder is stored as in files of any type, or of one (F32, F16, …); None where the type
+    decides.
 
     Every vector, norm, and whatever is no weight is F32, however large it is.
     """
@@ -250,10 +253,15 @@ def at(source: str, name: str, targets: Mapping[str, Target]) -> dict[str, Targe
 
 # Layers as most checkpoints name them, CLIP's and SigLIP's.
 CLIP_LAYER: dict[str, Target] = {
-    "layer_norm1": "ln1", "layer_norm2": "ln2",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-}  # fmt: skip
+    "layer_norm1": "ln1",
+    "layer_norm2": "ln2",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
 CLIP_VISION: dict[str, Target] = {  # behind "vision_model." or what else stands there
     **at("encoder.layers.{i}.", "v.blk.{i}.", CLIP_LAYER),
     "embeddings.patch_embedding": "v.patch_embd",

@@ -14,33 +14,59 @@ from . import tensor_shapes
 from .tensor_shapes import Part
 
 Mixer = Literal[
-    "attention", "attention+mamba2", "compressed", "gated_delta", "kimi_delta", "lightning", "mamba", "mamba2",
-    "mamba_heads", "mla", "mla_widened", "none", "rwkv6", "rwkv7", "shortconv",
-]  # fmt: skip
+    "attention",
+    "attention+mamba2",
+    "compressed",
+    "gated_delta",
+    "kimi_delta",
+    "lightning",
+    "mamba",
+    "mamba2",
+    "mamba_heads",
+    "mla",
+    "mla_widened",
+    "none",
+    "rwkv6",
+    "rwkv7",
+    "shortconv",
+]
 Net = Literal["dense", "experts", "experts+dense", "channel_mix", "none"]
-Arrangement = Literal[
-    "sequential", "parallel", "normed", "streams", "mixed_streams", "residuals", "copies", "cycles"
-]  # fmt: skip
+Arrangement = Literal["sequential", "parallel", "normed", "streams", "mixed_streams", "residuals", "copies", "cycles"]
 
 MIXERS: dict[Mixer, tuple[Part, ...]] = {
-    "attention": (tensor_shapes.ATTENTION,), "attention+mamba2": (tensor_shapes.HEADS, tensor_shapes.ATTENTION),
-    "compressed": (tensor_shapes.COMPRESSED,), "gated_delta": (tensor_shapes.DELTA,),
+    "attention": (tensor_shapes.ATTENTION,),
+    "attention+mamba2": (tensor_shapes.HEADS, tensor_shapes.ATTENTION),
+    "compressed": (tensor_shapes.COMPRESSED,),
+    "gated_delta": (tensor_shapes.DELTA,),
     "kimi_delta": (tensor_shapes.KIMI_DELTA,),
-    "lightning": (tensor_shapes.LIGHTNING,), "mamba": (tensor_shapes.CHANNELS,), "mamba2": (tensor_shapes.HEADS,),
-    "mamba_heads": (tensor_shapes.NARROW_HEADS,), "mla": (tensor_shapes.LATENT,),
-    "mla_widened": (tensor_shapes.WIDENED,), "none": (),
-    "rwkv6": (tensor_shapes.WKV,), "rwkv7": (tensor_shapes.WKV7,), "shortconv": (tensor_shapes.CONVOLUTION,),
-}  # fmt: skip
+    "lightning": (tensor_shapes.LIGHTNING,),
+    "mamba": (tensor_shapes.CHANNELS,),
+    "mamba2": (tensor_shapes.HEADS,),
+    "mamba_heads": (tensor_shapes.NARROW_HEADS,),
+    "mla": (tensor_shapes.LATENT,),
+    "mla_widened": (tensor_shapes.WIDENED,),
+    "none": (),
+    "rwkv6": (tensor_shapes.WKV,),
+    "rwkv7": (tensor_shapes.WKV7,),
+    "shortconv": (tensor_shapes.CONVOLUTION,),
+}
 NETS: dict[Net, tuple[Part, ...]] = {
-    "dense": (tensor_shapes.DENSE,), "experts": (tensor_shapes.EXPERTS,), "experts+dense": (tensor_shapes.DENSE,
-    tensor_shapes.EXPERTS),
-    "channel_mix": (tensor_shapes.CHANNEL_MIX,), "none": (),
-}  # fmt: skip
+    "dense": (tensor_shapes.DENSE,),
+    "experts": (tensor_shapes.EXPERTS,),
+    "experts+dense": (tensor_shapes.DENSE, tensor_shapes.EXPERTS),
+    "channel_mix": (tensor_shapes.CHANNEL_MIX,),
+    "none": (),
+}
 ARRANGEMENTS: dict[Arrangement, tuple[Part, ...]] = {
-    "sequential": (), "parallel": (), "normed": (), "cycles": (), "copies": (tensor_shapes.COPIES,),
-    "streams": (tensor_shapes.STREAMS,), "mixed_streams": (tensor_shapes.CONNECTIONS,),
+    "sequential": (),
+    "parallel": (),
+    "normed": (),
+    "cycles": (),
+    "copies": (tensor_shapes.COPIES,),
+    "streams": (tensor_shapes.STREAMS,),
+    "mixed_streams": (tensor_shapes.CONNECTIONS,),
     "residuals": (tensor_shapes.RESIDUALS,),
-}  # fmt: skip
+}
 WITH_NONE = ("sequential", "cycles", "normed")  # arrangements of layers that may lack a mixer or a net
 
 

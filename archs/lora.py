@@ -44,9 +44,12 @@ REFUSED = {
 ANOTHER_BASE, MERGE = "the adapter belongs to another base model", "merge the adapter instead (--merge-lora)"
 
 SETTINGS = {  # what is read of adapter_config.json, beside numbers that must be there
-    "peft_type": TEXT, "use_rslora": FLAG, "init_lora_weights": Either((FLAG, TEXT)), "alpha_pattern": MapOf(ANYTHING),
+    "peft_type": TEXT,
+    "use_rslora": FLAG,
+    "init_lora_weights": Either((FLAG, TEXT)),
+    "alpha_pattern": MapOf(ANYTHING),
     "alora_invocation_tokens": ListOf(TOKEN),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -388,10 +388,19 @@ class Architecture:
 
 ACTIVATIONS: dict[str, Activation] = {
     # Hugging Face's names
-    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh", "gelu_python_tanh": "gelu_tanh",
-    "gelu_python": "gelu", "relu": "relu", "relu2": "relu2", "xielu": "xielu",
-}  # fmt: skip
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "xielu": "xielu",
+}
 
 COMMON: dict[str, str | Computed | None] = {
     # What every family writes when its config has it, in llama.cpp's order.

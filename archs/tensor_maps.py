@@ -124,8 +124,11 @@ MTP_KEYS: dict[str, str | Computed | None] = {
     "nextn_predict_layers": lambda config: config["num_nextn_predict_layers"] or None,
 }
 MTP_NAMES = {
-    "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm",
-}  # fmt: skip
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head.norm",
+}
 
 
 ALONE = "further_layers_alone"  # of a config: their own file is meant, of families whose models' files have none

@@ -219,8 +219,7 @@ def share(order: Order) -> Invertible:
 
 
 def _picked(
-    pick: Callable[[tuple[int, ...], Config], Index],
-    source: Callable[[int, tuple[int, ...], Config], tuple[int, ...]],
+    pick: Callable[[tuple[int, ...], Config], Index], source: Callable[[int, tuple[int, ...], Config], tuple[int, ...]]
 ) -> Invertible:
     """Some rows of the matrices that a tensor consists of, counted through all of them (of a vector: values).
 
@@ -364,8 +363,7 @@ column = Invertible(
 flat = Invertible(column.invert, column.forward)
 # a matrix of one row as a vector
 flat_row = Invertible(
-    lambda tensor, config: reshape(tensor, tensor.shape[1:]),
-    lambda tensor, config: reshape(tensor, (1, *tensor.shape)),
+    lambda tensor, config: reshape(tensor, tensor.shape[1:]), lambda tensor, config: reshape(tensor, (1, *tensor.shape))
 )
 # the weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension
 channels_and_taps = Invertible(

@@ -65,12 +65,23 @@ QWEN, QWEN3 = (56 * 56, 12_845_056), (256 * 256, 4096 * 4096)
 COMMON: dict[str, Any] = {HEADS_KV: SameAs("vision.attention.head_count")}
 AUDIO_EPS = "audio.attention.layer_norm_epsilon"
 SOUNDS: dict[str, dict[str, Any]] = {  # of Whisper's layers
-    **{kind: {AUDIO_EPS: Because(1e-5, REFUSED)} for kind in (
-        "qwen2a", QWEN25O, "qwen3a", "voxtral", "ultravox", "musicflamingo", "glma", "meralion", "dots3note_a",
-        "mimo_audio",
-    )},
+    **{
+        kind: {AUDIO_EPS: Because(1e-5, REFUSED)}
+        for kind in (
+            "qwen2a",
+            QWEN25O,
+            "qwen3a",
+            "voxtral",
+            "ultravox",
+            "musicflamingo",
+            "glma",
+            "meralion",
+            "dots3note_a",
+            "mimo_audio",
+        )
+    },
     "granite_speech": {"audio.feature_layer": ()},
-}  # fmt: skip
+}
 ABSENT: dict[str, dict[str, Any]] = {
     "qwen2vl_merger": {MERGE: 2, WINDOWS: 0, **_pixels(*QWEN, CONSTANT)},
     "qwen2.5vl_merger": {MERGE: 2, **_pixels(*QWEN, CONSTANT)},
@@ -92,7 +103,8 @@ ABSENT: dict[str, dict[str, Any]] = {
     "kimik25": {SCALE: Because(2, NO_FIT), MOST: Tokens(4096)},
     "nemotron_v2_vl": {
         SCALE: Because(2, NO_FIT),
-        LEAST_TILES: Because(1, "llama.cpp cuts nothing"), MOST_TILES: Because(12, "llama.cpp cuts nothing"),
+        LEAST_TILES: Because(1, "llama.cpp cuts nothing"),
+        MOST_TILES: Because(12, "llama.cpp cuts nothing"),
     },
     "internvl": {SCALE: 1, LEAST_TILES: 1, MOST_TILES: 12},
     "idefics3": {SCALE: 1, LONGEST: 0},
@@ -110,11 +122,19 @@ ABSENT: dict[str, dict[str, Any]] = {
     "deepseekocr2": {MERGE: 4, LEAST_TILES: 2, MOST_TILES: 6},
     "resampler": {"minicpmv_version": 2},
     "mlp": {FEATURES: SameAs("vision.block_count", -1)},  # of the last layer nothing is read
-}  # fmt: skip
+}
 SCALED = (
-    "lfm2", "llama4", "gemma4v", "minicpmv4_6", "step3vl", "nemotron_v2_vl", "gemma4uv", "kimivl", "kimik25",
+    "lfm2",
+    "llama4",
+    "gemma4v",
+    "minicpmv4_6",
+    "step3vl",
+    "nemotron_v2_vl",
+    "gemma4uv",
+    "kimivl",
+    "kimik25",
     "dots_ocr",
-)  # fmt: skip
+)
 SAID_OF_TILES = "images are read in one size, not in tiles as LLaVA 1.6 cuts them"
 UNREAD = {"mlp": dict.fromkeys(("vision.image_grid_pinpoints", "vision.mm_patch_merge_type"), SAID_OF_TILES)}
 

@@ -1,5 +1,5 @@
-"""What a model with encoders is as one checkpoint: plain data by which a text model's file and its encoders' file become
-config.json, tensors and a preprocessor's file again.
+"""What a model with encoders is as one checkpoint: plain data by which a text model's file and its encoders' file
+become config.json, tensors and a preprocessor's file again.
 """
 
 from collections.abc import Callable, Iterable, Mapping

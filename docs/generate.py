@@ -147,10 +147,18 @@ def formats() -> str:
 
 def dialects() -> str:
     rows = [
-        (f"`{form.name}`", form.dialect, f"{form.ggml_type}", f"{form.bits_per_weight:.4g}", f"{form.block_size}",
-         f"{form.rows_together}", f"{form.head_bytes or ''}", _kept_in(form))
+        (
+            f"`{form.name}`",
+            form.dialect,
+            f"{form.ggml_type}",
+            f"{form.bits_per_weight:.4g}",
+            f"{form.block_size}",
+            f"{form.rows_together}",
+            f"{form.head_bytes or ''}",
+            _kept_in(form),
+        )
         for form in (each.format for each in readings().values())
-    ]  # fmt: skip
+    ]
     columns = ("format", "of", "type", "bits a weight", "values a block", "rows together", "before a row", "kept in")
     return table(columns, rows)
 
@@ -191,18 +199,24 @@ def export_obstacles() -> str:
     """Architectures whose files don't become checkpoints, and why."""
     rows = [
         (each.name, each.hf_classes[0], each.export_obstacle)
-        for each in gguftools.architectures() if each.export_obstacle and not (each.draft or each.wrapper)
-    ]  # fmt: skip
+        for each in gguftools.architectures()
+        if each.export_obstacle and not (each.draft or each.wrapper)
+    ]
     return table(("GGUF name", "first class", "why its files become no checkpoints"), rows)
 
 
 def encoders() -> str:
     """Classes whose encoders are converted."""
     rows = [
-        (", ".join(each.hf_classes), ", ".join(each.model_types), ", ".join(each.parts), ", ".join(each.running),
-         "yes" if each.exporting else "no")
+        (
+            ", ".join(each.hf_classes),
+            ", ".join(each.model_types),
+            ", ".join(each.parts),
+            ", ".join(each.running),
+            "yes" if each.exporting else "no",
+        )
         for each in catalogue.encoders()
-    ]  # fmt: skip
+    ]
     return table(("classes", "where the encoder's model type is", "towers", "that run", "back again"), rows)
 
 
@@ -368,13 +382,24 @@ def rooms() -> str:
 
 
 PARTS: Mapping[str, Callable[..., str]] = {
-    "absent-keys": absent_keys, "added-keys": added_keys, "architectures": architectures, "commands": commands,
+    "absent-keys": absent_keys,
+    "added-keys": added_keys,
+    "architectures": architectures,
+    "commands": commands,
     "contradictions": contradictions,
-    "coverage": coverage, "export-obstacles": export_obstacles,
-    "dialects": dialects, "flags": flags,
-    "formats": formats, "keys": keys, "older-spellings": older_spellings, "options": options, "programs": programs,
-    "reference": reference, "rooms": rooms, "towers": encoders,
-}  # fmt: skip
+    "coverage": coverage,
+    "export-obstacles": export_obstacles,
+    "dialects": dialects,
+    "flags": flags,
+    "formats": formats,
+    "keys": keys,
+    "older-spellings": older_spellings,
+    "options": options,
+    "programs": programs,
+    "reference": reference,
+    "rooms": rooms,
+    "towers": encoders,
+}
 
 if __name__ == "__main__":
     for page in sorted(FOLDER.glob("*.md")):

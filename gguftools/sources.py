@@ -45,9 +45,16 @@ def of_gguf(file: GgufFile) -> Parts:
     recorded = tuple((str(part.path), part.stored) for part in file.parts if part.stored)
     reopen = partial(tensors_of_file, file.path if file.is_stored else file.path.absolute())
     origin = Origin(
-        file.path, tuple(file.shards), file.states, shards, file.magic, file.alignment, recorded,
-        remote=file.is_stored, reopen=reopen,
-    )  # fmt: skip
+        file.path,
+        tuple(file.shards),
+        file.states,
+        shards,
+        file.magic,
+        file.alignment,
+        recorded,
+        remote=file.is_stored,
+        reopen=reopen,
+    )
     return Parts(file.metadata, file.tensors, origin)
 
 
@@ -80,11 +87,17 @@ def tensors_of_encoders(source: str) -> dict[str, Tensor]:
 
 
 def of_checkpoint(
-    source: PathLike, pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
-    derive: Callable[[Plan, Checkpoint], Plan] | None = None, magic: bytes = b"GGUF", derived: str = "a predictor",
-    target: Path | None = None, meaning: Mapping[str, Any] = {},
+    source: PathLike,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+    change: Change | None = None,
+    derive: Callable[[Plan, Checkpoint], Plan] | None = None,
+    magic: bytes = b"GGUF",
+    derived: str = "a predictor",
+    target: Path | None = None,
+    meaning: Mapping[str, Any] = {},
     inspect: Callable[[Metadata, Path], str] | None = None,
-) -> Parts:  # fmt: skip
+) -> Parts:
     """Of the file that a checkpoint is converted to; small tensors are float32, nothing is read but headers.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
@@ -109,17 +122,28 @@ def of_checkpoint(
         tensors, beside = without_encoders(checkpoint.config, checkpoint.tensors)
         if target is not None or is_draft(checkpoint.config):
             planned = plan_draft(
-                checkpoint.folder, checkpoint.config, checkpoint.tensors, target, pre=pre,
+                checkpoint.folder,
+                checkpoint.config,
+                checkpoint.tensors,
+                target,
+                pre=pre,
                 embed_tokenizer=embed_tokenizer,
-            )  # fmt: skip
+            )
         else:
             if only_encoders(checkpoint.config, checkpoint.tensors):
                 problem = f"all {len(checkpoint.tensors)} tensors are of encoders: the text model's are not there"
-                raise ModelError(problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the encoders alone")
+                raise ModelError(
+                    problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the encoders alone"
+                )
             planned = plan(
-                checkpoint.folder, checkpoint.config, tensors, checkpoint.generation_config, pre=pre,
-                embed_tokenizer=embed_tokenizer, change=change,
-            )  # fmt: skip
+                checkpoint.folder,
+                checkpoint.config,
+                tensors,
+                checkpoint.generation_config,
+                pre=pre,
+                embed_tokenizer=embed_tokenizer,
+                change=change,
+            )
         if derive is not None:
             planned = derive(planned, checkpoint)
         seen = "" if inspect is None else inspect(planned.metadata, target or checkpoint.folder)
@@ -135,10 +159,17 @@ def of_checkpoint(
     states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
-        checkpoint.folder, tuple(states), states, magic=magic, recorded=tuple(filter(None, made_of)), outtype=outtype,
-        float32=keep, remote=bool(checkpoint.remote), warnings=told,
+        checkpoint.folder,
+        tuple(states),
+        states,
+        magic=magic,
+        recorded=tuple(filter(None, made_of)),
+        outtype=outtype,
+        float32=keep,
+        remote=bool(checkpoint.remote),
+        warnings=told,
         reopen=_reopening(checkpoint, pre, change or task or None, magic != b"GGUF" or DENSE in tensors, target),
-    )  # fmt: skip
+    )
     return Parts(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin)
 
 
@@ -174,10 +205,15 @@ def of_encoders(source: PathLike) -> Parts:
     states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
-        checkpoint.folder, tuple(states), states, recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
-        outtype=outtype, fixed=planned.fixed, remote=bool(checkpoint.remote),
+        checkpoint.folder,
+        tuple(states),
+        states,
+        recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
+        outtype=outtype,
+        fixed=planned.fixed,
+        remote=bool(checkpoint.remote),
         reopen=partial(tensors_of_encoders, _named(checkpoint)),
-    )  # fmt: skip
+    )
     return Parts(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin)
 
 

@@ -160,8 +160,9 @@ class Hessians:
         share = rows // max(1, experts)
         found = [
             (expert * share, (expert + 1) * share, self.of[name, expert])
-            for expert in range(experts) if (name, expert) in self.of
-        ]  # fmt: skip
+            for expert in range(experts)
+            if (name, expert) in self.of
+        ]
         for (other, first), products in self.values.items():
             if other == name and experts == 1 and found:
                 found = [(0, first, found[0][2])] * (first > 0) + [(first, rows, products)]

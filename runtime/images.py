@@ -17,12 +17,12 @@ from .arrays import Floats, Ids
 class EmbeddedImage:
     """Tokens that stand for an image or a part of one, or for a sound, one after the other.
 
-    start: the place of the first of them among the tokens of a text. embeddings: float32 (tokens, width); where an encoder
-    gives the first layers' outputs something to add ("deepstack"), (tokens, (1 + so many layers) * width). grid: rows
-    and columns of its tokens, which text models may rotate by; None where they are one after the other, as a sound's.
-    whole: all its tokens see each other. layout: "grid"; "framed" where one token more stands before and one behind
-    the grid, and positions count on as a text's; those of the grid are rotated by place, column, row and number, the
-    one of the image; "together" where all but the first token and the last one stand at one position (CogVLM).
+    start: the place of the first of them among the tokens of a text. embeddings: float32 (tokens, width); where an
+    encoder gives the first layers' outputs something to add ("deepstack"), (tokens, (1 + so many layers) * width).
+    grid: rows and columns of its tokens, which text models may rotate by; None where they are one after the other, as a
+    sound's. whole: all its tokens see each other. layout: "grid"; "framed" where one token more stands before and one
+    behind the grid, and positions count on as a text's; those of the grid are rotated by place, column, row and number,
+    the one of the image; "together" where all but the first token and the last one stand at one position (CogVLM).
     """
 
     start: int
@@ -132,9 +132,7 @@ def parts_of(sections: Sequence[int], pairs: int, interleaved: bool, parts: int 
 
 def within(images: Sequence[EmbeddedImage], start: int, stop: int) -> list[EmbeddedImage]:
     """Those of the tokens from start to stop, counted from there."""
-    return [
-        replace(each, start=each.start - start) for each in images if start <= each.start and each.stop <= stop
-    ]  # fmt: skip
+    return [replace(each, start=each.start - start) for each in images if start <= each.start and each.stop <= stop]
 
 
 def pieces(tokens: int, size: int, images: Sequence[EmbeddedImage]) -> list[tuple[int, int]]:

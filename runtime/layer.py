@@ -31,9 +31,12 @@ from .profile import Profile
 from .rope import RopeScaling, rope_table
 
 IMAGE_WEIGHTS = {  # weights of CogVLM's text model → those that images' tokens have instead
-    "attn_qkv": "vis_attn_qkv", "attn_output": "vis_attn_output", "ffn_gate": "vis_gate", "ffn_up": "vis_up",
+    "attn_qkv": "vis_attn_qkv",
+    "attn_output": "vis_attn_output",
+    "ffn_gate": "vis_gate",
+    "ffn_up": "vis_up",
     "ffn_down": "vis_down",
-}  # fmt: skip
+}
 DAMAGED = "`gguftools validate` lists blocks that are no numbers; keys that scale may be wrong, too"
 
 

@@ -40,9 +40,16 @@ def _mixed(
         for g in range(kv_heads):
             mine = slice(g * group, (g + 1) * group)
             mixed = attend(
-                np.ascontiguousarray(queries[:, mine]), np.ascontiguousarray(k[rows, g : g + 1]), inputs,
-                q_positions=forward.positions[asked], scale=own.attention_scale, window=own.window,
-                softcap=forward.hparams.attention_softcap, causal=forward.block.causal,
-                sinks=None if sinks is None else sinks[mine], chunk=own.chunk, threads=forward.threads,
-            )  # fmt: skip
+                np.ascontiguousarray(queries[:, mine]),
+                np.ascontiguousarray(k[rows, g : g + 1]),
+                inputs,
+                q_positions=forward.positions[asked],
+                scale=own.attention_scale,
+                window=own.window,
+                softcap=forward.hparams.attention_softcap,
+                causal=forward.block.causal,
+                sinks=None if sinks is None else sinks[mine],
+                chunk=own.chunk,
+                threads=forward.threads,
+            )
             yield mixed.reshape(-1, x.shape[1])

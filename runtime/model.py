@@ -53,9 +53,14 @@ class Model:
     """
 
     def __init__(
-        self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], *, threads: int | None = None,
-        precision: Precision = "float32", observe: Observe | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        *,
+        threads: int | None = None,
+        precision: Precision = "float32",
+        observe: Observe | None = None,
+    ) -> None:
         """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model;
         OptionError for fewer threads than one, or a precision that is none.
         """
@@ -117,14 +122,30 @@ class Model:
         return KVCache(cache_type, expected)
 
     def new_pass(
-        self, texts: int, length: int, cache: KVCache | None = None, branches: Branches | None = None,
-        tree: TokenTree | None = None, images: Sequence[EmbeddedImage] = (),
-    ) -> ForwardContext:  # fmt: skip
+        self,
+        texts: int,
+        length: int,
+        cache: KVCache | None = None,
+        branches: Branches | None = None,
+        tree: TokenTree | None = None,
+        images: Sequence[EmbeddedImage] = (),
+    ) -> ForwardContext:
         """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
         return ForwardContext(
-            self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity, self.profile,
-            branches=branches, tree=tree, observe_experts=self.observe_experts, images=images,
-        )  # fmt: skip
+            self.network,
+            texts,
+            length,
+            cache,
+            self.threads,
+            self.precision,
+            self.observe,
+            self.sparsity,
+            self.profile,
+            branches=branches,
+            tree=tree,
+            observe_experts=self.observe_experts,
+            images=images,
+        )
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
         """The text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward` does.
@@ -160,9 +181,8 @@ class Model:
         return ids
 
     def forward(
-        self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0,
-        images: Sequence[EmbeddedImage] = (),
-    ) -> Floats:  # fmt: skip
+        self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0, images: Sequence[EmbeddedImage] = ()
+    ) -> Floats:
         """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
 
         tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
@@ -214,9 +234,12 @@ class Model:
         return found
 
     def _run_group(
-        self, group: Sequence[int], tokens: Sequence[ArrayLike], caches: Sequence[KVCache],
+        self,
+        group: Sequence[int],
+        tokens: Sequence[ArrayLike],
+        caches: Sequence[KVCache],
         found: list[Floats | ModelError],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write the logits of the texts with these numbers."""
         texts = dict[int, Text]()
         for number in group:
@@ -253,9 +276,12 @@ class Model:
         return run.float32(), run.states
 
     def lazy_forward(
-        self, tokens: ArrayLike, cache: KVCache | None = None, parents: Sequence[int] | None = None,
+        self,
+        tokens: ArrayLike,
+        cache: KVCache | None = None,
+        parents: Sequence[int] | None = None,
         images: Sequence[EmbeddedImage] = (),
-    ) -> LazyLogits:  # fmt: skip
+    ) -> LazyLogits:
         """As `forward` of one text (n,), but the logits are computed as far as they are asked for.
 
         parents: of each token the number of the one that it follows on, -1 for the text in the cache; None for the one
@@ -268,9 +294,12 @@ class Model:
         return result
 
     def forward_with_inputs(
-        self, tokens: ArrayLike, layers: Sequence[int], cache: KVCache | None = None,
+        self,
+        tokens: ArrayLike,
+        layers: Sequence[int],
+        cache: KVCache | None = None,
         parents: Sequence[int] | None = None,
-    ) -> tuple[LazyLogits, Floats]:  # fmt: skip
+    ) -> tuple[LazyLogits, Floats]:
         """As `lazy_forward` (without a cache of texts (texts, n), too), and what these layers are given.
 
         layers: their numbers; the one behind the last is given what the last one gives. The inputs lie side by side:
@@ -390,9 +419,16 @@ class Model:
         """
         ids = self._checked(tokens)
         forward = ForwardContext(
-            self.next_tokens, len(ids), ids.shape[1] - 1, None, self.threads, self.precision, self.observe,
-            profile=self.profile, observe_experts=self.observe_experts,
-        )  # fmt: skip
+            self.next_tokens,
+            len(ids),
+            ids.shape[1] - 1,
+            None,
+            self.threads,
+            self.precision,
+            self.observe,
+            profile=self.profile,
+            observe_experts=self.observe_experts,
+        )
         rows = self.mtp_input(np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1]))
         with one_thread():
             result = mtp_forward(forward, rows, np.ascontiguousarray(ids[:, 1:]).reshape(-1))
@@ -422,9 +458,15 @@ class Model:
             return mtp_forward(forward, hidden, ids)
 
     def _evaluate(
-        self, texts: Ids, cache: KVCache | None, first: int, branches: Branches | None = None,
-        tree: TokenTree | None = None, images: Sequence[EmbeddedImage] = (), noted: dict[int, Floats] | None = None,
-    ) -> LazyLogits | Floats:  # fmt: skip
+        self,
+        texts: Ids,
+        cache: KVCache | None,
+        first: int,
+        branches: Branches | None = None,
+        tree: TokenTree | None = None,
+        images: Sequence[EmbeddedImage] = (),
+        noted: dict[int, Floats] | None = None,
+    ) -> LazyLogits | Floats:
         """What `head` gives for positions `first` and on of each text, one after the other. noted: of `Pass`."""
         if images:
             self._check_images(images, texts)

@@ -27,10 +27,19 @@ class Prefill:
     """
 
     def __init__(
-        self, model: Model, tokens: Sequence[int], cache_type: CacheType = "f32", *, texts: int = 1,
-        more: int | None = None, progress: Progress | None = None, back: int = 0, keep_states: bool = False,
-        layers: Sequence[int] = (), images: Sequence[EmbeddedImage] = (),
-    ) -> None:  # fmt: skip
+        self,
+        model: Model,
+        tokens: Sequence[int],
+        cache_type: CacheType = "f32",
+        *,
+        texts: int = 1,
+        more: int | None = None,
+        progress: Progress | None = None,
+        back: int = 0,
+        keep_states: bool = False,
+        layers: Sequence[int] = (),
+        images: Sequence[EmbeddedImage] = (),
+    ) -> None:
         """Raises OptionError for a type of cache that there is not."""
         expected = 0 if more is None else len(tokens) + min(more, ROOM_AT_ONCE)
         self.model, self.tokens, self.cache_type, self.progress = model, list(tokens), cache_type, progress

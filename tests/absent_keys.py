@@ -42,7 +42,7 @@ TOLERANCES = {  # of models whose whole files are further apart, and why
 # Architecture → keys that are dropped or changed in cases that differ on purpose, and why, where whole files show
 # nothing of it.
 EXPLAINED: dict[str, tuple[tuple[str, ...], str]] = {
-    "hunyuan_vl": (("rope.scaling.alpha",), "a text's tokens have position 0 in llama.cpp's last section"),
+    "hunyuan_vl": (("rope.scaling.alpha",), "a text's tokens have position 0 in llama.cpp's last section")
 }
 KEPT_APART = ("general.", "tokenizer.")  # keys that are not a network's, in most models
 OF_NETWORKS = ("tokenizer.ggml.token_type_count",)

@@ -25,14 +25,24 @@ def by_version(config: Config) -> Architecture | None:
 
 
 OF_LLAMA = LLAMA.derive(
-    hf_classes=CLASSES, wrappers_refused=CLASSES, wrappers=(), prefixes=("llm", *LLAMA.prefixes), variant=by_version,
+    hf_classes=CLASSES,
+    wrappers_refused=CLASSES,
+    wrappers=(),
+    prefixes=("llm", *LLAMA.prefixes),
+    variant=by_version,
     config_from_gguf=becomes("LlamaForCausalLM"),
-)  # fmt: skip
+)
 OF_QWEN2 = QWEN2.derive(
-    hf_classes=CLASSES, wrappers=(), prefixes=("llm", *QWEN2.prefixes), by_variant=True,
+    hf_classes=CLASSES,
+    wrappers=(),
+    prefixes=("llm", *QWEN2.prefixes),
+    by_variant=True,
     config_from_gguf=becomes("Qwen2ForCausalLM"),
-)  # fmt: skip
+)
 OF_QWEN3 = QWEN3.derive(
-    hf_classes=CLASSES, wrappers=(), prefixes=("llm", *QWEN3.prefixes), by_variant=True,
+    hf_classes=CLASSES,
+    wrappers=(),
+    prefixes=("llm", *QWEN3.prefixes),
+    by_variant=True,
     config_from_gguf=becomes("Qwen3ForCausalLM"),
-)  # fmt: skip
+)

@@ -8,20 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..spec import ACTIVATIONS
-from ..typed_json import (
-    NUMBER_LEAST,
-    Anything,
-    Either,
-    Fields,
-    Flag,
-    Kind,
-    ListOf,
-    MapOf,
-    Number,
-    Place,
-    Text,
-    Whole,
-)
+from ..typed_json import NUMBER_LEAST, Anything, Either, Fields, Flag, Kind, ListOf, MapOf, Number, Place, Text, Whole
 
 
 class BothSides(Whole):
@@ -52,11 +39,25 @@ SPARSITY = Number(0, 0.9999)
 BASE = Number(1)
 AUTO = Either((SIZE, Text(("auto",))))
 SCORING = Text(("softmax", "sigmoid"))
-LAYER_TYPE = Text((
-    "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "moe", "hybrid",
-    "attention", "mamba", "mamba2", "mlp", "indexed_attention", "minimax_m3_sparse", "compressed_sparse_attention",
-    "heavily_compressed_attention",
-))  # fmt: skip
+LAYER_TYPE = Text(
+    (
+        "full_attention",
+        "sliding_attention",
+        "chunked_attention",
+        "linear_attention",
+        "conv",
+        "moe",
+        "hybrid",
+        "attention",
+        "mamba",
+        "mamba2",
+        "mlp",
+        "indexed_attention",
+        "minimax_m3_sparse",
+        "compressed_sparse_attention",
+        "heavily_compressed_attention",
+    )
+)
 NET = Text(("dense", "sparse"))
 LABELS = MapOf(TEXT, r"-?\d{1,9}")
 
@@ -81,17 +82,25 @@ ROPE: dict[str, Kind] = _by_key(
 )
 ROPE_BY_LAYERS: dict[str, Kind] = ROPE | _by_key({"full_attention sliding_attention main compress": Fields(ROPE)})
 NEEDED_BY_SCALING = {
-    "linear": ("factor",), "dynamic": ("factor",), "yarn": ("factor",), "longrope": ("long_factor", "short_factor"),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "longrope": ("long_factor", "short_factor"),
     "su": ("long_factor", "short_factor"),
-}  # fmt: skip
+}
 
-_SCHEME = Fields({
-    "format": TEXT,
-    "weights": Fields({
-        "num_bits": Whole(1, 32), "group_size": Whole(0),
-        "block_structure": Either((ListOf(Whole(1), 2), Text(form=r"\d{1,9}x\d{1,9}"))),
-    }),
-})  # fmt: skip
+_SCHEME = Fields(
+    {
+        "format": TEXT,
+        "weights": Fields(
+            {
+                "num_bits": Whole(1, 32),
+                "group_size": Whole(0),
+                "block_structure": Either((ListOf(Whole(1), 2), Text(form=r"\d{1,9}x\d{1,9}"))),
+            }
+        ),
+    }
+)
 QUANTIZATION: dict[str, Kind] = _by_key(
     {  # of all methods that are read
         "quant_method checkpoint_format packing_format format quant_algo version linear_class quantization_mode": TEXT,

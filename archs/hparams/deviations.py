@@ -12,22 +12,67 @@ from ..experts import GATING
 from ..spec import Architecture
 from .file_keys import Keys
 
-ENCODERS = (
-    "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert", "nomic-bert",
-)  # fmt: skip
+ENCODERS = ("bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert", "nomic-bert")
 WITHOUT_WINDOWS = (
-    "command-r", "deci", "llama", "llama-embed", "minicpm", "mistral3", "phi3", "qwen2", "qwen2moe", "qwen3",
-    "qwen3moe", "starcoder2",
-)  # fmt: skip
+    "command-r",
+    "deci",
+    "llama",
+    "llama-embed",
+    "minicpm",
+    "mistral3",
+    "phi3",
+    "qwen2",
+    "qwen2moe",
+    "qwen3",
+    "qwen3moe",
+    "starcoder2",
+)
 WITHOUT_SCALE = (
-    "apertus", "arcee", "deci", "deepseek", "falcon-h1", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4",
-    "llama", "mistral3", "nanbeige", "qwen2", "qwen3", "seed_oss", "smollm3",
-)  # fmt: skip
+    "apertus",
+    "arcee",
+    "deci",
+    "deepseek",
+    "falcon-h1",
+    "gemma-embedding",
+    "gemma2",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "llama",
+    "mistral3",
+    "nanbeige",
+    "qwen2",
+    "qwen3",
+    "seed_oss",
+    "smollm3",
+)
 SUMS_TO_ONE = (
-    "arctic", "dbrx", "ernie4_5-moe", "gemma4", "granite", "granitemoe", "granitehybrid", "granite_swa", "grovemoe",
-    "hunyuan-moe", "kimi-linear", "lfm2moe", "llama", "maple", "mellum", "mimo2", "minimax-01", "minimax-m2",
-    "qwen35moe", "qwen3moe", "qwen3next", "qwen3vlmoe", "qwen4exp", "rnd1", "smallthinker",
-)  # fmt: skip
+    "arctic",
+    "dbrx",
+    "ernie4_5-moe",
+    "gemma4",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+    "granite_swa",
+    "grovemoe",
+    "hunyuan-moe",
+    "kimi-linear",
+    "lfm2moe",
+    "llama",
+    "maple",
+    "mellum",
+    "mimo2",
+    "minimax-01",
+    "minimax-m2",
+    "qwen35moe",
+    "qwen3moe",
+    "qwen3next",
+    "qwen3vlmoe",
+    "qwen4exp",
+    "rnd1",
+    "smallthinker",
+)
 DOES_NOT_SUM = ("deepseek", "gpt-oss", "jamba", "llada-moe", "llama4", "olmoe", "qwen2moe")
 READ_YARN = ("grok", "mistral3")
 

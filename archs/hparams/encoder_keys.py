@@ -82,14 +82,20 @@ PARTS: dict[str, Kind] = _by_key(
         "vision_config audio_config": Anything(),
     }
 )
-PREPROCESSOR: dict[str, Kind] = _by_key({
-    "image_mean image_std": COLOUR,
-    "image_seq_length": Whole(1, 1 << 20),
-    "size": Either((Fields({key: Whole(1, 1 << 24) for key in ("longest_edge", "shortest_edge", "height", "width")}),
-                    Anything())),
-    "patch_size": Either((Whole(1, 1 << 16), Fields({"height": Whole(1, 1 << 16), "width": Whole(1, 1 << 16)}))),
-    "merge_size scale_resolution": Whole(1, 1 << 16),
-    "min_pixels max_pixels in_patch_limit min_image_tokens max_image_tokens": Whole(1),
-    "min_num_patches max_num_patches": Whole(1),
-    "downsample_mode": TEXT,
-})  # fmt: skip
+PREPROCESSOR: dict[str, Kind] = _by_key(
+    {
+        "image_mean image_std": COLOUR,
+        "image_seq_length": Whole(1, 1 << 20),
+        "size": Either(
+            (
+                Fields({key: Whole(1, 1 << 24) for key in ("longest_edge", "shortest_edge", "height", "width")}),
+                Anything(),
+            )
+        ),
+        "patch_size": Either((Whole(1, 1 << 16), Fields({"height": Whole(1, 1 << 16), "width": Whole(1, 1 << 16)}))),
+        "merge_size scale_resolution": Whole(1, 1 << 16),
+        "min_pixels max_pixels in_patch_limit min_image_tokens max_image_tokens": Whole(1),
+        "min_num_patches max_num_patches": Whole(1),
+        "downsample_mode": TEXT,
+    }
+)

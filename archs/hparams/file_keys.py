@@ -183,5 +183,7 @@ def _head_width(keys: Keys) -> int | None:
 HEAD_WIDTH = Derived("embedding_length / attention.head_count", _head_width)
 COMMON: dict[str, Any] = {
     **{key: known.absent for key, known in MODEL.items() if known.absent is not None},
-    "attention.key_length": HEAD_WIDTH, "attention.value_length": HEAD_WIDTH, "ssm.time_step_max": math.inf,
-}  # fmt: skip
+    "attention.key_length": HEAD_WIDTH,
+    "attention.value_length": HEAD_WIDTH,
+    "ssm.time_step_max": math.inf,
+}

@@ -10,17 +10,7 @@ from quants.errors import ModelError
 
 from ..experts import GATING
 from ..rope import parts_rotate_apart
-from ..spec import (
-    ACTIVATIONS,
-    Activation,
-    Architecture,
-    Floats,
-    LayerSpec,
-    Positions,
-    Rope,
-    Scoring,
-    last_of_period,
-)
+from ..spec import ACTIVATIONS, Activation, Architecture, Floats, LayerSpec, Positions, Rope, Scoring, last_of_period
 from .config_keys import MOST_LAYERS
 from .file_keys import Keys
 

@@ -11,9 +11,13 @@ from ..wrapper import Wrapper
 
 PATCHES, RATIO, USUAL_SIDE = 384, 8, 16  # programs take the first two for granted
 LAYER: dict[str, Target] = {
-    "norm1": "ln1", "norm2": "ln2", "attn.wqkv": "attn_qkv", "attn.wo": "attn_out", "mlp.w2": "ffn_down",
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "attn.wqkv": "attn_qkv",
+    "attn.wo": "attn_out",
+    "mlp.w2": "ffn_down",
     "mlp.w1": (TensorMap("ffn_gate", part(0, 2)), TensorMap("ffn_up", part(1, 2))),
-}  # fmt: skip
+}
 
 
 def _convolution(tensor: Tensor, config: Config) -> Tensor:
@@ -52,8 +56,11 @@ DEEPSEEK4_VISION = Encoder(
     tensors={
         **at("vision.blocks.{i}.", "v.blk.{i}.", LAYER),
         "vision.patch_embed.proj.weight": TensorMap("v.patch_embd.weight", Invertible(_convolution, _matrix)),
-        "vision.patch_embed.proj.bias": "v.patch_embd.bias", "vision.norm": "v.post_ln", "aligner.w1": "mm.1",
-        "aligner.w2": "mm.2", "image_newline": "v.image_newline",
+        "vision.patch_embed.proj.bias": "v.patch_embd.bias",
+        "vision.norm": "v.post_ln",
+        "aligner.w1": "mm.1",
+        "aligner.w2": "mm.2",
+        "image_newline": "v.image_newline",
         **{f"image_{name}": f"v.token_embd.img_{name}" for name in ("start", "end", "pad")},
     },
     beside=("vision.*", "aligner.*", "image_*"),
@@ -63,11 +70,16 @@ DEEPSEEK4_VISION = Encoder(
     },
     wrappers=(
         Wrapper(
-            "DeepseekV4ForCausalLM", "deepseek_v4", texts=("deepseek4",), text_in=("",),
+            "DeepseekV4ForCausalLM",
+            "deepseek_v4",
+            texts=("deepseek4",),
+            text_in=("",),
             config={
-                "text.model_type": "deepseek_v4", "vision_rope_theta": 10_000.0, "vision_max_n_token": PATCHES,
+                "text.model_type": "deepseek_v4",
+                "vision_rope_theta": 10_000.0,
+                "vision_max_n_token": PATCHES,
                 "vision_max_wh_ratio": RATIO,
             },
         ),
     ),
-)  # fmt: skip
+)

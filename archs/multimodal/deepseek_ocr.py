@@ -18,40 +18,83 @@ from ..wrapper import Files, Wrapper, columns, rows
 TOKENS, MOST_TILES = 256, 32  # of an image, where files say nothing; of Unlimited-OCR
 USUAL = 4  # patches a side that become one embedding, where files say nothing
 SAM_LAYER: dict[str, Target] = {
-    "norm1": "pre_ln", "norm2": "post_ln", "attn.qkv": "attn.qkv", "attn.proj": "attn.out",
-    "attn.rel_pos_h": "attn.pos_h.weight", "attn.rel_pos_w": "attn.pos_w.weight", "mlp.lin1": "mlp.lin1",
+    "norm1": "pre_ln",
+    "norm2": "post_ln",
+    "attn.qkv": "attn.qkv",
+    "attn.proj": "attn.out",
+    "attn.rel_pos_h": "attn.pos_h.weight",
+    "attn.rel_pos_w": "attn.pos_w.weight",
+    "mlp.lin1": "mlp.lin1",
     "mlp.lin2": "mlp.lin2",
-}  # fmt: skip
+}
 
 
 AS_ROW = Invertible(flat_row.invert, flat_row.forward)
 
 
 SAM: dict[str, Target] = {
-    **at("sam_model.", "v.sam.", {
-        **at("blocks.{i}.", "blk.{i}.", SAM_LAYER),
-        "pos_embed": "pos_embd.weight", "patch_embed.proj": "patch_embd", "neck.{i}": "neck.{i}", "net_2": "net_2",
-        "net_3": "net_3",
-    }),
-    "projector.layers": "mm.model.fc", "image_newline": "v.image_newline",
+    **at(
+        "sam_model.",
+        "v.sam.",
+        {
+            **at("blocks.{i}.", "blk.{i}.", SAM_LAYER),
+            "pos_embed": "pos_embd.weight",
+            "patch_embed.proj": "patch_embd",
+            "neck.{i}": "neck.{i}",
+            "net_2": "net_2",
+            "net_3": "net_3",
+        },
+    ),
+    "projector.layers": "mm.model.fc",
+    "image_newline": "v.image_newline",
     "view_seperator": TensorMap("v.view_seperator", AS_ROW),
-}  # fmt: skip
-CLIP: dict[str, Target] = at("vision_model.", "v.", {
-    **at("transformer.layers.{i}.", "blk.{i}.", {
-        "layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.qkv_proj": "attn_qkv", "self_attn.out_proj": "attn_out",
-        "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-    }),
-    "embeddings.class_embedding": "class_embd", "embeddings.patch_embedding": "patch_embd",
-    "embeddings.position_embedding": "position_embd", "pre_layrnorm": "pre_ln",
-})  # fmt: skip
-QWEN2: dict[str, Target] = at("qwen2_model.", "v.", {
-    **at("model.model.layers.{i}.", "blk.{i}.", {
-        "input_layernorm": "ln1", "post_attention_layernorm": "ln2", "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_out",
-        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    }),
-    "model.model.norm": "post_ln", "query_768": "resample_query_768", "query_1024": "resample_query_1024",
-})  # fmt: skip
+}
+CLIP: dict[str, Target] = at(
+    "vision_model.",
+    "v.",
+    {
+        **at(
+            "transformer.layers.{i}.",
+            "blk.{i}.",
+            {
+                "layer_norm1": "ln1",
+                "layer_norm2": "ln2",
+                "self_attn.qkv_proj": "attn_qkv",
+                "self_attn.out_proj": "attn_out",
+                "mlp.fc1": "ffn_up",
+                "mlp.fc2": "ffn_down",
+            },
+        ),
+        "embeddings.class_embedding": "class_embd",
+        "embeddings.patch_embedding": "patch_embd",
+        "embeddings.position_embedding": "position_embd",
+        "pre_layrnorm": "pre_ln",
+    },
+)
+QWEN2: dict[str, Target] = at(
+    "qwen2_model.",
+    "v.",
+    {
+        **at(
+            "model.model.layers.{i}.",
+            "blk.{i}.",
+            {
+                "input_layernorm": "ln1",
+                "post_attention_layernorm": "ln2",
+                "self_attn.q_proj": "attn_q",
+                "self_attn.k_proj": "attn_k",
+                "self_attn.v_proj": "attn_v",
+                "self_attn.o_proj": "attn_out",
+                "mlp.gate_proj": "ffn_gate",
+                "mlp.up_proj": "ffn_up",
+                "mlp.down_proj": "ffn_down",
+            },
+        ),
+        "model.model.norm": "post_ln",
+        "query_768": "resample_query_768",
+        "query_1024": "resample_query_1024",
+    },
+)
 FIXED = dict.fromkeys(
     ("v.patch_embd.weight", "v.sam.pos_embd.weight", "v.sam.*.pos_[hw].weight", "v.sam.neck.*", "v.sam.net_*"), "F32"
 )
@@ -106,37 +149,60 @@ def _tokens(files: Files) -> int | None:
 
 
 SAM_CONFIG = {
-    "model_type": "vision", "model_name": "deeplip_b_l", "mlp_ratio": 3.7362,
+    "model_type": "vision",
+    "model_name": "deeplip_b_l",
+    "mlp_ratio": 3.7362,
     "width.sam_vit_b.downsample_channels": lambda files: [rows(f"v.sam.net_{i}.weight")(files) for i in (2, 3)],
     "width.sam_vit_b.global_attn_indexes": _seeing_all,
-}  # fmt: skip
+}
 OF_TEXT = {  # no latents, and of experts those with the highest scores
-    "model_type": "deepseek_vl_v2", "use_mla": False, "topk_method": "greedy", "kv_lora_rank": None,
-    "q_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0, "rm_head": False,
-    "lm_head": True, "architectures": ["DeepseekV2ForCausalLM"],
-}  # fmt: skip
+    "model_type": "deepseek_vl_v2",
+    "use_mla": False,
+    "topk_method": "greedy",
+    "kv_lora_rank": None,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 0,
+    "qk_rope_head_dim": 0,
+    "v_head_dim": 0,
+    "rm_head": False,
+    "lm_head": True,
+    "architectures": ["DeepseekV2ForCausalLM"],
+}
 WRAPPER = Wrapper(
-    "DeepseekOCRForCausalLM", "deepseek_vl_v2", texts=("deepseek2-ocr",), text_in=("", "language_config"),
-    fits=lambda files: files.keys.get("vision.preproc_max_tiles") != MOST_TILES, encoder_names={"": "model."},
+    "DeepseekOCRForCausalLM",
+    "deepseek_vl_v2",
+    texts=("deepseek2-ocr",),
+    text_in=("", "language_config"),
+    fits=lambda files: files.keys.get("vision.preproc_max_tiles") != MOST_TILES,
+    encoder_names={"": "model."},
     needed=lambda files: [f"v.sam.neck.{i}" for i in range(4)],
-    biased=("v.sam.patch_embd", "v.sam.neck.1", "v.sam.neck.3", "v.pre_ln", "mm.model.fc"), positions=1,
+    biased=("v.sam.patch_embd", "v.sam.neck.1", "v.sam.neck.3", "v.pre_ln", "mm.model.fc"),
+    positions=1,
     config={
         **{f"text.{name}": value for name, value in OF_TEXT.items()},
-        **{f"vision.{name}": value for name, value in SAM_CONFIG.items()}, "vision.image_size": _sam_side,
+        **{f"vision.{name}": value for name, value in SAM_CONFIG.items()},
+        "vision.image_size": _sam_side,
         "projector_config": lambda files: {
-            "model_type": "mlp_projector", "projector_type": "linear",
-            "input_dim": columns("mm.model.fc.weight")(files), "n_embed": files.width,
+            "model_type": "mlp_projector",
+            "projector_type": "linear",
+            "input_dim": columns("mm.model.fc.weight")(files),
+            "n_embed": files.width,
         },
-        "candidate_resolutions": lambda files: [[_sam_side(files)] * 2], "global_view_pos": "head", "tile_tag": "2D",
+        "candidate_resolutions": lambda files: [[_sam_side(files)] * 2],
+        "global_view_pos": "head",
+        "tile_tag": "2D",
     },
     tokens={"image_token_id": ("<image>",)},
     processor="DeepseekVLV2Processor",
     preprocessor={
-        "candidate_resolutions": lambda files: [[_sam_side(files)] * 2], "image_token": "<image>", "normalize": True,
-        "patch_size": lambda files: files.shape("v.sam.patch_embd.weight")[-1], "downsample_ratio": 4,
+        "candidate_resolutions": lambda files: [[_sam_side(files)] * 2],
+        "image_token": "<image>",
+        "normalize": True,
+        "patch_size": lambda files: files.shape("v.sam.patch_embd.weight")[-1],
+        "downsample_ratio": 4,
         "image_seq_length": _tokens,
     },
-)  # fmt: skip
+)
 
 
 def _with_clip(wrapper: Wrapper, tiles: int) -> Encoder:
@@ -161,9 +227,14 @@ def _with_clip(wrapper: Wrapper, tiles: int) -> Encoder:
 
 DEEPSEEK_OCR = _with_clip(WRAPPER, 9)
 UNLIMITED_OCR = _with_clip(
-    replace(WRAPPER, hf_class="UnlimitedOCRForCausalLM", model_type="unlimited-ocr",
-            fits=lambda files: files.keys.get("vision.preproc_max_tiles") == MOST_TILES), MOST_TILES,
-)  # fmt: skip
+    replace(
+        WRAPPER,
+        hf_class="UnlimitedOCRForCausalLM",
+        model_type="unlimited-ocr",
+        fits=lambda files: files.keys.get("vision.preproc_max_tiles") == MOST_TILES,
+    ),
+    MOST_TILES,
+)
 DEEPSEEK_OCR2 = Encoder(
     hf_classes=("DeepseekOCR2ForCausalLM",),
     metadata={

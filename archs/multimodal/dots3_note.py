@@ -11,17 +11,32 @@ from ..transforms import part
 from ..wrapper import Files, Wrapper, key, rows
 
 LAYER: dict[str, Target] = {
-    "norm_1": "ln1", "norm_2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out", "attn.q_norm": "attn_q_norm",
-    "attn.k_norm": "attn_k_norm", "mlp.fc1": "ffn_gate", "mlp.fc2": "ffn_down", "mlp.fc3": "ffn_up",
-    "mlp.gate_weight": "ffn_gate_inp.weight", "mlp.router_bias": "exp_probs_b.weight",
-    **{f"mlp.experts.{{j}}.{source}.weight": TensorMap(f"{name}_exps.weight", stack=True)
-       for source, name in (("fc1", "ffn_gate"), ("fc2", "ffn_down"), ("fc3", "ffn_up"))},
-}  # fmt: skip
+    "norm_1": "ln1",
+    "norm_2": "ln2",
+    "attn.qkv": "attn_qkv",
+    "attn.proj": "attn_out",
+    "attn.q_norm": "attn_q_norm",
+    "attn.k_norm": "attn_k_norm",
+    "mlp.fc1": "ffn_gate",
+    "mlp.fc2": "ffn_down",
+    "mlp.fc3": "ffn_up",
+    "mlp.gate_weight": "ffn_gate_inp.weight",
+    "mlp.router_bias": "exp_probs_b.weight",
+    **{
+        f"mlp.experts.{{j}}.{source}.weight": TensorMap(f"{name}_exps.weight", stack=True)
+        for source, name in (("fc1", "ffn_gate"), ("fc2", "ffn_down"), ("fc3", "ffn_up"))
+    },
+}
 AUDIO_LAYER: dict[str, Target] = {
-    "self_attn_layer_norm": "ln1", "final_layer_norm": "ln2", "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "fc2": "ffn_down",
+    "self_attn_layer_norm": "ln1",
+    "final_layer_norm": "ln2",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "fc2": "ffn_down",
     "fc1": (TensorMap("ffn_gate", part(0, 2)), TensorMap("ffn_up", part(1, 2))),
-}  # fmt: skip
+}
 
 
 def _experts(config: Config) -> list[int]:
@@ -57,36 +72,61 @@ def _expert_width(files: Files) -> int:
 
 _width = key("vision.embedding_length")
 WRAPPER = Wrapper(
-    "Dots3NoteForConditionalGeneration", "dots3_note", texts=("dots3note",), text_in=("",), read_otherwise=True,
+    "Dots3NoteForConditionalGeneration",
+    "dots3_note",
+    texts=("dots3note",),
+    text_in=("",),
+    read_otherwise=True,
     encoder_names={"audio_encoder.audio_adapter.norm.": "audio_encoder.audio_adapter.proj.0."},
-    layers_alike=False, needed=_needed,
+    layers_alike=False,
+    needed=_needed,
     config={
-        "vision.hidden_size": _width, "vision.adapter_in_dim": _width, "vision.adapter_out_dim": lambda f: f.width,
-        "vision.adapter_merge_size": key("vision.spatial_merge_size"), "vision.num_channels": 3,
-        "vision.moe_intermediate_size": _expert_width, "vision.temporal_patch_size": 1, "vision.use_bias": False,
-        "vision.use_qk_norm": True, "vision.adapter_type": "patch_merger", "vision.pre_pixel_shuffle": True,
-        "vision.router_scoring_func": "sigmoid", "vision.router_scale": 1.0,
+        "vision.hidden_size": _width,
+        "vision.adapter_in_dim": _width,
+        "vision.adapter_out_dim": lambda f: f.width,
+        "vision.adapter_merge_size": key("vision.spatial_merge_size"),
+        "vision.num_channels": 3,
+        "vision.moe_intermediate_size": _expert_width,
+        "vision.temporal_patch_size": 1,
+        "vision.use_bias": False,
+        "vision.use_qk_norm": True,
+        "vision.adapter_type": "patch_merger",
+        "vision.pre_pixel_shuffle": True,
+        "vision.router_scoring_func": "sigmoid",
+        "vision.router_scale": 1.0,
         "vision.pyramid_num_routed": lambda files: [count or -1 for count in _counts(files)],
         "vision.capacity_factor": key("vision.expert_used_count"),
-        "audio.use_conv2d_stem": True, "audio.use_rope": True, "audio.use_rms_norm": True, "audio.use_causal": False,
-        "audio.merge_factor": 1, "audio.chunk_seconds": 60,
+        "audio.use_conv2d_stem": True,
+        "audio.use_rope": True,
+        "audio.use_rms_norm": True,
+        "audio.use_causal": False,
+        "audio.merge_factor": 1,
+        "audio.chunk_seconds": 60,
         "audio.rope_parameters": lambda files: {
-            "rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 10_000.0
+            "rope_type": "default",
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 10_000.0,
         },
         "audio.whisper_config.activation_function": "swiglu",
         "audio.whisper_adapter_in_dim": key("audio.embedding_length"),
         "audio.whisper_adapter_out_dim": lambda files: files.width,
         "audio.downsample_hidden_size": rows("a.conv2d.1.weight"),
-        "use_dsa": True, "use_sliding_window": True, "apply_mla_qkv_lora_rescale": True, "k_rope_only_layernorm": True,
-        "attention_gate_type": "headwise", "swa_attention_gate_type": "headwise",
+        "use_dsa": True,
+        "use_sliding_window": True,
+        "apply_mla_qkv_lora_rescale": True,
+        "k_rope_only_layernorm": True,
+        "attention_gate_type": "headwise",
+        "swa_attention_gate_type": "headwise",
     },
     tokens={
-        "image_token_id": ("<|imgpad|>",), "audio_token_id": ("<|audio_comp_pad|>",),
+        "image_token_id": ("<|imgpad|>",),
+        "audio_token_id": ("<|audio_comp_pad|>",),
         "video_token_id": ("<|video_pad|>",),
     },
-    processor="Dots3NoteProcessor", image_processor="Dots3NoteImageProcessor",
+    processor="Dots3NoteProcessor",
+    image_processor="Dots3NoteImageProcessor",
     preprocessor={"patch_size": key("vision.patch_size"), "merge_size": key("vision.spatial_merge_size")},
-)  # fmt: skip
+)
 DOTS3_NOTE = Encoder(
     hf_classes=("Dots3NoteForCausalLM", "Dots3NoteForConditionalGeneration"),
     metadata={
@@ -113,29 +153,50 @@ DOTS3_NOTE = Encoder(
     parts={"vision": "vision_config", "audio": "audio_config"},
     tensors={
         **at("vision_encoder.blocks.{i}.", "v.blk.{i}.", LAYER),
-        **at("vision_encoder.", "", {
-            "patch_embed.proj": "v.patch_embd", "patch_embed.norm": "v.pre_ln", "post_trunk_norm": "mm.post_norm",
-            "adapter.ln_q": "mm.input_norm", "adapter.mlp.{i}": "mm.{i}",
-        }),
-        **at("audio_encoder.dots_encoder.speech_encoder.", "a.", {
-            **at("layers.{i}.", "blk.{i}.", AUDIO_LAYER),
-            **{f"conv2d{i}": f"conv2d.{i}" for i in (1, 2, 3)}, "conv_out": "conv_out", "layer_norm": "post_ln",
-        }),
-        "audio_encoder.audio_adapter.norm": "mm.a.norm_pre", "audio_encoder.audio_adapter.proj.{i}": "mm.a.mlp.{i}",
+        **at(
+            "vision_encoder.",
+            "",
+            {
+                "patch_embed.proj": "v.patch_embd",
+                "patch_embed.norm": "v.pre_ln",
+                "post_trunk_norm": "mm.post_norm",
+                "adapter.ln_q": "mm.input_norm",
+                "adapter.mlp.{i}": "mm.{i}",
+            },
+        ),
+        **at(
+            "audio_encoder.dots_encoder.speech_encoder.",
+            "a.",
+            {
+                **at("layers.{i}.", "blk.{i}.", AUDIO_LAYER),
+                **{f"conv2d{i}": f"conv2d.{i}" for i in (1, 2, 3)},
+                "conv_out": "conv_out",
+                "layer_norm": "post_ln",
+            },
+        ),
+        "audio_encoder.audio_adapter.norm": "mm.a.norm_pre",
+        "audio_encoder.audio_adapter.proj.{i}": "mm.a.mlp.{i}",
     },
     fixed={"*.ffn_gate_inp.weight": "F32", "a.conv2d.*": "F32", "a.conv_out.weight": "F32"},
     spellings={"audio_encoder.audio_adapter.proj.0.": "audio_encoder.audio_adapter.norm."},
     beside=("vision_encoder.*", "audio_encoder.*"),
     refused={
-        "vision.adapter_type": _not("patch_merger"), "vision.pre_pixel_shuffle": _not(True),
-        "vision.router_scoring_func": other_than("sigmoid"), "vision.router_scale": other_than(1.0),
-        "vision.temporal_patch_size": other_than(1), "vision.use_bias": other_than(False),
-        "vision.use_qk_norm": _not(True), "audio.use_conv2d_stem": _not(True),
-        "audio.use_rope": _not(True), "audio.use_rms_norm": _not(True),
-        "audio.use_causal": other_than(False), "audio.merge_factor": other_than(1),
-        "audio.chunk_seconds": _not(60), "audio.whisper_config.activation_function": _not("swiglu"),
+        "vision.adapter_type": _not("patch_merger"),
+        "vision.pre_pixel_shuffle": _not(True),
+        "vision.router_scoring_func": other_than("sigmoid"),
+        "vision.router_scale": other_than(1.0),
+        "vision.temporal_patch_size": other_than(1),
+        "vision.use_bias": other_than(False),
+        "vision.use_qk_norm": _not(True),
+        "audio.use_conv2d_stem": _not(True),
+        "audio.use_rope": _not(True),
+        "audio.use_rms_norm": _not(True),
+        "audio.use_causal": other_than(False),
+        "audio.merge_factor": other_than(1),
+        "audio.chunk_seconds": _not(60),
+        "audio.whisper_config.activation_function": _not("swiglu"),
         "audio.rope_parameters.partial_rotary_factor": _not(0.5),
         "audio.rope_parameters.rope_theta": _not(10_000.0),
     },
     wrappers=(WRAPPER,),
-)  # fmt: skip
+)

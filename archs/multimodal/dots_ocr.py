@@ -6,9 +6,14 @@ from ..encoder import VISION, Encoder, always, at
 from ..spec import Target
 
 LAYER: dict[str, Target] = {
-    "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
-    "mlp.fc1": "ffn_gate", "mlp.fc2": "ffn_down", "mlp.fc3": "ffn_up",
-}  # fmt: skip
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "attn.qkv": "attn_qkv",
+    "attn.proj": "attn_out",
+    "mlp.fc1": "ffn_gate",
+    "mlp.fc2": "ffn_down",
+    "mlp.fc3": "ffn_up",
+}
 
 DOTS_OCR = Encoder(
     hf_classes=("DotsOCRForCausalLM",),
@@ -25,7 +30,9 @@ DOTS_OCR = Encoder(
     tensors={
         **at("vision_tower.blocks.{i}.", "v.blk.{i}.", LAYER),
         "vision_tower.patch_embed.patchifier.proj": "v.patch_embd",
-        "vision_tower.patch_embed.patchifier.norm": "v.pre_ln", "vision_tower.post_trunk_norm": "mm.post_norm",
-        "vision_tower.merger.ln_q": "mm.input_norm", "vision_tower.merger.mlp.{i}": "mm.{i}",
+        "vision_tower.patch_embed.patchifier.norm": "v.pre_ln",
+        "vision_tower.post_trunk_norm": "mm.post_norm",
+        "vision_tower.merger.ln_q": "mm.input_norm",
+        "vision_tower.merger.mlp.{i}": "mm.{i}",
     },
-)  # fmt: skip
+)

@@ -42,22 +42,31 @@ GEMMA3 = Encoder(
     spellings={"vision_tower.vision_model.": "vision_tower.", "multimodal_projector.": "multi_modal_projector."},
     wrappers=(
         Wrapper(
-            "Gemma3ForConditionalGeneration", "gemma3", texts=("gemma3",),
-            text_names={"": "language_model."}, encoder_names={"vision_tower.": "vision_tower.vision_model."},
+            "Gemma3ForConditionalGeneration",
+            "gemma3",
+            texts=("gemma3",),
+            text_names={"": "language_model."},
+            encoder_names={"vision_tower.": "vision_tower.vision_model."},
             biased=("v.patch_embd", "v.post_ln"),
             config={
-                "vision.model_type": "siglip_vision_model", "vision.vision_use_head": False,
+                "vision.model_type": "siglip_vision_model",
+                "vision.vision_use_head": False,
                 "mm_tokens_per_image": _tokens,
             },
             tokens={
-                "image_token_index": ("<image_soft_token>",), "boi_token_index": ("<start_of_image>",),
+                "image_token_index": ("<image_soft_token>",),
+                "boi_token_index": ("<start_of_image>",),
                 "eoi_token_index": ("<end_of_image>",),
             },
-            processor="Gemma3Processor", image_processor="Gemma3ImageProcessor",
-            preprocessor={"image_seq_length": _tokens, "size": square()}, positions=0,
+            processor="Gemma3Processor",
+            image_processor="Gemma3ImageProcessor",
+            preprocessor={"image_seq_length": _tokens, "size": square()},
+            positions=0,
             tokenizer={
-                "image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
+                "image_token": "<image_soft_token>",
+                "boi_token": "<start_of_image>",
+                "eoi_token": "<end_of_image>",
             },
         ),
     ),
-)  # fmt: skip
+)

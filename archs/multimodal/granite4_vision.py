@@ -14,20 +14,43 @@ from ..spec import Computed, Config, Target, Tensors
 from ..wrapper import Files, Wrapper, columns, rows, square
 
 PROJECTOR: dict[str, Target] = {
-    "image_positions": "img_pos", "query": "query", "norm": "norm", "out_linear": "linear",
+    "image_positions": "img_pos",
+    "query": "query",
+    "norm": "norm",
+    "out_linear": "linear",
     "qformer.layernorm": "post_norm",
-    **at("qformer.encoder.layer.0.", "", {
-        **at("attention.", "self_attn_", {
-            "attention.query": "q", "attention.key": "k", "attention.value": "v", "output.dense": "out",
-            "output.LayerNorm": "norm",
-        }),
-        **at("crossattention.", "cross_attn_", {
-            "attention.query": "q", "attention.key": "k", "attention.value": "v", "output.dense": "out",
-            "output.LayerNorm": "norm",
-        }),
-        "intermediate_query.dense": "ffn_up", "output_query.dense": "ffn_down", "output_query.LayerNorm": "ffn_norm",
-    }),
-}  # fmt: skip
+    **at(
+        "qformer.encoder.layer.0.",
+        "",
+        {
+            **at(
+                "attention.",
+                "self_attn_",
+                {
+                    "attention.query": "q",
+                    "attention.key": "k",
+                    "attention.value": "v",
+                    "output.dense": "out",
+                    "output.LayerNorm": "norm",
+                },
+            ),
+            **at(
+                "crossattention.",
+                "cross_attn_",
+                {
+                    "attention.query": "q",
+                    "attention.key": "k",
+                    "attention.value": "v",
+                    "output.dense": "out",
+                    "output.LayerNorm": "norm",
+                },
+            ),
+            "intermediate_query.dense": "ffn_up",
+            "output_query.dense": "ffn_down",
+            "output_query.LayerNorm": "ffn_norm",
+        },
+    ),
+}
 BY_LAYER, BY_PLACE = "layerwise_projectors", "spatial_projectors"
 TARGETS = [12, 15, 18, 21]  # layers of the text model, where the config says nothing
 SIZES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]  # height before width, likewise
@@ -95,7 +118,7 @@ def _back_in_order(config: Config, tensors: Tensors) -> Tensors:
     return {
         re.sub(r"^projectors\.(\d+)\.", lambda match: kinds[int(match[1])], name): tensor
         for name, tensor in tensors.items()
-    }  # fmt: skip
+    }
 
 
 def _placed(files: Files) -> list[tuple[int, int, int]]:
@@ -107,10 +130,14 @@ def _placed(files: Files) -> list[tuple[int, int, int]]:
     count = int(files.keys["vision.block_count"])
     mapping = [int(layer) for layer in files.of_text["deepstack_mapping"]]
     targets = [0, *(mapping.index(number) for number in range(1, len(files.keys["vision.feature_layer"])))]
-    return list(zip(
-        (int(layer) - count for layer in files.keys["vision.feature_layer"]), targets,
-        map(int, files.keys["vision.projector.spatial_offsets"]), strict=True,
-    ))  # fmt: skip
+    return list(
+        zip(
+            (int(layer) - count for layer in files.keys["vision.feature_layer"]),
+            targets,
+            map(int, files.keys["vision.projector.spatial_offsets"]),
+            strict=True,
+        )
+    )
 
 
 def _by_place(files: Files) -> list[int]:
@@ -146,9 +173,13 @@ GRANITE4_VISION = Encoder(
     },
     defaults={
         "vision": {
-            "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-            "image_size": 224, "patch_size": 16,
-        },
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "image_size": 224,
+            "patch_size": 16,
+        }
     },
     tensors={
         **at("vision_tower.", "", CLIP_VISION),
@@ -157,11 +188,15 @@ GRANITE4_VISION = Encoder(
     },
     ignored={"vision_tower.head.*": "a pooling head of SigLIP that images in texts do not use"},
     spellings={"vision_tower.vision_model.": "vision_tower."},
-    beside=(f"{BY_LAYER}.*", f"{BY_PLACE}.*"), prepare=_in_order,
+    beside=(f"{BY_LAYER}.*", f"{BY_PLACE}.*"),
+    prepare=_in_order,
     prepare_export=_back_in_order,
     wrappers=(
         Wrapper(
-            "Granite4VisionForConditionalGeneration", "granite4_vision", texts=("granite",), positions=0,
+            "Granite4VisionForConditionalGeneration",
+            "granite4_vision",
+            texts=("granite",),
+            positions=0,
             fits=lambda files: "deepstack_mapping" in files.of_text,
             text_names={"model.": "model.language_model."},
             encoder_names={
@@ -170,11 +205,16 @@ GRANITE4_VISION = Encoder(
             },
             biased=("v.patch_embd", "v.post_ln"),
             config={
-                "vision.model_type": "siglip_vision_model", "vision.vision_use_head": False,
-                "vision.hidden_act": "gelu_pytorch_tanh", "vision.num_channels": columns("v.patch_embd.weight"),
+                "vision.model_type": "siglip_vision_model",
+                "vision.vision_use_head": False,
+                "vision.hidden_act": "gelu_pytorch_tanh",
+                "vision.num_channels": columns("v.patch_embd.weight"),
                 "qformer_config": lambda files: {
-                    "model_type": "blip_2_qformer", "num_hidden_layers": 1, "cross_attention_frequency": 1,
-                    "intermediate_size": rows("v.proj_blk.0.ffn_up.weight")(files), "use_qformer_text_input": False,
+                    "model_type": "blip_2_qformer",
+                    "num_hidden_layers": 1,
+                    "cross_attention_frequency": 1,
+                    "intermediate_size": rows("v.proj_blk.0.ffn_up.weight")(files),
+                    "use_qformer_text_input": False,
                 },
                 "downsample_rate": lambda files: "/".join(
                     str(int(files.keys[f"vision.projector.{which}_side"])) for which in ("query", "window")
@@ -182,12 +222,15 @@ GRANITE4_VISION = Encoder(
                 "deepstack_layer_map": lambda files: [
                     [layer, target] for layer, target, number in sorted(_placed(files)) if number < 0
                 ],
-                "spatial_target_layers": _by_place, "spatial_vision_layer": _layer_of_places,
-                "image_grid_pinpoints": _by_size, "vision_feature_select_strategy": "full",
+                "spatial_target_layers": _by_place,
+                "spatial_vision_layer": _layer_of_places,
+                "image_grid_pinpoints": _by_size,
+                "vision_feature_select_strategy": "full",
             },
             tokens={"image_token_index": ("<image>",)},
-            processor="Granite4VisionProcessor", image_processor="LlavaNextImageProcessor",
+            processor="Granite4VisionProcessor",
+            image_processor="LlavaNextImageProcessor",
             preprocessor={"size": square(), "image_grid_pinpoints": _by_size},
         ),
     ),
-)  # fmt: skip
+)

@@ -93,22 +93,35 @@ def _inner_width(config: Config) -> int:
 
 
 LAYER: dict[str, Target] = {
-    "ff1.pre_norm": "ffn_norm", "ff1.up_proj": "ffn_up", "ff1.down_proj": "ffn_down",
-    "ff2.pre_norm": "ffn_norm_1", "ff2.up_proj": "ffn_up_1", "ff2.down_proj": "ffn_down_1",
-    "attn.pre_norm": "ln1", "attn.to_q": "attn_q", "attn.to_out": "attn_out", "post_norm": "ln2",
+    "ff1.pre_norm": "ffn_norm",
+    "ff1.up_proj": "ffn_up",
+    "ff1.down_proj": "ffn_down",
+    "ff2.pre_norm": "ffn_norm_1",
+    "ff2.up_proj": "ffn_up_1",
+    "ff2.down_proj": "ffn_down_1",
+    "attn.pre_norm": "ln1",
+    "attn.to_q": "attn_q",
+    "attn.to_out": "attn_out",
+    "post_norm": "ln2",
     "attn.to_kv": (TensorMap("attn_k", part(0, 2)), TensorMap("attn_v", part(1, 2))),
     "attn.rel_pos_emb.weight": "attn_rel_pos_emb",
-    "conv.norm": "norm_conv", "conv.batch_norm": "conv_norm",
-    "conv.up_conv": TensorMap("conv_pw1", _matrix), "conv.down_conv": TensorMap("conv_pw2", _matrix),
+    "conv.norm": "norm_conv",
+    "conv.batch_norm": "conv_norm",
+    "conv.up_conv": TensorMap("conv_pw1", _matrix),
+    "conv.down_conv": TensorMap("conv_pw2", _matrix),
     "conv.depth_conv.conv": TensorMap("conv_dw", channels_and_taps),
-}  # fmt: skip
+}
 READER: dict[str, Target] = {
     **{f"attention.attention.{name}": f"self_attn_{name[0]}" for name in ("query", "key", "value")},
-    "attention.output.dense": "self_attn_out", "attention.output.LayerNorm": "self_attn_norm",
+    "attention.output.dense": "self_attn_out",
+    "attention.output.LayerNorm": "self_attn_norm",
     **{f"crossattention.attention.{name}": f"cross_attn_{name[0]}" for name in ("query", "key", "value")},
-    "crossattention.output.dense": "cross_attn_out", "crossattention.output.LayerNorm": "cross_attn_norm",
-    "intermediate_query.dense": "ffn_up", "output_query.dense": "ffn_down", "output_query.LayerNorm": "ffn_norm",
-}  # fmt: skip
+    "crossattention.output.dense": "cross_attn_out",
+    "crossattention.output.LayerNorm": "cross_attn_norm",
+    "intermediate_query.dense": "ffn_up",
+    "output_query.dense": "ffn_down",
+    "output_query.LayerNorm": "ffn_norm",
+}
 
 
 def _multiple(files: Files) -> float:
@@ -126,21 +139,28 @@ def _readers(files: Files) -> int:
 
 
 WRAPPER = Wrapper(
-    "GraniteSpeechForConditionalGeneration", "granite_speech", text_names={"": "language_model."},
+    "GraniteSpeechForConditionalGeneration",
+    "granite_speech",
+    text_names={"": "language_model."},
     fits=lambda files: "audio.feature_layer" not in files.keys,
     biased=("a.enc_ctc_out", "a.enc_ctc_out_mid", "a.input_projection", "a.proj_linear", "a.proj_norm"),
     config={
-        "audio.feedforward_mult": _multiple, "audio.dim_head": _head_width,
-        "audio.output_dim": rows("a.enc_ctc_out.weight"), "audio.conv_expansion_factor": 2,
-        "has_lora_adapter": False, "projector_config.model_type": "blip_2_qformer",
+        "audio.feedforward_mult": _multiple,
+        "audio.dim_head": _head_width,
+        "audio.output_dim": rows("a.enc_ctc_out.weight"),
+        "audio.conv_expansion_factor": 2,
+        "has_lora_adapter": False,
+        "projector_config.model_type": "blip_2_qformer",
         "projector_config.hidden_size": rows("a.proj_blk.0.self_attn_q.weight"),
-        "projector_config.num_hidden_layers": _readers, "projector_config.cross_attention_frequency": 1,
+        "projector_config.num_hidden_layers": _readers,
+        "projector_config.cross_attention_frequency": 1,
         "projector_config.intermediate_size": rows("a.proj_blk.0.ffn_up.weight"),
         "projector_config.encoder_hidden_size": columns("a.proj_blk.0.cross_attn_k.weight"),
     },
     tokens={"audio_token_index": ("<|audio|>",)},
-    processor="GraniteSpeechProcessor", feature_extractor="GraniteSpeechFeatureExtractor",
-)  # fmt: skip
+    processor="GraniteSpeechProcessor",
+    feature_extractor="GraniteSpeechFeatureExtractor",
+)
 GRANITE_SPEECH = Encoder(
     hf_classes=("GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration"),
     metadata={
@@ -164,15 +184,23 @@ GRANITE_SPEECH = Encoder(
     parts={"audio": "encoder_config"},
     defaults={
         "audio": {
-            "input_dim": 160, "num_layers": 10, "hidden_dim": 1024, "feedforward_mult": 4, "num_heads": 8,
-            "context_size": 200, "max_pos_emb": 512, "conv_kernel_size": 15,
-        },
+            "input_dim": 160,
+            "num_layers": 10,
+            "hidden_dim": 1024,
+            "feedforward_mult": 4,
+            "num_heads": 8,
+            "context_size": 200,
+            "max_pos_emb": 512,
+            "conv_kernel_size": 15,
+        }
     },
     tensors={
         "encoder.input_linear": "a.input_projection",
-        "encoder.out": "a.enc_ctc_out", "encoder.out_mid": "a.enc_ctc_out_mid",
+        "encoder.out": "a.enc_ctc_out",
+        "encoder.out_mid": "a.enc_ctc_out_mid",
         **at("encoder.layers.{i}.", "a.blk.{i}.", LAYER),
-        "projector.query": "a.proj_query", "projector.linear": "a.proj_linear",
+        "projector.query": "a.proj_query",
+        "projector.linear": "a.proj_linear",
         "projector.qformer.layernorm": "a.proj_norm",
         **at("projector.qformer.encoder.layer.{i}.", "a.proj_blk.{i}.", READER),
     },
@@ -180,10 +208,15 @@ GRANITE_SPEECH = Encoder(
     ignored={**NORMS, "encoder.attention_dists": "distances of frames, computed anew"},
     keys={"downsample_rate": SIZE},
     beside=("encoder.*", "projector.*"),
-    prepare=folded, prepare_export=unfolded,
+    prepare=folded,
+    prepare_export=unfolded,
     wrappers=(
         WRAPPER,
-        replace(WRAPPER, hf_class="GraniteSpeechPlusForConditionalGeneration", model_type="granite_speech_plus",
-                fits=lambda files: "audio.feature_layer" in files.keys),
+        replace(
+            WRAPPER,
+            hf_class="GraniteSpeechPlusForConditionalGeneration",
+            model_type="granite_speech_plus",
+            fits=lambda files: "audio.feature_layer" in files.keys,
+        ),
     ),
-)  # fmt: skip
+)

@@ -26,18 +26,23 @@ def _padding(files: Files) -> int:
 
 
 SMOLVLM = Wrapper(
-    "SmolVLMForConditionalGeneration", "smolvlm", fits=lambda files: not _is_llama(files),
+    "SmolVLMForConditionalGeneration",
+    "smolvlm",
+    fits=lambda files: not _is_llama(files),
     text_names={"model.": "model.text_model."},
     encoder_names={"vision_model.": "model.vision_model.", "connector.": "model.connector."},
     biased=("v.patch_embd", "v.post_ln"),
     config={"pad_token_id": _padding},
     tokens={"image_token_id": ("<image>",)},
-    processor="SmolVLMProcessor", image_processor="SmolVLMImageProcessor", positions=0,
+    processor="SmolVLMProcessor",
+    image_processor="SmolVLMImageProcessor",
+    positions=0,
     preprocessor={
-        "size": edge("longest_edge", "vision.preproc_image_size"), "max_image_size": edge("longest_edge"),
+        "size": edge("longest_edge", "vision.preproc_image_size"),
+        "max_image_size": edge("longest_edge"),
         "do_image_splitting": True,
     },
-)  # fmt: skip
+)
 IDEFICS3 = Encoder(
     hf_classes=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
     metadata={
@@ -50,15 +55,25 @@ IDEFICS3 = Encoder(
     },
     defaults={  # of SmolVLM 2, whose config.json says less
         "vision": {
-            "hidden_size": 1152, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,
-            "image_size": 224, "patch_size": 32,
-        },
+            "hidden_size": 1152,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 16,
+            "image_size": 224,
+            "patch_size": 32,
+        }
     },
     tensors={**at("vision_model.", "", CLIP_VISION), "connector.modality_projection.proj": "mm.model.fc"},
     fixed={"v.patch_embd.weight": "F32"},
     wrappers=(
         SMOLVLM,
-        replace(SMOLVLM, hf_class="Idefics3ForConditionalGeneration", model_type="idefics3", fits=_is_llama,
-                processor="Idefics3Processor", image_processor="Idefics3ImageProcessor"),
+        replace(
+            SMOLVLM,
+            hf_class="Idefics3ForConditionalGeneration",
+            model_type="idefics3",
+            fits=_is_llama,
+            processor="Idefics3Processor",
+            image_processor="Idefics3ImageProcessor",
+        ),
     ),
-)  # fmt: skip
+)

@@ -10,17 +10,31 @@ from ..transforms import part
 from ..wrapper import Files, Wrapper, has, inverse, key, square
 
 LAYER: dict[str, Target] = {
-    "norm1": "ln1", "norm2": "ln2", "ls1": "ls1.weight", "ls2": "ls2.weight",
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "ls1": "ls1.weight",
+    "ls2": "ls2.weight",
     "attn.qkv": tuple(TensorMap(f"attn_{name}", part(i, 3)) for i, name in enumerate("qkv")),
-    "attn.proj": "attn_out", "attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm",
-    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-}  # fmt: skip
+    "attn.proj": "attn_out",
+    "attn.q_norm": "attn_q_norm",
+    "attn.k_norm": "attn_k_norm",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
 TRANSFORMERS_LAYER: dict[str, Target] = {
-    "layernorm_before": "ln1", "layernorm_after": "ln2", "lambda_1": "ls1.weight", "lambda_2": "ls2.weight",
-    "attention.q_proj": "attn_q", "attention.k_proj": "attn_k", "attention.v_proj": "attn_v",
-    "attention.projection_layer": "attn_out", "attention.q_norm": "attn_q_norm", "attention.k_norm": "attn_k_norm",
-    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-}  # fmt: skip
+    "layernorm_before": "ln1",
+    "layernorm_after": "ln2",
+    "lambda_1": "ls1.weight",
+    "lambda_2": "ls2.weight",
+    "attention.q_proj": "attn_q",
+    "attention.k_proj": "attn_k",
+    "attention.v_proj": "attn_v",
+    "attention.projection_layer": "attn_out",
+    "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
 
 
 def _tiles(key: str) -> Computed:
@@ -42,28 +56,41 @@ def _tokens(files: Files) -> int:
 
 
 WRAPPER = Wrapper(
-    "InternVLForConditionalGeneration", "internvl", text_names={"": "language_model."},
-    unused=("vision_model.*", "mlp1.*"), positions=1,
+    "InternVLForConditionalGeneration",
+    "internvl",
+    text_names={"": "language_model."},
+    unused=("vision_model.*", "mlp1.*"),
+    positions=1,
     biased=("v.patch_embd", "mm.model.mlp.0", "mm.model.mlp.1", "mm.model.mlp.3"),
     config={
-        "vision.image_size": _sides("vision.image_size"), "vision.patch_size": _sides("vision.patch_size"),
-        "vision.use_qk_norm": has("v.blk.0.attn_q_norm.weight"), "vision.attention_bias": has("v.blk.0.attn_q.bias"),
+        "vision.image_size": _sides("vision.image_size"),
+        "vision.patch_size": _sides("vision.patch_size"),
+        "vision.use_qk_norm": has("v.blk.0.attn_q_norm.weight"),
+        "vision.attention_bias": has("v.blk.0.attn_q.bias"),
         "vision.norm_type": lambda files: "layer_norm" if "v.blk.0.ln1.bias" in files.tensors else "rms_norm",
-        "downsample_ratio": inverse("vision.projector.scale_factor"), "projector_hidden_act": "gelu",
-        "vision_feature_layer": -1, "image_seq_length": _tokens,
-        "min_dynamic_patch": key("vision.preproc_min_tiles"), "max_dynamic_patch": key("vision.preproc_max_tiles"),
+        "downsample_ratio": inverse("vision.projector.scale_factor"),
+        "projector_hidden_act": "gelu",
+        "vision_feature_layer": -1,
+        "image_seq_length": _tokens,
+        "min_dynamic_patch": key("vision.preproc_min_tiles"),
+        "max_dynamic_patch": key("vision.preproc_max_tiles"),
     },
     tokens={"image_token_id": ("<IMG_CONTEXT>",)},
-    processor="InternVLProcessor", image_processor="GotOcr2ImageProcessor",
+    processor="InternVLProcessor",
+    image_processor="GotOcr2ImageProcessor",
     preprocessor={
-        "size": square(), "crop_to_patches": True, "min_patches": key("vision.preproc_min_tiles"),
+        "size": square(),
+        "crop_to_patches": True,
+        "min_patches": key("vision.preproc_min_tiles"),
         "max_patches": key("vision.preproc_max_tiles"),
     },
     tokenizer={
-        "start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
+        "start_image_token": "<img>",
+        "end_image_token": "</img>",
+        "context_image_token": "<IMG_CONTEXT>",
         "video_token": "<video>",
     },
-)  # fmt: skip
+)
 INTERNVL = Encoder(
     hf_classes=("InternVisionModel", "InternVLChatModel", "InternVLForConditionalGeneration"),
     metadata={
@@ -86,7 +113,8 @@ INTERNVL = Encoder(
         "vision_tower.embeddings.patch_embeddings.projection": "v.patch_embd",
         "vision_tower.embeddings.position_embeddings": "v.position_embd.weight",
         "multi_modal_projector.layer_norm": "mm.model.mlp.0",
-        "multi_modal_projector.linear_1": "mm.model.mlp.1", "multi_modal_projector.linear_2": "mm.model.mlp.3",
+        "multi_modal_projector.linear_1": "mm.model.mlp.1",
+        "multi_modal_projector.linear_2": "mm.model.mlp.3",
     },
     wrappers=(WRAPPER,),
-)  # fmt: skip
+)

@@ -35,17 +35,22 @@ JANUS = Encoder(
     },
     defaults={
         "vision": {
-            "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 384,
-            "patch_size": 16, "hidden_act": "gelu", "mlp_ratio": 4.0,
-        },
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "image_size": 384,
+            "patch_size": 16,
+            "hidden_act": "gelu",
+            "mlp_ratio": 4.0,
+        }
     },
     tensors={
         **at("vision_model.", "", CLIP_VISION),
         "vision_model.encoder.layers.{i}.self_attn.projection_layer": "v.blk.{i}.attn_out",
         f"{NET}{{i}}": "mm.{i}",
     },
-    ignored=dict.fromkeys(
-        ("vqmodel.*", "generation_embeddings.*", "generation_aligner.*", "generation_head.*"), DRAWN
-    ),
-    beside=(f"{NET}*",), prepare=_in_line, no_way_back="Janus has parts that make images, which are in neither file",
-)  # fmt: skip
+    ignored=dict.fromkeys(("vqmodel.*", "generation_embeddings.*", "generation_aligner.*", "generation_head.*"), DRAWN),
+    beside=(f"{NET}*",),
+    prepare=_in_line,
+    no_way_back="Janus has parts that make images, which are in neither file",
+)

@@ -16,9 +16,13 @@ from ..transforms import Invertible, part, reordered, reshape
 from ..wrapper import Files, Wrapper, key
 
 LAYER: dict[str, Target] = {
-    "norm0": "ln1", "norm1": "ln2", "wo": "attn_out", "mlp.fc0": "ffn_up", "mlp.fc1": "ffn_down",
+    "norm0": "ln1",
+    "norm1": "ln2",
+    "wo": "attn_out",
+    "mlp.fc0": "ffn_up",
+    "mlp.fc1": "ffn_down",
     "wqkv": tuple(TensorMap(f"attn_{name}", part(i, 3)) for i, name in enumerate("qkv")),
-}  # fmt: skip
+}
 
 
 def _one_after_the_other(tensor: Tensor, config: Config) -> Tensor:
@@ -41,9 +45,11 @@ def _grid_side(files: Files) -> int:
 
 
 TOKENS = {
-    "media_placeholder_token_id": ("<|media_pad|>",), "image_token_id": ("<|media_pad|>",),
-    "vision_start_token_id": ("<|media_start|>", "<|media_begin|>"), "vision_end_token_id": ("<|media_end|>",),
-}  # fmt: skip
+    "media_placeholder_token_id": ("<|media_pad|>",),
+    "image_token_id": ("<|media_pad|>",),
+    "vision_start_token_id": ("<|media_start|>", "<|media_begin|>"),
+    "vision_end_token_id": ("<|media_end|>",),
+}
 BIASED = ("v.patch_embd", "v.post_ln", "mm.1", "mm.2", "mm.input_norm")
 
 KIMI_VL = Encoder(
@@ -58,27 +64,36 @@ KIMI_VL = Encoder(
     },
     tensors={
         **at("vision_tower.encoder.blocks.{i}.", "v.blk.{i}.", LAYER),
-        "vision_tower.patch_embed.proj": "v.patch_embd", "vision_tower.encoder.final_layernorm": "v.post_ln",
+        "vision_tower.patch_embed.proj": "v.patch_embd",
+        "vision_tower.encoder.final_layernorm": "v.post_ln",
         "vision_tower.patch_embed.pos_emb.weight": TensorMap(
             "v.position_embd.weight", Invertible(_one_after_the_other, _as_grid)
         ),
-        "multi_modal_projector.pre_norm": "mm.input_norm", "multi_modal_projector.linear_1": "mm.1",
+        "multi_modal_projector.pre_norm": "mm.input_norm",
+        "multi_modal_projector.linear_1": "mm.1",
         "multi_modal_projector.linear_2": "mm.2",
     },
     wrappers=(
         Wrapper(
-            "KimiVLForConditionalGeneration", "kimi_vl", texts=("deepseek2",), text_names={"": "language_model."},
+            "KimiVLForConditionalGeneration",
+            "kimi_vl",
+            texts=("deepseek2",),
+            text_names={"": "language_model."},
             biased=BIASED,
             config={
-                "text.model_type": "deepseek_v3", "vision.model_type": "moonvit", "vision.merge_kernel_size": [2, 2],
-                "vision.init_pos_emb_height": _grid_side, "vision.init_pos_emb_width": _grid_side,
+                "text.model_type": "deepseek_v3",
+                "vision.model_type": "moonvit",
+                "vision.merge_kernel_size": [2, 2],
+                "vision.init_pos_emb_height": _grid_side,
+                "vision.init_pos_emb_width": _grid_side,
             },
             tokens={"media_placeholder_token_id": TOKENS["media_placeholder_token_id"]},
-            processor="KimiVLProcessor", image_processor="KimiVLImageProcessor",
+            processor="KimiVLProcessor",
+            image_processor="KimiVLImageProcessor",
             preprocessor={"patch_size": key("vision.patch_size"), "merge_kernel_size": [2, 2]},
         ),
     ),
-)  # fmt: skip
+)
 
 
 def _by_axis(rows: int, config: Config) -> Index:
@@ -114,17 +129,21 @@ def _settings(files: Files) -> dict[str, Any]:
     """Of images, where the published code looks for them."""
     return {
         **{name: list(map(float, files.keys[f"vision.{name}"])) for name in ("image_mean", "image_std")},
-        "patch_size": int(files.keys["vision.patch_size"]), "merge_kernel_size": _merged(files)[0],
+        "patch_size": int(files.keys["vision.patch_size"]),
+        "merge_kernel_size": _merged(files)[0],
         "in_patch_limit": _limit(files),
-    }  # fmt: skip
+    }
 
 
 # Keys of transformers' class, beside those of the published code → the encoders' file's.
 OF_TRANSFORMERS = {
-    "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length", "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count", "mm_hidden_size": "embedding_length",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "mm_hidden_size": "embedding_length",
     **{f"pos_emb_{side}": f"pos_emb_{side}" for side in ("height", "width", "time")},
-}  # fmt: skip
+}
 
 
 KIMI_K25 = Encoder(
@@ -151,15 +170,21 @@ KIMI_K25 = Encoder(
         **KIMI_VL.tensors,
         "vision_tower.encoder.blocks.{i}.wqkv": TensorMap("v.blk.{i}.attn_qkv", reordered(_by_axis)),
         "vision_tower.patch_embed.pos_emb.weight": "v.position_embd.weight",
-        "mm_projector.pre_norm": "mm.input_norm", "mm_projector.linear_1": "mm.1", "mm_projector.linear_2": "mm.2",
+        "mm_projector.pre_norm": "mm.input_norm",
+        "mm_projector.linear_1": "mm.1",
+        "mm_projector.linear_2": "mm.2",
     },
     spellings={"mm_projector.proj.0.": "mm_projector.linear_1.", "mm_projector.proj.2.": "mm_projector.linear_2."},
     ignored={"vision_tower.patch_embed.pos_emb.time_weight": "waves that the model's code makes itself"},
     wrappers=(
         Wrapper(
-            "KimiK25ForConditionalGeneration", "kimi_k25", texts=("deepseek2",), text_names={"": "language_model."},
+            "KimiK25ForConditionalGeneration",
+            "kimi_k25",
+            texts=("deepseek2",),
+            text_names={"": "language_model."},
             encoder_names={f"mm_projector.linear_{i + 1}.": f"mm_projector.proj.{2 * i}." for i in range(2)},
-            unused=("multi_modal_projector.*",), biased=BIASED,
+            unused=("multi_modal_projector.*",),
+            biased=BIASED,
             config={
                 "text.model_type": "deepseek_v3",
                 **{f"vision.{name}": key(f"vision.{said}") for name, said in OF_TRANSFORMERS.items()},
@@ -168,11 +193,16 @@ KIMI_K25 = Encoder(
                 "projection_hidden_size": key("vision.embedding_length"),
                 "projection_layer_norm_eps": key("vision.attention.layer_norm_epsilon"),
             },
-            tokens=TOKENS, processor="Kimi_K25Processor", image_processor="Kimi_K25ImageProcessor",
+            tokens=TOKENS,
+            processor="Kimi_K25Processor",
+            image_processor="Kimi_K25ImageProcessor",
             preprocessor={
-                "patch_size": key("vision.patch_size"), "merge_size": lambda files: _merged(files)[0],
-                "max_patches": _limit, "in_patch_limit": _limit, "media_proc_cfg": _settings,
+                "patch_size": key("vision.patch_size"),
+                "merge_size": lambda files: _merged(files)[0],
+                "max_patches": _limit,
+                "in_patch_limit": _limit,
+                "media_proc_cfg": _settings,
             },
         ),
     ),
-)  # fmt: skip
+)

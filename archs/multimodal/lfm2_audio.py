@@ -21,14 +21,24 @@ def _over_squares(tensor: Tensor, config: Config) -> Tensor:
 
 
 LAYER: dict[str, Target] = {
-    "norm_feed_forward1": "ffn_norm", "feed_forward1.linear1": "ffn_up", "feed_forward1.linear2": "ffn_down",
-    "norm_feed_forward2": "ffn_norm_1", "feed_forward2.linear1": "ffn_up_1", "feed_forward2.linear2": "ffn_down_1",
-    "norm_self_att": "ln1", "norm_out": "ln2", "norm_conv": "norm_conv",
+    "norm_feed_forward1": "ffn_norm",
+    "feed_forward1.linear1": "ffn_up",
+    "feed_forward1.linear2": "ffn_down",
+    "norm_feed_forward2": "ffn_norm_1",
+    "feed_forward2.linear1": "ffn_up_1",
+    "feed_forward2.linear2": "ffn_down_1",
+    "norm_self_att": "ln1",
+    "norm_out": "ln2",
+    "norm_conv": "norm_conv",
     **{f"self_attn.linear_{name}": f"attn_{name}" for name in ("q", "k", "v", "out")},
-    "self_attn.linear_pos": "linear_pos", "self_attn.pos_bias_u": "pos_bias_u", "self_attn.pos_bias_v": "pos_bias_v",
-    "conv.pointwise_conv1": TensorMap("conv_pw1", _matrix), "conv.pointwise_conv2": TensorMap("conv_pw2", _matrix),
-    "conv.depthwise_conv": TensorMap("conv_dw", channels_and_taps), "conv.batch_norm": "conv_norm",
-}  # fmt: skip
+    "self_attn.linear_pos": "linear_pos",
+    "self_attn.pos_bias_u": "pos_bias_u",
+    "self_attn.pos_bias_v": "pos_bias_v",
+    "conv.pointwise_conv1": TensorMap("conv_pw1", _matrix),
+    "conv.pointwise_conv2": TensorMap("conv_pw2", _matrix),
+    "conv.depthwise_conv": TensorMap("conv_dw", channels_and_taps),
+    "conv.batch_norm": "conv_norm",
+}
 LFM2_AUDIO = Encoder(
     hf_classes=("Lfm2AudioForConditionalGeneration",),
     metadata={
@@ -49,14 +59,19 @@ LFM2_AUDIO = Encoder(
         "conformer.pre_encode.out": "a.pre_encode.out",
         **at("conformer.layers.{i}.", "a.blk.{i}.", LAYER),
         "audio_adapter.model.{i}": "mm.a.mlp.{i}",
-        "audio_embedding.embedding": "a.position_embd", "audio_embedding.embedding_norm": "a.position_embd_norm",
+        "audio_embedding.embedding": "a.position_embd",
+        "audio_embedding.embedding_norm": "a.position_embd_norm",
         "audio_embedding.to_logits": "a.embd_to_logits",
     },
     fixed={"a.blk.*.conv_*.weight": "F32", "a.conv1d.*.weight": "F32"},
     ignored={
-        **NORMS, "codebook_offsets": SPEECH, "depth_embeddings.*": SPEECH, "depth_linear.*": SPEECH,
-        "depthformer.*": SPEECH, "audio_loss_weight*": "for training alone",
+        **NORMS,
+        "codebook_offsets": SPEECH,
+        "depth_embeddings.*": SPEECH,
+        "depth_linear.*": SPEECH,
+        "depthformer.*": SPEECH,
+        "audio_loss_weight*": "for training alone",
     },
     beside=("conformer.*", "audio_adapter.*", "audio_embedding.*", "codebook_offsets", "depth*", "audio_loss_weight*"),
     prepare=folded,
-)  # fmt: skip
+)

@@ -15,7 +15,8 @@ LING3_VL = Encoder(
     },
     tensors={
         **{name: target for name, target in QWEN3_VL.tensors.items() if "merger" not in name},
-        "visual.merger.norm": "mm.input_norm", "linear_proj.{i}": "mm.{i}",
+        "visual.merger.norm": "mm.input_norm",
+        "linear_proj.{i}": "mm.{i}",
     },
     refused={"vision.disable_merger_proj": lambda said: said is not True},
-)  # fmt: skip
+)

@@ -7,10 +7,15 @@ from ..spec import Config, Target
 from ..wrapper import Wrapper, columns, inverse, rows, square
 
 LAYER: dict[str, Target] = {
-    "input_layernorm": "ln1", "post_attention_layernorm": "ln2", "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_out",
-    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-}  # fmt: skip
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "ln2",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
 
 
 def _scale(config: Config) -> int:
@@ -28,8 +33,10 @@ LLAMA4 = Encoder(
     },
     tensors={
         **at("vision_model.model.layers.{i}.", "v.blk.{i}.", LAYER),
-        "vision_model.class_embedding": "v.class_embd", "vision_model.layernorm_pre": "v.pre_ln",
-        "vision_model.layernorm_post": "v.post_ln", "vision_model.patch_embedding.linear": "v.patch_embd",
+        "vision_model.class_embedding": "v.class_embd",
+        "vision_model.layernorm_pre": "v.pre_ln",
+        "vision_model.layernorm_post": "v.post_ln",
+        "vision_model.patch_embedding.linear": "v.patch_embd",
         "vision_model.positional_embedding_vlm": "v.position_embd.weight",
         "vision_model.vision_adapter.mlp.fc1": "mm.model.mlp.1",
         "vision_model.vision_adapter.mlp.fc2": "mm.model.mlp.2",
@@ -37,7 +44,10 @@ LLAMA4 = Encoder(
     },
     wrappers=(
         Wrapper(
-            "Llama4ForConditionalGeneration", "llama4", texts=("llama4",), text_names={"": "language_model."},
+            "Llama4ForConditionalGeneration",
+            "llama4",
+            texts=("llama4",),
+            text_names={"": "language_model."},
             biased=("v.pre_ln", "v.post_ln"),
             config={
                 "vision.pixel_shuffle_ratio": inverse("vision.projector.scale_factor"),
@@ -46,11 +56,14 @@ LLAMA4 = Encoder(
                 "vision.vision_output_dim": columns("mm.model.fc.weight"),
             },
             tokens={
-                "image_token_index": ("<|patch|>",), "boi_token_index": ("<|image_start|>",),
+                "image_token_index": ("<|patch|>",),
+                "boi_token_index": ("<|image_start|>",),
                 "eoi_token_index": ("<|image_end|>",),
             },
-            processor="Llama4Processor", image_processor="Llama4ImageProcessorFast", preprocessor={"size": square()},
+            processor="Llama4Processor",
+            image_processor="Llama4ImageProcessorFast",
+            preprocessor={"size": square()},
             positions=1,
         ),
     ),
-)  # fmt: skip
+)

@@ -57,14 +57,20 @@ LLAVA = Encoder(
     },
     defaults={
         "vision": {
-            "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-            "image_size": 224, "patch_size": 32,
-        },
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "image_size": 224,
+            "patch_size": 32,
+        }
     },
     tensors={
         **at("vision_tower.", "", CLIP_VISION),
-        "vision_tower.embeddings.class_embedding": "v.class_embd", "vision_tower.pre_layrnorm": "v.pre_ln",
-        "multi_modal_projector.linear_1": "mm.0", "multi_modal_projector.linear_2": "mm.2",
+        "vision_tower.embeddings.class_embedding": "v.class_embd",
+        "vision_tower.pre_layrnorm": "v.pre_ln",
+        "multi_modal_projector.linear_1": "mm.0",
+        "multi_modal_projector.linear_2": "mm.2",
     },
     ignored={
         f"{UNREAD}*": "stands behind the layer whose output is taken",
@@ -79,20 +85,28 @@ LLAVA = Encoder(
     },
     wrappers=(
         Wrapper(
-            "LlavaForConditionalGeneration", "llava", text_names={"": "language_model."},
-            encoder_names={"vision_tower.": "vision_tower.vision_model."}, positions=1, made=_last_norm,
+            "LlavaForConditionalGeneration",
+            "llava",
+            text_names={"": "language_model."},
+            encoder_names={"vision_tower.": "vision_tower.vision_model."},
+            positions=1,
+            made=_last_norm,
             optional=("v.post_ln",),
             biased=("v.pre_ln",),
             config={
-                "vision.model_type": "clip_vision_model", "vision.num_hidden_layers": _kept,
+                "vision.model_type": "clip_vision_model",
+                "vision.num_hidden_layers": _kept,
                 "vision.hidden_act": lambda files: "gelu" if files.keys.get("use_gelu") else "quick_gelu",
-                "vision.projection_dim": rows("v.class_embd"), "vision_feature_layer": -1,
-                "vision_feature_select_strategy": "default", "projector_hidden_act": "gelu",
+                "vision.projection_dim": rows("v.class_embd"),
+                "vision_feature_layer": -1,
+                "vision_feature_select_strategy": "default",
+                "projector_hidden_act": "gelu",
                 "multimodal_projector_bias": has("mm.0.bias"),
             },
             tokens={"image_token_index": ("<image>",)},
-            processor="LlavaProcessor", image_processor="CLIPImageProcessor",
+            processor="LlavaProcessor",
+            image_processor="CLIPImageProcessor",
             preprocessor={"size": edge("shortest_edge"), "crop_size": square()},
         ),
     ),
-)  # fmt: skip  # fmt: skip
+)

@@ -14,19 +14,36 @@ from .qwen_vl import PATCHES
 FOLDER = "audio_tokenizer"
 CODEBOOKS = f"{FOLDER}.encoder.quantizer.vq.layers."
 LAYER: dict[str, Target] = {
-    "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out", "attn.sinks": "attn_sinks",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "attn.qkv": "attn_qkv",
+    "attn.proj": "attn_out",
+    "attn.sinks": "attn_sinks",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 AUDIO_LAYER: dict[str, Target] = {
-    "self_attn_layer_norm": "ln1", "final_layer_norm": "ln2", "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "fc1": "ffn_up",
+    "self_attn_layer_norm": "ln1",
+    "final_layer_norm": "ln2",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "fc1": "ffn_up",
     "fc2": "ffn_down",
-}  # fmt: skip
+}
 LOCAL: dict[str, Target] = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    "input_layernorm": "ln1", "post_attention_layernorm": "ln2",
-}  # fmt: skip
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "ln2",
+}
 
 
 def _codebooks(config: Config) -> list[int]:
@@ -100,22 +117,34 @@ MIMO_V2 = Encoder(
     tensors={
         **PATCHES,
         **at("visual.blocks.{i}.", "v.blk.{i}.", LAYER),
-        "visual.merger.ln_q": "v.post_ln", "visual.merger.mlp.{i}": "mm.{i}",
-        **at(f"{FOLDER}.encoder.", "a.", {
-            **at("layers.{i}.", "blk.{i}.", AUDIO_LAYER),
-            **{f"conv{i}.weight": f"conv1d.{i}.weight" for i in (1, 2)},
-            **{f"conv{i}.bias": TensorMap(f"conv1d.{i}.bias", column) for i in (1, 2)},
-            "layer_norm": "post_ln", "down_sample_layer.{i}": "downsample.conv", "down_sample_norm": "downsample.norm",
-        }),
+        "visual.merger.ln_q": "v.post_ln",
+        "visual.merger.mlp.{i}": "mm.{i}",
+        **at(
+            f"{FOLDER}.encoder.",
+            "a.",
+            {
+                **at("layers.{i}.", "blk.{i}.", AUDIO_LAYER),
+                **{f"conv{i}.weight": f"conv1d.{i}.weight" for i in (1, 2)},
+                **{f"conv{i}.bias": TensorMap(f"conv1d.{i}.bias", column) for i in (1, 2)},
+                "layer_norm": "post_ln",
+                "down_sample_layer.{i}": "downsample.conv",
+                "down_sample_norm": "downsample.norm",
+            },
+        ),
         f"{FOLDER}.codebook": "a.rvq.codebook.weight",
         "speech_embeddings.{i}.weight": TensorMap("mm.a.code_embd.weight", stack=True),
-        **at("audio_encoder.input_local_transformer.", "mm.a.", {
-            **at("layers.{i}.", "local_blk.{i}.", LOCAL), "norm": "local_norm",
-        }),
-        "audio_encoder.projection.first": "mm.a.mlp.1", "audio_encoder.projection.second": "mm.a.mlp.2",
+        **at(
+            "audio_encoder.input_local_transformer.",
+            "mm.a.",
+            {**at("layers.{i}.", "local_blk.{i}.", LOCAL), "norm": "local_norm"},
+        ),
+        "audio_encoder.projection.first": "mm.a.mlp.1",
+        "audio_encoder.projection.second": "mm.a.mlp.2",
     },
     fixed={
-        "a.rvq.codebook.weight": "F32", "mm.a.code_embd.weight": "F32", "a.conv1d.*.weight": "F32",
+        "a.rvq.codebook.weight": "F32",
+        "mm.a.code_embd.weight": "F32",
+        "a.conv1d.*.weight": "F32",
         "a.downsample.conv.weight": "F32",
     },
     ignored={
@@ -130,4 +159,4 @@ MIMO_V2 = Encoder(
     folders=(FOLDER,),
     prepare=_in_one,
     keys={"audio_config": Fields({"input_local_layers": Whole(0, 10_000), "group_size": Whole(1, 1 << 16)})},
-)  # fmt: skip
+)

@@ -22,9 +22,15 @@ from ..transforms import Invertible, computed, part, transpose
 from ..wrapper import Files, Wrapper, key
 
 MERGER: dict[str, Target] = {
-    "layer_norm1": "ln1", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.out_proj": "attn_out", "pre_norm": "ds_ln", "linear_1": "ds_ffn_up", "linear_2": "ds_ffn_down",
-}  # fmt: skip
+    "layer_norm1": "ln1",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "pre_norm": "ds_ln",
+    "linear_1": "ds_ffn_up",
+    "linear_2": "ds_ffn_down",
+}
 
 
 def _inserted(config: Config) -> list[int]:
@@ -50,32 +56,42 @@ MINICPM_V = Encoder(
     tensors={
         **at("vision_tower.", "", CLIP_VISION),
         **at("vision_tower.vit_merger.", "v.vit_merger.", MERGER),
-        "merger.mlp.{i}.pre_norm": "mm.input_norm", "merger.mlp.{i}.linear_1": "mm.up",
+        "merger.mlp.{i}.pre_norm": "mm.input_norm",
+        "merger.mlp.{i}.linear_1": "mm.up",
         "merger.mlp.{i}.linear_2": "mm.down",
     },
     refused={"preprocessor.downsample_mode": lambda mode: mode not in (None, "16x")},
     wrappers=(
         Wrapper(
-            "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6", texts=("qwen35",),
-            text_names={"model.": "model.language_model."}, encoder_names={"": "model."},
+            "MiniCPMV4_6ForConditionalGeneration",
+            "minicpmv4_6",
+            texts=("qwen35",),
+            text_names={"model.": "model.language_model."},
+            encoder_names={"": "model."},
             biased=("v.patch_embd", "v.post_ln", "mm.up", "mm.down", "mm.input_norm"),
             config={
                 "vision.image_size": _side,
                 "insert_layer_id": lambda files: files.keys["vision.wa_layer_indexes"][0],
             },
             tokens={"image_token_id": ("<|image_pad|>",), "video_token_id": ("<|video_pad|>",)},
-            processor="MiniCPMV4_6Processor", image_processor="MiniCPMV4_6ImageProcessor",
+            processor="MiniCPMV4_6Processor",
+            image_processor="MiniCPMV4_6ImageProcessor",
             preprocessor={"scale_resolution": key("vision.image_size"), "patch_size": key("vision.patch_size")},
         ),
     ),
-)  # fmt: skip  # fmt: skip
+)
 
 
 # What programs call the models, by class and the version that config.json says.
 VERSIONS = {
-    ("MiniCPMV", "2.5"): 2, ("MiniCPMV", "2.6"): 3, ("MiniCPMO", "2.6"): 4, ("MiniCPMV", "4.0"): 5,
-    ("MiniCPMO", "4.0"): 6, ("MiniCPMV", "4.5"): 6, ("MiniCPMO", "4.5"): 100_045,
-}  # fmt: skip
+    ("MiniCPMV", "2.5"): 2,
+    ("MiniCPMV", "2.6"): 3,
+    ("MiniCPMO", "2.6"): 4,
+    ("MiniCPMV", "4.0"): 5,
+    ("MiniCPMO", "4.0"): 6,
+    ("MiniCPMV", "4.5"): 6,
+    ("MiniCPMO", "4.5"): 100_045,
+}
 SIDE = 70  # patches of the largest image
 LONGEST = 10_000
 QUERIES = 96  # of 2.5, whose config.json says no version
@@ -149,27 +165,50 @@ def _queries(files: Files) -> int:
 def _of_resampler(hf_class: str, model_type: str, **more: object) -> Wrapper:
     version = _said_version(hf_class)
     return Wrapper(
-        hf_class, model_type, texts=("llama", "qwen2", "qwen3"), text_in=("",), text_names={"": "llm."},
+        hf_class,
+        model_type,
+        texts=("llama", "qwen2", "qwen3"),
+        text_in=("",),
+        text_names={"": "llm."},
         fits=_of_sounds if hf_class == "MiniCPMO" else lambda files: not _of_sounds(files),
         biased=(
-            "v.patch_embd", "v.post_ln", "resampler.ln_q", "resampler.ln_kv", "resampler.ln_post", "resampler.attn.out",
+            "v.patch_embd",
+            "v.post_ln",
+            "resampler.ln_q",
+            "resampler.ln_kv",
+            "resampler.ln_post",
+            "resampler.attn.out",
             *(f"resampler.attn.{name}" for name in "qkv"),
         ),
         config={
-            "version": version, "patch_size": key("vision.patch_size"), "vision.model_type": "siglip_vision_model",
-            "vision.image_size": _side, "drop_vision_last_layer": False, "batch_vision_input": True, "slice_mode": True,
+            "version": version,
+            "patch_size": key("vision.patch_size"),
+            "vision.model_type": "siglip_vision_model",
+            "vision.image_size": _side,
+            "drop_vision_last_layer": False,
+            "batch_vision_input": True,
+            "slice_mode": True,
             "use_image_id": lambda files: files.keys["minicpmv_version"] != 2,
             "slice_config": lambda files: {
-                "max_slice_nums": 9, "model_type": "minicpmv", "patch_size": int(files.keys["vision.patch_size"]),
-            }, **more,
+                "max_slice_nums": 9,
+                "model_type": "minicpmv",
+                "patch_size": int(files.keys["vision.patch_size"]),
+            },
+            **more,
         },
-        processor=f"{hf_class}Processor", image_processor="MiniCPMVImageProcessor",
+        processor=f"{hf_class}Processor",
+        image_processor="MiniCPMVImageProcessor",
         preprocessor={
-            "max_slice_nums": 9, "scale_resolution": key("vision.image_size"), "patch_size": key("vision.patch_size"),
-            "use_image_id": lambda files: files.keys["minicpmv_version"] != 2, "image_feature_size": _queries,
-            "norm_mean": key("vision.image_mean"), "norm_std": key("vision.image_std"), "version": version,
+            "max_slice_nums": 9,
+            "scale_resolution": key("vision.image_size"),
+            "patch_size": key("vision.patch_size"),
+            "use_image_id": lambda files: files.keys["minicpmv_version"] != 2,
+            "image_feature_size": _queries,
+            "norm_mean": key("vision.image_mean"),
+            "norm_std": key("vision.image_std"),
+            "version": version,
         },
-    )  # fmt: skip
+    )
 
 
 QUERYING = Encoder(
@@ -187,23 +226,40 @@ QUERYING = Encoder(
     },
     defaults={
         "vision": {
-            "hidden_size": 1152, "image_size": 980, "intermediate_size": 4304, "num_attention_heads": 16,
-            "num_hidden_layers": 27, "patch_size": 14,
-        },
+            "hidden_size": 1152,
+            "image_size": 980,
+            "intermediate_size": 4304,
+            "num_attention_heads": 16,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+        }
     },
     tensors={
         **at("vpm.", "", CLIP_VISION),
-        **at("resampler.", "resampler.", {
-            **{f"attn.in_proj_{kind}": tuple(
-                TensorMap(f"attn.{name}.{kind}", part(i, 3)) for i, name in enumerate("qkv")
-            ) for kind in ("weight", "bias")},
-            "attn.out_proj": "attn.out", "kv_proj": "kv", "query": "query", "ln_q": "ln_q", "ln_kv": "ln_kv",
-            "ln_post": "ln_post", "proj": TensorMap("proj.weight", Invertible(_projection, _unprojected)),
-        }),
+        **at(
+            "resampler.",
+            "resampler.",
+            {
+                **{
+                    f"attn.in_proj_{kind}": tuple(
+                        TensorMap(f"attn.{name}.{kind}", part(i, 3)) for i, name in enumerate("qkv")
+                    )
+                    for kind in ("weight", "bias")
+                },
+                "attn.out_proj": "attn.out",
+                "kv_proj": "kv",
+                "query": "query",
+                "ln_q": "ln_q",
+                "ln_kv": "ln_kv",
+                "ln_post": "ln_post",
+                "proj": TensorMap("proj.weight", Invertible(_projection, _unprojected)),
+            },
+        ),
     },
     ignored={
         "resampler.pos_embed": "waves that are made anew",
-        **dict.fromkeys(("apm.*", "audio_projection_layer.*"), SOUNDS), "tts.*": "speaks, which no program does",
+        **dict.fromkeys(("apm.*", "audio_projection_layer.*"), SOUNDS),
+        "tts.*": "speaks, which no program does",
     },
     generated=(_waves,),
     refused={"drop_vision_last_layer": lambda said: bool(said)},
@@ -212,4 +268,4 @@ QUERYING = Encoder(
         _of_resampler("MiniCPMV", "minicpmv"),
         _of_resampler("MiniCPMO", "minicpmo", init_vision=True, init_audio=False, init_tts=False),
     ),
-)  # fmt: skip
+)

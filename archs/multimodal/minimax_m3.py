@@ -35,8 +35,10 @@ def _merge_size(config: Config) -> int:
 
 def _compression(files: Files) -> dict[str, Any]:
     return {
-        "image_token_compression_method": "patch_merge", "spatial_merge_size": MERGED(files), "temporal_patch_size": 2,
-    }  # fmt: skip
+        "image_token_compression_method": "patch_merge",
+        "spatial_merge_size": MERGED(files),
+        "temporal_patch_size": 2,
+    }
 
 
 MERGED = key("vision.spatial_merge_size", 2)
@@ -46,10 +48,11 @@ LAYER: dict[str, Target] = {
     "encoder.layers.{i}.self_attn.q_proj": TensorMap("v.blk.{i}.attn_q", ROTATED),
     "encoder.layers.{i}.self_attn.k_proj": TensorMap("v.blk.{i}.attn_k", ROTATED),
     "embeddings.patch_embedding.weight": (
-        TensorMap("v.patch_embd.weight", frame(0)), TensorMap("v.patch_embd.weight.1", frame(1)),
+        TensorMap("v.patch_embd.weight", frame(0)),
+        TensorMap("v.patch_embd.weight.1", frame(1)),
     ),
     "pre_layrnorm": "v.pre_ln",
-}  # fmt: skip
+}
 
 MINIMAX_M3 = Encoder(
     hf_classes=("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForConditionalGeneration"),
@@ -62,28 +65,41 @@ MINIMAX_M3 = Encoder(
     },
     defaults={
         "vision": {
-            "hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 16,
-            "image_size": 2016, "patch_size": 14,
-        },
+            "hidden_size": 1280,
+            "intermediate_size": 5120,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 16,
+            "image_size": 2016,
+            "patch_size": 14,
+        }
     },
     tensors={
         **at("vision_tower.vision_model.", "", LAYER),
-        "multi_modal_projector.linear_1": "mm.1", "multi_modal_projector.linear_2": "mm.2",
-        "patch_merge_mlp.linear_1": "mm.merger.fc1", "patch_merge_mlp.linear_2": "mm.merger.fc2",
+        "multi_modal_projector.linear_1": "mm.1",
+        "multi_modal_projector.linear_2": "mm.2",
+        "patch_merge_mlp.linear_1": "mm.merger.fc1",
+        "patch_merge_mlp.linear_2": "mm.merger.fc2",
     },
     wrappers=(
         Wrapper(
-            "MiniMaxM3SparseForConditionalGeneration", "minimax_m3_vl", texts=("minimax-m3",),
-            text_names={"": "language_model."}, unused=("*.position_embedding", "*.post_layernorm"),
+            "MiniMaxM3SparseForConditionalGeneration",
+            "minimax_m3_vl",
+            texts=("minimax-m3",),
+            text_names={"": "language_model."},
+            unused=("*.position_embedding", "*.post_layernorm"),
             biased=("v.pre_ln", "mm.1", "mm.2", "mm.merger.fc1", "mm.merger.fc2"),
             config={
-                "vision.num_channels": columns("v.patch_embd.weight"), "vision.temporal_patch_size": 2,
-                "vision.hidden_act": "gelu", "projector_hidden_size": rows("mm.1.weight"),
-                "vision.spatial_merge_size": MERGED, "vision.img_token_compression_config": _compression,
+                "vision.num_channels": columns("v.patch_embd.weight"),
+                "vision.temporal_patch_size": 2,
+                "vision.hidden_act": "gelu",
+                "projector_hidden_size": rows("mm.1.weight"),
+                "vision.spatial_merge_size": MERGED,
+                "vision.img_token_compression_config": _compression,
             },
             tokens={"image_token_index": ("]<]image[>[",), "video_token_index": ("]<]video[>[",)},
-            processor="MiniMaxM3VLProcessor", image_processor="MiniMaxM3VLImageProcessor",
+            processor="MiniMaxM3VLProcessor",
+            image_processor="MiniMaxM3VLImageProcessor",
             preprocessor={"patch_size": key("vision.patch_size"), "temporal_patch_size": 2, "merge_size": MERGED},
         ),
     ),
-)  # fmt: skip
+)

@@ -21,10 +21,15 @@ FRAMES = 2  # of a patch, in published models
 PATCH = side("vision.patch_size")
 ROTATED = interleave_rope("vision.num_attention_heads")
 LAYER: dict[str, Target] = {
-    "norm1": "ln1", "norm2": "ln2", "attn.q_proj": TensorMap("attn_q", ROTATED),
-    "attn.k_proj": TensorMap("attn_k", ROTATED), "attn.v_proj": "attn_v", "attn.proj": "attn_out",
-    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-}  # fmt: skip
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "attn.q_proj": TensorMap("attn_q", ROTATED),
+    "attn.k_proj": TensorMap("attn_k", ROTATED),
+    "attn.v_proj": "attn_v",
+    "attn.proj": "attn_out",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
 
 
 def _of_one_image(tensor: Tensor, config: Config) -> Tensor:
@@ -87,10 +92,16 @@ MUSE_GLIMMER = Encoder(
     },
     defaults={
         "vision": {
-            "patch_size": 14, "pos_emb_height": 32, "num_attention_heads": 16, "num_hidden_layers": 50,
-            "hidden_size": 1536, "intermediate_size": 8960, "patch_temporal": 2, "merge_size": 2,
+            "patch_size": 14,
+            "pos_emb_height": 32,
+            "num_attention_heads": 16,
+            "num_hidden_layers": 50,
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "patch_temporal": 2,
+            "merge_size": 2,
             "layer_norm_eps": 1e-5,
-        },
+        }
     },
     tensors={
         **at("vision_tower.layers.{i}.", "v.blk.{i}.", LAYER),
@@ -98,29 +109,40 @@ MUSE_GLIMMER = Encoder(
             "v.patch_embd.weight", Invertible(_of_one_image, _of_frames)
         ),
         "vision_tower.patch_embedder.position_embedding_table": "v.position_embd",
-        "vision_tower.ln_pre": "v.pre_ln", "vision_tower.ln_post": "v.post_ln",
-        "vision_adapter.fc1": "mm.0", "vision_adapter.fc2": "mm.1", "vision_projection": "mm.2",
+        "vision_tower.ln_pre": "v.pre_ln",
+        "vision_tower.ln_post": "v.post_ln",
+        "vision_adapter.fc1": "mm.0",
+        "vision_adapter.fc2": "mm.1",
+        "vision_projection": "mm.2",
     },
     keys={"layer_types": ListOf(Text((*LAYER_TYPE.choices, "window_attention")))},
     refused={"vision.layer_types": _irregular},
     wrappers=(
         Wrapper(
-            "MuseGlimmerForConditionalGeneration", "muse_glimmer", texts=("muse-glimmer",),
+            "MuseGlimmerForConditionalGeneration",
+            "muse_glimmer",
+            texts=("muse-glimmer",),
             text_names={"model.": "model.language_model."},
             encoder_names={"vision_": "model.vision_"},
             biased=("v.pre_ln", "v.post_ln"),
             config={
-                "vision.pos_emb_height": _positions, "vision.pos_emb_width": _positions,
-                "vision.max_position_embeddings": rows("v.position_embd.weight"), "vision.patch_temporal": FRAMES,
-                "vision.hidden_act": "gelu", "projector_hidden_act": "gelu",
-                "projector_hidden_size": rows("mm.0.weight"), "out_hidden_size": columns("mm.0.weight"),
+                "vision.pos_emb_height": _positions,
+                "vision.pos_emb_width": _positions,
+                "vision.max_position_embeddings": rows("v.position_embd.weight"),
+                "vision.patch_temporal": FRAMES,
+                "vision.hidden_act": "gelu",
+                "projector_hidden_act": "gelu",
+                "projector_hidden_size": rows("mm.0.weight"),
+                "out_hidden_size": columns("mm.0.weight"),
             },
             tokens={"image_token_id": ("<|patch|>",), "video_token_id": ("<|video|>",)},
-            processor="MuseGlimmerProcessor", image_processor="MuseGlimmerImageProcessor",
+            processor="MuseGlimmerProcessor",
+            image_processor="MuseGlimmerImageProcessor",
             preprocessor={
-                "patch_size": key("vision.patch_size"), "temporal_patch_size": FRAMES,
+                "patch_size": key("vision.patch_size"),
+                "temporal_patch_size": FRAMES,
                 "merge_size": key("vision.spatial_merge_size"),
             },
         ),
     ),
-)  # fmt: skip
+)

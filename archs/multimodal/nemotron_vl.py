@@ -17,9 +17,13 @@ from ..transforms import reshape
 # RADIO v2.5-H, the only one in such models; config.json does not say its numbers.
 RADIO = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 16}
 LAYER: dict[str, Target] = {
-    "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out", "mlp.fc1": "ffn_up",
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "attn.qkv": "attn_qkv",
+    "attn.proj": "attn_out",
+    "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down",
-}  # fmt: skip
+}
 
 
 def _image_size(config: Config) -> int:
@@ -70,9 +74,10 @@ def _between(grid: Floats, rows: Places, columns: Places) -> Floats:
     (top, of_top, bottom, of_bottom), (left, of_left, right, of_right) = rows, columns
     total = ((of_bottom * of_left)[:, None] * grid[bottom, left]).astype(np.float64)
     for share, values in (
-        (of_bottom * of_right, grid[bottom, right]), (of_top * of_right, grid[top, right]),
+        (of_bottom * of_right, grid[bottom, right]),
+        (of_top * of_right, grid[top, right]),
         (of_top * of_left, grid[top, left]),
-    ):  # fmt: skip
+    ):
         total = total.astype(np.float32) + share.astype(np.float64)[:, None] * values
     result: Floats = total.astype(np.float32)
     return result
@@ -94,12 +99,16 @@ NEMOTRON_VL = Encoder(
     },
     defaults={"vision": RADIO},
     tensors={
-        **at("vision_model.radio_model.model.", "v.", {
-            **at("blocks.{i}.", "blk.{i}.", LAYER),
-            "patch_generator.embedder.weight": TensorMap("patch_embd.weight", _convolution),
-            "patch_generator.pos_embed": TensorMap("position_embd.weight", _stretched),
-            "patch_generator.cls_token.token": "class_embd",
-        }),
+        **at(
+            "vision_model.radio_model.model.",
+            "v.",
+            {
+                **at("blocks.{i}.", "blk.{i}.", LAYER),
+                "patch_generator.embedder.weight": TensorMap("patch_embd.weight", _convolution),
+                "patch_generator.pos_embed": TensorMap("position_embd.weight", _stretched),
+                "patch_generator.cls_token.token": "class_embd",
+            },
+        ),
         "mlp1.{i}": "mm.model.mlp.{i}",
     },
     ignored={
@@ -107,4 +116,4 @@ NEMOTRON_VL = Encoder(
         "vision_model.radio_model.summary_idxs": "which class tokens a summary is made of, that texts do not use",
         "vision_model.radio_model.model.patch_generator.video_embedder.*": "patches of films, which no program reads",
     },
-)  # fmt: skip
+)

@@ -34,7 +34,9 @@ PADDLEOCR_VL = Encoder(
     },
     tensors={
         **at("visual.vision_model.", "", CLIP_VISION),
-        "mlp_AR.pre_norm": "mm.input_norm", "mlp_AR.linear_1": "mm.1", "mlp_AR.linear_2": "mm.2",
+        "mlp_AR.pre_norm": "mm.input_norm",
+        "mlp_AR.linear_1": "mm.1",
+        "mlp_AR.linear_2": "mm.2",
     },
     ignored={
         "visual.vision_model.head.*": "a pooling head of SigLIP that images in texts do not use",
@@ -42,19 +44,26 @@ PADDLEOCR_VL = Encoder(
     },
     wrappers=(
         Wrapper(
-            "PaddleOCRVLForConditionalGeneration", "paddleocr_vl", texts=("paddleocr",),
+            "PaddleOCRVLForConditionalGeneration",
+            "paddleocr_vl",
+            texts=("paddleocr",),
             biased=("v.patch_embd", "v.post_ln", "mm.1", "mm.2", "mm.input_norm"),
             config={
-                "vision.image_size": _side, "vision.layer_norm_eps": key("vision.attention.layer_norm_epsilon"),
-                "vision.spatial_merge_size": _merging, "vision.temporal_patch_size": 1,
+                "vision.image_size": _side,
+                "vision.layer_norm_eps": key("vision.attention.layer_norm_epsilon"),
+                "vision.spatial_merge_size": _merging,
+                "vision.temporal_patch_size": 1,
             },
             tokens={
-                "image_token_id": ("<|IMAGE_PLACEHOLDER|>",), "video_token_id": ("<|video_pad|>",),
-                "vision_start_token_id": ("<|IMAGE_START|>",), "vision_end_token_id": ("<|IMAGE_END|>",),
+                "image_token_id": ("<|IMAGE_PLACEHOLDER|>",),
+                "video_token_id": ("<|video_pad|>",),
+                "vision_start_token_id": ("<|IMAGE_START|>",),
+                "vision_end_token_id": ("<|IMAGE_END|>",),
             },
-            processor="PaddleOCRVLProcessor", image_processor="PaddleOCRVLImageProcessor",
+            processor="PaddleOCRVLProcessor",
+            image_processor="PaddleOCRVLImageProcessor",
             preprocessor={"patch_size": key("vision.patch_size"), "temporal_patch_size": 1, "merge_size": _merging},
             tokenizer={"image_token": "<|IMAGE_PLACEHOLDER|>"},
         ),
     ),
-)  # fmt: skip
+)

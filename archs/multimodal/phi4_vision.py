@@ -67,11 +67,13 @@ PHI4_VISION = Encoder(
     },
     tensors=TENSORS,
     ignored={
-        "unread.*": UNREAD, "vision_tower.post_layernorm.*": UNREAD,
+        "unread.*": UNREAD,
+        "vision_tower.post_layernorm.*": UNREAD,
         "vision_tower.head.*": "a pooling head of SigLIP that images in texts do not use",
     },
     spellings={
-        "vision_tower.vision_tower.vision_model.": "vision_tower.", "vision_tower.vision_model.": "vision_tower.",
+        "vision_tower.vision_tower.vision_model.": "vision_tower.",
+        "vision_tower.vision_model.": "vision_tower.",
     },
     prepare=_without_last,
-)  # fmt: skip
+)

@@ -43,13 +43,18 @@ def _named(name: str) -> str:
 
 
 LAYER: dict[str, Target] = {
-    "norm1": "ln1", "norm2": "ln2", "self_attn.out_proj": "attn_out", "linear1": "ffn_up", "linear2": "ffn_down",
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "self_attn.out_proj": "attn_out",
+    "linear1": "ffn_up",
+    "linear2": "ffn_down",
     "self_attn.in_proj": tuple(TensorMap(f"attn_{name}", part(i, 3)) for i, name in enumerate("qkv")),
-    "layer_scale_1.scale": "ls1.weight", "layer_scale_2.scale": "ls2.weight",
-}  # fmt: skip
+    "layer_scale_1.scale": "ls1.weight",
+    "layer_scale_2.scale": "ls2.weight",
+}
 CONVOLUTIONS: dict[str, Target] = {
     name: name for name in ("conv_in", "conv_out", "blk.{i}.res_conv1", "blk.{i}.res_conv2", "blk.{i}.scale_conv")
-}  # fmt: skip
+}
 
 POCKET_TTS = Encoder(
     hf_classes=("PocketTTSModel",),
@@ -75,31 +80,52 @@ POCKET_TTS = Encoder(
     },
     parts={"audio": "audio_config", "speech": "audio_config"},
     tensors={
-        "flow_lm.speaker_proj_weight": "a.speaker_proj.weight", "flow_lm.input_linear": "a.gen.input_linear",
-        "flow_lm.emb_mean": "a.gen.emb_mean", "flow_lm.emb_std": "a.gen.emb_std", "flow_lm.out_eos": "a.gen.out_eos",
-        **at("flow_lm.flow_net.", "a.gen.flow.", {
-            "input_proj": "input_proj", "cond_embed": "cond_embd", "final_layer.linear": "final.proj",
-            "final_layer.adaLN_modulation.{i}": "final.ada",
-            **at("time_embed.{i}.", "time.{i}.", {
-                "freqs": "freqs", "mlp.0": "up", "mlp.2": "down", "mlp.3.alpha": "norm",
-            }),
-            **at("res_blocks.{i}.", "blk.{i}.", {
-                "in_ln": "norm", "mlp.0": "up", "mlp.2": "down", "adaLN_modulation.1": "ada",
-            }),
-        }),
-        "mimi.downsample.conv.conv": "a.downsample.conv", "mimi.upsample.convtr.convtr": "a.gen.wav.upsample",
+        "flow_lm.speaker_proj_weight": "a.speaker_proj.weight",
+        "flow_lm.input_linear": "a.gen.input_linear",
+        "flow_lm.emb_mean": "a.gen.emb_mean",
+        "flow_lm.emb_std": "a.gen.emb_std",
+        "flow_lm.out_eos": "a.gen.out_eos",
+        **at(
+            "flow_lm.flow_net.",
+            "a.gen.flow.",
+            {
+                "input_proj": "input_proj",
+                "cond_embed": "cond_embd",
+                "final_layer.linear": "final.proj",
+                "final_layer.adaLN_modulation.{i}": "final.ada",
+                **at(
+                    "time_embed.{i}.",
+                    "time.{i}.",
+                    {"freqs": "freqs", "mlp.0": "up", "mlp.2": "down", "mlp.3.alpha": "norm"},
+                ),
+                **at(
+                    "res_blocks.{i}.",
+                    "blk.{i}.",
+                    {"in_ln": "norm", "mlp.0": "up", "mlp.2": "down", "adaLN_modulation.1": "ada"},
+                ),
+            },
+        ),
+        "mimi.downsample.conv.conv": "a.downsample.conv",
+        "mimi.upsample.convtr.convtr": "a.gen.wav.upsample",
         "mimi.quantizer.output_proj": TensorMap("a.gen.wav.quant_out", _matrix),
         **at("mimi.encoder_transformer.transformer.layers.{i}.", "a.blk.{i}.", LAYER),
         **at("mimi.decoder_transformer.transformer.layers.{i}.", "a.gen.wav.tfm.blk.{i}.", LAYER),
-        **at("mimi.encoder.", "a.seanet.", CONVOLUTIONS), **at("mimi.decoder.", "a.gen.wav.seanet.", CONVOLUTIONS),
+        **at("mimi.encoder.", "a.seanet.", CONVOLUTIONS),
+        **at("mimi.decoder.", "a.gen.wav.seanet.", CONVOLUTIONS),
     },
     fixed={
-        "a.seanet.*.weight": "F16", "a.gen.wav.seanet.*.weight": "F16", "a.downsample.conv.weight": "F16",
+        "a.seanet.*.weight": "F16",
+        "a.gen.wav.seanet.*.weight": "F16",
+        "a.downsample.conv.weight": "F16",
         "a.gen.wav.upsample.weight": "F16",
     },
     beside=(
-        "mimi.*", "flow_lm.flow_net.*", "flow_lm.speaker_proj_weight", "flow_lm.emb_mean", "flow_lm.emb_std",
+        "mimi.*",
+        "flow_lm.flow_net.*",
+        "flow_lm.speaker_proj_weight",
+        "flow_lm.emb_mean",
+        "flow_lm.emb_std",
         "flow_lm.out_eos.*",
     ),
     prepare=convolutions,
-)  # fmt: skip
+)

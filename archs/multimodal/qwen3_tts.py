@@ -48,36 +48,74 @@ def _snake(source: str, name: str) -> dict[str, Target]:
 
 TALKER = "talker.code_predictor."
 LAYER: dict[str, Target] = {
-    "input_layernorm": "ln1", "self_attn.q_proj": "attn_q", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_proj": "attn_k", "self_attn.k_norm": "attn_k_norm", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_out", "post_attention_layernorm": "ln2", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+    "input_layernorm": "ln1",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "post_attention_layernorm": "ln2",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 AUDIO_LAYER: dict[str, Target] = {
-    "input_layernorm": "ln1", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_out", "self_attn_layer_scale.scale": "ls1.weight", "post_attention_layernorm": "ln2",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "input_layernorm": "ln1",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "self_attn_layer_scale.scale": "ls1.weight",
+    "post_attention_layernorm": "ln2",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
     "mlp_layer_scale.scale": "ls2.weight",
-}  # fmt: skip
-SOUND: dict[str, Target] = at(f"{FOLDER}.decoder.", "a.gen.wav.", {
-    **{f"quantizer.rvq_{which}.{source}": TensorMap(f"quant.{which}.{name}", _matrix)
-       for which in ("first", "rest")
-       for source, name in (("input_proj", "in_proj"), ("output_proj", "out_proj"), ("vq.codebook", "codebook"))},
-    "pre_conv.conv": "pre_conv", "pre_transformer.input_proj": "tfm.in_proj",
-    "pre_transformer.output_proj": "tfm.out_proj", "pre_transformer.norm": "tfm.output_norm",
-    **at("pre_transformer.layers.{i}.", "tfm.blk.{i}.", AUDIO_LAYER),
-    **at("upsample.{i}.", "up.blk.{i}.", {
-        "0.conv": "conv", "1.dwconv.conv": "dwconv", "1.norm": "norm", "1.pwconv1": "pw1", "1.pwconv2": "pw2",
-        "1.gamma": "gamma",
-    }),
-    "decoder.entry.conv": "dac.entry",
-    **at("decoder.blocks.{i}.", "dac.blk.{i}.", {
-        **_snake("snake", "snake"), "up.conv": "conv",
-        **_snake("res.{j}.act1", "res.{j}.act1"), "res.{j}.conv1.conv": "res.{j}.conv1",
-        **_snake("res.{j}.act2", "res.{j}.act2"), "res.{j}.conv2.conv": "res.{j}.conv2",
-    }),
-    **_snake("decoder.last", "dac.post_snake"), "decoder.last.conv": "dac.post_conv",
-})  # fmt: skip
+}
+SOUND: dict[str, Target] = at(
+    f"{FOLDER}.decoder.",
+    "a.gen.wav.",
+    {
+        **{
+            f"quantizer.rvq_{which}.{source}": TensorMap(f"quant.{which}.{name}", _matrix)
+            for which in ("first", "rest")
+            for source, name in (("input_proj", "in_proj"), ("output_proj", "out_proj"), ("vq.codebook", "codebook"))
+        },
+        "pre_conv.conv": "pre_conv",
+        "pre_transformer.input_proj": "tfm.in_proj",
+        "pre_transformer.output_proj": "tfm.out_proj",
+        "pre_transformer.norm": "tfm.output_norm",
+        **at("pre_transformer.layers.{i}.", "tfm.blk.{i}.", AUDIO_LAYER),
+        **at(
+            "upsample.{i}.",
+            "up.blk.{i}.",
+            {
+                "0.conv": "conv",
+                "1.dwconv.conv": "dwconv",
+                "1.norm": "norm",
+                "1.pwconv1": "pw1",
+                "1.pwconv2": "pw2",
+                "1.gamma": "gamma",
+            },
+        ),
+        "decoder.entry.conv": "dac.entry",
+        **at(
+            "decoder.blocks.{i}.",
+            "dac.blk.{i}.",
+            {
+                **_snake("snake", "snake"),
+                "up.conv": "conv",
+                **_snake("res.{j}.act1", "res.{j}.act1"),
+                "res.{j}.conv1.conv": "res.{j}.conv1",
+                **_snake("res.{j}.act2", "res.{j}.act2"),
+                "res.{j}.conv2.conv": "res.{j}.conv2",
+            },
+        ),
+        **_snake("decoder.last", "dac.post_snake"),
+        "decoder.last.conv": "dac.post_conv",
+    },
+)
 
 
 def _named(name: str) -> str:
@@ -168,28 +206,47 @@ QWEN3_TTS = Encoder(
     tensors={
         **SOUND,
         "speaker_encoder.blocks.{i}.conv": "a.conv1d.{i}",
-        **at("speaker_encoder.blocks.{i}.", "a.blk.{i}.", {
-            "tdnn1.conv": "conv_pw1", "tdnn2.conv": "conv_pw2", "res2net_block.blocks.{j}.conv": "res2.{j}",
-            "se_block.conv1": "se_conv1", "se_block.conv2": "se_conv2",
-        }),
-        "speaker_encoder.mfa.conv": "a.conv_out", "speaker_encoder.asp.conv": "a.asp_attn",
-        "speaker_encoder.asp.tdnn.conv": "a.asp_tdnn", "speaker_encoder.fc": "mm.a.fc",
+        **at(
+            "speaker_encoder.blocks.{i}.",
+            "a.blk.{i}.",
+            {
+                "tdnn1.conv": "conv_pw1",
+                "tdnn2.conv": "conv_pw2",
+                "res2net_block.blocks.{j}.conv": "res2.{j}",
+                "se_block.conv1": "se_conv1",
+                "se_block.conv2": "se_conv2",
+            },
+        ),
+        "speaker_encoder.mfa.conv": "a.conv_out",
+        "speaker_encoder.asp.conv": "a.asp_attn",
+        "speaker_encoder.asp.tdnn.conv": "a.asp_tdnn",
+        "speaker_encoder.fc": "mm.a.fc",
         "talker.model.codec_embedding": "a.gen.code.out_embd",
-        f"{TALKER}small_to_mtp_projection": "a.gen.code.proj_in", f"{TALKER}model.norm": "a.gen.code.output_norm",
+        f"{TALKER}small_to_mtp_projection": "a.gen.code.proj_in",
+        f"{TALKER}model.norm": "a.gen.code.output_norm",
         f"{TALKER}model.codec_embedding.{{i}}.weight": TensorMap("a.gen.code.embd.weight", stack=True),
         f"{TALKER}lm_head.{{i}}.weight": TensorMap("a.gen.code.head.weight", stack=True),
         **at(f"{TALKER}model.layers.{{i}}.", "a.gen.code.blk.{i}.", LAYER),
     },
     fixed={
-        **dict.fromkeys((
-            "a.gen.wav.pre_conv.weight", "a.gen.wav.dac.entry.weight", "a.gen.wav.dac.post_conv.weight",
-            "a.gen.wav.up.blk.*.dwconv.weight", "a.gen.wav.dac.blk.*.conv1.weight", "a.gen.wav.dac.blk.*.conv2.weight",
-        ), "F16"),
-        **dict.fromkeys((
-            "a.gen.wav.up.blk.*.conv.weight", "a.gen.wav.dac.blk.*.conv.weight", "a.gen.code.blk.*.ffn_down.weight",
-        ), "F32"),
+        **dict.fromkeys(
+            (
+                "a.gen.wav.pre_conv.weight",
+                "a.gen.wav.dac.entry.weight",
+                "a.gen.wav.dac.post_conv.weight",
+                "a.gen.wav.up.blk.*.dwconv.weight",
+                "a.gen.wav.dac.blk.*.conv1.weight",
+                "a.gen.wav.dac.blk.*.conv2.weight",
+            ),
+            "F16",
+        ),
+        **dict.fromkeys(
+            ("a.gen.wav.up.blk.*.conv.weight", "a.gen.wav.dac.blk.*.conv.weight", "a.gen.code.blk.*.ffn_down.weight"),
+            "F32",
+        ),
     },
     ignored={f"{FOLDER}.encoder.*": ENCODES, f"{FOLDER}.encoder_model.*": ENCODES},
     beside=("speaker_encoder.*", f"{TALKER}*"),
-    prepare=with_codebooks, folders=(FOLDER,),
-)  # fmt: skip
+    prepare=with_codebooks,
+    folders=(FOLDER,),
+)

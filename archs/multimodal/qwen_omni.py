@@ -39,35 +39,54 @@ def _bounds(files: Files) -> Iterator[Tensor]:
 
 WHISPER = {"feature_size": lambda files: files.keys["audio.num_mel_bins"]}
 WRAPPER = Wrapper(
-    "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni", texts=("qwen2vl",), unused=("*.attn.qkv",),
+    "Qwen2_5OmniForConditionalGeneration",
+    "qwen2_5_omni",
+    texts=("qwen2vl",),
+    unused=("*.attn.qkv",),
     needed=QWEN25_WRAPPER.needed,
-    inside="thinker_config", inside_type="qwen2_5_omni_thinker", text_names={"": "thinker."},
-    encoder_names={"": "thinker."}, made=_bounds,
+    inside="thinker_config",
+    inside_type="qwen2_5_omni_thinker",
+    text_names={"": "thinker."},
+    encoder_names={"": "thinker."},
+    made=_bounds,
     config={
         **{path: value for path, value in QWEN25_WRAPPER.config.items() if "tokens_per" not in path},
-        "audio.n_window": 100, "audio.output_dim": rows("mm.a.fc.weight"), "audio.max_source_positions": POSITIONS,
+        "audio.n_window": 100,
+        "audio.output_dim": rows("mm.a.fc.weight"),
+        "audio.max_source_positions": POSITIONS,
         "enable_audio_output": False,
     },
     tokens={
-        "thinker_config.audio_token_index": ("<|AUDIO|>",), "thinker_config.image_token_index": ("<|IMAGE|>",),
-        "thinker_config.video_token_index": ("<|VIDEO|>",), "thinker_config.audio_start_token_id": ("<|audio_bos|>",),
+        "thinker_config.audio_token_index": ("<|AUDIO|>",),
+        "thinker_config.image_token_index": ("<|IMAGE|>",),
+        "thinker_config.video_token_index": ("<|VIDEO|>",),
+        "thinker_config.audio_start_token_id": ("<|audio_bos|>",),
         "thinker_config.audio_end_token_id": ("<|audio_eos|>",),
         "thinker_config.vision_start_token_id": ("<|vision_bos|>",),
         "thinker_config.vision_end_token_id": ("<|vision_eos|>",),
     },
-    processor="Qwen2_5OmniProcessor", image_processor="Qwen2VLImageProcessor",
-    feature_extractor="WhisperFeatureExtractor", preprocessor={**PREPROCESSOR, **WHISPER},
+    processor="Qwen2_5OmniProcessor",
+    image_processor="Qwen2VLImageProcessor",
+    feature_extractor="WhisperFeatureExtractor",
+    preprocessor={**PREPROCESSOR, **WHISPER},
     tokenizer={
-        "image_token": "<|IMAGE|>", "audio_token": "<|AUDIO|>", "video_token": "<|VIDEO|>",
-        "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>",
-        "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>",
+        "image_token": "<|IMAGE|>",
+        "audio_token": "<|AUDIO|>",
+        "video_token": "<|VIDEO|>",
+        "vision_bos_token": "<|vision_bos|>",
+        "vision_eos_token": "<|vision_eos|>",
+        "audio_bos_token": "<|audio_bos|>",
+        "audio_eos_token": "<|audio_eos|>",
     },
-)  # fmt: skip
+)
 QWEN25_OMNI = Encoder(
     hf_classes=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
     metadata={
-        **{key: source for key, source in QWEN25_VL.metadata.items() if "epsilon" not in key and "use_" not in key
-           and key not in ("projector_type", "vision.n_wa_pattern")},
+        **{
+            key: source
+            for key, source in QWEN25_VL.metadata.items()
+            if "epsilon" not in key and "use_" not in key and key not in ("projector_type", "vision.n_wa_pattern")
+        },
         **AUDIO,
         "audio.num_mel_bins": "audio.num_mel_bins",
         "audio.attention.layer_norm_epsilon": maybe("audio.layer_norm_eps", 1e-5),
@@ -80,17 +99,19 @@ QWEN25_OMNI = Encoder(
     tensors={
         **QWEN25_VL.tensors,
         **{name: target for name, target in ENCODER.items() if "embed_positions" not in name},
-        "audio_tower.ln_post": "a.post_ln", "audio_tower.proj": "mm.a.fc",
+        "audio_tower.ln_post": "a.post_ln",
+        "audio_tower.proj": "mm.a.fc",
     },
     fixed=CONVOLUTIONS,
     ignored={
-        "talker.*": SPEECH, "token2wav.*": SPEECH,
+        "talker.*": SPEECH,
+        "token2wav.*": SPEECH,
         "audio_tower.audio_bos_eos_token.*": "the model's own code does not use it",
     },
     generated=(_positions,),
     refused={**QWEN25_VL.refused, "audio.n_window": lambda half: half not in (None, 100)},
     wrappers=(WRAPPER,),
-)  # fmt: skip
+)
 
 
 # a bias of a convolution over a spectrogram, one number for each channel, as (channels, 1, 1)
@@ -111,15 +132,21 @@ SQUARES: dict[str, Target] = {
 SQUARES_FIXED = {"a.conv2d.*.weight": "F16", "a.conv_out.weight": "F16"}
 # Half the frames of a piece of a sound, and the frames that see each other: what programs take as given.
 PIECES: dict[str, Callable[[Any], bool]] = {
-    "audio.n_window": lambda half: half not in (None, 50), "audio.n_window_infer": lambda seen: seen not in (None, 800),
-}  # fmt: skip
+    "audio.n_window": lambda half: half not in (None, 50),
+    "audio.n_window_infer": lambda seen: seen not in (None, 800),
+}
 SOUND_TOKENS = {
-    "audio_token": "<|audio_pad|>", "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>",
-}  # fmt: skip
+    "audio_token": "<|audio_pad|>",
+    "audio_bos_token": "<|audio_start|>",
+    "audio_eos_token": "<|audio_end|>",
+}
 HEARING: dict[str, Any] = {  # what config.json says of sounds
-    "audio.downsample_hidden_size": rows("a.conv2d.1.weight"), "audio.n_window": 50, "audio.n_window_infer": 800,
-    "audio.output_dim": rows("mm.a.mlp.2.weight"), "audio.max_source_positions": POSITIONS,
-}  # fmt: skip
+    "audio.downsample_hidden_size": rows("a.conv2d.1.weight"),
+    "audio.n_window": 50,
+    "audio.n_window_infer": 800,
+    "audio.output_dim": rows("mm.a.mlp.2.weight"),
+    "audio.max_source_positions": POSITIONS,
+}
 QWEN3_OMNI = Encoder(
     hf_classes=("Qwen3OmniMoeForConditionalGeneration",),
     metadata={
@@ -132,30 +159,39 @@ QWEN3_OMNI = Encoder(
         "vision.spatial_merge_size": maybe("vision.spatial_merge_size"),
         "vision.attention.layer_norm_epsilon": always(1e-6),
         "vision.is_deepstack_layers": QWEN3_VL.metadata["vision.is_deepstack_layers"],
-        "vision.projector_type": always("qwen3vl_merger"), "audio.projector_type": always("qwen3a"),
+        "vision.projector_type": always("qwen3vl_merger"),
+        "audio.projector_type": always("qwen3a"),
     },
     parts=QWEN25_OMNI.parts,
     tensors={
         **QWEN3_VL.tensors,
         **at("visual.deepstack_merger_list.{i}.", "v.deepstack.{i}.", {"ln_q": "norm", "mlp.0": "fc1", "mlp.2": "fc2"}),
-        "visual.merger.ln_q": "v.post_ln", "visual.merger.mlp.{i}": "mm.{i}",
+        "visual.merger.ln_q": "v.post_ln",
+        "visual.merger.mlp.{i}": "mm.{i}",
         **SQUARES,
     },
     fixed=SQUARES_FIXED,
     ignored={"talker.*": SPEECH, "code2wav.*": SPEECH},
     spellings={"visual.merger_list.": "visual.deepstack_merger_list."},
     generated=(_positions,),
-    prepare=by_layer, prepare_export=in_order,
+    prepare=by_layer,
+    prepare_export=in_order,
     refused=PIECES,
     wrappers=(
         replace(
-            WRAPPER, hf_class="Qwen3OmniMoeForConditionalGeneration", model_type="qwen3_omni_moe",
-            inside_type="qwen3_omni_moe_thinker", texts=("qwen3vlmoe",), unused=(), made=None,
+            WRAPPER,
+            hf_class="Qwen3OmniMoeForConditionalGeneration",
+            model_type="qwen3_omni_moe",
+            inside_type="qwen3_omni_moe_thinker",
+            texts=("qwen3vlmoe",),
+            unused=(),
+            made=None,
             needed=QWEN3_WRAPPER.needed,
             encoder_names={"visual.deepstack_merger_list.": "thinker.visual.merger_list.", "": "thinker."},
             config={
                 **{path: value for path, value in QWEN3_WRAPPER.config.items() if path.startswith(("vision", "text"))},
-                **HEARING, "enable_audio_output": False,
+                **HEARING,
+                "enable_audio_output": False,
             },
             tokens={
                 "thinker_config.audio_token_id": ("<|audio_pad|>",),
@@ -164,14 +200,18 @@ QWEN3_OMNI = Encoder(
                 "thinker_config.audio_start_token_id": ("<|audio_start|>",),
                 "thinker_config.vision_start_token_id": ("<|vision_start|>",),
             },
-            processor="Qwen3OmniMoeProcessor", preprocessor={**QWEN3_WRAPPER.preprocessor, **WHISPER},
+            processor="Qwen3OmniMoeProcessor",
+            preprocessor={**QWEN3_WRAPPER.preprocessor, **WHISPER},
             tokenizer={
-                "image_token": "<|image_pad|>", "video_token": "<|video_pad|>", "vision_bos_token": "<|vision_start|>",
-                "vision_eos_token": "<|vision_end|>", **SOUND_TOKENS,
+                "image_token": "<|image_pad|>",
+                "video_token": "<|video_pad|>",
+                "vision_bos_token": "<|vision_start|>",
+                "vision_eos_token": "<|vision_end|>",
+                **SOUND_TOKENS,
             },
         ),
     ),
-)  # fmt: skip
+)
 QWEN3_ASR = Encoder(
     hf_classes=("Qwen3ASRForConditionalGeneration",),
     metadata={
@@ -181,21 +221,23 @@ QWEN3_ASR = Encoder(
         "audio.projector_type": always("qwen3a"),
     },
     parts={"audio": "thinker_config.audio_config|audio_config"},  # the latter in checkpoints that transformers saved
-    tensors={
-        **SQUARES,
-        "multi_modal_projector.linear_1": "mm.a.mlp.1", "multi_modal_projector.linear_2": "mm.a.mlp.2",
-    },
+    tensors={**SQUARES, "multi_modal_projector.linear_1": "mm.a.mlp.1", "multi_modal_projector.linear_2": "mm.a.mlp.2"},
     fixed=SQUARES_FIXED,
     generated=(_positions,),
     refused=PIECES,
     wrappers=(
         Wrapper(
-            "Qwen3ASRForConditionalGeneration", "qwen3_asr", texts=("qwen3vl", "qwen3"),
-            text_names={"model.": "model.language_model."}, encoder_names={"": "model."},
+            "Qwen3ASRForConditionalGeneration",
+            "qwen3_asr",
+            texts=("qwen3vl", "qwen3"),
+            text_names={"model.": "model.language_model."},
+            encoder_names={"": "model."},
             config={"text.model_type": "qwen3", "audio.model_type": "qwen3_asr_encoder", **HEARING},
             tokens={"audio_token_id": ("<|audio_pad|>",)},
-            processor="Qwen3ASRProcessor", feature_extractor="Qwen3ASRFeatureExtractor", preprocessor=WHISPER,
+            processor="Qwen3ASRProcessor",
+            feature_extractor="Qwen3ASRFeatureExtractor",
+            preprocessor=WHISPER,
             tokenizer=SOUND_TOKENS,
         ),
     ),
-)  # fmt: skip
+)

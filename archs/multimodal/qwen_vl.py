@@ -15,16 +15,25 @@ from ..wrapper import Files, Wrapper
 
 PATCHES: dict[str, Target] = {
     "visual.patch_embed.proj.weight": (
-        TensorMap("v.patch_embd.weight", frame(0)), TensorMap("v.patch_embd.weight.1", frame(1)),
+        TensorMap("v.patch_embd.weight", frame(0)),
+        TensorMap("v.patch_embd.weight.1", frame(1)),
     ),
     "visual.patch_embed.proj.bias": "v.patch_embd.bias",
-}  # fmt: skip
+}
 LAYER: dict[str, Target] = {
-    "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out",
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "attn.proj": "attn_out",
     "attn.qkv": tuple(TensorMap(f"attn_{name}", part(i, 3)) for i, name in enumerate("qkv")),
-    "attn.q": "attn_q", "attn.k": "attn_k", "attn.v": "attn_v", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+    "attn.q": "attn_q",
+    "attn.k": "attn_k",
+    "attn.v": "attn_v",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 
 
 WINDOW = 112  # pixels a side; programs take it for granted
@@ -54,36 +63,58 @@ def channels(files: Files) -> int:
 
 
 TOKENS = {
-    "image_token_id": ("<|image_pad|>",), "video_token_id": ("<|video_pad|>",),
-    "vision_start_token_id": ("<|vision_start|>",), "vision_end_token_id": ("<|vision_end|>",),
-}  # fmt: skip
+    "image_token_id": ("<|image_pad|>",),
+    "video_token_id": ("<|video_pad|>",),
+    "vision_start_token_id": ("<|vision_start|>",),
+    "vision_end_token_id": ("<|vision_end|>",),
+}
 PREPROCESSOR = {
-    "patch_size": lambda files: files.keys["vision.patch_size"], "temporal_patch_size": 2, "merge_size": _merging,
+    "patch_size": lambda files: files.keys["vision.patch_size"],
+    "temporal_patch_size": 2,
+    "merge_size": _merging,
     "min_pixels": lambda files: files.keys.get("vision.image_min_pixels", 56 * 56),
     "max_pixels": lambda files: files.keys.get("vision.image_max_pixels", 12_845_056),
-}  # fmt: skip
+}
 QWEN2_WRAPPER = Wrapper(
-    "Qwen2VLForConditionalGeneration", "qwen2_vl", texts=("qwen2vl",), unused=("*.mlp.*_proj", "*.attn.[qkv]"),
+    "Qwen2VLForConditionalGeneration",
+    "qwen2_vl",
+    texts=("qwen2vl",),
+    unused=("*.mlp.*_proj", "*.attn.[qkv]"),
     needed=lambda files: ("mm.0", "mm.2"),
     biased=("v.post_ln", "mm.0", "mm.2"),
     config={
         "vision.mlp_ratio": lambda files: files.shape("v.blk.0.ffn_up.weight")[0] / files.shape("v.post_ln.weight")[0],
         "vision.hidden_size": lambda files: files.keys["vision.projection_dim"],
-        "vision.in_channels": channels, "vision.spatial_merge_size": _merging, "vision.temporal_patch_size": 2,
+        "vision.in_channels": channels,
+        "vision.spatial_merge_size": _merging,
+        "vision.temporal_patch_size": 2,
     },
-    tokens=TOKENS, processor="Qwen2VLProcessor", image_processor="Qwen2VLImageProcessor", preprocessor=PREPROCESSOR,
-)  # fmt: skip
+    tokens=TOKENS,
+    processor="Qwen2VLProcessor",
+    image_processor="Qwen2VLImageProcessor",
+    preprocessor=PREPROCESSOR,
+)
 QWEN25_WRAPPER = Wrapper(
-    "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", texts=("qwen2vl",), unused=("*.attn.[qkv]",),
+    "Qwen2_5_VLForConditionalGeneration",
+    "qwen2_5_vl",
+    texts=("qwen2vl",),
+    unused=("*.attn.[qkv]",),
     needed=lambda files: ("mm.0", "mm.2"),
     biased=("mm.0", "mm.2"),
     config={
-        "vision.fullatt_block_indexes": _full_layers, "vision.window_size": WINDOW, "vision.in_channels": channels,
-        "vision.spatial_merge_size": _merging, "vision.temporal_patch_size": 2, "vision.tokens_per_second": 2,
+        "vision.fullatt_block_indexes": _full_layers,
+        "vision.window_size": WINDOW,
+        "vision.in_channels": channels,
+        "vision.spatial_merge_size": _merging,
+        "vision.temporal_patch_size": 2,
+        "vision.tokens_per_second": 2,
         "vision.out_hidden_size": lambda files: files.keys["vision.projection_dim"],
     },
-    tokens=TOKENS, processor="Qwen2_5_VLProcessor", image_processor="Qwen2VLImageProcessor", preprocessor=PREPROCESSOR,
-)  # fmt: skip
+    tokens=TOKENS,
+    processor="Qwen2_5_VLProcessor",
+    image_processor="Qwen2VLImageProcessor",
+    preprocessor=PREPROCESSOR,
+)
 QWEN2_VL = Encoder(
     hf_classes=("Qwen2VLForConditionalGeneration", "Qwen2VLModel"),
     metadata={
@@ -97,10 +128,11 @@ QWEN2_VL = Encoder(
     tensors={
         **PATCHES,
         **at("visual.blocks.{i}.", "v.blk.{i}.", LAYER),
-        "visual.merger.ln_q": "v.post_ln", "visual.merger.mlp.{i}": "mm.{i}",
+        "visual.merger.ln_q": "v.post_ln",
+        "visual.merger.mlp.{i}": "mm.{i}",
     },
     wrappers=(QWEN2_WRAPPER,),
-)  # fmt: skip
+)
 QWEN25_VL = Encoder(
     hf_classes=("Qwen2_5_VLForConditionalGeneration",),
     metadata={
@@ -131,22 +163,36 @@ EXAONE = Encoder(
     },
     defaults={
         "vision": {
-            "depth": 32, "hidden_size": 3584, "intermediate_size": 3420, "num_heads": 16, "num_key_value_heads": 8,
-            "patch_size": 14, "window_size": WINDOW, "fullatt_block_indexes": [7, 15, 23, 31],
-        },
+            "depth": 32,
+            "hidden_size": 3584,
+            "intermediate_size": 3420,
+            "num_heads": 16,
+            "num_key_value_heads": 8,
+            "patch_size": 14,
+            "window_size": WINDOW,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        }
     },
     tensors={**QWEN2_VL.tensors, **at("visual.blocks.{i}.", "v.blk.{i}.", {"attn.qkv": "attn_qkv"})},
     wrappers=(
         replace(
-            QWEN25_WRAPPER, hf_class="Exaone4_5_ForConditionalGeneration", model_type="exaone4_5", texts=("exaone4",),
-            text_names={"model.": "model.language_model."}, encoder_names={"visual.": "model.visual."},
-            config={path: value for path, value in QWEN25_WRAPPER.config.items()
-                    if path not in ("vision.window_size", "vision.tokens_per_second")},
-            tokens={"image_token_id": ("<|image_pad|>",), "video_token_id": ("<|video_pad|>",)}, unused=(),
+            QWEN25_WRAPPER,
+            hf_class="Exaone4_5_ForConditionalGeneration",
+            model_type="exaone4_5",
+            texts=("exaone4",),
+            text_names={"model.": "model.language_model."},
+            encoder_names={"visual.": "model.visual."},
+            config={
+                path: value
+                for path, value in QWEN25_WRAPPER.config.items()
+                if path not in ("vision.window_size", "vision.tokens_per_second")
+            },
+            tokens={"image_token_id": ("<|image_pad|>",), "video_token_id": ("<|video_pad|>",)},
+            unused=(),
             processor="Exaone4_5_Processor",
         ),
     ),
-)  # fmt: skip
+)
 
 
 def _image_size(config: Config) -> int:
@@ -193,36 +239,51 @@ def _deep_layers(files: Files) -> list[int]:
 
 
 QWEN3_WRAPPER = Wrapper(
-    "Qwen3VLForConditionalGeneration", "qwen3_vl", texts=("qwen3vl",),
-    text_names={"model.": "model.language_model."}, encoder_names={"visual.": "model.visual."},
+    "Qwen3VLForConditionalGeneration",
+    "qwen3_vl",
+    texts=("qwen3vl",),
+    text_names={"model.": "model.language_model."},
+    encoder_names={"visual.": "model.visual."},
     needed=lambda files: [f"v.deepstack.{layer}.fc1" for layer in _deep_layers(files)],
     biased=("v.patch_embd", "v.post_ln", "mm.0", "mm.2"),
     config={
         "text.rope_parameters.mrope_interleaved": True,
-        "vision.deepstack_visual_indexes": _deep_layers, "vision.in_channels": channels,
+        "vision.deepstack_visual_indexes": _deep_layers,
+        "vision.in_channels": channels,
         "vision.num_position_embeddings": lambda files: files.shape("v.position_embd.weight")[0],
-        "vision.out_hidden_size": lambda files: files.keys["vision.projection_dim"], "vision.temporal_patch_size": 2,
-        "vision.spatial_merge_size": _merging, "vision.hidden_act": "gelu_pytorch_tanh",
+        "vision.out_hidden_size": lambda files: files.keys["vision.projection_dim"],
+        "vision.temporal_patch_size": 2,
+        "vision.spatial_merge_size": _merging,
+        "vision.hidden_act": "gelu_pytorch_tanh",
     },
-    tokens=TOKENS, processor="Qwen3VLProcessor", image_processor="Qwen2VLImageProcessorFast",
+    tokens=TOKENS,
+    processor="Qwen3VLProcessor",
+    image_processor="Qwen2VLImageProcessorFast",
     preprocessor={
         **{key: value for key, value in PREPROCESSOR.items() if "pixels" not in key},
         "size": {"shortest_edge": 256 * 256, "longest_edge": 4096 * 4096},
     },
-)  # fmt: skip
+)
 QWEN3_WRAPPERS = (
     QWEN3_WRAPPER,
-    replace(QWEN3_WRAPPER, hf_class="Qwen3VLMoeForConditionalGeneration", model_type="qwen3_vl_moe",
-            texts=("qwen3vlmoe",)),
+    replace(
+        QWEN3_WRAPPER, hf_class="Qwen3VLMoeForConditionalGeneration", model_type="qwen3_vl_moe", texts=("qwen3vlmoe",)
+    ),
     replace(QWEN3_WRAPPER, hf_class="Qwen3_5ForConditionalGeneration", model_type="qwen3_5", texts=("qwen35",)),
     replace(QWEN3_WRAPPER, hf_class="Qwen4ExpForConditionalGeneration", model_type="qwen4_exp", texts=("qwen4exp",)),
-    replace(QWEN3_WRAPPER, hf_class="Qwen3_5MoeForConditionalGeneration", model_type="qwen3_5_moe",
-            texts=("qwen35moe",)),
-)  # fmt: skip
+    replace(
+        QWEN3_WRAPPER, hf_class="Qwen3_5MoeForConditionalGeneration", model_type="qwen3_5_moe", texts=("qwen35moe",)
+    ),
+)
 QWEN3_VL = Encoder(
     hf_classes=(
-        "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForConditionalGeneration", "Qwen4ExpForConditionalGeneration", "OpenJevModel", "ClefModel",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForConditionalGeneration",
+        "OpenJevModel",
+        "ClefModel",
     ),
     metadata={
         **VISION,
@@ -235,14 +296,22 @@ QWEN3_VL = Encoder(
     },
     tensors={
         **PATCHES,
-        **at("visual.blocks.{i}.", "v.blk.{i}.", {
-            **LAYER, "attn.qkv": "attn_qkv", "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down",
-        }),
-        **at("visual.deepstack_merger_list.{i}.", "v.deepstack.{i}.", {
-            "norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2",
-        }),
-        "visual.merger.norm": "v.post_ln", "visual.merger.linear_fc1": "mm.0", "visual.merger.linear_fc2": "mm.2",
+        **at(
+            "visual.blocks.{i}.",
+            "v.blk.{i}.",
+            {**LAYER, "attn.qkv": "attn_qkv", "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down"},
+        ),
+        **at(
+            "visual.deepstack_merger_list.{i}.",
+            "v.deepstack.{i}.",
+            {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"},
+        ),
+        "visual.merger.norm": "v.post_ln",
+        "visual.merger.linear_fc1": "mm.0",
+        "visual.merger.linear_fc2": "mm.2",
         "visual.pos_embed": "v.position_embd",
     },
-    prepare=by_layer, prepare_export=in_order, wrappers=QWEN3_WRAPPERS,
-)  # fmt: skip
+    prepare=by_layer,
+    prepare_export=in_order,
+    wrappers=QWEN3_WRAPPERS,
+)

@@ -15,10 +15,15 @@ from ..transforms import Order, chain, column, flat_row, reordered, reshape, sha
 from ..wrapper import Wrapper, rows
 
 LAYER: dict[str, Target] = {
-    "self_attn_layer_norm": "ln1", "final_layer_norm": "ln2",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "fc1": "ffn_up", "fc2": "ffn_down",
-}  # fmt: skip
+    "self_attn_layer_norm": "ln1",
+    "final_layer_norm": "ln2",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "fc1": "ffn_up",
+    "fc2": "ffn_down",
+}
 ENCODER: dict[str, Target] = {
     **{f"audio_tower.conv{i}.weight": f"a.conv1d.{i}.weight" for i in (1, 2)},
     **{f"audio_tower.conv{i}.bias": TensorMap(f"a.conv1d.{i}.bias", column) for i in (1, 2)},
@@ -64,15 +69,16 @@ def _no_positions(config: Config) -> Iterator[Tensor]:
 
 
 WRAPPER = Wrapper(
-    "Qwen2AudioForConditionalGeneration", "qwen2_audio", text_names={"": "language_model."},
+    "Qwen2AudioForConditionalGeneration",
+    "qwen2_audio",
+    text_names={"": "language_model."},
     biased=("a.conv1d.1", "a.conv1d.2", "a.post_ln", "mm.a.fc"),
-    config={
-        "audio.model_type": "qwen2_audio_encoder", "audio.max_source_positions": rows("a.position_embd.weight"),
-    },
+    config={"audio.model_type": "qwen2_audio_encoder", "audio.max_source_positions": rows("a.position_embd.weight")},
     tokens={"audio_token_index": ("<|AUDIO|>",)},
-    processor="Qwen2AudioProcessor", feature_extractor="WhisperFeatureExtractor",
+    processor="Qwen2AudioProcessor",
+    feature_extractor="WhisperFeatureExtractor",
     preprocessor={"feature_size": lambda files: files.keys["audio.num_mel_bins"]},
-)  # fmt: skip
+)
 QWEN2_AUDIO = Encoder(
     hf_classes=("Qwen2AudioForConditionalGeneration",),
     metadata={
@@ -84,35 +90,43 @@ QWEN2_AUDIO = Encoder(
     parts=PARTS,
     defaults={
         "audio": {
-            "num_mel_bins": 128, "encoder_layers": 32, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120,
+            "num_mel_bins": 128,
+            "encoder_layers": 32,
+            "encoder_attention_heads": 20,
+            "encoder_ffn_dim": 5120,
             "d_model": 1280,
-        },
+        }
     },
     tensors={**ENCODER, "multi_modal_projector.linear": "mm.a.fc"},
     fixed=CONVOLUTIONS,
     wrappers=(WRAPPER,),
-)  # fmt: skip
+)
 VOXTRAL = Encoder(
     hf_classes=("VoxtralForConditionalGeneration",),
     metadata={**QWEN2_AUDIO.metadata, "projector_type": always("voxtral"), "audio.projector.stack_factor": always(4)},
     parts=PARTS,
     defaults={
         "audio": {
-            "num_mel_bins": 128, "num_hidden_layers": 32, "num_attention_heads": 20, "intermediate_size": 5120,
+            "num_mel_bins": 128,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 20,
+            "intermediate_size": 5120,
             "hidden_size": 1280,
-        },
+        }
     },
-    tensors={
-        **ENCODER,
-        "multi_modal_projector.linear_1": "mm.a.mlp.1", "multi_modal_projector.linear_2": "mm.a.mlp.2",
-    },
+    tensors={**ENCODER, "multi_modal_projector.linear_1": "mm.a.mlp.1", "multi_modal_projector.linear_2": "mm.a.mlp.2"},
     fixed=CONVOLUTIONS,
     wrappers=(
-        replace(WRAPPER, hf_class="VoxtralForConditionalGeneration", model_type="voxtral",
-                config={**WRAPPER.config, "audio.model_type": "voxtral_encoder"},
-                tokens={"audio_token_id": ("[AUDIO]",)}, processor="VoxtralProcessor"),
+        replace(
+            WRAPPER,
+            hf_class="VoxtralForConditionalGeneration",
+            model_type="voxtral",
+            config={**WRAPPER.config, "audio.model_type": "voxtral_encoder"},
+            tokens={"audio_token_id": ("[AUDIO]",)},
+            processor="VoxtralProcessor",
+        ),
     ),
-)  # fmt: skip
+)
 AUDIO_FLAMINGO = Encoder(
     hf_classes=("AudioFlamingo3ForConditionalGeneration",),
     metadata={**QWEN2_AUDIO.metadata, "projector_type": always("musicflamingo")},
@@ -121,43 +135,57 @@ AUDIO_FLAMINGO = Encoder(
     tensors=VOXTRAL.tensors,
     fixed={"a.conv1d.*.weight": "F32"},
     wrappers=(
-        replace(WRAPPER, hf_class="AudioFlamingo3ForConditionalGeneration", model_type="audioflamingo3",
-                config={**WRAPPER.config, "audio.model_type": "audioflamingo3_encoder"},
-                tokens={"audio_token_id": ("<sound>",)}, processor="AudioFlamingo3Processor"),
+        replace(
+            WRAPPER,
+            hf_class="AudioFlamingo3ForConditionalGeneration",
+            model_type="audioflamingo3",
+            config={**WRAPPER.config, "audio.model_type": "audioflamingo3_encoder"},
+            tokens={"audio_token_id": ("<sound>",)},
+            processor="AudioFlamingo3Processor",
+        ),
     ),
-)  # fmt: skip
+)
 ULTRAVOX = Encoder(
     hf_classes=("UltravoxModel",),
     metadata={
-        **QWEN2_AUDIO.metadata, "projector_type": always("ultravox"), "audio.projector.stack_factor": "stack_factor",
+        **QWEN2_AUDIO.metadata,
+        "projector_type": always("ultravox"),
+        "audio.projector.stack_factor": "stack_factor",
     },
     parts=PARTS,
     tensors={
         **VOXTRAL.tensors,
-        "multi_modal_projector.ln_pre": "mm.a.norm_pre", "multi_modal_projector.ln_mid": "mm.a.norm_mid",
+        "multi_modal_projector.ln_pre": "mm.a.norm_pre",
+        "multi_modal_projector.ln_mid": "mm.a.norm_mid",
     },
     fixed=CONVOLUTIONS,
     wrappers=(
         replace(
-            WRAPPER, hf_class="UltravoxModel", model_type="ultravox", biased=("a.conv1d.1", "a.conv1d.2", "a.post_ln"),
+            WRAPPER,
+            hf_class="UltravoxModel",
+            model_type="ultravox",
+            biased=("a.conv1d.1", "a.conv1d.2", "a.post_ln"),
             config={
-                "audio.model_type": "whisper", "audio.max_source_positions": rows("a.position_embd.weight"),
-                "projector_act": "swiglu", "projector_ln_mid": True, "hidden_size": rows("mm.a.mlp.1.weight"),
+                "audio.model_type": "whisper",
+                "audio.max_source_positions": rows("a.position_embd.weight"),
+                "projector_act": "swiglu",
+                "projector_ln_mid": True,
+                "hidden_size": rows("mm.a.mlp.1.weight"),
             },
-            tokens={}, processor="UltravoxProcessor",
+            tokens={},
+            processor="UltravoxProcessor",
         ),
     ),
-)  # fmt: skip
+)
 GLM_ASR = Encoder(
     hf_classes=("GlmasrModel",),
-    metadata={
-        **QWEN2_AUDIO.metadata, "projector_type": always("glma"), "audio.projector.stack_factor": "merge_factor",
-    },
+    metadata={**QWEN2_AUDIO.metadata, "projector_type": always("glma"), "audio.projector.stack_factor": "merge_factor"},
     parts={"audio": "whisper_config"},
     tensors={
         **ENCODER,
         "audio_encoder.layer_norm": "mm.a.norm_pre",
-        "multi_modal_projector.linear_1": "mm.a.mlp.1", "multi_modal_projector.linear_2": "mm.a.mlp.2",
+        "multi_modal_projector.linear_1": "mm.a.mlp.1",
+        "multi_modal_projector.linear_2": "mm.a.mlp.2",
         "audio_encoder.audio_bos_eos_token.weight": (TensorMap("v.boi", _row(0)), TensorMap("v.eoi", _row(1))),
     },
     fixed=CONVOLUTIONS,
@@ -169,7 +197,7 @@ GLM_ASR = Encoder(
     },
     refused={"use_rope": lambda rotates: rotates is False},
     beside=("audio_encoder.*",),
-)  # fmt: skip
+)
 GLM_ASR_OF_TRANSFORMERS = Encoder(  # the same model as transformers saves it, which llama.cpp's converter does not take
     hf_classes=("GlmAsrForConditionalGeneration",),
     metadata={**GLM_ASR.metadata, "audio.projector.stack_factor": always(4)},
@@ -177,13 +205,23 @@ GLM_ASR_OF_TRANSFORMERS = Encoder(  # the same model as transformers saves it, w
     defaults={"audio": VOXTRAL.defaults["audio"]},
     tensors={
         **{name: target for name, target in ENCODER.items() if ".conv" in name},
-        **at("audio_tower.layers.{i}.", "a.blk.{i}.", {
-            "input_layernorm": "ln1", "post_attention_layernorm": "ln2", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-            "self_attn.q_proj": TensorMap("attn_q", ROTATED), "self_attn.k_proj": TensorMap("attn_k", ROTATED),
-            "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_out",
-        }),
+        **at(
+            "audio_tower.layers.{i}.",
+            "a.blk.{i}.",
+            {
+                "input_layernorm": "ln1",
+                "post_attention_layernorm": "ln2",
+                "mlp.fc1": "ffn_up",
+                "mlp.fc2": "ffn_down",
+                "self_attn.q_proj": TensorMap("attn_q", ROTATED),
+                "self_attn.k_proj": TensorMap("attn_k", ROTATED),
+                "self_attn.v_proj": "attn_v",
+                "self_attn.o_proj": "attn_out",
+            },
+        ),
         "audio_tower.norm": "mm.a.norm_pre",
-        "multi_modal_projector.linear_1": "mm.a.mlp.1", "multi_modal_projector.linear_2": "mm.a.mlp.2",
+        "multi_modal_projector.linear_1": "mm.a.mlp.1",
+        "multi_modal_projector.linear_2": "mm.a.mlp.2",
         "language_model.embed_tokens.weight": (
             TensorMap("v.boi", chain(share(_token("begin")), flat_row)),
             TensorMap("v.eoi", chain(share(_token("end")), flat_row)),
@@ -195,29 +233,37 @@ GLM_ASR_OF_TRANSFORMERS = Encoder(  # the same model as transformers saves it, w
     generated=(_no_positions,),
     wrappers=(
         replace(
-            WRAPPER, hf_class="GlmAsrForConditionalGeneration", model_type="glmasr", of_text=("v.boi", "v.eoi"),
+            WRAPPER,
+            hf_class="GlmAsrForConditionalGeneration",
+            model_type="glmasr",
+            of_text=("v.boi", "v.eoi"),
             config={
-                "audio.model_type": "glmasr_encoder", "projector_hidden_act": "gelu",
+                "audio.model_type": "glmasr_encoder",
+                "projector_hidden_act": "gelu",
                 "audio.max_position_embeddings": rows("a.position_embd.weight"),
             },
-            tokens={"audio_token_id": ("<|pad|>",)}, processor="GlmAsrProcessor",
+            tokens={"audio_token_id": ("<|pad|>",)},
+            processor="GlmAsrProcessor",
         ),
     ),
-)  # fmt: skip
+)
 MERALION = Encoder(
     hf_classes=("MERaLiON2ForConditionalGeneration",),
     metadata={
-        **QWEN2_AUDIO.metadata, "projector_type": always("meralion"),
+        **QWEN2_AUDIO.metadata,
+        "projector_type": always("meralion"),
         "audio.projector.stack_factor": maybe("speech_mlp_scale_factor", 15),
     },
     parts={"audio": "speech_config"},
     tensors={
         **ENCODER,
         "ln_speech": "mm.a.norm_pre",
-        "speech_audio_adapter.mlp_adapter.{i}": "mm.a.mlp.{i}", "speech_audio_adapter.gate_proj": "mm.a.mlp.1",
-        "speech_audio_adapter.pool_proj": "mm.a.mlp.2", "speech_audio_adapter.out_proj": "mm.a.mlp.3",
+        "speech_audio_adapter.mlp_adapter.{i}": "mm.a.mlp.{i}",
+        "speech_audio_adapter.gate_proj": "mm.a.mlp.1",
+        "speech_audio_adapter.pool_proj": "mm.a.mlp.2",
+        "speech_audio_adapter.out_proj": "mm.a.mlp.3",
     },
     fixed=CONVOLUTIONS,
     spellings={"speech_encoder.": "audio_tower."},
     beside=("speech_encoder.*", "speech_audio_adapter.*", "ln_speech.*"),
-)  # fmt: skip
+)

@@ -21,6 +21,7 @@ YOUTU_VL = Encoder(
     defaults={"vision": {"hidden_act": "gelu_pytorch_tanh"}},
     tensors={
         **at("siglip2.vision_model.", "", CLIP_VISION),
-        "merger.ln_q": "mm.input_norm", "merger.mlp.{i}": "mm.{i}",
+        "merger.ln_q": "mm.input_norm",
+        "merger.mlp.{i}": "mm.{i}",
     },
-)  # fmt: skip
+)

@@ -51,9 +51,14 @@ def is_draft(config: Mapping[str, Any]) -> bool:
 
 
 def plan_draft(
-    folder: Path, config: Mapping[str, Any], tensors: Tensors, target: Path | None, *,
-    pre: str | None = None, embed_tokenizer: bool = False,
-) -> Plan:  # fmt: skip
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Tensors,
+    target: Path | None,
+    *,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+) -> Plan:
     """Plan the conversion of a draft in `folder`.
 
     target: the folder of the model that it drafts for, of which config.json and the tokenizer are read. Else as
@@ -82,9 +87,16 @@ def plan_draft(
     generation = read_fields(read_json_object(path), GENERATION, str(path)) if path.exists() else {}
     of = draft if home is folder else _family(said) or draft
     words = vocabulary(
-        home, of.vocab, typed(said, of.keys), made.config["vocab_size"], pre, generation, extra=of.vocab_keys,
-        user_defined=of.vocab_user_defined, embed=embed_tokenizer,
-    )  # fmt: skip
+        home,
+        of.vocab,
+        typed(said, of.keys),
+        made.config["vocab_size"],
+        pre,
+        generation,
+        extra=of.vocab_keys,
+        user_defined=of.vocab_user_defined,
+        embed=embed_tokenizer,
+    )
     for key in words:
         metadata[key] = words.value(key)
     if made.mask is not None:
@@ -145,10 +157,11 @@ def _eagle3(draft: Architecture, folder: Path, config: Mapping[str, Any], tensor
     layers = own.get("eagle_aux_hidden_state_layer_ids") or usual
     target.check_layers(layers)
     facts = {
-        "target_layers": layers, "target_hidden_size": own.get("target_hidden_size") or target.width,
+        "target_layers": layers,
+        "target_hidden_size": own.get("target_hidden_size") or target.width,
         "norm_before_residual": bool(own.get("norm_before_residual")),
         "norm_before_fc": bool(own.get("norm_before_fc")),
-    }  # fmt: skip
+    }
     facts = {f"{draft.name}.{key}": value for key, value in facts.items()}
     return _Made(full, placed, facts, mapped.ignored, mapped.left_out)
 

@@ -34,9 +34,19 @@ PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # the lat
 INSIDE = ("media_proc_cfg", "image_processor", "vision_config")  # where they may have what counts
 # What a checkpoint's text model is called where no family of ours takes its class.
 TEXT_NAMES = (
-    "language_model.*", "text_decoder.*", "lm_head.*", "layers.*", "embed_tokens.*", "word_embeddings.*", "norm.*",
-    "mtp.*", "embed.*", "head.*", "hc_head*", "llm.*",
-)  # fmt: skip
+    "language_model.*",
+    "text_decoder.*",
+    "lm_head.*",
+    "layers.*",
+    "embed_tokens.*",
+    "word_embeddings.*",
+    "norm.*",
+    "mtp.*",
+    "embed.*",
+    "head.*",
+    "hc_head*",
+    "llm.*",
+)
 
 
 @dataclass(frozen=True)
@@ -103,18 +113,22 @@ def required_encoders(config: Mapping[str, Any]) -> Encoder:
     classes = _classes(config)
     near = [n for name in classes for n in nearest(name, known, cutoff=0.5)]
     hint = f"nearest known: {', '.join(dict.fromkeys(near))}" if near else "`gguftools architectures` lists what has"
-    raise ModelError(f"no encoders are known of {' / '.join(classes) or 'a model without a class in config.json'}", hint)
+    raise ModelError(
+        f"no encoders are known of {' / '.join(classes) or 'a model without a class in config.json'}", hint
+    )
 
 
 def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> EncoderPlan:
     """Plan the mmproj file of a checkpoint in `folder` (for preprocessor, tokenizer, model card).
 
-    Raises ModelError for a class without known encoders, a tensor that is neither theirs nor the text model's, values of
-    a wrong kind or missing ones.
+    Raises ModelError for a class without known encoders, a tensor that is neither theirs nor the text model's, values
+    of a wrong kind or missing ones.
     """
     encoder = required_encoders(config)
     if tensors and all(map(_is_text, tensors)):
-        raise ModelError(f"none of the {len(tensors)} tensors belongs to an encoder", "this checkpoint is a text model's")
+        raise ModelError(
+            f"none of the {len(tensors)} tensors belongs to an encoder", "this checkpoint is a text model's"
+        )
     text = _text_model(folder, config, tensors)
     full = encoder_config(encoder, folder, config, tensors, text)
     stored = with_settings_beside(folder, {**config})
@@ -124,10 +138,14 @@ def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> 
     unknown = unplaced(*text, others) if text else [name for name in rest if not _is_text(name)]
     if unknown:
         more = f" and {len(unknown) - 1} more tensors" if len(unknown) > 1 else ""
-        problem = f"neither the encoders nor the text model of {' / '.join(encoder.hf_classes)} have {unknown[0]!r}{more}"
+        problem = (
+            f"neither the encoders nor the text model of {' / '.join(encoder.hf_classes)} have {unknown[0]!r}{more}"
+        )
         raise ModelError(problem, "the checkpoint is of another variant; nothing is left out in silence")
     if not mapped.tensors:
-        raise ModelError(f"none of the {len(tensors)} tensors belongs to an encoder", "this checkpoint is a text model's")
+        raise ModelError(
+            f"none of the {len(tensors)} tensors belongs to an encoder", "this checkpoint is a text model's"
+        )
     metadata = general(folder, NAME, mapped.tensors.values(), KIND)
     for key, value in encoder_metadata(encoder, full).items():
         metadata[key[1:] if key.startswith("/") else f"{NAME}.{key}"] = value
@@ -157,7 +175,9 @@ def _text_model(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> tu
 
 
 def has_text(names: Iterable[str]) -> bool:
-    """Whether any of a checkpoint's tensors is called as those of text models are. Encoders are published alone, too."""
+    """Whether any of a checkpoint's tensors is called as those of text models are. Encoders are published alone,
+    too.
+    """
     return any(map(_is_text, names))
 
 
@@ -187,10 +207,14 @@ def encoder_config(
 
 
 def full_config(
-    encoder: Encoder, config: Mapping[str, Any], text: tuple[Architecture, Config] | None,
-    preprocessor: Mapping[str, Any], tokens: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]],
+    encoder: Encoder,
+    config: Mapping[str, Any],
+    text: tuple[Architecture, Config] | None,
+    preprocessor: Mapping[str, Any],
+    tokens: Mapping[str, int],
+    shapes: Mapping[str, tuple[int, ...]],
     limits: Mapping[str, int],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The same of what was read. shapes: of tensors by source names; limits: see `archs.config.limits_of`."""
     of_text = text[0].keys if text else {}
     kinds = Fields({**KEYS, **of_text, **PARTS, **encoder.keys})

@@ -40,32 +40,82 @@ Change = Callable[[Architecture, Config, Tensors], Tensors]
 
 # Buffers that hold nothing a model needs, in any family, and encoders that a text model's file has no place for.
 IGNORED = (
-    "*.rotary_emb.inv_freq", "*.attention.rotary_emb.*", "*.masked_bias", "*.position_ids", "*.rotary_emb.cos_cached",
+    "*.rotary_emb.inv_freq",
+    "*.attention.rotary_emb.*",
+    "*.masked_bias",
+    "*.position_ids",
+    "*.rotary_emb.cos_cached",
     "*.rotary_emb.sin_cached",
-)  # fmt: skip
+)
 LEFT_OUT = (
-    "*vision_tower.*", "*vision_model.*", "visual.*", "*.visual.*", "*multi_modal_projector.*", "*audio_tower.*",
-    "*mm_projector*", "*vit_large_projector*", "*vision_embed_tokens*", "*image_newline*", "*.connector.*",
-    "*embed_vision.*", "*embed_audio.*", "*sam_model.*", "*qwen2_model.*", "*.projector.*", "*view_seperator*",
-    "*patch_merge_mlp*", "mlp_AR.*", "vit.*", "merger.*", "model.merger.*", "talker.*", "token2wav.*", "code2wav.*",
-    "model.vision.*", "*vqmodel.*",
-    "*generation_embeddings*", "*generation_aligner*", "*generation_head*", "*aligner.fc1*",
-    "*aligner.hidden_layers*", "linear_proj.*", "mlp1.*", "*layerwise_projectors.*", "*spatial_projectors.*",
-    "*vision_adapter.*", "*vision_projection.*",
-)  # fmt: skip
+    "*vision_tower.*",
+    "*vision_model.*",
+    "visual.*",
+    "*.visual.*",
+    "*multi_modal_projector.*",
+    "*audio_tower.*",
+    "*mm_projector*",
+    "*vit_large_projector*",
+    "*vision_embed_tokens*",
+    "*image_newline*",
+    "*.connector.*",
+    "*embed_vision.*",
+    "*embed_audio.*",
+    "*sam_model.*",
+    "*qwen2_model.*",
+    "*.projector.*",
+    "*view_seperator*",
+    "*patch_merge_mlp*",
+    "mlp_AR.*",
+    "vit.*",
+    "merger.*",
+    "model.merger.*",
+    "talker.*",
+    "token2wav.*",
+    "code2wav.*",
+    "model.vision.*",
+    "*vqmodel.*",
+    "*generation_embeddings*",
+    "*generation_aligner*",
+    "*generation_head*",
+    "*aligner.fc1*",
+    "*aligner.hidden_layers*",
+    "linear_proj.*",
+    "mlp1.*",
+    "*layerwise_projectors.*",
+    "*spatial_projectors.*",
+    "*vision_adapter.*",
+    "*vision_projection.*",
+)
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 # What is read of generation_config.json.
 GENERATION: dict[str, Kind] = {
-    "eos_token_id": KEYS["eos_token_id"], "suppress_tokens": ListOf(TOKEN), "bad_words_ids": ListOf(ListOf(TOKEN)),
-}  # fmt: skip
+    "eos_token_id": KEYS["eos_token_id"],
+    "suppress_tokens": ListOf(TOKEN),
+    "bad_words_ids": ListOf(ListOf(TOKEN)),
+}
 NEEDED = ("block_count", "context_length", "embedding_length")  # by every model, and above 0
 
 # GGUF names of tensors that stay float32 in every output type.
-FLOAT32_NAMES = ("*_norm.weight", "*ffn_gate_inp*", "position_embd.weight", "token_types.weight", "*ssm_conv1d*",
-                 "*shortconv.conv*", "*indexer.proj.weight", "*time_mix_first*",
-                 "*time_mix_w1*", "*time_mix_w2*", "*time_mix_decay_w1*", "*time_mix_decay_w2*",
-                 "*time_mix_lerp_fused*", "*.bias", "*.ssm_a", "*.ssm_d")  # fmt: skip
+FLOAT32_NAMES = (
+    "*_norm.weight",
+    "*ffn_gate_inp*",
+    "position_embd.weight",
+    "token_types.weight",
+    "*ssm_conv1d*",
+    "*shortconv.conv*",
+    "*indexer.proj.weight",
+    "*time_mix_first*",
+    "*time_mix_w1*",
+    "*time_mix_w2*",
+    "*time_mix_decay_w1*",
+    "*time_mix_decay_w2*",
+    "*time_mix_lerp_fused*",
+    "*.bias",
+    "*.ssm_a",
+    "*.ssm_d",
+)
 
 
 @dataclass(frozen=True)
@@ -87,9 +137,15 @@ class Plan:
 
 
 def plan(
-    folder: Path, config: Mapping[str, Any], tensors: Tensors, generation_config: Mapping[str, Any] | None = None, *,
-    pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
-) -> Plan:  # fmt: skip
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Tensors,
+    generation_config: Mapping[str, Any] | None = None,
+    *,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+    change: Change | None = None,
+) -> Plan:
     """Plan the conversion of a checkpoint in `folder` (for tokenizer and model card; tensors come as given).
 
     pre: the pre-tokenizer's GGUF name, where its structure does not tell. embed_tokenizer: also keep tokenizer.json
@@ -119,10 +175,16 @@ def plan(
     further = architecture.extra_tokens(full) if architecture.extra_tokens else ()
     decision = full.get("decision") or {}
     words = vocabulary(
-        folder / (decision.get("folder") or ""), architecture.vocab, full, count - len(further), pre, generation_config,
+        folder / (decision.get("folder") or ""),
+        architecture.vocab,
+        full,
+        count - len(further),
+        pre,
+        generation_config,
         extra={**architecture.vocab_keys, **(decision.get("vocab") or {})},
-        user_defined=architecture.vocab_user_defined, embed=embed_tokenizer,
-    )  # fmt: skip
+        user_defined=architecture.vocab_user_defined,
+        embed=embed_tokenizer,
+    )
     add_control_tokens(words, further)
     for key in words:
         if key not in architecture.metadata:
@@ -231,7 +293,7 @@ def _refuse_lost_rotation(architecture: Architecture, config: Config, generated:
 
 def map_tensors(
     architecture: Architecture, config: Config, tensors: Tensors, change: Change | None = None, whole: bool = True
-) -> Mapped:  # fmt: skip
+) -> Mapped:
     """Every source tensor by its rule. Raises ModelError naming those that no rule covers.
 
     whole: these are all of a model, so that embedding and layers must be there.

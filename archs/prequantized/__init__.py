@@ -21,11 +21,19 @@ from .fp4 import gpt_oss
 from .tensor_groups import Settings, Unpacked, refused
 
 METHODS = {  # `quant_method` → module and function
-    "fp8": "scaled.fp8", "fbgemm_fp8": "scaled.fp8", "gptq": "gptq.gptq", "awq": "gptq.awq",
-    "bitsandbytes": "bitsandbytes.unpacked", "compressed-tensors": "compressed_tensors.unpacked",
-    "modelopt": "scaled.modelopt", "modelopt_fp4": "scaled.modelopt", "mxfp4": "fp4.gpt_oss",
-    "auto-round": "gptq.auto_round", "intel/auto-round": "gptq.auto_round", "bitnet": "bitnet.unpacked",
-}  # fmt: skip
+    "fp8": "scaled.fp8",
+    "fbgemm_fp8": "scaled.fp8",
+    "gptq": "gptq.gptq",
+    "awq": "gptq.awq",
+    "bitsandbytes": "bitsandbytes.unpacked",
+    "compressed-tensors": "compressed_tensors.unpacked",
+    "modelopt": "scaled.modelopt",
+    "modelopt_fp4": "scaled.modelopt",
+    "mxfp4": "fp4.gpt_oss",
+    "auto-round": "gptq.auto_round",
+    "intel/auto-round": "gptq.auto_round",
+    "bitnet": "bitnet.unpacked",
+}
 KEYS = ("quantization_config", "compression_config")
 
 WEIGHTS = ("weight", "weight_packed", "qweight")

@@ -26,13 +26,17 @@ from .fp4 import mxfp4, nvfp4
 from .scaled import companions, scaled_weights, without_activations
 from .tensor_groups import Settings, Unpacked
 
-PARTS = (
-    "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "weight_global_scale",
-)  # fmt: skip
+PARTS = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "weight_global_scale")
 WEIGHT_FORMATS = (
-    "dense", "naive-quantized", "int-quantized", "float-quantized", "pack-quantized", "nvfp4-pack-quantized",
-    "mxfp4-pack-quantized", "mixed-precision",
-)  # fmt: skip
+    "dense",
+    "naive-quantized",
+    "int-quantized",
+    "float-quantized",
+    "pack-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mixed-precision",
+)
 
 
 def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
@@ -113,7 +117,8 @@ def _integers(arguments: list[Mapping[str, Any]], tensors: Tensors, stem: str, p
 
 
 def _places(bits: int, count: int, words: int) -> NDArray[np.int64] | None:
-    """The bit at which each of `count` values begins, across words or whole in each; None where they are not so many.
+    """The bit at which each of `count` values begins, across words or whole in each; None where they are not so
+    many.
     """
     value, whole = np.arange(count), 32 // bits
     if words == -(-count * bits // 32):

@@ -28,8 +28,10 @@ AWQ_BITS = 4
 ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
 AWQ_VERSIONS = ("gemm", "exllama", "ipex")  # all of them load what "gemm" stores
 PACKINGS = {  # AutoRound's packing format → GPTQ's name for how zero points are stored
-    "auto_round:auto_gptq": "gptq", "auto_round:gptqmodel": "gptq_v2", "auto_round": "gptq_v2",
-}  # fmt: skip
+    "auto_round:auto_gptq": "gptq",
+    "auto_round:gptqmodel": "gptq_v2",
+    "auto_round": "gptq_v2",
+}
 
 
 def gptq(settings: Settings, tensors: Tensors) -> Unpacked:

@@ -32,10 +32,23 @@ Blocks = Sequence[int]
 
 # What only the computation with quantized activations or a quantized cache needs.
 ACTIVATIONS = (
-    ".input_scale", ".activation_scale", "_activation_scale", ".input_scale_ub", ".input_global_scale",
-    ".input_zero_point", ".output_scale", ".output_zero_point", ".q_scale", ".k_scale", ".v_scale", ".kv_scale",
-    ".prob_output_scale", ".k_zero_point", ".v_zero_point", ".weight_scale_ub",
-)  # fmt: skip
+    ".input_scale",
+    ".activation_scale",
+    "_activation_scale",
+    ".input_scale_ub",
+    ".input_global_scale",
+    ".input_zero_point",
+    ".output_scale",
+    ".output_zero_point",
+    ".q_scale",
+    ".k_scale",
+    ".v_scale",
+    ".kv_scale",
+    ".prob_output_scale",
+    ".k_zero_point",
+    ".v_zero_point",
+    ".weight_scale_ub",
+)
 
 
 def fp8(settings: Settings, tensors: Tensors) -> Unpacked:

@@ -19,9 +19,16 @@ from .model_validators import faults, validate_keys
 
 MASK = "tokenizer.ggml.mask_token_id"
 NEEDED = {
-    EAGLE3.name: ("block_count", "embedding_length", "feed_forward_length", "attention.head_count", "target_layers",
-                  "target_hidden_size", "attention.layer_norm_rms_epsilon"),
-}  # fmt: skip
+    EAGLE3.name: (
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "target_layers",
+        "target_hidden_size",
+        "attention.layer_norm_rms_epsilon",
+    )
+}
 
 
 def check_draft(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
@@ -85,19 +92,31 @@ def _assistant(architecture: Architecture, metadata: Mapping[str, Any], tensors:
         return
     width, wide = numbers.width, int(whole[f"{name}.embedding_length_out"])
     shapes: dict[str, tuple[int, ...]] = {
-        "nextn.pre_projection.weight": (width, 2 * wide), "nextn.post_projection.weight": (wide, width),
-        "output_norm.weight": (width,), "token_embd.weight": (len(metadata.get("tokenizer.ggml.tokens", ())), width),
-    }  # fmt: skip
+        "nextn.pre_projection.weight": (width, 2 * wide),
+        "nextn.post_projection.weight": (wide, width),
+        "output_norm.weight": (width,),
+        "token_embd.weight": (len(metadata.get("tokenizer.ggml.tokens", ())), width),
+    }
     yield from _wrong_factors(tensors, numbers)
     widths = whole.get(f"{name}.feed_forward_length", 0)
     for i, own in enumerate(numbers.layers):
         inner = int(widths[i] if hasattr(widths, "__len__") else widths)
-        shapes |= {f"blk.{i}.{role}.weight": shape for role, shape in {
-            "attn_norm": (width,), "ffn_norm": (width,), "attn_q": (own.heads * own.key_width, width),
-            "attn_output": (width, own.heads * own.value_width), "attn_q_norm": (own.key_width,),
-            "ffn_gate": (inner, width), "ffn_up": (inner, width), "ffn_down": (width, inner),
-            "post_attention_norm": (width,), "post_ffw_norm": (width,), "layer_output_scale": (1,),
-        }.items()}  # fmt: skip
+        shapes |= {
+            f"blk.{i}.{role}.weight": shape
+            for role, shape in {
+                "attn_norm": (width,),
+                "ffn_norm": (width,),
+                "attn_q": (own.heads * own.key_width, width),
+                "attn_output": (width, own.heads * own.value_width),
+                "attn_q_norm": (own.key_width,),
+                "ffn_gate": (inner, width),
+                "ffn_up": (inner, width),
+                "ffn_down": (width, inner),
+                "post_attention_norm": (width,),
+                "post_ffw_norm": (width,),
+                "layer_output_scale": (1,),
+            }.items()
+        }
         if own.rope_width % 2 or own.rope_width > own.key_width:
             yield Fault(f"{name}.rope.dimension_count", f"is {own.rope_width}; heads are {own.key_width} wide")
             return
@@ -155,9 +174,7 @@ def _layers_of_deepseek4(name: str, metadata: Mapping[str, Any], tensors: Tensor
             yield replace(fault, where=fault.where.replace(f"{DEEPSEEK4.name}.", f"{name}."))
 
 
-def _selecting(
-    keys: Keys, width: int, layers: int, metadata: Mapping[str, Any], tensors: Tensors
-) -> Iterator[Fault]:  # fmt: skip
+def _selecting(keys: Keys, width: int, layers: int, metadata: Mapping[str, Any], tensors: Tensors) -> Iterator[Fault]:
     """Of those with a selector and convolutions (DFlash 2): all of it is there, or nothing."""
     around = [f"blk.{i}.{part}_conv" for i in range(layers) for part in ("attn", "ffn")]
     if not any(name.startswith(("selector_", *around)) for name in tensors):
@@ -198,16 +215,22 @@ def _block_layers(architecture: Architecture, metadata: Mapping[str, Any], tenso
         neurons = int(inner[i] if hasattr(inner, "__len__") else inner)
         keys, values = own.kv_heads * own.key_width, own.kv_heads * own.value_width
         shapes = {
-            "attn_q.weight": (own.heads * own.key_width, width), "attn_k.weight": (keys, width),
-            "attn_output.weight": (width, own.heads * own.value_width), "attn_q_norm.weight": (own.key_width,),
-            "attn_k_norm.weight": (own.key_width,), "ffn_gate.weight": (neurons, width),
-            "ffn_up.weight": (neurons, width), "ffn_down.weight": (width, neurons),
+            "attn_q.weight": (own.heads * own.key_width, width),
+            "attn_k.weight": (keys, width),
+            "attn_output.weight": (width, own.heads * own.value_width),
+            "attn_q_norm.weight": (own.key_width,),
+            "attn_k_norm.weight": (own.key_width,),
+            "ffn_gate.weight": (neurons, width),
+            "ffn_up.weight": (neurons, width),
+            "ffn_down.weight": (width, neurons),
             **dict.fromkeys(("attn_norm.weight", "ffn_norm.weight"), (width,)),
-        }  # fmt: skip
+        }
         further = {
-            "attn_v.weight": (values, width), "attn_sinks.weight": (own.heads,), "layer_output_scale.weight": (1,),
+            "attn_v.weight": (values, width),
+            "attn_sinks.weight": (own.heads,),
+            "layer_output_scale.weight": (1,),
             **dict.fromkeys(("post_attention_norm.weight", "post_ffw_norm.weight"), (width,)),
-        }  # fmt: skip
+        }
         for role, shape in {**shapes, **further}.items():
             tensor = tensors.get(f"blk.{i}.{role}")
             if tensor is None and role in shapes:
@@ -245,18 +268,26 @@ def _eagle3(
     words = int(keys.get("vocab_size") or 0) or len(metadata.get("tokenizer.ggml.tokens", ()))
     queries, mixed = own.heads * own.key_width, own.heads * own.value_width
     shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (width, states), "output_norm.weight": (width,), "blk.0.attn_norm.weight": (width,),
-        "blk.0.attn_norm_2.weight": (width,), "blk.0.ffn_norm.weight": (width,),
-        "blk.0.attn_q.weight": (queries, 2 * width), "blk.0.attn_k.weight": (own.kv_heads * own.key_width, 2 * width),
+        "fc.weight": (width, states),
+        "output_norm.weight": (width,),
+        "blk.0.attn_norm.weight": (width,),
+        "blk.0.attn_norm_2.weight": (width,),
+        "blk.0.ffn_norm.weight": (width,),
+        "blk.0.attn_q.weight": (queries, 2 * width),
+        "blk.0.attn_k.weight": (own.kv_heads * own.key_width, 2 * width),
         "blk.0.attn_v.weight": (own.kv_heads * own.value_width, 2 * width),
-        "blk.0.attn_output.weight": (width, mixed), "blk.0.ffn_gate.weight": (inner, width),
-        "blk.0.ffn_up.weight": (inner, width), "blk.0.ffn_down.weight": (width, inner),
-    }  # fmt: skip
+        "blk.0.attn_output.weight": (width, mixed),
+        "blk.0.ffn_gate.weight": (inner, width),
+        "blk.0.ffn_up.weight": (inner, width),
+        "blk.0.ffn_down.weight": (width, inner),
+    }
     needed = set(shapes)
     drafted = tensors["d2t"].shape[0] if "d2t" in tensors else words
     shapes |= {
-        "enc.output_norm.weight": (states,), "token_embd.weight": (words, width), "output.weight": (drafted, width),
-    }  # fmt: skip
+        "enc.output_norm.weight": (states,),
+        "token_embd.weight": (words, width),
+        "output.weight": (drafted, width),
+    }
     needed |= {"enc.output_norm.weight"} if keys.get("norm_before_fc") else set()
     needed |= {"output.weight"} if drafted != words else set()
     return shapes, needed

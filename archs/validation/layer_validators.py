@@ -21,7 +21,7 @@ from .tensor_validators import (
     sizes_of,
     unread_tensors,
     validate_tensors,
-)  # fmt: skip
+)
 
 ENTRIES = ("kv", "gate", "ape", "norm")  # what makes entries that stand for blocks of tokens
 

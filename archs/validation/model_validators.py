@@ -31,8 +31,15 @@ POSITIVE = {  # by the type of rotary scaling
     "yarn": ("rope.scaling.factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
 }
 # Of each group, every layer has one where all families of the name write any of them.
-NEEDED = ("attn_norm", "attn_q attn_qkv", "attn_k attn_qkv", "attn_v attn_qkv", "attn_output",
-          "ffn_up ffn_up_exps ffn_gate_up_exps", "ffn_down ffn_down_exps ffn_down_t")  # fmt: skip
+NEEDED = (
+    "attn_norm",
+    "attn_q attn_qkv",
+    "attn_k attn_qkv",
+    "attn_v attn_qkv",
+    "attn_output",
+    "ffn_up ffn_up_exps ffn_gate_up_exps",
+    "ffn_down ffn_down_exps ffn_down_t",
+)
 
 
 def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:

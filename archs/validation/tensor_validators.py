@@ -11,23 +11,44 @@ from ..tensor_shapes import Alternatives, Part, evaluated, full_name, has, unkno
 INTEGERS = ("I8", "I16", "I32", "I64")
 # Sizes that keys give. A tensor shows those that are missing or 0.
 SIZES = {
-    "experts": "expert_count", "expert_ffn": "expert_feed_forward_length",
-    "shared_ffn": "expert_shared_feed_forward_length", "steps": "ssm.time_step_rank", "inner": "ssm.inner_size",
-    "state": "ssm.state_size", "taps": "ssm.conv_kernel", "cached": "shortconv.l_cache",
-    "latent": "attention.kv_lora_rank", "q_rank": "attention.q_lora_rank", "key_mla": "attention.key_length_mla",
-    "value_mla": "attention.value_length_mla", "per_layer": "embedding_length_per_layer_input",
-    "copies": "altup.num_inputs", "buckets": "attention.relative_buckets_count", "groups": "ssm.group_count",
-    "routed": "moe_latent_size", "kda": "kda.head_dim", "index_heads": "attention.indexer.head_count",
-    "index_key": "attention.indexer.key_length", "wkv": "wkv.head_size", "decay_rank": "attention.decay_lora_rank",
+    "experts": "expert_count",
+    "expert_ffn": "expert_feed_forward_length",
+    "shared_ffn": "expert_shared_feed_forward_length",
+    "steps": "ssm.time_step_rank",
+    "inner": "ssm.inner_size",
+    "state": "ssm.state_size",
+    "taps": "ssm.conv_kernel",
+    "cached": "shortconv.l_cache",
+    "latent": "attention.kv_lora_rank",
+    "q_rank": "attention.q_lora_rank",
+    "key_mla": "attention.key_length_mla",
+    "value_mla": "attention.value_length_mla",
+    "per_layer": "embedding_length_per_layer_input",
+    "copies": "altup.num_inputs",
+    "buckets": "attention.relative_buckets_count",
+    "groups": "ssm.group_count",
+    "routed": "moe_latent_size",
+    "kda": "kda.head_dim",
+    "index_heads": "attention.indexer.head_count",
+    "index_key": "attention.indexer.key_length",
+    "wkv": "wkv.head_size",
+    "decay_rank": "attention.decay_lora_rank",
     "rate_rank": "attention.iclr_lora_rank",
-    "wkv_gate": "attention.gate_lora_rank", "mix_rank": "time_mix_extra_dim",
+    "wkv_gate": "attention.gate_lora_rank",
+    "mix_rank": "time_mix_extra_dim",
     "fading_rank": "time_decay_extra_dim",
-    "streams": "hyper_connection.count", "adapters": "adapters.count", "lora": "adapters.lora_rank",
-    "mixer_rank": "hyper_connection.low_rank", "ngram_taps": "ple.conv_kernel",
-    "pool": "attention.indexer.kpool", "o_groups": "attention.output_group_count",
-    "o_rank": "attention.output_lora_rank", "channels": "posnet.embedding_length", "features": "features_length",
+    "streams": "hyper_connection.count",
+    "adapters": "adapters.count",
+    "lora": "adapters.lora_rank",
+    "mixer_rank": "hyper_connection.low_rank",
+    "ngram_taps": "ple.conv_kernel",
+    "pool": "attention.indexer.kpool",
+    "o_groups": "attention.output_group_count",
+    "o_rank": "attention.output_lora_rank",
+    "channels": "posnet.embedding_length",
+    "features": "features_length",
     "norm_groups": "attention.group_norm_groups",
-}  # fmt: skip
+}
 Sizes = dict[str, int]
 
 
@@ -98,12 +119,19 @@ def sizes_of(model: LayeredModel, hparams: HParams, index: int) -> Sizes:
         sizes["wkv_heads"] = hparams.width // sizes["wkv"]
         sizes["wkv_keys"] = own.kv_heads * sizes["wkv"] or hparams.width
     return sizes | {
-        "width": hparams.width, "layers": len(hparams.layers), "heads": heads, "kv_heads": own.kv_heads,
-        "key": own.key_width, "value": own.value_width, "rotated": own.rope_width, "group_inner": inner // groups,
+        "width": hparams.width,
+        "layers": len(hparams.layers),
+        "heads": heads,
+        "kv_heads": own.kv_heads,
+        "key": own.key_width,
+        "value": own.value_width,
+        "rotated": own.rope_width,
+        "group_inner": inner // groups,
         "queries": heads * own.key_width * (2 if "gates" in model.architecture.block.qkv_steps else 1),
-        "keys": own.kv_heads * own.key_width, "values": own.kv_heads * own.value_width,
+        "keys": own.kv_heads * own.key_width,
+        "values": own.kv_heads * own.value_width,
         "mixed": heads * own.value_width,
-    }  # fmt: skip
+    }
 
 
 def net_width(model: LayeredModel, index: int) -> int:

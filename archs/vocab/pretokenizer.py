@@ -128,9 +128,10 @@ def name_of(found: Structure, where: str) -> str:
     Raises VocabularyError, with the structure and the nearest known one, where none cuts text in the same way.
     """
     fitting = [
-        name for name, entry in table().items()
+        name
+        for name, entry in table().items()
         if found.raw in (None, entry.raw) and found.splits in map(_canonical_steps, (entry.steps, *entry.also))
-    ]  # fmt: skip
+    ]
     if fitting:  # the first of those that agree best in other things
         return max(fitting, key=lambda name: [getattr(table()[name], flag) == getattr(found, flag) for flag in TELLING])
     known = {name: _canonical_steps(entry.steps) for name, entry in table().items() if found.raw in (None, entry.raw)}

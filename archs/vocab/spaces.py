@@ -50,9 +50,9 @@ def write_scheme(metadata: Metadata, files: TokenizerFiles, unigram: bool) -> No
 
 def write_blocks(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write tokenizer.json's normalizer and pre-tokenizer; a map of characters has a key of its own."""
-    normalizer = _mapped(files.tokenizer.get("normalizer"), lambda block: {
-        key: value for key, value in block.items() if key != CHARSMAP
-    })  # fmt: skip
+    normalizer = _mapped(
+        files.tokenizer.get("normalizer"), lambda block: {key: value for key, value in block.items() if key != CHARSMAP}
+    )
     metadata[NORMALIZER] = json.dumps(normalizer, ensure_ascii=False)
     metadata[PRE_TOKENIZER] = json.dumps(files.tokenizer.get("pre_tokenizer"), ensure_ascii=False)
 
@@ -125,6 +125,9 @@ def _mapped(block: Any, change: Callable[[LayerSpec], LayerSpec]) -> Any:
     """A block with each of those in it changed."""
     if not isinstance(block, Mapping):
         return block
-    inner = {key: [_mapped(each, change) for each in block[key]] for key in ("normalizers", "pretokenizers")
-             if isinstance(block.get(key), list)}  # fmt: skip
+    inner = {
+        key: [_mapped(each, change) for each in block[key]]
+        for key in ("normalizers", "pretokenizers")
+        if isinstance(block.get(key), list)
+    }
     return {**change(block), **inner}

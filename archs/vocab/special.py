@@ -25,9 +25,13 @@ ADD_KEYS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep":
 
 
 def write_special(
-    metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], generation: Mapping[str, Any], rows: int,
+    metadata: Metadata,
+    files: TokenizerFiles,
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    rows: int,
     kind: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """Write the ids of special tokens and the add_* flags. Ids beyond `rows` are left out. kind: see `vocabulary`.
 
     Raises VocabularyError for a negative id.

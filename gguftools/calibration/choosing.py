@@ -149,9 +149,14 @@ def encode_by_columns(form: Format, factors: Sequence[Floats], weights: Floats, 
 
 
 def choose(
-    values: Floats, piece: Piece, form: Format, before: Encode, before_name: str, threads: int,
+    values: Floats,
+    piece: Piece,
+    form: Format,
+    before: Encode,
+    before_name: str,
+    threads: int,
     elsewhere: EncodeAll | None = None,
-) -> Chosen:  # fmt: skip
+) -> Chosen:
     """Encode values (rows, width) of a piece in the way that is best for inputs held back.
 
     elsewhere: encodes all of them once a way is chosen, or gives None where that is not worth it.

@@ -52,9 +52,7 @@ class Workers:
     kept: Encoded
     threads: int  # of this process
 
-    def encode(
-        self, item: Item, first: int, way: Way, change: "BlockDiagonal | None", values: Floats
-    ) -> Raw | None:  # fmt: skip
+    def encode(self, item: Item, first: int, way: Way, change: "BlockDiagonal | None", values: Floats) -> Raw | None:
         """Encode rows of an item's tensor, values (n, width) from its row `first` on, changed first by a `correction`.
 
         None for too few to be sent, and for what workers do not know how to encode. Raises FileError, FormatError.

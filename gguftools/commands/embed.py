@@ -35,8 +35,10 @@ def embed(
         int | None, Option(min=-1, help="p of the norm that becomes 1 (-1: none; 0: largest value 32760); 2.")
     ] = None,
     truncate: Annotated[bool, "Leave out the ends of texts that the model has no positions for."] = False,
-    overwrite: bool = False, threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from runtime.evaluation.pooling import file_pooling, pooling_named, scores_pairs
 
     from ..console import terminal

@@ -22,8 +22,11 @@ def export(
     outtype: Annotated[
         str | None, "Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32."
     ] = None,
-    split_max_size: int | None = None, overwrite: bool = False, threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    split_max_size: int | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, note, print_line, said, size, usage
     from ..conversion.export import export as run
 
@@ -34,9 +37,16 @@ def export(
         usage("--mmproj means nothing for tensors by themselves", "name that file instead of the model")
     with bytes_progress(f"export {source.name}") as progress:
         found = run(
-            source, output, mmproj=mmproj, tensors=tensors, outtype=outtype, max_size=split_max_size,
-            overwrite=overwrite, threads=threads, progress=progress,
-        )  # fmt: skip
+            source,
+            output,
+            mmproj=mmproj,
+            tensors=tensors,
+            outtype=outtype,
+            max_size=split_max_size,
+            overwrite=overwrite,
+            threads=threads,
+            progress=progress,
+        )
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")
     if said(found, json, [found.path]):

@@ -43,18 +43,37 @@ from .transcoding import EXACT, write_exact
 
 
 def convert(
-    source: PathLike, output: PathLike | None = None, outtype: str = "auto", *,
-    pre: str | None = None, embed_tokenizer: bool = False,
-    lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
-    predictor: PathLike | None = None, mmproj: bool = False, all_parts: bool = False,
-    mtp: bool = False, no_mtp: bool = False, sentence_transformers_dense_modules: bool = False,
-    target_model_dir: PathLike | None = None, task: str | None = None, fallback: str = "auto",
+    source: PathLike,
+    output: PathLike | None = None,
+    outtype: str = "auto",
+    *,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+    lora: PathLike | None = None,
+    merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
+    predictor: PathLike | None = None,
+    mmproj: bool = False,
+    all_parts: bool = False,
+    mtp: bool = False,
+    no_mtp: bool = False,
+    sentence_transformers_dense_modules: bool = False,
+    target_model_dir: PathLike | None = None,
+    task: str | None = None,
+    fallback: str = "auto",
     rounded_grids: bool = False,
-    reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
-    progress: Progress | None = None, executor: Executor | None = None, terms: Terms | None = None,
-    overwrite: bool = False, reads: Iterable[PathLike] = (), manifest: bool = False, check_tokenizer: bool = True,
+    reserve: int = 0,
+    resume: bool = False,
+    threads: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    terms: Terms | None = None,
+    overwrite: bool = False,
+    reads: Iterable[PathLike] = (),
+    manifest: bool = False,
+    check_tokenizer: bool = True,
     **quantizing: Any,
-) -> QuantizeReport:  # fmt: skip
+) -> QuantizeReport:
     """Convert a Hugging Face checkpoint to GGUF.
 
     source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
@@ -101,16 +120,32 @@ def convert(
         raise OptionError("a draft has no encoders, further layers, adapters, predictor or manifest", "leave that out")
     if all_parts:
         if mmproj or mtp or lora is not None or terms is not None:
-            raise OptionError("all parts are the text model and its encoders", "leave out mmproj, mtp, lora and the plan")
+            raise OptionError(
+                "all parts are the text model and its encoders", "leave out mmproj, mtp, lora and the plan"
+            )
         shared = {
-            "reserve": reserve, "resume": resume, "threads": threads, "memory": memory, "progress": progress,
-            "executor": executor, "overwrite": overwrite, "reads": reads,
-        }  # fmt: skip
+            "reserve": reserve,
+            "resume": resume,
+            "threads": threads,
+            "memory": memory,
+            "progress": progress,
+            "executor": executor,
+            "overwrite": overwrite,
+            "reads": reads,
+        }
         own = {
-            "fallback": fallback, "rounded_grids": rounded_grids, "pre": pre, "embed_tokenizer": embed_tokenizer,
-            "merge_lora": merge_lora, "predictor": predictor, "manifest": manifest, "no_mtp": no_mtp, "task": task,
-            "check_tokenizer": check_tokenizer, **quantizing,
-        }  # fmt: skip
+            "fallback": fallback,
+            "rounded_grids": rounded_grids,
+            "pre": pre,
+            "embed_tokenizer": embed_tokenizer,
+            "merge_lora": merge_lora,
+            "predictor": predictor,
+            "manifest": manifest,
+            "no_mtp": no_mtp,
+            "task": task,
+            "check_tokenizer": check_tokenizer,
+            **quantizing,
+        }
         return _all_parts(source, output, outtype, shared, own)
     as_count(reserve, "reserve", 0)
     if task is not None and (mmproj or lora is not None or predictor is not None or manifest or target_model_dir):
@@ -156,12 +191,21 @@ def convert(
         derive = partial(_deciding, decision)
     of_draft = None if target_model_dir is None else Path(target_model_dir)
     model = of_parts(
-        of_encoders(source) if mmproj
+        of_encoders(source)
+        if mmproj
         else of_checkpoint(
-            source, pre, embed_tokenizer, change, derive, magic, derived, of_draft, meaning,
+            source,
+            pre,
+            embed_tokenizer,
+            change,
+            derive,
+            magic,
+            derived,
+            of_draft,
+            meaning,
             _compared if check_tokenizer else None,
         )
-    )  # fmt: skip
+    )
     of_source = model.origin.outtype or "F32"
     wanted = of_source if wanted == "AUTO" else wanted
     path = _target(output, model.path, wanted, "mmproj-" if mmproj else "mtp-" if mtp else "")
@@ -172,10 +216,21 @@ def convert(
     described = Described(source, Opening(pre, embed_tokenizer)) if manifest else None
     if (wanted not in FILE_TYPES and wanted != EXACT) or quantizing:
         return quantize(
-            model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory, progress=progress,
-            executor=executor, terms=terms, overwrite=overwrite, reads=read.paths,
-            manifest=described or False, **quantizing,
-        )  # fmt: skip
+            model,
+            wanted,
+            path,
+            reserve=reserve,
+            resume=resume,
+            threads=threads,
+            memory=memory,
+            progress=progress,
+            executor=executor,
+            terms=terms,
+            overwrite=overwrite,
+            reads=read.paths,
+            manifest=described or False,
+            **quantizing,
+        )
     kept = resume or model.origin.remote or leaves_process(executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
@@ -204,7 +259,7 @@ def _compared(metadata: Metadata, folder: Path) -> str:
 
 def _all_parts(
     source: PathLike, output: PathLike | None, outtype: str, shared: dict[str, Any], own: dict[str, Any]
-) -> QuantizeReport:  # fmt: skip
+) -> QuantizeReport:
     """The text model's file and that of its encoders. own: arguments for the text model alone."""
     model = of_parts(of_encoders(source))  # what is wrong is said before hours of work on the text model
     asked, own_type = outtype.upper(), model.origin.outtype or "F32"
@@ -217,9 +272,11 @@ def _all_parts(
         more = convert(source, encoders, wanted, mmproj=True, **shared)
     told = [each for each in written.warnings if "--mmproj" not in each]
     return replace(
-        written, outputs=(*written.outputs, *more.outputs), warnings=[*told, *more.warnings],
+        written,
+        outputs=(*written.outputs, *more.outputs),
+        warnings=[*told, *more.warnings],
         seconds=written.seconds + more.seconds,
-    )  # fmt: skip
+    )
 
 
 def _check_exact(outtype: str, fallback: str, rounded_grids: bool, quantizing: bool) -> None:

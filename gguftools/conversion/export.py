@@ -44,13 +44,26 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 # Files of another checkpoint in the folder, which transformers would read instead of what is written.
 INSTEAD = {
     "config.json": (
-        "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "generation_config.json",
+        "model.safetensors",
+        "model-*-of-*.safetensors",
+        "model.safetensors.index.json",
+        "generation_config.json",
     ),
     TOKENIZER_CONFIG: (
-        "tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "vocab.txt",
-        "added_tokens.json", "special_tokens_map.json", "chat_template.json", JINJA, f"{FOLDER}/*.jinja",
+        "tokenizer.json",
+        "tokenizer.model",
+        "spiece.model",
+        "tekken.json",
+        "vocab.json",
+        "merges.txt",
+        "vocab.txt",
+        "added_tokens.json",
+        "special_tokens_map.json",
+        "chat_template.json",
+        JINJA,
+        f"{FOLDER}/*.jinja",
     ),
-}  # fmt: skip
+}
 TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -67,10 +80,17 @@ class ExportReport(Report):
 
 
 def export(
-    source: PathLike | Model, output: PathLike, *, mmproj: PathLike | Model | None = None, tensors: str | None = None,
-    outtype: str | None = None, max_size: int | None = None, overwrite: bool = False, threads: int | None = None,
+    source: PathLike | Model,
+    output: PathLike,
+    *,
+    mmproj: PathLike | Model | None = None,
+    tensors: str | None = None,
+    outtype: str | None = None,
+    max_size: int | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
     progress: Progress | None = None,
-) -> ExportReport:  # fmt: skip
+) -> ExportReport:
     """Make the Hugging Face folder that a model could come from, or write tensors under their GGUF names.
 
     output: a folder for a checkpoint; for tensors a .safetensors file, a .npy file for one, or a folder for a .npy file
@@ -198,12 +218,14 @@ def _planned(model: Model, encoders: Model | None) -> ExportPlan:
     from archs.plans.export.multimodal_checkpoint import plan_multimodal_checkpoint
 
     check_types(encoders.metadata, "")
-    return plan_multimodal_checkpoint(model.metadata, dict(model.readable()), encoders.metadata, dict(encoders.readable()))
+    return plan_multimodal_checkpoint(
+        model.metadata, dict(model.readable()), encoders.metadata, dict(encoders.readable())
+    )
 
 
 def _write_checkpoint(
     model: Model, encoders: Model | None, target: Path, max_size: int, writing: _Writing
-) -> ExportReport:  # fmt: skip
+) -> ExportReport:
     """Weights, config.json and tokenizer; of a model with encoders also the preprocessor's file."""
     with new_folder(target, writing.overwrite, writing.reads, INSTEAD) as made:
         rebuilt = _planned(model, encoders)
@@ -256,9 +278,14 @@ def _vocabulary_differences(folder: Path, rebuilt: ExportPlan, metadata: Metadat
     config = read_json_object(folder / "config.json")
     try:
         again = vocabulary(
-            folder, architecture.vocab, config, len(rows), pre, extra=architecture.vocab_keys,
+            folder,
+            architecture.vocab,
+            config,
+            len(rows),
+            pre,
+            extra=architecture.vocab_keys,
             user_defined=architecture.vocab_user_defined,
-        )  # fmt: skip
+        )
     except VocabularyError:
         return ["tokenizer.ggml.tokens"]
     keys = [key for key in metadata if key.startswith("tokenizer.") and key != "tokenizer.huggingface.json"]

@@ -32,8 +32,13 @@ class Point(NamedTuple):
     recipe: str
 
     def as_dict(self) -> dict[str, Any]:
-        return {"bits_per_weight": self.bits_per_weight, "size_bytes": self.nbytes, "predicted": self.predicted,
-                "measured": self.measured, "recipe": self.recipe}  # fmt: skip
+        return {
+            "bits_per_weight": self.bits_per_weight,
+            "size_bytes": self.nbytes,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "recipe": self.recipe,
+        }
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,16 @@ class Frontier:
 
 
 def frontier(
-    source: PathLike | Model, bits: Sequence[float], *,
-    calibrate: PathLike | Sequence[PathLike] | Calibration | None = None, plot: PathLike | None = None,
-    allow_requantize: bool = False, threads: int | None = None, progress: Progress | None = None,
+    source: PathLike | Model,
+    bits: Sequence[float],
+    *,
+    calibrate: PathLike | Sequence[PathLike] | Calibration | None = None,
+    plot: PathLike | None = None,
+    allow_requantize: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
     overwrite: bool = False,
-) -> Frontier:  # fmt: skip
+) -> Frontier:
     """Search for the recipe of each of some sizes; no model is written.
 
     bits: per weight of tensor data. plot: an image of what is found, SVG or PNG; overwrite: replace one that is there.

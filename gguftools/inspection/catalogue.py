@@ -34,12 +34,16 @@ def formats() -> tuple[FormatInfo, ...]:
     """All formats that tensors can be quantized to or kept in, in the order of their numbers."""
     return tuple(
         FormatInfo(
-            each.name, each.ggml_type, each.bits_per_weight, each.block_size, each.block_bytes,
+            each.name,
+            each.ggml_type,
+            each.bits_per_weight,
+            each.block_size,
+            each.block_bytes,
             "needed" if each.needs_importance else "used" if each.uses_importance else "ignored",
         )
         for each in every_format().values()
         if each.has_codec and (each.is_quantized or each.name in FLOATS)
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -80,16 +84,22 @@ def architectures() -> tuple[ArchitectureInfo, ...]:
     back = {hf_class for each in known for hf_class in each.exporting}
 
     def with_encoders(each: ArchitectureInfo) -> ArchitectureInfo:
-        having, running, exporting = (tuple(name for name in each.hf_classes if name in some)
-                                      for some in (have, run, back))  # fmt: skip
+        having, running, exporting = (
+            tuple(name for name in each.hf_classes if name in some) for some in (have, run, back)
+        )
         return replace(each, encoders=having, running_encoders=running, exporting_encoders=exporting)
 
     def info(each: Architecture) -> ArchitectureInfo:
         reason = "a draft is of no use without its target" if each.draft else obstacle(each)
         return ArchitectureInfo(
-            each.name, each.hf_classes, () if each.draft else each.vocab, refused=tuple(each.refused),
-            exports=reason is None, export_obstacle=reason, draft=each.draft,
-        )  # fmt: skip
+            each.name,
+            each.hf_classes,
+            () if each.draft else each.vocab,
+            refused=tuple(each.refused),
+            exports=reason is None,
+            export_obstacle=reason,
+            draft=each.draft,
+        )
 
     def around(name: str) -> ArchitectureInfo:
         reason = "its text part becomes a checkpoint of its own class"
@@ -149,7 +159,12 @@ def coverage() -> dict[str, int]:
     running = {hf_class for each in having if each.running for hf_class in each.hf_classes}
     whole = {hf_class for each in having for hf_class in each.exporting}
     return {
-        "classes": len(own), "wrappers": len(wrappers()), "drafts": len(drafts), "architectures": len(known),
-        "exported": len(back), "with_towers": len(with_encoders), "with_running_towers": len(running),
+        "classes": len(own),
+        "wrappers": len(wrappers()),
+        "drafts": len(drafts),
+        "architectures": len(known),
+        "exported": len(back),
+        "with_towers": len(with_encoders),
+        "with_running_towers": len(running),
         "exported_with_towers": len(whole),
-    }  # fmt: skip
+    }

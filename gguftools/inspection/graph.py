@@ -127,11 +127,15 @@ def graph(source: PathLike | Model) -> ModelGraph:
 
 def _plain(node: "Node", nodes: "Sequence[Node]", hparams: "HParams") -> GraphNode:
     return GraphNode(
-        node.value.number, node.name, node.layer, type(node.operation).__name__,
+        node.value.number,
+        node.name,
+        node.layer,
+        type(node.operation).__name__,
         tuple(nodes[value.number].name for value in node.operation.inputs()),
         tuple(_weight(tensor) for tensor in node.operation.weights()),
-        node.value.shape, attributes(node.operation, hparams),
-    )  # fmt: skip
+        node.value.shape,
+        attributes(node.operation, hparams),
+    )
 
 
 def _weight(tensor: "Tensor") -> NodeWeight:
@@ -180,10 +184,14 @@ def _of_norm(operation: Any, hparams: "HParams") -> dict[str, Any]:
 
 
 _BY_OPERATION: Mapping[str, Callable[[Any, "HParams"], dict[str, Any]]] = {
-    "Rope": _of_rotation, "Attention": _of_attention, "SharedAttention": _of_attention, "LatentAttention": _of_layer,
-    "WidenedAttention": _of_layer, "Norm": _of_norm,
+    "Rope": _of_rotation,
+    "Attention": _of_attention,
+    "SharedAttention": _of_attention,
+    "LatentAttention": _of_layer,
+    "WidenedAttention": _of_layer,
+    "Norm": _of_norm,
     "HeadNorm": lambda operation, hparams: {"eps": hparams.eps},
-}  # fmt: skip
+}
 
 
 def _make(nodes: Sequence[GraphNode]) -> str:
@@ -194,13 +202,19 @@ def _make(nodes: Sequence[GraphNode]) -> str:
     def plain(name: str) -> str:
         return name.removeprefix(f"blk.{layer}.")
 
-    return json.dumps([
+    return json.dumps(
         [
-            node.name.removesuffix(f"-{layer}"), node.operation, [names.get(name, -1) for name in node.inputs],
-            [[plain(weight.name), weight.format, weight.shape] for weight in node.weights], node.shape, node.attributes,
+            [
+                node.name.removesuffix(f"-{layer}"),
+                node.operation,
+                [names.get(name, -1) for name in node.inputs],
+                [[plain(weight.name), weight.format, weight.shape] for weight in node.weights],
+                node.shape,
+                node.attributes,
+            ]
+            for node in nodes
         ]
-        for node in nodes
-    ])  # fmt: skip
+    )
 
 
 def _dot(shown: ModelGraph) -> Iterator[str]:

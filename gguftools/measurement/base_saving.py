@@ -88,9 +88,16 @@ def saving_to(
 
 @contextmanager
 def base_writer(
-    saving: Saving, kept: Record | None, base: "Base", model: Model, reading: Reading, precision: "Precision",
-    read: Sequence[Path], reads: Reads, threads: int | None,
-) -> Iterator[Writer | None]:  # fmt: skip
+    saving: Saving,
+    kept: Record | None,
+    base: "Base",
+    model: Model,
+    reading: Reading,
+    precision: "Precision",
+    read: Sequence[Path],
+    reads: Reads,
+    threads: int | None,
+) -> Iterator[Writer | None]:
     """What the base is written with, to a file that appears when the block ends; None where an earlier run did it."""
     from runtime.evaluation.divergence import RunningLogits
     from runtime.evaluation.stored_logits import StoredLayout

@@ -66,8 +66,9 @@ class DivergenceReport:
         """Plain data."""
         return {
             **{name: value for name, value in vars(self).items() if name not in ("texts", "files")},
-            "texts": [vars(text) for text in self.texts], "files": [file.as_dict() for file in self.files],
-        }  # fmt: skip
+            "texts": [vars(text) for text in self.texts],
+            "files": [file.as_dict() for file in self.files],
+        }
 
 
 def parse_limits(given: str) -> dict[str, float]:

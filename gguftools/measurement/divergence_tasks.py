@@ -84,9 +84,13 @@ class _Task(NamedTuple):
 
 
 def told_of(
-    base: Path | Model, base_model: PathLike | Model | None, files: Mapping[str, Model], chunks: int | None,
-    threads: int | None, precision: "Precision",
-) -> Told:  # fmt: skip
+    base: Path | Model,
+    base_model: PathLike | Model | None,
+    files: Mapping[str, Model],
+    chunks: int | None,
+    threads: int | None,
+    precision: "Precision",
+) -> Told:
     """What workers are told. base: a model, or the path of one that an earlier run kept, with base_model.
 
     Raises OptionError as `runnable` does.

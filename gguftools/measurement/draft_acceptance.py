@@ -288,9 +288,7 @@ class SharedStates:
 class BlockLogits:
     """What a draft that writes blocks says of the first token of one, at each scored place."""
 
-    def __init__(
-        self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int
-    ) -> None:  # fmt: skip
+    def __init__(self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int) -> None:
         """drafted: tokens of a block, all of which see each other."""
         self.shared, self.writer, self.windows = shared, writer, windows
         self.drafted = min(drafted, writer.most)

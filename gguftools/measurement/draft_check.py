@@ -39,12 +39,22 @@ DEEPEST_READ = 1  # what these say of tokens further on depends on what they dra
 
 
 def draft_check(
-    target: PathLike | Model, *drafts: PathLike | Model, lookup: bool = False, mtp: bool = False,
-    text: Texts | None = None, n_ctx: int | None = None, chunks: int | None = None,
-    temperatures: Sequence[float] = TEMPERATURES, draft_max: int = LONGEST, cost_ratio: float | str = "timed",
-    verify_cost: float | None = None, simulated: int = SIMULATED, seed: int = 1, threads: int | None = None,
+    target: PathLike | Model,
+    *drafts: PathLike | Model,
+    lookup: bool = False,
+    mtp: bool = False,
+    text: Texts | None = None,
+    n_ctx: int | None = None,
+    chunks: int | None = None,
+    temperatures: Sequence[float] = TEMPERATURES,
+    draft_max: int = LONGEST,
+    cost_ratio: float | str = "timed",
+    verify_cost: float | None = None,
+    simulated: int = SIMULATED,
+    seed: int = 1,
+    threads: int | None = None,
     progress: Progress | None = None,
-) -> DraftCheckReport:  # fmt: skip
+) -> DraftCheckReport:
     """How much faster a model writes with a draft: measured on texts, predicted from that, and simulated.
 
     drafts: smaller models of the same vocabulary, and files that read the model's states (EAGLE-3, DFlash, MTP).
@@ -77,9 +87,15 @@ def draft_check(
     figures = run.figures(candidates)
     source = "given" if plan.verify_cost is not None or cost_ratio != "timed" else "timed"
     return DraftCheckReport(
-        str(model.path), reading.n_ctx, reading.texts, [float(each) for each in run.verify], source, seed, figures,
+        str(model.path),
+        reading.n_ctx,
+        reading.texts,
+        [float(each) for each in run.verify],
+        source,
+        seed,
+        figures,
         [*reading.remarks, *_warnings(model, candidates, reading.n_ctx)],
-    )  # fmt: skip
+    )
 
 
 def _warnings(model: Model, candidates: Sequence["_Candidate"], n_ctx: int) -> Iterator[str]:
@@ -181,9 +197,14 @@ class _Run:
     """One check: the model and its drafts on texts. verify, drawn: of `Costs`."""
 
     def __init__(
-        self, model: Model, net: "RunningModel", reading: Reading, plan: _Plan, threads: int | None,
+        self,
+        model: Model,
+        net: "RunningModel",
+        reading: Reading,
+        plan: _Plan,
+        threads: int | None,
         progress: Progress | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.net, self.reading, self.plan, self.threads = model, net, reading, plan, threads
         self.size = min(model.tokenizer.vocab_size, net.vocabulary_size)
         self.progress, self.done, self.steps, self.mean = progress, 0, 0, 0.0
@@ -259,9 +280,12 @@ class _Run:
             self.progress(self.done, self.steps, self.mean)
 
     def _pass(
-        self, windows: Sequence["Window"], drafts: Sequence[_Candidate], nets: Mapping[str, "RunningModel"],
+        self,
+        windows: Sequence["Window"],
+        drafts: Sequence[_Candidate],
+        nets: Mapping[str, "RunningModel"],
         temperatures: Sequence[float],
-    ) -> ForwardContext:  # fmt: skip
+    ) -> ForwardContext:
         from runtime.evaluation.divergence import RunningLogits
         from runtime.head import output_of
         from runtime.speculation.assistants import Assistant
@@ -316,10 +340,23 @@ class _Run:
         every = np.concatenate(agree)
         offered = np.concatenate(found.drafted) > 0 if found.drafted else np.ones(len(every), bool)
         return DraftFigures(
-            draft.name, draft.kind, [], list(draft.edits), list(draft.notes), int(own), costs.draft, source, own / size,
-            [float(each) for each in costs.verify], costs.last, costs.drawn, float(offered.mean()),
-            float(every[offered].mean()) if offered.any() else 0.0, None if draft.kind == LOOKUP else runs(agree), at,
-        )  # fmt: skip
+            draft.name,
+            draft.kind,
+            [],
+            list(draft.edits),
+            list(draft.notes),
+            int(own),
+            costs.draft,
+            source,
+            own / size,
+            [float(each) for each in costs.verify],
+            costs.last,
+            costs.drawn,
+            float(offered.mean()),
+            float(every[offered].mean()) if offered.any() else 0.0,
+            None if draft.kind == LOOKUP else runs(agree),
+            at,
+        )
 
     def _with_simulation(
         self, draft: _Candidate, at: AtTemperature, nets: Mapping[str, "RunningModel"]
@@ -343,9 +380,13 @@ class _Run:
         self._told()
 
     def _predicted(
-        self, draft: _Candidate, written: Sequence["Window"], nets: Mapping[str, "RunningModel"], at: AtTemperature,
+        self,
+        draft: _Candidate,
+        written: Sequence["Window"],
+        nets: Mapping[str, "RunningModel"],
+        at: AtTemperature,
         length: int,
-    ) -> float | None:  # fmt: skip
+    ) -> float | None:
         """Tokens of a cycle, from the chances along texts."""
         found = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
         came = cycles(chances(found, 0, places(written), length, written=True), length)

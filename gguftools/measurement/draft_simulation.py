@@ -99,13 +99,23 @@ def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tu
     found, chances = np.array(lengths), np.array(decided.chances)
     decisions = max(1, len(chances))
     return Simulation(
-        setting.draft_length, len(prompts.texts), int(found.sum()), len(found), counts.drafted, counts.accepted,
-        float(found.mean()), float(found.std()) / math.sqrt(max(1, len(found) - 1)), None,
-        sum(decided.stood) / decisions, float(chances.sum()) / decisions,
+        setting.draft_length,
+        len(prompts.texts),
+        int(found.sum()),
+        len(found),
+        counts.drafted,
+        counts.accepted,
+        float(found.mean()),
+        float(found.std()) / math.sqrt(max(1, len(found) - 1)),
+        None,
+        sum(decided.stood) / decisions,
+        float(chances.sum()) / decisions,
         math.sqrt(float((chances * (1 - chances)).sum())) / decisions,
-        [accepted / drafted for accepted, drafted in
-         zip(counts.accepted_per_position, counts.drafted_per_position, strict=True)],
-    ), written  # fmt: skip
+        [
+            accepted / drafted
+            for accepted, drafted in zip(counts.accepted_per_position, counts.drafted_per_position, strict=True)
+        ],
+    ), written
 
 
 def _speculation(setting: Setting, number: int, decided: Decided) -> "Speculation":
@@ -130,9 +140,13 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
 
     sampler, drafter = speculation.sampler, speculation.drafter
     prefill = Prefill(
-        speculation.model, text, more=tokens + speculation.most, back=speculation.most,
-        keep_states=drafter.reads_states, layers=drafter.layers,
-    )  # fmt: skip
+        speculation.model,
+        text,
+        more=tokens + speculation.most,
+        back=speculation.most,
+        keep_states=drafter.reads_states,
+        layers=drafter.layers,
+    )
     cache, logits, _ = prefill.read()
     if drafter.reads_states:
         drafter.follow(prefill.states)

@@ -67,12 +67,17 @@ def at_temperature(
         texts[name] = _of_text(found, i, where, slice(begin, begin + len(windows)), length)
         begin += len(windows)
     return AtTemperature(
-        temperature, mean or {"mean": 0.0, "standard_error": 0.0}, [each.tokens for each in every],
+        temperature,
+        mean or {"mean": 0.0, "standard_error": 0.0},
+        [each.tokens for each in every],
         [each.standard_error for each in every],
         None if found.drafted or mean is None else [independent_tokens(mean["mean"], each.length) for each in every],
-        every[-1].accepted if every else [], [speedup(each, costs) for each in every], best.length if best else 0,
-        {"edges": positions["edges"], "mean": positions["kl_mean"]}, texts,
-    )  # fmt: skip
+        every[-1].accepted if every else [],
+        [speedup(each, costs) for each in every],
+        best.length if best else 0,
+        {"edges": positions["edges"], "mean": positions["kl_mean"]},
+        texts,
+    )
 
 
 def _acceptance(
@@ -93,5 +98,6 @@ def _of_text(found: Acceptance, i: int, where: Places, which: slice, length: int
     return {
         "acceptance": mean,
         "agreement": float(np.concatenate(found.agree[which])[offered].mean()) if mean else None,
-        "draft_length": length, "tokens_per_cycle": None if came is None else came.tokens,
-    }  # fmt: skip
+        "draft_length": length,
+        "tokens_per_cycle": None if came is None else came.tokens,
+    }

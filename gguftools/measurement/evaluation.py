@@ -55,12 +55,20 @@ BENCHMARKS = (
 
 
 def evaluate(
-    sources: PathLike | Model | Sequence[PathLike | Model], *,
-    hellaswag: PathLike | None = None, winogrande: PathLike | None = None, multiple_choice: PathLike | None = None,
-    tasks: int | None = None, seed: int = SEED, n_ctx: int = 512, threads: int | None = None,
-    precision: str = "float32", record: PathLike | None = None, keep_record: bool = False,
+    sources: PathLike | Model | Sequence[PathLike | Model],
+    *,
+    hellaswag: PathLike | None = None,
+    winogrande: PathLike | None = None,
+    multiple_choice: PathLike | None = None,
+    tasks: int | None = None,
+    seed: int = SEED,
+    n_ctx: int = 512,
+    threads: int | None = None,
+    precision: str = "float32",
+    record: PathLike | None = None,
+    keep_record: bool = False,
     progress: Progress | None = None,
-) -> EvaluationReport:  # fmt: skip
+) -> EvaluationReport:
     """How often one or several models choose the right answer of tests, as llama-perplexity has them.
 
     hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them.
@@ -178,9 +186,14 @@ def _choices(tokenizer: "Tokenizer", task: Task) -> "Choices":
 
 @contextmanager
 def _record(
-    path: PathLike, plan: dict[str, Any], names: Sequence[str], parts: Sequence[_Part], read: Sequence[Path],
-    reads: Reads, keep: bool,
-) -> Iterator[Record]:  # fmt: skip
+    path: PathLike,
+    plan: dict[str, Any],
+    names: Sequence[str],
+    parts: Sequence[_Part],
+    read: Sequence[Path],
+    reads: Reads,
+    keep: bool,
+) -> Iterator[Record]:
     """A record whose windows are groups of tasks, whose predictions are their answers and the seconds they took."""
     sizes = [sum(part.answers(group)) + 1 for part in parts for group in part.groups]
     for test in BENCHMARKS:

@@ -45,9 +45,15 @@ class ExpertSums:
 
 
 def expert_scores(
-    model: Model, text: PathLike, *, n_ctx: int = 512, chunks: int | None = None, further: bool = False,
-    threads: int | None = None, progress: Progress | None = None,
-) -> ExpertSums:  # fmt: skip
+    model: Model,
+    text: PathLike,
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    further: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> ExpertSums:
     """Let the model read a text in windows, as `imatrix` does.
 
     n_ctx: tokens of a window; chunks: the first so many windows. further: let the layer that predicts a token further

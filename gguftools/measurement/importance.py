@@ -74,12 +74,24 @@ class _Task(NamedTuple):
 
 
 def imatrix(
-    source: PathLike | Model, text: PathLike | Sequence[PathLike], output: PathLike | None = None, *,
-    n_ctx: int = 512, chunks: int | None = None, skip_chunks: int = 0, parse_special: bool = False,
-    with_output: bool = False, nextn: bool = False, precision: str = "float32", save_every: int = SAVE_EVERY,
-    resume: bool = False, threads: int | None = None, executor: Executor | None = None, overwrite: bool = False,
+    source: PathLike | Model,
+    text: PathLike | Sequence[PathLike],
+    output: PathLike | None = None,
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    skip_chunks: int = 0,
+    parse_special: bool = False,
+    with_output: bool = False,
+    nextn: bool = False,
+    precision: str = "float32",
+    save_every: int = SAVE_EVERY,
+    resume: bool = False,
+    threads: int | None = None,
+    executor: Executor | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
-) -> ImportanceMatrix:  # fmt: skip
+) -> ImportanceMatrix:
     """Let the model read files of text in windows: an importance matrix, sums of its weights' inputs and their squares.
 
     text: a file, or several, whose sums add up. Windows are those of perplexity, every position counts. output: where
@@ -128,9 +140,10 @@ def imatrix(
             progress(done, total, 0.0)
         batches = _batches(texts, done, min(at_once, keep) if keep else at_once)
         measured = (
-            _sums_elsewhere(away, told, batches) if away is not None and told is not None
+            _sums_elsewhere(away, told, batches)
+            if away is not None and told is not None
             else _sums_here(_Measured(net, with_output, nextn), batches)
-        )  # fmt: skip
+        )
         try:
             with closing(measured):
                 for windows, found in measured:
@@ -233,9 +246,11 @@ def _head(
     if nextn:
         options["nextn"] = True
     return {
-        "gguftools": 1, "importance matrix": hashlib.sha256(json.dumps(options).encode()).hexdigest(),
-        "texts": digest.hexdigest(), "sources": fingerprint(model.files),
-    }  # fmt: skip
+        "gguftools": 1,
+        "importance matrix": hashlib.sha256(json.dumps(options).encode()).hexdigest(),
+        "texts": digest.hexdigest(),
+        "sources": fingerprint(model.files),
+    }
 
 
 def _check_finite(found: Mapping[str, "Sums"]) -> None:

@@ -99,9 +99,17 @@ class LlamaCppWriter:
 
 @contextmanager
 def saved_llama_cpp_base(
-    target: Path, tokens: Ids, layout: StoredLayout, *, sources: Sequence[Path] = (), precision: str = "float32",
-    resume: bool = False, overwrite: bool = False, reads: Reads = NOTHING, threads: int = 1,
-) -> Iterator[LlamaCppWriter]:  # fmt: skip
+    target: Path,
+    tokens: Ids,
+    layout: StoredLayout,
+    *,
+    sources: Sequence[Path] = (),
+    precision: str = "float32",
+    resume: bool = False,
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
+    threads: int = 1,
+) -> Iterator[LlamaCppWriter]:
     """Write such a base, which appears when the block ends. tokens: of all windows, as the text has them.
 
     A run that is killed leaves TARGET.partial behind, and with resume the windows in it are not written again; sources:

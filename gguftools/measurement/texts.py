@@ -99,7 +99,7 @@ def default_texts() -> list[NamedText]:
 
 def windows_of(
     model: Model, text: NamedText, n_ctx: int = 512, *, chunks: int | None = None, stride: int = 0
-) -> TextWindows:  # fmt: skip
+) -> TextWindows:
     """A text cut for a model: as `perplexity` does it, or each conversation a window, whose answers are scored.
 
     chunks: of how many windows, None for all. stride: > 0 lets the windows of a plain text overlap.

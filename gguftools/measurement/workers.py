@@ -78,9 +78,7 @@ class _Refused(NamedTuple):
     error: GgufToolsError
 
 
-def in_turn(
-    executor: Executor, function: Callable[[T], R], tasks: Iterable[T]
-) -> Generator[tuple[T, R], None, None]:  # fmt: skip
+def in_turn(executor: Executor, function: Callable[[T], R], tasks: Iterable[T]) -> Generator[tuple[T, R], None, None]:
     """As `done_elsewhere` in order; but what is wrong with a task is raised after the results of those before it."""
     attempt: Callable[[T], R | _Refused] = partial(_attempted, function)
     for task, result in done_elsewhere(executor, attempt, tasks, in_order=True):

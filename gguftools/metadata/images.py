@@ -40,9 +40,12 @@ class Sight:
     """An encoder for images or sounds beside its text model. These are run once, however many prompts have them."""
 
     def __init__(
-        self, encoder: VisionEncoder | AudioEncoder, metadata: Mapping[str, Any], tokenizer: Tokenizer,
+        self,
+        encoder: VisionEncoder | AudioEncoder,
+        metadata: Mapping[str, Any],
+        tokenizer: Tokenizer,
         most_tokens: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """metadata: of the text model. most_tokens: of an image, where the encoder takes images of any size.
 
         Raises ModelError for an encoder of another model, or one whose images we do not know to prepare.
@@ -109,7 +112,7 @@ Given = Sequence[tuple[Sight, Sequence[Source]]]  # what sees images or hears so
 
 def read_prompt(
     prompt: str | Sequence[Any], given: Given, progress: Progress | None = None
-) -> tuple[list[int], list[EmbeddedImage]]:  # fmt: skip
+) -> tuple[list[int], list[EmbeddedImage]]:
     """Ids of a prompt with its images and sounds, and where these stand; a text, or messages for the chat template.
 
     given: of one tokenizer. Raises FileError, OptionError, ModelError, VocabularyError.

@@ -40,8 +40,11 @@ def check_keys(model: Model, original: Model) -> Verdict:
         if not _alike(plain(ours.value(key)), plain(theirs.value(key))):
             found = f"{key} is {brief(ours.value(key))}; the original's is {brief(theirs.value(key))}"
             (lines if key.removeprefix(begins) in OTHERWISE else faults).append(found)
-    missing = [f"{key} is missing; the original's is {brief(theirs.value(key))}"
-               for key in theirs if key.startswith(begins) and key not in ours]  # fmt: skip
+    missing = [
+        f"{key} is missing; the original's is {brief(theirs.value(key))}"
+        for key in theirs
+        if key.startswith(begins) and key not in ours
+    ]
     if not faults:
         told = "where a key is missing; the original's is"
         faults = [f"{name} is {a} {told} {b}" for name, a, b in _numbers(model, original)]

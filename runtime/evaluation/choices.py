@@ -86,8 +86,9 @@ def substitutions(sequences: Sequence[Sequence[int]], bases: Sequence[int]) -> C
         last = len(sequence) - (len(sequence) - first > 1)
         own = (Prediction(i, at - 1, sequence[at]) for at in range(max(1, first), last))
         slipped = len(sequences[0]) - 1
-        scored.append(tuple(p._replace(sequence=0, position=slipped) if i and p.position == common - 1 else p
-                            for p in own))  # fmt: skip
+        scored.append(
+            tuple(p._replace(sequence=0, position=slipped) if i and p.position == common - 1 else p for p in own)
+        )
     return Choices(tuple(sequences), common, tuple(scored))
 
 
@@ -105,8 +106,11 @@ def mean_log_probabilities(
             wanted.setdefault((number, prediction.sequence), []).append(prediction)
     lengths = {key: 1 + max(each.position for each in predictions) for key, predictions in wanted.items()}
     found: dict[tuple[int, Prediction], float] = {}
-    passes = _padded(tasks, lengths, forward, tokens_at_once) if branched is None else (
-        _branched(tasks, lengths, branched, tokens_at_once))  # fmt: skip
+    passes = (
+        _padded(tasks, lengths, forward, tokens_at_once)
+        if branched is None
+        else (_branched(tasks, lengths, branched, tokens_at_once))
+    )
     for logits, rows in passes:
         asked = [(key[0], each, row(each.position)) for key, row in rows.items() for each in wanted[key]]
         x = logits.x.reshape(-1, logits.x.shape[-1])[[at for _, _, at in asked]]
@@ -114,8 +118,9 @@ def mean_log_probabilities(
         if not np.isfinite(losses).all():
             raise ModelError(f"logits are not finite, though all layers are: {logits.weight.name!r} is damaged")
         found.update(((number, each), -float(loss)) for (number, each, _), loss in zip(asked, losses, strict=True))
-    return [[_mean([found[number, each] for each in answer]) for answer in task.scored]
-            for number, task in enumerate(tasks)]  # fmt: skip
+    return [
+        [_mean([found[number, each] for each in answer]) for answer in task.scored] for number, task in enumerate(tasks)
+    ]
 
 
 def _padded(tasks: Sequence[Choices], lengths: Lengths, forward: Forward, tokens_at_once: int) -> Iterator[Computed]:
@@ -134,8 +139,10 @@ def _branched(
     tasks: Sequence[Choices], lengths: Lengths, branched: Branched, tokens_at_once: int
 ) -> Iterator[Computed]:
     """What is common once, and of each sequence what follows."""
-    trees = [_tree(task, [lengths.get((number, i), 0) for i in range(len(task.sequences))])
-             for number, task in enumerate(tasks)]  # fmt: skip
+    trees = [
+        _tree(task, [lengths.get((number, i), 0) for i in range(len(task.sequences))])
+        for number, task in enumerate(tasks)
+    ]
     numbers = [number for number, tree in enumerate(trees) if tree.tokens]
     while numbers:
         count, tokens = 1, trees[numbers[0]].tokens
@@ -147,8 +154,9 @@ def _branched(
         rows: dict[tuple[int, int], Callable[[int], int]] = {
             (number, i): partial(_row, start, trees[number], i)
             for number, start in zip(some, branches.starts, strict=True)
-            for i in range(len(trees[number].branches)) if (number, i) in lengths
-        }  # fmt: skip
+            for i in range(len(trees[number].branches))
+            if (number, i) in lengths
+        }
         yield branched(branches), rows
 
 

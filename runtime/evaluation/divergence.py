@@ -83,9 +83,13 @@ class RunningLogits:
     lower_bound = False
 
     def __init__(
-        self, forward: LazyForward, windows: Sequence[Window], at_once: int = 2048, output: Output | None = None,
+        self,
+        forward: LazyForward,
+        windows: Sequence[Window],
+        at_once: int = 2048,
+        output: Output | None = None,
         number: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """at_once: tokens of windows (of equal length) whose layers run together; one window is run in any case.
         output: what the model makes logits with. number: that the first of these windows has among all.
         """
@@ -153,9 +157,16 @@ class Predictions:
 
 
 def divergence(
-    windows: Sequence[Window], base: Base, others: Mapping[str, Logits], *, progress: Progress | None = None,
-    save: Save | None = None, kept: Kept | None = None, measured: Iterator[Doubles] | None = None, threads: int = 1,
-) -> Predictions:  # fmt: skip
+    windows: Sequence[Window],
+    base: Base,
+    others: Mapping[str, Logits],
+    *,
+    progress: Progress | None = None,
+    save: Save | None = None,
+    kept: Kept | None = None,
+    measured: Iterator[Doubles] | None = None,
+    threads: int = 1,
+) -> Predictions:
     """Compare models, by name, with a base at every scored position.
 
     save: is given what the base says as it comes. kept: has what was measured before, which is not measured again, and
@@ -189,9 +200,8 @@ def divergence(
 
 
 def window_figures(
-    number: int, window: Window, base: Base, others: Mapping[str, Logits], *, save: Save | None = None,
-    threads: int = 1,
-) -> Doubles:  # fmt: skip
+    number: int, window: Window, base: Base, others: Mapping[str, Logits], *, save: Save | None = None, threads: int = 1
+) -> Doubles:
     """Figures of a window's predictions, float64 (n, `columns`): the base's, and of each model its own and how far they
     are apart. number: that the window has among all. Raises as `divergence` does.
     """

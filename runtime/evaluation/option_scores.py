@@ -52,9 +52,15 @@ def _through(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     fused = forward.project(layer, "attn_qkv", forward.norm(layer, "attn_norm", x))
     q, k, v = (np.ascontiguousarray(part).reshape(len(x), own.heads, -1) for part in np.split(fused, 3, axis=1))
     mixed = attend(
-        q, k, v, q_positions=forward.positions, scale=q.shape[2] ** -0.5, causal=False, sequences=forward.texts,
+        q,
+        k,
+        v,
+        q_positions=forward.positions,
+        scale=q.shape[2] ** -0.5,
+        causal=False,
+        sequences=forward.texts,
         threads=forward.threads,
-    )  # fmt: skip
+    )
     x = x + forward.project(layer, "attn_output", mixed)
     hidden = forward.project(layer, "ffn_up", forward.norm(layer, "ffn_norm", x))
     return x + forward.project(layer, "ffn_down", np.maximum(hidden, np.float32(0)))

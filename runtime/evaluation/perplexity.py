@@ -90,9 +90,17 @@ def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int =
 
 
 def perplexity(
-    tokens: Sequence[int], forward: Forward, n_ctx: int = 512, *, bos: int | None, chunks: int | None = None,
-    stride: int = 0, batch: int = 1, progress: Progress | None = None, threads: int = 1,
-) -> Perplexity:  # fmt: skip
+    tokens: Sequence[int],
+    forward: Forward,
+    n_ctx: int = 512,
+    *,
+    bos: int | None,
+    chunks: int | None = None,
+    stride: int = 0,
+    batch: int = 1,
+    progress: Progress | None = None,
+    threads: int = 1,
+) -> Perplexity:
     """Perplexity of `tokens` (with the special tokens in front, as the vocabulary asks) under `forward`.
 
     bos: the token that begins every window, None if the vocabulary adds none. batch: windows handed to `forward`
@@ -106,9 +114,17 @@ def perplexity(
 
 
 def perplexities(
-    texts: Sequence[Sequence[int]], forward: Forward, n_ctx: int = 512, *, bos: int | None, chunks: int | None = None,
-    stride: int = 0, batch: int = 1, progress: Progress | None = None, threads: int = 1,
-) -> tuple[Perplexity, list[Perplexity]]:  # fmt: skip
+    texts: Sequence[Sequence[int]],
+    forward: Forward,
+    n_ctx: int = 512,
+    *,
+    bos: int | None,
+    chunks: int | None = None,
+    stride: int = 0,
+    batch: int = 1,
+    progress: Progress | None = None,
+    threads: int = 1,
+) -> tuple[Perplexity, list[Perplexity]]:
     """Perplexity of texts together, and of each alone. chunks: at most so many windows of each; see `perplexity`."""
     plans = [windows(len(tokens), n_ctx, chunks=chunks, stride=stride) for tokens in texts]
     counts = [len(plan.starts) for plan in plans]

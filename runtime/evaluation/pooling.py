@@ -64,15 +64,25 @@ class Embeddings:
         for number, text in enumerate(texts if vectors else ()):
             text["embedding"] = self.of(number).tolist()
         return {
-            "pooling": self.pooling, "normalize": self.normalize, "width": self.vectors.shape[1],
-            "truncated": list(self.truncated), "labels": list(self.labels), "texts": texts,
-        }  # fmt: skip
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+            "width": self.vectors.shape[1],
+            "truncated": list(self.truncated),
+            "labels": list(self.labels),
+            "texts": texts,
+        }
 
 
 def embeddings(
-    model: Model, tokenizer: Tokenizer, texts: Sequence[Text], *, pooling: str | None = None,
-    normalize: int | None = None, truncate: bool = False, progress: Callable[[int, int, Any], None] | None = None,
-) -> Embeddings:  # fmt: skip
+    model: Model,
+    tokenizer: Tokenizer,
+    texts: Sequence[Text],
+    *,
+    pooling: str | None = None,
+    normalize: int | None = None,
+    truncate: bool = False,
+    progress: Callable[[int, int, Any], None] | None = None,
+) -> Embeddings:
     """Vectors of texts, with the tokens around them that the model expects; special tokens written in them count.
 
     pooling: None for the file's, or "none" where it says nothing. A pair of texts, which is what is scored by "rank",
@@ -112,9 +122,14 @@ def embeddings(
     norm = AS_THEY_ARE if scored else EUCLIDEAN if normalize is None else normalize
     parts = [rows[number].reshape(-1, rows[number].shape[-1]) for number in range(len(texts))]
     return Embeddings(
-        normalized(np.concatenate(parts), norm), [len(each) for each in ids], chosen, norm, tuple(truncated),
-        labels_of(model.metadata) if chosen == "rank" else (), tuple(_warnings(model, chosen, pooling, truncated)),
-    )  # fmt: skip
+        normalized(np.concatenate(parts), norm),
+        [len(each) for each in ids],
+        chosen,
+        norm,
+        tuple(truncated),
+        labels_of(model.metadata) if chosen == "rank" else (),
+        tuple(_warnings(model, chosen, pooling, truncated)),
+    )
 
 
 def _check(model: Model, texts: Sequence[Text], pooling: str, normalize: int | None) -> None:

@@ -50,10 +50,12 @@ def median(values: Doubles) -> float:
 def distribution(values: Doubles, quartiles: bool = False) -> dict[str, float]:
     """The percentiles that are printed, from max to min. quartiles: p75 and p25, too."""
     return {
-        "max": float(values.max()), **percentiles(values, HIGH | ({"p75": 0.75} if quartiles else {})),
-        "median": median(values), **percentiles(values, ({"p25": 0.25} if quartiles else {}) | LOW),
+        "max": float(values.max()),
+        **percentiles(values, HIGH | ({"p75": 0.75} if quartiles else {})),
+        "median": median(values),
+        **percentiles(values, ({"p25": 0.25} if quartiles else {}) | LOW),
         "min": float(values.min()),
-    }  # fmt: skip
+    }
 
 
 def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
@@ -65,16 +67,20 @@ def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
     gap = loss - base_loss
     gap_error = _root(error**2 + base_error**2 - 2 * covariance)
     difference_error = _root(
-        (value * error) ** 2 + (base_value * base_error) ** 2
-        - 2 * value * base_value * covariance
-    )  # fmt: skip
+        (value * error) ** 2 + (base_value * base_error) ** 2 - 2 * value * base_value * covariance
+    )
     both = error * base_error
     return {
-        "perplexity": value, "perplexity_standard_error": value * error,
-        "perplexity_ratio": ratio, "perplexity_ratio_standard_error": ratio * gap_error,
-        "perplexity_difference": value - base_value, "perplexity_difference_standard_error": difference_error,
-        "log_ratio": gap, "log_ratio_standard_error": gap_error, "correlation": covariance / both if both else 1.0,
-    }  # fmt: skip
+        "perplexity": value,
+        "perplexity_standard_error": value * error,
+        "perplexity_ratio": ratio,
+        "perplexity_ratio_standard_error": ratio * gap_error,
+        "perplexity_difference": value - base_value,
+        "perplexity_difference_standard_error": difference_error,
+        "log_ratio": gap,
+        "log_ratio_standard_error": gap_error,
+        "correlation": covariance / both if both else 1.0,
+    }
 
 
 def _covariance(a: Doubles, b: Doubles) -> float:
@@ -116,13 +122,16 @@ def figures(base: Doubles, other: Doubles, apart: Doubles, targets: Ids) -> dict
     same, same_error = share_with_error(base[:, TOP] == other[:, TOP])
     return {
         **perplexity_figures(base[:, LOG_P], other[:, LOG_P]),
-        "same_top": same, "same_top_standard_error": same_error, "flips": flips(base, other, targets),
+        "same_top": same,
+        "same_top_standard_error": same_error,
+        "flips": flips(base, other, targets),
         "kl_divergence": {**with_error(apart[:, KL]), **distribution(apart[:, KL])},
-        "kl_reverse": with_error(apart[:, KL_REVERSE]), "total_variation": with_error(apart[:, VARIATION]),
+        "kl_reverse": with_error(apart[:, KL_REVERSE]),
+        "total_variation": with_error(apart[:, VARIATION]),
         "acceptance": with_error(1 - apart[:, VARIATION]),
         "entropy_change": with_error(other[:, ENTROPY] - base[:, ENTROPY]),
         "p_change": p_change_figures(base[:, LOG_P], other[:, LOG_P]),
-    }  # fmt: skip
+    }
 
 
 def by_position(kl: Doubles, positions: Ids) -> dict[str, list[float]]:

@@ -130,8 +130,9 @@ class StoredTops(_Places):
         begin, end = self.span(window, start, stop)
         known = Likeliest(
             self.ids.elements(begin, end),  # type: ignore[arg-type]  # int32, as it is stored
-            self.log_p.float32(begin, end), self.figures.float32(begin, end),
-        )  # fmt: skip
+            self.log_p.float32(begin, end),
+            self.figures.float32(begin, end),
+        )
         values = np.zeros((end - begin, 5))
         values[:, ENTROPY], values[:, TOP] = known.figures[:, OF_ENTROPY], known.ids[:, 0]
         values[:, TOP_LOGIT], values[:, LOG_P] = known.log_p[:, 0], known.figures[:, OF_TARGET]
@@ -143,9 +144,7 @@ class StoredTops(_Places):
         out, known, z = np.full((len(other.logits), 3), np.nan), base.likeliest, other.z
 
         def share(start: int, stop: int) -> None:
-            merged_divergences(
-                known.ids, known.log_p, known.figures[:, OF_OTHERS], other.logits, z, out, start, stop
-            )  # fmt: skip
+            merged_divergences(known.ids, known.log_p, known.figures[:, OF_OTHERS], other.logits, z, out, start, stop)
 
         share_out(share, len(out), 16, threads)
         return out

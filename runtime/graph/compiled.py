@@ -34,8 +34,9 @@ from .builder import Graph
 from .lowering import Call, Lowering
 from .text import Read, computed
 
-PLAIN = frozenset({"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias",
-                   "rope_freqs.weight"})  # fmt: skip
+PLAIN = frozenset(
+    {"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias", "rope_freqs.weight"}
+)
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,10 @@ class CompiledGraph:
         self.normed = self._write_head() if self.compiles_head else None
         self.rows = np.stack(lowering.list.rows) if lowering.list.rows else np.zeros((0, 32), np.int64)
         self.embeds_plainly = (
-            set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding
+            set(network.global_tensors.tensors) <= PLAIN
+            and not network.block.normed_embedding
             and network.keys.get("adapters.count") is None
-        )  # fmt: skip
+        )
         self.is_whole = self.embeds_plainly and self.compiles_head and not lowering.calls  # all of it is compiled
         self.can_break_off = bool(lowering.calls)  # in the middle, when some states have been changed
         self.workers = worth(threads, self.rows, lowering.list.read)
@@ -102,12 +104,21 @@ class CompiledGraph:
             return x
         out = lowering.workspace.vectors("result_norm", width)
         rms = network.block.norm.startswith("rms")
-        lowering.add(parts.rms_norm if rms else parts.layer_norm, {
-            parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.EPS: float(network.hparams.eps),
-            parts.WEIGHT: np.ones(width, np.float32) if gain is None else gain,
-            parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, parts.OUT: out.floats,
-            parts.OUT_WIDTH: out.room, parts.SHORTS: out.shorts, parts.NUMBERS_AT: out.numbers,
-        })  # fmt: skip
+        lowering.add(
+            parts.rms_norm if rms else parts.layer_norm,
+            {
+                parts.X: x.floats,
+                parts.X_WIDTH: x.room,
+                parts.WIDTH: width,
+                parts.EPS: float(network.hparams.eps),
+                parts.WEIGHT: np.ones(width, np.float32) if gain is None else gain,
+                parts.BIAS: np.zeros(width, np.float32) if bias is None else bias,
+                parts.OUT: out.floats,
+                parts.OUT_WIDTH: out.room,
+                parts.SHORTS: out.shorts,
+                parts.NUMBERS_AT: out.numbers,
+            },
+        )
         self._write_product(out, weight)
         return out
 
@@ -311,8 +322,11 @@ class Run:
                 self._bind_states(slot, layer, text.cache)
             for layer, shapes in lowering.keys.items():
                 text.cache.reserve(layer, end, *shapes)
-        room = max(max(end, text.cache.room_of(layer)) + max(0, text.cache.shift)
-                   for text, end in zip(self.texts, ends, strict=True) for layer in (*lowering.keys, -1))  # fmt: skip
+        room = max(
+            max(end, text.cache.room_of(layer)) + max(0, text.cache.shift)
+            for text, end in zip(self.texts, ends, strict=True)
+            for layer in (*lowering.keys, -1)
+        )
         for layer, bound in lowering.bound.items():
             for slot, text in enumerate(self.texts):
                 if layer in lowering.keys:

@@ -23,9 +23,15 @@ def _biased_attention(forward: ForwardContext, o: op.BiasedAttention, read: Read
     if o.causal and forward.cache is not None:
         k, v = forward.cache.append(o.layer.index, k, v)
     return attend(
-        read(o.q), k, v, q_positions=forward.positions, scale=1.0, causal=o.causal,
-        bias=None if o.bias is None else read(o.bias), threads=forward.threads,
-    )  # fmt: skip
+        read(o.q),
+        k,
+        v,
+        q_positions=forward.positions,
+        scale=1.0,
+        causal=o.causal,
+        bias=None if o.bias is None else read(o.bias),
+        threads=forward.threads,
+    )
 
 
 @computes(op.CrossAttention)

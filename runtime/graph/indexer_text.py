@@ -100,16 +100,26 @@ def _block_attention(forward: ForwardContext, o: op.BlockAttention, read: Read) 
     own = forward.numbers(o.layer)
     keys = np.concatenate((forward.shared_keys[o.layer.index][0], read(o.k)))
     mixed = attend(
-        q, keys, keys, q_positions=forward.positions, scale=own.attention_scale, window=own.window, causal=False,
-        sinks=o.layer.array("attn_sinks.weight"), threads=forward.threads,
-    )  # fmt: skip
+        q,
+        keys,
+        keys,
+        q_positions=forward.positions,
+        scale=own.attention_scale,
+        window=own.window,
+        causal=False,
+        sinks=o.layer.array("attn_sinks.weight"),
+        threads=forward.threads,
+    )
     return mixed.reshape(q.shape)
 
 
 @computes(op.GroupedLinear)
 def _grouped_linear(forward: ForwardContext, o: op.GroupedLinear, read: Read) -> Floats:
     x, rows = read.rows(o.x), o.layer.need(f"{o.role}.weight").shape[0] // o.groups
-    return np.concatenate([
-        forward.project(o.layer, o.role, np.ascontiguousarray(part), np.arange(i * rows, (i + 1) * rows))
-        for i, part in enumerate(np.split(x, o.groups, axis=1))
-    ], axis=1)  # fmt: skip
+    return np.concatenate(
+        [
+            forward.project(o.layer, o.role, np.ascontiguousarray(part), np.arange(i * rows, (i + 1) * rows))
+            for i, part in enumerate(np.split(x, o.groups, axis=1))
+        ],
+        axis=1,
+    )

@@ -29,10 +29,19 @@ class Anything:
 
 
 SIZES = Anything()
-WHOLE = frozenset({  # mixers, whose steps follow from the tensors that their writers ask for, too
-    "mamba", "mamba2", "mamba of heads", "short convolution", "gated delta", "kimi delta", "lightning", "time mix",
-    "rwkv layer",
-})  # fmt: skip
+WHOLE = frozenset(
+    {  # mixers, whose steps follow from the tensors that their writers ask for, too
+        "mamba",
+        "mamba2",
+        "mamba of heads",
+        "short convolution",
+        "gated delta",
+        "kimi delta",
+        "lightning",
+        "time mix",
+        "rwkv layer",
+    }
+)
 Attributes = Mapping[str, Any]  # what each attribute may be
 Table = Mapping[type[Operation], Attributes]
 _ALONG = (op.Clamp, op.Columns, op.HeadNorm, op.PlainNorm, op.Rope, op.ScaleQueries, op.Scale)
@@ -120,11 +129,14 @@ def experts_table(network: Network, layer: Layer) -> Table:
         op.Columns: dict.fromkeys(("start", "stop", "split"), SIZES),
         op.Activate: {"activation": (hparams.activation,), "parameters": ((),)},
         op.Gated: {
-            "activation": (hparams.activation,), "limit": (own.net_limit or hparams.activation_limit,),
-            "clamps_gate_first": (block.clamps_gate_first,), "clamps_both": (bool(own.net_limit),), "bounds": SIZES,
+            "activation": (hparams.activation,),
+            "limit": (own.net_limit or hparams.activation_limit,),
+            "clamps_gate_first": (block.clamps_gate_first,),
+            "clamps_both": (bool(own.net_limit),),
+            "bounds": SIZES,
         },
         op.Combine: {"function": (block.add_shared_expert,) if sums else ()},
-    }  # fmt: skip
+    }
 
 
 def _is_attention(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
@@ -177,11 +189,15 @@ def _is_latent_attention(network: Network, layer: Layer, nodes: Sequence[Node]) 
     spec, counts = latent_attention_spec(network, layer), _counts(nodes)
     gates, norms = "attn_gate.weight" in layer, ("attn_q_a_norm", "attn_kv_a_norm", "attn_k_norm", "attn_sub_norm")
     wanted = {
-        op.Rope: 2 * spec.rotates, op.Concat: 2, op.PerHead: 2 * spec.absorbed, op.ScaleQueries: int(spec.tempered),
-        op.LatentAttention: int(spec.absorbed), op.WidenedAttention: int(not spec.absorbed),
+        op.Rope: 2 * spec.rotates,
+        op.Concat: 2,
+        op.PerHead: 2 * spec.absorbed,
+        op.ScaleQueries: int(spec.tempered),
+        op.LatentAttention: int(spec.absorbed),
+        op.WidenedAttention: int(not spec.absorbed),
         op.ScaleByGate: int(gates),
         op.Norm: sum(f"{norm}.weight" in layer or norm in layer for norm in norms),
-    }  # fmt: skip
+    }
     return all(counts[kind] == count for kind, count in wanted.items())
 
 

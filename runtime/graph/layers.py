@@ -282,9 +282,15 @@ def _compressed(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 ARRANGEMENTS: dict[Arrangement, Build] = {
-    "sequential": _sequential, "parallel": _parallel, "normed": _from_normed, "streams": _in_streams,
-    "mixed_streams": _in_mixed_streams, "residuals": _over_residuals, "cycles": _in_cycles, "copies": _in_copies,
-}  # fmt: skip
+    "sequential": _sequential,
+    "parallel": _parallel,
+    "normed": _from_normed,
+    "streams": _in_streams,
+    "mixed_streams": _in_mixed_streams,
+    "residuals": _over_residuals,
+    "cycles": _in_cycles,
+    "copies": _in_copies,
+}
 ATTENDING: dict[Mixer, Build] = {
     "attention": attention,
     "compressed": _compressed,
@@ -292,6 +298,13 @@ ATTENDING: dict[Mixer, Build] = {
     "mla_widened": widened_attention,
 }
 RECURRENT: dict[Mixer, Build] = {  # mixers with a state
-    "gated_delta": gated_delta, "kimi_delta": kimi_delta, "lightning": lightning, "mamba": mamba, "mamba2": mamba2,
-    "mamba_heads": mamba_of_heads, "rwkv6": time_mix, "rwkv7": time_mix, "shortconv": short_convolution,
-}  # fmt: skip
+    "gated_delta": gated_delta,
+    "kimi_delta": kimi_delta,
+    "lightning": lightning,
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "mamba_heads": mamba_of_heads,
+    "rwkv6": time_mix,
+    "rwkv7": time_mix,
+    "shortconv": short_convolution,
+}

@@ -170,10 +170,16 @@ class Lowering:
 
     def copy(self, x: Floats, out: Vectors) -> None:
         """Copy the first columns of x to `out`, also as integers."""
-        self.list.add(state_operations.norm_groups, {
-            state_operations.STATE: self.state, state_operations.WIDTH: out.width, state_operations.GROUPS: 1,
-            **state_mixers.rows_in(x), **state_mixers.rows_out(out, True),
-        })  # fmt: skip
+        self.list.add(
+            state_operations.norm_groups,
+            {
+                state_operations.STATE: self.state,
+                state_operations.WIDTH: out.width,
+                state_operations.GROUPS: 1,
+                **state_mixers.rows_in(x),
+                **state_mixers.rows_out(out, True),
+            },
+        )
 
     # Writing
 
@@ -262,9 +268,9 @@ class Lowering:
 
 Write = Callable[[Lowering, Any, Value], bool]
 WRITERS: dict[type[Operation], Write] = {}
-SMALL: frozenset[type[Operation]] = frozenset({
-    op.Scale, op.Clamp, op.Add, op.Activate, op.Gated, op.Columns, op.Combine, op.PlainNorm,
-})  # fmt: skip
+SMALL: frozenset[type[Operation]] = frozenset(
+    {op.Scale, op.Clamp, op.Add, op.Activate, op.Gated, op.Columns, op.Combine, op.PlainNorm}
+)
 REGIONS: dict[str, Callable[[Lowering, Region], bool]] = {}
 
 
@@ -304,11 +310,18 @@ def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vect
     weight = layer.array(role) if weight is None else weight
     weight = np.ones(width, np.float32) if weight is None else weight
     bias = layer.array(f"{role}.bias")
-    lowering.add(parts.rms_norm if kind.startswith("rms") else parts.layer_norm, {
-        parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.WEIGHT: weight,
-        parts.EPS: float(eps or lowering.network.hparams.eps),
-        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(out),
-    })  # fmt: skip
+    lowering.add(
+        parts.rms_norm if kind.startswith("rms") else parts.layer_norm,
+        {
+            parts.X: x.floats,
+            parts.X_WIDTH: x.room,
+            parts.WIDTH: width,
+            parts.WEIGHT: weight,
+            parts.EPS: float(eps or lowering.network.hparams.eps),
+            parts.BIAS: np.zeros(width, np.float32) if bias is None else bias,
+            **_output(out),
+        },
+    )
 
 
 def supports_product(layer: Layer, role: str) -> bool:
@@ -372,10 +385,17 @@ def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
     else:
         out = lowering.new(value)
         lowering.copy(x.floats, out)
-    lowering.add(parts.add_scaled, {
-        parts.X: part.floats, parts.X_WIDTH: part.room, parts.WIDTH: value.width, parts.OUT: out.floats,
-        parts.OUT_WIDTH: out.room, parts.SCALE: float(operation.scale),
-    })  # fmt: skip
+    lowering.add(
+        parts.add_scaled,
+        {
+            parts.X: part.floats,
+            parts.X_WIDTH: part.room,
+            parts.WIDTH: value.width,
+            parts.OUT: out.floats,
+            parts.OUT_WIDTH: out.room,
+            parts.SCALE: float(operation.scale),
+        },
+    )
     lowering.put(value, out)
     return True
 
@@ -383,11 +403,22 @@ def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
 def _step(lowering: Lowering, x: Vectors, out: Vectors, shape: Shape, code: int, fields: dict[int, Any]) -> None:
     """A step of `attention_operations.prepare_heads` with each number, or with heads of this shape."""
     heads, width = (1, shape[0]) if len(shape) == 1 else shape
-    lowering.list.add(heads_of.prepare_heads, {
-        heads_of.STATE: lowering.state, heads_of.X: x.floats, heads_of.X_WIDTH: x.room, heads_of.OUT: out.floats,
-        heads_of.OUT_WIDTH: out.room, heads_of.HEADS: heads, heads_of.HEAD_WIDTH: width, heads_of.X_APART: width,
-        heads_of.OUT_APART: width, heads_of.STEPS: code, **fields,
-    })  # fmt: skip
+    lowering.list.add(
+        heads_of.prepare_heads,
+        {
+            heads_of.STATE: lowering.state,
+            heads_of.X: x.floats,
+            heads_of.X_WIDTH: x.room,
+            heads_of.OUT: out.floats,
+            heads_of.OUT_WIDTH: out.room,
+            heads_of.HEADS: heads,
+            heads_of.HEAD_WIDTH: width,
+            heads_of.X_APART: width,
+            heads_of.OUT_APART: width,
+            heads_of.STEPS: code,
+            **fields,
+        },
+    )
 
 
 @writes(op.Scale)
@@ -430,10 +461,17 @@ def _combine(lowering: Lowering, operation: op.Combine, value: Value) -> bool:
     routed, shared = map(lowering.vectors_of, (operation.routed, operation.shared))
     out = lowering.new(value)
     _step(lowering, routed, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(factor)})
-    lowering.add(parts.add_scaled, {
-        parts.X: shared.floats, parts.X_WIDTH: shared.room, parts.WIDTH: value.width, parts.OUT: out.floats,
-        parts.OUT_WIDTH: out.room, parts.SCALE: float(factor),
-    })  # fmt: skip
+    lowering.add(
+        parts.add_scaled,
+        {
+            parts.X: shared.floats,
+            parts.X_WIDTH: shared.room,
+            parts.WIDTH: value.width,
+            parts.OUT: out.floats,
+            parts.OUT_WIDTH: out.room,
+            parts.SCALE: float(factor),
+        },
+    )
     return True
 
 
@@ -444,13 +482,18 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
     first = lowering.vectors_of(operation.gate if isinstance(operation, op.Gated) else operation.x)
     out = lowering.new(value, True)
     fields = {
-        expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
-        expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
-        expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
+        expert_operations.STATE: lowering.state,
+        expert_operations.X: first.floats,
+        expert_operations.X_WIDTH: first.room,
+        expert_operations.OUT: out.floats,
+        expert_operations.OUT_WIDTH: out.room,
+        expert_operations.WIDTH: value.width,
+        expert_operations.SHORTS: out.shorts,
         expert_operations.NUMBERS_AT: out.numbers,
         expert_operations.KIND: expert_operations.KINDS[operation.activation],
-        expert_operations.LIMIT: np.inf, expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
-    }  # fmt: skip
+        expert_operations.LIMIT: np.inf,
+        expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
+    }
     if isinstance(operation, op.Gated):
         up = lowering.vectors_of(operation.up)
         fields |= {expert_operations.Y: up.floats, expert_operations.Y_WIDTH: up.room}
@@ -556,9 +599,16 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
         choice = compiled_experts.add_choice(lowering.list, spec, router_input, lowering.state, lowering.rooms)
     factor = sum_factor(network.block.add_shared_expert) if spec.shared else None
     compiled_experts.add_experts(
-        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None,
+        lowering.list,
+        spec,
+        x,
+        out,
+        lowering.state,
+        rooms=lowering.rooms,
+        choice=choice,
+        adds=into is not None,
         scale=1.0 if factor is None else factor,
-    )  # fmt: skip
+    )
     lowering.put(region.output, out)
     return True
 
@@ -597,9 +647,25 @@ def _mixer(
 
 
 _ACTIVATED = ("gated delta", "kimi delta", "lightning")  # by the model's activation; others by silu alone
-_PROJECTIONS = ("ssm_in", "ssm_out", "ssm_x", "ssm_dt", "ssm_ba", "ssm_beta", "ssm_alpha", "ssm_f", "ssm_g", "attn_qkv",
-                "attn_q", "attn_k", "attn_v", "attn_gate", "attn_output", "shortconv.in_proj",
-                "shortconv.out_proj")  # fmt: skip
+_PROJECTIONS = (
+    "ssm_in",
+    "ssm_out",
+    "ssm_x",
+    "ssm_dt",
+    "ssm_ba",
+    "ssm_beta",
+    "ssm_alpha",
+    "ssm_f",
+    "ssm_g",
+    "attn_qkv",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_gate",
+    "attn_output",
+    "shortconv.in_proj",
+    "shortconv.out_proj",
+)
 
 
 def _of_keys(specify: Callable[..., Any]) -> Callable[[Network, Layer], Any]:

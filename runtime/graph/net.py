@@ -146,10 +146,18 @@ def _hidden(b: Builder, layer: Layer, x: Value, suffix: str) -> Value:
     if own.sparsity is not None:
         gate = b.add(f"ffn_gate_sparse{suffix}", op.SparseGate(gate, own.sparsity))
     limit = own.net_limit or hparams.activation_limit
-    return b.add(f"ffn_{_GATED_UNITS.get(hparams.activation, hparams.activation)}{suffix}", op.Gated(
-        gate, up, hparams.activation, limit, clamps_gate_first=block.clamps_gate_first, clamps_both=bool(own.net_limit),
-        bounds=_bounds(hparams.situ),
-    ))  # fmt: skip
+    return b.add(
+        f"ffn_{_GATED_UNITS.get(hparams.activation, hparams.activation)}{suffix}",
+        op.Gated(
+            gate,
+            up,
+            hparams.activation,
+            limit,
+            clamps_gate_first=block.clamps_gate_first,
+            clamps_both=bool(own.net_limit),
+            bounds=_bounds(hparams.situ),
+        ),
+    )
 
 
 def _bounds(situ: Sequence[float]) -> tuple[float, float]:

@@ -194,9 +194,19 @@ def mix(  # type: ignore[no-untyped-def]
             if begin < end:
                 for c in range(0, filled, COLUMNS):
                     multiply_tile(
-                        found, r * stride - base + begin, stride, values, at + value_stride * begin + c, value_stride,
-                        LANES, end - begin, mixed, r * filled + c, filled, True,
-                    )  # fmt: skip
+                        found,
+                        r * stride - base + begin,
+                        stride,
+                        values,
+                        at + value_stride * begin + c,
+                        value_stride,
+                        LANES,
+                        end - begin,
+                        mixed,
+                        r * filled + c,
+                        filled,
+                        True,
+                    )
     whole = width // LANES * LANES
     for i in range(rows):
         to = out_at + i // heads * out_stride + i % heads * width

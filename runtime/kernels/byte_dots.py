@@ -249,10 +249,11 @@ def q3_k_scales(raw, at):  # type: ignore[no-untyped-def]
     """The sixteen scales of 6 bits, which mean 32 less."""
     first, second, high = load_word(raw, at + 96), load_word(raw, at + 100), load_word(raw, at + 104)
     return bytes_as_floats(
-        first & 0x0F0F0F0F | (high & 0x03030303) << 4, second & 0x0F0F0F0F | (high >> 2 & 0x03030303) << 4,
+        first & 0x0F0F0F0F | (high & 0x03030303) << 4,
+        second & 0x0F0F0F0F | (high >> 2 & 0x03030303) << 4,
         first >> 4 & 0x0F0F0F0F | (high >> 4 & 0x03030303) << 4,
         second >> 4 & 0x0F0F0F0F | (high >> 6 & 0x03030303) << 4,
-    )  # fmt: skip
+    )
 
 
 @inlined

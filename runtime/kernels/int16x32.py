@@ -22,6 +22,7 @@ VECTOR = ir.VectorType(SHORT, WIDE)
 CACHE_LINE = 64
 i16x32 = LaneType("i16x32", VECTOR, nt.Integer)
 
+
 @functools.cache
 def cpu_features() -> frozenset[str]:
     """What the processor that kernels are compiled for has, as LLVM names it, each with its +."""
@@ -93,12 +94,15 @@ def halves_of(context: Any, builder: ir.IRBuilder, bits: ir.Value, count: int) -
 
 load_shorts = _from_memory(lambda context, builder, load: load(VECTOR), i16x32)  # of an int16 array
 load_bytes = _from_memory(  # 32 unsigned bytes
-    lambda context, builder, load: builder.zext(load(ir.VectorType(BYTE, WIDE)), VECTOR), i16x32)  # fmt: skip
+    lambda context, builder, load: builder.zext(load(ir.VectorType(BYTE, WIDE)), VECTOR), i16x32
+)
 load_signed = _from_memory(  # 32 signed bytes
-    lambda context, builder, load: builder.sext(load(ir.VectorType(BYTE, WIDE)), VECTOR), i16x32)  # fmt: skip
+    lambda context, builder, load: builder.sext(load(ir.VectorType(BYTE, WIDE)), VECTOR), i16x32
+)
 load_nibbles = _from_memory(_nibbles, i16x32)  # of 16 bytes the low halves, then the high ones
 load_half = _from_memory(  # a float16
-    lambda context, builder, load: half_of(context, builder, load(SHORT)), nt.float32)  # fmt: skip
+    lambda context, builder, load: half_of(context, builder, load(SHORT)), nt.float32
+)
 every_half = _from_memory(_every_half, f32x16)  # a float16 in all lanes
 load_halves = _from_memory(  # 16 float16
     lambda context, builder, load: halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16
@@ -108,10 +112,13 @@ load_halves = _from_memory(  # 16 float16
 load_bfloats = _from_memory(  # 16 bfloat16
     lambda context, builder, load: builder.bitcast(
         builder.shl(builder.zext(load(ir.VectorType(SHORT, LANES)), WORDS), ir.Constant(WORDS, [16] * LANES)), FLOATS
-    ), f32x16)  # fmt: skip
+    ),
+    f32x16,
+)
 load_floats = _from_memory(lambda context, builder, load: load(FLOATS), f32x16)  # of any array, by its elements
 load_small = _from_memory(  # 16 signed bytes
-    lambda context, builder, load: builder.sext(load(ir.VectorType(BYTE, LANES)), WORDS), i32x16)  # fmt: skip
+    lambda context, builder, load: builder.sext(load(ir.VectorType(BYTE, LANES)), WORDS), i32x16
+)
 load_word = _from_memory(lambda context, builder, load: load(WORD), nt.int32)  # 4 bytes
 
 

@@ -26,11 +26,23 @@ MIN_OPS_PER_THREAD = 1 << 18  # multiplications
 
 
 def attend(
-    q: Floats, k: Floats, v: Floats, *, q_positions: ArrayLike, scale: float, window: int | None = None,
-    softcap: float | None = None, alibi: Floats | None = None, causal: bool = True, sinks: Floats | None = None,
-    bias: Floats | None = None, sequences: int = 1, chunk: int | None = None, keys_after: Ids | None = None,
+    q: Floats,
+    k: Floats,
+    v: Floats,
+    *,
+    q_positions: ArrayLike,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    alibi: Floats | None = None,
+    causal: bool = True,
+    sinks: Floats | None = None,
+    bias: Floats | None = None,
+    sequences: int = 1,
+    chunk: int | None = None,
+    keys_after: Ids | None = None,
     threads: int = 1,
-) -> Floats:  # fmt: skip
+) -> Floats:
     """softmax(scale q·k) v for every head: float32 (n, heads * dv).
 
     q (n, heads, d), k (m, kv heads, d), v (m, kv heads, dv), float32; heads share key-value heads in equal groups of
@@ -131,10 +143,23 @@ def _attend_block(job: _Job, sequence: int, g: int, block: slice, room: Floats) 
     by_key = job.packed is None
     mixed, shares = rooms(-(-filled * apart // LANES), -(-queries // LANES))
     attention.mix(
-        scores.reshape(-1), stride, base, queries, group, *seen, job.sink[mine], job.values.reshape(-1),
-        (sequence * m * kv_heads + g * (1 if by_key else m)) * apart, apart * (kv_heads if by_key else 1), mixed,
-        shares, job.out.reshape(-1), ((sequence * n + block.start) * heads + g * group) * width, heads * width, width,
-    )  # fmt: skip
+        scores.reshape(-1),
+        stride,
+        base,
+        queries,
+        group,
+        *seen,
+        job.sink[mine],
+        job.values.reshape(-1),
+        (sequence * m * kv_heads + g * (1 if by_key else m)) * apart,
+        apart * (kv_heads if by_key else 1),
+        mixed,
+        shares,
+        job.out.reshape(-1),
+        ((sequence * n + block.start) * heads + g * group) * width,
+        heads * width,
+        width,
+    )
 
 
 def _score(job: _Job, sequence: int, g: int, block: slice, base: int, scores: Floats) -> None:
@@ -151,9 +176,17 @@ def _score(job: _Job, sequence: int, g: int, block: slice, base: int, scores: Fl
     queries[: len(asked), :width] = asked
     own = job.packed[sequence * kv_heads + g].reshape(-1)
     attention.scores(
-        queries.reshape(-1), len(asked), group, queries.shape[1], job.first[block], job.last[block], own, base,
-        scores.reshape(-1), scores.shape[1],
-    )  # fmt: skip
+        queries.reshape(-1),
+        len(asked),
+        group,
+        queries.shape[1],
+        job.first[block],
+        job.last[block],
+        own,
+        base,
+        scores.reshape(-1),
+        scores.shape[1],
+    )
 
 
 def _seen(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None) -> tuple[Ids, Ids]:

@@ -94,13 +94,29 @@ def attention_spec(network: Network, index: int) -> AttentionSpec:
     keeps = own.kv_source_layer is None
     steps = block.qkv_steps if keeps else tuple(step for step in ("norm", "rope"))
     return AttentionSpec(
-        own.heads, own.kv_heads, own.key_width, own.value_width, float(own.attention_scale), steps,
-        block.norm.startswith("rms"), float(hparams.eps), float(block.head_norm_epsilon), hparams.rope,
-        own.rope_width if own.rotates else 0, own.window or 0, own.chunk or 0, float(hparams.attention_softcap or 0),
-        float(hparams.clamp or 0), float(hparams.value_scale), own.qk_l2_norm, keeps and block.query_scale is not None,
-        block.attention_gate, None if block.alibi_terms else alibi_slopes(network, own.heads),
-        bool(hparams.alibi and block.alibi_terms), keeps,
-    )  # fmt: skip
+        own.heads,
+        own.kv_heads,
+        own.key_width,
+        own.value_width,
+        float(own.attention_scale),
+        steps,
+        block.norm.startswith("rms"),
+        float(hparams.eps),
+        float(block.head_norm_epsilon),
+        hparams.rope,
+        own.rope_width if own.rotates else 0,
+        own.window or 0,
+        own.chunk or 0,
+        float(hparams.attention_softcap or 0),
+        float(hparams.clamp or 0),
+        float(hparams.value_scale),
+        own.qk_l2_norm,
+        keeps and block.query_scale is not None,
+        block.attention_gate,
+        None if block.alibi_terms else alibi_slopes(network, own.heads),
+        bool(hparams.alibi and block.alibi_terms),
+        keeps,
+    )
 
 
 def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec:
@@ -116,10 +132,22 @@ def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec
         wide = layer.need("attn_kv_b.weight").rows // own.heads - plain
     eps = float(keys.get("attention.latent_norm_epsilon") or keys.need("attention.layer_norm_rms_epsilon"))
     return LatentAttentionSpec(
-        own.heads, latent, plain, own.rope_width, wide, attention_scale(keys, key_width), block.norm.startswith("rms"),
-        eps, float(network.hparams.eps), network.hparams.rope, own.rotates or not absorbed, own.window or 0,
-        absorbed and block.query_scale is not None, block.attention_gate, absorbed,
-    )  # fmt: skip
+        own.heads,
+        latent,
+        plain,
+        own.rope_width,
+        wide,
+        attention_scale(keys, key_width),
+        block.norm.startswith("rms"),
+        eps,
+        float(network.hparams.eps),
+        network.hparams.rope,
+        own.rotates or not absorbed,
+        own.window or 0,
+        absorbed and block.query_scale is not None,
+        block.attention_gate,
+        absorbed,
+    )
 
 
 class OperationList(Protocol):
@@ -249,10 +277,18 @@ class Writer:
         if weight is None:
             return x
         out = self.workspace.vectors(f"{name} normed", width)
-        self.add(parts.rms_norm if rms else parts.layer_norm, {
-            parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.WEIGHT: weight, parts.EPS: eps,
-            parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(out),
-        })  # fmt: skip
+        self.add(
+            parts.rms_norm if rms else parts.layer_norm,
+            {
+                parts.X: x.floats,
+                parts.X_WIDTH: x.room,
+                parts.WIDTH: width,
+                parts.WEIGHT: weight,
+                parts.EPS: eps,
+                parts.BIAS: np.zeros(width, np.float32) if bias is None else bias,
+                **_output(out),
+            },
+        )
         return out
 
 
@@ -273,9 +309,15 @@ class Heads:
         """Of `prepare_heads`: from here to there, or in place."""
         out = out or self
         return {
-            ops.X: self.x, ops.X_WIDTH: self.x.strides[0] // 4, ops.OUT: out.x, ops.OUT_WIDTH: out.x.strides[0] // 4,
-            ops.HEADS: self.count, ops.HEAD_WIDTH: self.width, ops.X_APART: self.apart, ops.OUT_APART: out.apart,
-        }  # fmt: skip
+            ops.X: self.x,
+            ops.X_WIDTH: self.x.strides[0] // 4,
+            ops.OUT: out.x,
+            ops.OUT_WIDTH: out.x.strides[0] // 4,
+            ops.HEADS: self.count,
+            ops.HEAD_WIDTH: self.width,
+            ops.X_APART: self.apart,
+            ops.OUT_APART: out.apart,
+        }
 
 
 @dataclass
@@ -414,9 +456,12 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
     gates = writer.projected("attn_gate", x, False)
     of_head = gates.width == spec.heads and spec.value_width > 1
     return {
-        ops.GATE: gates.floats, ops.GATE_WIDTH: gates.room, ops.GATE_APART: 1 if of_head else spec.value_width,
-        ops.GATE_KIND: GATES[spec.gate], ops.GATE_OF_HEAD: of_head,
-    }  # fmt: skip
+        ops.GATE: gates.floats,
+        ops.GATE_WIDTH: gates.room,
+        ops.GATE_APART: 1 if of_head else spec.value_width,
+        ops.GATE_KIND: GATES[spec.gate],
+        ops.GATE_OF_HEAD: of_head,
+    }
 
 
 def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -> Fields:
@@ -425,15 +470,31 @@ def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -
     most = ops.most_parts(group)
     partial = ops.partial_room(spec.heads, spec.value_width, most, MOST_TOKENS)
     shape: Fields = {
-        ops.HEADS: group, ops.GROUPS: spec.kv_heads, ops.VALUE_WIDTH: spec.value_width, ops.WINDOW: spec.window,
-        ops.CHUNK: spec.chunk, ops.PARTIAL: writer.workspace.array("partial", partial), ops.PARTS: most,
-    }  # fmt: skip
-    row = writer.add(ops.ATTEND["f32"], shape | {
-        ops.X: q.x, ops.X_WIDTH: q.x.strides[0] // 4, ops.X_APART: q.apart, ops.HEAD_WIDTH: spec.key_width,
-        ops.ALL_KEYS: writer.bound.keys, ops.ALL_VALUES: writer.bound.values if values else 0, ops.SCALE: spec.scale,
-        ops.CAP: spec.softcap, ops.SLOPES: 0 if spec.slopes is None else spec.slopes, ops.ROOM: room,
-        ops.SCRATCH: writer.workspace.array("scratch", room * writer.workspace.threads),
-    })  # fmt: skip
+        ops.HEADS: group,
+        ops.GROUPS: spec.kv_heads,
+        ops.VALUE_WIDTH: spec.value_width,
+        ops.WINDOW: spec.window,
+        ops.CHUNK: spec.chunk,
+        ops.PARTIAL: writer.workspace.array("partial", partial),
+        ops.PARTS: most,
+    }
+    row = writer.add(
+        ops.ATTEND["f32"],
+        shape
+        | {
+            ops.X: q.x,
+            ops.X_WIDTH: q.x.strides[0] // 4,
+            ops.X_APART: q.apart,
+            ops.HEAD_WIDTH: spec.key_width,
+            ops.ALL_KEYS: writer.bound.keys,
+            ops.ALL_VALUES: writer.bound.values if values else 0,
+            ops.SCALE: spec.scale,
+            ops.CAP: spec.softcap,
+            ops.SLOPES: 0 if spec.slopes is None else spec.slopes,
+            ops.ROOM: room,
+            ops.SCRATCH: writer.workspace.array("scratch", room * writer.workspace.threads),
+        },
+    )
     writer.bound.attending.append(row)
     writer.bound.biased += [row] * spec.biased
     sinks = writer.layer.array("attn_sinks.weight")
@@ -489,9 +550,10 @@ def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: 
     key = writer.workspace.vectors("key", key_width).floats
     whole, turned = Heads(key, 1, key_width), Heads(compressed.floats[:, latent:], 1, rotated)
     norm, key_norm, rope = (
-        _key_norm(writer, spec, "attn_kv_a_norm", spec.eps), _key_norm(writer, spec, "attn_k_norm", spec.key_eps),
+        _key_norm(writer, spec, "attn_kv_a_norm", spec.eps),
+        _key_norm(writer, spec, "attn_k_norm", spec.key_eps),
         _rope(spec),
-    )  # fmt: skip
+    )
     rope.codes, rope.fields = key_norm.codes + rope.codes, key_norm.fields | rope.fields
     _stage(writer, Heads(compressed.floats, 1, latent).fields(whole), norm, False)
     _stage(writer, turned.fields(Heads(key[:, latent:], 1, rotated)), rope, False)

@@ -24,8 +24,12 @@ from ..products.gemv import MOST_TOKENS, Vectors, aligned, product_fields, store
 STACKS = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 SERVED = {f"{name}.{kind}" for name in (*STACKS, *SHARED, "ffn_gate_inp") for kind in ("weight", "bias")} | {
-    "ffn_gate_inp.scale", "ffn_gate_inp_shexp.weight", "exp_probs_b", "exp_probs_b.bias", "ffn_down_exps.scale",
-}  # fmt: skip
+    "ffn_gate_inp.scale",
+    "ffn_gate_inp_shexp.weight",
+    "exp_probs_b",
+    "exp_probs_b.bias",
+    "ffn_down_exps.scale",
+}
 BEFORE = {"ffn_norm_exps.weight", "ffn_norm_exps.bias"}  # of what experts are given
 OF_EXPERTS = ("exps", "shexp", "ffn_gate_inp", "exp_probs_b", "ffn_gate_tid2eid", "ffn_latent", "ffn_routed")
 
@@ -139,7 +143,7 @@ def supports(network: Network, layer: Layer) -> bool:
         and (not shared or "ffn_sub_norm.weight" not in layer)
         and layer.need("ffn_gate_inp.weight").rows % max(1, hparams.expert_groups) == 0
         and all(weight.format.name in dots.OF_FORMAT for weight in weights)
-    )  # fmt: skip
+    )
 
 
 def experts_spec(network: Network, layer: Layer, threads: int) -> ExpertsSpec:
@@ -150,19 +154,25 @@ def experts_spec(network: Network, layer: Layer, threads: int) -> ExpertsSpec:
         router = from_array(router.name, layer.need_array("ffn_gate_inp.weight"))
     groups = (hparams.expert_groups, hparams.expert_groups_used)
     routing = Routing(
-        router.rows, min(own.experts_used, router.rows), hparams.scoring, hparams.normalize_experts,
+        router.rows,
+        min(own.experts_used, router.rows),
+        hparams.scoring,
+        hparams.normalize_experts,
         hparams.experts_scale,
-        *(groups if groups[0] > groups[1] else (0, 0)), hparams.router_softcap or 0.0,
+        *(groups if groups[0] > groups[1] else (0, 0)),
+        hparams.router_softcap or 0.0,
         layer.array("exp_probs_b.bias" if "exp_probs_b.bias" in layer else "exp_probs_b"),
         layer.array("ffn_down_exps.scale"),
-    )  # fmt: skip
+    )
     norm = layer.array("ffn_gate_inp.scale")
     spec = ExpertsSpec(
-        routing, Weight(router, stored_rows(router), layer.array("ffn_gate_inp.bias")),
-        _net(network, layer, "exps", own.experts_limit), threads,
+        routing,
+        Weight(router, stored_rows(router), layer.array("ffn_gate_inp.bias")),
+        _net(network, layer, "exps", own.experts_limit),
+        threads,
         None if norm is None else (norm * np.float32(router.width**-0.5), float(hparams.eps)),
         block.weigh_expert is weigh_input,
-    )  # fmt: skip
+    )
     if "ffn_up_shexp.weight" in layer:
         gate = _weight(layer, "ffn_gate_inp_shexp") if "ffn_gate_inp_shexp.weight" in layer else None
         spec = replace(spec, shared=_net(network, layer, "shexp", own.net_limit), shared_gate=gate)
@@ -211,22 +221,40 @@ def add_choice(
         x = writer.add_norm(x, *spec.router_norm)
     logits = rooms.vectors("router", routing.experts, MOST_TOKENS)
     writer.add_product(x, spec.router, logits.floats, wait=True)
-    operations.add(of_experts.choose, choice.fields(of_experts) | {
-        of_experts.STATE: state, of_experts.X: logits.floats, of_experts.X_WIDTH: logits.room,
-        of_experts.EXPERTS: routing.experts, of_experts.SCORING: of_experts.SCORINGS[routing.scoring],
-        of_experts.NORMALIZES: routing.normalizes, of_experts.GROUPS: routing.groups,
-        of_experts.CORRECTION: 0 if routing.correction is None else routing.correction,
-        of_experts.OF_EXPERT: 0 if routing.of_expert is None else routing.of_expert,
-        of_experts.GROUPS_USED: routing.groups_used, of_experts.CAP: float(routing.softcap),
-        of_experts.SCALE: float(routing.scale),
-    }, wait=False)  # fmt: skip
+    operations.add(
+        of_experts.choose,
+        choice.fields(of_experts)
+        | {
+            of_experts.STATE: state,
+            of_experts.X: logits.floats,
+            of_experts.X_WIDTH: logits.room,
+            of_experts.EXPERTS: routing.experts,
+            of_experts.SCORING: of_experts.SCORINGS[routing.scoring],
+            of_experts.NORMALIZES: routing.normalizes,
+            of_experts.GROUPS: routing.groups,
+            of_experts.CORRECTION: 0 if routing.correction is None else routing.correction,
+            of_experts.OF_EXPERT: 0 if routing.of_expert is None else routing.of_expert,
+            of_experts.GROUPS_USED: routing.groups_used,
+            of_experts.CAP: float(routing.softcap),
+            of_experts.SCALE: float(routing.scale),
+        },
+        wait=False,
+    )
     return choice
 
 
 def add_experts(
-    operations: OperationList, spec: ExpertsSpec, x: Vectors, out: Vectors, state: NDArray[np.int64], *,
-    rooms: Rooms | None = None, choice: Choice | None = None, adds: bool = False, scale: float = 1.0,
-) -> None:  # fmt: skip
+    operations: OperationList,
+    spec: ExpertsSpec,
+    x: Vectors,
+    out: Vectors,
+    state: NDArray[np.int64],
+    *,
+    rooms: Rooms | None = None,
+    choice: Choice | None = None,
+    adds: bool = False,
+    scale: float = 1.0,
+) -> None:
     """Write down out = scale times what a layer's experts make of x, added to what is in `out` where `adds`.
 
     x: of the pass's tokens, with their integers. rooms: shared with other layers, which run at other times. choice: of
@@ -245,10 +273,16 @@ def add_experts(
     hidden = [writer.add_activation(*net, *inner[i], weighs, wait=i == last) for i, net in enumerate(nets)]
     given = [writer.add_down(*net, hidden[i]) for i, net in enumerate(nets)]
     fields = choice.fields(of_experts) | {
-        of_experts.STATE: state, of_experts.X: given[0].floats, of_experts.X_WIDTH: given[0].room,
-        of_experts.OUT: out.floats, of_experts.OUT_WIDTH: out.room, of_experts.WIDTH: spec.net.down.rows,
-        of_experts.SCALE: float(scale), of_experts.ADDS: adds, of_experts.WEIGHS: not weighs,
-    }  # fmt: skip
+        of_experts.STATE: state,
+        of_experts.X: given[0].floats,
+        of_experts.X_WIDTH: given[0].room,
+        of_experts.OUT: out.floats,
+        of_experts.OUT_WIDTH: out.room,
+        of_experts.WIDTH: spec.net.down.rows,
+        of_experts.SCALE: float(scale),
+        of_experts.ADDS: adds,
+        of_experts.WEIGHS: not weighs,
+    }
     if spec.shared:
         fields |= {of_experts.SHARED: given[1].floats, of_experts.SHARED_WIDTH: given[1].room}
     if gate:
@@ -267,10 +301,19 @@ class _Writer:
 
     def add_norm(self, x: Vectors, weights: Floats, eps: float) -> Vectors:
         out = self.rooms.vectors("router's input", x.width, MOST_TOKENS)
-        self.operations.add(parts.rms_norm, {
-            parts.STATE: self.state, parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: x.width,
-            parts.WEIGHT: weights, parts.EPS: eps, parts.OUT: out.floats, parts.OUT_WIDTH: out.room,
-        })  # fmt: skip
+        self.operations.add(
+            parts.rms_norm,
+            {
+                parts.STATE: self.state,
+                parts.X: x.floats,
+                parts.X_WIDTH: x.room,
+                parts.WIDTH: x.width,
+                parts.WEIGHT: weights,
+                parts.EPS: eps,
+                parts.OUT: out.floats,
+                parts.OUT_WIDTH: out.room,
+            },
+        )
         return out
 
     def add_product(
@@ -301,12 +344,18 @@ class _Writer:
         width = net.down.tensor.width
         out, first = self._vectors("hidden", width, chosen), up if gate is None else gate
         fields = {
-            of_experts.STATE: self.state, of_experts.X: first.floats, of_experts.X_WIDTH: first.room,
-            of_experts.OUT: out.floats, of_experts.OUT_WIDTH: out.room, of_experts.WIDTH: width,
-            of_experts.SHORTS: out.shorts, of_experts.NUMBERS_AT: out.numbers,
-            of_experts.KIND: of_experts.KINDS[net.activation], of_experts.LIMIT: float(net.limit),
+            of_experts.STATE: self.state,
+            of_experts.X: first.floats,
+            of_experts.X_WIDTH: first.room,
+            of_experts.OUT: out.floats,
+            of_experts.OUT_WIDTH: out.room,
+            of_experts.WIDTH: width,
+            of_experts.SHORTS: out.shorts,
+            of_experts.NUMBERS_AT: out.numbers,
+            of_experts.KIND: of_experts.KINDS[net.activation],
+            of_experts.LIMIT: float(net.limit),
             of_experts.CLAMPS: of_experts.CLAMPS_GATE if net.clamps_gate_first else of_experts.CLAMPS_ACTIVATED,
-        }  # fmt: skip
+        }
         if net.gated:
             fields |= {of_experts.Y: up.floats[:, width if gate is None else 0 :], of_experts.Y_WIDTH: up.room}
         if chosen:

@@ -37,10 +37,12 @@ def attend_to_entries(
     if forward.cache is not None:  # in place of values, which are the keys
         keys, _ = forward.cache.append(layer.index, keys, keys[:, :, :0])
     entries = np.empty((forward.texts, 0, keys.shape[2]), np.float32) if entries is None else entries
-    mixed = np.concatenate([
-        _attend(forward, layer, q_of, keys_of, entries[text], ratio, None if chosen is None else chosen[text, 0])
-        for text, (q_of, keys_of) in enumerate(zip(*(np.split(e, forward.texts) for e in (q, keys)), strict=True))
-    ])  # fmt: skip
+    mixed = np.concatenate(
+        [
+            _attend(forward, layer, q_of, keys_of, entries[text], ratio, None if chosen is None else chosen[text, 0])
+            for text, (q_of, keys_of) in enumerate(zip(*(np.split(e, forward.texts) for e in (q, keys)), strict=True))
+        ]
+    )
     return mixed.reshape(q.shape)
 
 
@@ -63,11 +65,19 @@ def _attend(
         elif ratio:
             bias = np.concatenate((bias, _behind(at, ratio, blocks)), axis=1)
         both = np.concatenate((keys[first:last], seen))
-        found.append(attend(
-            q[part], both, both, q_positions=np.zeros(len(at), np.int64), scale=own.attention_scale, causal=False,
-            sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
-            threads=forward.threads,
-        ))  # fmt: skip
+        found.append(
+            attend(
+                q[part],
+                both,
+                both,
+                q_positions=np.zeros(len(at), np.int64),
+                scale=own.attention_scale,
+                causal=False,
+                sinks=layer.array("attn_sinks.weight"),
+                bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
+                threads=forward.threads,
+            )
+        )
     return np.concatenate(found)
 
 
@@ -102,10 +112,12 @@ def _entries(forward: ForwardContext, layer: Layer, name: str, parts: Floats, ra
     values, gates = each[:, :, 0], each[:, :, 1] + layer.need_array(f"{name}_ape.weight")
     if values.shape[2] > width and blocks:  # the first half of each is for the next block
         values, gates = (
-            np.concatenate((np.concatenate((np.full_like(part[:1, :, :width], none), part[:-1, :, :width])),
-                            part[:, :, width:]), axis=1)
+            np.concatenate(
+                (np.concatenate((np.full_like(part[:1, :, :width], none), part[:-1, :, :width])), part[:, :, width:]),
+                axis=1,
+            )
             for part, none in ((values, 0), (gates, -np.inf))
-        )  # fmt: skip
+        )
     shares = np.exp(gates - gates.max(axis=1, keepdims=True))
     mean = (values * (shares / shares.sum(axis=1, keepdims=True))).sum(axis=1, dtype=np.float32)[:, :width]
     normed = forward.norm(layer, f"{name}_norm", np.ascontiguousarray(mean))

@@ -23,14 +23,23 @@ LEAST_WORK = 1 << 16  # multiplications of a thread
 def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
     """Whether the layer's attention is causal, with at most a window and a cap, over a cache of one text."""
     return (
-        forward.cache is not None and forward.texts == 1 and forward.length <= MOST_TOKENS
-        and forward.branches is None and forward.tree is None and forward.keys_after is None
+        forward.cache is not None
+        and forward.texts == 1
+        and forward.length <= MOST_TOKENS
+        and forward.branches is None
+        and forward.tree is None
+        and forward.keys_after is None
         and forward.observe_values is None
-        and forward.precision == "float32" and forward.block.causal and not forward.hparams.alibi and own.chunk is None
-        and "attn_sinks.weight" not in layer and "indexer.k_proj.weight" not in layer
-        and own.key_width % LANES == 0 and own.value_width % LANES == 0
+        and forward.precision == "float32"
+        and forward.block.causal
+        and not forward.hparams.alibi
+        and own.chunk is None
+        and "attn_sinks.weight" not in layer
+        and "indexer.k_proj.weight" not in layer
+        and own.key_width % LANES == 0
+        and own.value_width % LANES == 0
         and not any(other.kv_source_layer == layer.index for other in forward.hparams.layers)
-    )  # fmt: skip
+    )
 
 
 def attend_few(
@@ -47,23 +56,52 @@ def attend_few(
     threads = max(1, min(forward.threads, work // LEAST_WORK))
     common: dict[int, Any] = {ops.STATE: state, ops.KIND: ops.KINDS[cache.kind]}
     for x, table in zip((k, v), tables, strict=True):
-        thread_team.run_share(thread_team.operation_row(ops.prepare_heads(), common | {
-            ops.X: x, ops.OUT: x, ops.OUT_WIDTH: groups * x.shape[2], ops.OUT_APART: x.shape[2], ops.HEADS: groups,
-            ops.HEAD_WIDTH: x.shape[2], ops.CACHE: table,
-        }), 0, 1)  # fmt: skip
+        thread_team.run_share(
+            thread_team.operation_row(
+                ops.prepare_heads(),
+                common
+                | {
+                    ops.X: x,
+                    ops.OUT: x,
+                    ops.OUT_WIDTH: groups * x.shape[2],
+                    ops.OUT_APART: x.shape[2],
+                    ops.HEADS: groups,
+                    ops.HEAD_WIDTH: x.shape[2],
+                    ops.CACHE: table,
+                },
+            ),
+            0,
+            1,
+        )
     most, room = ops.most_parts(heads // groups), ops.scratch_room(groups, width, value_width)
     columns = -(-heads * value_width // SUPER) * SUPER
     partial, out = np.empty(ops.partial_room(heads, value_width, most, n), np.float32), aligned((n, columns))
     scratch = np.empty(room * threads, np.float32)
     common |= {
-        ops.HEADS: heads // groups, ops.GROUPS: groups, ops.VALUE_WIDTH: value_width, ops.WINDOW: own.window or 0,
-        ops.PARTIAL: partial, ops.PARTS: most,
-    }  # fmt: skip
-    _run(threads, ops.ATTEND[cache.kind](), common | {
-        ops.X: q, ops.X_WIDTH: heads * width, ops.X_APART: width, ops.HEAD_WIDTH: width, ops.ALL_KEYS: tables[0],
-        ops.ALL_VALUES: tables[1], ops.SCALE: float(own.attention_scale), ops.ROOM: room, ops.SCRATCH: scratch,
-        ops.CAP: float(forward.hparams.attention_softcap or 0),
-    })  # fmt: skip
+        ops.HEADS: heads // groups,
+        ops.GROUPS: groups,
+        ops.VALUE_WIDTH: value_width,
+        ops.WINDOW: own.window or 0,
+        ops.PARTIAL: partial,
+        ops.PARTS: most,
+    }
+    _run(
+        threads,
+        ops.ATTEND[cache.kind](),
+        common
+        | {
+            ops.X: q,
+            ops.X_WIDTH: heads * width,
+            ops.X_APART: width,
+            ops.HEAD_WIDTH: width,
+            ops.ALL_KEYS: tables[0],
+            ops.ALL_VALUES: tables[1],
+            ops.SCALE: float(own.attention_scale),
+            ops.ROOM: room,
+            ops.SCRATCH: scratch,
+            ops.CAP: float(forward.hparams.attention_softcap or 0),
+        },
+    )
     _run(threads, ops.finish_heads(), common | {ops.OUT: out, ops.OUT_WIDTH: columns})
     cache.advance(range(layer.index, layer.index + 1), n)
     return np.ascontiguousarray(out[:, : heads * value_width])

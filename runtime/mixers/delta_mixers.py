@@ -57,12 +57,26 @@ class Delta:
 def _add_delta(mixer: Mixer, own: Delta, mixed: Vectors, more: dict[int, Any]) -> Vectors:
     """The delta rule on rows of queries, keys and values."""
     out, keys = vectors(own.heads * own.width), own.groups * own.size
-    mixer.add(delta.delta_step, {
-        **rows_in(mixed.floats), **rows_out(out), ops.TABLE: mixer.tables[1], ops.HEADS: own.heads,
-        ops.HEAD_WIDTH: own.width, ops.GROUPS: own.groups, ops.SIZE: own.size, delta.K: mixed.floats[:, keys:],
-        delta.V: mixed.floats[:, 2 * keys :], delta.A: own.a, ops.BIAS: own.bias, delta.KIND: own.kind,
-        delta.TURNS: own.turns, delta.BOUND: own.bound, **more,
-    })  # fmt: skip
+    mixer.add(
+        delta.delta_step,
+        {
+            **rows_in(mixed.floats),
+            **rows_out(out),
+            ops.TABLE: mixer.tables[1],
+            ops.HEADS: own.heads,
+            ops.HEAD_WIDTH: own.width,
+            ops.GROUPS: own.groups,
+            ops.SIZE: own.size,
+            delta.K: mixed.floats[:, keys:],
+            delta.V: mixed.floats[:, 2 * keys :],
+            delta.A: own.a,
+            ops.BIAS: own.bias,
+            delta.KIND: own.kind,
+            delta.TURNS: own.turns,
+            delta.BOUND: own.bound,
+            **more,
+        },
+    )
     return out
 
 
@@ -89,16 +103,26 @@ def gated_delta_spec(network: Network, layer: Layer) -> GatedDeltaSpec:
     keys, both = network.keys, "ssm_ba.weight" in layer
     groups, heads = int(keys.need("ssm.group_count")), int(keys.need("ssm.time_step_rank"))
     own = Delta(
-        layer.need_array("ssm_a").reshape(-1), layer.need_array("ssm_dt.bias").reshape(-1),
-        int(keys.need("ssm.state_size")), int(keys.need("ssm.inner_size")) // heads, groups, delta.BY_HEAD, not both,
-    )  # fmt: skip
+        layer.need_array("ssm_a").reshape(-1),
+        layer.need_array("ssm_dt.bias").reshape(-1),
+        int(keys.need("ssm.state_size")),
+        int(keys.need("ssm.inner_size")) // heads,
+        groups,
+        delta.BY_HEAD,
+        not both,
+    )
     beta, alpha = ("ssm_ba", "ssm_ba") if both else ("ssm_beta", "ssm_alpha")
     return GatedDeltaSpec(
-        projection(layer, "attn_qkv"), projection(layer, beta), projection(layer, alpha),
-        projection(layer, "attn_gate"), projection(layer, "ssm_out"), convolution(layer, "ssm_conv1d"), own,
+        projection(layer, "attn_qkv"),
+        projection(layer, beta),
+        projection(layer, alpha),
+        projection(layer, "attn_gate"),
+        projection(layer, "ssm_out"),
+        convolution(layer, "ssm_conv1d"),
+        own,
         Norm(weight_of_norm(layer, "ssm_norm"), float(network.hparams.eps), heads),
         ops.SIGMOID if network.block.delta_gate == "sigmoid" else ops.SILU,
-    )  # fmt: skip
+    )
 
 
 def write_gated_delta(mixer: Mixer, spec: GatedDeltaSpec) -> None:
@@ -112,10 +136,17 @@ def write_gated_delta(mixer: Mixer, spec: GatedDeltaSpec) -> None:
         block, apart, alpha = own.heads, 0, mixer.project(spec.project_alpha, mixer.x, False).floats
     gate = mixer.project(spec.project_gate, mixer.x, False)
     mixed = convolved(mixer, spec.convolution, mixer.project(spec.project_in, mixer.x).floats)
-    y = _add_delta(mixer, own, mixed, {
-        **rows_in(beta, delta.BETA, delta.BETA_WIDTH), **rows_in(alpha, delta.STEPS, delta.STEPS_WIDTH),
-        delta.BLOCK: block, delta.APART: apart,
-    })  # fmt: skip
+    y = _add_delta(
+        mixer,
+        own,
+        mixed,
+        {
+            **rows_in(beta, delta.BETA, delta.BETA_WIDTH),
+            **rows_in(alpha, delta.STEPS, delta.STEPS_WIDTH),
+            delta.BLOCK: block,
+            delta.APART: apart,
+        },
+    )
     mixer.finish(spec.project_out, normed(mixer, spec.norm, y.floats, y.width, gate_in(gate.floats, spec.gate)))
 
 
@@ -151,14 +182,23 @@ def kimi_delta_spec(network: Network, layer: Layer) -> KimiDeltaSpec:
         taps.append(own.reshape(-1, own.shape[-1]))
     q, k, v = (projection(layer, f"attn_{kind}") for kind in "qkv")
     return KimiDeltaSpec(
-        (q, k, v), projection(layer, "ssm_beta"), _chain(layer, "ssm_f"), _chain(layer, "ssm_g"),
-        projection(layer, "attn_output"), Convolution(np.concatenate(taps)),
+        (q, k, v),
+        projection(layer, "ssm_beta"),
+        _chain(layer, "ssm_f"),
+        _chain(layer, "ssm_g"),
+        projection(layer, "attn_output"),
+        Convolution(np.concatenate(taps)),
         Delta(
-            layer.need_array("ssm_a").reshape(-1), layer.need_array("ssm_dt.bias").reshape(-1), size, size, heads,
-            delta.BY_CHANNEL if bound is None else delta.BOUNDED, bound=0.0 if bound is None else float(bound),
+            layer.need_array("ssm_a").reshape(-1),
+            layer.need_array("ssm_dt.bias").reshape(-1),
+            size,
+            size,
+            heads,
+            delta.BY_CHANNEL if bound is None else delta.BOUNDED,
+            bound=0.0 if bound is None else float(bound),
         ),
         Norm(weight_of_norm(layer, "ssm_norm"), float(network.hparams.eps), heads),
-    )  # fmt: skip
+    )
 
 
 def write_kimi_delta(mixer: Mixer, spec: KimiDeltaSpec) -> None:
@@ -177,10 +217,17 @@ def write_kimi_delta(mixer: Mixer, spec: KimiDeltaSpec) -> None:
     for i in longer:
         given[i] = mixer.project(chains[i][1], given[i], i == longer[-1])
     steps, gate = given
-    y = _add_delta(mixer, own, mixed, {
-        **rows_in(beta.floats, delta.BETA, delta.BETA_WIDTH), **rows_in(steps.floats, delta.STEPS, delta.STEPS_WIDTH),
-        delta.BLOCK: own.heads, delta.APART: 0,
-    })  # fmt: skip
+    y = _add_delta(
+        mixer,
+        own,
+        mixed,
+        {
+            **rows_in(beta.floats, delta.BETA, delta.BETA_WIDTH),
+            **rows_in(steps.floats, delta.STEPS, delta.STEPS_WIDTH),
+            delta.BLOCK: own.heads,
+            delta.APART: 0,
+        },
+    )
     mixer.finish(spec.project_out, normed(mixer, spec.norm, y.floats, y.width, gate_in(gate.floats, ops.SIGMOID)))
 
 
@@ -205,10 +252,14 @@ def lightning_spec(network: Network, layer: Layer) -> LightningSpec:
     own = network.hparams.layers[layer.index]
     rates = lightning_rates(layer.index, len(network.hparams.layers), own.heads)
     return LightningSpec(
-        projection(layer, "attn_qkv"), projection(layer, "attn_gate"), projection(layer, "attn_output"),
-        rates, own.key_width, network.hparams.activation == "silu",
+        projection(layer, "attn_qkv"),
+        projection(layer, "attn_gate"),
+        projection(layer, "attn_output"),
+        rates,
+        own.key_width,
+        network.hparams.activation == "silu",
         Norm(weight_of_norm(layer, "attn_norm_2"), LIGHTNING_EPS),
-    )  # fmt: skip
+    )
 
 
 def write_lightning(mixer: Mixer, spec: LightningSpec) -> None:
@@ -217,14 +268,33 @@ def write_lightning(mixer: Mixer, spec: LightningSpec) -> None:
     gate = mixer.project(spec.project_gate, mixer.x, False)
     mixed = mixer.project(spec.project_in, mixer.x)
     if spec.silu:  # x * sigmoid(x)
-        mixer.add(ops.norm_groups, {
-            ops.WIDTH: mixed.width, ops.GROUPS: 1, **rows_in(mixed.floats), **rows_out(mixed),
-            **gate_in(mixed.floats, ops.SIGMOID),
-        })  # fmt: skip
+        mixer.add(
+            ops.norm_groups,
+            {
+                ops.WIDTH: mixed.width,
+                ops.GROUPS: 1,
+                **rows_in(mixed.floats),
+                **rows_out(mixed),
+                **gate_in(mixed.floats, ops.SIGMOID),
+            },
+        )
     y, x = vectors(heads * size), mixed.floats
-    mixer.add(ops.scan_heads, {
-        **rows_in(x[:, 2 * size :]), **rows_out(y), ops.TABLE: mixer.tables[1], ops.HEADS: heads, ops.HEAD_WIDTH: size,
-        ops.X_HEAD_APART: apart, ops.GROUPS: heads, ops.SIZE: size, ops.B: x[:, size:], ops.C: x,
-        ops.B_WIDTH: mixed.room, ops.B_APART: apart, ops.A: -spec.rates,
-    })  # fmt: skip
+    mixer.add(
+        ops.scan_heads,
+        {
+            **rows_in(x[:, 2 * size :]),
+            **rows_out(y),
+            ops.TABLE: mixer.tables[1],
+            ops.HEADS: heads,
+            ops.HEAD_WIDTH: size,
+            ops.X_HEAD_APART: apart,
+            ops.GROUPS: heads,
+            ops.SIZE: size,
+            ops.B: x[:, size:],
+            ops.C: x,
+            ops.B_WIDTH: mixed.room,
+            ops.B_APART: apart,
+            ops.A: -spec.rates,
+        },
+    )
     mixer.finish(spec.project_out, normed(mixer, spec.norm, y.floats, y.width, gate_in(gate.floats, ops.SIGMOID)))

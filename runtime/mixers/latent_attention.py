@@ -26,17 +26,33 @@ def attend_to_latents(forward: ForwardContext, layer: Layer, query: Floats, key:
     sinks = layer.array("attn_sinks.weight")
     if forward.hidden_keys is None or own.window is not None:
         mixed = attend(
-            query, key, key[:, :, :latent_width], q_positions=forward.positions, scale=scale, sequences=forward.texts,
-            window=own.window, sinks=sinks, threads=forward.threads,
-        )  # fmt: skip
+            query,
+            key,
+            key[:, :, :latent_width],
+            q_positions=forward.positions,
+            scale=scale,
+            sequences=forward.texts,
+            window=own.window,
+            sinks=sinks,
+            threads=forward.threads,
+        )
     else:  # each text has keys of its own
         parts = zip(*(np.split(each, forward.texts) for each in (query, key)), forward.hidden_keys, strict=True)
-        mixed = np.concatenate([
-            attend(
-                q, k, k[:, :, :latent_width], q_positions=forward.positions, scale=scale, threads=forward.threads,
-                sinks=sinks, bias=np.broadcast_to(hidden, (own.heads, *hidden.shape[1:])),
-            ) for q, k, hidden in parts
-        ])  # fmt: skip
+        mixed = np.concatenate(
+            [
+                attend(
+                    q,
+                    k,
+                    k[:, :, :latent_width],
+                    q_positions=forward.positions,
+                    scale=scale,
+                    threads=forward.threads,
+                    sinks=sinks,
+                    bias=np.broadcast_to(hidden, (own.heads, *hidden.shape[1:])),
+                )
+                for q, k, hidden in parts
+            ]
+        )
     return mixed.reshape(len(query), own.heads, latent_width)
 
 
@@ -51,10 +67,14 @@ def attend_to_widened(forward: ForwardContext, layer: Layer, query: Floats, key:
     if forward.cache is not None:
         key, value = forward.cache.append(layer.index, key, value)
     return attend(
-        query, key, value, q_positions=forward.positions,
-        scale=attention_scale(forward.keys, forward.numbers(layer).key_width), sequences=forward.texts,
+        query,
+        key,
+        value,
+        q_positions=forward.positions,
+        scale=attention_scale(forward.keys, forward.numbers(layer).key_width),
+        sequences=forward.texts,
         threads=forward.threads,
-    )  # fmt: skip
+    )
 
 
 def per_head(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:

@@ -70,10 +70,13 @@ def counted(forward: ForwardContext, layer: Layer) -> None:
 
 
 def scanned(
-    forward: ForwardContext, layer: Layer, kernel: Callable[..., Any], inputs: tuple[Floats, ...], shape: tuple[int,
-    ...],
+    forward: ForwardContext,
+    layer: Layer,
+    kernel: Callable[..., Any],
+    inputs: tuple[Floats, ...],
+    shape: tuple[int, ...],
     count: int,
-) -> Floats:  # fmt: skip
+) -> Floats:
     """What kernel(*inputs, state, result, start, stop) gives for each text: an array like the first of the inputs.
 
     inputs: (tokens, …) each. shape: of a text's state, which is changed in place; threads share its `count` channels or

@@ -74,11 +74,19 @@ def _mixtures(
 ) -> tuple[Vectors, ...]:
     """The input mixed with the row before it, by each of `shares` (count, width) and what is added to it by token."""
     out = _several(mixer.x.width, len(shares))
-    mixer.add(rwkv.mix_shifted, {
-        **rows_in(mixer.x.floats), **rows_out(out[0], True), ops.TABLE: mixer.tables[state], ops.WIDTH: mixer.x.width,
-        rwkv.COUNT: len(shares), ops.WEIGHT: np.ascontiguousarray(shares), rwkv.KEEPS: keeps,
-        **(rows_in(added[0].floats, rwkv.ADDED, rwkv.ADDED_WIDTH) if added else {}),
-    })  # fmt: skip
+    mixer.add(
+        rwkv.mix_shifted,
+        {
+            **rows_in(mixer.x.floats),
+            **rows_out(out[0], True),
+            ops.TABLE: mixer.tables[state],
+            ops.WIDTH: mixer.x.width,
+            rwkv.COUNT: len(shares),
+            ops.WEIGHT: np.ascontiguousarray(shares),
+            rwkv.KEEPS: keeps,
+            **(rows_in(added[0].floats, rwkv.ADDED, rwkv.ADDED_WIDTH) if added else {}),
+        },
+    )
     return out
 
 
@@ -114,10 +122,17 @@ def time_mix7_spec(network: Network, layer: Layer) -> TimeMix7Spec:
     r, k, v, o = (projection(layer, f"time_mix_{name}") for name in ("receptance", "key", "value", "output"))
     kinds = [kind for kind in "wavg" if f"time_mix_{kind}1.weight" in layer and (kind != "v" or layer.index)]
     return TimeMix7Spec(
-        layer.need_array("time_mix_lerp_fused.weight").reshape(-1, width), r, k, v, o,
-        {kind: _pair(layer, kind) for kind in kinds}, _need_flat(layer, "time_mix_k_k"),
-        _need_flat(layer, "time_mix_k_a"), heads, _state_shapes(layer, width, width // heads.size, heads.size),
-    )  # fmt: skip
+        layer.need_array("time_mix_lerp_fused.weight").reshape(-1, width),
+        r,
+        k,
+        v,
+        o,
+        {kind: _pair(layer, kind) for kind in kinds},
+        _need_flat(layer, "time_mix_k_k"),
+        _need_flat(layer, "time_mix_k_a"),
+        heads,
+        _state_shapes(layer, width, width // heads.size, heads.size),
+    )
 
 
 def write_time_mix7(mixer: Mixer, spec: TimeMix7Spec, first_values: Vectors | None) -> Vectors:
@@ -134,12 +149,24 @@ def write_time_mix7(mixer: Mixer, spec: TimeMix7Spec, first_values: Vectors | No
     more = rows_in(wide["g"].floats, ops.GATE, ops.GATE_WIDTH) if "g" in wide else {}
     if first_values is not None and "v" in wide:
         more |= {rwkv.FIRST_VALUES: first_values.floats, rwkv.VALUE_GATE: wide["v"].floats}
-    mixer.add(rwkv.wkv7_step, {
-        **rows_in(r.floats), **rows_out(out), ops.TABLE: mixer.tables[1], ops.HEADS: r.width // spec.heads.size,
-        rwkv.K: k.floats, rwkv.V: v.floats, rwkv.W: wide["w"].floats, rwkv.A: wide["a"].floats,
-        rwkv.KEY_SCALE: spec.key_scale, rwkv.KEY_RATE: spec.key_rate, rwkv.SCRATCH: scratch.floats,
-        **spec.heads.fields(), **more,
-    })  # fmt: skip
+    mixer.add(
+        rwkv.wkv7_step,
+        {
+            **rows_in(r.floats),
+            **rows_out(out),
+            ops.TABLE: mixer.tables[1],
+            ops.HEADS: r.width // spec.heads.size,
+            rwkv.K: k.floats,
+            rwkv.V: v.floats,
+            rwkv.W: wide["w"].floats,
+            rwkv.A: wide["a"].floats,
+            rwkv.KEY_SCALE: spec.key_scale,
+            rwkv.KEY_RATE: spec.key_rate,
+            rwkv.SCRATCH: scratch.floats,
+            **spec.heads.fields(),
+            **more,
+        },
+    )
     pack(mixer, out)
     mixer.finish(spec.output, out)
     return v
@@ -179,10 +206,18 @@ def time_mix6_spec(network: Network, layer: Layer) -> TimeMix6Spec:
         lerp = np.stack([_need_flat(layer, f"time_mix_lerp_{kind}") for kind in "wkvrg"])
     stacked = projection(layer, "time_mix_w2")
     return TimeMix6Spec(
-        _need_flat(layer, "time_mix_lerp_x")[None], lerp,
-        (projection(layer, "time_mix_w1"), tuple(_expert(stacked.weight, stacked, i) for i in range(5))), r, k, v, g,
-        (first, second), o, heads, _state_shapes(layer, width, r.weight.rows // heads.size, heads.size),
-    )  # fmt: skip
+        _need_flat(layer, "time_mix_lerp_x")[None],
+        lerp,
+        (projection(layer, "time_mix_w1"), tuple(_expert(stacked.weight, stacked, i) for i in range(5))),
+        r,
+        k,
+        v,
+        g,
+        (first, second),
+        o,
+        heads,
+        _state_shapes(layer, width, r.weight.rows // heads.size, heads.size),
+    )
 
 
 def write_time_mix6(mixer: Mixer, spec: TimeMix6Spec) -> None:
@@ -202,12 +237,23 @@ def write_time_mix6(mixer: Mixer, spec: TimeMix6Spec) -> None:
     _activate(mixer, rwkv.TANH, narrow.floats, narrow)
     w = mixer.project(spec.decay[1], narrow)
     out, scratch = vectors(r.width), aligned((2 * MOST_TOKENS, r.room))
-    mixer.add(rwkv.wkv6_step, {
-        **rows_in(r.floats), **rows_out(out), ops.TABLE: mixer.tables[1], ops.HEADS: r.width // spec.heads.size,
-        ops.GROUPS: k.width // spec.heads.size, rwkv.K: k.floats, rwkv.V: v.floats, rwkv.KEY_WIDTH: k.room,
-        rwkv.W: w.floats, rwkv.SCRATCH: scratch, **rows_in(gate.floats, ops.GATE, ops.GATE_WIDTH),
-        **spec.heads.fields(),
-    })  # fmt: skip
+    mixer.add(
+        rwkv.wkv6_step,
+        {
+            **rows_in(r.floats),
+            **rows_out(out),
+            ops.TABLE: mixer.tables[1],
+            ops.HEADS: r.width // spec.heads.size,
+            ops.GROUPS: k.width // spec.heads.size,
+            rwkv.K: k.floats,
+            rwkv.V: v.floats,
+            rwkv.KEY_WIDTH: k.room,
+            rwkv.W: w.floats,
+            rwkv.SCRATCH: scratch,
+            **rows_in(gate.floats, ops.GATE, ops.GATE_WIDTH),
+            **spec.heads.fields(),
+        },
+    )
     pack(mixer, out)
     mixer.finish(spec.output, out)
 
@@ -228,10 +274,11 @@ def channel_mix_spec(network: Network, layer: Layer) -> ChannelMixSpec:
     period = int(network.keys.get("rescale_every_n_layers"))
     return ChannelMixSpec(
         np.stack([_need_flat(layer, f"channel_mix_lerp_{kind}") for kind in ("kr" if has else "k")]),
-        projection(layer, "channel_mix_key"), projection(layer, "channel_mix_value"),
+        projection(layer, "channel_mix_key"),
+        projection(layer, "channel_mix_value"),
         projection(layer, "channel_mix_receptance") if has else None,
         0.5 if period and (layer.index + 1) % period == 0 else 1.0,
-    )  # fmt: skip
+    )
 
 
 def write_channel_mix(mixer: Mixer, spec: ChannelMixSpec) -> None:
@@ -243,8 +290,14 @@ def write_channel_mix(mixer: Mixer, spec: ChannelMixSpec) -> None:
     if gate is None and spec.scale == 1.0:
         return mixer.finish(spec.value, inner)
     given = mixer.project(spec.value, inner)
-    mixer.add(rwkv.add_gated, {
-        **rows_in(given.floats), **rows_out(mixer.out), ops.WIDTH: given.width, rwkv.SCALE: spec.scale,
-        **({} if gate is None else rows_in(gate.floats, ops.GATE, ops.GATE_WIDTH)),
-    })  # fmt: skip
+    mixer.add(
+        rwkv.add_gated,
+        {
+            **rows_in(given.floats),
+            **rows_out(mixer.out),
+            ops.WIDTH: given.width,
+            rwkv.SCALE: spec.scale,
+            **({} if gate is None else rows_in(gate.floats, ops.GATE, ops.GATE_WIDTH)),
+        },
+    )
     return None

@@ -14,9 +14,13 @@ from .decode_attention import attend_few
 
 
 def attend_in_cache(
-    forward: ForwardContext, layer: Layer, own: LayerHParams, x: Floats, heads: tuple[Floats, Floats, Floats],
+    forward: ForwardContext,
+    layer: Layer,
+    own: LayerHParams,
+    x: Floats,
+    heads: tuple[Floats, Floats, Floats],
     chosen: Floats | None = None,
-) -> Floats:  # fmt: skip
+) -> Floats:
     """What a layer's attention gives, float32 (tokens, heads * value width); keys and values are added to the cache.
 
     x (tokens, width): what queries, keys and values (tokens, heads, width), the `heads`, were made of. chosen: 0 for
@@ -37,12 +41,21 @@ def attend_in_cache(
 
     def within(q: Floats, k: Floats, v: Floats, positions: Ids, texts: int) -> Floats:
         return attend(
-            q, k, v, q_positions=positions, scale=own.attention_scale, window=own.window,
-            softcap=forward.hparams.attention_softcap, causal=forward.block.causal,
-            sinks=layer.array("attn_sinks.weight"), sequences=texts, chunk=own.chunk, threads=forward.threads,
+            q,
+            k,
+            v,
+            q_positions=positions,
+            scale=own.attention_scale,
+            window=own.window,
+            softcap=forward.hparams.attention_softcap,
+            causal=forward.block.causal,
+            sinks=layer.array("attn_sinks.weight"),
+            sequences=texts,
+            chunk=own.chunk,
+            threads=forward.threads,
             keys_after=keys_after(forward, own.window),
             **distance_penalties(forward.network, own, len(q) // texts, len(k) // texts),
-        )  # fmt: skip
+        )
 
     if forward.branches is not None:
         return forward.branches.attend(within, q, k, v)
@@ -53,12 +66,18 @@ def _attend_to_chosen(
     forward: ForwardContext, own: LayerHParams, q: Floats, k: Floats, v: Floats, hidden: Floats
 ) -> Floats:
     texts = zip(*(np.split(each, forward.texts) for each in (q, k, v)), hidden, strict=True)
-    return np.concatenate([
-        attend(
-            *of_text, q_positions=forward.positions, scale=own.attention_scale, threads=forward.threads,
-            bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:])),
-        ) for *of_text, bias in texts
-    ])  # fmt: skip
+    return np.concatenate(
+        [
+            attend(
+                *of_text,
+                q_positions=forward.positions,
+                scale=own.attention_scale,
+                threads=forward.threads,
+                bias=np.broadcast_to(bias, (own.heads, *bias.shape[1:])),
+            )
+            for *of_text, bias in texts
+        ]
+    )
 
 
 def _attend_in_tree(
@@ -68,19 +87,30 @@ def _attend_in_tree(
     seen = len(k) - len(q)
     bias = forward.tree.bias(seen, own.window, own.chunk)
     return attend(
-        q, k, v, q_positions=seen + np.arange(len(q)), scale=own.attention_scale,
-        sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
+        q,
+        k,
+        v,
+        q_positions=seen + np.arange(len(q)),
+        scale=own.attention_scale,
+        sinks=layer.array("attn_sinks.weight"),
+        bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
         threads=forward.threads,
-    )  # fmt: skip
+    )
 
 
 def attend_to_shared(forward: ForwardContext, own: LayerHParams, q: Floats) -> Floats:
     """Attention of queries (tokens, heads, width) to the keys and values of an earlier layer."""
     return attend(
-        q, *forward.shared_keys[own.kv_source_layer or 0], q_positions=forward.positions, scale=own.attention_scale,
-        window=own.window, softcap=forward.hparams.attention_softcap, sequences=forward.texts, threads=forward.threads,
+        q,
+        *forward.shared_keys[own.kv_source_layer or 0],
+        q_positions=forward.positions,
+        scale=own.attention_scale,
+        window=own.window,
+        softcap=forward.hparams.attention_softcap,
+        sequences=forward.texts,
+        threads=forward.threads,
         keys_after=keys_after(forward, own.window),
-    )  # fmt: skip
+    )
 
 
 def keys_after(forward: ForwardContext, window: int | None) -> Ids | None:

@@ -117,10 +117,19 @@ def add_convolution(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, A
     """A causal convolution with what `more` says of its activation, and of what is multiplied before and after."""
     channels, count = own.taps.shape
     bias = np.zeros(channels, np.float32) if own.bias is None else own.bias.reshape(-1)
-    mixer.add(ops.convolve, {
-        ops.TABLE: mixer.tables[0], ops.WIDTH: channels, ops.TAPS: count, ops.WEIGHT: filled(own.taps.T),
-        ops.BIAS: filled(bias), **rows_in(x), **rows_out(out), **more,
-    })  # fmt: skip
+    mixer.add(
+        ops.convolve,
+        {
+            ops.TABLE: mixer.tables[0],
+            ops.WIDTH: channels,
+            ops.TAPS: count,
+            ops.WEIGHT: filled(own.taps.T),
+            ops.BIAS: filled(bias),
+            **rows_in(x),
+            **rows_out(out),
+            **more,
+        },
+    )
 
 
 def convolved(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, Any] | None = None) -> Vectors:
@@ -151,10 +160,19 @@ def normed(
         fields = {ops.WEIGHT: weight, ops.WEIGHT_WIDTH: len(weight), ops.EPS: float(norm.eps)}
         if norm.bias is not None:
             fields[ops.BIAS] = np.ascontiguousarray(norm.bias, np.float32).reshape(-1)
-    mixer.add(ops.norm_groups, {
-        ops.WIDTH: width, ops.GROUPS: norm.groups, ops.CENTERED: norm.centered, **rows_in(x), **rows_out(out, True),
-        **fields, **(gate or {}),
-    }, wait)  # fmt: skip
+    mixer.add(
+        ops.norm_groups,
+        {
+            ops.WIDTH: width,
+            ops.GROUPS: norm.groups,
+            ops.CENTERED: norm.centered,
+            **rows_in(x),
+            **rows_out(out, True),
+            **fields,
+            **(gate or {}),
+        },
+        wait,
+    )
     return out
 
 
@@ -199,12 +217,20 @@ def mamba2_spec(layer: Layer, keys: Keys, eps: float) -> Mamba2Spec:
     weight, groups = layer.array("ssm_norm.weight"), int(keys.get("ssm.group_count"))
     inner = int(keys.need("ssm.inner_size"))
     return Mamba2Spec(
-        projection(layer, "ssm_in"), projection(layer, "ssm_out"), convolution(layer, "ssm_conv1d"),
-        layer.need_array("ssm_a").reshape(-1), layer.need_array("ssm_d").reshape(-1), layer.array("ssm_dt.bias"),
-        float(keys.get("ssm.time_step_min")), float(keys.get("ssm.time_step_max")), inner,
-        int(keys.need("ssm.state_size")), groups,
-        Norm(weight, eps, 1 if weight is None else inner // weight.shape[-1]), bool(keys.get("ssm.norm_before_gate")),
-    )  # fmt: skip
+        projection(layer, "ssm_in"),
+        projection(layer, "ssm_out"),
+        convolution(layer, "ssm_conv1d"),
+        layer.need_array("ssm_a").reshape(-1),
+        layer.need_array("ssm_d").reshape(-1),
+        layer.array("ssm_dt.bias"),
+        float(keys.get("ssm.time_step_min")),
+        float(keys.get("ssm.time_step_max")),
+        inner,
+        int(keys.need("ssm.state_size")),
+        groups,
+        Norm(weight, eps, 1 if weight is None else inner // weight.shape[-1]),
+        bool(keys.get("ssm.norm_before_gate")),
+    )
 
 
 def write_mamba2(mixer: Mixer, spec: Mamba2Spec) -> None:
@@ -215,14 +241,30 @@ def write_mamba2(mixer: Mixer, spec: Mamba2Spec) -> None:
     mixed = convolved(mixer, spec.convolution, both.floats[:, inner:])
     y, gate = vectors(inner), both.floats
     early = spec.norm.weight is not None and not spec.norm_before_gate
-    mixer.add(ops.scan_heads, {
-        **rows_in(mixed.floats), **rows_out(y), ops.TABLE: mixer.tables[1], ops.HEADS: spec.heads,
-        ops.HEAD_WIDTH: width, ops.X_HEAD_APART: width, ops.GROUPS: spec.groups, ops.SIZE: spec.size,
-        ops.B: mixed.floats[:, inner:], ops.C: mixed.floats[:, inner + keys :], ops.B_WIDTH: mixed.room,
-        ops.B_APART: spec.size, **rows_in(both.floats[:, 2 * inner + 2 * keys :], ops.DT, ops.DT_WIDTH),
-        ops.BIAS: 0 if spec.dt_bias is None else spec.dt_bias, ops.DT_MIN: spec.dt_min, ops.DT_MAX: spec.dt_max,
-        ops.A: spec.a, ops.D: spec.d, **(rows_in(gate, ops.GATE, ops.GATE_WIDTH) if early else {}),
-    })  # fmt: skip
+    mixer.add(
+        ops.scan_heads,
+        {
+            **rows_in(mixed.floats),
+            **rows_out(y),
+            ops.TABLE: mixer.tables[1],
+            ops.HEADS: spec.heads,
+            ops.HEAD_WIDTH: width,
+            ops.X_HEAD_APART: width,
+            ops.GROUPS: spec.groups,
+            ops.SIZE: spec.size,
+            ops.B: mixed.floats[:, inner:],
+            ops.C: mixed.floats[:, inner + keys :],
+            ops.B_WIDTH: mixed.room,
+            ops.B_APART: spec.size,
+            **rows_in(both.floats[:, 2 * inner + 2 * keys :], ops.DT, ops.DT_WIDTH),
+            ops.BIAS: 0 if spec.dt_bias is None else spec.dt_bias,
+            ops.DT_MIN: spec.dt_min,
+            ops.DT_MAX: spec.dt_max,
+            ops.A: spec.a,
+            ops.D: spec.d,
+            **(rows_in(gate, ops.GATE, ops.GATE_WIDTH) if early else {}),
+        },
+    )
     mixer.finish(spec.project_out, normed(mixer, spec.norm, y.floats, inner, None if early else gate_in(gate)))
 
 
@@ -257,11 +299,16 @@ def mamba_spec(layer: Layer, keys: Keys, eps: float) -> MambaSpec:
             own.append(Norm(weight, eps))
         norms.append(tuple(own))
     return MambaSpec(
-        projection(layer, "ssm_in"), projection(layer, "ssm_x"), projection(layer, "ssm_dt"),
-        projection(layer, "ssm_out"), convolution(layer, "ssm_conv1d"),
-        np.ascontiguousarray(layer.need_array("ssm_a").T), layer.need_array("ssm_d").reshape(-1),
-        (norms[0], norms[1], norms[2]), int(keys.need("ssm.inner_size")),
-    )  # fmt: skip
+        projection(layer, "ssm_in"),
+        projection(layer, "ssm_x"),
+        projection(layer, "ssm_dt"),
+        projection(layer, "ssm_out"),
+        convolution(layer, "ssm_conv1d"),
+        np.ascontiguousarray(layer.need_array("ssm_a").T),
+        layer.need_array("ssm_d").reshape(-1),
+        (norms[0], norms[1], norms[2]),
+        int(keys.need("ssm.inner_size")),
+    )
 
 
 def weight_of_norm(layer: Layer, name: str) -> Floats | None:
@@ -284,19 +331,36 @@ def write_mamba(mixer: Mixer, spec: MambaSpec) -> None:
     inner, size, rank = spec.inner, len(spec.a), spec.project_dt.weight.width
     both = mixer.project(spec.project_in, mixer.x)
     inputs = vectors(inner)
-    add_convolution(mixer, spec.convolution, both.floats, {
-        ops.ACTIVATION: ops.SILU, ops.SHORTS: inputs.shorts, ops.NUMBERS_AT: inputs.numbers}, inputs)  # fmt: skip
+    add_convolution(
+        mixer,
+        spec.convolution,
+        both.floats,
+        {ops.ACTIVATION: ops.SILU, ops.SHORTS: inputs.shorts, ops.NUMBERS_AT: inputs.numbers},
+        inputs,
+    )
     parts = mixer.project(spec.project_x, inputs)
     b, c = (parts.floats[:, at:] for at in (rank, rank + size))
     if spec.norms[1] or spec.norms[2]:
         b, c = (_narrow(mixer, own, part, size, False).floats for own, part in zip(spec.norms[1:], (b, c), strict=True))
     dt = mixer.project(spec.project_dt, _narrow(mixer, spec.norms[0], parts.floats, rank, True))
     out = vectors(inner)
-    mixer.add(ops.scan_channels, {
-        **rows_in(inputs.floats), **rows_out(out, True), ops.TABLE: mixer.tables[1], ops.WIDTH: inner, ops.SIZE: size,
-        ops.B: b, ops.C: c, ops.B_WIDTH: b.strides[0] // 4, **rows_in(dt.floats, ops.DT, ops.DT_WIDTH),
-        ops.A: filled(spec.a), ops.D: filled(spec.d), **rows_in(both.floats[:, inner:], ops.GATE, ops.GATE_WIDTH),
-    })  # fmt: skip
+    mixer.add(
+        ops.scan_channels,
+        {
+            **rows_in(inputs.floats),
+            **rows_out(out, True),
+            ops.TABLE: mixer.tables[1],
+            ops.WIDTH: inner,
+            ops.SIZE: size,
+            ops.B: b,
+            ops.C: c,
+            ops.B_WIDTH: b.strides[0] // 4,
+            **rows_in(dt.floats, ops.DT, ops.DT_WIDTH),
+            ops.A: filled(spec.a),
+            ops.D: filled(spec.d),
+            **rows_in(both.floats[:, inner:], ops.GATE, ops.GATE_WIDTH),
+        },
+    )
     mixer.finish(spec.project_out, out)
 
 
@@ -324,11 +388,17 @@ def mamba_of_heads_spec(layer: Layer, keys: Keys, eps: float) -> MambaOfHeadsSpe
     weights = [weight_of_norm(layer, f"ssm_{name}_norm") for name in ("b", "c", "dt")]
     b, c, dt = (() if weight is None else (Norm(weight, eps),) for weight in weights)
     return MambaOfHeadsSpec(
-        projection(layer, "ssm_in"), projection(layer, "ssm_x"), projection(layer, "ssm_dt"),
-        projection(layer, "ssm_out"), convolution(layer, "ssm_conv1d"), layer.need_array("ssm_a").reshape(-1),
-        layer.need_array("ssm_d").reshape(-1), (b, c, dt), int(keys.need("ssm.inner_size")),
+        projection(layer, "ssm_in"),
+        projection(layer, "ssm_x"),
+        projection(layer, "ssm_dt"),
+        projection(layer, "ssm_out"),
+        convolution(layer, "ssm_conv1d"),
+        layer.need_array("ssm_a").reshape(-1),
+        layer.need_array("ssm_d").reshape(-1),
+        (b, c, dt),
+        int(keys.need("ssm.inner_size")),
         int(keys.need("ssm.state_size")),
-    )  # fmt: skip
+    )
 
 
 def write_mamba_of_heads(mixer: Mixer, spec: MambaOfHeadsSpec) -> None:
@@ -337,18 +407,43 @@ def write_mamba_of_heads(mixer: Mixer, spec: MambaOfHeadsSpec) -> None:
     width = inner // heads
     both = mixer.project(spec.project_in, mixer.x)  # of each head its gate, then its inputs
     inputs, y = vectors(inner), vectors(inner)
-    add_convolution(mixer, spec.convolution, both.floats[:, width:], {
-        ops.ACTIVATION: ops.SILU, ops.SHORTS: inputs.shorts, ops.NUMBERS_AT: inputs.numbers, ops.X_BLOCK: width,
-        ops.X_APART: 2 * width,
-    }, inputs)  # fmt: skip
+    add_convolution(
+        mixer,
+        spec.convolution,
+        both.floats[:, width:],
+        {
+            ops.ACTIVATION: ops.SILU,
+            ops.SHORTS: inputs.shorts,
+            ops.NUMBERS_AT: inputs.numbers,
+            ops.X_BLOCK: width,
+            ops.X_APART: 2 * width,
+        },
+        inputs,
+    )
     parts = mixer.project(spec.project_x, inputs).floats
     b, c = (_narrow(mixer, spec.norms[i], parts[:, i * size :], size, False).floats for i in (0, 1))
     dt = mixer.project(spec.project_dt, _narrow(mixer, spec.norms[2], parts[:, 2 * size :], rank, True))
-    mixer.add(ops.scan_heads, {
-        **rows_in(inputs.floats), **rows_out(y), ops.TABLE: mixer.tables[1], ops.HEADS: heads, ops.HEAD_WIDTH: width,
-        ops.X_HEAD_APART: width, ops.GROUPS: 1, ops.SIZE: size, ops.B: b, ops.C: c, ops.B_WIDTH: b.strides[0] // 4,
-        **rows_in(dt.floats, ops.DT, ops.DT_WIDTH), ops.DT_MIN: 0.0, ops.DT_MAX: np.inf, ops.A: spec.a, ops.D: spec.d,
-    })  # fmt: skip
+    mixer.add(
+        ops.scan_heads,
+        {
+            **rows_in(inputs.floats),
+            **rows_out(y),
+            ops.TABLE: mixer.tables[1],
+            ops.HEADS: heads,
+            ops.HEAD_WIDTH: width,
+            ops.X_HEAD_APART: width,
+            ops.GROUPS: 1,
+            ops.SIZE: size,
+            ops.B: b,
+            ops.C: c,
+            ops.B_WIDTH: b.strides[0] // 4,
+            **rows_in(dt.floats, ops.DT, ops.DT_WIDTH),
+            ops.DT_MIN: 0.0,
+            ops.DT_MAX: np.inf,
+            ops.A: spec.a,
+            ops.D: spec.d,
+        },
+    )
     gate = {**gate_in(both.floats), ops.GATE_BLOCK: width, ops.GATE_APART: 2 * width}
     mixer.finish(spec.project_out, normed(mixer, Norm(None, 0.0), y.floats, inner, gate))
 
@@ -368,18 +463,26 @@ class ShortConvolutionSpec:
 
 def short_convolution_spec(layer: Layer) -> ShortConvolutionSpec:
     return ShortConvolutionSpec(
-        projection(layer, "shortconv.in_proj"), projection(layer, "shortconv.out_proj"),
+        projection(layer, "shortconv.in_proj"),
+        projection(layer, "shortconv.out_proj"),
         convolution(layer, "shortconv.conv"),
-    )  # fmt: skip
+    )
 
 
 def write_short_convolution(mixer: Mixer, spec: ShortConvolutionSpec) -> None:
     """The operations of `graph.state_space.short_convolution`."""
     width = len(spec.convolution.taps)
     parts, out = mixer.project(spec.project_in, mixer.x), vectors(width)
-    add_convolution(mixer, spec.convolution, parts.floats[:, 2 * width :], {
-        **rows_in(parts.floats, ops.BEFORE, ops.BEFORE_WIDTH),
-        **rows_in(parts.floats[:, width:], ops.AFTER, ops.AFTER_WIDTH),
-        ops.SHORTS: out.shorts, ops.NUMBERS_AT: out.numbers,
-    }, out)  # fmt: skip
+    add_convolution(
+        mixer,
+        spec.convolution,
+        parts.floats[:, 2 * width :],
+        {
+            **rows_in(parts.floats, ops.BEFORE, ops.BEFORE_WIDTH),
+            **rows_in(parts.floats[:, width:], ops.AFTER, ops.AFTER_WIDTH),
+            ops.SHORTS: out.shorts,
+            ops.NUMBERS_AT: out.numbers,
+        },
+        out,
+    )
     mixer.finish(spec.project_out, out)

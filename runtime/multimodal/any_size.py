@@ -92,7 +92,7 @@ def lfm2(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 def _side_by_side(
     encoder: Parts, weights: Weights, x: Floats, rows: int, columns: int, eps: float, **more: object
-) -> Floats:  # fmt: skip
+) -> Floats:
     """SigLIP's layers; squares of patches put side by side, which a net of two matrices brings to the text's width."""
     vit = encoder.vit("gelu_tanh", **more)
     x = weights.norm("v.post_ln", vit.run(weights, x), vit.eps, "layer")

@@ -67,5 +67,7 @@ def _separator(encoder: Parts) -> Floats:
 
 
 ASSEMBLED: dict[str, Callable[[Parts, Tiles, Sequence[Floats]], Floats]] = {
-    "granite4_vision": _granite4, "deepseekocr": _deepseek_ocr, "deepseekocr2": _deepseek_ocr2,
-}  # fmt: skip
+    "granite4_vision": _granite4,
+    "deepseekocr": _deepseek_ocr,
+    "deepseekocr2": _deepseek_ocr2,
+}

@@ -167,7 +167,9 @@ def _whisper(
     x = _convolved(weights, features)
     table = weights.values("a.position_embd.weight").reshape(-1, x.shape[1])
     if len(x) > len(table):
-        raise OptionError(f"{features.shape[1]} frames; the encoder is for {2 * len(table)}", "cut the sound into parts")
+        raise OptionError(
+            f"{features.shape[1]} frames; the encoder is for {2 * len(table)}", "cut the sound into parts"
+        )
     x = (x + table[: len(x)])[: None if frames is None else _halved(frames)]
     layers = encoder.layers()
     x = layers.run(weights, x)
@@ -377,8 +379,19 @@ def _windows(count: int, length: int) -> Callable[[int], list[Ids]]:
 
 
 RUN: dict[str, Callable[[AudioEncoder, Weights, Floats, int], Floats]] = {
-    "qwen2a": _qwen2, "voxtral": _voxtral, "ultravox": _ultravox, "musicflamingo": _flamingo, "qwen2.5o": _qwen25,
-    "qwen3a": _qwen3, "glma": _glm, "meralion": _meralion, "granite_speech": _granite,
-    "gemma4a": _gemma4, "lfm2a": _lfm2, "dots3note_a": _dots, "mimo_audio": _mimo, "gemma4ua": _gemma4_unified,
+    "qwen2a": _qwen2,
+    "voxtral": _voxtral,
+    "ultravox": _ultravox,
+    "musicflamingo": _flamingo,
+    "qwen2.5o": _qwen25,
+    "qwen3a": _qwen3,
+    "glma": _glm,
+    "meralion": _meralion,
+    "granite_speech": _granite,
+    "gemma4a": _gemma4,
+    "lfm2a": _lfm2,
+    "dots3note_a": _dots,
+    "mimo_audio": _mimo,
+    "gemma4ua": _gemma4_unified,
     "gemma3na": _gemma3n,
-}  # fmt: skip
+}

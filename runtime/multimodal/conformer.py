@@ -62,9 +62,15 @@ class InBlocks:
             count = own.stop - start
             near = table[None, self.most - count + 1 : self.most + count]  # of distances from 1 - count to count - 1
             out[own] = attend(
-                q[own], k[own], v[own], q_positions=np.arange(count), scale=scale, causal=False,
-                bias=by_distance(q[own], near) * np.float32(scale), threads=weights.threads,
-            )  # fmt: skip
+                q[own],
+                k[own],
+                v[own],
+                q_positions=np.arange(count),
+                scale=scale,
+                causal=False,
+                bias=by_distance(q[own], near) * np.float32(scale),
+                threads=weights.threads,
+            )
         return weights.project(f"{at}attn_out", out)
 
 
@@ -83,9 +89,15 @@ class WithBiases:
         table = table.reshape(len(table), self.heads, -1).transpose(1, 0, 2)
         content, place = (q + weights.values(f"{at}pos_bias_{which}").reshape(self.heads, -1) for which in "uv")
         mixed = attend(
-            content, k, v, q_positions=np.arange(len(x)), scale=scale, causal=False,
-            bias=by_distance(place, table) * np.float32(scale), threads=weights.threads,
-        )  # fmt: skip
+            content,
+            k,
+            v,
+            q_positions=np.arange(len(x)),
+            scale=scale,
+            causal=False,
+            bias=by_distance(place, table) * np.float32(scale),
+            threads=weights.threads,
+        )
         return weights.project(f"{at}attn_out", mixed)
 
 

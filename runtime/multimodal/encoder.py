@@ -24,7 +24,7 @@ class Parts:
 
     def __init__(
         self, projector: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.projector, self.metadata, self.weights = projector, metadata, Weights(tensors, threads)
         self.patch_size = self.key("patch_size")
         if SAM in tensors:  # keys are those of the encoder behind it

@@ -37,8 +37,8 @@ LAYERS = Layers(13, "ln1", "ln2", "layer_pre_norm", "linear_pos", _scales)
 def encoded(
     weights: Weights, heads: int, count: int, features: Floats, frames: int, tell: Callable[[int, int], None]
 ) -> Floats:
-    """The encoder's output, float32 (188, width of the text model): as many tokens as sounds have in prompts. One for 16
-    frames of features (mels, n), of which `frames` are no padding; those behind have the embedding of the last word.
+    """The encoder's output, float32 (188, width of the text model): as many tokens as sounds have in prompts. One for
+    16 frames of features (mels, n), of which `frames` are no padding; those behind have the embedding of the last word.
 
     tell(layers done, of how many). Raises OptionError for more frames than that.
     """
@@ -59,9 +59,9 @@ def hard(weights: Weights, at: str, rows: Sequence[int]) -> Floats:
 
 def hard_words(
     weights: Weights, ids: Sequence[int], words: int, found: Sequence[EmbeddedImage], soft: int
-) -> list[EmbeddedImage]:  # fmt: skip
-    """What stands in a text for words that are the encoders', the last ones of `words` in the vocabulary: first those for
-    images, then those for sounds. found: what has its place already. soft: the word that stands for an image or a
+) -> list[EmbeddedImage]:
+    """What stands in a text for words that are the encoders', the last ones of `words` in the vocabulary: first those
+    for images, then those for sounds. found: what has its place already. soft: the word that stands for an image or a
     sound, one of them; nothing in a vocabulary where it is another's.
     """
     if any(f"{at}embedding.weight" not in weights.tensors for at in ("mm.a.", "mm.")):

@@ -71,9 +71,16 @@ class Layers:
             each = np.arange(distance, count)
             bias[:, each, each - distance] = said[:, distance:, distance]
         mixed = attend(
-            q, k, v, q_positions=np.arange(count), scale=1.0, window=self.seen, softcap=SOFTCAP, bias=bias,
+            q,
+            k,
+            v,
+            q_positions=np.arange(count),
+            scale=1.0,
+            window=self.seen,
+            softcap=SOFTCAP,
+            bias=bias,
             threads=weights.threads,
-        )  # fmt: skip
+        )
         return weights.limited(f"{at}attn_out", mixed)
 
 
@@ -84,9 +91,7 @@ def _of_gemma4(weights: Weights, at: str) -> tuple[Floats, float]:
 LAYERS = Layers(12, "attn_pre_norm", "attn_post_norm", "ln2", "attn_k_rel", _of_gemma4)
 
 
-def encoded(
-    weights: Weights, heads: int, count: int, features: Floats, tell: Callable[[int, int], None]
-) -> Floats:  # fmt: skip
+def encoded(weights: Weights, heads: int, count: int, features: Floats, tell: Callable[[int, int], None]) -> Floats:
     """The encoder's output, float32 (tokens, width of the text model), a token for four frames of features (mels, n).
 
     tell(layers done, of how many).

@@ -176,9 +176,7 @@ class Vit:
         for i, name in enumerate("qk"):
             parts[i] = self._head_norm(weights, f"{at}attn_{name}_norm", parts[i])
         counts = (self.heads, kv_heads, kv_heads)
-        q, k, v = (
-            np.ascontiguousarray(part.reshape(len(x), n, -1)) for part, n in zip(parts, counts, strict=True)
-        )  # fmt: skip
+        q, k, v = (np.ascontiguousarray(part.reshape(len(x), n, -1)) for part, n in zip(parts, counts, strict=True))
         if self.rotate is not None:
             q, k = self.rotate(q), self.rotate(k)
         if self.norm_values:
@@ -191,15 +189,27 @@ class Vit:
         if self.causal_from is not None:
             places = np.arange(len(x))
             return attend(
-                q, k, v, q_positions=places, scale=scale, keys_after=np.maximum(self.causal_from - 1 - places, 0),
-                window=window, threads=weights.threads,
-            )  # fmt: skip
+                q,
+                k,
+                v,
+                q_positions=places,
+                scale=scale,
+                keys_after=np.maximum(self.causal_from - 1 - places, 0),
+                window=window,
+                threads=weights.threads,
+            )
         out = np.empty((len(x), self.heads * v.shape[2]), np.float32)
         for seen in windows or [np.arange(len(x))]:
             out[seen] = attend(
-                q[seen], k[seen], v[seen], q_positions=np.arange(len(seen)), scale=scale, causal=False, window=window,
+                q[seen],
+                k[seen],
+                v[seen],
+                q_positions=np.arange(len(seen)),
+                scale=scale,
+                causal=False,
+                window=window,
                 threads=weights.threads,
-            )  # fmt: skip
+            )
         return out
 
     def _head_norm(self, weights: Weights, name: str, x: Floats) -> Floats:

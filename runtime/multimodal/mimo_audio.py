@@ -18,7 +18,7 @@ LOCAL_ROPE_BASE = 640_000.0
 
 def encoded(
     weights: Weights, vit: Vit, x: Floats, windowed: Sequence[int], codes: Sequence[int], local: int, group: int
-) -> Floats:  # fmt: skip
+) -> Floats:
     """Embeddings of a sound, float32 (tokens, width of the text model), one for each group.
 
     x: convolved, (frames, width). windowed: of each layer 0 where it looks back a little way, -1 where all the way.
@@ -31,9 +31,12 @@ def encoded(
             kept[0] = output
 
     layers = replace(
-        vit, rotate=_turned(np.arange(len(x)), x.shape[1] // vit.heads, ROPE_BASE), causal_from=0, outputs=keep,
+        vit,
+        rotate=_turned(np.arange(len(x)), x.shape[1] // vit.heads, ROPE_BASE),
+        causal_from=0,
+        outputs=keep,
         windows=lambda layer: everything if windowed[layer] >= 0 else None,
-    )  # fmt: skip
+    )
     x = layers.run(weights, x) + kept[0]
     x = weights.norm("a.post_ln", x, vit.eps, "layer")
     kernel = weights.values("a.downsample.conv.weight")
@@ -45,9 +48,17 @@ def encoded(
     places = np.arange(len(x))
     groups: list[Ids] = list(places.reshape(-1, group))
     over = replace(
-        vit, count=local, activation="silu", norm="rms", part="mm.a", blocks="local_blk", windows=lambda layer: groups,
-        rotate=_turned(places % group, x.shape[1] // vit.heads, LOCAL_ROPE_BASE), progress=None, reach=None,
-    )  # fmt: skip
+        vit,
+        count=local,
+        activation="silu",
+        norm="rms",
+        part="mm.a",
+        blocks="local_blk",
+        windows=lambda layer: groups,
+        rotate=_turned(places % group, x.shape[1] // vit.heads, LOCAL_ROPE_BASE),
+        progress=None,
+        reach=None,
+    )
     x = weights.norm("mm.a.local_norm", over.run(weights, x), vit.eps, "rms").reshape(len(groups), -1)
     return weights.net("mm.a.mlp.1", "mm.a.mlp.2", x)
 

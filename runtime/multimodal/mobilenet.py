@@ -81,9 +81,14 @@ def _attention(weights: Weights, at: str, x: Floats) -> Floats:
     width = parts["key"].shape[2]
     q = np.ascontiguousarray(asked.reshape(len(asked) // width, width, -1).transpose(2, 0, 1))
     found = attend(
-        q, parts["key"], parts["value"], q_positions=np.arange(len(q)), scale=width**-0.5, causal=False,
+        q,
+        parts["key"],
+        parts["value"],
+        q_positions=np.arange(len(q)),
+        scale=width**-0.5,
+        causal=False,
         threads=weights.threads,
-    )  # fmt: skip
+    )
     return convolved(weights, f"{at}attn.output.proj", np.ascontiguousarray(found.T).reshape(-1, *x.shape[1:]))
 
 
@@ -107,8 +112,9 @@ def _mixed(weights: Weights, kept: list[Floats]) -> Floats:
 def _same(weights: Weights, name: str, x: Floats, step: int) -> Floats:
     """A convolution with as many zeros around as make it one value for each `step`; of an odd number more behind."""
     sizes = weights.need(f"{name}.weight").shape[-2:]
-    missing = [max(0, (-(-length // step) - 1) * step + size - length)
-               for length, size in zip(x.shape[1:], sizes, strict=True)]  # fmt: skip
+    missing = [
+        max(0, (-(-length // step) - 1) * step + size - length) for length, size in zip(x.shape[1:], sizes, strict=True)
+    ]
     border = [(count // 2, count - count // 2) for count in missing]
     return convolved(weights, name, np.pad(x, ((0, 0), *border)), step=step)
 

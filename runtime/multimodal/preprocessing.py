@@ -199,9 +199,11 @@ def _in_proportion(encoder: VisionEncoder, image: "Image", most_tokens: int | No
 def _proportion(width: int, height: int, side: int, least: int, most: int) -> tuple[int, int]:
     """Columns and rows of tiles; of those as near to the proportion more, as long as the image fills half of them."""
     grids = [
-        (columns, rows) for columns in range(1, most + 1) for rows in range(1, most // columns + 1)
+        (columns, rows)
+        for columns in range(1, most + 1)
+        for rows in range(1, most // columns + 1)
         if columns * rows >= least
-    ]  # fmt: skip
+    ]
     if not grids:
         raise ModelError(f"the file wants {least} tiles or more, and {most} or fewer")
     best, distance = (1, 1), math.inf
@@ -216,8 +218,9 @@ def _pieces(image: "Image", side: int) -> list["Image"]:
     """Tiles by row and column."""
     return [
         image.crop((left, top, left + side, top + side))
-        for top in range(0, image.height, side) for left in range(0, image.width, side)
-    ]  # fmt: skip
+        for top in range(0, image.height, side)
+        for left in range(0, image.width, side)
+    ]
 
 
 def _tiled_if_large(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
@@ -292,8 +295,9 @@ def _in_windows(encoder: VisionEncoder, image: "Image", most_tokens: int | None)
     cut = whole.resize((wide, high), BILINEAR)
     parts = [
         cut.crop((left, top, min(left + window, wide), min(top + window, high)))
-        for top in range(0, high, window) for left in range(0, wide, window)
-    ]  # fmt: skip
+        for top in range(0, high, window)
+        for left in range(0, wide, window)
+    ]
     small = [part.resize((STEP3_TILE, STEP3_TILE), BILINEAR) for part in parts]
     return [*small, view], -(-high // window), -(-wide // window)
 
@@ -329,8 +333,9 @@ def _sliced(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
     cut = image.resize((width * columns, height * rows), BICUBIC)
     parts = [
         cut.crop((column * width, row * height, (column + 1) * width, (row + 1) * height))
-        for row in range(rows) for column in range(columns)
-    ]  # fmt: skip
+        for row in range(rows)
+        for column in range(columns)
+    ]
     return [whole, *parts], rows, columns
 
 
@@ -348,9 +353,12 @@ def _slices(height: int, width: int, side: int) -> tuple[int, int]:
     """Rows and columns of tiles."""
     wanted = min(math.ceil(width * height / side**2), MINICPM_TILES)
     grids = [
-        (rows, count // rows) for count in (wanted - 1, wanted, wanted + 1) if 1 < count <= MINICPM_TILES
-        for rows in range(1, count + 1) if count % rows == 0
-    ]  # fmt: skip
+        (rows, count // rows)
+        for count in (wanted - 1, wanted, wanted + 1)
+        if 1 < count <= MINICPM_TILES
+        for rows in range(1, count + 1)
+        if count % rows == 0
+    ]
     if wanted <= 1:
         return 1, 1
 
@@ -495,17 +503,46 @@ def _shrunk(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
 
 Prepare = Callable[[VisionEncoder, Any, int | None], Cut]
 PREPARED: dict[str, Prepare] = {
-    **dict.fromkeys(("gemma3nv", "cogvlm"), _square), "gemma3": _panned, "mlp": _cropped, "pixtral": _at_most,
+    **dict.fromkeys(("gemma3nv", "cogvlm"), _square),
+    "gemma3": _panned,
+    "mlp": _cropped,
+    "pixtral": _at_most,
     "idefics3": _split,
-    "internvl": _in_proportion, "lightonocr": _at_most, "lfm2": _tiled_if_large, "llama4": _on_canvas,
-    "gemma4v": _enlarged, "janus_pro": _padded,
-    "step3vl": _in_windows, "phi4": _in_patches, "gemma4uv": _enlarged, "nemotron_v2_vl": _in_proportion,
+    "internvl": _in_proportion,
+    "lightonocr": _at_most,
+    "lfm2": _tiled_if_large,
+    "llama4": _on_canvas,
+    "gemma4v": _enlarged,
+    "janus_pro": _padded,
+    "step3vl": _in_windows,
+    "phi4": _in_patches,
+    "gemma4uv": _enlarged,
+    "nemotron_v2_vl": _in_proportion,
     **dict.fromkeys(OCR_TILES, _view_and_tiles),
-    "resampler": _sliced, "minicpmv4_6": _sliced, "granite4_vision": _best_of_sizes,
-    "kimivl": _not_enlarged, "kimik25": _not_enlarged, "glm5v": _budgeted, "muse-glimmer": _of_nearest_grid,
+    "resampler": _sliced,
+    "minicpmv4_6": _sliced,
+    "granite4_vision": _best_of_sizes,
+    "kimivl": _not_enlarged,
+    "kimik25": _not_enlarged,
+    "glm5v": _budgeted,
+    "muse-glimmer": _of_nearest_grid,
     "youtuvl": _shrunk,
     **dict.fromkeys(
-        ("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "qwen2.5o", "ling3vl", "glm4v", "paddleocr",
-         "exaone4_5", "mimovl", "dots_ocr", "dots3note_v", "minimax_m3", "hunyuanvl"), _of_area,
+        (
+            "qwen2vl_merger",
+            "qwen2.5vl_merger",
+            "qwen3vl_merger",
+            "qwen2.5o",
+            "ling3vl",
+            "glm4v",
+            "paddleocr",
+            "exaone4_5",
+            "mimovl",
+            "dots_ocr",
+            "dots3note_v",
+            "minimax_m3",
+            "hunyuanvl",
+        ),
+        _of_area,
     ),
-}  # fmt: skip
+}

@@ -197,7 +197,7 @@ WORDINGS = {
         ("granite4_vision", "deepseekocr", "deepseekocr2"), Wording("<image>", "<image>", "<image>", _plain)
     ),
     "phi4": Wording("<|dummy_0|>", "<image>", "<image>", _plain),  # its vocabulary has no token for it
-}  # fmt: skip
+}
 
 OTHERS = {  # of text models whose vocabulary has not the first one's token
     "kimik25": GLM,
@@ -280,7 +280,7 @@ class Media:
 
 def with_media(
     text: str, given: Sequence[Media], encode: Callable[[str], list[int]]
-) -> tuple[list[int], list[EmbeddedImage]]:  # fmt: skip
+) -> tuple[list[int], list[EmbeddedImage]]:
     """Ids of a text that has a marker for each image and sound, and these at their places.
 
     encode: what makes ids of a whole prompt.
@@ -296,7 +296,8 @@ def with_media(
         end = found.end()
     ids = encode("".join([*parts, text[end:]]))
     images = [
-        image for each in given
+        image
+        for each in given
         for image in places(ids, each.token, [tile for seen in each.seen for tile in seen.embedded])
-    ]  # fmt: skip
+    ]
     return ids, sorted(images, key=lambda each: each.start)

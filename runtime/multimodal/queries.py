@@ -33,9 +33,15 @@ def _attention(weights: Weights, at: str, read: Floats, seen: Floats, windows: i
     given = {"q": read, "k": seen, "v": seen}
     q, k, v = (weights.project(f"{at}{name}", x).reshape(len(x), heads, -1) for name, x in given.items())
     mixed = attend(
-        q, k, v, q_positions=np.arange(len(read) // windows), scale=q.shape[2] ** -0.5, causal=False, sequences=windows,
+        q,
+        k,
+        v,
+        q_positions=np.arange(len(read) // windows),
+        scale=q.shape[2] ** -0.5,
+        causal=False,
+        sequences=windows,
         threads=weights.threads,
-    )  # fmt: skip
+    )
     return weights.norm(f"{at}norm", read + weights.project(f"{at}out", mixed), READER_EPS, "layer")
 
 
@@ -56,8 +62,10 @@ def granite4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     if missing := wanted - {*kept}:
         raise ModelError(f"the file takes outputs of layer {min(missing)}; there are {vit.count}")
     rows, _ = encoder.grid(pixels)
-    found = [_windows_read(encoder, weights, i, kept[int(layer)], rows, int(offset))
-             for i, (layer, offset) in enumerate(zip(layers, offsets, strict=True))]  # fmt: skip
+    found = [
+        _windows_read(encoder, weights, i, kept[int(layer)], rows, int(offset))
+        for i, (layer, offset) in enumerate(zip(layers, offsets, strict=True))
+    ]
     return np.concatenate(found, axis=1)
 
 
@@ -105,11 +113,12 @@ def resampler(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     asked = weights.norm("resampler.ln_q", weights.values("resampler.query"), RESAMPLER_EPS, "layer")
     heads = max(1, v.shape[1] // RESAMPLER_HEAD)
     given = {"q": asked, "k": k, "v": v}
-    parts = (weights.project(f"resampler.attn.{name}", each).reshape(len(each), heads, -1)
-             for name, each in given.items())  # fmt: skip
+    parts = (
+        weights.project(f"resampler.attn.{name}", each).reshape(len(each), heads, -1) for name, each in given.items()
+    )
     q, k, v = (np.ascontiguousarray(each) for each in parts)
     mixed = attend(
         q, k, v, q_positions=np.arange(len(q)), scale=q.shape[2] ** -0.5, causal=False, threads=weights.threads
-    )  # fmt: skip
+    )
     mixed = weights.norm("resampler.ln_post", weights.project("resampler.attn.out", mixed), RESAMPLER_EPS, "layer")
     return weights.project("resampler.proj", mixed)

@@ -115,8 +115,12 @@ def mimo(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     by_columns = by_rows.reshape(rows // 2, columns // 2, 4).transpose(1, 0, 2).reshape(-1)
     orders, modes = {0: [by_rows], 1: [by_columns]}, encoder.key("wa_pattern_mode")
     vit = encoder.vit(
-        "silu", norm="rms", kv_heads=kv_heads, rotate=turned(np.arange(len(x)), columns, width),
-        windows=lambda layer: orders.get(int(modes[layer])), reach=int(encoder.key("window_size")),
-    )  # fmt: skip
+        "silu",
+        norm="rms",
+        kv_heads=kv_heads,
+        rotate=turned(np.arange(len(x)), columns, width),
+        windows=lambda layer: orders.get(int(modes[layer])),
+        reach=int(encoder.key("window_size")),
+    )
     x = weights.norm("v.post_ln", vit.run(weights, x), 1e-6, "layer")
     return weights.net("mm.0", "mm.2", _joined(encoder, pixels, x))

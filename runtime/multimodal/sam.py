@@ -1,5 +1,5 @@
-"""Encoders that begin with SAM's: DeepSeek-OCR and Unlimited-OCR, with CLIP's behind it, and DeepSeek-OCR 2, with a Qwen2
-and queries.
+"""Encoders that begin with SAM's: DeepSeek-OCR and Unlimited-OCR, with CLIP's behind it, and DeepSeek-OCR 2, with a
+Qwen2 and queries.
 
 Sources: transformers `models/{unlimited_ocr,deepseek_ocr2}/modeling_*.py`, `models/sam/`.
 """
@@ -96,7 +96,7 @@ def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
     q, k, v = (part.reshape(len(fused), heads, -1) for part in np.split(fused, 3, axis=1))
     of_rows, of_columns = (
         _of_distances(weights, f"{at}attn.pos_{axis}", count) for axis, count in (("h", rows), ("w", columns))
-    )  # fmt: skip
+    )
     found = []
     for head in range(heads):  # one after the other: biases of all pairs fill the memory
         own = [np.ascontiguousarray(each[:, head : head + 1]) for each in (q, k, v)]
@@ -104,10 +104,16 @@ def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
         by_row = np.einsum("rcd,rkd->rck", asked, of_rows, optimize=True)
         by_column = np.einsum("rcd,ckd->rck", asked, of_columns, optimize=True)
         bias = (by_row[:, :, :, None] + by_column[:, :, None, :]).reshape(1, rows * columns, rows * columns)
-        found.append(attend(
-            *own, q_positions=np.arange(len(q)), scale=q.shape[2] ** -0.5, causal=False, bias=bias,
-            threads=weights.threads,
-        ))  # fmt: skip
+        found.append(
+            attend(
+                *own,
+                q_positions=np.arange(len(q)),
+                scale=q.shape[2] ** -0.5,
+                causal=False,
+                bias=bias,
+                threads=weights.threads,
+            )
+        )
     mixed = np.concatenate(found, axis=1)
     return weights.project(f"{at}attn.out", mixed).reshape(x.shape)
 

@@ -112,7 +112,8 @@ def nemo(waveform: ArrayLike, mels: int) -> Floats:
 
 
 def mimo(waveform: ArrayLike, mels: int) -> Floats:
-    """The spectrogram of MiMo's encoder, float32 (mels, frames): logarithms of magnitudes, a frame for each 240 samples.
+    """The spectrogram of MiMo's encoder, float32 (mels, frames): logarithms of magnitudes, a frame for each 240
+    samples.
 
     waveform: (samples,), 24,000 a second. Raises OptionError as `log_mel` does.
     """

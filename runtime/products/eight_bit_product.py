@@ -146,9 +146,23 @@ def multiply(x: Packed, weight: Tensor, first: int, last: int, out: Floats, thre
 def _multiply(x: Packed, tile: Tile, weight: Tensor, sums: Floats, out: Floats, column: int, stride: int) -> None:
     how = OF_FORMAT[weight.format.name]
     int8.multiply(
-        x.quads, x.scales, x.sums, tile.quads, tile.scales, tile.minima, how.has_minima, how.zero, BLOCK // how.group,
-        x.rows, x.blocks, sums, out, column, tile.rows, stride,
-    )  # fmt: skip
+        x.quads,
+        x.scales,
+        x.sums,
+        tile.quads,
+        tile.scales,
+        tile.minima,
+        how.has_minima,
+        how.zero,
+        BLOCK // how.group,
+        x.rows,
+        x.blocks,
+        sums,
+        out,
+        column,
+        tile.rows,
+        stride,
+    )
 
 
 def columns(x: Packed, weight: Tensor, first: int, last: int) -> Iterator[tuple[int, Floats]]:
@@ -187,9 +201,18 @@ def tiles(weight: Tensor, first: int, last: int) -> Iterator[Tile]:
                 if minima_of_rows is not None:
                     minima.reshape(-1, ROWS)[:, : len(rows)] = minima_of_rows[row : row + len(rows)].T
                 int8.pack_weights(
-                    rows.reshape(-1), len(rows), weight.width, blocks, groups, scales, minima, how.zero, across,
-                    offsets, quads,
-                )  # fmt: skip
+                    rows.reshape(-1),
+                    len(rows),
+                    weight.width,
+                    blocks,
+                    groups,
+                    scales,
+                    minima,
+                    how.zero,
+                    across,
+                    offsets,
+                    quads,
+                )
                 yield Tile(first + start + row, len(rows), quads, scales, minima)
 
 

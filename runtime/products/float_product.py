@@ -42,9 +42,16 @@ def multiply(x: Floats, weight: Tensor, first: int, last: int, out: Floats, thre
                 floats.pack_weights(values.reshape(-1), len(values), width, across, offsets, tile)
                 for inputs, at, count in parts:
                     floats.multiply(
-                        inputs.reshape(-1), width, tile, count, sums, flat[at * stride :], row - first, len(values),
+                        inputs.reshape(-1),
+                        width,
+                        tile,
+                        count,
+                        sums,
+                        flat[at * stride :],
+                        row - first,
+                        len(values),
                         stride,
-                    )  # fmt: skip
+                    )
 
     work = pieces(rows, last - first, width, threads)
     parallel(share, spans(len(work), 1), threads)

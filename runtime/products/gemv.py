@@ -67,10 +67,19 @@ def product_fields(
 ) -> dict[int, Any]:
     """Fields of an operation of `dots`. stored: rows of the weight, (rows, bytes); state: int64, first the tokens."""
     return {
-        dots.WEIGHTS: stored, dots.ROW_BYTES: stored.shape[1], dots.ROWS: len(stored), dots.WIDTH: whole_blocks(weight),
-        dots.FLOATS_AT: x.floats, dots.SHORTS_AT: x.shorts, dots.NUMBERS_AT: x.numbers, dots.OUT: out,
-        dots.OUT_WIDTH: out.strides[0] // 4, dots.BIAS: 0 if bias is None else bias, dots.ADDS: adds, dots.STATE: state,
-    }  # fmt: skip
+        dots.WEIGHTS: stored,
+        dots.ROW_BYTES: stored.shape[1],
+        dots.ROWS: len(stored),
+        dots.WIDTH: whole_blocks(weight),
+        dots.FLOATS_AT: x.floats,
+        dots.SHORTS_AT: x.shorts,
+        dots.NUMBERS_AT: x.numbers,
+        dots.OUT: out,
+        dots.OUT_WIDTH: out.strides[0] // 4,
+        dots.BIAS: 0 if bias is None else bias,
+        dots.ADDS: adds,
+        dots.STATE: state,
+    }
 
 
 def is_faster(inputs: int, rows: int, weight: Tensor) -> bool:

@@ -86,9 +86,18 @@ def multiply(x: Packed, weight: Tensor, first: int, last: int, out: Floats, thre
             part, sums = x.part(top, bottom), room_for_sums(bottom - top)
             for row, count, tile, scales in tiles(weight, first + begin, first + end):
                 int16.multiply(
-                    part.pairs, part.scales, tile, scales, part.rows, part.blocks, sums, flat[top * stride :],
-                    row - first, count, stride,
-                )  # fmt: skip
+                    part.pairs,
+                    part.scales,
+                    tile,
+                    scales,
+                    part.rows,
+                    part.blocks,
+                    sums,
+                    flat[top * stride :],
+                    row - first,
+                    count,
+                    stride,
+                )
 
     work = pieces(x.rows, last - first, BLOCK * x.blocks, threads)
     parallel(share, spans(len(work), 1), threads)

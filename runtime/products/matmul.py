@@ -64,9 +64,15 @@ class Inputs:
 
 
 def matmul(
-    x: Floats | Inputs, weight: Tensor, rows: slice | None = None, out: Floats | None = None, *, threads: int = 1,
-    precision: Precision = "exact", may_round: bool = False,
-) -> Floats:  # fmt: skip
+    x: Floats | Inputs,
+    weight: Tensor,
+    rows: slice | None = None,
+    out: Floats | None = None,
+    *,
+    threads: int = 1,
+    precision: Precision = "exact",
+    may_round: bool = False,
+) -> Floats:
     """x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
 
     Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows). may_round: x
@@ -178,9 +184,14 @@ def _decoded(weight: Tensor, start: int, stop: int) -> Floats:
 
 
 def matmul_experts(
-    x: Floats | Inputs, weight: Tensor, expert: int, *, threads: int = 1, precision: Precision = "exact",
+    x: Floats | Inputs,
+    weight: Tensor,
+    expert: int,
+    *,
+    threads: int = 1,
+    precision: Precision = "exact",
     may_round: bool = False,
-) -> Floats:  # fmt: skip
+) -> Floats:
     """x (n, width) times one expert of a weight (experts, out, width): float32 (n, out)."""
     rows = slice(expert * weight.shape[1], (expert + 1) * weight.shape[1])
     return matmul(x, weight, rows, threads=threads, precision=precision, may_round=may_round)

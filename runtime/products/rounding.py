@@ -13,11 +13,27 @@ from collections.abc import Iterable, Sequence
 
 # Names of weights, without ".weight", whose products are summands of the residual stream, or the scores and values of
 # attention. What a family brings that nobody has named is exact.
-ROUNDED = frozenset({
-    "attn_q", "attn_k", "attn_v", "attn_qkv", "attn_gate", "attn_output",
-    "attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b", "attn_k_b", "attn_v_b",
-    "ffn_gate", "ffn_up", "ffn_down", "shortconv.in_proj", "shortconv.out_proj",
-})  # fmt: skip
+ROUNDED = frozenset(
+    {
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_qkv",
+        "attn_gate",
+        "attn_output",
+        "attn_q_a",
+        "attn_q_b",
+        "attn_kv_a_mqa",
+        "attn_kv_b",
+        "attn_k_b",
+        "attn_v_b",
+        "ffn_gate",
+        "ffn_up",
+        "ffn_down",
+        "shortconv.in_proj",
+        "shortconv.out_proj",
+    }
+)
 
 # Globs of tensors by which a layer chooses (experts, keys, neurons) or carries a state from token to token.
 CHOOSING = ("ffn_gate_inp.weight", "indexer.*", "indexer_*")

@@ -238,9 +238,10 @@ class Sampler:
         if names == (LIKELIEST,):
             return 1, np.empty(0, np.int64), np.empty(0)
         steps: dict[str, tuple[int, float]] = {
-            "top_k": (fused_sampler.TOP_K, own.top_k), "top_p": (fused_sampler.TOP_P, own.top_p),
+            "top_k": (fused_sampler.TOP_K, own.top_k),
+            "top_p": (fused_sampler.TOP_P, own.top_p),
             "min_p": (fused_sampler.MIN_P, own.min_p),
-        }  # fmt: skip
+        }
         if own.temperature > 0 and own.dynatemp_range <= 0:
             steps["temperature"] = fused_sampler.TEMPERATURE, min(own.temperature, HOTTEST)
         if names[:1] != ("top_k",) or own.top_k > MOST_QUICKLY or not set(names) <= set(steps):
@@ -301,10 +302,15 @@ class Sampler:
         numbers = own.repeat_penalty, own.frequency_penalty, own.presence_penalty
         off = {
             "penalties": not own.repeat_last_n or numbers == (1, 0, 0),
-            "dry": own.dry_multiplier <= 0, "top_n_sigma": own.top_n_sigma <= 0, "top_k": own.top_k <= 0,
-            "typ_p": own.typical_p >= 1, "top_p": own.top_p >= 1, "min_p": own.min_p <= 0,
-            "xtc": own.xtc_probability <= 0, "adaptive_p": True,
-        }  # fmt: skip
+            "dry": own.dry_multiplier <= 0,
+            "top_n_sigma": own.top_n_sigma <= 0,
+            "top_k": own.top_k <= 0,
+            "typ_p": own.typical_p >= 1,
+            "top_p": own.top_p >= 1,
+            "min_p": own.min_p <= 0,
+            "xtc": own.xtc_probability <= 0,
+            "adaptive_p": True,
+        }
         steps = tuple(name for name in own.samplers if not off.get(name))
         if own.temperature == 0 and own.dynatemp_range <= 0 and "temperature" in steps and not self._adapts:
             before = [name for name in steps[: steps.index("temperature")] if name not in KEEP_THE_LIKELIEST]

@@ -41,7 +41,7 @@ class Assistant:
 
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """model: that is drafted for. Raises ModelError where they don't belong together, or the file not to itself."""
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
@@ -64,13 +64,15 @@ class Assistant:
             raise ModelError(f"{problem} {model.network.hparams.width} wide")
         self.model = model
         self.network = Network(
-            block=architecture.block, keys=keys,
-            hparams=numbers.with_layers(lambda i, own: {
-                "kv_source_layer": sources[of_layers[i]], "window": own.window and own.window + 1,
-            }),
+            block=architecture.block,
+            keys=keys,
+            hparams=numbers.with_layers(
+                lambda i, own: {"kv_source_layer": sources[of_layers[i]], "window": own.window and own.window + 1}
+            ),
             layers=tuple(Layer(f"blk.{i}.", grouped[f"blk.{i}."]) for i in range(len(numbers.layers))),
-            global_tensors=Layer("", grouped[""]), scaling=rope_scaling(keys, two_lists=False),
-        )  # fmt: skip
+            global_tensors=Layer("", grouped[""]),
+            scaling=rope_scaling(keys, two_lists=False),
+        )
 
     def read(self, token: int, state: Floats, place: int, cache: KVCache) -> tuple[LazyLogits, Floats]:
         """Logits (1, …) of the token that follows one, and what stands for the model's state of it, (1, width).
@@ -84,8 +86,9 @@ class Assistant:
         forward.rotated_at = np.array([place + cache.shift], np.int64)
         forward.shared_keys = {
             own.kv_source_layer: cache.read(own.kv_source_layer)
-            for own in self.network.hparams.layers if own.kv_source_layer is not None
-        }  # fmt: skip
+            for own in self.network.hparams.layers
+            if own.kv_source_layer is not None
+        }
         table = self.model.network.global_tensors.need("token_embd.weight")
         embedded = gather(table, np.array([token])) * np.float32(numbers.embedding_scale)
         with one_thread():

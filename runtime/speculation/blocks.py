@@ -56,7 +56,7 @@ class BlockWriter:
 
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """model: that is drafted for. Raises ModelError where they don't belong together, or the file not to itself."""
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
@@ -66,10 +66,13 @@ class BlockWriter:
         numbers = read_hparams(architecture, metadata)
         self.model, self.layers = model, tuple(int(layer) for layer in keys.need("target_layers"))
         self.network = Network(
-            block=architecture.block, keys=keys, hparams=numbers,
+            block=architecture.block,
+            keys=keys,
+            hparams=numbers,
             layers=tuple(Layer(f"blk.{i}.", grouped[f"blk.{i}."]) for i in range(len(numbers.layers))),
-            global_tensors=Layer("", grouped[""]), scaling=rope_scaling(keys, two_lists=False),
-        )  # fmt: skip
+            global_tensors=Layer("", grouped[""]),
+            scaling=rope_scaling(keys, two_lists=False),
+        )
         own, outside = self.network.global_tensors, model.network.global_tensors
         self.table = (own if "token_embd.weight" in own else outside).need("token_embd.weight")
         self.output = own.need("output.weight") if "output.weight" in own else output_of(model.network).weight
@@ -154,9 +157,15 @@ class BlockWriter:
         q = apply_rope(forward.norm(layer, "attn_q_norm", q), *forward.rope(own), forward.hparams.rope, threads)
         both = zip(cache.read(layer.index), self._keys_values(forward, layer, normed), strict=True)
         mixed = attend(
-            q, *(np.concatenate(each) for each in both), q_positions=forward.positions, scale=own.attention_scale,
-            window=own.window, causal=self.causal, sinks=layer.array("attn_sinks.weight"), threads=threads,
-        )  # fmt: skip
+            q,
+            *(np.concatenate(each) for each in both),
+            q_positions=forward.positions,
+            scale=own.attention_scale,
+            window=own.window,
+            causal=self.causal,
+            sinks=layer.array("attn_sinks.weight"),
+            threads=threads,
+        )
         mixed *= np.float32(forward.hparams.value_scale)
         mixed = forward.project(layer, "attn_output", mixed)
         if around is not None:

@@ -107,7 +107,7 @@ class Eagle3:
 
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """model: that is drafted for. metadata, tensors: of the draft's file.
 
         Raises ModelError where they don't belong together, or the file not to itself.
@@ -117,10 +117,13 @@ class Eagle3:
         keys, grouped = Keys.of(architecture, metadata), by_layer(tensors)
         self.model, self.layers = model, tuple(int(layer) for layer in keys.need("target_layers"))
         self.network = Network(
-            block=architecture.block, keys=keys, hparams=read_hparams(architecture, metadata),
-            layers=(Layer("blk.0.", grouped["blk.0."]),), global_tensors=Layer("", grouped[""]),
+            block=architecture.block,
+            keys=keys,
+            hparams=read_hparams(architecture, metadata),
+            layers=(Layer("blk.0.", grouped["blk.0."]),),
+            global_tensors=Layer("", grouped[""]),
             scaling=rope_scaling(keys, two_lists=False),
-        )  # fmt: skip
+        )
         own, outside = self.network.global_tensors, model.network.global_tensors
         self.table = (own if "token_embd.weight" in own else outside).need("token_embd.weight")
         self.output = own.need("output.weight") if "output.weight" in own else output_of(model.network).weight

@@ -22,9 +22,17 @@ ENCODERS = DATA / "towers"
 SOUNDS = DATA / "sounds" / "spectrograms.npz"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
 RECORDS = (
-    "spec.json", "reference.json", "logits.npz", "scores.npz", "encodings.json", "embeddings.npz", "prepared.npz",
-    "together.npz", "heard.npz", "cropped.npz",
-)  # fmt: skip
+    "spec.json",
+    "reference.json",
+    "logits.npz",
+    "scores.npz",
+    "encodings.json",
+    "embeddings.npz",
+    "prepared.npz",
+    "together.npz",
+    "heard.npz",
+    "cropped.npz",
+)
 DTYPES = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I8": "i1", "F8_E8M0": "u1"}
 
 
@@ -120,10 +128,14 @@ def lettered(special: Sequence[str]) -> dict[str, Any]:
     tokens = [*tokens, *(f"<{i}>" for i in range(len(tokens), 60)), *special, *(f"<{i}>" for i in range(60, 64))][:64]
     kinds = {0: 2, 1: 3, 2: 3} | dict.fromkeys(range(len(letters) + 3, 64), 3)
     return {
-        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": [each.replace(" ", "▁") for each in tokens],
-        "tokenizer.ggml.scores": [0.0] * 64, "tokenizer.ggml.token_type": [kinds.get(i, 1) for i in range(64)],
-        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.add_space_prefix": False,
-    }  # fmt: skip
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [each.replace(" ", "▁") for each in tokens],
+        "tokenizer.ggml.scores": [0.0] * 64,
+        "tokenizer.ggml.token_type": [kinds.get(i, 1) for i in range(64)],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.add_space_prefix": False,
+    }
 
 
 def file_digest(path: Path) -> str:
@@ -142,9 +154,7 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_tensors(
-    file: Path, entry: str, rows: Iterable[Sequence[Any]], renamed: Mapping[str, str] = {}
-) -> None:  # fmt: skip
+def write_tensors(file: Path, entry: str, rows: Iterable[Sequence[Any]], renamed: Mapping[str, str] = {}) -> None:
     """A safetensors file of made weights. rows: name, stored type, shape, mean, standard deviation of each. renamed:
     beginnings of names → what they begin with in the file.
     """

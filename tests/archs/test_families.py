@@ -26,16 +26,19 @@ from tests.zoo_build import build
 ENTRIES = sorted(path.parent.name for path in SHARED.glob("zoo/*/spec.json"))
 
 # Keys of the reference that are wrong, so that ours differ.
-WRONG_KEYS = {
-    ("gpt2-ninner", "gpt2.feed_forward_length"): "the reference writes 4 * n_embd whatever n_inner is",
-}
+WRONG_KEYS = {("gpt2-ninner", "gpt2.feed_forward_length"): "the reference writes 4 * n_embd whatever n_inner is"}
 
 # Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
 ADDED = {
-    "attention.scale", "attention.sliding_window", "attention.sliding_window_pattern", "logit_scale",
-    "rope.scaling.original_context_length", "rope.scaling.yarn_truncate", "ssm.dt_b_c_rms_epsilon",
+    "attention.scale",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "logit_scale",
+    "rope.scaling.original_context_length",
+    "rope.scaling.yarn_truncate",
+    "ssm.dt_b_c_rms_epsilon",
     "ssm.time_step_min",
-}  # fmt: skip
+}
 
 # Written elsewhere: by the vocabulary (tests of its own), or for the output type.
 ELSEWHERE = ("tokenizer.", "general.file_type", "general.quantization_version")

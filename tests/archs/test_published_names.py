@@ -19,16 +19,28 @@ from tests.archs import checkpoints
 
 PRODUCTS = {"norm.weight", "proj.weight"}  # of which files have the products
 OF_OTHERS = {  # of training, of the tokenizer, or under another name
-    "architectures", "attention_dropout", "initializer_range", "dtype", "max_position_embeddings", "rope_parameters",
-    "num_nextn_predict_layers", "bos_token_id", "eos_token_id", "pad_token_id",
-}  # fmt: skip
+    "architectures",
+    "attention_dropout",
+    "initializer_range",
+    "dtype",
+    "max_position_embeddings",
+    "rope_parameters",
+    "num_nextn_predict_layers",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+}
 
 
 def test_dots3_has_its_further_layer_and_unscaled_norms_back() -> None:
     config = ReadConfig(
-        num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"], hidden_size=8, q_lora_rank=3,
-        kv_lora_rank=2, swa_kv_lora_rank=5,
-    )  # fmt: skip
+        num_hidden_layers=2,
+        layer_types=["full_attention", "sliding_attention"],
+        hidden_size=8,
+        q_lora_rank=3,
+        kv_lora_rank=2,
+        swa_kv_lora_rank=5,
+    )
     norms = ("q_a_layernorm", "kv_a_layernorm", "kv_b_proj")
     names = [f"model.layers.{i}.self_attn.{each}.weight" for i in range(3) for each in norms]
     tensors = {name: from_array(name, np.array([0.3, -1.7], np.float32)) for name in [*names, f"model.{dots3.MTP}"]}

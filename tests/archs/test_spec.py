@@ -7,9 +7,13 @@ import pytest
 from archs.spec import Architecture, LayerSpec, TensorMap, in_layers
 
 BASE = Architecture(
-    "base", ("BaseForCausalLM",), metadata={"a": "a", "b": "b"}, defaults={"model_type": "its_own", "c": 1},
-    refused={"d": True}, block=LayerSpec(norm="layer", gated=False),
-)  # fmt: skip
+    "base",
+    ("BaseForCausalLM",),
+    metadata={"a": "a", "b": "b"},
+    defaults={"model_type": "its_own", "c": 1},
+    refused={"d": True},
+    block=LayerSpec(norm="layer", gated=False),
+)
 
 
 def test_mappings_and_block_are_merged() -> None:
@@ -39,9 +43,10 @@ def test_what_does_not_exist_is_refused() -> None:
 def test_names_in_layers() -> None:
     rules = in_layers({"q": "attn_q", "kv": (TensorMap("attn_k"), TensorMap("attn_v", stack=True)), "no": None}, "h")
     assert rules == {
-        "h.{i}.q": "blk.{i}.attn_q", "h.{i}.kv": (TensorMap("blk.{i}.attn_k"), TensorMap("blk.{i}.attn_v", stack=True)),
+        "h.{i}.q": "blk.{i}.attn_q",
+        "h.{i}.kv": (TensorMap("blk.{i}.attn_k"), TensorMap("blk.{i}.attn_v", stack=True)),
         "h.{i}.no": None,
-    }  # fmt: skip
+    }
     decided = in_layers({"x": TensorMap(lambda config: config["name"])})["layers.{i}.x"]
     assert isinstance(decided, TensorMap)
     assert callable(decided.name)

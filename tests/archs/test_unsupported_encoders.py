@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from archs.unsupported_encoders import (
-    ABSENT,
-    absent_value,
-    activation,
-    assumed,
-    merged,
-    projector_type,
-    unread,
-)
+from archs.unsupported_encoders import ABSENT, absent_value, activation, assumed, merged, projector_type, unread
 from quants.errors import ModelError
 from runtime.multimodal.audio import RUN as SOUND_KINDS
 from runtime.multimodal.vision import RUN as IMAGE_KINDS
@@ -24,30 +16,54 @@ PIXELS = ("vision.image_min_pixels", "vision.image_max_pixels")
 
 def file(kind: str, **keys: Any) -> dict[str, Any]:
     """Metadata of a file with an encoder for images; two underscores stand for a dot."""
-    usual = {"has_vision_encoder": True, "projector_type": kind, "vision.patch_size": 14, "vision.image_size": 448,
-             "vision.block_count": 24, "vision.attention.head_count": 16}  # fmt: skip
+    usual = {
+        "has_vision_encoder": True,
+        "projector_type": kind,
+        "vision.patch_size": 14,
+        "vision.image_size": 448,
+        "vision.block_count": 24,
+        "vision.attention.head_count": 16,
+    }
     return {f"clip.{key.replace('__', '.')}": value for key, value in (usual | keys).items()}
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), [
-    ("gemma3", "vision.projector.scale_factor", 4), ("gemma3nv", "vision.projector.scale_factor", 1),
-    ("gemma4v", "vision.projector.scale_factor", 3), ("internvl", "vision.projector.scale_factor", 1),
-    ("idefics3", "vision.projector.scale_factor", 1), ("llama4", "vision.projector.scale_factor", 1),
-    ("lfm2", "vision.projector.scale_factor", 1), ("minicpmv4_6", "vision.projector.scale_factor", 4),
-    ("minicpmv4_6", "vision.wa_layer_indexes", (0,)), ("step3vl", "vision.preproc_image_size", 3024),
-    ("idefics3", "vision.preproc_image_size", 0), ("lightonocr", "vision.preproc_image_size", 448),
-    ("internvl", "vision.preproc_min_tiles", 1), ("internvl", "vision.preproc_max_tiles", 12),
-    ("deepseekocr", "vision.preproc_max_tiles", 9), ("deepseekocr2", "vision.preproc_max_tiles", 6),
-    ("pixtral", "vision.spatial_merge_size", 1), ("qwen2vl_merger", "vision.spatial_merge_size", 2),
-    ("qwen2vl_merger", "vision.n_wa_pattern", 0), ("qwen2.5vl_merger", "vision.n_wa_pattern", None),
-    ("qwen2vl_merger", "vision.attention.head_count_kv", 16), ("resampler", "minicpmv_version", 2),
-    ("hunyuanvl", PIXELS[0], 256 * 28**2), ("hunyuanvl", PIXELS[1], 16_384 * 28**2),
-    ("kimivl", PIXELS[1], 1024 * 28**2), ("kimik25", PIXELS[1], 4096 * 28**2),
-    ("muse-glimmer", PIXELS[1], 4096 * 28**2),
-    ("phi4", PIXELS[0], None), ("glm5v", PIXELS[0], None), ("deepseek4v", "vision.projector.scale_factor", None),
-    ("mlp", "vision.feature_layer", 23),
-    ("kimivl", "vision.projector.scale_factor", 2),  # not llama.cpp's 1, with which no projector fits
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("gemma3", "vision.projector.scale_factor", 4),
+        ("gemma3nv", "vision.projector.scale_factor", 1),
+        ("gemma4v", "vision.projector.scale_factor", 3),
+        ("internvl", "vision.projector.scale_factor", 1),
+        ("idefics3", "vision.projector.scale_factor", 1),
+        ("llama4", "vision.projector.scale_factor", 1),
+        ("lfm2", "vision.projector.scale_factor", 1),
+        ("minicpmv4_6", "vision.projector.scale_factor", 4),
+        ("minicpmv4_6", "vision.wa_layer_indexes", (0,)),
+        ("step3vl", "vision.preproc_image_size", 3024),
+        ("idefics3", "vision.preproc_image_size", 0),
+        ("lightonocr", "vision.preproc_image_size", 448),
+        ("internvl", "vision.preproc_min_tiles", 1),
+        ("internvl", "vision.preproc_max_tiles", 12),
+        ("deepseekocr", "vision.preproc_max_tiles", 9),
+        ("deepseekocr2", "vision.preproc_max_tiles", 6),
+        ("pixtral", "vision.spatial_merge_size", 1),
+        ("qwen2vl_merger", "vision.spatial_merge_size", 2),
+        ("qwen2vl_merger", "vision.n_wa_pattern", 0),
+        ("qwen2.5vl_merger", "vision.n_wa_pattern", None),
+        ("qwen2vl_merger", "vision.attention.head_count_kv", 16),
+        ("resampler", "minicpmv_version", 2),
+        ("hunyuanvl", PIXELS[0], 256 * 28**2),
+        ("hunyuanvl", PIXELS[1], 16_384 * 28**2),
+        ("kimivl", PIXELS[1], 1024 * 28**2),
+        ("kimik25", PIXELS[1], 4096 * 28**2),
+        ("muse-glimmer", PIXELS[1], 4096 * 28**2),
+        ("phi4", PIXELS[0], None),
+        ("glm5v", PIXELS[0], None),
+        ("deepseek4v", "vision.projector.scale_factor", None),
+        ("mlp", "vision.feature_layer", 23),
+        ("kimivl", "vision.projector.scale_factor", 2),  # not llama.cpp's 1, with which no projector fits
+    ],
+)
 def test_absent_keys_mean_what_llama_cpp_takes(kind: str, key: str, value: Any) -> None:
     assert absent_value(kind, key, file(kind)) == value
 

@@ -70,9 +70,12 @@ def files(name: str, folder: Path) -> tuple[Path, Path, Path]:
     """Write a checkpoint and its two files of float32; where they are: checkpoint, text model, encoders."""
     build_encoder(name, folder / name)
     if name in TEXTLESS:
-        rows = [row for each in (name, TEXTLESS[name]) for row in json.loads(
-            (ENCODERS / each / "spec.json").read_text(encoding="utf-8")
-        )["tensors"] if each == name or row[0].startswith("language_model.")]  # fmt: skip
+        rows = [
+            row
+            for each in (name, TEXTLESS[name])
+            for row in json.loads((ENCODERS / each / "spec.json").read_text(encoding="utf-8"))["tensors"]
+            if each == name or row[0].startswith("language_model.")
+        ]
         write_tensors(folder / name / "model.safetensors", name, rows)
     return (folder / name, *converted(name, folder))
 

@@ -16,10 +16,16 @@ from runtime.model import Model
 RNG = np.random.default_rng(12)
 WIDTH, VOCABULARY = 8, 11
 LAYER = {
-    "attn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, WIDTH), "attn_v": (WIDTH, WIDTH),
-    "attn_output": (WIDTH, WIDTH), "ffn_norm": (WIDTH,), "ffn_up": (10, WIDTH), "ffn_gate": (10, WIDTH),
+    "attn_norm": (WIDTH,),
+    "attn_q": (WIDTH, WIDTH),
+    "attn_k": (WIDTH, WIDTH),
+    "attn_v": (WIDTH, WIDTH),
+    "attn_output": (WIDTH, WIDTH),
+    "ffn_norm": (WIDTH,),
+    "ffn_up": (10, WIDTH),
+    "ffn_gate": (10, WIDTH),
     "ffn_down": (WIDTH, 10),
-}  # fmt: skip
+}
 
 
 def array(*shape):
@@ -30,10 +36,14 @@ def model_of(name, shapes, **keys):
     metadata = {"general.architecture": name} | {
         f"{name}.{key}": value
         for key, value in {
-            "embedding_length": WIDTH, "block_count": 1, "attention.head_count": 2,
-            "attention.layer_norm_rms_epsilon": 1e-6, "attention.layer_norm_epsilon": 1e-6, **keys,
+            "embedding_length": WIDTH,
+            "block_count": 1,
+            "attention.head_count": 2,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "attention.layer_norm_epsilon": 1e-6,
+            **keys,
         }.items()
-    }  # fmt: skip
+    }
     shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | shapes
     return Model(metadata, {name: from_array(name, array(*shape)) for name, shape in shapes.items()})
 
@@ -67,8 +77,11 @@ def test_values_are_clamped_before_norms_or_after_them(name, monkeypatch):
 
 
 def test_encoders_see_both_sides_and_have_no_cache():
-    shapes = {name.replace("attn_norm", "attn_output_norm").replace("ffn_norm", "layer_output_norm"): shape
-              for name, shape in layer().items() if "gate" not in name}  # fmt: skip
+    shapes = {
+        name.replace("attn_norm", "attn_output_norm").replace("ffn_norm", "layer_output_norm"): shape
+        for name, shape in layer().items()
+        if "gate" not in name
+    }
     model = model_of("bert", shapes)
     found, changed = model.logits([1, 2, 3]), model.logits([1, 2, 4])
     assert found.shape == (3, WIDTH)

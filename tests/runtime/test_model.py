@@ -15,17 +15,28 @@ from runtime.model import Model
 
 RNG = np.random.default_rng(5)
 WIDTH, INNER, VOCABULARY = 128, 384, 700
-KEYS = {"embedding_length": WIDTH, "block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6}  # fmt: skip
+KEYS = {
+    "embedding_length": WIDTH,
+    "block_count": 2,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+}
 METADATA = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in KEYS.items()}
 LAYER = {
-    "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH // 2, WIDTH), "attn_v": (WIDTH // 2, WIDTH),
-    "attn_output": (WIDTH, WIDTH), "ffn_up": (INNER, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_down": (WIDTH, INNER),
-}  # fmt: skip
+    "attn_q": (WIDTH, WIDTH),
+    "attn_k": (WIDTH // 2, WIDTH),
+    "attn_v": (WIDTH // 2, WIDTH),
+    "attn_output": (WIDTH, WIDTH),
+    "ffn_up": (INNER, WIDTH),
+    "ffn_gate": (INNER, WIDTH),
+    "ffn_down": (WIDTH, INNER),
+}
 SETTINGS = [
-    {"threads": 1, "precision": "float32"}, {"threads": 2, "precision": "llama.cpp"},
+    {"threads": 1, "precision": "float32"},
+    {"threads": 2, "precision": "llama.cpp"},
     {"threads": 3, "precision": "float32"},
-]  # fmt: skip
+]
 
 
 def stored(name: str, rows: int, width: int) -> Tensor:

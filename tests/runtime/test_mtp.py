@@ -99,9 +99,17 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"nextn.eh_proj.weight": np.ones((64, 64))}, r"eh_proj.weight' has shape \[64, 64\]"),
     ({}, {"nextn.hnorm.weight": None}, r"no tensor 'blk.\d.nextn.hnorm.weight'"),
     ({"nextn_predict_layers": 2}, {}, "can't run here: there are 2"),
-    ({}, {".nextn.eh_proj.weight": None, ".nextn.enorm.weight": None, ".nextn.hnorm.weight": None,
-          ".nextn.shared_head_norm.weight": None}, "no layer that predicts a token further"),
-]  # fmt: skip
+    (
+        {},
+        {
+            ".nextn.eh_proj.weight": None,
+            ".nextn.enorm.weight": None,
+            ".nextn.hnorm.weight": None,
+            ".nextn.shared_head_norm.weight": None,
+        },
+        "no layer that predicts a token further",
+    ),
+]
 
 
 @pytest.mark.parametrize(("keys", "tensors", "message"), LIES)

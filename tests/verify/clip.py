@@ -4,10 +4,11 @@
     GGUFTOOLS_LLAMA_CPP=SOURCE GGUFTOOLS_LLAMA_CPP_LIBRARIES=LIBRARIES pytest -m verify tests/verify/test_clip.py
 
 SOURCE is llama.cpp's source, LIBRARIES the folder with its libmtmd (cmake's target `mtmd`); a C++ compiler makes a
-program of clip.cpp beside this file. For each checkpoint of tests/data/towers, or for NAME, and each of its encoders that
-run here: mmproj files of several types, each read by both. What the tables show is the least cosine of two embeddings
-of a token, and the largest difference in standard deviations; --write puts the table into docs/multimodal.md. --record
-writes what llama.cpp makes of MiMo's sound, which transformers has no class for, into tests/data/towers.
+program of clip.cpp beside this file. For each checkpoint of tests/data/towers, or for NAME, and each of its encoders
+that run here: mmproj files of several types, each read by both. What the tables show is the least cosine of two
+embeddings of a token, and the largest difference in standard deviations; --write puts the table into
+docs/multimodal.md. --record writes what llama.cpp makes of MiMo's sound, which transformers has no class for, into
+tests/data/towers.
 
 llama.cpp computes convolutions and activations in float16, so that differences of some thousandths are none.
 """
@@ -50,10 +51,16 @@ PAGE, BEGIN, END = ROOT / "docs" / "multimodal.md", "<!-- begin clip -->\n", "<!
 # Heights and widths, or frames, where the recorded ones are none or too many: of Qwen's sounds llama.cpp lets all
 # pieces see each other, so that these are no more than see each other here.
 GIVEN: dict[tuple[str, str], tuple[int, ...]] = {
-    ("gemma4", "vision"): (96, 96), ("qwen3-omni", "vision"): (64, 96), ("qwen4-exp", "vision"): (64, 96),
-    ("qwen2-5-omni", "audio"): (200,), ("qwen3-asr", "audio"): (700,), ("qwen3-omni", "audio"): (700,),
-    ("meralion2", "audio"): (50,), ("mimo-v2-5", "audio"): (24,), ("ling3-vl", "vision"): (64, 96),
-}  # fmt: skip
+    ("gemma4", "vision"): (96, 96),
+    ("qwen3-omni", "vision"): (64, 96),
+    ("qwen4-exp", "vision"): (64, 96),
+    ("qwen2-5-omni", "audio"): (200,),
+    ("qwen3-asr", "audio"): (700,),
+    ("qwen3-omni", "audio"): (700,),
+    ("meralion2", "audio"): (50,),
+    ("mimo-v2-5", "audio"): (24,),
+    ("ling3-vl", "vision"): (64, 96),
+}
 
 
 Rows = list[list[Any]]
@@ -103,9 +110,12 @@ def with_biases(config: dict[str, Any], rows: Rows) -> None:
 
 
 CHANGED: dict[str, Callable[[dict[str, Any], Rows], None]] = {
-    "minicpm-v-4-6": with_positions, "granite-speech-plus": with_another_layer, "lfm2-audio": with_width,
-    "gemma4-unified": of_640_samples, "deepseek-v4-vision": with_biases,
-}  # fmt: skip
+    "minicpm-v-4-6": with_positions,
+    "granite-speech-plus": with_another_layer,
+    "lfm2-audio": with_width,
+    "gemma4-unified": of_640_samples,
+    "deepseek-v4-vision": with_biases,
+}
 
 
 @dataclass(frozen=True)
@@ -190,29 +200,45 @@ UNTURNED = Theirs(
     patched=((audio, "_rotation", lambda *_: None), (audio, "_convolved", moved)),
 )
 DIFFERENT: dict[str, Theirs] = {
-    "llava-1-5": Theirs(f"{CLASS}; and is given instead of the first", class_behind,
-                        rows=lambda ours, theirs: (ours[1:], theirs[:-1])),
-    "internvl": Theirs(f"{CLASS}; norms of q and k are layer norms unless the encoder is 3200 wide", class_behind,
-                       ((Vit, "_head_norm", layer_normed),)),
+    "llava-1-5": Theirs(
+        f"{CLASS}; and is given instead of the first", class_behind, rows=lambda ours, theirs: (ours[1:], theirs[:-1])
+    ),
+    "internvl": Theirs(
+        f"{CLASS}; norms of q and k are layer norms unless the encoder is 3200 wide",
+        class_behind,
+        ((Vit, "_head_norm", layer_normed),),
+    ),
     "internvl-hf": Theirs(CLASS, class_behind),
     "llama4": Theirs("tokens of a tile stand by columns", rows=transposed),
-    "glm-asr": UNTURNED, "glm-asr-hf": UNTURNED,
-    "meralion2": Theirs("frames are normed when they are stacked",
-                        patched=((Weights, "norm", unnormed), (Weights, "project", normed_behind))),
-    "voxtral": Theirs("neighbours are averaged before they are stacked",
-                      patched=((audio, "_whisper", partial(audio._whisper, pooled=True)),)),
-    "kimi-vl": Theirs("half of a head's pairs rotate by columns, the other by rows, where the model's take turns; "
-                      "positions are stretched linearly",
-                      patched=((vision, "RUN", {**vision.RUN, "kimivl": vision.RUN["kimik25"]}),
-                               (encoder, "sampling", smooth))),
+    "glm-asr": UNTURNED,
+    "glm-asr-hf": UNTURNED,
+    "meralion2": Theirs(
+        "frames are normed when they are stacked",
+        patched=((Weights, "norm", unnormed), (Weights, "project", normed_behind)),
+    ),
+    "voxtral": Theirs(
+        "neighbours are averaged before they are stacked",
+        patched=((audio, "_whisper", partial(audio._whisper, pooled=True)),),
+    ),
+    "kimi-vl": Theirs(
+        "half of a head's pairs rotate by columns, the other by rows, where the model's take turns; "
+        "positions are stretched linearly",
+        patched=((vision, "RUN", {**vision.RUN, "kimivl": vision.RUN["kimik25"]}), (encoder, "sampling", smooth)),
+    ),
     "cogvlm": Theirs(f"{CLASS}; the layers' nets have a quick gelu", class_behind, ((Vit, "_net", quick),)),
-    "mimo-v2-5": Theirs("sinks are in the sum of a softmax alone, where the model adds them to the first patch's "
-                        "scores; biases behind the layers are not read, of which the published model has none",
-                        unbiased, ((layers, "_drawn_to_first", kept_sinks), (layers, "attend", with_sinks)),
-                        part="vision"),
-    "muse-glimmer": Theirs("the norm behind it is the text model's; positions around the grid are those of its edge",
-                           patched=((encoder, "sampling", at_edge),), rows=normed),
-}  # fmt: skip
+    "mimo-v2-5": Theirs(
+        "sinks are in the sum of a softmax alone, where the model adds them to the first patch's "
+        "scores; biases behind the layers are not read, of which the published model has none",
+        unbiased,
+        ((layers, "_drawn_to_first", kept_sinks), (layers, "attend", with_sinks)),
+        part="vision",
+    ),
+    "muse-glimmer": Theirs(
+        "the norm behind it is the text model's; positions around the grid are those of its edge",
+        patched=((encoder, "sampling", at_edge),),
+        rows=normed,
+    ),
+}
 
 
 def definition(name: str, part: str) -> Theirs:
@@ -224,11 +250,13 @@ ROUNDED = {"mimo_audio": "of two codes that are nearly as near, rounding chooses
 # Why it stops at checkpoints as small as these, by kind.
 STOPS = {
     "deepseekocr": "layers 2, 5, 8 and 11 of the first encoder see all, and there must be some",
-    "deepseekocr2": "images have 144 or 256 tokens", "gemma3nv": "stages have the published widths",
-    "resampler": "heads have 128 values", "nemotron_v2_vl": "images have 512 pixels a side",
+    "deepseekocr2": "images have 144 or 256 tokens",
+    "gemma3nv": "stages have the published widths",
+    "resampler": "heads have 128 values",
+    "nemotron_v2_vl": "images have 512 pixels a side",
     "gemma3na": "has no such encoder",
     **dict.fromkeys(("pockettts_spkenc", "qwen3tts_spkenc"), "takes the published sizes for given"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -263,9 +291,12 @@ def encoded(program: Path, file: Path, part: str, given: Floats) -> Floats:
     rows, columns = given.shape[-2:]
     values = given.transpose(1, 2, 0) if given.ndim == 3 else given
     done = subprocess.run(
-        [program, file, part, str(columns), str(rows)], input=np.ascontiguousarray(values, "<f4").tobytes(),
-        capture_output=True, timeout=300, env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-    )  # fmt: skip
+        [program, file, part, str(columns), str(rows)],
+        input=np.ascontiguousarray(values, "<f4").tobytes(),
+        capture_output=True,
+        timeout=300,
+        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+    )
     said = done.stderr.decode(errors="replace").strip().splitlines() or [""]
     if said[-1] == "not loaded" and not any("failed to load" in line for line in said):
         raise ValueError(NONE)

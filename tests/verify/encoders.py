@@ -39,9 +39,10 @@ Row = tuple[str, str, list[int], float, float]
 
 # Encoders whose tiles are put together with learned ends of rows: their rows and columns, and the whole image's size.
 TILED = {
-    "granite4-vision-small": (1, 2, (40, 90)), "unlimited-ocr-small": (2, 1, (900, 500)),
+    "granite4-vision-small": (1, 2, (40, 90)),
+    "unlimited-ocr-small": (2, 1, (900, 500)),
     "deepseek-ocr2-small": (1, 2, (500, 900)),
-}  # fmt: skip
+}
 
 # How published checkpoints begin names, where transformers 5 saves them otherwise.
 PUBLISHED = {
@@ -57,48 +58,102 @@ BY_HAND = ("gemma3n", "dots3-note", "granite-speech", "granite-speech-plus", "de
 
 # Encoders that are run, and the height and width of an image for them.
 IMAGES = {
-    "gemma3": (56, 56), "pixtral": (42, 56), "mistral3": (28, 56), "smolvlm": (56, 56), "idefics3": (56, 56),
-    "qwen2-vl": (140, 196), "qwen2-5-vl": (140, 196), "llava-1-5": (28, 28), "internvl-hf": (56, 56),
-    "qwen3-vl": (96, 160), "qwen3-5": (96, 160), "glm4v": (84, 140), "llama4": (56, 56), "paddleocr-vl": (84, 140),
-    "minicpm-v-4-6": (112, 168), "janus": (56, 56), "exaone4-5": (140, 196),
-    "step3p7": (112, 168), "gemma4-unified": (36, 60), "nemotron-vl-small": (64, 64), "phi4-vision": (42, 70),
-    "minicpm-v-2-6": (42, 70), "gemma3n-pictures": (256, 256), "deepseek-v4-vision": (98, 140),
-    "gemma4-e": (96, 144), "gemma4-dense": (96, 144), "lfm2-vl": (32, 96), "lighton-ocr": (28, 56),
-    "glm5-next": (84, 140), "kimi-k2-5": (84, 140), "kimi-vl": (84, 140), "dots-ocr": (84, 140),
-    "dots3-note": (84, 140), "minimax-m3": (84, 140), "muse-glimmer": (84, 140), "hunyuan-vl": (96, 160),
-    "ling3-vl": (96, 160), "youtu-vl": (480, 288), "mimo-v2-5": (140, 196), "cogvlm": (56, 56),
-}  # fmt: skip
+    "gemma3": (56, 56),
+    "pixtral": (42, 56),
+    "mistral3": (28, 56),
+    "smolvlm": (56, 56),
+    "idefics3": (56, 56),
+    "qwen2-vl": (140, 196),
+    "qwen2-5-vl": (140, 196),
+    "llava-1-5": (28, 28),
+    "internvl-hf": (56, 56),
+    "qwen3-vl": (96, 160),
+    "qwen3-5": (96, 160),
+    "glm4v": (84, 140),
+    "llama4": (56, 56),
+    "paddleocr-vl": (84, 140),
+    "minicpm-v-4-6": (112, 168),
+    "janus": (56, 56),
+    "exaone4-5": (140, 196),
+    "step3p7": (112, 168),
+    "gemma4-unified": (36, 60),
+    "nemotron-vl-small": (64, 64),
+    "phi4-vision": (42, 70),
+    "minicpm-v-2-6": (42, 70),
+    "gemma3n-pictures": (256, 256),
+    "deepseek-v4-vision": (98, 140),
+    "gemma4-e": (96, 144),
+    "gemma4-dense": (96, 144),
+    "lfm2-vl": (32, 96),
+    "lighton-ocr": (28, 56),
+    "glm5-next": (84, 140),
+    "kimi-k2-5": (84, 140),
+    "kimi-vl": (84, 140),
+    "dots-ocr": (84, 140),
+    "dots3-note": (84, 140),
+    "minimax-m3": (84, 140),
+    "muse-glimmer": (84, 140),
+    "hunyuan-vl": (96, 160),
+    "ling3-vl": (96, 160),
+    "youtu-vl": (480, 288),
+    "mimo-v2-5": (140, 196),
+    "cogvlm": (56, 56),
+}
 LARGE = {
-    "lfm2-vl": ((700, 1000),), "llama4": ((100, 30), (500, 120)), "step3p7": ((640, 1100), (24, 130)),
-    "unlimited-ocr-small": ((500, 900),), "deepseek-ocr2-small": ((900, 500),),
-}  # fmt: skip
+    "lfm2-vl": ((700, 1000),),
+    "llama4": ((100, 30), (500, 120)),
+    "step3p7": ((640, 1100), (24, 130)),
+    "unlimited-ocr-small": ((500, 900),),
+    "deepseek-ocr2-small": ((900, 500),),
+}
 SCENES = ((61, 97), (150, 40))  # heights and widths of images that are prepared for each of them
 ONLY = {"phi4-vision": ((900, 1200),)}  # or for one of them: a smaller one is not enlarged as its class does
 BY_TORCHVISION = (
-    "lfm2-vl", "llama4", "step3p7", "gemma4-unified", "unlimited-ocr-small", "kimi-vl", "kimi-k2-5", "minimax-m3",
+    "lfm2-vl",
+    "llama4",
+    "step3p7",
+    "gemma4-unified",
+    "unlimited-ocr-small",
+    "kimi-vl",
+    "kimi-k2-5",
+    "minimax-m3",
     "muse-glimmer",
-)  # fmt: skip
+)
 # What transformers calls keys of Kimi K2.5's config.
 KIMI_KEYS = {"media_placeholder_token_id": "image_token_id"}
 KIMI_VISION_KEYS = {"init_pos_emb_height": "pos_emb_height", "init_pos_emb_width": "pos_emb_width"}
 # Text models that transformers has of models whose encoders it has not, and what names of their weights begin with.
 TEXTS = {
-    "kimi-vl": ("DeepseekV3ForCausalLM", "language_model."), "dots-ocr": ("Qwen2ForCausalLM", ""),
+    "kimi-vl": ("DeepseekV3ForCausalLM", "language_model."),
+    "dots-ocr": ("Qwen2ForCausalLM", ""),
     "youtu-vl": ("YoutuForCausalLM", ""),
 }
 # Encoders for sounds that are run, and the frames of a spectrogram for them: all, and those that are not padding.
 SOUNDS = {
-    "qwen2-audio": (48, 37), "voxtral": (48, 48), "audio-flamingo3": (48, 37), "ultravox": (48, 37),
-    "qwen2-5-omni": (480, 431), "qwen3-omni": (1000, 931), "qwen3-asr": (1000, 931), "glm-asr": (48, 37),
-    "meralion2": (50, 50), "granite-speech": (41, 41), "granite-speech-plus": (41, 41),
-    "gemma4": (150, 131), "lfm2-audio": (101, 101),
-    "gemma3n": (301, 282), "glm-asr-hf": (48, 37), "gemma4-unified": (20, 17), "dots3-note": (48, 42),
-}  # fmt: skip
+    "qwen2-audio": (48, 37),
+    "voxtral": (48, 48),
+    "audio-flamingo3": (48, 37),
+    "ultravox": (48, 37),
+    "qwen2-5-omni": (480, 431),
+    "qwen3-omni": (1000, 931),
+    "qwen3-asr": (1000, 931),
+    "glm-asr": (48, 37),
+    "meralion2": (50, 50),
+    "granite-speech": (41, 41),
+    "granite-speech-plus": (41, 41),
+    "gemma4": (150, 131),
+    "lfm2-audio": (101, 101),
+    "gemma3n": (301, 282),
+    "glm-asr-hf": (48, 37),
+    "gemma4-unified": (20, 17),
+    "dots3-note": (48, 42),
+}
 # Models that see and hear: the size of an image, frames of a sound, and how many tokens each has.
 TOGETHER = {
-    "gemma4": ((96, 144), (150, 6, 38)), "qwen2-5-omni": ((84, 140), (431, 15, 108)),
+    "gemma4": ((96, 144), (150, 6, 38)),
+    "qwen2-5-omni": ((84, 140), (431, 15, 108)),
     "qwen3-omni": ((96, 160), (331, 15, 43)),
-}  # fmt: skip
+}
 AUDIO_PARTS = ("audio_config", "whisper_config", "speech_config", "encoder_config", "encoder")
 # What the converter has to find names begin with, to do what it means to do: of Pixtral it looks for the embedding of
 # [IMG_BREAK] after it has dropped everything of the language model; of InternVL it drops what has no "model."; of
@@ -256,6 +311,8 @@ def _read_with_it(name: str, checkpoint: Path, config: dict[str, Any], embedding
     x = model.get_input_embeddings()(ids)
     x[3 : 3 + len(embeddings)] = embeddings
     return {"ids": ids.numpy(), "logits": model(inputs_embeds=x[None]).logits[0].numpy()}
+
+
 def record_tiles(name: str, checkpoint: Path) -> None:
     """The same of an image in tiles, (rows, columns, height, width of the image)."""
     rows, columns, size = TILED[name]
@@ -263,9 +320,11 @@ def record_tiles(name: str, checkpoint: Path) -> None:
     if "granite" not in name:
         record_ocr(name, checkpoint, config)
         return
-    model = getattr(transformers, config["architectures"][0]).from_pretrained(
-        checkpoint, dtype=torch.float32, attn_implementation="eager"
-    ).eval()  # fmt: skip
+    model = (
+        getattr(transformers, config["architectures"][0])
+        .from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager")
+        .eval()
+    )
     side = config["vision_config"]["image_size"]
     every = (checkpoints.image(f"{name}/{i}", side, side) for i in range(rows * columns + 1))
     *parts, whole = map(torch.from_numpy, every)
@@ -300,31 +359,43 @@ def ocr(name: str, checkpoint: Path, config: dict[str, Any]) -> tuple[Any, dict[
     rows, columns, _ = TILED[name]
     vision, side = config["vision_config"], config["vision_config"]["image_size"]
     sam = vision["width"]["sam_vit_b"]
-    parts: dict[str, Any] = {"sam_config": {
-        "hidden_size": sam["width"], "num_hidden_layers": sam["layers"], "num_attention_heads": sam["heads"],
-        "global_attn_indexes": sam["global_attn_indexes"], "downsample_channels": sam["downsample_channels"],
-        "image_size": side, "output_channels": 16, "mlp_dim": 48,
-    }}  # fmt: skip
+    parts: dict[str, Any] = {
+        "sam_config": {
+            "hidden_size": sam["width"],
+            "num_hidden_layers": sam["layers"],
+            "num_attention_heads": sam["heads"],
+            "global_attn_indexes": sam["global_attn_indexes"],
+            "downsample_channels": sam["downsample_channels"],
+            "image_size": side,
+            "output_channels": 16,
+            "mlp_dim": 48,
+        }
+    }
     if "clip-l-14-224" in vision["width"]:
         clip, written = vision["width"]["clip-l-14-224"], "UnlimitedOcr"
         parts["encoder_config"] = {
-            "hidden_size": clip["width"], "num_hidden_layers": clip["layers"], "num_attention_heads": clip["heads"],
-            "intermediate_size": 48, "image_size": clip["image_size"], "patch_size": clip["patch_size"],
-        }  # fmt: skip
+            "hidden_size": clip["width"],
+            "num_hidden_layers": clip["layers"],
+            "num_attention_heads": clip["heads"],
+            "intermediate_size": 48,
+            "image_size": clip["image_size"],
+            "patch_size": clip["patch_size"],
+        }
     else:
         written = "DeepseekOcr2"
         parts["encoder_config"] = {
-            "hidden_size": vision["width"]["qwen2-0-5b"]["dim"], "num_hidden_layers": vision["layers"],
-            "num_attention_heads": vision["num_attention_heads"], "intermediate_size": vision["intermediate_size"],
-            "num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-        }  # fmt: skip
+            "hidden_size": vision["width"]["qwen2-0-5b"]["dim"],
+            "num_hidden_layers": vision["layers"],
+            "num_attention_heads": vision["num_attention_heads"],
+            "intermediate_size": vision["intermediate_size"],
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        }
     text = {key: config["language_config"][key] for key in config["language_config"] if key not in NAMING}
     text["mlp_layer_types"], text["pad_token_id"] = ["dense"] * text["num_hidden_layers"], 0
     kind = getattr(transformers, f"{written}ForConditionalGeneration")
     full = kind.config_class(vision_config=parts, text_config=text, image_token_id=config["image_token_id"])
-    model = kind.from_pretrained(
-        checkpoint, config=full, dtype=torch.float32, attn_implementation="eager"
-    ).eval()  # fmt: skip
+    model = kind.from_pretrained(checkpoint, config=full, dtype=torch.float32, attn_implementation="eager").eval()
     every = (checkpoints.image(f"{name}/{i}", side, side) for i in range(rows * columns + 1))
     *local, whole = map(torch.from_numpy, every)
     given = {"pixel_values": whole[None], "pixel_values_local": torch.stack(local), "num_local_patches": [len(local)]}
@@ -410,10 +481,12 @@ def _thinker(config: dict[str, Any], checkpoint: Path) -> Any:
     names = ("vision_start_token_id", "vision_end_token_id", "audio_start_token_id", "audio_end_token_id")
     said |= {key: each[0] for key, each in zip(names, AROUND, strict=True)}
     model = kind._from_config(kind.config_class(**said), attn_implementation="eager").eval().float()
-    model.load_state_dict({
-        key if key.startswith("lm_head.") else f"model.{key.replace('model.', 'language_model.', 1)}": value
-        for key, value in _part_of(checkpoint, "thinker.").items()
-    })  # fmt: skip
+    model.load_state_dict(
+        {
+            key if key.startswith("lm_head.") else f"model.{key.replace('model.', 'language_model.', 1)}": value
+            for key, value in _part_of(checkpoint, "thinker.").items()
+        }
+    )
     return model
 
 
@@ -495,16 +568,23 @@ def _glm_asr(config: dict[str, Any], checkpoint: Path, features: torch.Tensor, m
     """By transformers' class, which has other names, and rotates halves of a head's first half instead of pairs."""
     whisper = config["whisper_config"]
     audio = {
-        "hidden_size": whisper["d_model"], "intermediate_size": whisper["encoder_ffn_dim"],
-        "num_hidden_layers": whisper["encoder_layers"], "num_attention_heads": whisper["encoder_attention_heads"],
+        "hidden_size": whisper["d_model"],
+        "intermediate_size": whisper["encoder_ffn_dim"],
+        "num_hidden_layers": whisper["encoder_layers"],
+        "num_attention_heads": whisper["encoder_attention_heads"],
         "num_mel_bins": whisper["num_mel_bins"],
-    }  # fmt: skip
+    }
     # the class says of a projector that it reads `intermediate_size`, which is four times the width in what there is
     full = transformers.GlmAsrConfig(audio_config=audio, text_config={"model_type": "llama", **config["lm_config"]})
     encoder = transformers.AutoModel.from_config(full.audio_config, attn_implementation="eager").eval().float()
     own, heads = {}, whisper["encoder_attention_heads"]
-    names = {"self_attn.out_proj": "self_attn.o_proj", "self_attn_layer_norm": "input_layernorm", "fc1": "mlp.fc1",
-             "final_layer_norm": "post_attention_layernorm", "fc2": "mlp.fc2"}  # fmt: skip
+    names = {
+        "self_attn.out_proj": "self_attn.o_proj",
+        "self_attn_layer_norm": "input_layernorm",
+        "fc1": "mlp.fc1",
+        "final_layer_norm": "post_attention_layernorm",
+        "fc2": "mlp.fc2",
+    }
     for key, value in _part_of(checkpoint, "audio_encoder.whisper.").items():
         for old, new in names.items():
             key = key.replace(f".{old}.", f".{new}.")
@@ -531,16 +611,25 @@ def _lfm2(part: dict[str, Any], checkpoint: Path, features: torch.Tensor) -> tor
     from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
 
     config = ParakeetEncoder.config_class(
-        hidden_size=part["d_model"], num_hidden_layers=part["n_layers"], num_attention_heads=part["n_heads"],
-        intermediate_size=part["d_model"] * part["ff_expansion_factor"], conv_kernel_size=part["conv_kernel_size"],
-        subsampling_conv_channels=part["subsampling_conv_channels"], num_mel_bins=part["feat_in"], scale_input=False,
-    )  # fmt: skip
+        hidden_size=part["d_model"],
+        num_hidden_layers=part["n_layers"],
+        num_attention_heads=part["n_heads"],
+        intermediate_size=part["d_model"] * part["ff_expansion_factor"],
+        conv_kernel_size=part["conv_kernel_size"],
+        subsampling_conv_channels=part["subsampling_conv_channels"],
+        num_mel_bins=part["feat_in"],
+        scale_input=False,
+    )
     encoder = ParakeetEncoder._from_config(config, attn_implementation="eager").eval().float()
     names = {
-        "pre_encode.conv.": "subsampling.layers.", "pre_encode.out.": "subsampling.linear.",
-        "self_attn.linear_pos.": "self_attn.relative_k_proj.", "self_attn.linear_out.": "self_attn.o_proj.",
-        "self_attn.linear_": "self_attn.", "self_attn.pos_bias_": "self_attn.bias_", "conv.batch_norm.": "conv.norm.",
-    }  # fmt: skip
+        "pre_encode.conv.": "subsampling.layers.",
+        "pre_encode.out.": "subsampling.linear.",
+        "self_attn.linear_pos.": "self_attn.relative_k_proj.",
+        "self_attn.linear_out.": "self_attn.o_proj.",
+        "self_attn.linear_": "self_attn.",
+        "self_attn.pos_bias_": "self_attn.bias_",
+        "conv.batch_norm.": "conv.norm.",
+    }
     own = {}
     for key, value in _part_of(checkpoint, "conformer.").items():
         for old, new in names.items():
@@ -565,12 +654,18 @@ def _dots3(checkpoint: Path, features: torch.Tensor, real: int) -> tuple[torch.T
     config = dots3.Dots3NoteAudioConfig(**part, **sizes)
     encoder = dots3.Dots3NoteAudioModel._from_config(config, attn_implementation="eager").eval().float()
     names = {
-        "dots_encoder.speech_encoder.": "", "audio_adapter.proj.0.": "adapter.norm.", ".out_proj.": ".o_proj.",
-        "audio_adapter.proj.1.": "adapter.fc1.", "audio_adapter.proj.3.": "adapter.fc2.", ".fc2.": ".mlp.down_proj.",
-        "conv_out": "conv_stem.conv_out", ".self_attn_layer_norm.": ".input_layernorm.", ".fc1.": ".mlp.gate_up_proj.",
+        "dots_encoder.speech_encoder.": "",
+        "audio_adapter.proj.0.": "adapter.norm.",
+        ".out_proj.": ".o_proj.",
+        "audio_adapter.proj.1.": "adapter.fc1.",
+        "audio_adapter.proj.3.": "adapter.fc2.",
+        ".fc2.": ".mlp.down_proj.",
+        "conv_out": "conv_stem.conv_out",
+        ".self_attn_layer_norm.": ".input_layernorm.",
+        ".fc1.": ".mlp.gate_up_proj.",
         ".final_layer_norm.": ".post_attention_layernorm.",
         **{f"conv2d{i}": f"conv_stem.convs.{i - 1}" for i in (1, 2, 3)},
-    }  # fmt: skip
+    }
     renamed = {}
     for key, value in own.items():
         for old, new in names.items():
@@ -580,9 +675,7 @@ def _dots3(checkpoint: Path, features: torch.Tensor, real: int) -> tuple[torch.T
     return encoder(features, torch.tensor([160 * real])).pooler_output, {}
 
 
-def _gemma4(
-    checkpoint: Path, features: torch.Tensor, mask: torch.Tensor
-) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
+def _gemma4(checkpoint: Path, features: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
     own = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     hf_class = getattr(transformers, own)
     model = hf_class.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager").eval()
@@ -595,9 +688,7 @@ def _gemma4(
     return found, {"ids": ids, "logits": logits.numpy()}
 
 
-def _gemma3n(
-    checkpoint: Path, features: torch.Tensor, mask: torch.Tensor
-) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
+def _gemma3n(checkpoint: Path, features: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
     """The class without the encoder for images, which needs timm. A word of the sounds' own stands behind the sound."""
     from transformers.models.gemma3n import modeling_gemma3n
 
@@ -640,9 +731,7 @@ def _meralion(config: dict[str, Any], checkpoint: Path, features: torch.Tensor) 
 
 def _part_of(checkpoint: Path, beginning: str) -> dict[str, torch.Tensor]:
     tensors = load_file(checkpoint / "model.safetensors")
-    return {
-        key.removeprefix(beginning): value.float() for key, value in tensors.items() if key.startswith(beginning)
-    }  # fmt: skip
+    return {key.removeprefix(beginning): value.float() for key, value in tensors.items() if key.startswith(beginning)}
 
 
 def _ultravox(config: dict[str, Any], checkpoint: Path, features: torch.Tensor, real: int) -> torch.Tensor:
@@ -749,8 +838,10 @@ def record_prepared(name: str, checkpoint: Path) -> None:
 
 def record_processed(name: str) -> None:
     """What the model's published code makes of images."""
-    found = {f"{height}x{width}/1/0": PROCESSED[name](Image.fromarray(checkpoints.scene(height, width)))[None]
-             for height, width in SCENES}  # fmt: skip
+    found = {
+        f"{height}x{width}/1/0": PROCESSED[name](Image.fromarray(checkpoints.scene(height, width)))[None]
+        for height, width in SCENES
+    }
     np.savez_compressed(ENCODERS / name / "prepared.npz", **found)
 
 
@@ -928,9 +1019,11 @@ def record_older(name: str, checkpoint: Path, converter: Path) -> None:
     exchanged = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
     with gguftools.open(checkpoint / "mmproj-model-f32.gguf") as model:
         written = {
-            ".".join(exchanged.get(part, part) for part in each.name.split(".")):
-                sha256(each.float32().tobytes()).hexdigest() for each in model.tensors.values()
-        }  # fmt: skip
+            ".".join(exchanged.get(part, part) for part in each.name.split(".")): sha256(
+                each.float32().tobytes()
+            ).hexdigest()
+            for each in model.tensors.values()
+        }
     file = ENCODERS / name / "spec.json"
     tensors = json.loads(file.read_text(encoding="utf-8"))["tensors"]
     lines = ",\n".join(map(json.dumps, tensors))

@@ -52,9 +52,7 @@ class Given:
         x = functional.conv2d(self.pixels, kernel, bias, stride=kernel.shape[-1])
         return x.flatten(2)[0].T
 
-    def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
-    ) -> Tensor:  # fmt: skip
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """q, k, v (patches, heads, width); mask: added to the scores, (heads or 1, patches, patches)."""
         k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
         scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[2] ** -0.5
@@ -125,8 +123,12 @@ def kimi_vl(given: Given) -> Tensor:
 def dots_ocr(given: Given) -> Tensor:
     vision, (rows, columns) = given.vision, given.grid
     eps, heads = vision["rms_norm_eps"], vision["num_attention_heads"]
-    x = given.norm("vision_tower.patch_embed.patchifier.norm", given.patches(
-        "vision_tower.patch_embed.patchifier.proj"), eps, rms=True)  # fmt: skip
+    x = given.norm(
+        "vision_tower.patch_embed.patchifier.norm",
+        given.patches("vision_tower.patch_embed.patchifier.proj"),
+        eps,
+        rms=True,
+    )
     x = in_squares(x, rows, columns)
     turn = halves_turned(in_squares(places(rows, columns), rows, columns), x.shape[1] // heads)
     for i in range(vision["num_hidden_layers"]):
@@ -267,9 +269,16 @@ def dots3_note(given: Given) -> Tensor:
     from transformers.models.dots3_note import modeling_dots3_note as dots3
 
     own, experts = {}, {}
-    names = {".norm_": ".norm", "mlp.fc1": "mlp.gate_proj", "mlp.fc2": "mlp.down_proj", "mlp.fc3": "mlp.up_proj",
-             "gate_weight": "gate.weight", "router_bias": "e_score_correction_bias", "post_trunk_": "",
-             "adapter.": "merger."}  # fmt: skip
+    names = {
+        ".norm_": ".norm",
+        "mlp.fc1": "mlp.gate_proj",
+        "mlp.fc2": "mlp.down_proj",
+        "mlp.fc3": "mlp.up_proj",
+        "gate_weight": "gate.weight",
+        "router_bias": "e_score_correction_bias",
+        "post_trunk_": "",
+        "adapter.": "merger.",
+    }
     for name, value in given.tensors.items():
         if not name.startswith("vision_encoder."):
             continue
@@ -297,9 +306,14 @@ def dots3_note(given: Given) -> Tensor:
 
 
 BY_CODE: dict[str, Callable[[Given], Tensor]] = {
-    "kimi-vl": kimi_vl, "dots-ocr": dots_ocr, "youtu-vl": youtu_vl, "mimo-v2-5": mimo_v2, "ling3-vl": ling3_vl,
-    "cogvlm": cogvlm, "dots3-note": dots3_note,
-}  # fmt: skip
+    "kimi-vl": kimi_vl,
+    "dots-ocr": dots_ocr,
+    "youtu-vl": youtu_vl,
+    "mimo-v2-5": mimo_v2,
+    "ling3-vl": ling3_vl,
+    "cogvlm": cogvlm,
+    "dots3-note": dots3_note,
+}
 
 
 def youtu_image(image: Image.Image, patch: int = 16, most: int = 36_864) -> Any:

@@ -1,5 +1,5 @@
-"""Exports of models with encoders as transformers loads them: nothing missing, nothing left over, and the same logits as
-the checkpoint that both files were made of, with an image or a sound and without.
+"""Exports of models with encoders as transformers loads them: nothing missing, nothing left over, and the same logits
+as the checkpoint that both files were made of, with an image or a sound and without.
 
     python -m tests.verify.wholes [NAME …]      exit code 1 where anything is wrong
 """
@@ -54,8 +54,11 @@ def given(name: str, model: Any, config: dict[str, Any]) -> dict[str, Any]:
         count, side = TILED[name][0] * TILED[name][1], config["vision_config"]["image_size"]
         every = (checkpoints.image(f"{name}/{i}", side, side) for i in range(count + 1))
         *parts, whole = map(torch.from_numpy, every)
-        return {"input_ids": ids, "pixel_values": torch.stack([whole, *parts])[None],
-                "image_sizes": torch.tensor([TILED[name][2]])}  # fmt: skip
+        return {
+            "input_ids": ids,
+            "pixel_values": torch.stack([whole, *parts])[None],
+            "image_sizes": torch.tensor([TILED[name][2]]),
+        }
     if name in IMAGES:
         found = _inputs(name, checkpoints.image(name, *IMAGES[name]), config)
         keys = ("image_token_id", "image_token_index", "media_placeholder_token_id")
@@ -94,8 +97,9 @@ def thinker_inputs(name: str, config: dict[str, Any]) -> dict[str, dict[str, Any
     masks = {"input_features_mask" if name == "qwen3-asr" else "feature_attention_mask": mask}
     found = {"sound": {"input_ids": ids, "input_features": features, "attention_mask": torch.ones_like(ids), **masks}}
     if "vision_config" in inner:
-        seen = _inputs(name, checkpoints.image(name, 140, 196) if "2-5" in name
-                       else checkpoints.image(name, 96, 160), inner)  # fmt: skip
+        seen = _inputs(
+            name, checkpoints.image(name, 140, 196) if "2-5" in name else checkpoints.image(name, 96, 160), inner
+        )
         token = inner.get("image_token_id", inner.get("image_token_index"))
         ids = torch.tensor([[3, 5, 8, *[token] * (len(seen["pixel_values"]) // 4), 21, 34]])
         found["picture"] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **seen}
@@ -109,47 +113,95 @@ def logits(model: Any, inputs: dict[str, Any]) -> Any:
 
 # Classes without a checkpoint in tests/data/towers: of which it differs, and how.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen3-vl-moe": ("qwen3-vl", {
-        "architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe",
-        "text_config": {"model_type": "qwen3_vl_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
-                        "moe_intermediate_size": 24, "decoder_sparse_step": 1, "mlp_only_layers": []},
-        "vision_config": {"model_type": "qwen3_vl_moe"},
-    }),
-    "qwen3-5-moe": ("qwen3-5", {
-        "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe",
-        "text_config": {"model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
-                        "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24},
-        "vision_config": {"model_type": "qwen3_5_moe"},
-    }),
-    "glm4v-moe": ("glm4v", {
-        "architectures": ["Glm4vMoeForConditionalGeneration"], "model_type": "glm4v_moe",
-        "text_config": {"model_type": "glm4v_moe_text", "num_hidden_layers": 2, "first_k_dense_replace": 1,
-                        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
-                        "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
-        "vision_config": {"model_type": "glm4v_moe_vision"},
-    }),
-    "qwen2-5-omni-saved": ("qwen2-5-omni", {
-        "architectures": ["Qwen2_5OmniForConditionalGeneration"],
-        "thinker_config": {"vision_start_token_id": 62, "audio_start_token_id": 57},
-    }),
-    "qwen3-omni-saved": ("qwen3-omni", {
-        "enable_audio_output": False, "thinker_config": {"vision_start_token_id": 62, "audio_start_token_id": 57},
-    }),
+    "qwen3-vl-moe": (
+        "qwen3-vl",
+        {
+            "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+            "model_type": "qwen3_vl_moe",
+            "text_config": {
+                "model_type": "qwen3_vl_moe_text",
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 24,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+            },
+            "vision_config": {"model_type": "qwen3_vl_moe"},
+        },
+    ),
+    "qwen3-5-moe": (
+        "qwen3-5",
+        {
+            "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+            "model_type": "qwen3_5_moe",
+            "text_config": {
+                "model_type": "qwen3_5_moe_text",
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 16,
+                "shared_expert_intermediate_size": 24,
+            },
+            "vision_config": {"model_type": "qwen3_5_moe"},
+        },
+    ),
+    "glm4v-moe": (
+        "glm4v",
+        {
+            "architectures": ["Glm4vMoeForConditionalGeneration"],
+            "model_type": "glm4v_moe",
+            "text_config": {
+                "model_type": "glm4v_moe_text",
+                "num_hidden_layers": 2,
+                "first_k_dense_replace": 1,
+                "n_routed_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 16,
+                "n_group": 1,
+                "topk_group": 1,
+                "n_shared_experts": 1,
+            },
+            "vision_config": {"model_type": "glm4v_moe_vision"},
+        },
+    ),
+    "qwen2-5-omni-saved": (
+        "qwen2-5-omni",
+        {
+            "architectures": ["Qwen2_5OmniForConditionalGeneration"],
+            "thinker_config": {"vision_start_token_id": 62, "audio_start_token_id": 57},
+        },
+    ),
+    "qwen3-omni-saved": (
+        "qwen3-omni",
+        {"enable_audio_output": False, "thinker_config": {"vision_start_token_id": 62, "audio_start_token_id": 57}},
+    ),
     "qwen3-asr-saved": ("qwen3-asr", {}),
     "qwen4-exp-sigmoid": ("qwen4-exp", {"text_config": {"output_gate_type": "sigmoid"}}),
-    "glm-ocr": ("glm4v", {
-        "architectures": ["GlmOcrForConditionalGeneration"], "model_type": "glm_ocr",
-        "text_config": {"model_type": "glm_ocr_text"}, "vision_config": {"model_type": "glm_ocr_vision"},
-    }),
-}  # fmt: skip
+    "glm-ocr": (
+        "glm4v",
+        {
+            "architectures": ["GlmOcrForConditionalGeneration"],
+            "model_type": "glm_ocr",
+            "text_config": {"model_type": "glm_ocr_text"},
+            "vision_config": {"model_type": "glm_ocr_vision"},
+        },
+    ),
+}
 
 
 SPOKEN: dict[str, dict[int, str]] = {
     "qwen2-5-omni-saved": {
-        57: "<|audio_bos|>", 59: "<|AUDIO|>", 60: "<|IMAGE|>", 61: "<|VIDEO|>", 62: "<|vision_bos|>",
+        57: "<|audio_bos|>",
+        59: "<|AUDIO|>",
+        60: "<|IMAGE|>",
+        61: "<|VIDEO|>",
+        62: "<|vision_bos|>",
     },
     "qwen3-omni-saved": {
-        57: "<|audio_start|>", 59: "<|audio_pad|>", 60: "<|image_pad|>", 61: "<|video_pad|>", 62: "<|vision_start|>",
+        57: "<|audio_start|>",
+        59: "<|audio_pad|>",
+        60: "<|image_pad|>",
+        61: "<|video_pad|>",
+        62: "<|vision_start|>",
     },
     "qwen3-asr-saved": {59: "<|audio_pad|>"},
     "qwen4-exp-sigmoid": dict(enumerate(wholes.QWEN, 60)),
@@ -191,8 +243,11 @@ def examine(name: str, work: Path) -> tuple[str, bool]:
     model, report = loaded(work / "back")
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     own, before = loaded(checkpoint) if name not in RENAMED else (_seeing(checkpoint, config), {})
-    wrong = [f"{what}: {sorted(map(str, names))[:3]}" for what, names in report.items()
-             if {*map(str, names)} - {*map(str, before.get(what, ()))}]  # fmt: skip
+    wrong = [
+        f"{what}: {sorted(map(str, names))[:3]}"
+        for what, names in report.items()
+        if {*map(str, names)} - {*map(str, before.get(what, ()))}
+    ]
     inputs = {"text": {"input_ids": torch.tensor([[3, 5, 8, 21, 34, 55, 13, 2]])}}
     if (checkpoints.ENCODERS / base / "embeddings.npz").is_file() and (seen := given(base, own, config)):
         inputs["image or sound"] = seen

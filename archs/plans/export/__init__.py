@@ -32,17 +32,25 @@ from .config import SECTIONS, export_config, number
 from .tensors import OUTSIDE, export_tensors, without_inverse
 
 SAYS_NOTHING = {  # of logits or hidden states, that the tensors don't
-    "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type", "classifier.pooling_type",
-    "classifier.output_labels", "classifier.hidden_activation",
-}  # fmt: skip
+    "vocab_size",
+    "rope.scaling.finetuned",
+    "tensor_data_layout",
+    "pooling_type",
+    "classifier.pooling_type",
+    "classifier.output_labels",
+    "classifier.hidden_activation",
+}
 MEANINGFUL = {key for key, rule in MODEL.items() if not rule.shaping} - SAYS_NOTHING  # tensors show what shapes them
 WHICH_CHOOSE = "attention.indexer.types"  # layers; all of them where a file does not say
 # Model types that stand for other models in transformers; Grok 2's configs have the first, and of InternLM 3 its class
 # takes no biases of q, k and v alone, as the published code does.
 OTHERS = {"git", "internlm3"}
 VOCABULARIES = {
-    "gpt2": {"bpe"}, "llama": {"sentencepiece"}, "t5": {"unigram", "sentencepiece", "fairseq"}, "bert": {"wordpiece"},
-}  # fmt: skip
+    "gpt2": {"bpe"},
+    "llama": {"sentencepiece"},
+    "t5": {"unigram", "sentencepiece", "fairseq"},
+    "bert": {"wordpiece"},
+}
 IS_PART = "it is the text part of a model of images"
 NEEDS_BOTH = f"needs --mmproj: {IS_PART}"
 NEEDS_ENCODERS = "name the file of its encoders, too: gguftools export MODEL --mmproj TOWERS -o FOLDER"
@@ -53,7 +61,8 @@ class ExportPlan:
     """A file as the checkpoint it could come from. tensors: by Hugging Face name, read lazily.
 
     differing: metadata keys that a conversion of it would write otherwise, with what it would write. preprocessor: what
-    preprocessor_config.json says of a model with encoders; tokenizer: what its processor asks tokenizer_config.json for.
+    preprocessor_config.json says of a model with encoders; tokenizer: what its processor asks tokenizer_config.json
+    for.
     """
 
     architecture: Architecture
@@ -86,9 +95,11 @@ def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
 
 
 def plan_best(
-    family: Sequence[Architecture], metadata: Mapping[str, Any], tensors: Tensors,
+    family: Sequence[Architecture],
+    metadata: Mapping[str, Any],
+    tensors: Tensors,
     around: Mapping[str, Any] | None = None,
-) -> ExportPlan:  # fmt: skip
+) -> ExportPlan:
     """The checkpoint of the first of a family's architectures that fits. around: what else the config of the whole
     model has, where this is its text part. Raises ModelError where none does.
     """
@@ -111,9 +122,14 @@ def plan_best(
         names = [target.name if isinstance(target, TensorMap) else target for target in architecture.tensors.values()]
         return sum(not (isinstance(name, str) and name.partition(".")[0] in OUTSIDE) for name in names)
 
-    return min(plans, key=lambda plan: (
-        len(plan.differing), -len(_own_tokens(plan.architecture, metadata)), rules(plan.architecture)
-    ))  # fmt: skip
+    return min(
+        plans,
+        key=lambda plan: (
+            len(plan.differing),
+            -len(_own_tokens(plan.architecture, metadata)),
+            rules(plan.architecture),
+        ),
+    )
 
 
 def _own_tokens(architecture: Architecture, metadata: Mapping[str, Any]) -> list[str]:
@@ -122,8 +138,11 @@ def _own_tokens(architecture: Architecture, metadata: Mapping[str, Any]) -> list
     found = {key: metadata.get(f"tokenizer.ggml.{key}") for key in architecture.vocab_keys}
     ids = {key: number for key, number in found.items() if isinstance(number, int) and not isinstance(number, bool)}
     named = {key: texts[number] if 0 <= number < len(texts) else None for key, number in ids.items()}
-    return [key for key, wanted in architecture.vocab_keys.items()
-            if found[key] is not None and wanted in (found[key], named.get(key))]  # fmt: skip
+    return [
+        key
+        for key, wanted in architecture.vocab_keys.items()
+        if found[key] is not None and wanted in (found[key], named.get(key))
+    ]
 
 
 def obstacle(architecture: Architecture) -> str | None:
@@ -219,9 +238,13 @@ def _check_values(
 
 
 def _check_meaning(
-    architecture: Architecture, config: Config, full: Config, scalars: Mapping[str, Any], source: Tensors,
+    architecture: Architecture,
+    config: Config,
+    full: Config,
+    scalars: Mapping[str, Any],
+    source: Tensors,
     tensors: Tensors,
-) -> None:  # fmt: skip
+) -> None:
     """Raise ModelError unless transformers reads the config as the conversion does: with the defaults that it fills in,
     it must give the same keys. scalars: those that the tensors give. source: the checkpoint's tensors; tensors: the
     file's.

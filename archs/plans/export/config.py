@@ -53,8 +53,11 @@ class Known:
 
 # Keys that say "none" by 0 where absence means something else; configs have null.
 NONE_BY_0 = (
-    "attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping",
-)  # fmt: skip
+    "attention.sliding_window",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "router_logit_softcapping",
+)
 
 
 def export_config(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
@@ -92,9 +95,10 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
         config[source.key] = source.usual if keys.stored(key) is None else keys.stored(key)
     config |= _rotary(known)
     config |= {
-        "vocab_size": tensors["token_embd.weight"].shape[0], "tie_word_embeddings": "output.weight" not in tensors,
+        "vocab_size": tensors["token_embd.weight"].shape[0],
+        "tie_word_embeddings": "output.weight" not in tensors,
         **{key: bool(fnmatch.filter(tensors, name)) for key, name in architecture.flags_from_tensors.items()},
-    }  # fmt: skip
+    }
     config |= architecture.config_from_gguf(keys, tensors) if architecture.config_from_gguf else {}
     return {key: value for key, value in config.items() if value is not ...}
 
@@ -252,8 +256,13 @@ def _llama3(known: Known) -> ConfigKeys:
         usual = (*trained, 8192, *(1 << power for power in range(1, 21)))
         others = itertools.product((32.0, 1.0), usual)  # Step 3.5's, Llama 4's
         for high, context in dict.fromkeys((*((4.0, each) for each in (*usual, *solved)), *others)):
-            scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": high,
-                       "original_max_position_embeddings": context}  # fmt: skip
+            scaling = {
+                "rope_type": "llama3",
+                "factor": factor,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": high,
+                "original_max_position_embeddings": context,
+            }
             made = [t for make in known.architecture.generated for t in make({**config, "rope_scaling": scaling})]
             if made and made[0].shape != wanted.shape:
                 raise ModelError(f"rope_freqs.weight has {len(wanted)} values; {made[0].shape[0]} pairs rotate")

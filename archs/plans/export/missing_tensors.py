@@ -39,9 +39,11 @@ def check_whole(encoder: Encoder, wrapper: Wrapper, files: Files) -> None:
 def _needed(encoder: Encoder, wrapper: Wrapper, files: Files) -> Iterator[str]:
     """Tensors that stand outside of layers."""
     absent = tuple(
-        beginning for part, beginnings in (("vision", ("v.",)), ("audio", ("a.", "mm.a.")))
-        if not files.keys.get(f"has_{part}_encoder") for beginning in beginnings
-    )  # fmt: skip
+        beginning
+        for part, beginnings in (("vision", ("v.",)), ("audio", ("a.", "mm.a.")))
+        if not files.keys.get(f"has_{part}_encoder")
+        for beginning in beginnings
+    )
     for pattern, target in encoder.tensors.items():
         if PLACE.search(pattern) or any(fnmatch.fnmatchcase(pattern, glob) for glob in wrapper.unused):
             continue
@@ -79,10 +81,15 @@ def _check_widths(kind: str, shapes: Shapes, files: Files) -> None:
     part = {"v": "vision", "a": "audio"}[kind[0]]
     width, net = files.keys.get(f"{part}.embedding_length"), shapes.get("ffn_up.weight", (0,))[0]
     wanted = {
-        "ln1.weight": (width,), "ln2.weight": (width,), "ffn_up.weight": (net, width), "ffn_gate.weight": (net, width),
-        "ffn_down.weight": (width, net), "attn_qkv.weight": (None, width), "attn_out.weight": (width, None),
+        "ln1.weight": (width,),
+        "ln2.weight": (width,),
+        "ffn_up.weight": (net, width),
+        "ffn_gate.weight": (net, width),
+        "ffn_down.weight": (width, net),
+        "attn_qkv.weight": (None, width),
+        "attn_out.weight": (width, None),
         **{f"attn_{which}.weight": (None, width) for which in "qkv"},
-    }  # fmt: skip
+    }
     for name, shape in shapes.items():
         sides = wanted.get(name, shape)
         if len(shape) != len(sides) or any(side not in (None, own) for side, own in zip(sides, shape, strict=True)):
@@ -103,10 +110,13 @@ def _check_pairs(files: Files) -> None:
 def _check_projector(part: str, starts: tuple[str, str], files: Files) -> None:
     """Raise ModelError for a matrix or a norm behind the layers that takes or gives what no other tensor does."""
     outside = {
-        name: tensor.shape for name, tensor in files.tensors.items()
-        if name.startswith(starts) and name.endswith(".weight") and not NUMBERED.fullmatch(name)
+        name: tensor.shape
+        for name, tensor in files.tensors.items()
+        if name.startswith(starts)
+        and name.endswith(".weight")
+        and not NUMBERED.fullmatch(name)
         and (part == "audio" or not name.startswith("mm.a."))
-    }  # fmt: skip
+    }
     ends = {files.keys.get(f"{part}.embedding_length"), files.width} - {None}
     for name, shape in outside.items():
         if not name.startswith(starts[1]) or len(shape) > 2 or name.endswith("embedding.weight"):

@@ -80,14 +80,25 @@ def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
     """The classes that have such encoders and such a text model. Raises ModelError where none has."""
     kinds = {
         part: files.keys.get("projector_type") or files.keys.get(f"{part}.projector_type")
-        for part in ("vision", "audio") if files.keys.get(f"has_{part}_encoder")
-    }  # fmt: skip
+        for part in ("vision", "audio")
+        if files.keys.get(f"has_{part}_encoder")
+    }
     said = " and ".join(map(repr, kinds.values()))
-    known = [(each, wrapper) for each in all_encoders() for wrapper in each.wrappers
-             if kinds.items() <= projectors(each).items() and always_there(each) <= {*kinds}]  # fmt: skip
+    known = [
+        (each, wrapper)
+        for each in all_encoders()
+        for wrapper in each.wrappers
+        if kinds.items() <= projectors(each).items() and always_there(each) <= {*kinds}
+    ]
     if not known:
-        why = next((f": {each.no_way_back}" for each in all_encoders()
-                    if each.no_way_back and kinds.items() <= projectors(each).items()), "")  # fmt: skip
+        why = next(
+            (
+                f": {each.no_way_back}"
+                for each in all_encoders()
+                if each.no_way_back and kinds.items() <= projectors(each).items()
+            ),
+            "",
+        )
         raise ModelError(f"encoders of the kind {said} do not become a checkpoint again{why}")
     name = files.text.get("general.architecture")
     found = [(encoder, each) for encoder, each in known if not each.texts or name in each.texts]
@@ -137,23 +148,31 @@ def _plan(encoder: Encoder, wrapper: Wrapper, files: Files, tensors: Tensors) ->
     if len(named) < len(text.tensors) + len(source):
         raise ModelError("both files have tensors of one name")
     kinds = {
-        "processor_class": wrapper.processor, "image_processor_type": wrapper.image_processor,
+        "processor_class": wrapper.processor,
+        "image_processor_type": wrapper.image_processor,
         "feature_extractor_type": wrapper.feature_extractor,
-    }  # fmt: skip
+    }
     said = {**{key: value for key, value in kinds.items() if value}, **preprocessor}
     renaming = {name: tensor.renamed(name) for name, tensor in named.items()}
     return ExportPlan(
-        text.architecture, whole, renaming, {**text.differing, **differing}, said,
+        text.architecture,
+        whole,
+        renaming,
+        {**text.differing, **differing},
+        said,
         {role: token for role, token in wrapper.tokenizer.items() if files.has(token)},
-    )  # fmt: skip
+    )
 
 
 def _families(files: Files, wrapper: Wrapper, model_type: str) -> list[Architecture]:
     """The text model's, with the model type that it has as a part."""
     name = files.text.get("general.architecture")
     named = [each for each in architectures() if each.name == name]
-    own = [each for each in named if wrapper.hf_class in each.hf_classes
-           and not isinstance(each.config_from_gguf, NotExportable)]  # fmt: skip
+    own = [
+        each
+        for each in named
+        if wrapper.hf_class in each.hf_classes and not isinstance(each.config_from_gguf, NotExportable)
+    ]
     found = own or [each for each in named if not is_part(each)]
     if not found:
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
@@ -208,14 +227,12 @@ def _place(path: str, wrapper: Wrapper) -> str:
     return next((each for each in every if each.rpartition(".")[0] == wrapper.inside), every[0])
 
 
-def _copied(
-    encoder: Encoder, wrapper: Wrapper, files: Files, types: Mapping[str, str]
-) -> Iterator[tuple[str, Any]]:  # fmt: skip
+def _copied(encoder: Encoder, wrapper: Wrapper, files: Files, types: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     """Paths in the config whose values are a key's, with these."""
     known = {
         part: stored_keys(wrapper.config.get(f"{part}.model_type") or types.get(path.rpartition(".")[2], ""))
         for part, path in encoder.parts.items()
-    }  # fmt: skip
+    }
     for key, rule in encoder.metadata.items():
         value, source = files.keys.get(key.removeprefix("/")), rule.source if isinstance(rule, Having) else rule
         if value is None:
@@ -262,16 +279,23 @@ def _put(config: dict[str, Any], path: str, value: Any) -> None:
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Both, with nested objects merged, too."""
-    return {**below, **{
-        key: _merged(below[key], value) if isinstance(value, dict) and isinstance(below.get(key), dict) else value
-        for key, value in above.items()
-    }}  # fmt: skip
+    return {
+        **below,
+        **{
+            key: _merged(below[key], value) if isinstance(value, dict) and isinstance(below.get(key), dict) else value
+            for key, value in above.items()
+        },
+    }
 
 
 def _full(
-    encoder: Encoder, config: Mapping[str, Any], text: Architecture, preprocessor: Mapping[str, Any], files: Files,
+    encoder: Encoder,
+    config: Mapping[str, Any],
+    text: Architecture,
+    preprocessor: Mapping[str, Any],
+    files: Files,
     shapes: Shapes,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The config as the encoders' rules read it."""
     own = normalized(config, text.defaults, text.keys)
     tokens = {name: files.token(token) for name, token in encoder.tokens.items()}
@@ -279,16 +303,25 @@ def _full(
 
 
 def _source(
-    encoder: Encoder, wrapper: Wrapper, files: Files, config: Mapping[str, Any], text: Architecture,
+    encoder: Encoder,
+    wrapper: Wrapper,
+    files: Files,
+    config: Mapping[str, Any],
+    text: Architecture,
     preprocessor: Mapping[str, Any],
-) -> dict[str, Tensor]:  # fmt: skip
-    """The encoders' tensors by the names that `Tower.tensors` has. Raises ModelError for one that nothing makes again."""
+) -> dict[str, Tensor]:
+    """The encoders' tensors by the names that `Tower.tensors` has. Raises ModelError for one that nothing makes
+    again.
+    """
     full = _full(encoder, config, text, preprocessor, files, {})
     made = {tensor.name for generate in encoder.generated for tensor in generate(full)}
-    left = movable({
-        name: tensor for name, tensor in files.tensors.items()
-        if name not in made and not any(fnmatch.fnmatchcase(name, glob) for glob in wrapper.of_text)
-    })  # fmt: skip
+    left = movable(
+        {
+            name: tensor
+            for name, tensor in files.tensors.items()
+            if name not in made and not any(fnmatch.fnmatchcase(name, glob) for glob in wrapper.of_text)
+        }
+    )
     source: dict[str, Tensor] = {}
     for pattern, target in reversed(list(encoder.tensors.items())):
         maps = maps_of(target)
@@ -313,9 +346,14 @@ def _numbers(name: str, pattern: str, left: Tensors) -> list[tuple[int, ...]]:
 
 
 def _checked(
-    encoder: Encoder, wrapper: Wrapper, files: Files, config: Mapping[str, Any], text: Architecture,
-    preprocessor: Mapping[str, Any], source: Tensors,
-) -> dict[str, Any]:  # fmt: skip
+    encoder: Encoder,
+    wrapper: Wrapper,
+    files: Files,
+    config: Mapping[str, Any],
+    text: Architecture,
+    preprocessor: Mapping[str, Any],
+    source: Tensors,
+) -> dict[str, Any]:
     """Keys that a conversion would write otherwise. Raises ModelError where it would give another file."""
     if encoders_of(config) is not encoder:
         raise ModelError("its config would be read as one with other encoders")

@@ -74,9 +74,13 @@ def numbered(name: str, numbers: Sequence[int]) -> str:
 
 
 def from_maps(
-    pattern: str, maps: tuple[TensorMap, ...], numbers: Sequence[int], config: Config, left: dict[str, Tensor],
+    pattern: str,
+    maps: tuple[TensorMap, ...],
+    numbers: Sequence[int],
+    config: Config,
+    left: dict[str, Tensor],
     named: Callable[[str, str], str],
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """The source of one rule, or of its weight and its bias; what is used is taken out of `left`.
 
     named: what checkpoints call a source name, by that and the GGUF name.

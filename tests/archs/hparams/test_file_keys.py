@@ -29,25 +29,30 @@ from runtime.rope import RopeScaling, rope_scaling
 from tests.conftest import DATA, ROOT
 
 SIZES = {  # of models that tests/data/exports.jsonl.gz has no file of
-    "block_count": 6, "embedding_length": 64, "attention.head_count": 4, "attention.head_count_kv": 2,
-    "context_length": 256, "attention.layer_norm_rms_epsilon": 1e-5,
-}  # fmt: skip
+    "block_count": 6,
+    "embedding_length": 64,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "context_length": 256,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}
 WINDOWS = {"attention.sliding_window": 8}
 EXPERTS = {"expert_count": 8, "expert_used_count": 2}
-YARN = {
-    "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64,
-}  # fmt: skip
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
 SOFTMAX, SIGMOID = 1, 2
 
 # architecture, other keys of the file, the key that is absent, what that means
 TABLE: list[tuple[str, Mapping[str, Any], str, Any]] = [
-    ("gemma2", WINDOWS, "attn_logit_softcapping", 50.0), ("gemma2", WINDOWS, "final_logit_softcapping", 30.0),
-    ("gemma2", {}, "attention.sliding_window", 4096), ("gemma2", WINDOWS | YARN, "rope.freq_base_swa", 10_000.0),
+    ("gemma2", WINDOWS, "attn_logit_softcapping", 50.0),
+    ("gemma2", WINDOWS, "final_logit_softcapping", 30.0),
+    ("gemma2", {}, "attention.sliding_window", 4096),
+    ("gemma2", WINDOWS | YARN, "rope.freq_base_swa", 10_000.0),
     ("gemma2", {"block_count": 46, "attention.key_length": 8}, "attention.scale", 16**-0.5),
     ("gemma2", {"block_count": 26, "attention.key_length": 8}, "attention.scale", 8**-0.5),
     ("gemma3", {"block_count": 62, "attention.key_length": 8}, "attention.scale", 16**-0.5),
     ("gemma3", {"block_count": 34, "attention.key_length": 8}, "attention.scale", 8**-0.5),
-    ("gemma3", {}, "final_logit_softcapping", 0.0), ("gemma3", {}, "attention.sliding_window", 0),
+    ("gemma3", {}, "final_logit_softcapping", 0.0),
+    ("gemma3", {}, "attention.sliding_window", 0),
     *(
         (name, {**WINDOWS, "rope.freq_base": 1e6}, "rope.freq_base_swa", 10_000.0)
         for name in ("gemma3", "gemma-embedding", "gemma3n", "gemma4", "mimo2", "modern-bert", "plamo3", "step35")
@@ -56,29 +61,71 @@ TABLE: list[tuple[str, Mapping[str, Any], str, Any]] = [
         (name, {**WINDOWS, "rope.freq_base": 1e6}, "rope.freq_base_swa", 1e6)
         for name in ("muse-glimmer", "laguna", "cohere2", "exaone4", "gpt-oss", "olmo2", "smallthinker", "afmoe")
     ),
-    ("minicpm", {}, "embedding_scale", 12.0), ("minicpm", {}, "residual_scale", 1.4 / math.sqrt(6)),
+    ("minicpm", {}, "embedding_scale", 12.0),
+    ("minicpm", {}, "residual_scale", 1.4 / math.sqrt(6)),
     ("minicpm", {}, "logit_scale", 64 / 256),  # llama.cpp divides by the inverse: see docs/absent-keys.md
-    ("grok", {}, "embedding_scale", 78.38367176906169), ("grok", {}, "logit_scale", 0.5773502691896257),
-    ("grok", {}, "attn_logit_softcapping", 30.0), ("grok", {}, "attention.output_scale", 0.08838834764831845),
+    ("grok", {}, "embedding_scale", 78.38367176906169),
+    ("grok", {}, "logit_scale", 0.5773502691896257),
+    ("grok", {}, "attn_logit_softcapping", 30.0),
+    ("grok", {}, "attention.output_scale", 0.08838834764831845),
     ("grok", YARN, "rope.scaling.yarn_beta_fast", 8.0),
-    *((name, EXPERTS, "expert_gating_func", SIGMOID) for name in (
-        "glm4moe", "glm-dsa", "afmoe", "laguna", "hy_v3", "step35", "cohere2moe", "glm5-next", "dots1", "minimax-m2",
-        "hy_v4", "deepseek32", "kimi-linear", "bailingmoe2", "smallthinker", "mimo2", "exaone-moe",
-    )),
-    ("deepseek2", EXPERTS, "expert_gating_func", SOFTMAX), ("qwen3moe", EXPERTS, "expert_gating_func", SOFTMAX),
+    *(
+        (name, EXPERTS, "expert_gating_func", SIGMOID)
+        for name in (
+            "glm4moe",
+            "glm-dsa",
+            "afmoe",
+            "laguna",
+            "hy_v3",
+            "step35",
+            "cohere2moe",
+            "glm5-next",
+            "dots1",
+            "minimax-m2",
+            "hy_v4",
+            "deepseek32",
+            "kimi-linear",
+            "bailingmoe2",
+            "smallthinker",
+            "mimo2",
+            "exaone-moe",
+        )
+    ),
+    ("deepseek2", EXPERTS, "expert_gating_func", SOFTMAX),
+    ("qwen3moe", EXPERTS, "expert_gating_func", SOFTMAX),
     ("deepseek2", {**EXPERTS, "block_count": 48, "nextn_predict_layers": 1}, "expert_gating_func", SIGMOID),
-    *((name, EXPERTS, "expert_weights_norm", False) for name in (
-        "afmoe", "bailingmoe", "bailingmoe2", "bailingmoe3", "exaone-moe", "hy_v3", "kimi-k3", "laguna", "minimax-m3",
-        "step35", "glm4moe", "deepseek2", "dots1", "cohere2moe",
-    )),
+    *(
+        (name, EXPERTS, "expert_weights_norm", False)
+        for name in (
+            "afmoe",
+            "bailingmoe",
+            "bailingmoe2",
+            "bailingmoe3",
+            "exaone-moe",
+            "hy_v3",
+            "kimi-k3",
+            "laguna",
+            "minimax-m3",
+            "step35",
+            "glm4moe",
+            "deepseek2",
+            "dots1",
+            "cohere2moe",
+        )
+    ),
     *((name, {}, "final_logit_softcapping", 30.0) for name in ("gemma4", "muse-glimmer", "gemma3n")),
     ("gemma3n", {**WINDOWS, "block_count": 30}, "attention.shared_kv_layers", 10),
     ("gemma3n", {**WINDOWS, "block_count": 30}, "attention.sliding_window_pattern", 5),
-    ("gemma3n", {**WINDOWS, "block_count": 12}, "activation_sparsity_scale",
-     [1.6448533535003662] * 10 + [-math.inf] * 2),
+    (
+        "gemma3n",
+        {**WINDOWS, "block_count": 12},
+        "activation_sparsity_scale",
+        [1.6448533535003662] * 10 + [-math.inf] * 2,
+    ),
     ("exaone4", {"block_count": 64}, "attention.sliding_window", 4096),
     ("exaone4", {"block_count": 30}, "attention.sliding_window", 0),
-    ("jais", {}, "attention.max_alibi_bias", 0.0), ("bloom", {}, "attention.max_alibi_bias", 8.0),
+    ("jais", {}, "attention.max_alibi_bias", 0.0),
+    ("bloom", {}, "attention.max_alibi_bias", 8.0),
     ("baichuan", {"block_count": 40}, "attention.max_alibi_bias", 8.0),
     ("baichuan", {"block_count": 32}, "attention.max_alibi_bias", 0.0),
     ("mistral3", {"attention.temperature_scale": 0.1}, "attention.temperature_length", 256),
@@ -87,19 +134,24 @@ TABLE: list[tuple[str, Mapping[str, Any], str, Any]] = [
     ("cohere2moe", WINDOWS, "attention.sliding_window_pattern", [False, True, True, True, False, True]),
     ("laguna", WINDOWS, "attention.sliding_window_pattern", [False, True, True, True, False, True]),
     ("mellum", WINDOWS, "attention.sliding_window_pattern", 4),
-    ("granite", {}, "rope.scaling.finetuned", True), ("granite", {"attention.scale": 0.0}, "attention.key_length", 16),
+    ("granite", {}, "rope.scaling.finetuned", True),
+    ("granite", {"attention.scale": 0.0}, "attention.key_length", 16),
     ("glm5-next", {"swiglu_clamp_exp": 3.0}, "swiglu_clamp_shexp", 3.0),
     ("deepseek4", {"swiglu_clamp_exp": 3.0}, "swiglu_clamp_shexp", 3.0),
     ("laguna", {"attention.head_count": [2, 4] * 3}, "attention.key_length", 32),
-    ("llama", {}, "attention.head_count_kv", 4), ("llama", {}, "attention.value_length", 16),
-    ("llama", {}, "attention.key_length", 16), ("llama", {}, "rope.dimension_count", 16),
-    ("llama", {}, "rope.freq_base", 10_000.0), ("llama", {"rope.scaling.factor": 2.0}, "rope.scaling.type", "linear"),
+    ("llama", {}, "attention.head_count_kv", 4),
+    ("llama", {}, "attention.value_length", 16),
+    ("llama", {}, "attention.key_length", 16),
+    ("llama", {}, "rope.dimension_count", 16),
+    ("llama", {}, "rope.freq_base", 10_000.0),
+    ("llama", {"rope.scaling.factor": 2.0}, "rope.scaling.type", "linear"),
     ("llama", {"rope.scaling.factor": 2.0}, "rope.scaling.attn_factor", 1.0),
     ("llama", YARN, "rope.scaling.yarn_beta_fast", 32.0),
-]  # fmt: skip
+]
 ABSENT_TOO = {  # keys whose absence is in the way of another one's meaning
-    "attention.head_count_kv": ("attention.head_count_kv",), "attention.key_length": ("attention.key_length",),
-}  # fmt: skip
+    "attention.head_count_kv": ("attention.head_count_kv",),
+    "attention.key_length": ("attention.key_length",),
+}
 VOCABULARY = {"tokenizer.ggml.tokens": range(154_880)}  # of GLM 4.7 Flash, which DeepSeek's files are told apart by
 
 
@@ -118,9 +170,7 @@ def sizes(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "others", "key", "meaning"), TABLE)
-def test_an_absent_key_means_what_llama_cpp_takes(
-    name: str, others: Mapping[str, Any], key: str, meaning: Any
-) -> None:  # fmt: skip
+def test_an_absent_key_means_what_llama_cpp_takes(name: str, others: Mapping[str, Any], key: str, meaning: Any) -> None:
     without = {other: value for other, value in {**sizes(name), **others}.items() if other != key}
     assert computed(name, without) == computed(name, {**without, key: meaning})
 
@@ -203,10 +253,10 @@ def test_experts_in_a_tensor_each_are_refused_by_name() -> None:
         ("exaone4", {"num_hidden_layers": 30, "sliding_window": None}, {}),
         ("dots1", {"norm_topk_prob": False}, {"expert_weights_norm": False}),
     ],
-)  # fmt: skip
+)
 def test_a_config_without_what_absence_means_says_so(
     entry: str, changes: Mapping[str, Any], said: Mapping[str, Any]
-) -> None:  # fmt: skip
+) -> None:
     """A conversion writes what says "none" where a file without the key would mean something."""
     architecture = by_gguf_name(entry)
     config = {"architectures": list(architecture.hf_classes), "model_type": entry, "hidden_size": 2304, **changes}
@@ -224,10 +274,8 @@ def test_assumed_values_are_told() -> None:
     found = {each.key: (each.value, each.reason) for each in assumed(by_gguf_name("gemma3"), metadata)}
     assert found == {
         "gemma3.rope.freq_base_swa": (10_000.0, "absent: llama.cpp's default"),
-        "gemma3.attention.scale": (
-            0.25, "absent: 1 / √(embedding_length / attention.head_count), as in the 27B model",
-        ),
-    }  # fmt: skip
+        "gemma3.attention.scale": (0.25, "absent: 1 / √(embedding_length / attention.head_count), as in the 27B model"),
+    }
     assert assumed(by_gguf_name("gemma3"), metadata | {key: value for key, (value, _) in found.items()}) == ()
     assert assumed(by_gguf_name("gemma3"), {f"gemma3.{key}": value for key, value in SIZES.items()}) == ()
 

@@ -67,15 +67,32 @@ def test_unknown_architecture():
 
 def tiny() -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Metadata and tensors of a Llama model."""
-    shapes = {"token_embd": (8, 4), "output_norm": (4,), "blk.0.attn_norm": (4,), "blk.0.ffn_norm": (4,),
-              "blk.0.ffn_gate": (6, 4), "blk.0.ffn_up": (6, 4), "blk.0.ffn_down": (4, 6)}  # fmt: skip
+    shapes = {
+        "token_embd": (8, 4),
+        "output_norm": (4,),
+        "blk.0.attn_norm": (4,),
+        "blk.0.ffn_norm": (4,),
+        "blk.0.ffn_gate": (6, 4),
+        "blk.0.ffn_up": (6, 4),
+        "blk.0.ffn_down": (4, 6),
+    }
     shapes |= {f"blk.0.attn_{name}": (4, 4) for name in ("q", "k", "v", "output")}
     named = {f"{name}.weight": np.ones(shape, np.float32) for name, shape in shapes.items()}
     tensors = {name: from_array(name, values) for name, values in named.items()}
-    keys = {"block_count": 1, "embedding_length": 4, "feed_forward_length": 6, "attention.head_count": 2,
-            "attention.head_count_kv": 2, "attention.key_length": 2, "attention.value_length": 2, "vocab_size": 8,
-            "context_length": 16, "attention.layer_norm_rms_epsilon": 1e-6, "rope.dimension_count": 2,
-            "rope.freq_base": 1e4}  # fmt: skip
+    keys = {
+        "block_count": 1,
+        "embedding_length": 4,
+        "feed_forward_length": 6,
+        "attention.head_count": 2,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 2,
+        "attention.value_length": 2,
+        "vocab_size": 8,
+        "context_length": 16,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": 2,
+        "rope.freq_base": 1e4,
+    }
     return {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in keys.items()}, tensors
 
 
@@ -94,10 +111,15 @@ def test_switches_follow_from_the_tensors():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("attention.scale", 0.3), ("logit_scale", 2.0), ("attention.clamp_kqv", 3.0), ("rope.scaling.attn_factor", 2.0),
-        ("rope.scaling.factor", 4.0), ("attn_logit_softcapping", 30.0), ("attention.causal", False),
+        ("attention.scale", 0.3),
+        ("logit_scale", 2.0),
+        ("attention.clamp_kqv", 3.0),
+        ("rope.scaling.attn_factor", 2.0),
+        ("rope.scaling.factor", 4.0),
+        ("attn_logit_softcapping", 30.0),
+        ("attention.causal", False),
     ],
-)  # fmt: skip
+)
 def test_keys_that_a_checkpoint_cannot_express_are_refused(key, value):
     metadata, tensors = tiny()
     with pytest.raises(ModelError, match=f"{key} = nothing, not {value}"):
@@ -116,9 +138,16 @@ def test_keys_that_other_converters_leave_out(key):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("vocab_size", 9), ("rope.scaling.finetuned", False), ("rope.scaling.type", "none"), ("tensor_data_layout", "x"),
-     ("attention.sliding_window", 0), ("expert_weights_scale", 1.0), ("pooling_type", 1)],
-)  # fmt: skip
+    [
+        ("vocab_size", 9),
+        ("rope.scaling.finetuned", False),
+        ("rope.scaling.type", "none"),
+        ("tensor_data_layout", "x"),
+        ("attention.sliding_window", 0),
+        ("expert_weights_scale", 1.0),
+        ("pooling_type", 1),
+    ],
+)
 def test_keys_that_say_nothing_may_be_lost(key, value):
     metadata, tensors = tiny()
     found = plan_export(metadata | {f"llama.{key}": value}, tensors)
@@ -145,9 +174,13 @@ def test_phimoe_says_the_factor_of_longrope_under_its_two_names() -> None:
     tensors = {name: from_array(name, np.array(values, np.float32)) for name, values in names.items()}
     found = phimoe_config({**keys, "rope.scaling.attn_factor": 1.25}, tensors)["rope_scaling"]
     assert found == {
-        "rope_type": "longrope", "long_factor": [1.0, 2.6], "short_factor": [1.0, 1.1], "short_mscale": 1.25,
-        "long_mscale": 1.25, "original_max_position_embeddings": 4096,
-    }  # fmt: skip
+        "rope_type": "longrope",
+        "long_factor": [1.0, 2.6],
+        "short_factor": [1.0, 1.1],
+        "short_mscale": 1.25,
+        "long_mscale": 1.25,
+        "original_max_position_embeddings": 4096,
+    }
 
 
 @pytest.mark.parametrize("labels", [["LABEL_0"], ["good", "bad", "neither"]])
@@ -177,13 +210,16 @@ def test_an_encoder_with_a_classifiers_head_becomes_its_class() -> None:
     assert said["type_vocab_size"] == 2
 
 
-@pytest.mark.parametrize(("hf_class", "classifier"), [
-    ("Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"),
-    ("GPT2LMHeadModel", "GPT2ForSequenceClassification"),
-    ("Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification"),
-    ("OLMoForCausalLM", "OlmoForSequenceClassification"),
-    ("Gemma2ForCausalLM", "Gemma2ForSequenceClassification"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hf_class", "classifier"),
+    [
+        ("Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"),
+        ("GPT2LMHeadModel", "GPT2ForSequenceClassification"),
+        ("Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification"),
+        ("OLMoForCausalLM", "OlmoForSequenceClassification"),
+        ("Gemma2ForCausalLM", "Gemma2ForSequenceClassification"),
+    ],
+)
 def test_a_classifiers_class_is_that_of_the_model_type(hf_class: str, classifier: str) -> None:
     """Others have the name that one would expect, and are for images, too."""
     decoder = next(each for each in architectures() if hf_class in each.hf_classes)
@@ -195,9 +231,12 @@ def test_a_classifiers_class_is_that_of_the_model_type(hf_class: str, classifier
 def test_qwen2s_class_is_named_only_where_the_file_has_its_biases(hf_class: str, with_bias: bool) -> None:
     """Which it always has: transformers would make them up."""
     metadata, tensors = tiny()
-    metadata = {key.replace("llama.", "qwen2."): "qwen2" if value == "llama" else value
-                for key, value in metadata.items()}  # fmt: skip
-    biases = {name: from_array(name, np.ones(tensors[name.replace("bias", "weight")].shape[0], np.float32))
-              for name in (f"blk.0.attn_{which}.bias" for which in "qkv")}  # fmt: skip
+    metadata = {
+        key.replace("llama.", "qwen2."): "qwen2" if value == "llama" else value for key, value in metadata.items()
+    }
+    biases = {
+        name: from_array(name, np.ones(tensors[name.replace("bias", "weight")].shape[0], np.float32))
+        for name in (f"blk.0.attn_{which}.bias" for which in "qkv")
+    }
     plan = plan_export(metadata, tensors | (biases if with_bias else {}))
     assert plan.config["architectures"] == [hf_class]

@@ -14,14 +14,7 @@ from archs.families.llama import LLAMA, MIXTRAL
 from archs.families.llama_like import APERTUS, STABLELM
 from archs.metadata import Metadata
 from archs.plans.mmproj import left_to_encoders
-from archs.plans.text import (
-    Mapped,
-    architecture_metadata,
-    is_left_out,
-    map_tensors,
-    stays_float32,
-    without_prefix,
-)
+from archs.plans.text import Mapped, architecture_metadata, is_left_out, map_tensors, stays_float32, without_prefix
 from archs.registry import by_gguf_name, by_hf_class
 from archs.spec import Architecture
 from archs.validation.model_validators import check_shapes
@@ -30,14 +23,26 @@ from quants.errors import ModelError
 from tests.archs import checkpoints
 
 CONFIG = {
-    "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 16, "rms_norm_eps": 1e-6, "vocab_size": 10,
-    "rope_theta": 10_000.0, "num_local_experts": 3,
-}  # fmt: skip
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 10,
+    "rope_theta": 10_000.0,
+    "num_local_experts": 3,
+}
 LAYER = {
-    "input_layernorm": (8,), "self_attn.q_proj": (8, 8), "self_attn.k_proj": (4, 8), "self_attn.v_proj": (4, 8),
-    "self_attn.o_proj": (8, 8), "post_attention_layernorm": (8,),
-}  # fmt: skip
+    "input_layernorm": (8,),
+    "self_attn.q_proj": (8, 8),
+    "self_attn.k_proj": (4, 8),
+    "self_attn.v_proj": (4, 8),
+    "self_attn.o_proj": (8, 8),
+    "post_attention_layernorm": (8,),
+}
 DENSE = {"mlp.gate_proj": (12, 8), "mlp.up_proj": (12, 8), "mlp.down_proj": (8, 12)}
 
 

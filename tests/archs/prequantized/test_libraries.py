@@ -26,8 +26,13 @@ def settings(path: Path) -> Any:
 
 def test_all_methods_are_there() -> None:
     assert {settings(path)["quant_method"] for path in FILES} >= {
-        "gptq", "awq", "bitsandbytes", "compressed-tensors", "modelopt", "fp8",
-    }  # fmt: skip
+        "gptq",
+        "awq",
+        "bitsandbytes",
+        "compressed-tensors",
+        "modelopt",
+        "fp8",
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -247,10 +247,7 @@ def test_weights_of_layers_that_were_stored_as_inputs_by_outputs(name: str) -> N
     """A GPT-2's weights are (in, out); quantized, they are a linear layer's, the usual way round."""
     settings, write = CASES[name]
     parts, values = write(WEIGHT)
-    plain = {
-        "wte.weight": ("F32", np.ones((4, 256), np.float32)),
-        "h.0.attn.c_proj.weight": ("F32", WEIGHT[:, :64]),
-    }
+    plain = {"wte.weight": ("F32", np.ones((4, 256), np.float32)), "h.0.attn.c_proj.weight": ("F32", WEIGHT[:, :64])}
     tensors = stored({"h.0.mlp.c_fc." + k: v for k, v in parts.items()} | plain)
     config = normalized({"n_layer": 1, "n_embd": 256, "quantization_config": settings}, {})
     mapped = map_tensors(by_hf_class(["GPT2LMHeadModel"]), config, tensors).tensors

@@ -20,10 +20,27 @@ Written = tuple[Parts, np.ndarray]
 Writer = Callable[[np.ndarray], Written]
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-NF4 = np.array([
-    -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0, 0.0795803, 0.1609302,
-    0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
-], np.float32)  # fmt: skip
+NF4 = np.array(
+    [
+        -1.0,
+        -0.6961928,
+        -0.52507305,
+        -0.3949175,
+        -0.28444138,
+        -0.18477343,
+        -0.09105004,
+        0.0,
+        0.0795803,
+        0.1609302,
+        0.2461123,
+        0.33791524,
+        0.44070983,
+        0.562617,
+        0.72295684,
+        1.0,
+    ],
+    np.float32,
+)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -95,9 +112,10 @@ def gptq(bits: int = 4, size: int = 32, act_order: bool = False, version: int = 
         integers, zeros, scales, group, values = grouped(weight, bits, size, order, symmetric)
         kept = zeros - 1 if version == 1 else zeros
         parts: Parts = {
-            "qweight": ("I32", bit_stream(integers, bits).T), "qzeros": ("I32", bit_stream(kept.T, bits)),
+            "qweight": ("I32", bit_stream(integers, bits).T),
+            "qzeros": ("I32", bit_stream(kept.T, bits)),
             "scales": ("F16", scales.T),
-        }  # fmt: skip
+        }
         return parts | ({"g_idx": ("I32", group.astype(np.int32))} if act_order else {}), values
 
     return write
@@ -147,9 +165,10 @@ def packed(bits: int = 4, size: int = 32, zero: str = "", act_order: bool = Fals
         order = np.random.default_rng(bits).permutation(np.arange(weight.shape[1]) // size) if act_order else None
         integers, zeros, scales, group, values = grouped(weight, bits, size, order, symmetric=not zero)
         parts: Parts = {
-            "weight_packed": ("I32", bit_stream(integers, bits, whole)), "weight_scale": ("F16", scales),
+            "weight_packed": ("I32", bit_stream(integers, bits, whole)),
+            "weight_scale": ("F16", scales),
             "weight_shape": ("I64", np.array(weight.shape)),
-        }  # fmt: skip
+        }
         if zero == "packed":
             parts["weight_zero_point"] = "I32", bit_stream(zeros.T, bits, whole).T
         elif zero:
@@ -237,8 +256,9 @@ def bitnet(divides: bool = True, scale: float | None = None, plain: bool = False
         kept = np.float32(1) / mean if divides else mean
         bits = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
         parts: Parts = {
-            "weight": ("BF16", bits) if plain else ("U8", packed), "weight_scale": ("F32", np.array([kept])),
-        }  # fmt: skip
+            "weight": ("BF16", bits) if plain else ("U8", packed),
+            "weight_scale": ("F32", np.array([kept])),
+        }
         meant = values.astype(np.float32) / kept if divides else values.astype(np.float32) * kept
         return parts, meant
 
@@ -273,7 +293,8 @@ CASES: dict[str, tuple[dict[str, Any], Writer]] = {
     "fbgemm": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, fp8("row", "scale")),
     "compressed-fp8": (compressed("float-quantized", num_bits=8, type="float"), fp8("row", "scale")),
     "compressed-fp8-block": (
-        compressed("float-quantized", num_bits=8, type="float", block_structure=[96, 96]), fp8("block", "scale", 96),
+        compressed("float-quantized", num_bits=8, type="float", block_structure=[96, 96]),
+        fp8("block", "scale", 96),
     ),
     "compressed-int8": (compressed("int-quantized", num_bits=8, type="int"), int8),
     "compressed-int4": (compressed("pack-quantized", num_bits=4, group_size=32), packed()),
@@ -293,8 +314,10 @@ CASES: dict[str, tuple[dict[str, Any], Writer]] = {
     "modelopt-nvfp4-one": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4(1.0)),
     "modelopt-nvfp4-power": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4(4.0)),
     "bitnet": ({"quant_method": "bitnet", "modules_to_not_convert": None}, bitnet()),
-    "bitnet-auto": ({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"},
-                    bitnet(False, 0.125)),
+    "bitnet-auto": (
+        {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"},
+        bitnet(False, 0.125),
+    ),
     "bitnet-auto-plain": ({"quant_method": "bitnet", "linear_class": "autobitlinear"}, bitnet(False, plain=True)),
 }
 BLOCKS = {"compressed-mxfp4": "MXFP4", "modelopt-nvfp4-one": "NVFP4", "modelopt-nvfp4-power": "NVFP4"}

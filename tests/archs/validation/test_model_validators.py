@@ -22,20 +22,31 @@ from .. import checkpoints
 
 WIDTH, VOCABULARY = 8, 11
 SHAPES = {
-    "attn_norm": (8,), "attn_q": (8, 8), "attn_k": (4, 8), "attn_v": (4, 8), "attn_output": (8, 8), "ffn_norm": (8,),
-    "ffn_gate": (10, 8), "ffn_up": (10, 8), "ffn_down": (8, 10),
-}  # fmt: skip
+    "attn_norm": (8,),
+    "attn_q": (8, 8),
+    "attn_k": (4, 8),
+    "attn_v": (4, 8),
+    "attn_output": (8, 8),
+    "ffn_norm": (8,),
+    "ffn_gate": (10, 8),
+    "ffn_up": (10, 8),
+    "ffn_down": (8, 10),
+}
 KEYS = {
-    "embedding_length": WIDTH, "attention.head_count": 2, "attention.head_count_kv": 1,
+    "embedding_length": WIDTH,
+    "attention.head_count": 2,
+    "attention.head_count_kv": 1,
     "attention.layer_norm_rms_epsilon": 1e-5,
-}  # fmt: skip
+}
 
 
 ROUTED = {"expert_count": 2, "expert_used_count": 1}
 EXPERTS = {  # gates have biases alone
-    "blk.0.ffn_gate_inp.weight": (2, 8), "blk.0.ffn_up_exps.weight": (2, 10, 8),
-    "blk.0.ffn_down_exps.weight": (2, 8, 10), "blk.0.ffn_gate_exps.bias": (2, 10),
-}  # fmt: skip
+    "blk.0.ffn_gate_inp.weight": (2, 8),
+    "blk.0.ffn_up_exps.weight": (2, 10, 8),
+    "blk.0.ffn_down_exps.weight": (2, 8, 10),
+    "blk.0.ffn_gate_exps.bias": (2, 10),
+}
 
 
 def found(layers=2, keys=(), shapes=(), without=()):

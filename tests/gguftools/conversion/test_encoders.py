@@ -102,12 +102,15 @@ def test_qwen3_asr_of_transformers_becomes_what_the_published_one_does(checkpoin
     inner = config.pop("thinker_config")
     (folder / "config.json").write_text(json.dumps({**inner, **config}), encoding="utf-8")
     renamed(
-        folder, "qwen3-asr", **{
+        folder,
+        "qwen3-asr",
+        **{
             "thinker.audio_tower.proj": "model.multi_modal_projector.linear_",
-            "thinker.audio_tower.": "model.audio_tower.", "thinker.lm_head.": "lm_head.",
+            "thinker.audio_tower.": "model.audio_tower.",
+            "thinker.lm_head.": "lm_head.",
             "thinker.model.": "model.language_model.",
-        }
-    )  # fmt: skip
+        },
+    )
     with of_parts(of_encoders(folder)) as model:
         assert {each.name: each.raw().tobytes() for each in model.tensors.values()} == wanted
 
@@ -152,7 +155,7 @@ def test_files_are_valid(checkpoint, name):
         ({"clip.vision.embedding_length": 64}, "v.blk.0.ln1.weight", "embedding_length is 64"),
         ({"mm.": None}, "tensors", "brings an encoder's output"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_file_is_said(checkpoint, change, where, wrong):
     with of_parts(of_encoders(checkpoint("gemma3"))) as model:
         for key, value in change.items():
@@ -175,12 +178,18 @@ def renamed(folder: Path, name: str, **beginnings: str) -> None:
 @pytest.mark.parametrize(
     ("name", "beginnings"),
     [
-        ("gemma3", {"vision_tower.vision_model.": "model.vision_tower.", "multi_": "model.multi_",
-                    "language_model.model.": "model.language_model."}),
+        (
+            "gemma3",
+            {
+                "vision_tower.vision_model.": "model.vision_tower.",
+                "multi_": "model.multi_",
+                "language_model.model.": "model.language_model.",
+            },
+        ),
         ("qwen2-vl", {"visual.": "model.visual.", "model.": "model.language_model."}),
         ("internvl-hf", {"vision_tower.": "model.vision_tower.", "multi_modal": "model.multi_modal"}),
     ],
-)  # fmt: skip
+)
 def test_names_of_newer_checkpoints_mean_the_same(checkpoint, tmp_path, name, beginnings):
     folder = checkpoint(name)
     with of_parts(of_encoders(folder)) as model:
@@ -228,7 +237,7 @@ def test_a_lost_layer_is_found(checkpoint, tmp_path):
         ("granite-speech", {"projector_config": []}, "projector_config"),
         ("gemma3n", {"audio_soft_tokens_per_image": 100}, "audio_soft_tokens_per_image"),
     ],
-)  # fmt: skip
+)
 def test_configs_that_lie_are_refused(checkpoint, tmp_path, name, changes, wrong):
     before = json.loads((ENCODERS / name / "config.json").read_text(encoding="utf-8"))
     if isinstance(changes.get("vision_config"), dict) and name != "gemma3":

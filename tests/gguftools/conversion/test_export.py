@@ -33,12 +33,26 @@ ENTRIES = sorted(path.parent.name for path in SHARED.glob("zoo/*/spec.json"))
 NOT_IN_FILES = ("pooler.", ".attn.bias", ".attn.masked_bias")
 # Values that a file holds after arithmetic that loses something; a conversion gives the same file again all the same.
 APPROXIMATE = {
-    "falcon-h1": "", "gemma": "norm", "gemma-sparse-config": "norm", "gemma2": "norm", "gemma2-scalar": "norm",
-    "gemma3": "norm", "gemma3-linear": "norm", "gemma3-pattern2": "norm", "nemotron": "norm", "falcon-mamba": "A_log",
-    "mamba": "A_log", "mamba2": "A_log", "jamba": "A_log", "granite-hybrid": "A_log", "nemotron-h": "A_log",
-    "opt-125m": "embed_positions", "opt-galactica-style": "embed_positions", "opt-350m": "embed_positions",
+    "falcon-h1": "",
+    "gemma": "norm",
+    "gemma-sparse-config": "norm",
+    "gemma2": "norm",
+    "gemma2-scalar": "norm",
+    "gemma3": "norm",
+    "gemma3-linear": "norm",
+    "gemma3-pattern2": "norm",
+    "nemotron": "norm",
+    "falcon-mamba": "A_log",
+    "mamba": "A_log",
+    "mamba2": "A_log",
+    "jamba": "A_log",
+    "granite-hybrid": "A_log",
+    "nemotron-h": "A_log",
+    "opt-125m": "embed_positions",
+    "opt-galactica-style": "embed_positions",
+    "opt-350m": "embed_positions",
     "roberta": "position_embeddings",
-}  # fmt: skip
+}
 OTHER_TYPE = ("falcon-h1", "gpt-oss-mxfp4")  # weights that were scaled in float32; blocks that become floats
 
 
@@ -94,8 +108,15 @@ def test_what_generation_goes_by_comes_back(tmp_path):
     from runtime.tokenizer import tokenizer_from_metadata
 
     shutil.copytree(CHECKPOINT, tmp_path / "source")
-    said = {"bos_token_id": 2044, "eos_token_id": [401, 403, 2045, 17, 18], "bad_words_ids": [[7], [8, 9]],
-            "suppress_tokens": [5], "temperature": 0.5, "top_k": 20, "do_sample": True}  # fmt: skip
+    said = {
+        "bos_token_id": 2044,
+        "eos_token_id": [401, 403, 2045, 17, 18],
+        "bad_words_ids": [[7], [8, 9]],
+        "suppress_tokens": [5],
+        "temperature": 0.5,
+        "top_k": 20,
+        "do_sample": True,
+    }
     (tmp_path / "source" / "generation_config.json").write_text(json.dumps(said))
     convert(tmp_path / "source", tmp_path / "m.gguf")
     metadata = open_file(tmp_path / "m.gguf").metadata

@@ -285,8 +285,7 @@ def test_figures(files: tuple[Path, Path]) -> None:
         (lambda folder: write_torch(folder / "model_2.pt", {"fc1.weight": np.zeros((4, 4), np.float32)}), "fc2.weight"),
         (
             lambda folder: write_torch(
-                folder / "model_2.pt",
-                {f"fc{i}.weight": np.zeros((RANK, 256), np.float32) for i in (1, 2)},
+                folder / "model_2.pt", {f"fc{i}.weight": np.zeros((RANK, 256), np.float32) for i in (1, 2)}
             ),
             "another model",
         ),

@@ -13,10 +13,19 @@ from tests.archs.checkpoints import build_encoder
 
 SIDES = {"max_image_size": {"longest_edge": 384}, "size": {"longest_edge": 1920}, "use_base_siglip": False}
 WHISPER: dict[str, Any] = {  # its decoder, of which these models have nothing
-    "vocab_size": 51866, "decoder_layers": 32, "decoder_attention_heads": 20, "decoder_ffn_dim": 5120,
-    "max_target_positions": 448, "median_filter_width": 7, "use_weighted_layer_sum": False, "mask_time_prob": 0.05,
-    "begin_suppress_tokens": [220, 50256], "bos_token_id": 50257, "eos_token_id": 50257, "is_encoder_decoder": True,
-}  # fmt: skip
+    "vocab_size": 51866,
+    "decoder_layers": 32,
+    "decoder_attention_heads": 20,
+    "decoder_ffn_dim": 5120,
+    "max_target_positions": 448,
+    "median_filter_width": 7,
+    "use_weighted_layer_sum": False,
+    "mask_time_prob": 0.05,
+    "begin_suppress_tokens": [220, 50256],
+    "bos_token_id": 50257,
+    "eos_token_id": 50257,
+    "is_encoder_decoder": True,
+}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "smolvlm": {"vision_config": SIDES},
     "idefics3": {"vision_config": SIDES},
@@ -30,17 +39,36 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "minicpm-v-2-6": {"vision_config": {"slice_config": {"max_slice_nums": 9}}, "slice_mode": True},
     "kimi-vl": {"vision_config": {"torch_dtype": "bfloat16", "_attn_implementation": "sdpa"}},
     "internvl": {
-        "dynamic_image_size": True, "ps_version": "v2", "template": "internvl2_5", "use_thumbnail": True,
+        "dynamic_image_size": True,
+        "ps_version": "v2",
+        "template": "internvl2_5",
+        "use_thumbnail": True,
         "vision_config": {
-            "drop_path_rate": 0.0, "length_penalty": 1.0, "no_repeat_ngram_size": 0, "num_beams": 1, "prefix": None,
-            "pruned_heads": {}, "task_specific_params": None, "top_k": 50, "typical_p": 1.0, "shared_expert": False,
-            "moe_config": None, "num_experts": 8, "num_shared_experts": 4, "num_routed_experts": 4,
-            "moe_intermediate_size": 24, "moe_output_scale": 4.0, "ep_size": 1, "capacity_factor": 1.2,
-            "eval_capacity_factor": 1.4, "noisy_gate_policy": "RSample_before", "laux_allreduce": "all_nodes",
+            "drop_path_rate": 0.0,
+            "length_penalty": 1.0,
+            "no_repeat_ngram_size": 0,
+            "num_beams": 1,
+            "prefix": None,
+            "pruned_heads": {},
+            "task_specific_params": None,
+            "top_k": 50,
+            "typical_p": 1.0,
+            "shared_expert": False,
+            "moe_config": None,
+            "num_experts": 8,
+            "num_shared_experts": 4,
+            "num_routed_experts": 4,
+            "moe_intermediate_size": 24,
+            "moe_output_scale": 4.0,
+            "ep_size": 1,
+            "capacity_factor": 1.2,
+            "eval_capacity_factor": 1.4,
+            "noisy_gate_policy": "RSample_before",
+            "laux_allreduce": "all_nodes",
         },
     },
     "qwen2-5-omni": {"enable_audio_output": True, "token2wav_config": {"bigvgan_config": {}, "dit_config": {}}},
-}  # fmt: skip
+}
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[str]]:

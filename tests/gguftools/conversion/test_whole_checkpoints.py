@@ -105,7 +105,8 @@ def joined(family: str, encoder: str, own: tuple[str, ...], shapes: dict[str, li
         encoders.append([name, dtype, fitting[: len(shape)], *more])
     checkpoints.write_tensors(folder / "model.safetensors", encoder, [*text, *encoders])
     said, config = (
-        json.loads((path / "config.json").read_text(encoding="utf-8")) for path in (checkpoints.ENCODERS / encoder, folder)
+        json.loads((path / "config.json").read_text(encoding="utf-8"))
+        for path in (checkpoints.ENCODERS / encoder, folder)
     )
     config |= {key: value for key, value in said.items() if key.startswith(("vision_", "audio_", "image_"))}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -148,8 +149,11 @@ def test_deepseek_v4_with_eyes_comes_back(deepseek4):
 @pytest.fixture(scope="module")
 def dots3(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     folder = tmp_path_factory.mktemp("dots3") / "source"
-    adapters = {"vision_encoder.adapter.mlp.2": [64, 128], "audio_encoder.audio_adapter.proj.1": [64, 32],
-                "audio_encoder.audio_adapter.proj.3": [64, 64]}  # fmt: skip
+    adapters = {
+        "vision_encoder.adapter.mlp.2": [64, 128],
+        "audio_encoder.audio_adapter.proj.1": [64, 32],
+        "audio_encoder.audio_adapter.proj.3": [64, 64],
+    }
     joined("dots3-note", "dots3-note", ("vision_encoder.", "audio_encoder."), adapters, folder)
     text, encoders = both_files(folder, folder.parent)
     with gguftools.open(text) as model:
@@ -178,9 +182,13 @@ def test_dots3_note_comes_back(dots3):
 
 @pytest.mark.parametrize(
     ("lost", "wrong"),
-    [("v.blk.2.ffn_up_exps.weight", "no 'v.blk.2.ffn_up_exps'"), ("a.conv2d.2.weight", "no 'a.conv2d.2'"),
-     ("v.blk.0.ffn_gate.weight", "no 'v.blk.0.ffn_gate'"), ("mm.a.mlp.3.weight", "no 'mm.a.mlp.3'")],
-)  # fmt: skip
+    [
+        ("v.blk.2.ffn_up_exps.weight", "no 'v.blk.2.ffn_up_exps'"),
+        ("a.conv2d.2.weight", "no 'a.conv2d.2'"),
+        ("v.blk.0.ffn_gate.weight", "no 'v.blk.0.ffn_gate'"),
+        ("mm.a.mlp.3.weight", "no 'mm.a.mlp.3'"),
+    ],
+)
 def test_encoders_of_dots3_note_that_lack_a_tensor_are_refused(dots3, lost, wrong):
     _, text, encoders = dots3
     with gguftools.open(text) as model, gguftools.open(encoders) as beside:
@@ -289,11 +297,13 @@ def test_encoders_that_lack_a_tensor_or_have_another_are_refused(gemma, tmp_path
     ("lost", "wrong"),
     [
         ("v.sam.blk.1.mlp.lin1.weight", r"v\.sam\.blk\.1\.mlp\.lin1\.weight is not there"),
-        ("v.sam.blk.1.attn.pos_h.weight", r"pos_h\.weight is not there"), ("v.sam.blk.1.", "has 1 of SAM's layers"),
-        ("v.sam.neck.2.weight", r"no 'v\.sam\.neck\.2'"), ("v.sam.net_3.weight", r"no 'v\.sam\.net_3'"),
+        ("v.sam.blk.1.attn.pos_h.weight", r"pos_h\.weight is not there"),
+        ("v.sam.blk.1.", "has 1 of SAM's layers"),
+        ("v.sam.neck.2.weight", r"no 'v\.sam\.neck\.2'"),
+        ("v.sam.net_3.weight", r"no 'v\.sam\.net_3'"),
         ("mm.model.fc.bias", r"no 'mm\.model\.fc\.bias'"),
     ],
-)  # fmt: skip
+)
 def test_encoders_without_a_part_of_sam_are_refused(tmp_path, lost, wrong):
     _, text, encoders = files("deepseek-ocr", tmp_path)
     with gguftools.open(encoders) as model:

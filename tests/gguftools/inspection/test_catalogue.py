@@ -71,8 +71,11 @@ def test_each_class_counts_once() -> None:
 
 def test_what_was_seen_not_to_export_is_not_promised() -> None:
     """Entries whose export `tests/archs/test_more_families.py` sees refused."""
-    refused = {path.parent.name for path in (DATA / "families").glob("*/spec.json")
-               if json.loads(path.read_text(encoding="utf-8")).get("export") == "none"} | ONE_WAY  # fmt: skip
+    refused = {
+        path.parent.name
+        for path in (DATA / "families").glob("*/spec.json")
+        if json.loads(path.read_text(encoding="utf-8")).get("export") == "none"
+    } | ONE_WAY
     assert len(refused) > 15
     for entry in refused - WITH_HEADS:
         file = DATA / "families" / entry / "config.json"

@@ -229,7 +229,7 @@ def damage(tensor, index, value):
         (lambda _: ({}, {"logits_base.precision": "float8"}), "precision"),
         (lambda _: ({}, {"general.type": "imatrix"}), "not a base"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_lies_is_one_clear_line(measured, tmp_path, change, message):
     write(tmp_path / "base.gguf", measured)
     file = open_gguf(tmp_path / "base.gguf")

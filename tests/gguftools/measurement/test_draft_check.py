@@ -21,9 +21,16 @@ from ..command_line import EXAMPLE, TEXT, typed
 from ..models import edited
 
 GIVEN = {
-    "lookup": True, "text": TEXT, "n_ctx": 64, "chunks": 8, "temperatures": (0, 0.5, 1), "draft_max": 4,
-    "cost_ratio": 0.1, "simulated": 160, "threads": 1,
-}  # fmt: skip
+    "lookup": True,
+    "text": TEXT,
+    "n_ctx": 64,
+    "chunks": 8,
+    "temperatures": (0, 0.5, 1),
+    "draft_max": 4,
+    "cost_ratio": 0.1,
+    "simulated": 160,
+    "threads": 1,
+}
 
 
 @pytest.fixture(scope="module")

@@ -337,8 +337,11 @@ def test_windows_are_sent_in_the_groups_that_one_process_makes() -> None:
     for sizes in ([32], [48], [32, 48], [1]):
         parts = list(grouped_alike(windows, sizes))
         assert [len(part) for part in parts] == {
-            (32,): [2, 2, 2, 1, 1, 1, 1, 1], (48,): [3, 3, 1, 2, 2], (32, 48): [6, 1, 2, 2], (1,): [1] * 11
-        }[tuple(sizes)]  # fmt: skip
+            (32,): [2, 2, 2, 1, 1, 1, 1, 1],
+            (48,): [3, 3, 1, 2, 2],
+            (32, 48): [6, 1, 2, 2],
+            (1,): [1] * 11,
+        }[tuple(sizes)]
         for size in sizes:
             apart = [len(group) for part in parts for group in batched(part, size)]
             assert apart == [len(group) for group in batched(windows, size)]

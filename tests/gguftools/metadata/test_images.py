@@ -210,12 +210,15 @@ def test_fewer_tokens_than_a_image_has(folder):
         ({"projector": "gemma3.gguf"}, "no encoder for images"),
         ({"projector": "mmproj-gemma3.gguf"}, "the vocabulary has no token '<image_soft_token>'"),
         ({"draft": "gemma3.gguf"}, "drafts do not see images"),
-        ({"image_tokens": 0}, "image_tokens is 0"), ({"images": [3]}, "an image is a int"),
+        ({"image_tokens": 0}, "image_tokens is 0"),
+        ({"images": [3]}, "an image is a int"),
         ({"images": [np.zeros((4, 4))]}, r"an image is an array \[4, 4\] of float64"),
-        ({"images": ["absent.png"]}, "absent.png does not exist"), ({"images": ["gemma3"]}, "is a folder"),
-        ({"images": ["gemma3.gguf"]}, "is not an image that can be read"), ({"prompt": [3, 4]}, "not in token ids"),
+        ({"images": ["absent.png"]}, "absent.png does not exist"),
+        ({"images": ["gemma3"]}, "is a folder"),
+        ({"images": ["gemma3.gguf"]}, "is not an image that can be read"),
+        ({"prompt": [3, 4]}, "not in token ids"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_one_error(folder, wanted, wrong, monkeypatch):
     monkeypatch.chdir(folder)
     given = {"prompt": "what", "images": ["a.png"], "projector": "mmproj-qwen2-5-vl.gguf"} | wanted
@@ -271,13 +274,16 @@ def test_the_command_sees_images(folder, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "key", "value", "message"),
-    [("gemma3", "projector.scale_factor", 255, "scale_factor is 255; at most 64 is expected"),
-     ("gemma3", "projector.scale_factor", 65535, "scale_factor is 65535; at most 64 is expected"),
-     ("gemma3", "projector.scale_factor", 64, "do not fit each other"),
-     ("gemma3", "image_size", 3, "do not fit each other|sides that"),
-     ("gemma3", "image_size", 9000, "8,192 are the most"),
-     ("qwen2-5-vl", "spatial_merge_size", 65535, "at most 64"), ("qwen2-5-vl", "image_min_pixels", 1 << 31, "at most")],
-)  # fmt: skip
+    [
+        ("gemma3", "projector.scale_factor", 255, "scale_factor is 255; at most 64 is expected"),
+        ("gemma3", "projector.scale_factor", 65535, "scale_factor is 65535; at most 64 is expected"),
+        ("gemma3", "projector.scale_factor", 64, "do not fit each other"),
+        ("gemma3", "image_size", 3, "do not fit each other|sides that"),
+        ("gemma3", "image_size", 9000, "8,192 are the most"),
+        ("qwen2-5-vl", "spatial_merge_size", 65535, "at most 64"),
+        ("qwen2-5-vl", "image_min_pixels", 1 << 31, "at most"),
+    ],
+)
 def test_numbers_that_do_not_fit_are_one_error(folder, name, key, value, message):
     projector = gguftools.open(folder / f"mmproj-{name}.gguf")
     projector.metadata[f"clip.vision.{key}"] = value

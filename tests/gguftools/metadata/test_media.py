@@ -114,10 +114,14 @@ def test_files_that_lie_are_one_line(folder, monkeypatch):
                 model.tensors["mm.2.bias"] = from_array("mm.2.bias", np.ones(16, np.float32))
             model.save(f"{name}.gguf", overwrite=True)
     wrong = {
-        "cut.gguf": "the file is cut short", "head.gguf": "claims", "parts.gguf": "no encoder for images",
-        "a.png": "is not a GGUF file", "absent.gguf": "there is no file",
-        "other.gguf": "64 wide, those of the model 32", "said.gguf": "16 wide, those of the model 32",
-    }  # fmt: skip
+        "cut.gguf": "the file is cut short",
+        "head.gguf": "claims",
+        "parts.gguf": "no encoder for images",
+        "a.png": "is not a GGUF file",
+        "absent.gguf": "there is no file",
+        "other.gguf": "64 wide, those of the model 32",
+        "said.gguf": "16 wide, those of the model 32",
+    }
     for file, said in wrong.items():
         done = typed("generate", "parts.gguf", "-p", "so", "--mmproj", file, "--image", "a.png", "-n", "1")
         assert done.returncode == 1, file

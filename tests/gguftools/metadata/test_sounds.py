@@ -57,9 +57,7 @@ def written(folder: Path, name: str, prompt, audio=("a.wav",), **more) -> str:
     """The prompt as it is read: its tokens' texts, a run of a sound's as how many there are."""
     model = gguftools.open(folder / f"{name}.gguf")
     files = [folder / each if isinstance(each, str) else each for each in audio]
-    generation = model.generate(
-        prompt, GREEDY, n=1, audio=files, projector=folder / f"mmproj-{name}.gguf", **more
-    )  # fmt: skip
+    generation = model.generate(prompt, GREEDY, n=1, audio=files, projector=folder / f"mmproj-{name}.gguf", **more)
     list(generation)
     names = model.metadata["tokenizer.ggml.tokens"]
     text = "".join(names[token] for token in generation.prompt).replace("▁", " ")
@@ -90,9 +88,13 @@ def test_mimo_hears_more_samples_a_second(folder):
 
 
 GEMMA = {
-    60: "<start_of_image>", 61: "<start_of_audio>", 324: "<end_of_image>", 325: "<image_soft_token>",
-    332: "<end_of_audio>", 333: "<audio_soft_token>",
-}  # fmt: skip
+    60: "<start_of_image>",
+    61: "<start_of_audio>",
+    324: "<end_of_image>",
+    325: "<image_soft_token>",
+    332: "<end_of_audio>",
+    333: "<audio_soft_token>",
+}
 
 
 @pytest.fixture(scope="module")
@@ -156,16 +158,20 @@ def test_progress_is_told_of_layers_and_tokens(folder):
 @pytest.mark.parametrize(
     ("wanted", "wrong"),
     [
-        ({"projector": None}, "audio is given without projector"), ({"images": ["a.png"]}, "no encoder for images"),
-        ({"audio": ["absent.wav"]}, "absent.wav can't be read"), ({"audio": ["voxtral.gguf"]}, "no WAV file"),
-        ({"audio": [np.zeros((2, 4))]}, r"a sound of shape \(2, 4\)"), ({"draft": "voxtral.gguf"}, "hear sounds"),
-        ({"image_tokens": 3}, "image_tokens is given without images"), ({"prompt": [3, 4]}, "sounds stand in a text"),
+        ({"projector": None}, "audio is given without projector"),
+        ({"images": ["a.png"]}, "no encoder for images"),
+        ({"audio": ["absent.wav"]}, "absent.wav can't be read"),
+        ({"audio": ["voxtral.gguf"]}, "no WAV file"),
+        ({"audio": [np.zeros((2, 4))]}, r"a sound of shape \(2, 4\)"),
+        ({"draft": "voxtral.gguf"}, "hear sounds"),
+        ({"image_tokens": 3}, "image_tokens is given without images"),
+        ({"prompt": [3, 4]}, "sounds stand in a text"),
         ({"prompt": "<__media__><__media__>"}, "2 sounds are marked in the prompt; 1 are given"),
         ({"projector": "voxtral.gguf"}, "no encoder for sounds"),
         ({"projector": "mmproj-granite-speech.gguf"}, r"no token '<\|audio\|>'"),
         ({"projector": "mmproj-qwen2-audio.gguf"}, "takes 109 frames; the encoder is for 48"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_one_error(folder, wanted, wrong, monkeypatch):
     monkeypatch.chdir(folder)
     given = {"prompt": "what", "audio": ["a.wav"], "projector": "mmproj-voxtral.gguf"} | wanted

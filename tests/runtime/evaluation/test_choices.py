@@ -9,13 +9,7 @@ import pytest
 
 from gguftools.model import open
 from quants.errors import ModelError
-from runtime.evaluation.choices import (
-    Prediction,
-    common_prefix,
-    continuations,
-    mean_log_probabilities,
-    substitutions,
-)
+from runtime.evaluation.choices import Prediction, common_prefix, continuations, mean_log_probabilities, substitutions
 from runtime.model import Model
 
 from ...conftest import DATA
@@ -36,8 +30,10 @@ def test_continuations_count_from_where_they_differ():
 
 
 def test_an_answer_that_begins_all_others_has_a_score():
-    assert continuations([[1, 2], [1, 2, 3]]).scored == ((Prediction(0, 0, 2),), (Prediction(1, 0, 2),
-                                                                                  Prediction(1, 1, 3)))  # fmt: skip
+    assert continuations([[1, 2], [1, 2, 3]]).scored == (
+        (Prediction(0, 0, 2),),
+        (Prediction(1, 0, 2), Prediction(1, 1, 3)),
+    )
 
 
 def test_what_follows_a_choice_counts():

@@ -197,13 +197,17 @@ def as_printed(got) -> dict[str, list[float]]:
         "Mean ln(PPL(Q)/PPL(base))": [got["log_ratio"], got["log_ratio_standard_error"]],
         "Mean PPL(Q)/PPL(base)": [got["perplexity_ratio"], got["perplexity_ratio_standard_error"]],
         "Mean PPL(Q)-PPL(base)": [got["perplexity_difference"], got["perplexity_difference_standard_error"]],
-        "Mean    KLD": [kl["mean"], kl["standard_error"]], "Maximum KLD": [kl["max"]], "Median  KLD": [kl["median"]],
+        "Mean    KLD": [kl["mean"], kl["standard_error"]],
+        "Maximum KLD": [kl["max"]],
+        "Median  KLD": [kl["median"]],
         "Minimum KLD": [kl["min"]],
-        "Mean    Δp": [100 * change["mean"], 100 * change["standard_error"]], "Maximum Δp": [100 * change["max"]],
-        "Median  Δp": [100 * change["median"]], "Minimum Δp": [100 * change["min"]],
+        "Mean    Δp": [100 * change["mean"], 100 * change["standard_error"]],
+        "Maximum Δp": [100 * change["max"]],
+        "Median  Δp": [100 * change["median"]],
+        "Minimum Δp": [100 * change["min"]],
         "RMS Δp": [100 * change["rms"], 100 * change["rms_standard_error"]],
         "Same top p": [100 * got["same_top"], 100 * got["same_top_standard_error"]],
-    }  # fmt: skip
+    }
     for name in ("99.9", "99.0", "95.0", "90.0", "75.0", "25.0", "10.0", "5.0", "1.0", "0.1"):
         key = "p" + name.removesuffix(".0").replace(".", "_")
         if key in kl:

@@ -7,13 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from runtime.evaluation.statistics import (
-    median,
-    percentiles,
-    perplexity_figures,
-    share_with_error,
-    with_error,
-)
+from runtime.evaluation.statistics import median, percentiles, perplexity_figures, share_with_error, with_error
 
 
 @pytest.mark.parametrize("count", [9, 10, 11])

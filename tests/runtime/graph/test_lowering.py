@@ -30,22 +30,45 @@ CLOSE = 5e-5  # of the logits' standard deviation
 SIZES = {"width", "layers", "heads", "kv_heads", "key_width", "value_width"}
 # Values of fields whose annotation does not say any.
 OTHERS: dict[str, tuple[Any, ...]] = {
-    "mixer": (lambda keys, layer: "none" if layer else "attention",), "net": ("none",), "arrangement": ("normed",),
-    "ffn_norm": ("post_attention_norm",), "attn_post_norm": ("attn_output_norm",),
+    "mixer": (lambda keys, layer: "none" if layer else "attention",),
+    "net": ("none",),
+    "arrangement": ("normed",),
+    "ffn_norm": ("post_attention_norm",),
+    "attn_post_norm": ("attn_output_norm",),
     "ffn_post_norm": ("layer_output_norm",),
-    "output_norm": ("token_embd_norm",), "suppressed_ids": ((3, 9),), "alibi": (True,), "parallel": (True, False),
-    "qkv_steps": (("clamp", "rope", "norm"), ("gates", "norm", "rope"), ("norm", "rope", "norm_values"), ("norm",),
-                  ("norm_without_weights", "rope")),
-    "parallel_without": ("ffn_norm",), "is_global_layer": (lambda period, layer: True,),
+    "output_norm": ("token_embd_norm",),
+    "suppressed_ids": ((3, 9),),
+    "alibi": (True,),
+    "parallel": (True, False),
+    "qkv_steps": (
+        ("clamp", "rope", "norm"),
+        ("gates", "norm", "rope"),
+        ("norm", "rope", "norm_values"),
+        ("norm",),
+        ("norm_without_weights", "rope"),
+    ),
+    "parallel_without": ("ffn_norm",),
+    "is_global_layer": (lambda period, layer: True,),
     "hparams_hook": (lambda keys, numbers: numbers,),
     "query_scale": (lambda numbers, positions, rotates: np.full(len(positions), 1.5, np.float32),),
     "alibi_terms": (lambda slopes, keys, scale: np.zeros((len(slopes), keys), np.float32),),
-    "weigh_expert": (lambda net, x, weights: net(x),), "add_shared_expert": (lambda routed, shared: routed - shared,),
-    "rope_sections": ((2, 3, 3),), "xielu": (((1.0, 1.0, 0.5, 1e-6),) * 2,), "situ": ((2.0, 3.0),),
-    "window": (None, 5), "rope_width": (8,), "clamp": (0.1,), "attention_softcap": (None, 1.5),
-    "logit_softcap": (None, 1.5), "kv_source_layer": (0,), "chunk": (4,), "sparsity": (0.5,), "stored": (0,),
-    "router_softcap": (1.5,), "rope": ("adjacent", "halves"),  # a model without has layers that don't rotate
-}  # fmt: skip
+    "weigh_expert": (lambda net, x, weights: net(x),),
+    "add_shared_expert": (lambda routed, shared: routed - shared,),
+    "rope_sections": ((2, 3, 3),),
+    "xielu": (((1.0, 1.0, 0.5, 1e-6),) * 2,),
+    "situ": ((2.0, 3.0),),
+    "window": (None, 5),
+    "rope_width": (8,),
+    "clamp": (0.1,),
+    "attention_softcap": (None, 1.5),
+    "logit_softcap": (None, 1.5),
+    "kv_source_layer": (0,),
+    "chunk": (4,),
+    "sparsity": (0.5,),
+    "stored": (0,),
+    "router_softcap": (1.5,),
+    "rope": ("adjacent", "halves"),  # a model without has layers that don't rotate
+}
 
 
 def others(kind: type, name: str, value: Any) -> Iterator[Any]:
@@ -118,11 +141,45 @@ def test_norms_behind_parts(family: str) -> None:
 
 
 DECODERS = (
-    "xverse", "orion", "codeshell", "minicpm", "qwen1", "exaone", "chatglm", "chameleon", "chameleon-swin", "deci",
-    "granite-swa", "internlm3", "kormo", "maincoder", "nanbeige", "olmo-first", "openelm", "plamo", "plamo3", "refact",
-    "rugpt3xl", "solar-open", "talkie", "bitnet", "gemma3n", "gemma4-e", "muse-glimmer", "hrm-text", "minicpm3",
-    "lfm2-vl", "qwen3-vl", "qwen2-vl", "smolvlm", "mellum", "llama4", "hunyuan-moe", "cohere2-moe", "spark2-5",
-)  # fmt: skip
+    "xverse",
+    "orion",
+    "codeshell",
+    "minicpm",
+    "qwen1",
+    "exaone",
+    "chatglm",
+    "chameleon",
+    "chameleon-swin",
+    "deci",
+    "granite-swa",
+    "internlm3",
+    "kormo",
+    "maincoder",
+    "nanbeige",
+    "olmo-first",
+    "openelm",
+    "plamo",
+    "plamo3",
+    "refact",
+    "rugpt3xl",
+    "solar-open",
+    "talkie",
+    "bitnet",
+    "gemma3n",
+    "gemma4-e",
+    "muse-glimmer",
+    "hrm-text",
+    "minicpm3",
+    "lfm2-vl",
+    "qwen3-vl",
+    "qwen2-vl",
+    "smolvlm",
+    "mellum",
+    "llama4",
+    "hunyuan-moe",
+    "cohere2-moe",
+    "spark2-5",
+)
 
 
 @pytest.mark.parametrize("entry", DECODERS)

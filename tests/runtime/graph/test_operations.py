@@ -45,7 +45,7 @@ OPERATIONS: dict[str, Write] = {
 } | {
     f"activation {name}": lambda b, x, name=name: b.add("it", op.Activate(x, name))  # type: ignore[misc]
     for name in ("silu", "gelu", "gelu_tanh", "relu", "relu2")
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -51,9 +51,23 @@ def test_products_are_exact(integer):
     dots.spread_all(x.shorts.reshape(-1), x.numbers.reshape(-1))
     for tokens in (1, 2, 4):
         out, state = np.zeros((tokens, 5), np.float32), np.array([tokens])
-        run_share(operation_row(dots.OF_FORMAT["Q6_K"](), {
-            dots.WEIGHTS: raw, dots.ROW_BYTES: raw.shape[1], dots.ROWS: 5, dots.WIDTH: width,
-            dots.SHORTS_AT: x.shorts, dots.NUMBERS_AT: x.numbers, dots.OUT: out, dots.OUT_WIDTH: 5, dots.STATE: state,
-        }), 0, 1)  # fmt: skip
+        run_share(
+            operation_row(
+                dots.OF_FORMAT["Q6_K"](),
+                {
+                    dots.WEIGHTS: raw,
+                    dots.ROW_BYTES: raw.shape[1],
+                    dots.ROWS: 5,
+                    dots.WIDTH: width,
+                    dots.SHORTS_AT: x.shorts,
+                    dots.NUMBERS_AT: x.numbers,
+                    dots.OUT: out,
+                    dots.OUT_WIDTH: 5,
+                    dots.STATE: state,
+                },
+            ),
+            0,
+            1,
+        )
         size = np.abs(weights).sum(1) * abs(integer)
         assert (np.abs(out - weights.sum(1) * integer) <= 3e-7 * size).all()

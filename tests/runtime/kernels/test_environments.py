@@ -15,9 +15,12 @@ JIT = "tests/quants/kernels/test_jit.py"
 def passes(test: str, environment: dict[str, str]) -> None:
     plain = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plain, test], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-m", "pytest", *plain, test],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 

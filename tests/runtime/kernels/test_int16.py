@@ -83,10 +83,15 @@ def error(found, x, weights):
 @pytest.mark.parametrize(
     ("inputs", "rows", "width", "threads"),
     [
-        (1, 1, 32, 1), (2, 63, 100, 1), (3, 64, 64, 2), (5, 65, 31, 1), (7, 200, 96, 3), (49, 130, 333, 2),
+        (1, 1, 32, 1),
+        (2, 63, 100, 1),
+        (3, 64, 64, 2),
+        (5, 65, 31, 1),
+        (7, 200, 96, 3),
+        (49, 130, 333, 2),
         (100, 64, 2080, 2),
     ],
-)  # fmt: skip
+)
 def test_random_values(inputs, rows, width, threads):
     x, weights = normal(inputs, width), normal(rows, width)
     mean, most = error(product(x, from_array("w", weights), threads=threads), x, weights)
@@ -209,9 +214,14 @@ def test_which_products_are_made_so():
 @pytest.mark.parametrize(
     ("tokens", "rows", "width", "saves"),
     [
-        (512, 576, 576, True), (512, 256, 256, True), (512, 128, 256, False), (300, 320, 64, False),
-        (9000, 9000, 64, False), (200, 512, 512, False), (256, 512, 512, True),
+        (512, 576, 576, True),
+        (512, 256, 256, True),
+        (512, 128, 256, False),
+        (300, 320, 64, False),
+        (9000, 9000, 64, False),
+        (200, 512, 512, False),
+        (256, 512, 512, True),
     ],
-)  # fmt: skip
+)
 def test_what_saves_little_is_not_rounded(tokens, rows, width, saves):
     assert integer_product.saves(tokens, rows, width) == saves

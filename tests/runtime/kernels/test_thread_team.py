@@ -65,8 +65,13 @@ def mixed(threads, count, size):
     rows = np.zeros((count, FIELDS), np.int64)
     for i, row in enumerate(rows):
         row[[0, WAITS, BEFORE, AFTER, SIZE, SHIFT]] = (
-            mix(), 1, halves[i % 2].ctypes.data, halves[1 - i % 2].ctypes.data, size, i * 37 % size
-        )  # fmt: skip
+            mix(),
+            1,
+            halves[i % 2].ctypes.data,
+            halves[1 - i % 2].ctypes.data,
+            size,
+            i * 37 % size,
+        )
     assert run(rows, threads) == (threads * (count + 1) if threads > 1 else 0)
     return halves[count % 2]
 

@@ -31,10 +31,16 @@ WIDTH, HEADS, KV_HEADS, KEY, ROOM = 64, 6, 2, 32, 400
 RNG = np.random.default_rng(4)
 STATE = RNG.bit_generator.state
 KEYS = {
-    "embedding_length": WIDTH, "block_count": 2, "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS,
-    "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5, "context_length": 512,
-    "attention.key_length": KEY, "attention.value_length": KEY,
-}  # fmt: skip
+    "embedding_length": WIDTH,
+    "block_count": 2,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": KV_HEADS,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
+    "context_length": 512,
+    "attention.key_length": KEY,
+    "attention.value_length": KEY,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +78,11 @@ def model_of(shapes, keys=None, architecture="llama", form="F32"):
 
 def separate(heads=HEADS, kv_heads=KV_HEADS, key=KEY, value=KEY, **more):
     shapes = {
-        "attn_q.weight": (heads * key, WIDTH), "attn_k.weight": (kv_heads * key, WIDTH),
-        "attn_v.weight": (kv_heads * value, WIDTH), "attn_output.weight": (WIDTH, heads * value),
-    }  # fmt: skip
+        "attn_q.weight": (heads * key, WIDTH),
+        "attn_k.weight": (kv_heads * key, WIDTH),
+        "attn_v.weight": (kv_heads * value, WIDTH),
+        "attn_output.weight": (WIDTH, heads * value),
+    }
     return shapes | {name.replace("__", "."): shape for name, shape in more.items()}
 
 
@@ -143,10 +151,15 @@ class Compiled:
                     self.state[table + at] = value
                 at += 1
         self.state[context_state.TOKENS] = at
-        Writer(pack := MachineList(), None, {}, self.state, None, None).add(parts.pack_rows, {
-            parts.OUT: self.x.floats, parts.OUT_WIDTH: self.x.room, parts.SHORTS: self.x.shorts,
-            parts.NUMBERS_AT: self.x.numbers,
-        })  # fmt: skip
+        Writer(pack := MachineList(), None, {}, self.state, None, None).add(
+            parts.pack_rows,
+            {
+                parts.OUT: self.x.floats,
+                parts.OUT_WIDTH: self.x.room,
+                parts.SHORTS: self.x.shorts,
+                parts.NUMBERS_AT: self.x.numbers,
+            },
+        )
         rows = np.concatenate([np.stack(pack.rows), self.rows])
         if self.threads < 3:
             team_of(self.threads).run(rows, lambda: None, lambda: None)
@@ -169,8 +182,18 @@ def one_after_another(rows, threads):
     assert start == len(rows)
 
 
-def check(model, write, spec_of, *, kinds=("f32", "f16", "q8_0"), before=(90, 3, 170), counts=(1, 3, 4),
-          layers=1, threads=(1, 2, 3), bound=5e-6):  # fmt: skip
+def check(
+    model,
+    write,
+    spec_of,
+    *,
+    kinds=("f32", "f16", "q8_0"),
+    before=(90, 3, 170),
+    counts=(1, 3, 4),
+    layers=1,
+    threads=(1, 2, 3),
+    bound=5e-6,
+):
     """Layers of the model, in slots with so many tokens in caches and so many new ones, against texts."""
     chosen, given = model.network.layers[:layers], [array(n, WIDTH) for n in before]
     for kind in kinds:
@@ -203,14 +226,21 @@ def test_plain_attention():
     check_attention(model_of(separate()))
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "key", "value"), [
-    (5, 1, 24, 40), (4, 4, 36, 72), (20, 1, 80, 80), (6, 2, 10, 6), (14, 2, 64, 48),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "key", "value"),
+    [(5, 1, 24, 40), (4, 4, 36, 72), (20, 1, 80, 80), (6, 2, 10, 6), (14, 2, 64, 48)],
+)
 def test_widths(heads, kv_heads, key, value):
-    model = model_of(separate(heads, kv_heads, key, value), {
-        "attention.head_count": heads, "attention.head_count_kv": kv_heads, "attention.key_length": key,
-        "attention.value_length": value, "rope.dimension_count": key // 4 * 2,
-    })  # fmt: skip
+    model = model_of(
+        separate(heads, kv_heads, key, value),
+        {
+            "attention.head_count": heads,
+            "attention.head_count_kv": kv_heads,
+            "attention.key_length": key,
+            "attention.value_length": value,
+            "rope.dimension_count": key // 4 * 2,
+        },
+    )
     check_attention(model, kinds=("f32", "f16"), threads=(2,))
 
 
@@ -243,7 +273,7 @@ NORMS = {
     "one for each": {"attn_q_norm.weight": (HEADS, KEY), "attn_k_norm.weight": (KV_HEADS, KEY)},
     "of all heads": {"attn_q_norm.weight": (HEADS * KEY,), "attn_k_norm.weight": (KV_HEADS * KEY,)},
     "of keys": {"attn_k_norm.weight": (KV_HEADS * KEY,)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("norms", NORMS)
@@ -274,10 +304,14 @@ def test_keys_that_are_values(norms):
 @pytest.mark.parametrize("rope", ["halves", "adjacent"])
 def test_fused_with_biases(rope):
     rows = (HEADS + 2 * KV_HEADS) * KEY
-    model = model_of({
-        "attn_qkv.weight": (rows, WIDTH), "attn_qkv.bias": (rows,), "attn_output.weight": (WIDTH, HEADS * KEY),
-        "attn_output.bias": (WIDTH,),
-    })  # fmt: skip
+    model = model_of(
+        {
+            "attn_qkv.weight": (rows, WIDTH),
+            "attn_qkv.bias": (rows,),
+            "attn_output.weight": (WIDTH, HEADS * KEY),
+            "attn_output.bias": (WIDTH,),
+        }
+    )
     check_attention(changed(model, hparams={"rope": rope}), threads=(3,))
 
 
@@ -308,18 +342,25 @@ def test_stored_formats(form):
 
 LATENT, PLAIN, ROTATED, VALUE, QUERY = 96, 20, 32, 48, 64
 MLA_KEYS = {
-    "attention.head_count": 5, "attention.head_count_kv": 1, "attention.kv_lora_rank": LATENT,
-    "attention.key_length_mla": PLAIN + ROTATED, "rope.dimension_count": ROTATED,
-}  # fmt: skip
+    "attention.head_count": 5,
+    "attention.head_count_kv": 1,
+    "attention.kv_lora_rank": LATENT,
+    "attention.key_length_mla": PLAIN + ROTATED,
+    "rope.dimension_count": ROTATED,
+}
 MLA = {
-    "attn_kv_a_mqa.weight": (LATENT + ROTATED, WIDTH), "attn_k_b.weight": (5, LATENT, PLAIN),
-    "attn_v_b.weight": (5, VALUE, LATENT), "attn_output.weight": (WIDTH, 5 * VALUE), "attn_kv_a_norm.weight": (LATENT,),
-}  # fmt: skip
+    "attn_kv_a_mqa.weight": (LATENT + ROTATED, WIDTH),
+    "attn_k_b.weight": (5, LATENT, PLAIN),
+    "attn_v_b.weight": (5, VALUE, LATENT),
+    "attn_output.weight": (WIDTH, 5 * VALUE),
+    "attn_kv_a_norm.weight": (LATENT,),
+}
 DIRECT = {"attn_q.weight": (5 * (PLAIN + ROTATED), WIDTH)}
 LOW_RANK = {
-    "attn_q_a.weight": (QUERY, WIDTH), "attn_q_a_norm.weight": (QUERY,),
+    "attn_q_a.weight": (QUERY, WIDTH),
+    "attn_q_a_norm.weight": (QUERY,),
     "attn_q_b.weight": (5 * (PLAIN + ROTATED), QUERY),
-}  # fmt: skip
+}
 
 
 def check_latents(model, **more):
@@ -345,12 +386,16 @@ def test_stored_formats_of_latents(form):
 
 def test_widened_latents():
     shapes = {
-        "attn_kv_a_mqa.weight": (LATENT + ROTATED, WIDTH), "attn_kv_b.weight": (5 * (PLAIN + VALUE), LATENT),
-        "attn_kv_a_norm.weight": (LATENT,), "attn_output.weight": (WIDTH, 5 * VALUE),
-    } | DIRECT  # fmt: skip
+        "attn_kv_a_mqa.weight": (LATENT + ROTATED, WIDTH),
+        "attn_kv_b.weight": (5 * (PLAIN + VALUE), LATENT),
+        "attn_kv_a_norm.weight": (LATENT,),
+        "attn_output.weight": (WIDTH, 5 * VALUE),
+    } | DIRECT
     keys = MLA_KEYS | {
-        "attention.head_count_kv": 5, "attention.key_length": PLAIN + ROTATED, "attention.value_length": VALUE,
-    }  # fmt: skip
+        "attention.head_count_kv": 5,
+        "attention.key_length": PLAIN + ROTATED,
+        "attention.value_length": VALUE,
+    }
     del keys["attention.key_length_mla"]
     model = model_of(shapes, keys, "deepseek2")
     check_latents(model, kinds=("f32", "f16"), bound=2e-5)

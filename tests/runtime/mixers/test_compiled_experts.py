@@ -110,11 +110,21 @@ def tensors_of(more=(), form="F32", width=WIDTH, inner=INNER, gated=True):
 
 def network_of(tensors, numbers=(), width=WIDTH):
     """A model of one layer, with other numbers of its block, of the model and of the layer."""
-    keys = {"embedding_length": width, "block_count": 1, "attention.head_count": 2, "expert_used_count": USED,
-            "attention.layer_norm_rms_epsilon": 1e-6, "expert_weights_norm": False}  # fmt: skip
+    keys = {
+        "embedding_length": width,
+        "block_count": 1,
+        "attention.head_count": 2,
+        "expert_used_count": USED,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "expert_weights_norm": False,
+    }
     metadata = {"general.architecture": "qwen3moe"} | {f"qwen3moe.{key}": value for key, value in keys.items()}
-    shapes = {"gate_exps": (EXPERTS, 8, width), "up_exps": (EXPERTS, 8, width), "down_exps": (EXPERTS, width, 8),
-              "gate_inp": (EXPERTS, width)}  # fmt: skip
+    shapes = {
+        "gate_exps": (EXPERTS, 8, width),
+        "up_exps": (EXPERTS, 8, width),
+        "down_exps": (EXPERTS, width, 8),
+        "gate_inp": (EXPERTS, width),
+    }
     around = {f"blk.0.ffn_{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
     around |= {"token_embd.weight": array(4, width), "output_norm.weight": array(width)}
     network = Model(metadata, {name: from_array(name, values) for name, values in around.items()}).network
@@ -270,8 +280,9 @@ def test_experts_that_many_tokens_choose():
     router = np.zeros((EXPERTS, WIDTH), np.float32)
     router[:, :EXPERTS] = 5 * np.eye(EXPERTS)
     for used in (1, 3, EXPERTS):
-        network = network_of(tensors_of() | {"ffn_gate_inp.weight": from_array("router", router)},
-                             {"experts_used": used, **NORMED})  # fmt: skip
+        network = network_of(
+            tensors_of() | {"ffn_gate_inp.weight": from_array("router", router)}, {"experts_used": used, **NORMED}
+        )
         x = array(8, WIDTH)
         for tokens in (x, np.repeat(x[:1], 8, axis=0), np.roll(np.pad(x[:, :1], ((0, 0), (0, WIDTH - 1))), 1)):
             assert_close(Compiled(network, 2)(tokens), expected(network, tokens), 2e-6)
@@ -283,11 +294,19 @@ def test_a_quantized_router_is_read_as_texts_read_it():
     assert_close(Compiled(network, 2)(x), expected(network, x), 2e-6)
 
 
-@pytest.mark.parametrize("numbers", [
-    {"scoring": "sparsemixer"}, {"activation": "situ"}, {"activation": "xielu"},
-    {"weigh_expert": lambda net, x, weights: net(x)}, {"add_shared_expert": lambda routed, shared: routed - shared},
-    {"activation": "swiglu_oai", "net_limit": 1.0}, {"expert_groups": 3}, {"sparsity": 0.5},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"scoring": "sparsemixer"},
+        {"activation": "situ"},
+        {"activation": "xielu"},
+        {"weigh_expert": lambda net, x, weights: net(x)},
+        {"add_shared_expert": lambda routed, shared: routed - shared},
+        {"activation": "swiglu_oai", "net_limit": 1.0},
+        {"expert_groups": 3},
+        {"sparsity": 0.5},
+    ],
+)
 def test_numbers_that_other_ways_compute(numbers):
     tensors = tensors_of(("shared",))
     network = network_of(tensors)
@@ -296,10 +315,18 @@ def test_numbers_that_other_ways_compute(numbers):
     assert not supports(network, network.layers[0])
 
 
-@pytest.mark.parametrize("name", [
-    "ffn_gate_tid2eid.weight", "ffn_up_chexps.weight", "ffn_latent_down.weight", "ffn_routed_down.weight",
-    "ffn_up_exps.scale", "ffn_down_shexp.scale", "ffn_sub_norm.weight",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ffn_gate_tid2eid.weight",
+        "ffn_up_chexps.weight",
+        "ffn_latent_down.weight",
+        "ffn_routed_down.weight",
+        "ffn_up_exps.scale",
+        "ffn_down_shexp.scale",
+        "ffn_sub_norm.weight",
+    ],
+)
 def test_tensors_that_other_ways_compute_with(name):
     network = network_of(tensors_of(("shared",)) | {name: from_array(name, array(4, WIDTH))})
     assert not supports(network, network.layers[0])

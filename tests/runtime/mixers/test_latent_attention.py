@@ -23,20 +23,26 @@ def array(*shape):
 
 
 SHAPES = {
-    "attn_kv_a_mqa": (LATENT + ROTATED, WIDTH), "attn_k_b": (HEADS, LATENT, PLAIN), "attn_v_b": (HEADS, VALUE, LATENT),
-    "attn_output": (WIDTH, HEADS * VALUE), "attn_kv_a_norm": (LATENT,),
-}  # fmt: skip
+    "attn_kv_a_mqa": (LATENT + ROTATED, WIDTH),
+    "attn_k_b": (HEADS, LATENT, PLAIN),
+    "attn_v_b": (HEADS, VALUE, LATENT),
+    "attn_output": (WIDTH, HEADS * VALUE),
+    "attn_kv_a_norm": (LATENT,),
+}
 QUERIES = {
     "direct": {"attn_q": (HEADS * (PLAIN + ROTATED), WIDTH)},
-    "low rank": {
-        "attn_q_a": (QUERY, WIDTH), "attn_q_a_norm": (QUERY,), "attn_q_b": (HEADS * (PLAIN + ROTATED), QUERY),
-    },
-}  # fmt: skip
+    "low rank": {"attn_q_a": (QUERY, WIDTH), "attn_q_a_norm": (QUERY,), "attn_q_b": (HEADS * (PLAIN + ROTATED), QUERY)},
+}
 KEYS = {
-    "embedding_length": WIDTH, "block_count": 1, "attention.head_count": HEADS, "attention.head_count_kv": 1,
-    "attention.kv_lora_rank": LATENT, "attention.key_length_mla": PLAIN + ROTATED, "rope.dimension_count": ROTATED,
+    "embedding_length": WIDTH,
+    "block_count": 1,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": 1,
+    "attention.kv_lora_rank": LATENT,
+    "attention.key_length_mla": PLAIN + ROTATED,
+    "rope.dimension_count": ROTATED,
     "attention.layer_norm_rms_epsilon": 1e-6,
-}  # fmt: skip
+}
 
 
 def model_of(shapes):
@@ -59,9 +65,11 @@ def plainly(model, x):
     n = len(x)
     x = x.astype(np.float64)
     cos, sin = rope_table(ROTATED, 10_000.0, None, None, np.arange(n))
-    asked = x @ weight("attn_q").T if "attn_q.weight" in model.network.layers[0] else (
-        rms(x @ weight("attn_q_a").T, weight("attn_q_a_norm")) @ weight("attn_q_b").T
-    )  # fmt: skip
+    asked = (
+        x @ weight("attn_q").T
+        if "attn_q.weight" in model.network.layers[0]
+        else (rms(x @ weight("attn_q_a").T, weight("attn_q_a_norm")) @ weight("attn_q_b").T)
+    )
     q = asked.reshape(n, HEADS, -1)
     q_rotated = apply_rope(q[:, :, PLAIN:].astype(np.float32), cos, sin, "adjacent")
     compressed = x @ weight("attn_kv_a_mqa").T

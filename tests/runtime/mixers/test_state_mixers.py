@@ -101,15 +101,24 @@ def mamba2(width, heads, head_width, size, groups, taps, form="F32", **keys):
     inner = heads * head_width
     channels = inner + 2 * groups * size
     shapes = {
-        "attn_norm.weight": (width,), "ssm_in.weight": (inner + channels + heads, width),
-        "ssm_conv1d.weight": (channels, taps), "ssm_conv1d.bias": (channels,), "ssm_dt.bias": (heads,),
-        "ssm_a": (heads, 1), "ssm_d": (heads, 1), "ssm_norm.weight": (groups, inner // groups),
+        "attn_norm.weight": (width,),
+        "ssm_in.weight": (inner + channels + heads, width),
+        "ssm_conv1d.weight": (channels, taps),
+        "ssm_conv1d.bias": (channels,),
+        "ssm_dt.bias": (heads,),
+        "ssm_a": (heads, 1),
+        "ssm_d": (heads, 1),
+        "ssm_norm.weight": (groups, inner // groups),
         "ssm_out.weight": (width, inner),
-    }  # fmt: skip
+    }
     own = {
-        "embedding_length": width, "ssm.inner_size": inner, "ssm.state_size": size, "ssm.time_step_rank": heads,
-        "ssm.group_count": groups, "ssm.conv_kernel": taps,
-    }  # fmt: skip
+        "embedding_length": width,
+        "ssm.inner_size": inner,
+        "ssm.state_size": size,
+        "ssm.time_step_rank": heads,
+        "ssm.group_count": groups,
+        "ssm.conv_kernel": taps,
+    }
     return model_of("mamba2", shapes, BASE | own | {f"ssm.{key}": value for key, value in keys.items()}, form)
 
 
@@ -136,14 +145,24 @@ def test_mamba2(kind, threads):
 
 def mamba(width, inner, size, rank, taps, form="F32", norms=(), **keys):
     shapes = {
-        "attn_norm.weight": (width,), "ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, taps),
-        "ssm_conv1d.bias": (inner,), "ssm_x.weight": (rank + 2 * size, inner), "ssm_dt.weight": (inner, rank),
-        "ssm_dt.bias": (inner,), "ssm_a": (inner, size), "ssm_d": (inner,), "ssm_out.weight": (width, inner),
-    } | {f"ssm_{name}_norm.weight": (rank if name == "dt" else size,) for name in norms}  # fmt: skip
+        "attn_norm.weight": (width,),
+        "ssm_in.weight": (2 * inner, width),
+        "ssm_conv1d.weight": (inner, taps),
+        "ssm_conv1d.bias": (inner,),
+        "ssm_x.weight": (rank + 2 * size, inner),
+        "ssm_dt.weight": (inner, rank),
+        "ssm_dt.bias": (inner,),
+        "ssm_a": (inner, size),
+        "ssm_d": (inner,),
+        "ssm_out.weight": (width, inner),
+    } | {f"ssm_{name}_norm.weight": (rank if name == "dt" else size,) for name in norms}
     own = {
-        "embedding_length": width, "ssm.inner_size": inner, "ssm.state_size": size, "ssm.time_step_rank": rank,
+        "embedding_length": width,
+        "ssm.inner_size": inner,
+        "ssm.state_size": size,
+        "ssm.time_step_rank": rank,
         "ssm.conv_kernel": taps,
-    }  # fmt: skip
+    }
     return model_of("mamba", shapes, BASE | own | {f"ssm.{key}": value for key, value in keys.items()}, form)
 
 
@@ -169,18 +188,30 @@ def test_mamba(kind, threads):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("width", "taps", "form", "tolerance"), [
-    (64, 3, "F32", EXACT), (40, 4, "F32", EXACT), (520, 1, "F32", EXACT), (512, 3, "Q8_0", ROUNDED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "taps", "form", "tolerance"),
+    [(64, 3, "F32", EXACT), (40, 4, "F32", EXACT), (520, 1, "F32", EXACT), (512, 3, "Q8_0", ROUNDED)],
+)
 def test_short_convolution(width, taps, form, tolerance, threads):
-    model = model_of("lfm2", {
-        "attn_norm.weight": (width,), "shortconv.in_proj.weight": (3 * width, width),
-        "shortconv.conv.weight": (width, taps), "shortconv.out_proj.weight": (width, width),
-    }, BASE | {"embedding_length": width}, form)  # fmt: skip
+    model = model_of(
+        "lfm2",
+        {
+            "attn_norm.weight": (width,),
+            "shortconv.in_proj.weight": (3 * width, width),
+            "shortconv.conv.weight": (width, taps),
+            "shortconv.out_proj.weight": (width, width),
+        },
+        BASE | {"embedding_length": width},
+        form,
+    )
     assert_same(
-        model, token_mixer, lambda model, layer: mixers.short_convolution_spec(layer),
-        mixers.write_short_convolution, threads, tolerance,
-    )  # fmt: skip
+        model,
+        token_mixer,
+        lambda model, layer: mixers.short_convolution_spec(layer),
+        mixers.write_short_convolution,
+        threads,
+        tolerance,
+    )
 
 
 HEADS = {"attention.head_count": 4, "attention.head_count_kv": 4}
@@ -189,26 +220,40 @@ HEADS = {"attention.head_count": 4, "attention.head_count_kv": 4}
 def gated_delta(architecture, width, groups, heads, size, head_width, taps=4, form="F32"):
     inner, keys = heads * head_width, groups * size
     shapes = {
-        "attn_norm.weight": (width,), "attn_qkv.weight": (2 * keys + inner, width), "attn_gate.weight": (inner, width),
-        "ssm_conv1d.weight": (2 * keys + inner, taps), "ssm_a": (heads,), "ssm_dt.bias": (heads,),
-        "ssm_norm.weight": (head_width,), "ssm_out.weight": (width, inner),
-    }  # fmt: skip
+        "attn_norm.weight": (width,),
+        "attn_qkv.weight": (2 * keys + inner, width),
+        "attn_gate.weight": (inner, width),
+        "ssm_conv1d.weight": (2 * keys + inner, taps),
+        "ssm_a": (heads,),
+        "ssm_dt.bias": (heads,),
+        "ssm_norm.weight": (head_width,),
+        "ssm_out.weight": (width, inner),
+    }
     if architecture == "qwen3next":
         shapes["ssm_ba.weight"] = 2 * heads, width
     else:
         shapes |= {"ssm_beta.weight": (heads, width), "ssm_alpha.weight": (heads, width)}
     own = {
-        "embedding_length": width, "ssm.inner_size": inner, "ssm.state_size": size, "ssm.time_step_rank": heads,
-        "ssm.group_count": groups, "ssm.conv_kernel": taps,
-    }  # fmt: skip
+        "embedding_length": width,
+        "ssm.inner_size": inner,
+        "ssm.state_size": size,
+        "ssm.time_step_rank": heads,
+        "ssm.group_count": groups,
+        "ssm.conv_kernel": taps,
+    }
     return model_of(architecture, shapes, BASE | HEADS | own, form)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("numbers", "tolerance"), [
-    (("qwen3next", 64, 2, 4, 32, 64), EXACT), (("qwen35", 64, 2, 6, 16, 80), EXACT),
-    (("qwen35", 40, 3, 3, 7, 10, 2), EXACT), (("qwen3next", 256, 2, 8, 64, 64, 4, "Q8_0"), ROUNDED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "tolerance"),
+    [
+        (("qwen3next", 64, 2, 4, 32, 64), EXACT),
+        (("qwen35", 64, 2, 6, 16, 80), EXACT),
+        (("qwen35", 40, 3, 3, 7, 10, 2), EXACT),
+        (("qwen3next", 256, 2, 8, 64, 64, 4, "Q8_0"), ROUNDED),
+    ],
+)
 def test_gated_delta(numbers, tolerance, threads):
     def spec_of(model, layer):
         return delta_mixers.gated_delta_spec(model.network, layer)
@@ -220,9 +265,13 @@ def test_gated_delta(numbers, tolerance, threads):
 def kimi_delta(width, heads, size, rank, form="F32", bound=None):
     inner = heads * size
     shapes = {
-        "attn_norm.weight": (width,), "ssm_a": (heads,), "ssm_dt.bias": (inner,), "ssm_beta.weight": (heads, width),
-        "ssm_norm.weight": (size,), "attn_output.weight": (width, inner),
-    }  # fmt: skip
+        "attn_norm.weight": (width,),
+        "ssm_a": (heads,),
+        "ssm_dt.bias": (inner,),
+        "ssm_beta.weight": (heads, width),
+        "ssm_norm.weight": (size,),
+        "attn_output.weight": (width, inner),
+    }
     for kind in "qkv":
         shapes |= {f"attn_{kind}.weight": (inner, width), f"ssm_conv1d_{kind}.weight": (1, inner, 1, 4)}
     for kind in "fg":
@@ -238,10 +287,15 @@ def kimi_delta(width, heads, size, rank, form="F32", bound=None):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("numbers", "tolerance"), [
-    ((64, 4, 64, 32), EXACT), ((40, 3, 10, 7, "F32", -5.0), EXACT), ((64, 2, 48, 0), EXACT),
-    ((256, 4, 64, 64, "Q8_0"), ROUNDED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "tolerance"),
+    [
+        ((64, 4, 64, 32), EXACT),
+        ((40, 3, 10, 7, "F32", -5.0), EXACT),
+        ((64, 2, 48, 0), EXACT),
+        ((256, 4, 64, 64, "Q8_0"), ROUNDED),
+    ],
+)
 def test_kimi_delta(numbers, tolerance, threads):
     def spec_of(model, layer):
         return delta_mixers.kimi_delta_spec(model.network, layer)
@@ -251,18 +305,32 @@ def test_kimi_delta(numbers, tolerance, threads):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("width", "heads", "size", "form", "tolerance"), [
-    (64, 4, 64, "F32", EXACT), (40, 3, 10, "F32", EXACT), (256, 4, 64, "Q8_0", ROUNDED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "heads", "size", "form", "tolerance"),
+    [(64, 4, 64, "F32", EXACT), (40, 3, 10, "F32", EXACT), (256, 4, 64, "Q8_0", ROUNDED)],
+)
 def test_lightning(width, heads, size, form, tolerance, threads):
     inner = heads * size
-    model = model_of("minimax-01", {
-        "attn_norm.weight": (width,), "attn_qkv.weight": (3 * inner, width), "attn_gate.weight": (inner, width),
-        "attn_norm_2.weight": (inner,), "attn_output.weight": (width, inner),
-    }, BASE | {
-        "embedding_length": width, "attention.head_count": heads, "attention.head_count_kv": heads, "block_count": 2,
-        "attention.key_length": size, "attention.value_length": size,
-    }, form)  # fmt: skip
+    model = model_of(
+        "minimax-01",
+        {
+            "attn_norm.weight": (width,),
+            "attn_qkv.weight": (3 * inner, width),
+            "attn_gate.weight": (inner, width),
+            "attn_norm_2.weight": (inner,),
+            "attn_output.weight": (width, inner),
+        },
+        BASE
+        | {
+            "embedding_length": width,
+            "attention.head_count": heads,
+            "attention.head_count_kv": heads,
+            "block_count": 2,
+            "attention.key_length": size,
+            "attention.value_length": size,
+        },
+        form,
+    )
 
     def spec_of(model, layer):
         return delta_mixers.lightning_spec(model.network, layer)
@@ -277,16 +345,24 @@ RWKV_NORMS = [f"attn_norm{which}.{part}" for which in ("", "_2") for part in ("w
 def rwkv6_shapes(width):
     rank = 32
     return dict.fromkeys(RWKV_NORMS, (width,)) | {
-        "time_mix_w1.weight": (5 * rank, width), "time_mix_w2.weight": (5, width, rank),
-        "time_mix_lerp_x.weight": (width,), "time_mix_lerp_fused.weight": (5, width),
-        "time_mix_decay.weight": (width,), "time_mix_decay_w1.weight": (64, width),
-        "time_mix_decay_w2.weight": (width, 64), "time_mix_receptance.weight": (width, width),
-        "time_mix_key.weight": (width, width), "time_mix_value.weight": (width, width),
-        "time_mix_gate.weight": (width, width), "time_mix_output.weight": (width, width),
-        "channel_mix_key.weight": (96, width), "channel_mix_value.weight": (width, 96),
-        "channel_mix_receptance.weight": (width, width), "channel_mix_lerp_k.weight": (width,),
+        "time_mix_w1.weight": (5 * rank, width),
+        "time_mix_w2.weight": (5, width, rank),
+        "time_mix_lerp_x.weight": (width,),
+        "time_mix_lerp_fused.weight": (5, width),
+        "time_mix_decay.weight": (width,),
+        "time_mix_decay_w1.weight": (64, width),
+        "time_mix_decay_w2.weight": (width, 64),
+        "time_mix_receptance.weight": (width, width),
+        "time_mix_key.weight": (width, width),
+        "time_mix_value.weight": (width, width),
+        "time_mix_gate.weight": (width, width),
+        "time_mix_output.weight": (width, width),
+        "channel_mix_key.weight": (96, width),
+        "channel_mix_value.weight": (width, 96),
+        "channel_mix_receptance.weight": (width, width),
+        "channel_mix_lerp_k.weight": (width,),
         "channel_mix_lerp_r.weight": (width,),
-    }  # fmt: skip
+    }
 
 
 def rwkv6(width, size, form="F32", period=0, fused=True):
@@ -302,12 +378,18 @@ def rwkv6(width, size, form="F32", period=0, fused=True):
 
 def rwkv7(width, size, form="F32", gate=True, norm=True):
     shapes = dict.fromkeys(RWKV_NORMS, (width,)) | {
-        "time_mix_lerp_fused.weight": (5 + gate, width), "time_mix_receptance.weight": (width, width),
-        "time_mix_key.weight": (width, width), "time_mix_value.weight": (width, width),
-        "time_mix_output.weight": (width, width), "time_mix_k_k.weight": (width,), "time_mix_k_a.weight": (width,),
-        "time_mix_r_k.weight": (width,), "channel_mix_key.weight": (96, width),
-        "channel_mix_value.weight": (width, 96), "channel_mix_lerp_k.weight": (width,),
-    }  # fmt: skip
+        "time_mix_lerp_fused.weight": (5 + gate, width),
+        "time_mix_receptance.weight": (width, width),
+        "time_mix_key.weight": (width, width),
+        "time_mix_value.weight": (width, width),
+        "time_mix_output.weight": (width, width),
+        "time_mix_k_k.weight": (width,),
+        "time_mix_k_a.weight": (width,),
+        "time_mix_r_k.weight": (width,),
+        "channel_mix_key.weight": (96, width),
+        "channel_mix_value.weight": (width, 96),
+        "channel_mix_lerp_k.weight": (width,),
+    }
     for kind in "wav" + "g" * gate:
         shapes |= {f"time_mix_{kind}1.weight": (32, width), f"time_mix_{kind}2.weight": (width, 32)}
         shapes |= {f"time_mix_{kind}0.weight": (width,)} if kind != "g" else {}
@@ -326,9 +408,12 @@ def test_rwkv6_of_a_qwen(form, threads):
     shapes |= {"time_mix_key.weight": (64, 256), "time_mix_value.weight": (64, 256), "ffn_norm.weight": (256,)}
     shapes |= {"ffn_up.weight": (96, 256), "ffn_gate.weight": (96, 256), "ffn_down.weight": (256, 96)}
     own = {
-        "embedding_length": 256, "wkv.head_size": 32, "attention.head_count": 8, "attention.head_count_kv": 2,
+        "embedding_length": 256,
+        "wkv.head_size": 32,
+        "attention.head_count": 8,
+        "attention.head_count_kv": 2,
         "token_shift_count": 1,
-    }  # fmt: skip
+    }
     model = model_of("rwkv6qwen2", shapes, BASE | own, form)
 
     def spec_of(model, layer):
@@ -369,10 +454,15 @@ def assert_same_rwkv(model, spec_of_layer, threads, tolerance):
                 early.append([[np.zeros(shape, np.float32) for shape in spec.state_shapes] for _ in range(2)])
                 tables = [np.array([text[i].ctypes.data for text in early[-1]]) for i in range(3)]
             values = write_rwkv_layer(network, mixer, layer, stream, tables, values)
-        mixer.add(rwkv_operations.add_gated, {
-            ops.WIDTH: stream.width, rwkv_operations.SCALE: 1.0, **mixers.rows_in(stream.floats),
-            **mixers.rows_out(mixer.out),
-        })  # fmt: skip
+        mixer.add(
+            rwkv_operations.add_gated,
+            {
+                ops.WIDTH: stream.width,
+                rwkv_operations.SCALE: 1.0,
+                **mixers.rows_in(stream.floats),
+                **mixers.rows_out(mixer.out),
+            },
+        )
 
     def wanted(forward, layer, x):
         for each in network.layers:
@@ -387,40 +477,75 @@ def assert_same_rwkv(model, spec_of_layer, threads, tolerance):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("numbers", "tolerance"), [
-    ((64, 16), 4 * EXACT), ((320, 64, "F32", 1), 4 * EXACT), ((48, 16, "F32", 0, False), 4 * EXACT),
-    ((256, 64, "Q8_0"), ROUNDED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "tolerance"),
+    [
+        ((64, 16), 4 * EXACT),
+        ((320, 64, "F32", 1), 4 * EXACT),
+        ((48, 16, "F32", 0, False), 4 * EXACT),
+        ((256, 64, "Q8_0"), ROUNDED),
+    ],
+)
 def test_rwkv6(numbers, tolerance, threads):
     assert_same_rwkv(rwkv6(*numbers), rwkv_mixers.time_mix6_spec, threads, tolerance)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("numbers", "tolerance"), [
-    ((64, 16), 4 * EXACT), ((320, 64), 4 * EXACT), ((64, 16, "F32", False, False), 4 * EXACT),
-    ((256, 64, "Q8_0"), ROUNDED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "tolerance"),
+    [
+        ((64, 16), 4 * EXACT),
+        ((320, 64), 4 * EXACT),
+        ((64, 16, "F32", False, False), 4 * EXACT),
+        ((256, 64, "Q8_0"), ROUNDED),
+    ],
+)
 def test_rwkv7(numbers, tolerance, threads):
     assert_same_rwkv(rwkv7(*numbers), rwkv_mixers.time_mix7_spec, threads, tolerance)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("width", "heads", "head_width", "form", "tolerance"), [
-    (64, 3, 48, "F32", EXACT), (256, 4, 64, "Q8_0", ROUNDED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "heads", "head_width", "form", "tolerance"), [(64, 3, 48, "F32", EXACT), (256, 4, 64, "Q8_0", ROUNDED)]
+)
 def test_mamba_of_heads(width, heads, head_width, form, tolerance, threads):
     inner, size, rank = heads * head_width, 16, 32
-    model = model_of("plamo2", {
-        "attn_norm.weight": (width,), "ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, 4),
-        "ssm_x.weight": (rank + 2 * size, inner), "ssm_dt.weight": (heads, rank), "ssm_dt.bias": (heads,),
-        "ssm_a": (heads,), "ssm_d": (heads,), "ssm_out.weight": (width, inner), "ssm_b_norm": (size,),
-        "ssm_c_norm": (size,), "ssm_dt_norm": (rank,), "ffn_norm.weight": (width,), "post_attention_norm": (width,),
-        "post_ffw_norm": (width,), "ffn_up.weight": (2 * 96, width), "ffn_down.weight": (width, 96),
-    }, BASE | {
-        "embedding_length": width, "ssm.inner_size": inner, "ssm.state_size": size, "ssm.time_step_rank": heads,
-        "ssm.group_count": 0, "ssm.conv_kernel": 4, "attention.head_count": 4, "attention.head_count_kv": 0,
-        "attention.key_length": 16, "attention.value_length": 16,
-    }, form)  # fmt: skip
+    model = model_of(
+        "plamo2",
+        {
+            "attn_norm.weight": (width,),
+            "ssm_in.weight": (2 * inner, width),
+            "ssm_conv1d.weight": (inner, 4),
+            "ssm_x.weight": (rank + 2 * size, inner),
+            "ssm_dt.weight": (heads, rank),
+            "ssm_dt.bias": (heads,),
+            "ssm_a": (heads,),
+            "ssm_d": (heads,),
+            "ssm_out.weight": (width, inner),
+            "ssm_b_norm": (size,),
+            "ssm_c_norm": (size,),
+            "ssm_dt_norm": (rank,),
+            "ffn_norm.weight": (width,),
+            "post_attention_norm": (width,),
+            "post_ffw_norm": (width,),
+            "ffn_up.weight": (2 * 96, width),
+            "ffn_down.weight": (width, 96),
+        },
+        BASE
+        | {
+            "embedding_length": width,
+            "ssm.inner_size": inner,
+            "ssm.state_size": size,
+            "ssm.time_step_rank": heads,
+            "ssm.group_count": 0,
+            "ssm.conv_kernel": 4,
+            "attention.head_count": 4,
+            "attention.head_count_kv": 0,
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+        },
+        form,
+    )
 
     def spec_of(model, layer):
         return mixers.mamba_of_heads_spec(layer, model.network.keys, model.network.hparams.eps)

@@ -25,25 +25,41 @@ def positive(*shape):
 
 
 MAMBA = {
-    "attn_norm.weight": (WIDTH,), "ssm_in.weight": (2 * INNER, WIDTH), "ssm_conv1d.weight": (INNER, TAPS),
-    "ssm_conv1d.bias": (INNER,), "ssm_x.weight": (RANK + 2 * SIZE, INNER), "ssm_dt.weight": (INNER, RANK),
-    "ssm_dt.bias": (INNER,), "ssm_a": (INNER, SIZE), "ssm_d": (INNER,), "ssm_out.weight": (WIDTH, INNER),
-}  # fmt: skip
+    "attn_norm.weight": (WIDTH,),
+    "ssm_in.weight": (2 * INNER, WIDTH),
+    "ssm_conv1d.weight": (INNER, TAPS),
+    "ssm_conv1d.bias": (INNER,),
+    "ssm_x.weight": (RANK + 2 * SIZE, INNER),
+    "ssm_dt.weight": (INNER, RANK),
+    "ssm_dt.bias": (INNER,),
+    "ssm_a": (INNER, SIZE),
+    "ssm_d": (INNER,),
+    "ssm_out.weight": (WIDTH, INNER),
+}
 MAMBA2 = {
-    "attn_norm.weight": (WIDTH,), "ssm_in.weight": (2 * INNER + 2 * GROUPS * SIZE + HEADS, WIDTH),
-    "ssm_conv1d.weight": (INNER + 2 * GROUPS * SIZE, TAPS), "ssm_dt.bias": (HEADS,), "ssm_a": (HEADS, 1),
-    "ssm_d": (HEADS, 1), "ssm_norm.weight": (GROUPS, INNER // GROUPS), "ssm_out.weight": (WIDTH, INNER),
-}  # fmt: skip
+    "attn_norm.weight": (WIDTH,),
+    "ssm_in.weight": (2 * INNER + 2 * GROUPS * SIZE + HEADS, WIDTH),
+    "ssm_conv1d.weight": (INNER + 2 * GROUPS * SIZE, TAPS),
+    "ssm_dt.bias": (HEADS,),
+    "ssm_a": (HEADS, 1),
+    "ssm_d": (HEADS, 1),
+    "ssm_norm.weight": (GROUPS, INNER // GROUPS),
+    "ssm_out.weight": (WIDTH, INNER),
+}
 ATTENTION = {
-    "attn_q.weight": (8, WIDTH), "attn_k.weight": (4, WIDTH), "attn_v.weight": (4, WIDTH),
+    "attn_q.weight": (8, WIDTH),
+    "attn_k.weight": (4, WIDTH),
+    "attn_v.weight": (4, WIDTH),
     "attn_output.weight": (WIDTH, 8),
-}  # fmt: skip
+}
 PLAIN_NET = {"ffn_up.weight": (10, WIDTH), "ffn_down.weight": (WIDTH, 10)}
 NET = PLAIN_NET | {"ffn_gate.weight": (10, WIDTH)}
 CONVOLUTION = {
-    "attn_norm.weight": (WIDTH,), "shortconv.in_proj.weight": (3 * WIDTH, WIDTH),
-    "shortconv.conv.weight": (WIDTH, TAPS), "shortconv.out_proj.weight": (WIDTH, WIDTH),
-}  # fmt: skip
+    "attn_norm.weight": (WIDTH,),
+    "shortconv.in_proj.weight": (3 * WIDTH, WIDTH),
+    "shortconv.conv.weight": (WIDTH, TAPS),
+    "shortconv.out_proj.weight": (WIDTH, WIDTH),
+}
 NORM = {"attn_norm.weight": (WIDTH,)}
 SSM_KEYS = {"ssm.inner_size": INNER, "ssm.state_size": SIZE, "ssm.time_step_rank": RANK, "ssm.conv_kernel": TAPS}
 SSM2_KEYS = SSM_KEYS | {"ssm.time_step_rank": HEADS, "ssm.group_count": GROUPS}
@@ -57,12 +73,8 @@ MODELS = {
         [MAMBA2, NORM | PLAIN_NET, NORM | ATTENTION],
         SSM2_KEYS | {"attention.head_count": 2, "attention.head_count_kv": [0, 0, 1]},
     ),
-    "convolutions": (
-        "lfm2",
-        [CONVOLUTION | NET | {"ffn_norm.weight": (WIDTH,)}] * 2,
-        {},
-    ),
-}  # fmt: skip
+    "convolutions": ("lfm2", [CONVOLUTION | NET | {"ffn_norm.weight": (WIDTH,)}] * 2, {}),
+}
 
 
 def model_of(kind):

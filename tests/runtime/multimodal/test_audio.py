@@ -95,11 +95,13 @@ def test_padding_is_not_heard(encoder):
 @pytest.mark.parametrize(
     ("shape", "frames", "wrong"),
     [
-        ((16, 50), None, "50 frames; the encoder is for 48"), ((8, 48), None, r"\(16, frames\) was expected"),
-        ((16, 0), None, r"\(16, frames\) was expected"), ((16, 48), 49, "49 frames of a spectrogram that has 48"),
+        ((16, 50), None, "50 frames; the encoder is for 48"),
+        ((8, 48), None, r"\(16, frames\) was expected"),
+        ((16, 0), None, r"\(16, frames\) was expected"),
+        ((16, 48), 49, "49 frames of a spectrogram that has 48"),
         ((16, 48), 0, "0 frames of"),
     ],
-)  # fmt: skip
+)
 def test_spectrograms_of_a_wrong_shape_are_refused(encoder, shape, frames, wrong):
     with pytest.raises(OptionError, match=wrong):
         encoder("qwen2-audio").embeddings(np.zeros(shape, np.float32), frames)
@@ -108,11 +110,13 @@ def test_spectrograms_of_a_wrong_shape_are_refused(encoder, shape, frames, wrong
 @pytest.mark.parametrize(
     ("key", "value", "wrong"),
     [
-        ("num_mel_bins", None, "no clip.audio.num_mel_bins"), ("block_count", 9, r"no tensor 'a\.blk\.3"),
-        ("attention.head_count", 5, "do not fit each other"), ("projector.stack_factor", 0, "stack_factor is 0"),
+        ("num_mel_bins", None, "no clip.audio.num_mel_bins"),
+        ("block_count", 9, r"no tensor 'a\.blk\.3"),
+        ("attention.head_count", 5, "do not fit each other"),
+        ("projector.stack_factor", 0, "stack_factor is 0"),
         ("projector.stack_factor", 3, "do not fit each other"),
     ],
-)  # fmt: skip
+)
 def test_files_that_lie_are_refused(encoder, key, value, wrong):
     made = encoder("voxtral")
     metadata = dict(made.metadata)

@@ -23,9 +23,16 @@ __all__ = ["encoder"]
 
 # Those of these are resized by torchvision, whose pixels differ by one, and Llama 4's are computed in bfloat16.
 APART = {
-    "lfm2-vl": 1.01, "llama4": 2.01, "step3p7": 2.01, "gemma4-unified": 1.01, "unlimited-ocr-small": 2.01,
-    "kimi-vl": 1.01, "kimi-k2-5": 1.01, "minimax-m3": 1.01, "muse-glimmer": 2.01,
-}  # fmt: skip
+    "lfm2-vl": 1.01,
+    "llama4": 2.01,
+    "step3p7": 2.01,
+    "gemma4-unified": 1.01,
+    "unlimited-ocr-small": 2.01,
+    "kimi-vl": 1.01,
+    "kimi-k2-5": 1.01,
+    "minimax-m3": 1.01,
+    "muse-glimmer": 2.01,
+}
 # Sides that small models' encoders with positions by axes have positions for.
 MOST = {"gemma4v": 64 * 16, "gemma4uv": 20 * 12}
 
@@ -96,7 +103,7 @@ def test_a_image_that_is_too_thin_is_refused(encoder):
 
 @pytest.mark.parametrize(
     "name", ["qwen2-5-vl", "pixtral", "mistral3", "hunyuan-vl", "kimi-vl", "glm5-next", "muse-glimmer"]
-)  # fmt: skip
+)
 def test_a_image_has_no_more_tokens_than_wanted(encoder, name):
     made = encoder(name)
     for size in ((300, 200), (1, 1), (9, 900)):

@@ -48,10 +48,12 @@ def test_long_sounds_are_the_same_in_parts():
 @pytest.mark.parametrize(
     ("sound", "wrong"),
     [
-        (np.zeros((2, 500)), r"shape \(2, 500\)"), (np.zeros(0), r"shape \(0,\)"), (np.zeros(200), "of 200 samples"),
+        (np.zeros((2, 500)), r"shape \(2, 500\)"),
+        (np.zeros(0), r"shape \(0,\)"),
+        (np.zeros(200), "of 200 samples"),
         (np.full(500, np.nan), "not all finite"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_sound_is_refused(sound, wrong):
     with pytest.raises(OptionError, match=wrong):
         log_mel(sound, 80)
@@ -71,14 +73,21 @@ def encoder(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "frames"),
     [  # of 17,333 samples: encoders for 48 frames (50: MERaLiON) take them in parts
-        ("audio-flamingo3", [(48, 48), (48, 48), (48, 13)]), ("voxtral", [(48, 48)] * 3),
+        ("audio-flamingo3", [(48, 48), (48, 48), (48, 13)]),
+        ("voxtral", [(48, 48)] * 3),
         ("ultravox", [(48, 48), (48, 48), (48, 13)]),
-        ("meralion2", [(50, 50), (50, 50), (50, 9)]), ("qwen2-5-omni", [(109, 109)]), ("qwen3-asr", [(200, 108)]),
-        ("granite-speech", [(54, 54)]), ("gemma4", [(108, 108)]), ("gemma3n", [(106, 106)]),
-        ("lfm2-audio", [(108, 108)]), ("gemma4-unified", [(271, 271)]), ("dots3-note", [(112, 108)]),
+        ("meralion2", [(50, 50), (50, 50), (50, 9)]),
+        ("qwen2-5-omni", [(109, 109)]),
+        ("qwen3-asr", [(200, 108)]),
+        ("granite-speech", [(54, 54)]),
+        ("gemma4", [(108, 108)]),
+        ("gemma3n", [(106, 106)]),
+        ("lfm2-audio", [(108, 108)]),
+        ("gemma4-unified", [(271, 271)]),
+        ("dots3-note", [(112, 108)]),
         ("mimo-v2-5", [(73, 73)]),
     ],
-)  # fmt: skip
+)
 def test_encoders_are_given_the_parts_that_they_are_for(encoder, name, frames):
     made = encoder(name)
     parts = made.spectrograms(waveform())

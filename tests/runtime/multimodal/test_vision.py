@@ -101,11 +101,13 @@ def test_images_are_normalized(encoder):
 @pytest.mark.parametrize(
     ("name", "shape", "wrong"),
     [
-        ("gemma3", (3, 28, 56), "8 patches; the encoder is for 16"), ("gemma3", (3, 57, 56), "sides that 14 divides"),
-        ("mistral3", (3, 42, 56), "sides that 28 divides"), ("gemma3", (56, 56), "3, height, width"),
+        ("gemma3", (3, 28, 56), "8 patches; the encoder is for 16"),
+        ("gemma3", (3, 57, 56), "sides that 14 divides"),
+        ("mistral3", (3, 42, 56), "sides that 28 divides"),
+        ("gemma3", (56, 56), "3, height, width"),
         ("gemma3", (3, 0, 56), "sides that 14 divides"),
     ],
-)  # fmt: skip
+)
 def test_pixels_of_a_wrong_size_are_refused(encoder, name, shape, wrong):
     with pytest.raises(OptionError, match=wrong):
         encoder(name).embeddings(np.zeros(shape, np.float32))

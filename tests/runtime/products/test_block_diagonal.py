@@ -10,11 +10,15 @@ from runtime.products.block_diagonal import BlockDiagonal, column_blocks, weight
 @pytest.mark.parametrize(
     ("width", "most", "sizes"),
     [
-        (576, 576, [576]), (576, 575, [512, 64]), (1536, 600, [512] * 3), (1024, 1000, [512] * 2),
+        (576, 576, [576]),
+        (576, 575, [512, 64]),
+        (1536, 600, [512] * 3),
+        (1024, 1000, [512] * 2),
         (600, 1, [256, 256, 88]),
-        (53248, 16384, [13312] * 4), (14336, 14335, [7168] * 2),
+        (53248, 16384, [13312] * 4),
+        (14336, 14335, [7168] * 2),
     ],
-)  # fmt: skip
+)
 def test_columns_are_cut_evenly_where_blocks_of_formats_end(width: int, most: int, sizes: list[int]) -> None:
     blocks = column_blocks(width, most)
     assert [here.stop - here.start for here in blocks] == sizes

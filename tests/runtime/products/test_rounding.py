@@ -26,29 +26,61 @@ LEAST_KL = 1e-6  # nats
 
 # Kinds of layers → entries of tests/data/families that have them.
 CHOOSING = {
-    "experts by softmax": "mellum", "experts by softmax of the best": "granitemoe-swa", "experts by sigmoid": "hy-v3",
-    "experts by groups": "bailing-moe-v2", "experts beside a net": "arctic", "experts of groups": "grove-moe",
-    "experts of token ids, keys by pools": "deepseek-v4", "experts that read a layer's input": "smallthinker",
-    "experts of a latent": "nemotron-h-moe", "latents and experts": "deepseek-v3-mtp",
-    "keys by an indexer": "deepseek-v32", "keys by a later indexer": "glm-moe-dsa", "keys by blocks": "minimax-m3",
-    "keys by pooled blocks": "glm5-next", "keys by a shared indexer": "hy-v4", "note": "dots3-note",
-}  # fmt: skip
+    "experts by softmax": "mellum",
+    "experts by softmax of the best": "granitemoe-swa",
+    "experts by sigmoid": "hy-v3",
+    "experts by groups": "bailing-moe-v2",
+    "experts beside a net": "arctic",
+    "experts of groups": "grove-moe",
+    "experts of token ids, keys by pools": "deepseek-v4",
+    "experts that read a layer's input": "smallthinker",
+    "experts of a latent": "nemotron-h-moe",
+    "latents and experts": "deepseek-v3-mtp",
+    "keys by an indexer": "deepseek-v32",
+    "keys by a later indexer": "glm-moe-dsa",
+    "keys by blocks": "minimax-m3",
+    "keys by pooled blocks": "glm5-next",
+    "keys by a shared indexer": "hy-v4",
+    "note": "dots3-note",
+}
 CARRYING = {
-    "mamba of heads": "plamo2", "mamba 2": "bamba", "gated delta": "qwen3-5", "gated delta and experts": "qwen3-next",
-    "kimi delta": "kimi-linear", "kimi delta over residuals": "kimi-k3", "rwkv 6": "rwkv6", "rwkv 7": "rwkv7",
-    "rwkv 6 and nets": "qrwkv6", "rwkv 7 and nets": "arwkv7", "lightning": "minimax-text-01",
-    "several streams": "qwen4-exp", "delta and latents": "bailing-moe-v3",
-}  # fmt: skip
+    "mamba of heads": "plamo2",
+    "mamba 2": "bamba",
+    "gated delta": "qwen3-5",
+    "gated delta and experts": "qwen3-next",
+    "kimi delta": "kimi-linear",
+    "kimi delta over residuals": "kimi-k3",
+    "rwkv 6": "rwkv6",
+    "rwkv 7": "rwkv7",
+    "rwkv 6 and nets": "qrwkv6",
+    "rwkv 7 and nets": "arwkv7",
+    "lightning": "minimax-text-01",
+    "several streams": "qwen4-exp",
+    "delta and latents": "bailing-moe-v3",
+}
 LARGE_SCORES = {
-    "scores of normed heads": "gemma3n", "scores of normed heads, per-layer inputs": "gemma4-e", "two sides": "umt5",
+    "scores of normed heads": "gemma3n",
+    "scores of normed heads, per-layer inputs": "gemma4-e",
+    "two sides": "umt5",
     "the encoder of two sides": "umt5-encoder",
-}  # fmt: skip
+}
 PLAIN = {
-    "dense": "xverse", "layer norms": "orion", "parallel": "codeshell", "scales": "minicpm", "biases": "qwen1",
-    "norms of heads": "exaone", "fused": "chatglm", "norms behind": "chameleon-swin", "windows": "granite-swa",
-    "latents": "minicpm3", "latents of one head": "plm", "short convolution": "lfm2-vl", "cycles": "hrm-text",
-    "encoder": "nomic-bert", "sub-norms": "bitnet",
-}  # fmt: skip
+    "dense": "xverse",
+    "layer norms": "orion",
+    "parallel": "codeshell",
+    "scales": "minicpm",
+    "biases": "qwen1",
+    "norms of heads": "exaone",
+    "fused": "chatglm",
+    "norms behind": "chameleon-swin",
+    "windows": "granite-swa",
+    "latents": "minicpm3",
+    "latents of one head": "plm",
+    "short convolution": "lfm2-vl",
+    "cycles": "hrm-text",
+    "encoder": "nomic-bert",
+    "sub-norms": "bitnet",
+}
 SENSITIVE = CHOOSING | CARRYING | LARGE_SCORES
 KINDS = SENSITIVE | PLAIN
 
@@ -120,13 +152,27 @@ def test_plain_layers_are_rounded(kind: str, files: dict[str, Any]) -> None:
     assert network.rounded_layers == {layer.prefix for layer in network.layers} != set()
 
 
-MAMBA = {"embedding_length": 128, "block_count": 3, "ssm.inner_size": 256, "ssm.state_size": 16, "ssm.conv_kernel": 4,
-         "ssm.time_step_rank": 16, "attention.layer_norm_rms_epsilon": 1e-5}  # fmt: skip
+MAMBA = {
+    "embedding_length": 128,
+    "block_count": 3,
+    "ssm.inner_size": 256,
+    "ssm.state_size": 16,
+    "ssm.conv_kernel": 4,
+    "ssm.time_step_rank": 16,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}
 OF_MAMBA = {
-    "attn_norm.weight": (128,), "ssm_in.weight": (512, 128), "ssm_conv1d.weight": (256, 4), "ssm_conv1d.bias": (256,),
-    "ssm_x.weight": (48, 256), "ssm_dt.weight": (256, 16), "ssm_dt.bias": (256,), "ssm_a": (256, 16), "ssm_d": (256,),
+    "attn_norm.weight": (128,),
+    "ssm_in.weight": (512, 128),
+    "ssm_conv1d.weight": (256, 4),
+    "ssm_conv1d.bias": (256,),
+    "ssm_x.weight": (48, 256),
+    "ssm_dt.weight": (256, 16),
+    "ssm_dt.bias": (256,),
+    "ssm_a": (256, 16),
+    "ssm_d": (256,),
     "ssm_out.weight": (128, 256),
-}  # fmt: skip
+}
 
 
 def mamba() -> Model:
@@ -156,9 +202,7 @@ def without_last_router(model: Model) -> Network:
     return replace(model.network, layers=(*layers[:-1], last))
 
 
-def test_layers_behind_the_last_choice_may_be_rounded(
-    files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_layers_behind_the_last_choice_may_be_rounded(files: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integer_product, "LEAST_WIDTH", 0)
     model = model_of("mellum", files)
     prefixes = [layer.prefix for layer in model.network.layers]
