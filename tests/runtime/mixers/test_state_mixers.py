@@ -20,6 +20,7 @@ from runtime.thread_team import team_of
 PLANS = [[1] * 6, [8], [3, 1, 5], [2, 7]]  # tokens of one run after another
 EXACT = 2e-6  # of the largest value
 ROUNDED = 2e-4  # a mixer rounds the inputs of two to four products in a row to 16 bits, with norms between
+TWO_LAYERS = 5e-4  # the same of two layers with their nets, whose norms of heads may divide by little
 
 
 @dataclass
@@ -483,7 +484,7 @@ def assert_same_rwkv(model, spec_of_layer, threads, tolerance):
         ((64, 16), 4 * EXACT),
         ((320, 64, "F32", 1), 4 * EXACT),
         ((48, 16, "F32", 0, False), 4 * EXACT),
-        ((256, 64, "Q8_0"), ROUNDED),
+        ((256, 64, "Q8_0"), TWO_LAYERS),
     ],
 )
 def test_rwkv6(numbers, tolerance, threads):
@@ -497,7 +498,7 @@ def test_rwkv6(numbers, tolerance, threads):
         ((64, 16), 4 * EXACT),
         ((320, 64), 4 * EXACT),
         ((64, 16, "F32", False, False), 4 * EXACT),
-        ((256, 64, "Q8_0"), ROUNDED),
+        ((256, 64, "Q8_0"), TWO_LAYERS),
     ],
 )
 def test_rwkv7(numbers, tolerance, threads):
