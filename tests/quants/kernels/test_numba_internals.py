@@ -31,7 +31,7 @@ def python(code: str, *arguments: str, cwd: Path = ROOT) -> subprocess.Completed
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
     )
 
 
