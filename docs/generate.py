@@ -217,7 +217,7 @@ def encoders() -> str:
         )
         for each in catalogue.encoders()
     ]
-    return table(("classes", "where the encoder's model type is", "towers", "that run", "back again"), rows)
+    return table(("classes", "where the encoder's model type is", "encoders", "that run", "back again"), rows)
 
 
 def keys(*starts: str) -> str:

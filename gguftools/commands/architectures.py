@@ -39,7 +39,7 @@ def architectures(json: bool = False, markdown: bool = False) -> None:
         )
         for each in encoders()
     ]
-    columns = ("classes", "model types", "towers", "that run", "back again with --mmproj")
+    columns = ("classes", "model types", "encoders", "that run", "back again with --mmproj")
     show("Classes with encoders, which `convert --mmproj` writes", columns, having)
     for line in _remarks(named):
         print_line(line)
