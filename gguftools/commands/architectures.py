@@ -58,7 +58,7 @@ def _remarks(found: "tuple[ArchitectureInfo, ...]") -> Iterator[str]:
     count = coverage()
     yield (
         f"{count['classes']} classes are converted and run, {count['wrappers']} more wrap a text model of these, "
-        f"{count['drafts']} are drafts; {count['exported']} become checkpoints again; {count['with_towers']} have "
-        f"encoders, those of {count['with_running_towers']} run; {count['exported_with_towers']} become checkpoints "
+        f"{count['drafts']} are drafts; {count['exported']} become checkpoints again; {count['with_encoders']} have "
+        f"encoders, those of {count['with_running_encoders']} run; {count['exported_with_encoders']} become checkpoints "
         "with them again"
     )
