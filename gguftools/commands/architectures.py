@@ -59,6 +59,6 @@ def _remarks(found: "tuple[ArchitectureInfo, ...]") -> Iterator[str]:
     yield (
         f"{count['classes']} classes are converted and run, {count['wrappers']} more wrap a text model of these, "
         f"{count['drafts']} are drafts; {count['exported']} become checkpoints again; {count['with_encoders']} have "
-        f"encoders, those of {count['with_running_encoders']} run; {count['exported_with_encoders']} become checkpoints "
-        "with them again"
+        f"encoders, those of {count['with_running_encoders']} run; {count['exported_with_encoders']} become "
+        "checkpoints with them again"
     )
