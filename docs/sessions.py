@@ -129,7 +129,10 @@ def picture(session: Sequence[tuple[str, str]], title: str) -> str:
             console.print(Text.assemble("\n" if number else "", ("$ ", "bold green"), (command, "bold")))
             if start:
                 output = f"{CUT}\n" + output[output.index(start) :]
-            console.print(Text.from_ansi(output.rstrip()))
+            lines = Text.from_ansi(output).split("\n")
+            while lines and not lines[-1].plain.strip():
+                lines.pop()
+            console.print(Text("\n").join(lines))
     template = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # nothing is fetched
     template = template.replace("Fira Code, monospace", "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace")
     svg: str = console.export_svg(title=title, code_format=template, unique_id="terminal")
