@@ -75,7 +75,7 @@ def test_examples_run(page: Path, folder: Path):
             done = template.run(texts, folder, timeout=300, python=True)
             assert done.returncode == 0, f"{page.name}: {done.stdout}{done.stderr}"
             continue
-        for line, output in commands("\n".join(texts)):
+        for line, output in commands("".join(texts)):
             assert line.startswith("gguftools "), f"{page.name} shows {line!r}"
             done = template.run(shlex.split(line, comments=True)[1:], folder, timeout=300)
             assert done.returncode == 0, f"{line} failed: {done.stdout}{done.stderr}"
