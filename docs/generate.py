@@ -73,12 +73,17 @@ GUIDES = {  # the page that explains a command
 }  # fmt: skip
 
 
+def escaped(text: str) -> str:
+    """A help text as Markdown shows it as it stands; what is in backticks is left alone."""
+    return re.sub(r"`[^`]*`|([<*_])", lambda match: f"\\{match[1]}" if match[1] else match[0], text)
+
+
 def commands() -> str:
     """Every command in a line, with links to its page and to the guide that explains it, by groups where it has one."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for name, command in COMMANDS.items():
         guide = f"[{_title(GUIDES[name])}]({GUIDES[name]})" if name in GUIDES else ""
-        row = (f"[`{name}`](commands/{name}.md)", command.help.partition("\n\n")[0], guide)
+        row = (f"[`{name}`](commands/{name}.md)", escaped(command.help.partition("\n\n")[0]), guide)
         groups.setdefault(getattr(command, "rich_help_panel", None) or "", []).append(row)
     columns = ("command", "what it does", "guide")
     return "\n".join((f"### {group}\n\n" if group else "") + table(columns, rows) for group, rows in groups.items())
@@ -101,7 +106,7 @@ def options() -> str:
             text, details = first.help, []
         whose = "all" if len(having) == len(COMMANDS) else ", ".join(having) or "in front of the command"
         spellings = ", ".join(f"`{each}`" for each in (*first.opts, *first.secondary_opts))
-        rows.append((spellings, "; ".join([text.rstrip("."), *details]), whose))
+        rows.append((spellings, escaped("; ".join([text.rstrip("."), *details])), whose))
     return table(("option", "meaning", "commands"), rows)
 
 
@@ -331,7 +336,7 @@ def api_pages() -> dict[str, str]:
 
 
 def _first_sentence(thing: Any) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
+    return escaped((inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " "))
 
 
 def _returned(function: Any) -> Iterator[type]:
@@ -372,11 +377,11 @@ def _command_page(name: str, command: Any) -> str:
     if function in gguftools.__all__:
         links.append(f"Python: [`gguftools.{function}`](../api/{api_page_of(function)}.md#gguftools.{function})")
     usage = " ".join(("gguftools", name, "[OPTIONS]", *map(_argument, arguments)))
-    parts = [f"# gguftools {name}\n", f"{command.help}\n", f"```text\n{usage}\n```\n"]
+    parts = [f"# gguftools {name}\n", f"{escaped(command.help)}\n", f"```text\n{usage}\n```\n"]
     parts += [" · ".join(links) + "\n"] if links else []
     parts += [f"## Examples\n\n```sh\n{command.epilog}\n```\n"] if command.epilog else []
     if arguments:
-        rows = [(f"`{_argument(each).strip('[]')}`", each.help or "") for each in arguments]
+        rows = [(f"`{_argument(each).strip('[]')}`", escaped(each.help or "")) for each in arguments]
         parts.append("## Arguments\n\n" + table(("argument", "meaning"), rows))
     panels: dict[str, list[Any]] = {}
     for each in shown:
@@ -398,7 +403,7 @@ def _option(option: Any) -> tuple[str, str]:
     remarks = ["required"] if option.required else ["repeatable"] if option.multiple else []
     if option.default and not (option.is_flag or callable(option.default)):
         remarks.append(f"default: {option.default}")
-    return spelled + value, " ".join(filter(None, (option.help, f"({', '.join(remarks)})" if remarks else "")))
+    return spelled + value, " ".join(filter(None, (escaped(option.help or ""), f"({', '.join(remarks)})" if remarks else "")))
 
 
 def _title(page: str) -> str:
