@@ -5,6 +5,7 @@ Scores exist for one block a thread only, so memory does not grow with the squar
 
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,44 +55,11 @@ def attend(
     few = n * group < ROWS  # too few to lay the keys out for them
     values = _filled(v, COLUMNS) if few else _by_head(v, sequences, threads)
     packed = None if few else _packed(k, sequences, threads)
-    apart = values.shape[2] * (kv_heads if few else 1)  # a key's values from the next key's
     out = np.empty((len(q), heads, v.shape[2]), np.float32)
+    job = _Job(q, k, packed, values, out, first, last, at, sink, scale, bias, slopes, softcap, sequences)
 
-    def attend_block(sequence: int, g: int, start: int, stop: int, room: Floats) -> None:
-        seen, mine = (first[start:stop], last[start:stop]), slice(g * group, (g + 1) * group)
-        base = int(seen[0].min()) // COLUMNS * COLUMNS
-        keys = -(-max(0, int(seen[1].max()) - base) // COLUMNS) * COLUMNS
-        asked = (q[sequence * n + start : sequence * n + stop, mine] * np.float32(scale)).reshape(-1, q.shape[2])
-        rows = len(asked)
-        stride, filled = keys + LANES, -(-rows // ROWS) * ROWS  # rows 2**n apart would share cache lines
-        scores = room[: filled * stride].reshape(filled, stride)
-        if packed is None:
-            text = k[sequence * m + base : min(sequence * m + base + keys, (sequence + 1) * m), g]
-            scores[:rows, : len(text)] = asked @ text.T
-        else:
-            queries = np.zeros((filled, packed.shape[2]), np.float32)
-            queries[:rows, : q.shape[2]] = asked
-            own = packed[sequence * kv_heads + g].reshape(-1)
-            attention.scores(
-                queries.reshape(-1), rows, group, packed.shape[2], *seen, own, base, scores.reshape(-1), stride
-            )
-        each = scores[:rows].reshape(stop - start, group, -1)[:, :, : m - base]
-        if bias is not None:
-            each += bias[mine, start:stop, base : base + each.shape[2]].transpose(1, 0, 2)
-        if slopes is not None:
-            distance = np.abs(np.arange(base, base + each.shape[2]) - at[start:stop, None])
-            each -= slopes[mine, None] * distance[:, None].astype(np.float32)
-        if softcap:
-            ops.softcap(scores, softcap)
-        mixed, shares = rooms(-(-filled * values.shape[2] // LANES), -(-rows // LANES))
-        attention.mix(
-            scores.reshape(-1), stride, base, rows, group, *seen, sink[mine], values.reshape(-1),
-            sequence * m * kv_heads * values.shape[2] + g * values.shape[2] * (1 if few else m), apart, mixed, shares,
-            out.reshape(-1), ((sequence * n + start) * heads + g * group) * v.shape[2], heads * v.shape[2], v.shape[2],
-        )  # fmt: skip
-
-    least = min(BLOCKS_A_THREAD * threads, products // WORTHWHILE) // (sequences * kv_heads)
-    blocks = spans(n, -(-n // max(1, least, -(-n * group * m // ROOM))))
+    wanted = min(BLOCKS_A_THREAD * threads, products // WORTHWHILE) // (sequences * kv_heads)
+    blocks = spans(n, -(-n // max(1, wanted, -(-n * group * m // ROOM))))
     # those that see much first, so that no thread begins one when the others are done
     parts = list(itertools.product(range(sequences), range(kv_heads), sorted(blocks, reverse=True)))
     size = (blocks[0][1] * group + ROWS) * (m + COLUMNS + LANES)
@@ -104,11 +72,88 @@ def attend(
             room = rooms(-(-size // LANES))[0]
             room[:] = 0  # what nobody sees is not computed, but bias and softcap go over it
         for sequence, g, (start, stop) in parts[begin:end]:
-            attend_block(sequence, g, start, stop, room)
+            _attend_block(job, sequence, g, slice(start, stop), room)
         free.append(room)
 
     parallel(attend_parts, spans(len(parts), len(parts) if products < MIN_OPS_PER_THREAD else 1), threads)
     return out.reshape(len(q), -1)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What all blocks of queries have in common; `attend` explains it.
+
+    packed: keys as the kernel reads them, or None where few queries read them as they are. values: by key-value head,
+    or by key where `packed` is None. first, last: the keys that each query sees. at: positions of queries.
+    """
+
+    q: Floats
+    k: Floats
+    packed: Floats | None
+    values: Floats
+    out: Floats
+    first: Ids
+    last: Ids
+    at: Ids
+    sink: Floats
+    scale: float
+    bias: Floats | None
+    slopes: Floats | None
+    softcap: float | None
+    sequences: int
+
+    @property
+    def keys(self) -> int:
+        """Of one text."""
+        return len(self.k) // self.sequences
+
+
+def _attend_block(job: _Job, sequence: int, g: int, block: slice, room: Floats) -> None:
+    """Attend from a block of queries of a text to key-value head g."""
+    heads, kv_heads, width = job.q.shape[1], job.k.shape[1], job.out.shape[2]
+    group, n, m = heads // kv_heads, len(job.q) // job.sequences, job.keys
+    seen, mine = (job.first[block], job.last[block]), slice(g * group, (g + 1) * group)
+    base = int(seen[0].min()) // COLUMNS * COLUMNS
+    keys = -(-max(0, int(seen[1].max()) - base) // COLUMNS) * COLUMNS
+    queries = (block.stop - block.start) * group
+    stride, filled = keys + LANES, -(-queries // ROWS) * ROWS  # rows 2**n apart would share cache lines
+    scores = room[: filled * stride].reshape(filled, stride)
+    _score(job, sequence, g, block, base, scores)
+    each = scores[:queries].reshape(-1, group, stride)[:, :, : m - base]
+    if job.bias is not None:
+        each += job.bias[mine, block, base : base + each.shape[2]].transpose(1, 0, 2)
+    if job.slopes is not None:
+        distance = np.abs(np.arange(base, base + each.shape[2]) - job.at[block, None])
+        each -= job.slopes[mine, None] * distance[:, None].astype(np.float32)
+    if job.softcap:
+        ops.softcap(scores, job.softcap)
+    apart = job.values.shape[2]  # widths that are filled up
+    by_key = job.packed is None
+    mixed, shares = rooms(-(-filled * apart // LANES), -(-queries // LANES))
+    attention.mix(
+        scores.reshape(-1), stride, base, queries, group, *seen, job.sink[mine], job.values.reshape(-1),
+        (sequence * m * kv_heads + g * (1 if by_key else m)) * apart, apart * (kv_heads if by_key else 1), mixed,
+        shares, job.out.reshape(-1), ((sequence * n + block.start) * heads + g * group) * width, heads * width, width,
+    )  # fmt: skip
+
+
+def _score(job: _Job, sequence: int, g: int, block: slice, base: int, scores: Floats) -> None:
+    """Multiply a block's queries with the keys of head g from `base` on: scores (rows, keys and LANES)."""
+    kv_heads, width, group = job.k.shape[1], job.q.shape[2], job.q.shape[1] // job.k.shape[1]
+    n, m, keys = len(job.q) // job.sequences, job.keys, scores.shape[1] - LANES
+    of_text = job.q[sequence * n + block.start : sequence * n + block.stop, g * group : (g + 1) * group]
+    asked = (of_text * np.float32(job.scale)).reshape(-1, width)
+    if job.packed is None:
+        text = job.k[sequence * m + base : min(sequence * m + base + keys, (sequence + 1) * m), g]
+        scores[: len(asked), : len(text)] = asked @ text.T
+        return
+    queries = np.zeros((len(scores), job.packed.shape[2]), np.float32)
+    queries[: len(asked), :width] = asked
+    own = job.packed[sequence * kv_heads + g].reshape(-1)
+    attention.scores(
+        queries.reshape(-1), len(asked), group, queries.shape[1], job.first[block], job.last[block], own, base,
+        scores.reshape(-1), scores.shape[1],
+    )  # fmt: skip
 
 
 def _seen(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None) -> tuple[Ids, Ids]:

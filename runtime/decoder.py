@@ -10,6 +10,7 @@ from .arrays import Floats
 from .graph import layers
 from .graph.attention import attention as write_attention
 from .graph.builder import Builder, Graph
+from .graph.indexer import shared_keys as write_keys
 from .graph.net import net as write_net
 from .graph.operations import Input
 from .graph.text import Hook, run
@@ -45,9 +46,21 @@ def through_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """What stands before a layer through that layer; x stays as it is. The layer may have other tensors than the
     network's own.
     """
-    shape = x.shape[1:] if x.ndim == 2 else (x.shape[0], x.shape[2])
     forward.first = 0
-    return _finished(run(layers.layer_graph(forward.network, layer, shape), forward, x), x)
+    return _finished(run(layers.layer_graph(forward.network, layer, x.shape[1:]), forward, x), x)
+
+
+def through_block_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """The same of a draft's block, which sees all of itself and the keys before it, `forward.shared_keys`."""
+    network, name = forward.network, ("block", id(layer), x.shape[1])
+    return _finished(
+        run(_kept(network, name, lambda: layers.layer_graph(network, layer, x.shape[1:], True)), forward, x), x
+    )
+
+
+def shared_keys(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """The one key of each token of x (tokens, width), which all heads share: float32 (tokens, 1, its width)."""
+    return _part(forward, f"keys of {layer.prefix}", x, lambda b, value: write_keys(b, layer, value), layer)
 
 
 def begin(forward: Pass, x: Floats) -> Floats:
@@ -80,7 +93,7 @@ def _part(
 ) -> Floats:
     def made() -> Graph:
         b = Builder(forward.network, forward.sparsity is not None)
-        value = b.add("input", Input(x.shape[1:] if x.ndim == 2 else (x.shape[0], x.shape[2])))
+        value = b.add("input", Input(x.shape[1:]))
         b.layer = layer
         write(b, value)
         return b.graph()
@@ -120,8 +133,10 @@ def _hooks(forward: Pass, graph: Graph) -> dict[int, Hook]:
         if forward.pictures and forward.network.deeper(index) is not None:
             on(value.number, lambda x, index=index: _add_deeper(forward, index, x))  # type: ignore[misc]
     for index in forward.noted:
-        value = graph.output if index == layer_count and not several else (
-            graph.layer_outputs[layer_count - 1] if index == layer_count else graph.layer_inputs[index]
+        value = (
+            graph.output
+            if index == layer_count and not several
+            else (graph.layer_outputs[layer_count - 1] if index == layer_count else graph.layer_inputs[index])
         )
         on(value.number, lambda x, index=index: _note(forward, index, x))  # type: ignore[misc]
 

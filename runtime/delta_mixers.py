@@ -1,5 +1,5 @@
 """Linear attention with a matrix for each head as compiled operations: gated delta nets, Kimi's delta attention,
-lightning attention. As `state_mixers`; the formulas are those of `gated_delta`, `kimi_delta` and `lightning`.
+lightning attention. As `state_mixers`; the formulas are those of `graph.linear_attention`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .few_inputs import Vectors, vectors
 from .kernels import delta_operations as delta
 from .kernels import state_operations as ops
 from .layer import Layer, Network
-from .lightning import EPS, pace
+from .recurrence import LIGHTNING_EPS, lightning_rates
 from .state_mixers import (
     Convolution,
     Mixer,
@@ -107,7 +107,7 @@ def gated_delta_spec(network: Network, layer: Layer) -> GatedDeltaSpec:
 
 
 def write_gated_delta(mixer: Mixer, spec: GatedDeltaSpec) -> None:
-    """The operations of `gated_delta.gated_delta`."""
+    """The operations of `graph.linear_attention.gated_delta`."""
     own = spec.delta
     beta = mixer.project(spec.project_beta, mixer.x, False).floats
     if spec.project_alpha.weight is spec.project_beta.weight:
@@ -167,7 +167,7 @@ def kimi_delta_spec(network: Network, layer: Layer) -> KimiDeltaSpec:
 
 
 def write_kimi_delta(mixer: Mixer, spec: KimiDeltaSpec) -> None:
-    """The operations of `kimi_delta.kimi_delta`."""
+    """The operations of `graph.linear_attention.kimi_delta`."""
     own, chains = spec.delta, (spec.project_steps, spec.project_gate)
     given = [mixer.project(chain[0], mixer.x, False) for chain in chains]
     beta = mixer.project(spec.project_beta, mixer.x, False)
@@ -208,16 +208,16 @@ class LightningSpec:
 
 def lightning_spec(network: Network, layer: Layer) -> LightningSpec:
     own = network.hyper.layers[layer.index]
-    rates = np.exp2(-8 / own.heads * np.arange(1, own.heads + 1)) * pace(layer.index, len(network.hyper.layers))
+    rates = lightning_rates(layer.index, len(network.hyper.layers), own.heads)
     return LightningSpec(
         projection(layer, "attn_qkv"), projection(layer, "attn_gate"), projection(layer, "attn_output"),
-        rates.astype(np.float32), own.key_width, network.hyper.activation == "silu",
-        Norm(weight_of_norm(layer, "attn_norm_2"), EPS),
+        rates, own.key_width, network.hyper.activation == "silu",
+        Norm(weight_of_norm(layer, "attn_norm_2"), LIGHTNING_EPS),
     )  # fmt: skip
 
 
 def write_lightning(mixer: Mixer, spec: LightningSpec) -> None:
-    """The operations of `lightning.lightning`."""
+    """The operations of `graph.linear_attention.lightning`."""
     heads, size, apart = len(spec.rates), spec.size, 3 * spec.size
     gate = mixer.project(spec.project_gate, mixer.x, False)
     mixed = mixer.project(spec.project_in, mixer.x)

@@ -70,10 +70,8 @@ def layer_inputs(forward: Pass, ids: Ids, x: Floats) -> Floats | None:
     return own
 
 
-def layer_input(forward: Pass, layer: Layer, x: Floats) -> Floats:
-    """What the layer's own input gives, gated by x: float32 (tokens, width). Raises ModelError where it has none."""
+def layer_input(forward: Pass, layer: Layer) -> Floats:
+    """The layer's own embeddings of tokens: float32 (tokens, width). Raises ModelError where it has none."""
     if forward.layer_inputs is None:
         raise ModelError(f"the file has no tensor 'per_layer_token_embd.weight', which '{layer.prefix}inp_gate' needs")
-    gate = ops.activated(forward.hyper.activation, forward.project(layer, "inp_gate", x), forward.threads)
-    gate *= forward.layer_inputs[:, layer.index]
-    return forward.norm(layer, "post_norm", forward.project(layer, "proj", gate))
+    return np.ascontiguousarray(forward.layer_inputs[:, layer.index])

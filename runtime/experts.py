@@ -1,4 +1,4 @@
-"""Mixtures of experts: the router's choice, and the chosen experts' nets."""
+"""Mixtures of experts: steps of the choice (see `graph.net.route`), and the chosen experts' nets."""
 
 from functools import partial
 
@@ -14,26 +14,11 @@ from .kernels.threads import share_out
 from .layer import Layer, Pass
 from .matmul import Inputs
 
-Choice = tuple[NDArray[np.intp], Floats]
+Chosen = NDArray[np.intp]  # numbers of experts, (tokens, used)
+Choice = tuple[Chosen, Floats]
 
 ADDED = 1 << 16  # numbers that it pays to start a thread for
 LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
-
-
-def adjugate_experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats) -> Floats:
-    """What the experts that groups of others share (Grove MoE) make of x, what those gave: float32 (tokens, width).
-
-    Source: llama.cpp's graph of Grove MoE, down to which weights it takes: those of the experts with a group's number.
-    """
-    router, count = layer.need_array("ffn_gate_inp.weight"), layer.need("ffn_up_chexps.weight").shape[0]
-    scores = ops.softmax(router_input @ router.T)
-    best = np.argsort(-scores, axis=1, kind="stable")[:, : min(forward.numbers(layer).experts_used, count)]
-    chosen = best // int(forward.keys.need("experts_per_group"))
-    weights = np.take_along_axis(scores, chosen, axis=1)
-    weights /= np.maximum(weights.sum(axis=1, keepdims=True), LEAST_SUM)
-    out = add_experts(forward, layer, x, (chosen, weights), "chexps")
-    out *= np.float32(forward.keys.need("expert_group_scale"))
-    return out
 
 
 def add_experts(forward: Pass, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
@@ -72,47 +57,7 @@ def _expert(forward: Pass, layer: Layer, kind: str, expert: int, x: Floats) -> F
     return project("down", ops.gated(activation, gate, up, limit, forward.threads))
 
 
-def route(forward: Pass, layer: Layer, x: Floats) -> Choice:
-    """For each token its experts and their weights: (tokens, used) each. Raises ModelError without a router."""
-    hyper, used = forward.hyper, forward.numbers(layer).experts_used
-    router, bias = layer.need_array("ffn_gate_inp.weight"), layer.array("ffn_gate_inp.bias")
-    scale = layer.array("ffn_gate_inp.scale")
-    if scale is not None:
-        x = ops.rms_norm(x, scale, hyper.eps) * np.float32(x.shape[1] ** -0.5)
-    if forward.observe:
-        forward.observe(layer.need("ffn_gate_inp.weight").name, x, 0, 1)
-    logits = x @ router.T
-    if bias is not None:
-        logits += bias
-    if hyper.router_softcap:
-        logits = ops.softcap(np.ascontiguousarray(logits), hyper.router_softcap)
-    if hyper.scoring == "sparsemixer":
-        return sparse_mixer(logits, used, hyper.router_jitter)
-    scores = ops.sigmoid(logits) if hyper.scoring == "sigmoid" else logits
-    if hyper.scoring == "softmax":
-        scores = ops.softmax(logits)
-    elif hyper.scoring == "sqrt_softplus":
-        scores = np.sqrt(ops.softplus(logits, threads=forward.threads))
-    correction = layer.array("exp_probs_b.bias" if "exp_probs_b.bias" in layer else "exp_probs_b")
-    ranked = scores if correction is None else scores + correction
-    if hyper.expert_groups > hyper.expert_groups_used:
-        ranked = within_best_groups(ranked, hyper.expert_groups, hyper.expert_groups_used, correction is not None)
-    if "ffn_gate_tid2eid.weight" in layer:
-        chosen = of_tokens(forward, layer, len(x))
-    else:
-        chosen = np.argsort(-ranked, axis=1, kind="stable")[:, :used]
-    weights = np.take_along_axis(scores, chosen, axis=1)
-    if hyper.scoring == "softmax_of_top":
-        weights = ops.softmax(weights)
-    elif hyper.normalize_experts:
-        weights /= np.maximum(weights.sum(axis=1, keepdims=True), LEAST_SUM)
-    of_expert = layer.array("ffn_down_exps.scale")
-    if of_expert is not None:
-        weights = weights * of_expert[chosen]
-    return chosen, weights * np.float32(hyper.experts_scale)
-
-
-def of_tokens(forward: Pass, layer: Layer, count: int) -> NDArray[np.intp]:
+def of_tokens(forward: Pass, layer: Layer, count: int) -> Chosen:
     """The experts that a table has for each token's id, (count, used), of the last positions of each text.
 
     Raises ModelError for a pass that does not know its tokens.

@@ -12,27 +12,16 @@ from archs.hyper import LayerHyper
 
 from .arrays import Floats
 from .attention import attend
-from .indexer import chosen_gated_pools, chosen_keys, gated_keys, indexer_keys
 from .layer import Layer, Pass
 from .rope import yarn_mscale
 
 
-def attend_to_latents(forward: Pass, layer: Layer, inputs: Floats, low: Floats, query: Floats, key: Floats) -> Floats:
-    """What queries (tokens, heads, latent + rotated) find in keys (tokens, 1, latent + rotated), which the cache keeps:
-    float32 (tokens, heads, latent).
-
-    inputs: what the layer reads; low: what queries are made of (both for indexers).
+def attend_to_latents(forward: Pass, layer: Layer, query: Floats, key: Floats) -> Floats:
+    """What queries (tokens, heads, latent + rotated) find in the keys of all tokens so far, (tokens, 1, latent +
+    rotated): float32 (tokens, heads, latent).
     """
     keys, own = forward.keys, forward.numbers(layer)
     latent_width = size_of(keys, own, "attention.kv_lora_rank")
-    indexes = "indexer.attn_k.weight" in layer
-    pools = "indexer_compressor_gate.weight" in layer
-    kept = gated_keys if pools else indexer_keys
-    index = kept(forward, layer, inputs) if indexes else key[:, :, :0]
-    if forward.cache is not None:  # in place of values, which are a part of the keys
-        key, index = forward.cache.append(layer.index, key, index)
-    if indexes:
-        forward.hidden_keys = (chosen_gated_pools if pools else chosen_keys)(forward, layer, inputs, low, index)
     scale = attention_scale(keys, size_of(keys, own, "attention.key_length_mla"))
     sinks = layer.array("attn_sinks.weight")
     if forward.hidden_keys is None or own.window is not None:
@@ -45,7 +34,7 @@ def attend_to_latents(forward: Pass, layer: Layer, inputs: Floats, low: Floats, 
         mixed = np.concatenate([
             attend(
                 q, k, k[:, :, :latent_width], q_positions=forward.positions, scale=scale, threads=forward.threads,
-                sinks=sinks, bias=np.broadcast_to(hidden, (own.heads, *hidden.shape)),
+                sinks=sinks, bias=np.broadcast_to(hidden, (own.heads, *hidden.shape[1:])),
             ) for q, k, hidden in parts
         ])  # fmt: skip
     return mixed.reshape(len(query), own.heads, latent_width)

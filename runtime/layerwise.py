@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Batch:
-    """Windows of equal length between two layers: their hidden states x (tokens, width), or several copies of them
-    (copies, tokens, width), or streams (tokens, streams * width), in models that have such.
+    """Windows of equal length between two layers: their hidden states x (tokens, width), or several streams of them
+    (tokens, streams * width), in models that have such.
     """
 
     forward: Pass

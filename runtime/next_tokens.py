@@ -100,4 +100,4 @@ def one_stream(forward: Pass, states: Floats) -> Floats:
 
     forward: a pass of the model.
     """
-    return forward.norm(forward.global_tensors, forward.block.output_norm, streams.ended(forward, states))
+    return forward.norm(forward.global_tensors, forward.block.output_norm, decoder.ended(forward, states))

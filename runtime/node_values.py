@@ -1,6 +1,6 @@
 """A model's whole list of operations, from ids of tokens to logits, and what each of its nodes gives of a text."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,12 @@ from . import decoder
 from .arrays import Floats
 from .graph import operations as op
 from .graph.builder import Graph, Node
-from .graph.hooks import Observer, Wanted, base_name, hooks_on
+from .graph.hooks import Observer, Wanted, hooks_on
 from .graph.text import run
 from .kernels.blas import one_thread
 from .model import Model
 
-WEIGHTS = "ffn_moe_weights"
-ObserveValue = Callable[[Node, str, NDArray[Any]], None]
+ObserveValue = Callable[[Node, NDArray[Any]], None]
 
 
 def whole_graph(model: Model) -> Graph:
@@ -47,30 +46,14 @@ def run_observed(model: Model, tokens: Sequence[int], observers: Mapping[Wanted,
 
 
 def observe_values(model: Model, tokens: Sequence[int], observe: ObserveValue) -> None:
-    """Call observe(node, name, values) with what every node gives of a text: (tokens, …), memory of its own.
+    """Call observe(node, values) with what every node gives of a text: (tokens, …), memory of its own.
 
-    A router gives two values: the chosen experts, and their weights under the name `ffn_moe_weights`. Raises as
+    What steps hand to each other that is not of single tokens, such as cached keys, is left out. Raises as
     `run_observed` does.
     """
 
     def each(node: Node, value: Any) -> None:
-        for name, array in parts(node, value):
-            observe(node, name, np.array(array))
+        if isinstance(value, np.ndarray) and value.shape == (len(tokens), *node.value.shape):
+            observe(node, np.array(value))
 
     run_observed(model, tokens, {op.Operation: each})
-
-
-def parts(node: Node, value: Any) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The arrays of a node's value with their names; functions and what else steps hand to each other are left out."""
-    if isinstance(value, np.ndarray):
-        yield node.name, _by_token(node, value)
-    elif isinstance(node.operation, op.Route):
-        yield node.name, value[0]
-        yield node.name.replace(base_name(node), WEIGHTS), value[1]
-    elif isinstance(value, tuple) and isinstance(value[0], np.ndarray):
-        yield node.name, value[0]
-
-
-def _by_token(node: Node, value: NDArray[Any]) -> NDArray[Any]:
-    """Tokens first, also of copies of hidden states, which lie (copies, tokens, width)."""
-    return value if value.shape[1:] == node.value.shape or value.ndim != 3 else value.swapaxes(0, 1)

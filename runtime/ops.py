@@ -73,9 +73,14 @@ KERNELS: dict[str, Callable[[Floats], Any]] = {
     "relu2": lambda x: np.square(np.maximum(x, np.float32(0), out=x), out=x),
 }
 silu, gelu, gelu_tanh, relu, relu2 = (partial(_each, kernel) for kernel in KERNELS.values())
-sigmoid = partial(_each, activations.each_sigmoid)  # 1 / (1 + e^-x)
+KERNELS |= {
+    "sigmoid": activations.each_sigmoid,  # 1 / (1 + e^-x)
+    "softplus": activations.each_softplus,  # log(1 + e^x)
+    "tanh": lambda x: np.tanh(x, out=x),
+    "exp": lambda x: np.exp(x, out=x),
+}
+sigmoid, softplus = (partial(_each, KERNELS[name]) for name in ("sigmoid", "softplus"))
 gelu_quick = partial(_each, activations.each_gelu_quick)  # x * sigmoid(1.702 x)
-softplus = partial(_each, activations.each_softplus)  # log(1 + e^x)
 
 
 def xielu(x: Floats, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Floats:

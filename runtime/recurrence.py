@@ -16,16 +16,12 @@ from .kernels.scan import convolve
 from .kernels.threads import share_out
 from .layer import Layer, Pass
 
+LIGHTNING_EPS = 1e-6  # of the norm behind lightning attention, whatever the model's is
 UPDATES_PER_THREAD = 1 << 16  # of values of a state: below this, starting a thread costs more than it saves
 
 
-def convolved(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
-    """Each channel's convolution over its text, causal, in encoders centered; x (tokens, channels)."""
-    return convolved_by(forward, layer, layer.need_array(f"{name}.weight"), layer.array(f"{name}.bias"), x)
-
-
 def convolved_by(forward: Pass, layer: Layer, taps: Floats, bias: Floats | None, x: Floats) -> Floats:
-    """The same by these taps (channels, count)."""
+    """Each channel's convolution with its taps (channels, count), causal, in encoders centered, of x (tokens, …)."""
     channels, count = taps.shape
     known = tailed(forward, layer, x, count - 1)
     if not forward.block.causal:  # half of the zeros stand behind the text
@@ -98,6 +94,23 @@ def scanned(
     return out
 
 
+def scan_values(
+    forward: Pass, layer: Layer, kernel: Callable[..., Any], size: int, values: Floats, *others: Floats
+) -> Floats:
+    """`scanned` of a matrix (size, width of a value) for each head of values (tokens, heads, width)."""
+    heads, width, wide = values.shape[1], values.shape[2], filled(values)
+    inputs = wide, *map(np.ascontiguousarray, others)
+    y = scanned(forward, layer, kernel, inputs, (heads, size, wide.shape[2]), heads)
+    return np.ascontiguousarray(y[:, :, :width])
+
+
+def lightning_rates(layer: int, layers: int, heads: int) -> Floats:
+    """By which each head of lightning attention forgets: the later the layer, the slower."""
+    pace = 1 - layer / (layers - 1 + 1e-5) + 1e-5
+    rates: Floats = (np.exp2(-8 / heads * np.arange(1, heads + 1)) * pace).astype(np.float32)
+    return rates
+
+
 def filled(x: Floats) -> Floats:
     """x with zeros behind its last axis, up to what kernels of `scan` take."""
     short = -x.shape[-1] % LANES
@@ -106,8 +119,3 @@ def filled(x: Floats) -> Floats:
 
 def _kept(forward: Pass, layer: Layer) -> tuple[Floats, ...]:
     return forward.cache.states(layer.index) if forward.cache is not None else ()
-
-
-def split(x: Floats, *ends: int) -> list[Floats]:
-    """Columns of x (tokens, width), each part an array of its own."""
-    return [np.ascontiguousarray(part) for part in np.split(x, ends, axis=1)]

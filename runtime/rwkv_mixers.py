@@ -1,5 +1,5 @@
 """RWKV 6 and 7 as lists of compiled operations: what mixes tokens, and what mixes channels. As `state_mixers`; the
-formulas are those of `rwkv`. Heads have to be whole lanes wide.
+formulas are those of `graph.rwkv`. Heads have to be whole lanes wide.
 """
 
 from collections.abc import Sequence
@@ -121,7 +121,7 @@ def time_mix7_spec(network: Network, layer: Layer) -> TimeMix7Spec:
 
 
 def write_time_mix7(mixer: Mixer, spec: TimeMix7Spec, first_values: Vectors | None) -> Vectors:
-    """The operations of `rwkv.time_mix7`. Returns the layer's values: those of the first layer go to later ones."""
+    """The operations of `graph.rwkv.time_mix`. Returns the layer's values: the first layer's go to later ones."""
     inputs = dict(zip("rwkvag", _mixtures(mixer, spec.lerp, 0), strict=False))
     inner = {kind: mixer.project(first, inputs[kind], False) for kind, (first, _) in spec.narrow.items()}
     r, k = mixer.project(spec.receptance, inputs["r"], False), mixer.project(spec.key, inputs["k"], False)
@@ -186,7 +186,7 @@ def time_mix6_spec(network: Network, layer: Layer) -> TimeMix6Spec:
 
 
 def write_time_mix6(mixer: Mixer, spec: TimeMix6Spec) -> None:
-    """The operations of `rwkv.time_mix6`."""
+    """The operations of `graph.rwkv.time_mix`."""
     (mixed,) = _mixtures(mixer, spec.lerp_x, 0, keeps=False)
     first, seconds = spec.by_token
     inner, rank = mixer.project(first, mixed), seconds[0].weight.width
@@ -235,7 +235,7 @@ def channel_mix_spec(network: Network, layer: Layer) -> ChannelMixSpec:
 
 
 def write_channel_mix(mixer: Mixer, spec: ChannelMixSpec) -> None:
-    """The net of `rwkv.with_channel_mix`, added to `mixer.out`, and what is done to the sum."""
+    """The net of `graph.rwkv.channel_mix`, added to `mixer.out`, and what is done to the sum."""
     mixed = _mixtures(mixer, spec.lerp, 2)
     gate = None if spec.receptance is None else mixer.project(spec.receptance, mixed[1], False)
     inner = mixer.project(spec.key, mixed[0])

@@ -8,17 +8,18 @@ from . import few_queries, ops
 from .arrays import Floats, Ids
 from .attention import attend
 from .few_queries import attend_few
-from .indexer import block_keys, chosen_blocks, chosen_pools, pooled_keys
 from .layer import Layer, Network, Pass
 from .mixed_inputs import observe_mixed
 
 
 def attend_in_cache(
-    forward: Pass, layer: Layer, own: LayerHyper, x: Floats, heads: tuple[Floats, Floats, Floats]
-) -> Floats:
+    forward: Pass, layer: Layer, own: LayerHyper, x: Floats, heads: tuple[Floats, Floats, Floats],
+    chosen: Floats | None = None,
+) -> Floats:  # fmt: skip
     """What a layer's attention gives, float32 (tokens, heads * value width); keys and values are added to the cache.
 
-    x (tokens, width): what queries, keys and values (tokens, heads, width), the `heads`, were made of.
+    x (tokens, width): what queries, keys and values (tokens, heads, width), the `heads`, were made of. chosen: 0 for
+    the keys that each token looks at, -inf for others, (texts, heads or 1, tokens, keys); None for all.
     """
     q, k, v = heads
     if forward.cache is not None and few_queries.serves(forward, layer, own):
@@ -28,9 +29,8 @@ def attend_in_cache(
     observe_mixed(forward, layer, own, x, q, k)
     if any(other.kv_source_layer == layer.index for other in forward.hyper.layers):
         forward.shared_keys[layer.index] = k, v
-    hidden_blocks = _hidden_blocks(forward, layer, x)
-    if hidden_blocks is not None:
-        return _attend_to_blocks(forward, own, q, k, v, hidden_blocks)
+    if chosen is not None:
+        return _attend_to_chosen(forward, own, q, k, v, chosen)
     if forward.tree is not None:
         return _attend_in_tree(forward, layer, own, q, k, v)
 
@@ -48,18 +48,7 @@ def attend_in_cache(
     return within(q, k, v, forward.positions, forward.texts)
 
 
-def _hidden_blocks(forward: Pass, layer: Layer, x: Floats) -> Floats | None:
-    """What hides keys that an indexer does not choose, for each text; None without an indexer."""
-    if "indexer.k_proj.weight" not in layer:
-        return None
-    pools = forward.keys.stored("attention.compress_ratios") is not None
-    index = (pooled_keys if pools else block_keys)(forward, layer, x)
-    if forward.cache is not None:  # beside the keys proper
-        index, _ = forward.cache.append(-1 - layer.index, index, index[:, :, :0])
-    return (chosen_pools if pools else chosen_blocks)(forward, layer, x, index)
-
-
-def _attend_to_blocks(forward: Pass, own: LayerHyper, q: Floats, k: Floats, v: Floats, hidden: Floats) -> Floats:
+def _attend_to_chosen(forward: Pass, own: LayerHyper, q: Floats, k: Floats, v: Floats, hidden: Floats) -> Floats:
     texts = zip(*(np.split(each, forward.texts) for each in (q, k, v)), hidden, strict=True)
     return np.concatenate([
         attend(

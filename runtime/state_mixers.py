@@ -1,9 +1,9 @@
 """Layers with states as lists of compiled operations: Mamba, Mamba-2, short convolutions.
 
 Each writer appends the whole mixer of one layer, from its normed input to the product that adds its result, and takes
-the layer's tensors and numbers as plain data. The formulas are those of `state_space`, whose states these operations
-go on with and leave: one float32 array for each text and shape in `state_shapes`, whose addresses are in `tables`, an
-int64 array by slot for each of the states.
+the layer's tensors and numbers as plain data. The formulas are those of `graph.state_space`, whose states these
+operations go on with and leave: one float32 array for each text and shape in `state_shapes`, whose addresses are in
+`tables`, an int64 array by slot for each of the states.
 """
 
 from collections.abc import Callable, Sequence
@@ -208,7 +208,7 @@ def mamba2_spec(layer: Layer, keys: Keys, eps: float) -> Mamba2Spec:
 
 
 def write_mamba2(mixer: Mixer, spec: Mamba2Spec) -> None:
-    """The operations of `state_space.mamba2`."""
+    """The operations of `graph.state_space.mamba2`."""
     inner, keys = spec.inner, spec.groups * spec.size
     width = inner // spec.heads
     both = mixer.project(spec.project_in, mixer.x)
@@ -280,7 +280,7 @@ def _narrow(mixer: Mixer, norms: Sequence[Norm], x: Floats, width: int, wait: bo
 
 
 def write_mamba(mixer: Mixer, spec: MambaSpec) -> None:
-    """The operations of `state_space.mamba`."""
+    """The operations of `graph.state_space.mamba`."""
     inner, size, rank = spec.inner, len(spec.a), spec.project_dt.weight.width
     both = mixer.project(spec.project_in, mixer.x)
     inputs = vectors(inner)
@@ -332,7 +332,7 @@ def mamba_of_heads_spec(layer: Layer, keys: Keys, eps: float) -> MambaOfHeadsSpe
 
 
 def write_mamba_of_heads(mixer: Mixer, spec: MambaOfHeadsSpec) -> None:
-    """The operations of `state_space.mamba_of_heads`."""
+    """The operations of `graph.state_space.mamba_of_heads`."""
     inner, size, heads, rank = spec.inner, spec.size, len(spec.a), spec.project_dt.weight.width
     width = inner // heads
     both = mixer.project(spec.project_in, mixer.x)  # of each head its gate, then its inputs
@@ -374,7 +374,7 @@ def short_convolution_spec(layer: Layer) -> ShortConvolutionSpec:
 
 
 def write_short_convolution(mixer: Mixer, spec: ShortConvolutionSpec) -> None:
-    """The operations of `state_space.short_convolution`."""
+    """The operations of `graph.state_space.short_convolution`."""
     width = len(spec.convolution.taps)
     parts, out = mixer.project(spec.project_in, mixer.x), vectors(width)
     add_convolution(mixer, spec.convolution, parts.floats[:, 2 * width :], {

@@ -19,12 +19,12 @@ Choices = list[NDArray[np.integer]]
 def recorded() -> Iterator[Choices]:
     """Choices in the order in which they are made, each sorted by row."""
     found: Choices = []
-    route, partition = experts.route, np.argpartition
+    add, partition = experts.add_experts, np.argpartition
 
-    def routed(*arguments: Any) -> Any:
-        choice = route(*arguments)
-        found.append(np.sort(choice[0], axis=1))
-        return choice
+    def added(forward: Any, layer: Any, latent: Any, choice: Any, kind: str) -> Any:
+        if kind == "exps":
+            found.append(np.sort(choice[0], axis=1))
+        return add(forward, layer, latent, choice, kind)
 
     def parted(scores: Any, at: int, axis: int = -1) -> Any:
         best = partition(scores, at, axis=axis)
@@ -32,7 +32,7 @@ def recorded() -> Iterator[Choices]:
             found.append(np.sort(best[:, : at + 1], axis=1))
         return best
 
-    with mock.patch.object(experts, "route", routed), mock.patch.object(np, "argpartition", parted):
+    with mock.patch.object(experts, "add_experts", added), mock.patch.object(np, "argpartition", parted):
         yield found
 
 

@@ -40,8 +40,9 @@ ORDER = (
     "runtime",
     "runtime.graph",
     "runtime.decoder runtime.model runtime.next_tokens runtime.layerwise runtime.joint_decision runtime.option_scores "
-    "runtime.node_values runtime.pooling runtime.prefill runtime.perplexity runtime.divergence runtime.choices "
-    "runtime.stored_states runtime.statistics runtime.stored_logits runtime.windows",
+    "runtime.encoder_decoder runtime.sound_of_codes runtime.node_values runtime.pooling runtime.prefill "
+    "runtime.perplexity runtime.divergence runtime.choices runtime.stored_states "
+    "runtime.statistics runtime.stored_logits runtime.windows",
     "runtime.towers",
     "runtime.speculation",
     "runtime.generation runtime.batched_generation",

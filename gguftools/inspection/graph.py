@@ -145,7 +145,7 @@ def attributes(operation: "Operation", hyper: "Hyper") -> dict[str, Any]:
         value = getattr(operation, each.name)
         if callable(value) and hasattr(value, "__name__"):
             value = value.__name__
-        if each.name not in ("role", "size", "suffix", "keeps") and value not in (None, False, ()) and _is_plain(value):
+        if each.name not in ("role", "size", "suffix") and value not in (None, False, ()) and _is_plain(value):
             found[each.name] = value
     more = _BY_OPERATION.get(type(operation).__name__)
     return found | (more(operation, hyper) if more else {})
@@ -175,20 +175,13 @@ def _of_layer(operation: Any, hyper: "Hyper") -> dict[str, Any]:
     return {"heads": hyper.layers[operation.layer.index].heads}
 
 
-def _of_router(operation: Any, hyper: "Hyper") -> dict[str, Any]:
-    return {
-        "scoring": hyper.scoring, "normalize": hyper.normalize_experts, "scale": hyper.experts_scale,
-        "groups": hyper.expert_groups, "groups_used": hyper.expert_groups_used,
-    }  # fmt: skip
-
-
 def _of_norm(operation: Any, hyper: "Hyper") -> dict[str, Any]:
     return {"eps": operation.eps or hyper.eps}
 
 
 _BY_OPERATION: Mapping[str, Callable[[Any, "Hyper"], dict[str, Any]]] = {
     "Rope": _of_rotation, "Attention": _of_attention, "SharedAttention": _of_attention, "LatentAttention": _of_layer,
-    "WidenedAttention": _of_layer, "Route": _of_router, "Norm": _of_norm,
+    "WidenedAttention": _of_layer, "Norm": _of_norm,
     "HeadNorm": lambda operation, hyper: {"eps": hyper.eps},
 }  # fmt: skip
 

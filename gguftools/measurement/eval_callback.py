@@ -37,9 +37,6 @@ CALLED: dict[str, tuple[tuple[str, str], ...]] = {
     "inp_norm": (("inp_norm", ""), ("inp_norm-0", "")),
     "attn_post_norm": (("attn_post_norm", ""), ("post_attn_norm", "")),
     "ffn_post_norm": (("ffn_post_norm", ""), ("post_mlp_norm", "")),
-    "ffn_moe_weights": tuple(
-        (f"ffn_moe_weights{each}", "") for each in ("_scaled", "_norm", "_softmax", "")
-    ),
     "embd": (("embd", ""), ("model.embed_tokens", ""), ("inp_embd", "")),
     "result_norm": (("result_norm", ""), ("result_embd", "")),
 }  # fmt: skip

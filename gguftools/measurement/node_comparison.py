@@ -213,11 +213,9 @@ def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Other, t
     nodes = {node.name: node for node in shown.nodes}
     found: dict[str, NodeDifference] = {}
     for name, array in mine.values.items():
-        layer = nodes[name].layer if name in nodes else int(name.rpartition("-")[2])
-        pair = _pair(array, name, layer, other)
+        pair = _pair(array, name, nodes[name].layer, other)
         if pair is not None:
-            node = nodes.get(name) or _node_of(name, layer, shown)
-            found[name] = _difference(node, name, pair, tolerance, found, nodes)
+            found[name] = _difference(nodes[name], pair, tolerance, found, nodes)
     if not found:
         raise OptionError(f"{other.name} has no values of nodes of {shown.file}", "is it of the same architecture?")
     first = next((each for each in found.values() if each.differs), None)
@@ -230,11 +228,6 @@ def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Other, t
         shown.file, other.name, other.kind, mine.tokens, tolerance, tuple(found.values()), missing,
         first, causes[0], jump, causes[1], keys,
     )  # fmt: skip
-
-
-def _node_of(name: str, layer: int | None, shown: ModelGraph) -> GraphNode:
-    """The node of a second value, such as a router's weights."""
-    return next(node for node in shown.nodes if node.layer == layer and node.operation == "Route")
 
 
 @dataclass(frozen=True)
@@ -294,9 +287,8 @@ def _spread(values: NDArray[np.float64]) -> float:
 
 
 def _difference(
-    node: GraphNode, name: str, pair: Pair, tolerance: float, found: Mapping[str, NodeDifference],
-    nodes: Mapping[str, GraphNode],
-) -> NodeDifference:  # fmt: skip
+    node: GraphNode, pair: Pair, tolerance: float, found: Mapping[str, NodeDifference], nodes: Mapping[str, GraphNode]
+) -> NodeDifference:
     apart = np.abs(pair.mine - pair.theirs)
     at = int(apart.argmax())
     largest, rms = float(apart[at]), float(np.sqrt((apart**2).mean())) / pair.spread
@@ -307,7 +299,7 @@ def _difference(
     least = max(before, default=0.0)
     token, element = divmod(int(pair.places[at]), pair.width)
     return NodeDifference(
-        node.number, name, node.operation, node.layer, largest, largest / pair.spread, rms, token, element,
+        node.number, node.name, node.operation, node.layer, largest, largest / pair.spread, rms, token, element,
         float(pair.mine[at]), float(pair.theirs[at]), differs, rms / least if least > NOISE else None,
     )  # fmt: skip
 

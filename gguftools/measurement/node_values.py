@@ -86,7 +86,7 @@ def node_values(
     tokens = tokens_of(model, prompt)
     found: dict[str, Array] = {}
     running = RunningModel(model.metadata, model.readable(), threads=threads, precision=named)
-    observe_values(running, tokens, lambda node, name, array: found.update({name: array}))
+    observe_values(running, tokens, lambda node, array: found.update({node.name: array}))
     return NodeValues(str(model.path), model.architecture, tokens, named, found)
 
 

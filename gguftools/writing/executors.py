@@ -19,6 +19,7 @@ from concurrent.futures import (
     wait,
 )  # fmt: skip
 from contextlib import suppress
+from multiprocessing import connection
 from operator import itemgetter
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -33,6 +34,7 @@ R = TypeVar("R")
 LOSSES = 24  # in a row, nothing done between them: then it is not chance
 FIRST_WAIT, LONGEST_WAIT = 0.1, 3.0  # seconds before a lost task is sent again
 WATCH = 2.0  # seconds between two looks at a pool that says nothing
+WAKE = 10.0  # seconds that a pool gets to see that it is broken
 LAST_WAIT = 60.0  # seconds that tasks under way get to end when nobody wants them any more
 AHEAD = 2  # tasks under way for each worker
 LOST = (BrokenExecutor, CancelledError, ConnectionError, TimeoutError, EOFError)
@@ -156,7 +158,7 @@ class _Work:
 
         Of a Dask cluster that we can see, have workers that are gone replaced.
         """
-        if getattr(self._executor, "_broken", False):
+        if getattr(self._executor, "_broken", False) or _has_ended_processes(self._executor):
             self.lost(BrokenExecutor("a process of the pool ended"), self._executor)
         cluster: Any = getattr(getattr(self._executor, "_client", None), "cluster", None)
         if hasattr(cluster, "worker_spec"):  # Dask gives up workers of this machine that are away for 15 seconds
@@ -204,10 +206,33 @@ def done_elsewhere(
         work.end()
 
 
+def _has_ended_processes(executor: Executor) -> bool:
+    """Whether a process of a pool has ended, though the pool does not say that it is broken."""
+    processes = (getattr(executor, "_processes", None) or {}) if isinstance(executor, ProcessPoolExecutor) else {}
+    return bool(processes and connection.wait([each.sentinel for each in list(processes.values())], 0))
+
+
 def _kill(pool: Any) -> None:
     """End what a broken pool has left of its processes; Python would wait for them in the end."""
     for process in list((pool._processes or {}).values()):
         process.kill()
+    _wake(pool)
+
+
+def _wake(pool: Any) -> None:
+    """Have a pool see that it is broken. Of a result whose process was killed while it sent it, Python's pools wait
+    for the rest for ever: they get zeros, which are no result.
+    """
+    writer = getattr(getattr(pool, "_result_queue", None), "_writer", None)
+    if writer is None or os.name != "posix":
+        return
+    end = time.monotonic() + WAKE
+    with suppress(OSError, ValueError):  # the pipe is closed: the pool has seen it
+        os.set_blocking(writer.fileno(), False)
+        while not pool._broken and time.monotonic() < end:
+            with suppress(BlockingIOError):
+                os.write(writer.fileno(), bytes(4096))
+            time.sleep(0.001)
 
 
 def raised(error: BaseException) -> BaseException:

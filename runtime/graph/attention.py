@@ -3,6 +3,7 @@
 from ..layer import Layer
 from . import operations as op
 from .builder import Builder
+from .indexer import chosen_blocks
 from .operations import Value
 
 
@@ -32,7 +33,8 @@ def attention(b: Builder, layer: Layer, x: Value) -> Value:
     if block.query_scale is not None:
         q = b.add("Qcur_attn_temp_scaled", op.ScaleQueries(q, own.rotates))
     v = b.scaled(v, hyper.value_scale, "Vcur_scaled")
-    mixed = b.add("kqv_out", op.Attention(q, k, v, x, layer, own))
+    chosen = chosen_blocks(b, layer, x) if "indexer.k_proj.weight" in layer else None
+    mixed = b.add("kqv_out", op.Attention(q, k, v, x, layer, own, chosen))
     return projected(b, layer, b.enclose("attention", layer, start, (x,), gated(b, layer, x, mixed, gate)))
 
 

@@ -1,6 +1,7 @@
 """Writes a list of operations down, and checks every shape while it does."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,17 +16,18 @@ from .operations import Operation, Value
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operation with its name. layer: whose it is, None around the layers."""
+    """An operation with its name. layer: whose it is, None around the layers. kind: what a profile counts it as."""
 
     name: str
     layer: int | None
     operation: Operation
     value: Value
+    kind: str
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Nodes start … stop that an executor may compute as one: kind "attention", "latent attention" or "experts".
+    """Nodes start … stop that an executor may compute as one, of a kind such as "attention", "experts" or "mamba2".
 
     inputs: what they read from outside; output: what is read of them outside.
     """
@@ -42,13 +44,15 @@ class Region:
 class Graph:
     """Nodes in the order in which they run; the last one gives the result.
 
-    layer_inputs, layer_outputs: by the layer's number, what goes into each layer and what comes out of it.
+    layer_inputs, layer_outputs: by the layer's number, what goes into each layer and what comes out of it. checked: by
+    the number of a value that has to be finite, the prefix of the layer that it comes out of.
     """
 
     nodes: tuple[Node, ...]
     layer_inputs: dict[int, Value]
     layer_outputs: dict[int, Value]
     regions: tuple[Region, ...] = ()
+    checked: dict[int, str] = field(default_factory=dict)
 
     @property
     def output(self) -> Value:
@@ -101,6 +105,7 @@ class Builder:
     """A list as it is written. predicts: neurons are chosen by the file's predictor.
 
     keeps: the layer being written is the last, behind whose mixer only the rows that the head reads go on.
+    reads_blocks: attention is that of a draft's blocks. kind: what a profile counts operations as.
     """
 
     network: Network
@@ -109,9 +114,12 @@ class Builder:
     layer_inputs: dict[int, Value] = field(default_factory=dict)
     layer_outputs: dict[int, Value] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
+    checked: dict[int, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     layer: Layer | None = None
     keeps: bool = False
+    reads_blocks: bool = False
+    kind: str = ""
 
     def enclose(self, kind: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
         """Note the nodes from `start` on as a region; its output."""
@@ -128,12 +136,19 @@ class Builder:
         except ModelError as error:
             where = self.full_name(name)
             raise ModelError(f"the operation '{where}' cannot be built: {error}", hint=error.hint) from None
-        rows = next((value.rows for value in operation.inputs()), "all")
-        rows = "kept" if isinstance(operation, op.KeepRows) or getattr(operation, "keeps", False) else rows
+        rows = operation.rows_given or next((value.rows for value in operation.inputs()), "all")
         value = Value(len(self.nodes), shape, rows)
         index = None if self.layer is None else self.layer.index
-        self.nodes.append(Node(self._own_name(name), index, operation, value))
+        kind = operation.kind if operation.kind in ("products", "norms") else self.kind or operation.kind
+        self.nodes.append(Node(self._own_name(name), index, operation, value, kind))
         return value
+
+    @contextmanager
+    def counted_as(self, kind: str) -> Iterator[None]:
+        """What is added inside counts as this kind in a profile, but for products and norms."""
+        before, self.kind = self.kind, kind
+        yield
+        self.kind = before
 
     def _own_name(self, name: str) -> str:
         """The full name, of no other node."""
@@ -173,7 +188,7 @@ class Builder:
         return x if factor == 1 else self.add(name, op.Scale(x, factor))
 
     def graph(self) -> Graph:
-        return Graph(tuple(self.nodes), self.layer_inputs, self.layer_outputs, tuple(self.regions))
+        return Graph(tuple(self.nodes), self.layer_inputs, self.layer_outputs, tuple(self.regions), self.checked)
 
 
 def has(layer: Layer, *roles: str) -> bool:
@@ -187,7 +202,7 @@ def operation_types() -> Iterator[type[Operation]]:
     while waiting:
         each = waiting.pop()
         waiting += each.__subclasses__()
-        if each not in (Operation, op.Mixer, op.Several):
+        if not each.__subclasses__():
             yield each
 
 

@@ -32,7 +32,7 @@ from ..self_attention import alibi_slopes
 from ..team import team_of, worth
 from .builder import Graph
 from .lowering import Call, Lowering
-from .text import COMPUTE, Read
+from .text import Read, computed
 
 PLAIN = frozenset({"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias",
                    "rope_freqs.weight"})  # fmt: skip
@@ -357,34 +357,30 @@ class Run:
             text.cache.advance_states(self.owner.lowering.states, count)
 
     def _call(self, call: Call) -> None:
-        """Compute an operation for each text, as texts do."""
-        at, results = 0, list[Any]()
+        """Compute operations for each text, as texts do."""
+        at = 0
         for number, (forward, read, count) in enumerate(zip(self.passes, self._reads, self.counts, strict=True)):
             rows = slice(at, at + count)
             at += count
-            result: Any = None
             if not self.faults[number]:
                 with self._noting_fault(number):
-                    result = self._compute(call, forward, read, rows)
-            if call.to is not None:
-                failed = result is None
-                results.append(np.zeros((count, call.to.width), np.float32) if failed else result.reshape(count, -1))
-        if call.to is not None:
-            call.to.floats[: self.tokens, : call.to.width] = np.concatenate(results)
+                    self._compute(call, forward, read, rows)
+            for value, to in call.to.items():
+                to.floats[rows, : to.width] = 0 if self.faults[number] else read.values[value].reshape(count, -1)
+            for value in call.forgets:
+                read.values.pop(value, None)
 
-    def _compute(self, call: Call, forward: Pass, read: Read, rows: slice) -> Any:
-        """What an operation gives of a text, whose tokens are in these rows."""
-        lowering, operation, number = self.owner.lowering, call.node.operation, call.node.value.number
-        for value in operation.inputs():
-            if lowering.has_rows(value):
-                own = lowering.vectors_of(value).floats[rows, : value.width]
-                read.values[value.number] = own.reshape(len(own), *value.shape).copy()
-        read.number = number
-        result = COMPUTE[type(operation)](forward, operation, read)
+    def _compute(self, call: Call, forward: Pass, read: Read, rows: slice) -> None:
+        """What operations give of a text, whose tokens are in these rows."""
+        lowering, own = self.owner.lowering, {node.value.number for node in call.nodes}
+        for value in (value for node in call.nodes for value in node.operation.inputs()):
+            if value.number not in own and value.number not in read.values:
+                x = lowering.rows_of[value.number].floats[rows, : value.width]
+                read.values[value.number] = x.reshape(len(x), *value.shape).copy()
+        for node in call.nodes:
+            read.number = node.value.number
+            read.values[read.number] = computed(forward, node, read)
         read.forget_inputs()
-        if call.to is None:
-            read.values[number] = result
-        return result
 
     def _rows(self, x: Vectors) -> Floats:
         rows: Floats = x.floats[: self.tokens, : x.width].copy()

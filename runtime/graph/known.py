@@ -17,6 +17,7 @@ from ..compiled_attention import AttentionSpec, attention_spec, latent_attention
 from ..layer import Layer, Network
 from . import operations as op
 from .builder import Graph, Node, Region
+from .indexer_operations import CacheKeys
 from .operations import Operation, Value
 
 
@@ -28,6 +29,10 @@ class Anything:
 
 
 SIZES = Anything()
+WHOLE = frozenset({  # mixers, whose steps follow from the tensors that their writers ask for, too
+    "mamba", "mamba2", "mamba of heads", "short convolution", "gated delta", "kimi delta", "lightning", "time mix",
+    "rwkv layer",
+})  # fmt: skip
 Attributes = Mapping[str, Any]  # what each attribute may be
 Table = Mapping[type[Operation], Attributes]
 _ALONG = (op.Clamp, op.Columns, op.HeadNorm, op.PlainNorm, op.Rope, op.ScaleQueries, op.Scale)
@@ -35,6 +40,8 @@ _ALONG = (op.Clamp, op.Columns, op.HeadNorm, op.PlainNorm, op.Rope, op.ScaleQuer
 
 def is_known(network: Network, graph: Graph, region: Region) -> bool:
     """Whether the region holds nothing but what its writer knows of."""
+    if region.kind in WHOLE:
+        return True
     nodes = graph.nodes[region.start : region.stop]
     if not all(knows(TABLES[region.kind](network, region.layer), region.layer, node.operation) for node in nodes):
         return False
@@ -51,7 +58,7 @@ def knows(table: Table, layer: Layer, operation: Operation) -> bool:
         if isinstance(value, Layer):
             if value is not layer:
                 return False
-        elif not isinstance(value, Value) and value not in attributes.get(each.name, (each.default,)):
+        elif not isinstance(value, Value) and value not in attributes.get(each.name, (each.default, None)):
             return False
     return True
 
@@ -61,13 +68,13 @@ def attention_table(network: Network, layer: Layer) -> Table:
     return {
         op.Linear: {"role": ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_gate"), "split": SIZES},
         op.Columns: dict.fromkeys(("start", "stop", "split"), SIZES),
-        op.Clamp: {"limit": (hyper.clamp,)},
+        op.Clamp: {"limit": (hyper.clamp,), "low": (None,)},
         op.HeadNorm: {"role": ("attn_q_norm", "attn_k_norm")},
         op.PlainNorm: {"eps": (hyper.eps,)},
         op.Rope: {"own": (own,)},
         op.ScaleQueries: {"rotated": (own.rotates,)},
         op.Scale: {"factor": (hyper.value_scale,)},
-        op.Attention: {"own": (own,)},
+        op.Attention: {"own": (own,), "chosen": (None,)},
         op.SharedAttention: {"own": (own,)},
         op.ScaleByGate: {"function": (block.attention_gate,)},
         op.Norm: {"role": ("attn_sub_norm",), "eps": (0.0,)},
@@ -85,7 +92,8 @@ def latent_table(network: Network, layer: Layer) -> Table:
         op.PerHead: {"role": ("attn_k_b", "attn_v_b")},
         op.Concat: {},
         op.ScaleQueries: {"rotated": (own.rotates,)},
-        op.LatentAttention: {"latent": (spec.latent_width,)},
+        CacheKeys: {"v": (None,), "place": (layer.index,)},
+        op.LatentAttention: {"latent": (spec.latent_width,), "chosen": (None,)},
         op.WidenedAttention: {},
         op.ScaleByGate: {"function": (block.attention_gate,)},
     }
@@ -95,8 +103,19 @@ def experts_table(network: Network, layer: Layer) -> Table:
     hyper, block, own = network.hyper, network.block, network.hyper.layers[layer.index]
     sums = sum_factor(block.add_shared_expert) is not None
     return {
-        op.Route: {"used": (own.experts_used,)},
+        op.PlainLinear: {"role": ("ffn_gate_inp", "ffn_gate_inp_shexp")},
+        op.Norm: {"role": ("ffn_gate_inp.scale",), "eps": (0.0,)},
+        op.Scale: {"factor": SIZES},
+        op.Softcap: {"cap": (hyper.router_softcap,)},
+        op.Probabilities: {"scoring": (hyper.scoring, "softmax")},
+        op.AddWeight: {"role": ("exp_probs_b", "exp_probs_b.bias")},
+        op.BestGroups: {"groups": (hyper.expert_groups,), "used": (hyper.expert_groups_used,), "pairs": SIZES},
+        op.TopExperts: {"used": (own.experts_used,), "size": (1,)},
+        op.ExpertWeights: {},
+        op.NormalizeWeights: {},
+        op.ScaleByExpert: {},
         op.Experts: {"suffix": ("exps",)},
+        op.ScaleByGate: {"function": ("sigmoid",)},
         op.Linear: {"role": compiled_experts.SHARED, "split": ((),)},
         op.Columns: dict.fromkeys(("start", "stop", "split"), SIZES),
         op.Activate: {"activation": (hyper.activation,), "parameters": ((),)},
@@ -104,7 +123,6 @@ def experts_table(network: Network, layer: Layer) -> Table:
             "activation": (hyper.activation,), "limit": (own.net_limit or hyper.activation_limit,),
             "clamps_gate_first": (block.clamps_gate_first,), "clamps_both": (bool(own.net_limit),), "bounds": SIZES,
         },
-        op.SharedExpertGate: {},
         op.Combine: {"function": (block.add_shared_expert,) if sums else ()},
     }  # fmt: skip
 
@@ -170,7 +188,7 @@ def _is_latent_attention(network: Network, layer: Layer, nodes: Sequence[Node]) 
 def _is_experts(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
     counts, shared = _counts(nodes), "ffn_up_shexp.weight" in layer
     gated = shared and "ffn_gate_inp_shexp.weight" in layer
-    wanted = {op.Route: 1, op.Experts: 1, op.Combine: int(shared), op.SharedExpertGate: int(gated)}
+    wanted = {op.TopExperts: 1, op.Experts: 1, op.Combine: int(shared), op.ScaleByGate: int(gated)}
     activations = counts[op.Activate] + counts[op.Gated]
     return activations == shared and all(counts[kind] == count for kind, count in wanted.items())
 

@@ -10,6 +10,8 @@ from ..layer import Layer
 from . import operations as op
 from .attention import gated, projected
 from .builder import Builder
+from .indexer import chosen_latents, latent_indexer_keys
+from .indexer_operations import CacheKeys
 from .operations import Value
 
 
@@ -35,7 +37,10 @@ def latent_attention(b: Builder, layer: Layer, x: Value) -> Value:
     if b.network.block.query_scale is not None:
         query = b.add("Qcur_attn_temp_scaled", op.ScaleQueries(query, own.rotates))
     key = b.add("Kcur", op.Concat(latent, k_rotated))
-    mixed = b.add("kqv", op.LatentAttention(query, key, x, low, layer, latent_width))
+    index = latent_indexer_keys(b, layer, x) if "indexer.attn_k.weight" in layer else None
+    cached = b.add("k_all", CacheKeys(key, index, layer.index))  # in place of values, which are a part of the keys
+    chosen = None if index is None else chosen_latents(b, layer, x, low, cached, index.width)
+    mixed = b.add("kqv", op.LatentAttention(query, cached, layer, latent_width, chosen))
     mixed = gated(b, layer, x, b.add("kqv_out", op.PerHead(mixed, layer, "attn_v_b")), None)
     return projected(b, layer, b.enclose("latent attention", layer, start, (x,), mixed))
 

@@ -1,13 +1,30 @@
 """A model's layers as operations: what stands where, by the family's `Block` and the tensors that a layer has."""
 
-from .. import cycles, streams
+from .. import cycles
 from ..layer import Layer, Network
+from ..streams import LAST
 from . import operations as op
 from .attention import attention
-from .builder import Builder, Graph, has
+from .builder import Build, Builder, Graph, has
+from .indexer import compressed_attention
 from .latent_attention import latent_attention, widened_attention
+from .linear_attention import gated_delta, kimi_delta, lightning
 from .net import net
 from .operations import Value
+from .rwkv import rwkv_layer, time_mix
+from .state_space import mamba, mamba2, mamba_of_heads, short_convolution
+from .stream_operations import AddToOthers
+from .streams import (
+    HyperConnection,
+    begin_copies,
+    begin_streams,
+    correct_copies,
+    end_copies,
+    end_streams,
+    gated_mean,
+    inject,
+    predict_copies,
+)
 
 MIXERS = ("attn_output", "ssm_out", "shortconv.in_proj", "time_mix_output")  # one of them, that tokens are mixed
 NETS = ("ffn_up", "ffn_up_exps", "ffn_gate_inp")  # one of them shows that a layer has a net
@@ -56,9 +73,9 @@ def layers_graph(network: Network, width: int) -> Graph:
     return _through_layers(b, b.add("inp_embd", op.Input((width,))))
 
 
-def layer_graph(network: Network, layer: Layer, shape: tuple[int, ...]) -> Graph:
-    """A single layer over hidden states of this shape, all of whose rows go on."""
-    b = Builder(network)
+def layer_graph(network: Network, layer: Layer, shape: tuple[int, ...], reads_blocks: bool = False) -> Graph:
+    """A single layer over hidden states of this shape, all of whose rows go on. reads_blocks: it is a draft's."""
+    b = Builder(network, reads_blocks=reads_blocks)
     x = b.add("l_in", op.Input(shape))
     b.layer = layer
     write_layer(b, layer, x)
@@ -69,10 +86,9 @@ def begin(b: Builder, x: Value) -> Value:
     """What the first layer reads of embedded tokens."""
     outside = b.network.global_tensors
     if "altup_proj.weight" in outside:
-        return b.add("altup_copies", op.BeginCopies(x, outside))
+        return begin_copies(b, x)
     if b.network.keys.get("hyper_connection.count") is not None:
-        count = int(b.network.keys.need("hyper_connection.count"))
-        x = b.add("hc_init", op.BeginStreams(x, outside, count * x.width))
+        return begin_streams(b, x)
     return x
 
 
@@ -90,6 +106,7 @@ def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
         b.layer, b.keeps = layer, keeps and layer is network.layers[-1]
         b.layer_inputs[layer.index] = x
         x = b.layer_outputs[layer.index] = write_layer(b, layer, x)
+        b.checked[x.number] = layer.prefix
     b.layer = None
     return x
 
@@ -98,12 +115,12 @@ def end(b: Builder, x: Value) -> Value:
     """What the last norm reads of what the last layer gives."""
     outside, width = b.network.global_tensors, b.network.hyper.width
     if "altup_proj.weight" in outside:
-        return b.add("altup_mean", op.EndCopies(x, outside))
+        return end_copies(b, x)
     if "output_res_score.weight" in outside:
         return b.add("result_residuals", op.ReadResiduals(x, outside, width, "output_res_score"))
     several = b.network.keys.get("hyper_connection.count") is not None
-    if several or has(outside, f"{streams.LAST}_fn", f"{streams.LAST}_down"):
-        return b.add("hc_head", op.EndStreams(x, outside, width))
+    if several or has(outside, f"{LAST}_fn", f"{LAST}_down"):
+        return end_streams(b, x)
     return x
 
 
@@ -117,7 +134,7 @@ def write_layer(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _written(b: Builder, layer: Layer, x: Value) -> Value:
     if "channel_mix_key.weight" in layer:
-        return b.add("l_out", op.ChannelMixLayer(x, layer, b.keeps))
+        return rwkv_layer(b, layer, x)
     if "altup_predict_coef.weight" in layer:
         return _in_copies(b, layer, x)
     if "hc_attn_fn.weight" in layer:
@@ -160,8 +177,16 @@ def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
         given = b.norm_if_there(layer, role, given, "ffn_post_norm", eps)
     x = _norm_of_sum(b, layer, "layer_output_norm", b.add("l_out", op.Add(x, given, scale)))
     if with_input:
-        x = b.kept(b.add("per_layer_embd_out", op.Add(x, b.add("per_layer_proj", op.LayerInput(x, layer)))))
+        x = b.kept(b.add("per_layer_embd_out", op.Add(x, layer_input(b, layer, x))))
     return b.add("out_scaled", op.ScaleAndSkip(x, layer)) if "layer_output_scale.weight" in layer else x
+
+
+def layer_input(b: Builder, layer: Layer, x: Value) -> Value:
+    """What the layer's own embedding of each token gives, gated by x (Gemma 3n and 4)."""
+    gate = b.add("per_layer_gelu", op.Activate(b.linear(layer, "inp_gate", x), b.network.hyper.activation))
+    own = b.add("inp_per_layer_selected", op.LayerInput(x, layer))
+    gated = b.add("per_layer_gated", op.Multiply(gate, own))
+    return b.norm(layer, "post_norm", b.linear(layer, "proj", gated, "per_layer_proj"), "per_layer_embd")
 
 
 def _norm_of_sum(b: Builder, layer: Layer, role: str, x: Value) -> Value:
@@ -190,27 +215,22 @@ def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _in_streams(b: Builder, layer: Layer, x: Value) -> Value:
     """Each part reads a mean of several streams, and is added to all of them."""
-    width, size = b.network.hyper.width, x.width
     if "ple_key.weight" in layer:
-        x = b.add("ple_out", op.AddNgrams(x, layer, size))
-    read = b.add("hc_attn_read", op.ReadStreams(x, layer, width, "hc_attn"))
-    mixed = token_mixer(b, layer, b.add("attn_norm", op.FirstOf(read, width)))
-    x = b.kept(b.add("hc_attn_out", op.WriteStreams(x, layer, size, "hc_attn", read, mixed)))
-    read = b.add("hc_ffn_read", op.ReadStreams(x, layer, width, "hc_ffn"))
-    given = net(b, layer, b.add("ffn_norm", op.FirstOf(read, width)), x)
-    return b.add("l_out", op.WriteStreams(x, layer, size, "hc_ffn", read, given))
+        x = b.add("ple_out", op.AddNgrams(x, layer, x.width))
+    read, normed = gated_mean(b, layer, "hc_attn", x)
+    x = b.kept(inject(b, layer, "hc_attn", x, normed, token_mixer(b, layer, read), "hc_attn_post"))
+    read, normed = gated_mean(b, layer, "hc_ffn", x)
+    return inject(b, layer, "hc_ffn", x, normed, net(b, layer, read, x), "l_out")
 
 
 def _in_mixed_streams(b: Builder, layer: Layer, x: Value) -> Value:
-    """Both parts read and write several streams (see `runtime.hyper_connections`)."""
-    width, size = b.network.hyper.width, x.width
-    read = b.add("hc_attn_read", op.ReadMixed(x, layer, width, "attn"))
-    mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", b.add("hc_attn_pre", op.FirstOf(read, width))))
-    x = b.kept(b.add("hc_attn_post", op.WriteMixed(read, layer, size, mixed)))
-    read = b.add("hc_ffn_read", op.ReadMixed(x, layer, width, "ffn"))
-    first = b.add("hc_ffn_pre", op.FirstOf(read, width))
-    given = net(b, layer, b.norm(layer, b.network.block.ffn_norm, first, "ffn_norm"), first)
-    return b.add("l_out", op.WriteMixed(read, layer, size, given))
+    """Both parts read and write several streams, which they mix."""
+    around = HyperConnection(b, layer, "attn", x)
+    mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", around.read))
+    x = b.kept(around.write(mixed, "hc_attn_post"))
+    around = HyperConnection(b, layer, "ffn", x)
+    normed = b.norm(layer, b.network.block.ffn_norm, around.read, "ffn_norm")
+    return around.write(net(b, layer, normed, around.read), "l_out")
 
 
 def _over_residuals(b: Builder, layer: Layer, x: Value) -> Value:
@@ -236,8 +256,7 @@ def _in_cycles(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
     """One of several copies goes through the layer; the others are predicted before and corrected after (Gemma 3n)."""
-    expected = b.add("altup_predictions", op.PredictCopies(x, layer))
-    now = b.add("altup_active", op.OneCopy(expected, int(b.network.keys.get("altup.active_idx"))))
+    expected, now = predict_copies(b, layer, x)
     normed = b.norm(layer, "attn_norm", now)
     low = b.linear(layer, "laurel_r", b.linear(layer, "laurel_l", normed))
     laurel = b.add("laurel_out", op.Add(normed, b.norm(layer, "laurel_post_norm", low)))
@@ -246,7 +265,8 @@ def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
     x = b.add("ffn_inp", op.Scale(both, 1 / 2**0.5))
     given = net(b, layer, b.norm(layer, "ffn_norm", x), x)
     x = b.add("ffn_out_added", op.Add(x, b.norm(layer, "post_ffw_norm", given, "ffn_post_norm")))
-    return b.add("l_out", op.CorrectCopies(expected, now, x, layer))
+    found, first = correct_copies(b, layer, expected, now, x)
+    return b.add("l_out", AddToOthers(found, layer_input(b, layer, first)))
 
 
 def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
@@ -255,20 +275,28 @@ def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
         return widened_attention(b, layer, x)
     if has(layer, "attn_kv_a_mqa") and not has(layer, "attn_kv"):
         return latent_attention(b, layer, x)
-    for roles, mixer, name in (
-        (("attn_kv",), op.CompressedAttention, "attn_out"),
-        (("time_mix_output",), op.TimeMix, "time_mix_out"),
-        (("shortconv.in_proj",), op.ShortConvolution, "shortconv_out"),
-        (("attn_norm_2",), op.Lightning, "linear_attn_out"),
-        (("ssm_f_a",), op.KimiDelta, "linear_attn_out"),
-        (("ssm_ba", "ssm_beta"), op.GatedDelta, "linear_attn_out"),
-    ):
-        if has(layer, *roles):
-            return b.add(name, mixer(x, layer))
-    if not has(layer, "ssm_in"):
+    if has(layer, "attn_kv"):
+        with b.counted_as("attention"):
+            return compressed_attention(b, layer, x)
+    mixer = _recurrent_mixer(layer)
+    if mixer is None:
         return attention(b, layer, x)
-    if has(layer, "ssm_x") and len(layer.need("ssm_a").shape) == 1:
-        return b.add("mamba_out", op.MambaOfHeads(x, layer))
-    both = has(layer, "attn_output")
-    mixed = b.add("ssm_out" if both else "mamba_out", (op.Mamba if has(layer, "ssm_x") else op.Mamba2)(x, layer))
-    return b.add("layer_out", op.Add(mixed, attention(b, layer, x))) if both else mixed
+    with b.counted_as("recurrence and convolution"):
+        mixed = mixer(b, layer, x)
+    beside = has(layer, "ssm_in") and mixer is not mamba_of_heads and has(layer, "attn_output")
+    return b.add("layer_out", op.Add(mixed, attention(b, layer, x))) if beside else mixed
+
+
+def _recurrent_mixer(layer: Layer) -> Build | None:
+    """What writes a mixer with a state; None for attention."""
+    for roles, mixer in (
+        (("time_mix_output",), time_mix), (("shortconv.in_proj",), short_convolution), (("attn_norm_2",), lightning),
+        (("ssm_f_a",), kimi_delta), (("ssm_ba", "ssm_beta"), gated_delta),
+    ):  # fmt: skip
+        if has(layer, *roles):
+            return mixer
+    if not has(layer, "ssm_in"):
+        return None
+    if not has(layer, "ssm_x"):
+        return mamba2
+    return mamba_of_heads if len(layer.need("ssm_a").shape) == 1 else mamba

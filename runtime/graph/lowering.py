@@ -36,6 +36,7 @@ from . import operations as op
 from .builder import Graph, Node, Region
 from .known import is_known
 from .operations import Operation, Shape, Value
+from .text import COMPUTE
 
 Ints = NDArray[np.int64]
 SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
@@ -61,13 +62,16 @@ class MachineList:
             self.read += fields[dots.ROW_BYTES] * fields[dots.ROWS] * fields.get(dots.USED, 1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call:
-    """An operation that is computed as texts compute it, before machine operation `row`. to: where its result goes."""
+    """Operations that are computed as texts compute them, before machine operation `row`. to: by number of value, where
+    results go. forgets: values that no later call reads.
+    """
 
-    node: Node
     row: int
-    to: Vectors | None
+    nodes: list[Node] = field(default_factory=list)
+    to: dict[int, Vectors] = field(default_factory=dict)
+    forgets: set[int] = field(default_factory=set)
 
 
 Heads = tuple[int, int]  # how many, and their width
@@ -96,6 +100,8 @@ class Lowering:
         self.first_values: Vectors | None = None  # what RWKV 7's first layer makes, which later ones read
         self.stored: dict[str, NDArray[np.uint8]] = {}
         self.number = 0
+        self._asked = {value.number for value in (graph.output, *graph.layer_inputs.values())}  # in rows
+        self._asked |= {value.number for value in graph.layer_outputs.values()}
         self._packed: set[int] = set()  # rows whose integers are those of their numbers
         self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which wait, and rows
         self._live: dict[int, tuple[Vectors, set[int]]] = {}  # by rows: the values in them
@@ -109,11 +115,12 @@ class Lowering:
 
     def vectors_of(self, value: Value) -> Vectors:
         """Where a value lies, with its integers."""
+        self._asked.add(value.number)
         return self.rows_of[value.number]
 
     def packed(self, value: Value) -> Vectors:
         """The same of a value that is multiplied with quantized weights: its integers are made where no writer has."""
-        rows = self.rows_of[value.number]
+        rows = self.vectors_of(value)
         if id(rows) not in self._packed:
             self.pack(rows)
         return rows
@@ -177,31 +184,66 @@ class Lowering:
             if node.layer is not None:
                 self.before.setdefault(node.layer, len(self.list.rows))
             region = regions.get(self.number)
-            if region is not None and self._write_region(region):
+            if region is not None and (self._write_region(region) or self._call_region(region)):
                 self._forget(region.stop - 1)
                 self.number = region.stop
                 continue
             write = WRITERS.get(type(node.operation))
             readable = all(map(self.has_rows, node.operation.inputs()))
-            if write is None or not readable or not write(self, node.operation, node.value):
+            if write is None or not readable or self._goes_with_call() or not write(self, node.operation, node.value):
                 self._call(node)
             self._forget(self.number)
             self.number += 1
         self.before[len(self.network.layers)] = len(self.list.rows)
+        self._trim_calls()
+
+    def _goes_with_call(self) -> bool:
+        """Whether a small operation stands between one that is called and another that will be."""
+        if not any(map(self._is_called, self.graph.nodes[self.number].operation.inputs())):
+            return False
+        rest = (type(node.operation) for node in self.graph.nodes[self.number :])
+        following = next((kind for kind in rest if kind not in SMALL), None)
+        return following is not None and following not in WRITERS
+
+    def _follows_call(self) -> bool:
+        return bool(self.calls) and self.calls[-1].row == len(self.list.rows)
+
+    def _is_called(self, value: Value) -> bool:
+        """Whether a value is that of a call that may go on."""
+        return self._follows_call() and any(node.value is value for node in self.calls[-1].nodes)
+
+    def _trim_calls(self) -> None:
+        """Let calls write no rows that nothing asks for, and forget what no later one reads."""
+        read_later: set[int] = set()
+        for call in reversed(self.calls):
+            call.to = {number: rows for number, rows in call.to.items() if number in self._asked}
+            reads = {value.number for node in call.nodes for value in node.operation.inputs()}
+            call.forgets = (reads | {node.value.number for node in call.nodes}) - read_later
+            read_later |= reads
 
     def _write_region(self, region: Region) -> bool:
-        readable = all(map(self.has_rows, region.inputs))
+        readable = region.kind in REGIONS and all(map(self.has_rows, region.inputs))
         return readable and is_known(self.network, self.graph, region) and REGIONS[region.kind](self, region)
 
-    def _call(self, node: Node) -> None:
-        operation = node.operation
-        if operation.is_view and isinstance(operation, op.KeepRows) and self.has_rows(operation.x):
-            rows = self.vectors_of(operation.x)
-            self.put(node.value, rows, id(rows) in self._packed)
+    def _call_region(self, region: Region) -> bool:
+        """Call all of a mixer at once; of attention and experts, products are written one by one."""
+        if region.kind in ("attention", "latent attention", "experts", "rwkv layer"):
+            return False
+        self._call(*self.graph.nodes[region.start : region.stop])
+        return True
+
+    def _call(self, *nodes: Node) -> None:
+        value, operation = nodes[-1].value, nodes[-1].operation
+        if isinstance(operation, op.KeepRows) and self.has_rows(operation.x) and not self._is_called(operation.x):
+            rows = self.vectors_of(operation.x)  # a few tokens are all kept
+            self.put(value, rows, id(rows) in self._packed)
             return
-        to = None if _gives_several(operation) else self.new(node.value)
-        self.calls.append(Call(node, len(self.list.rows), to))
-        self.list.waits += 1
+        if not self._follows_call():
+            self.calls.append(Call(len(self.list.rows)))
+            self.list.waits += 1
+        self.calls[-1].nodes += nodes
+        if operation.gives_rows and value.rows != "some":
+            self.calls[-1].to[value.number] = self.new(value)
 
     def _room(self, width: int) -> Vectors:
         """Rows that nothing reads any more since threads waited, or new ones."""
@@ -218,16 +260,11 @@ class Lowering:
                 self._free.setdefault(rows.width, []).append((self.list.waits, rows))
 
 
-def _gives_several(operation: Operation) -> bool:
-    """Whether a result is not one array of numbers with a row for each token."""
-    return isinstance(
-        operation,
-        (op.Route, op.ReadStreams, op.ReadMixed, op.BeginCopies, op.PredictCopies, op.CorrectCopies),
-    )
-
-
 Write = Callable[[Lowering, Any, Value], bool]
 WRITERS: dict[type[Operation], Write] = {}
+SMALL: frozenset[type[Operation]] = frozenset({
+    op.Scale, op.Clamp, op.Add, op.Activate, op.Gated, op.Columns, op.Combine, op.PlainNorm,
+})  # fmt: skip
 REGIONS: dict[str, Callable[[Lowering, Region], bool]] = {}
 
 
@@ -532,11 +569,13 @@ REGIONS["experts"] = _write_experts
 # Layers with states
 
 
-def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixers.Mixer, Any], None]) -> Write:
-    def written(lowering: Lowering, operation: op.Mixer, value: Value) -> bool:
-        layer = operation.layer
-        activations = ("silu", "situ") if isinstance(operation, op.KimiDelta) else ("silu",)
-        if isinstance(operation, _ACTIVATED) and lowering.network.hyper.activation not in activations:
+def _mixer(
+    specify: Callable[[Network, Layer], Any], write: Callable[[state_mixers.Mixer, Any], None]
+) -> Callable[[Lowering, Region], bool]:
+    def written(lowering: Lowering, region: Region) -> bool:
+        layer = region.layer
+        activations = ("silu", "situ") if region.kind == "kimi delta" else ("silu",)
+        if region.kind in _ACTIVATED and lowering.network.hyper.activation not in activations:
             return False  # compiled convolutions have a silu
         roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
         matrices = [
@@ -547,16 +586,17 @@ def _mixer(specify: Callable[[Network, Layer], Any], write: Callable[[state_mixe
         spec = specify(lowering.network, layer)
         tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
         lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes
-        into = _sum_of(lowering, value, lowering.number + 1)
-        x, out = lowering.packed(operation.x), lowering.new(value) if into is None else lowering.vectors_of(into)
+        into = _sum_of(lowering, region.output, region.stop)
+        out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
+        x = lowering.packed(region.inputs[0])
         write(state_mixers.Mixer(lowering.list, lowering.state, tables, x, out, into is not None), spec)
-        lowering.put(value, out)
+        lowering.put(region.output, out)
         return True
 
     return written
 
 
-_ACTIVATED = (op.GatedDelta, op.KimiDelta, op.Lightning)  # by the model's activation; others by silu alone
+_ACTIVATED = ("gated delta", "kimi delta", "lightning")  # by the model's activation; others by silu alone
 _PROJECTIONS = ("ssm_in", "ssm_out", "ssm_x", "ssm_dt", "ssm_ba", "ssm_beta", "ssm_alpha", "ssm_f", "ssm_g", "attn_qkv",
                 "attn_q", "attn_k", "attn_v", "attn_gate", "attn_output", "shortconv.in_proj",
                 "shortconv.out_proj")  # fmt: skip
@@ -566,15 +606,15 @@ def _of_keys(specify: Callable[..., Any]) -> Callable[[Network, Layer], Any]:
     return lambda network, layer: specify(layer, network.keys, float(network.hyper.eps))
 
 
-WRITERS[op.Mamba] = _mixer(_of_keys(state_mixers.mamba_spec), state_mixers.write_mamba)
-WRITERS[op.Mamba2] = _mixer(_of_keys(state_mixers.mamba2_spec), state_mixers.write_mamba2)
-WRITERS[op.MambaOfHeads] = _mixer(_of_keys(state_mixers.mamba_of_heads_spec), state_mixers.write_mamba_of_heads)
-WRITERS[op.ShortConvolution] = _mixer(
+REGIONS["mamba"] = _mixer(_of_keys(state_mixers.mamba_spec), state_mixers.write_mamba)
+REGIONS["mamba2"] = _mixer(_of_keys(state_mixers.mamba2_spec), state_mixers.write_mamba2)
+REGIONS["mamba of heads"] = _mixer(_of_keys(state_mixers.mamba_of_heads_spec), state_mixers.write_mamba_of_heads)
+REGIONS["short convolution"] = _mixer(
     lambda network, layer: state_mixers.short_convolution_spec(layer), state_mixers.write_short_convolution
 )
-WRITERS[op.GatedDelta] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.write_gated_delta)
-WRITERS[op.KimiDelta] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
-WRITERS[op.Lightning] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
+REGIONS["gated delta"] = _mixer(delta_mixers.gated_delta_spec, delta_mixers.write_gated_delta)
+REGIONS["kimi delta"] = _mixer(delta_mixers.kimi_delta_spec, delta_mixers.write_kimi_delta)
+REGIONS["lightning"] = _mixer(delta_mixers.lightning_spec, delta_mixers.write_lightning)
 
 _RWKV = re.compile(
     r"(time_mix_([wavg][12]|receptance|key|value|gate|decay_w[12]|output)|channel_mix_(key|value|receptance))\.weight"
@@ -606,26 +646,25 @@ def _write_time_mix(lowering: Lowering, layer: Layer, x: Vectors, out: Vectors, 
     return mixer
 
 
-@writes(op.TimeMix)
-def _time_mix(lowering: Lowering, operation: op.TimeMix, value: Value) -> bool:
+def _time_mix(lowering: Lowering, region: Region) -> bool:
     if not _serves_rwkv(lowering.network):
         return False
-    into, x = _sum_of(lowering, value, lowering.number + 1), lowering.packed(operation.x)
-    out = lowering.new(value) if into is None else lowering.vectors_of(into)
-    _write_time_mix(lowering, operation.layer, x, out, into is not None)
-    lowering.put(value, out)
+    into, x = _sum_of(lowering, region.output, region.stop), lowering.packed(region.inputs[0])
+    out = lowering.new(region.output) if into is None else lowering.vectors_of(into)
+    _write_time_mix(lowering, region.layer, x, out, into is not None)
+    lowering.put(region.output, out)
     return True
 
 
-@writes(op.ChannelMixLayer)
-def _channel_mix_layer(lowering: Lowering, operation: op.ChannelMixLayer, value: Value) -> bool:
-    network, layer, x = lowering.network, operation.layer, lowering.vectors_of(operation.x)
+def _rwkv_layer(lowering: Lowering, region: Region) -> bool:
+    network, layer, (value,) = lowering.network, region.layer, region.inputs
     if not _serves_rwkv(network):
         return False
-    if lowering.is_last_reader(operation.x, lowering.number):
+    x = lowering.vectors_of(value)
+    if lowering.is_last_reader(value, region.stop - 1):
         out = x
     else:
-        out = lowering.new(value)
+        out = lowering.new(region.output)
         lowering.copy(x.floats, out)
 
     def normed(role: str) -> Vectors:
@@ -636,20 +675,14 @@ def _channel_mix_layer(lowering: Lowering, operation: op.ChannelMixLayer, value:
     mixer = _write_time_mix(lowering, layer, normed("attn_norm"), out, True)
     mixer = replace(mixer, x=normed("attn_norm_2"))
     rwkv_mixers.write_channel_mix(mixer, rwkv_mixers.channel_mix_spec(network, layer))
-    lowering.put(value, out)
+    lowering.put(region.output, out)
     return True
 
 
+REGIONS["time mix"], REGIONS["rwkv layer"] = _time_mix, _rwkv_layer
+
+
 # Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
-CALLED: frozenset[type[Operation]] = frozenset({
-    op.Attention, op.SharedAttention, op.LatentAttention, op.WidenedAttention, op.CompressedAttention,
-    op.Rope, op.ScaleQueries, op.HeadNorm, op.PerHead, op.Concat, op.ScaleByGate,
-    op.Route, op.Experts, op.GroupExperts, op.SharedExpertGate,
-    op.Adapted, op.SparseGate, op.DownByNeuron, op.PredictedNet, op.LayerInput,
-    op.KeepRows, op.Embed, op.Logits,  # the last two of `layers.whole_graph`, which is not compiled
-    op.BeginStreams, op.EndStreams, op.AddNgrams, op.ReadStreams, op.WriteStreams, op.ReadMixed, op.WriteMixed,
-    op.FirstOf, op.BeginCycles, op.ReadState, op.NextState, op.ReadResiduals, op.LeaveResidual, op.AddHidden,
-    op.BeginCopies, op.EndCopies, op.PredictCopies, op.OneCopy, op.CorrectCopies,
-})  # fmt: skip
+CALLED: frozenset[type[Operation]] = frozenset(COMPUTE) - frozenset(WRITERS)
 
 __all__ = ["CALLED", "REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]

@@ -7,6 +7,8 @@ from . import operations as op
 from .builder import Builder, has
 from .operations import Value
 
+ROUTING = "experts: routing and sums"
+
 
 def net(b: Builder, layer: Layer, x: Value, residual: Value, layer_input: Value | None = None) -> Value:
     """The feed-forward net of a layer over x. residual: what x is the norm of. layer_input: what a router may read."""
@@ -37,20 +39,82 @@ def _experts_and_net(b: Builder, layer: Layer, x: Value, router_input: Value) ->
 def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
     """What routed and shared experts give together."""
     start = len(b.nodes)
-    routing = b.add("ffn_moe_topk", op.Route(router_input, layer, b.numbers(layer).experts_used))
+    logits, chosen, weights = route(b, layer, router_input)
     narrow = next((role for role in ("ffn_latent", "ffn_routed") if has(layer, f"{role}_down")), "")
     latent = b.linear(layer, f"{narrow}_down", x) if narrow else x
-    out = b.add("ffn_moe_out", op.Experts(latent, routing, layer))
+    out = b.add("ffn_moe_out", op.Experts(latent, chosen, weights, layer))
     if narrow:
         out = b.linear(layer, f"{narrow}_up", b.norm(layer, "ffn_routed_norm", out))
     if has(layer, "ffn_up_chexps"):
-        out = b.add("ffn_adj_moe_out", op.Add(out, b.add("ffn_chexps", op.GroupExperts(out, router_input, layer))))
+        out = b.add("ffn_adj_moe_out", op.Add(out, _group_experts(b, layer, out, logits)))
     if has(layer, "ffn_up_shexp"):
         shared = dense(b, layer, x, "_shexp")
         if has(layer, "ffn_gate_inp_shexp"):
-            shared = b.add("ffn_shexp_out", op.SharedExpertGate(shared, x, layer))
+            with b.counted_as(ROUTING):
+                gate = b.add("shared_expert_gate", op.PlainLinear(x, layer, "ffn_gate_inp_shexp"))
+                shared = b.add("ffn_shexp_out", op.ScaleByGate(shared, gate))
         out = b.add("ffn_out", op.Combine(out, shared, b.network.block.add_shared_expert))
     return b.enclose("experts", layer, start, (x, router_input), out)
+
+
+def route(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value, Value]:
+    """The router's logits, the experts that each token of x chooses, and their weights."""
+    hyper, used = b.network.hyper, b.numbers(layer).experts_used
+    with b.counted_as(ROUTING):
+        if "ffn_gate_inp.scale" in layer:
+            x = b.norm(layer, "ffn_gate_inp.scale", x, "ffn_moe_router_norm")
+            x = b.add("ffn_moe_router_scaled", op.Scale(x, x.width**-0.5))
+        logits = scores = b.add("ffn_moe_logits", op.PlainLinear(x, layer, "ffn_gate_inp"))
+        if hyper.router_softcap:
+            logits = scores = b.add("ffn_moe_logits_capped", op.Softcap(logits, hyper.router_softcap))
+        if hyper.scoring == "sparsemixer":
+            chosen = b.add("ffn_moe_topk", op.SparseMixer(logits, used, hyper.router_jitter))
+            mixed = op.SparseMixer(logits, used, hyper.router_jitter, gives_weights=True)
+            return logits, chosen, b.add("ffn_moe_weights", mixed)
+        if hyper.scoring in ("softmax", "sigmoid", "sqrt_softplus"):
+            scores = b.add("ffn_moe_probs", op.Probabilities(logits, hyper.scoring))
+        chosen = _chosen(b, layer, scores, used)
+        return logits, chosen, _weights(b, layer, scores, chosen)
+
+
+def _chosen(b: Builder, layer: Layer, scores: Value, used: int) -> Value:
+    hyper, ranked = b.network.hyper, scores
+    if "ffn_gate_tid2eid.weight" in layer:
+        return b.add("ffn_moe_topk", op.ExpertsOfTokens(scores, layer, used))
+    correction = next((role for role in ("exp_probs_b.bias", "exp_probs_b") if role in layer), "")
+    if correction:
+        ranked = b.add("ffn_moe_probs_biased", op.AddWeight(scores, layer, correction))
+    if hyper.expert_groups > hyper.expert_groups_used:
+        groups = hyper.expert_groups, hyper.expert_groups_used
+        ranked = b.add("ffn_moe_probs_masked", op.BestGroups(ranked, *groups, pairs=bool(correction)))
+    return b.add("ffn_moe_topk", op.TopExperts(ranked, used))
+
+
+def _weights(b: Builder, layer: Layer, scores: Value, chosen: Value) -> Value:
+    hyper, weights = b.network.hyper, b.add("ffn_moe_weights", op.ExpertWeights(scores, chosen))
+    if hyper.scoring == "softmax_of_top":
+        weights = b.add("ffn_moe_weights_softmax", op.Probabilities(weights, "softmax"))
+    elif hyper.normalize_experts:
+        weights = b.add("ffn_moe_weights_norm", op.NormalizeWeights(weights))
+    if "ffn_down_exps.scale" in layer:
+        weights = b.add("ffn_moe_weights_of_expert", op.ScaleByExpert(weights, chosen, layer))
+    return b.scaled(weights, hyper.experts_scale, "ffn_moe_weights_scaled")
+
+
+def _group_experts(b: Builder, layer: Layer, x: Value, logits: Value) -> Value:
+    """What the experts that groups of others share (Grove MoE) make of x, what those gave.
+
+    Source: llama.cpp's graph of Grove MoE, down to which weights it takes: those of the experts with a group's number.
+    """
+    keys, count = b.network.keys, layer.need("ffn_up_chexps.weight").shape[0]
+    used, size = min(b.numbers(layer).experts_used, count), int(keys.need("experts_per_group"))
+    with b.counted_as(ROUTING):
+        scores = b.add("ffn_adj_moe_probs", op.Probabilities(logits, "softmax"))
+        chosen = b.add("ffn_adj_moe_topk", op.TopExperts(scores, used, size))
+        weights = b.add("ffn_adj_moe_weights", op.ExpertWeights(scores, chosen))
+        weights = b.add("ffn_adj_moe_weights_norm", op.NormalizeWeights(weights))
+        out = b.add("ffn_adj_moe", op.Experts(x, chosen, weights, layer, "chexps"))
+        return b.add("ffn_adj_moe_scaled", op.Scale(out, float(keys.need("expert_group_scale"))))
 
 
 def dense(b: Builder, layer: Layer, x: Value, suffix: str = "") -> Value:

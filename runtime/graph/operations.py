@@ -21,7 +21,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """What a node gives. number: of the node. shape: of a token; rows: "all" tokens, or those "kept" for the head."""
+    """What a node gives. number: of the node. shape: of a token; rows: of "all" tokens, of those "kept" for the head,
+    or "some" where it may not be computed: what reads nothing gives nothing.
+    """
 
     number: int
     shape: Shape
@@ -43,19 +45,23 @@ def _product(shape: Shape) -> int:
 @dataclass(frozen=True, eq=False)
 class Operation:
     """kind: what a profile counts it as. overwrites: the input whose memory the result may take.
-    is_view: the result shares memory with the input x.
+    is_view: the result shares memory with the input x. gives_rows: the result is numbers of each token.
+    rows_given: which rows the result has, "" for those of the first input.
     """
 
     kind: ClassVar[str] = "sums and scales"
     overwrites: ClassVar[str] = ""
     is_view: ClassVar[bool] = False
+    gives_rows: ClassVar[bool] = True
+    rows_given: ClassVar[str] = ""
 
     def inputs(self) -> Iterator[Value]:
         """Values that it reads, in the order of its fields."""
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, Value):
-                yield value
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Value):
+                    yield one
 
     def weights(self) -> tuple[Tensor, ...]:
         """Tensors that it reads, for whoever shows or checks it."""
@@ -88,8 +94,9 @@ class Input(Operation):
 class KeepRows(Operation):
     """Rows of the tokens whose logits are wanted; llama.cpp's get_rows of `inp_out_ids`."""
 
-    x: Value
     is_view = True
+    rows_given = "kept"
+    x: Value
 
 
 # Products
@@ -121,6 +128,28 @@ class Linear(Operation):
         if heads * width != rows:
             raise ModelError(f"{weight.name!r} has {rows} rows, which are not {heads} heads")
         return heads, width
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertLinear(Operation):
+    """y = W x of one matrix of a stacked weight (experts, rows, width)."""
+
+    kind = "products"
+    x: Value
+    layer: Layer
+    role: str
+    number: int
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.weight")
+
+    def shape(self) -> Shape:
+        weight = self.layer.need(f"{self.role}.weight")
+        if len(weight.shape) != 3 or weight.width != self.x.width or self.number >= weight.shape[0]:
+            raise ModelError(
+                f"{weight.name!r} has shape {weight.shape}; number {self.number} reads {self.x.width} values"
+            )
+        return (weight.shape[1],)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,6 +246,81 @@ class Scale(Operation):
 
 
 @dataclass(frozen=True, eq=False)
+class ScaleBy(Operation):
+    """x times a tensor of the layer: a number for each value, or for each head of x. is_absolute: without signs."""
+
+    overwrites = "x"
+    x: Value
+    layer: Layer
+    role: str
+    is_absolute: bool = False
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, self.role)
+
+    def shape(self) -> Shape:
+        count = _product(self.layer.need(self.role).shape)
+        if count not in (self.x.width, self.x.shape[0]):
+            raise ModelError(f"{self.role!r} has {count} values; {self.x.shape} are multiplied")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class AddWeight(Operation):
+    """x plus a tensor of the layer."""
+
+    overwrites = "x"
+    x: Value
+    layer: Layer
+    role: str
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, self.role)
+
+    def shape(self) -> Shape:
+        if _product(self.layer.need(self.role).shape) != self.x.width:
+            raise ModelError(f"{self.role!r} is added to {self.x.width} values")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Offset(Operation):
+    """x + number."""
+
+    overwrites = "x"
+    x: Value
+    number: float
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply(Operation):
+    """x * y."""
+
+    overwrites = "x"
+    x: Value
+    y: Value
+
+    def shape(self) -> Shape:
+        if self.x.shape != self.y.shape or self.x.rows != self.y.rows:
+            raise ModelError(f"values of {self.y.shape} are multiplied with {self.x.shape}")
+        return self.x.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape(Operation):
+    """The same values of a token in another shape: heads, or all in a row."""
+
+    is_view = True
+    x: Value
+    size: Shape
+
+    def shape(self) -> Shape:
+        if _product(self.size) != self.x.width:
+            raise ModelError(f"{self.x.shape} values are taken as {self.size}")
+        return self.size
+
+
+@dataclass(frozen=True, eq=False)
 class Columns(Operation):
     """Columns start … stop of the last axis. shape of the result: (stop - start,), or heads of `split`."""
 
@@ -234,16 +338,17 @@ class Columns(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Clamp(Operation):
-    """x within -limit … limit."""
+    """x within -limit … limit, or low … limit."""
 
     overwrites = "x"
     x: Value
     limit: float
+    low: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Activate(Operation):
-    """activation(x)."""
+    """activation(x); "sigmoid", "softplus", "tanh" and "exp" are among them."""
 
     kind = "activations"
     overwrites = "x"
@@ -331,8 +436,8 @@ class ScaleQueries(Operation):
 class Attention(Operation):
     """softmax(scale q·k + penalties) v of each head over the tokens seen so far, which the cache keeps.
 
-    q (heads, width), k (kv heads, width), v (kv heads, value width). x: what they were made of, for indexers and
-    observers. Source: Vaswani et al. 2017; Ainslie et al. 2023 for groups.
+    q (heads, width), k (kv heads, width), v (kv heads, value width). x: what they were made of, for observers. chosen:
+    the keys that are seen, of an indexer. Source: Vaswani et al. 2017; Ainslie et al. 2023 for groups.
     """
 
     kind = "attention"
@@ -342,9 +447,10 @@ class Attention(Operation):
     x: Value
     layer: Layer
     own: LayerHyper
+    chosen: Value | None = None
 
     def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "attn_sinks.weight", "indexer.k_proj.weight", "indexer.q_proj.weight")
+        return tensors_of(self.layer, "attn_sinks.weight")
 
     def shape(self) -> Shape:
         (heads, width), (groups, key_width), (values, value_width) = self.q.shape, self.k.shape, self.v.shape
@@ -406,20 +512,20 @@ class Concat(Operation):
 class LatentAttention(Operation):
     """Attention of heads to one narrow key for each token, whose first part is the value as well: (heads, latent).
 
-    q, k (…, latent + rotated): k is the latent and the rotated key, one for all heads. x, low: what the layer reads,
-    and what queries are made of, for indexers. Source: DeepSeek V2's report (arXiv 2405.04434), section 2.1.
+    q (heads, latent + rotated). k: all that the cache keeps (`CacheKeys`): the latent and the rotated key, one for all
+    heads. chosen: the keys that are seen, of the layer's indexer; layers without one take what the last one chose.
+    Source: DeepSeek V2's report (arXiv 2405.04434), section 2.1.
     """
 
     kind = "attention"
     q: Value
     k: Value
-    x: Value
-    low: Value
     layer: Layer
     latent: int
+    chosen: Value | None = None
 
     def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "attn_sinks.weight", "indexer.attn_k.weight", "indexer.attn_q_b.weight")
+        return tensors_of(self.layer, "attn_sinks.weight")
 
     def shape(self) -> Shape:
         if self.k.shape != (1, self.q.shape[1]):
@@ -442,59 +548,6 @@ class WidenedAttention(Operation):
             shapes = f"queries {self.q.shape}, keys {self.k.shape}, values {self.v.shape}"
             raise ModelError(f"{shapes} do not fit each other")
         return (self.v.shape[0] * self.v.shape[1],)
-
-
-# Mixers of tokens that have an operation of their own
-
-
-@dataclass(frozen=True, eq=False)
-class Mixer(Operation):
-    """What a layer takes from other tokens of x, with its projections. Each kind is a class of its own."""
-
-    kind = "recurrence and convolution"
-    x: Value
-    layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tuple(each for role, each in self.layer.tensors.items() if not role.startswith("ffn_"))
-
-
-class CompressedAttention(Mixer):
-    """Attention to windows and to compressed blocks (DeepSeek V4)."""
-
-    kind = "attention"
-
-
-class Mamba(Mixer):
-    """A selective scan with time steps for each channel (Gu and Dao 2023)."""
-
-
-class Mamba2(Mixer):
-    """A selective scan with one time step for each head (Dao and Gu 2024)."""
-
-
-class MambaOfHeads(Mixer):
-    """PLaMo 2's scan: of heads, with normed time steps."""
-
-
-class ShortConvolution(Mixer):
-    """LFM2's gated convolution over the last few tokens."""
-
-
-class GatedDelta(Mixer):
-    """A gated delta rule (Yang et al. 2024; Qwen3-Next)."""
-
-
-class KimiDelta(Mixer):
-    """Kimi delta attention: decays for each channel."""
-
-
-class Lightning(Mixer):
-    """Lightning attention: linear attention with a decay for each head (MiniMax)."""
-
-
-class TimeMix(Mixer):
-    """RWKV's time mix (Peng et al. 2024, 2025)."""
 
 
 # Feed-forward nets
@@ -533,68 +586,143 @@ class PredictedNet(Operation):
 
 
 @dataclass(frozen=True, eq=False)
-class Route(Operation):
-    """Of each token the experts that are chosen, and their weights.
-
-    Source: Shazeer et al. 2017; the family's scoring by `Hyper.scoring`.
-    """
+class Routing(Operation):
+    """A step from what a router reads to the experts that each token chooses, and their weights."""
 
     kind = "experts: routing and sums"
     x: Value
+
+
+@dataclass(frozen=True, eq=False)
+class PlainLinear(Routing):
+    """y = W x + bias of a few rows, in float32 whatever the precision: a router, whose choice is not to be rounded."""
+
+    layer: Layer
+    role: str
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
+
+    def shape(self) -> Shape:
+        weight = self.layer.need(f"{self.role}.weight")
+        if weight.shape[-1] != self.x.width:
+            raise ModelError(f"{weight.name!r} has rows of {weight.shape[-1]}; a router reads {self.x.width} values")
+        return (_product(weight.shape[:-1]),)
+
+
+@dataclass(frozen=True, eq=False)
+class Softcap(Routing):
+    """cap * tanh(x / cap)."""
+
+    overwrites = "x"
+    cap: float
+
+
+@dataclass(frozen=True, eq=False)
+class Probabilities(Routing):
+    """Scores of experts by their logits: "softmax", "sigmoid" or "sqrt_softplus"."""
+
+    scoring: str
+
+
+@dataclass(frozen=True, eq=False)
+class BestGroups(Routing):
+    """Scores with -inf outside each token's best groups of neighbours, that count by their best, or (pairs) best two.
+
+    Source: DeepSeek V2 and V3.
+    """
+
+    groups: int
+    used: int
+    pairs: bool
+
+
+@dataclass(frozen=True, eq=False)
+class TopExperts(Routing):
+    """The numbers of the experts with the best scores. size: of groups that share an expert, whose number is given."""
+
+    gives_rows = False
+    used: int
+    size: int = 1
+
+    def shape(self) -> Shape:
+        return (min(self.used, self.x.width),)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertsOfTokens(Routing):
+    """The experts that a table has for a token's id, whatever x is (DeepSeek V4's first layers)."""
+
+    gives_rows = False
     layer: Layer
     used: int
 
     def weights(self) -> tuple[Tensor, ...]:
-        router = (f"ffn_gate_inp.{each}" for each in ("weight", "bias", "scale"))
-        return tensors_of(self.layer, *router, "exp_probs_b.bias", "exp_probs_b", "ffn_gate_tid2eid.weight")
+        return tensors_of(self.layer, "ffn_gate_tid2eid.weight")
 
     def shape(self) -> Shape:
-        weight = self.layer.need("ffn_gate_inp.weight")
-        if weight.width != self.x.width:
-            raise ModelError(f"{weight.name!r} has rows of {weight.width}; a router reads {self.x.width} values")
         return (self.used,)
 
 
 @dataclass(frozen=True, eq=False)
-class Experts(Operation):
-    """The weighted sum of what each token's chosen experts make of x. suffix: "exps" in the names of their tensors."""
+class SparseMixer(Routing):
+    """The best expert by its logit, then the best of the others; their numbers, or (gives_weights) the softmax of each
+    over those left whose logit is relatively near (Liu et al. 2024, "GRIN").
+    """
 
-    kind = "experts: routing and sums"
-    x: Value
-    routing: Value
+    gives_rows = False
+    used: int
+    jitter: float
+    gives_weights: bool = False
+
+    def shape(self) -> Shape:
+        return (self.used,)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertWeights(Routing):
+    """The scores x of the chosen experts."""
+
+    chosen: Value
+
+    def shape(self) -> Shape:
+        return self.chosen.shape
+
+
+@dataclass(frozen=True, eq=False)
+class NormalizeWeights(Routing):
+    """x / sum(x)."""
+
+    overwrites = "x"
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleByExpert(Routing):
+    """Weights x times a number of each chosen expert."""
+
+    overwrites = "x"
+    chosen: Value
+    layer: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "ffn_down_exps.scale")
+
+
+@dataclass(frozen=True, eq=False)
+class Experts(Routing):
+    """The weighted sum of what each token's chosen experts make of x. suffix: "exps" in the names of their tensors.
+
+    Source: Shazeer et al. 2017.
+    """
+
+    chosen: Value
+    weighted: Value
     layer: Layer
     suffix: str = "exps"
 
     def weights(self) -> tuple[Tensor, ...]:
         names = (f"ffn_{part}_{self.suffix}" for part in ("gate_up", "gate", "up", "down"))
-        return tensors_of(self.layer, *(f"{name}.{each}" for name in names for each in ("weight", "bias", "scale")))
-
-
-@dataclass(frozen=True, eq=False)
-class GroupExperts(Operation):
-    """What experts that groups of others share make of what those gave (Grove MoE)."""
-
-    kind = "experts: routing and sums"
-    x: Value
-    router_input: Value
-    layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, *(f"ffn_{part}_chexps.weight" for part in ("gate", "up", "down")))
-
-
-@dataclass(frozen=True, eq=False)
-class SharedExpertGate(Operation):
-    """x times the sigmoid of a number for each token, which a vector makes of the net's input."""
-
-    kind = "experts: routing and sums"
-    overwrites = "x"
-    x: Value
-    net_input: Value
-    layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "ffn_gate_inp_shexp.weight")
+        return tensors_of(self.layer, *(f"{name}.{each}" for name in names for each in ("weight", "bias")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -610,14 +738,13 @@ class Combine(Operation):
 
 @dataclass(frozen=True, eq=False)
 class LayerInput(Operation):
-    """What the layer's own embedding of each token gives, gated by x (Gemma 3n and 4)."""
+    """The layer's own embedding of each token of x (Gemma 3n and 4)."""
 
-    kind = "products"
     x: Value
     layer: Layer
 
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "inp_gate.weight", "proj.weight", "post_norm.weight")
+    def shape(self) -> Shape:
+        return (self.layer.need("inp_gate.weight").rows,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -651,14 +778,6 @@ class Several(Operation):
         return (self.size,)
 
 
-class BeginStreams(Several):
-    """The streams before the first layer: all alike."""
-
-
-class EndStreams(Several):
-    """What the head reads of the streams."""
-
-
 class AddNgrams(Several):
     """The streams with what a table holds of the last few tokens (Qwen4 Exp)."""
 
@@ -669,48 +788,6 @@ class BeginCycles(Several):
 
 class ReadState(Several):
     """The state of the stack that runs."""
-
-
-@dataclass(frozen=True, eq=False)
-class ReadStreams(Several):
-    """A gated mean of the streams (`part`: "hc_attn", "hc_ffn"), and the norm of all of them."""
-
-    part: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class FirstOf(Operation):
-    """The first of what a step gives."""
-
-    is_view = True
-    x: Value
-    size: int
-
-    def shape(self) -> Shape:
-        return (self.size,)
-
-
-@dataclass(frozen=True, eq=False)
-class WriteStreams(Several):
-    """The streams with what a part of the layer gives added to each by its weight."""
-
-    part: str = ""
-    read: Value | None = None
-    given: Value | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ReadMixed(Several):
-    """What a part of the layer ("attn", "ffn") reads of streams that it mixes (hyper connections, Xie et al. 2025)."""
-
-    part: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class WriteMixed(Several):
-    """The mixed streams with what a part of the layer gives."""
-
-    given: Value | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -736,88 +813,6 @@ class NextState(Several):
     """What the next layer reads of what this one gave and of the stack that rests (HRM)."""
 
     given: Value | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ChannelMixLayer(Operation):
-    """A layer of RWKV: time mix and channel mix, each added to the residual stream. keeps: rows that the head reads."""
-
-    kind = "recurrence and convolution"
-    x: Value
-    layer: Layer
-    keeps: bool
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tuple(self.layer.tensors.values())
-
-
-# Copies of the hidden states (copies, width), one of which each layer computes with (Baykal et al. 2023; Gemma 3n)
-
-
-@dataclass(frozen=True, eq=False)
-class BeginCopies(Operation):
-    """The copies of embedded tokens: (copies, width)."""
-
-    x: Value
-    outside: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.outside, "altup_proj.weight")
-
-    def shape(self) -> Shape:
-        return self.outside.need("altup_proj.weight").shape[0] + 1, self.x.width
-
-
-@dataclass(frozen=True, eq=False)
-class EndCopies(Operation):
-    """What the copies give together after the last layer."""
-
-    x: Value
-    outside: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.outside, "altup_unembd_proj.weight")
-
-    def shape(self) -> Shape:
-        return self.x.shape[1:]
-
-
-@dataclass(frozen=True, eq=False)
-class PredictCopies(Operation):
-    """The copies as they are expected after the layer."""
-
-    x: Value
-    layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "altup_predict_coef.weight", "altup_router.weight", "altup_router_norm.weight")
-
-
-@dataclass(frozen=True, eq=False)
-class OneCopy(Operation):
-    """The copy that the layer computes with."""
-
-    is_view = True
-    x: Value
-    number: int
-
-    def shape(self) -> Shape:
-        if not 0 <= self.number < self.x.shape[0]:
-            raise ModelError(f"copy {self.number} of {self.x.shape[0]}")
-        return self.x.shape[1:]
-
-
-@dataclass(frozen=True, eq=False)
-class CorrectCopies(Operation):
-    """The predicted copies, corrected by what the layer made of one; the others get the layer's own input."""
-
-    predicted: Value
-    before: Value
-    after: Value
-    layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "altup_correct_coef.weight", "altup_correct_scale.weight")
 
 
 # Before the layers and after them, where executors of layers neither begin nor end

@@ -1,75 +1,26 @@
 """The executor for texts: each operation over all tokens at once, in numpy and numba, one after the other."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
-from .. import altup, cycles, experts, hyper_connections, ngrams, ops, residuals, streams
+from .. import cycles, experts, ngrams, ops, residuals
 from ..arrays import Floats
-from ..compressed_attention import compressed_attention
 from ..embedding import embed, layer_input
 from ..feed_forward import down_by_neuron, sparse
-from ..gated_delta import gated_delta
 from ..head import LazyLogits, output_of
-from ..kimi_delta import kimi_delta
 from ..latent_attention import attend_to_latents, attend_to_widened, per_head
-from ..layer import Layer, Pass
-from ..lightning import lightning
-from ..matmul import Inputs
+from ..layer import Pass
 from ..rope import apply_rope
-from ..rwkv import time_mix, with_channel_mix
 from ..self_attention import attend_in_cache, attend_to_shared, head_norm, scaled_queries
-from ..state_space import mamba, mamba2, mamba_of_heads, short_convolution
+from . import encoder_text, indexer_text, recurrent_text, stream_text
 from . import operations as op
 from .builder import Graph
-from .operations import Operation, Value
+from .read import COMPUTE, Read, computed, computes
 
 Hook = Callable[[Floats], None]
-Values = dict[int, Any]
-Compute = Callable[[Pass, Any, "Read"], Any]
-Kind = TypeVar("Kind", bound=Operation)
-
-COMPUTE: dict[type[Operation], Compute] = {}
-
-
-class Read:
-    """Values of a run, as operations ask for them."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.values: Values = {}
-        self._inputs: dict[int, Inputs] = {}  # of products that share them
-        self._memory = graph.memory
-        self.number = 0
-
-    def __call__(self, value: Value) -> Any:
-        return self.values[value.number]
-
-    def rows(self, value: Value) -> Floats:
-        """As rows of a token each."""
-        x = self.values[value.number]
-        return cast(Floats, x.reshape(len(x), -1))
-
-    def own(self, value: Value) -> Floats:
-        """An array that may be overwritten: a copy where somebody reads it later."""
-        x = self.values[value.number]
-        return cast(Floats, x if self.number in self._memory.overwritable else x.copy())
-
-    def product_inputs(self, forward: Pass, value: Value) -> Inputs:
-        """What several weights are multiplied with, rounded or packed once."""
-        if value.number not in self._inputs:
-            self._inputs[value.number] = forward.inputs(self.rows(value))
-        return self._inputs[value.number]
-
-    def forget_inputs(self) -> None:
-        """Let go of packed inputs of products."""
-        self._inputs.clear()
-
-    def forget(self) -> None:
-        """Let go of what nothing reads after the current node."""
-        for number in self._memory.forgotten[self.number]:
-            del self.values[number]
-            self._inputs.pop(number, None)
+IN_MODULES = encoder_text, indexer_text, recurrent_text, stream_text  # whose functions are in `COMPUTE`, too
 
 
 def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Any:
@@ -79,30 +30,19 @@ def run(graph: Graph, forward: Pass, x: Floats, hooks: Mapping[int, Hook] | None
     a layer's output is not finite, with the layer's name.
     """
     read, hooks = Read(graph), hooks or {}
-    checked = {value.number: f"blk.{index}." for index, value in graph.layer_outputs.items()}
     for number, node in enumerate(graph.nodes):
         read.number = number
         if isinstance(node.operation, op.Input):
             read.values[number] = x
         else:
-            with forward.timed(node.operation.kind):
-                read.values[number] = COMPUTE[type(node.operation)](forward, node.operation, read)
-        if number in checked:
-            forward.finite(checked[number], read.values[number])
+            with forward.timed(node.kind):
+                read.values[number] = computed(forward, node, read)
+        if number in graph.checked:
+            forward.finite(graph.checked[number], read.values[number])
         if number in hooks:
             hooks[number](read.values[number])
         read.forget()
     return read.values[graph.output.number]
-
-
-def computes(*kinds: type[Kind]) -> Callable[[Callable[[Pass, Kind, Read], Any]], Callable[[Pass, Kind, Read], Any]]:
-    """Enter a function as what computes operations of these kinds."""
-
-    def entered(function: Callable[[Pass, Kind, Read], Any]) -> Callable[[Pass, Kind, Read], Any]:
-        COMPUTE.update(dict.fromkeys(kinds, function))
-        return function
-
-    return entered
 
 
 @computes(op.KeepRows)
@@ -156,20 +96,61 @@ def _scale(forward: Pass, o: op.Scale, read: Read) -> Floats:
 
 @computes(op.Columns)
 def _columns(forward: Pass, o: op.Columns, read: Read) -> Floats:
-    x: Floats = read(o.x)
-    return np.ascontiguousarray(x[..., o.start : o.stop]).reshape(len(x), *o.shape())
+    columns: Floats = read(o.x)[..., o.start : o.stop].copy()  # also of one token, which later nodes may overwrite
+    return columns.reshape(len(columns), *o.shape())
 
 
 @computes(op.Clamp)
 def _clamp(forward: Pass, o: op.Clamp, read: Read) -> Floats:
     x = read.own(o.x)
-    return np.clip(x, -o.limit, o.limit, out=x)
+    low = -o.limit if o.low is None else o.low
+    return np.clip(x, np.float32(low), np.float32(o.limit), out=x)
 
 
 @computes(op.Activate)
 def _activate(forward: Pass, o: op.Activate, read: Read) -> Floats:
     x = read.own(o.x)
     return ops.xielu(x, *o.parameters) if o.activation == "xielu" else ops.activated(o.activation, x, forward.threads)
+
+
+@computes(op.ScaleBy)
+def _scale_by(forward: Pass, o: op.ScaleBy, read: Read) -> Floats:
+    x, factors = read.own(o.x), o.layer.need_array(o.role)
+    factors = np.abs(factors) if o.is_absolute else factors
+    x *= factors.reshape(o.x.shape if factors.size == o.x.width else (-1, 1))
+    return x
+
+
+@computes(op.AddWeight)
+def _add_weight(forward: Pass, o: op.AddWeight, read: Read) -> Floats:
+    x = read.own(o.x)
+    x += o.layer.need_array(o.role).reshape(o.x.shape)
+    return x
+
+
+@computes(op.Offset)
+def _offset(forward: Pass, o: op.Offset, read: Read) -> Floats:
+    x = read.own(o.x)
+    x += np.float32(o.number)
+    return x
+
+
+@computes(op.Multiply)
+def _multiply(forward: Pass, o: op.Multiply, read: Read) -> Floats:
+    x = read.own(o.x)
+    x *= read(o.y)
+    return x
+
+
+@computes(op.Reshape)
+def _reshape(forward: Pass, o: op.Reshape, read: Read) -> Floats:
+    x: Floats = read(o.x)
+    return x.reshape(len(x), *o.size)
+
+
+@computes(op.ExpertLinear)
+def _expert_linear(forward: Pass, o: op.ExpertLinear, read: Read) -> Floats:
+    return forward.project_expert(o.layer, o.role, read(o.x), o.number)
 
 
 @computes(op.Gated)
@@ -215,7 +196,8 @@ def _scale_queries(forward: Pass, o: op.ScaleQueries, read: Read) -> Floats:
 
 @computes(op.Attention)
 def _attention(forward: Pass, o: op.Attention, read: Read) -> Floats:
-    return attend_in_cache(forward, o.layer, o.own, read(o.x), (read(o.q), read(o.k), read(o.v)))
+    chosen = None if o.chosen is None else read(o.chosen)
+    return attend_in_cache(forward, o.layer, o.own, read(o.x), (read(o.q), read(o.k), read(o.v)), chosen)
 
 
 @computes(op.SharedAttention)
@@ -236,24 +218,14 @@ def _concat(forward: Pass, o: op.Concat, read: Read) -> Floats:
 
 @computes(op.LatentAttention)
 def _latent_attention(forward: Pass, o: op.LatentAttention, read: Read) -> Floats:
-    return attend_to_latents(forward, o.layer, read(o.x), read(o.low), read(o.q), read(o.k))
+    if o.chosen is not None:
+        forward.hidden_keys = read(o.chosen)
+    return attend_to_latents(forward, o.layer, read(o.q), read(o.k).keys)
 
 
 @computes(op.WidenedAttention)
 def _widened_attention(forward: Pass, o: op.WidenedAttention, read: Read) -> Floats:
     return attend_to_widened(forward, o.layer, read(o.q), read(o.k), read(o.v))
-
-
-def _mixer(kind: type[op.Mixer], function: Callable[[Pass, Layer, Floats], Floats]) -> None:
-    COMPUTE[kind] = lambda forward, o, read: function(forward, o.layer, read(o.x))
-
-
-for _kind, _function in (
-    (op.CompressedAttention, compressed_attention), (op.Mamba, mamba), (op.Mamba2, mamba2),
-    (op.MambaOfHeads, mamba_of_heads), (op.ShortConvolution, short_convolution), (op.GatedDelta, gated_delta),
-    (op.KimiDelta, kimi_delta), (op.Lightning, lightning), (op.TimeMix, time_mix),
-):  # fmt: skip
-    _mixer(_kind, _function)
 
 
 @computes(op.DownByNeuron)
@@ -267,27 +239,73 @@ def _predicted_net(forward: Pass, o: op.PredictedNet, read: Read) -> Floats:
     return sparse(forward, o.layer, read(o.x), read(o.residual), forward.sparsity)
 
 
-@computes(op.Route)
-def _route(forward: Pass, o: op.Route, read: Read) -> Any:
-    return experts.route(forward, o.layer, read(o.x))
+@computes(op.PlainLinear)
+def _plain_linear(forward: Pass, o: op.PlainLinear, read: Read) -> Floats:
+    x, weight, bias = read(o.x), o.layer.need_array(f"{o.role}.weight"), o.layer.array(f"{o.role}.bias")
+    if forward.observe and o.role == "ffn_gate_inp":
+        forward.observe(o.layer.need(f"{o.role}.weight").name, x, 0, 1)
+    product: Floats = x @ weight.reshape(-1, x.shape[1]).T
+    return product if bias is None else np.add(product, bias, out=product)
+
+
+@computes(op.Softcap)
+def _softcap(forward: Pass, o: op.Softcap, read: Read) -> Floats:
+    return ops.softcap(np.ascontiguousarray(read.own(o.x)), o.cap)
+
+
+@computes(op.Probabilities)
+def _probabilities(forward: Pass, o: op.Probabilities, read: Read) -> Floats:
+    x: Floats = read(o.x)
+    if o.scoring == "softmax":
+        return ops.softmax(x)
+    each = ops.sigmoid if o.scoring == "sigmoid" else ops.softplus
+    scores = each(x.copy(), threads=forward.threads)
+    return scores if o.scoring == "sigmoid" else np.sqrt(scores, out=scores)
+
+
+@computes(op.BestGroups)
+def _best_groups(forward: Pass, o: op.BestGroups, read: Read) -> Floats:
+    return experts.within_best_groups(read(o.x), o.groups, o.used, o.pairs)
+
+
+@computes(op.TopExperts)
+def _top_experts(forward: Pass, o: op.TopExperts, read: Read) -> experts.Chosen:
+    chosen = np.argsort(-read(o.x), axis=1, kind="stable")[:, : o.used]
+    return chosen if o.size == 1 else chosen // o.size
+
+
+@computes(op.ExpertsOfTokens)
+def _experts_of_tokens(forward: Pass, o: op.ExpertsOfTokens, read: Read) -> experts.Chosen:
+    return experts.of_tokens(forward, o.layer, len(read(o.x)))
+
+
+@computes(op.SparseMixer)
+def _sparse_mixer(forward: Pass, o: op.SparseMixer, read: Read) -> Any:
+    return experts.sparse_mixer(read(o.x), o.used, o.jitter)[o.gives_weights]
+
+
+@computes(op.ExpertWeights)
+def _expert_weights(forward: Pass, o: op.ExpertWeights, read: Read) -> Floats:
+    return cast(Floats, np.take_along_axis(read(o.x), read(o.chosen), axis=1))
+
+
+@computes(op.NormalizeWeights)
+def _normalize_weights(forward: Pass, o: op.NormalizeWeights, read: Read) -> Floats:
+    x = read.own(o.x)
+    x /= np.maximum(x.sum(axis=1, keepdims=True), experts.LEAST_SUM)
+    return x
+
+
+@computes(op.ScaleByExpert)
+def _scale_by_expert(forward: Pass, o: op.ScaleByExpert, read: Read) -> Floats:
+    x = read.own(o.x)
+    x *= o.layer.need_array("ffn_down_exps.scale")[read(o.chosen)]
+    return x
 
 
 @computes(op.Experts)
 def _experts(forward: Pass, o: op.Experts, read: Read) -> Floats:
-    return experts.add_experts(forward, o.layer, read(o.x), read(o.routing), o.suffix)
-
-
-@computes(op.GroupExperts)
-def _group_experts(forward: Pass, o: op.GroupExperts, read: Read) -> Floats:
-    return experts.adjugate_experts(forward, o.layer, read(o.x), read(o.router_input))
-
-
-@computes(op.SharedExpertGate)
-def _shared_expert_gate(forward: Pass, o: op.SharedExpertGate, read: Read) -> Floats:
-    shared, x = read.own(o.x), read(o.net_input)
-    gate = o.layer.need_array("ffn_gate_inp_shexp.weight")
-    shared *= ops.sigmoid(x @ gate.reshape(-1, x.shape[1]).T, threads=forward.threads)
-    return shared
+    return experts.add_experts(forward, o.layer, read(o.x), (read(o.chosen), read(o.weighted)), o.suffix)
 
 
 @computes(op.Combine)
@@ -297,7 +315,7 @@ def _combine(forward: Pass, o: op.Combine, read: Read) -> Floats:
 
 @computes(op.LayerInput)
 def _layer_input(forward: Pass, o: op.LayerInput, read: Read) -> Floats:
-    return layer_input(forward, o.layer, read(o.x))
+    return layer_input(forward, o.layer)
 
 
 @computes(op.ScaleAndSkip)
@@ -308,17 +326,6 @@ def _scale_and_skip(forward: Pass, o: op.ScaleAndSkip, read: Read) -> Floats:
     first = 0 if len(x) == len(forward.embedded) else forward.first
     x += forward.from_position(first, forward.embedded) * factor
     return x
-
-
-@computes(op.BeginStreams)
-def _begin_streams(forward: Pass, o: op.BeginStreams, read: Read) -> Floats:
-    return streams.begun(forward, read(o.x))
-
-
-@computes(op.EndStreams)
-def _end_streams(forward: Pass, o: op.EndStreams, read: Read) -> Floats:
-    forward.streams = read(o.x) if streams.has_streams(forward) else None
-    return streams.ended(forward, read(o.x))
 
 
 @computes(op.AddNgrams)
@@ -345,34 +352,6 @@ def _next_state(forward: Pass, o: op.NextState, read: Read) -> Floats:
     return cycles.passed(forward, o.layer, read(o.given), x[:, forward.hyper.width :])
 
 
-@computes(op.ReadStreams)
-def _read_streams(forward: Pass, o: op.ReadStreams, read: Read) -> Any:
-    return streams.gated_mean(forward, o.layer, o.part, read(o.x))
-
-
-@computes(op.FirstOf)
-def _first_of(forward: Pass, o: op.FirstOf, read: Read) -> Floats:
-    return cast(Floats, read(o.x)[0])
-
-
-@computes(op.WriteStreams)
-def _write_streams(forward: Pass, o: op.WriteStreams, read: Read) -> Floats:
-    assert o.read is not None
-    assert o.given is not None
-    return streams.injected(forward, o.layer, o.part, read(o.x), read(o.read)[1], read(o.given))
-
-
-@computes(op.ReadMixed)
-def _read_mixed(forward: Pass, o: op.ReadMixed, read: Read) -> Any:
-    return hyper_connections.read(forward, o.layer, o.part, read(o.x))
-
-
-@computes(op.WriteMixed)
-def _write_mixed(forward: Pass, o: op.WriteMixed, read: Read) -> Floats:
-    assert o.given is not None
-    return cast(Floats, read(o.x)[1](read(o.given)))
-
-
 @computes(op.ReadResiduals)
 def _read_residuals(forward: Pass, o: op.ReadResiduals, read: Read) -> Floats:
     return residuals.read(forward, o.layer, o.role, read(o.x))
@@ -389,36 +368,6 @@ def _add_hidden(forward: Pass, o: op.AddHidden, read: Read) -> Floats:
     return residuals.added(forward, read(o.x), read(o.given))
 
 
-@computes(op.ChannelMixLayer)
-def _channel_mix_layer(forward: Pass, o: op.ChannelMixLayer, read: Read) -> Floats:
-    return with_channel_mix(forward, o.layer, read(o.x), forward.first if o.keeps else 0)
-
-
-@computes(op.BeginCopies)
-def _begin_copies(forward: Pass, o: op.BeginCopies, read: Read) -> Floats:
-    return altup.begin(forward, read(o.x))
-
-
-@computes(op.EndCopies)
-def _end_copies(forward: Pass, o: op.EndCopies, read: Read) -> Floats:
-    return altup.end(forward, read(o.x))
-
-
-@computes(op.PredictCopies)
-def _predict_copies(forward: Pass, o: op.PredictCopies, read: Read) -> Floats:
-    return altup.predicted(forward, o.layer, read(o.x))
-
-
-@computes(op.OneCopy)
-def _one_copy(forward: Pass, o: op.OneCopy, read: Read) -> Floats:
-    return cast(Floats, read(o.x)[o.number])
-
-
-@computes(op.CorrectCopies)
-def _correct_copies(forward: Pass, o: op.CorrectCopies, read: Read) -> Floats:
-    return altup.corrected(forward, o.layer, read(o.predicted), read(o.before), read(o.after))
-
-
 @computes(op.Embed)
 def _embed(forward: Pass, o: op.Embed, read: Read) -> Floats:
     assert forward.tokens is not None  # by whoever runs a whole list
@@ -431,4 +380,4 @@ def _logits(forward: Pass, o: op.Logits, read: Read) -> Floats:
     return LazyLogits(x, output.weight, output.finish(forward.threads), forward.threads, forward.precision).float32()
 
 
-__all__ = ["COMPUTE", "Hook", "run"]
+__all__ = ["COMPUTE", "IN_MODULES", "Hook", "Read", "computed", "run"]

@@ -10,6 +10,7 @@ ROWS rows; for each block 8 times four columns of all ROWS rows side by side as 
 scales, and as many minima.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numba.core.types as nt
@@ -66,74 +67,100 @@ def add_group(typing, sums, sums_at, x, x_at, scales, sum_step, x_sums, block_at
     x, w (int32): the group begins at x_at, w_at. scales, x_sums: of the block, which is the block_at-th in memory;
     sum_step: which of its sums is the group's. w_scales, minima: at group_at. halves: of 16 columns that it has.
     """
-    names = ("sums", "sums_at", "x", "x_at", "scales", "sum_step", "x_sums", "block_at", "w", "w_at", "w_scales",
-             "group_at", "minima", "zero", "halves", "has_minima")  # fmt: skip
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        values, kinds = dict(zip(names, args, strict=True)), dict(zip(names, signature.args, strict=True))
-        tokens, vectors = range(TOKENS), range(VECTORS)
+        group = _Group(context, builder, *(dict(zip(_NAMES, each, strict=True)) for each in (args, signature.args)))
+        sums_of = group.sums_of_inputs()
+        products = group.multiply(sums_of)
+        there = builder.icmp_signed("!=", group.values["has_minima"], group.number(0))
+        with builder.if_else(there) as (then, otherwise):
+            with then:
+                group.add(products, sums_of, [group.vector("minima", LANES * v) for v in range(VECTORS)])
+            with otherwise:
+                group.add(products, sums_of, None)
+        return context.get_dummy_value()
 
-        def number(value: int) -> Any:
-            return ir.Constant(INDEX, value)
+    arguments = [sums, nt.intp, x, nt.intp, scales, nt.intp, x_sums, nt.intp, w, nt.intp, w_scales, nt.intp, minima,
+                 nt.intp, nt.intp, nt.intp]  # fmt: skip
+    return nt.void(*arguments), codegen
 
-        def read(name: str, at: Any, kind: Any) -> Any:
-            return load_at(context, builder, kinds[name], values[name], at, kind)
 
-        def vector_of(name: str, offset: int) -> Any:
-            return read(name, builder.add(values["group_at"], number(offset)), FLOATS)
+_NAMES = (
+    "sums", "sums_at", "x", "x_at", "scales", "sum_step", "x_sums", "block_at", "w", "w_at", "w_scales", "group_at",
+    "minima", "zero", "halves", "has_minima",
+)  # fmt: skip
 
-        block = values["block_at"]
-        begins = [builder.mul(builder.add(block, number(t)), number(SUMS)) for t in tokens]
-        sums_of = [read("x_sums", builder.add(begin, values["sum_step"]), WORD) for begin in begins]
-        negative = builder.neg(builder.trunc(values["zero"], WORD))
+
+@dataclass
+class _Group:
+    """Writes the code of `add_group`: its arguments' values and types by name."""
+
+    context: Any
+    builder: Any
+    values: dict[str, Any]
+    kinds: dict[str, Any]
+
+    @staticmethod
+    def number(value: int) -> Any:
+        return ir.Constant(INDEX, value)
+
+    def plus(self, name: str, offset: int) -> Any:
+        """An argument and a number."""
+        return self.builder.add(self.values[name], self.number(offset))
+
+    def read(self, name: str, at: Any, kind: Any) -> Any:
+        return load_at(self.context, self.builder, self.kinds[name], self.values[name], at, kind)
+
+    def vector(self, name: str, offset: int) -> Any:
+        """Numbers of LANES rows of the group's weights."""
+        return self.read(name, self.plus("group_at", offset), FLOATS)
+
+    def sums_of_inputs(self) -> list[Any]:
+        """The sum of each input's integers in the group."""
+        begins = [self.builder.mul(self.plus("block_at", t), self.number(SUMS)) for t in range(TOKENS)]
+        return [self.read("x_sums", self.builder.add(begin, self.values["sum_step"]), WORD) for begin in begins]
+
+    def multiply(self, sums_of: list[Any]) -> list[list[Any]]:
+        """Multiply inputs with weights less `zero`: where the integers of each input and vector of rows are."""
+        builder, tokens, vectors = self.builder, range(TOKENS), range(VECTORS)
+        negative = builder.neg(builder.trunc(self.values["zero"], WORD))
         begin = [splat(builder, builder.mul(each, negative), WORDS) for each in sums_of]
         products = [[cgutils.alloca_once_value(builder, begin[t]) for _ in vectors] for t in tokens]
         for t in tokens:  # what was allocated stands at the function's beginning, so it is set here
             for v in vectors:
                 builder.store(begin[t], products[t][v])
         dot = summing("vpdpbusd")
-        with cgutils.for_range(builder, values["halves"]) as loop:
+        with cgutils.for_range(builder, self.values["halves"]) as loop:
             for u in range(UNROLLED):
-                q = builder.add(builder.mul(loop.index, number(UNROLLED)), number(u))
-                at = builder.add(values["w_at"], builder.mul(q, number(ROWS)))
-                weights = [read("w", builder.add(at, number(LANES * v)), WORDS) for v in vectors]
+                q = builder.add(builder.mul(loop.index, self.number(UNROLLED)), self.number(u))
+                at = builder.add(self.values["w_at"], builder.mul(q, self.number(ROWS)))
+                weights = [self.read("w", builder.add(at, self.number(LANES * v)), WORDS) for v in vectors]
                 for t in tokens:
-                    place = builder.add(builder.add(values["x_at"], number(QUADS * t)), q)
-                    quad = splat(builder, read("x", place, WORD), WORDS)
+                    place = builder.add(self.plus("x_at", QUADS * t), q)
+                    quad = splat(builder, self.read("x", place, WORD), WORDS)
                     for v in vectors:
                         total = builder.call(dot, [weights[v], quad, builder.load(products[t][v])])
                         builder.store(total, products[t][v])
+        return products
+
+    def add(self, products: list[list[Any]], sums_of: list[Any], minima: list[Any] | None) -> None:
+        """Add scaled products, less minima times the sums of inputs, to the sums."""
+        builder = self.builder
         fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS] * 3), "llvm.fma.v16f32")
-        scales = [read("scales", builder.add(block, number(t)), FLOAT) for t in tokens]
-        factors = [vector_of("w_scales", LANES * v) for v in vectors]
-
-        def place_of(t: int, v: int) -> Any:
-            return builder.add(values["sums_at"], number(ROWS * t + LANES * v))
-
-        def add(minima: list[Any] | None) -> None:
-            for t in tokens:
-                scale = splat(builder, scales[t], FLOATS)
-                whole = builder.fmul(builder.sitofp(sums_of[t], FLOAT), scales[t])
-                less = splat(builder, builder.fneg(whole), FLOATS)
-                for v in vectors:
-                    total = read("sums", place_of(t, v), FLOATS)
-                    product = builder.sitofp(builder.load(products[t][v]), FLOATS)
-                    total = builder.call(fma, [product, builder.fmul(factors[v], scale), total])
-                    if minima is not None:
-                        total = builder.call(fma, [minima[v], less, total])
-                    store_at(context, builder, kinds["sums"], values["sums"], place_of(t, v), total)
-
-        there = builder.icmp_signed("!=", values["has_minima"], number(0))
-        with builder.if_else(there) as (then, otherwise):
-            with then:
-                add([vector_of("minima", LANES * v) for v in vectors])
-            with otherwise:
-                add(None)
-        return context.get_dummy_value()
-
-    arguments = [sums, nt.intp, x, nt.intp, scales, nt.intp, x_sums, nt.intp, w, nt.intp, w_scales, nt.intp, minima,
-                 nt.intp, nt.intp, nt.intp]  # fmt: skip
-    return nt.void(*arguments), codegen
+        factors = [self.vector("w_scales", LANES * v) for v in range(VECTORS)]
+        for t in range(TOKENS):
+            number = self.read("scales", self.plus("block_at", t), FLOAT)
+            scale = splat(builder, number, FLOATS)
+            whole = builder.fmul(builder.sitofp(sums_of[t], FLOAT), number)
+            less = splat(builder, builder.fneg(whole), FLOATS)
+            for v in range(VECTORS):
+                place = self.plus("sums_at", ROWS * t + LANES * v)
+                total = self.read("sums", place, FLOATS)
+                product = builder.sitofp(builder.load(products[t][v]), FLOATS)
+                total = builder.call(fma, [product, builder.fmul(factors[v], scale), total])
+                if minima is not None:
+                    total = builder.call(fma, [minima[v], less, total])
+                store_at(self.context, builder, self.kinds["sums"], self.values["sums"], place, total)
 
 
 @kernel

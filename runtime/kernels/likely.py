@@ -50,6 +50,29 @@ def _needed(weights, count, share):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def _kept(step, number, min_keep, count, values, weights):  # type: ignore[no-untyped-def]
+    """How many of the tokens a sampler leaves; temperature changes their values."""
+    if step == TOP_K:
+        return min(count, np.int64(number))
+    if step == TOP_P:
+        total = _exponentials(values, count, weights)
+        for i in range(count):
+            weights[i] /= total
+        return min(max(_needed(weights, count, f32(number)), min_keep), count)
+    if step == MIN_P:
+        lowest, likely = values[0] + f32(np.log(f32(number))), 0
+        while likely < count and values[likely] >= lowest:
+            likely += 1
+        return min(max(likely, min_keep, 1), count)
+    if step == TEMPERATURE:
+        if not np.isfinite(values[0] / f32(number)):
+            return 1
+        for i in range(count):
+            values[i] /= f32(number)
+    return count
+
+
+@inlined
 def _left(logits, steps, numbers, min_keep, ids, values, weights):  # type: ignore[no-untyped-def]
     """How many tokens the chain leaves, and the sum of their weights, the first's being 1; -1 as `draw`, and 0."""
     count, bar, size = 0, f32(-np.inf), logits.size // LANES * LANES
@@ -68,25 +91,7 @@ def _left(logits, steps, numbers, min_keep, ids, values, weights):  # type: igno
     if count == 0:
         return -1, 0.0
     for s in range(steps.size):
-        step, number = steps[s], numbers[s]
-        if step == TOP_K:
-            count = min(count, np.int64(number))
-        elif step == TOP_P:
-            total = _exponentials(values, count, weights)
-            for i in range(count):
-                weights[i] /= total
-            count = min(max(_needed(weights, count, f32(number)), min_keep), count)
-        elif step == MIN_P:
-            least, likely = values[0] + f32(np.log(f32(number))), 0
-            while likely < count and values[likely] >= least:
-                likely += 1
-            count = min(max(likely, min_keep, 1), count)
-        elif step == TEMPERATURE:
-            if np.isfinite(values[0] / f32(number)):
-                for i in range(count):
-                    values[i] /= f32(number)
-            else:
-                count = 1
+        count = _kept(steps[s], numbers[s], min_keep, count, values, weights)
     return count, _exponentials(values, count, weights)
 
 

@@ -83,6 +83,65 @@ def packed(op, out, t, first, last):  # type: ignore[no-untyped-def]
     pack(out, first, last - first, shorts, numbers, first // SUPER * NUMBERS)
 
 
+@inlined
+def _convolved(op, run, t):  # type: ignore[no-untyped-def]
+    """What a token's convolution reads and writes: channels' weights and bias, the state, input, output, factors."""
+    channels, kept = op[WIDTH], op[TAPS] - 1
+    filled = (channels + LANES - 1) // LANES * LANES
+    weight, bias = array_at(op[WEIGHT], (kept + 1) * filled, np.float32), array_at(op[BIAS], filled, np.float32)
+    tail = array_at(state_at(op, run, t), kept * channels, np.float32)
+    x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)
+    out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
+    before = array_at(row_at(op, BEFORE, t), channels, np.float32)
+    after = array_at(row_at(op, AFTER, t), channels, np.float32)
+    return kept, filled, weight, bias, tail, x, out, before, after
+
+
+@inlined
+def _convolve_lanes(op, run, t, first, stop):  # type: ignore[no-untyped-def]
+    """Convolve channels first … stop of a token, whole lanes."""
+    kept, filled, weight, bias, tail, x, out, before, after = _convolved(op, run, t)
+    channels = op[WIDTH]
+    for c in range(first, stop, LANES):
+        new, total = load(x, _place(c, op[X_BLOCK], op[X_APART])), load(bias, c)
+        if op[BEFORE]:
+            new *= load(before, c)
+        for i in range(kept):
+            known = load(tail, i * channels + c)
+            total = multiply_add(known, load(weight, i * filled + c), total)
+            if i:
+                store(tail, (i - 1) * channels + c, known)
+        total = multiply_add(new, load(weight, kept * filled + c), total)
+        if kept:
+            store(tail, (kept - 1) * channels + c, new)
+        if op[ACTIVATION]:
+            total *= sigmoid_of_lanes(total)
+        if op[AFTER]:
+            total *= load(after, c)
+        store(out, c, total)
+
+
+@inlined
+def _convolve_rest(op, run, t, first, stop):  # type: ignore[no-untyped-def]
+    """Convolve channels first … stop of a token, fewer than lanes."""
+    kept, filled, weight, bias, tail, x, out, before, after = _convolved(op, run, t)
+    channels = op[WIDTH]
+    for c in range(first, stop):
+        value, total = x[_place(c, op[X_BLOCK], op[X_APART])], bias[c]
+        if op[BEFORE]:
+            value *= before[c]
+        for i in range(kept):
+            total += tail[i * channels + c] * weight[i * filled + c]
+            if i:
+                tail[(i - 1) * channels + c] = tail[i * channels + c]
+        total += value * weight[kept * filled + c]
+        if kept:
+            tail[(kept - 1) * channels + c] = value
+        if op[ACTIVATION]:
+            total *= sigmoid(total)
+        out[c] = total * after[c] if op[AFTER] else total
+
+
 @operation
 def convolve(row, thread, threads):  # type: ignore[no-untyped-def]
     """Causal convolution of each channel with its TAPS latest inputs, and an activation.
@@ -91,51 +150,15 @@ def convolve(row, thread, threads):  # type: ignore[no-untyped-def]
     are multiplied with, or 0. The state: the inputs of the TAPS - 1 tokens before, (TAPS - 1, channels).
     """
     op, _, run = opened(row)
-    channels, kept = op[WIDTH], op[TAPS] - 1
-    filled = (channels + LANES - 1) // LANES * LANES
-    weight, bias = array_at(op[WEIGHT], (kept + 1) * filled, np.float32), array_at(op[BIAS], filled, np.float32)
+    channels = op[WIDTH]
     first, last = share_of(op, channels, thread, threads)
     stop = min(last, channels)
     whole = max(first, stop // LANES * LANES)
     for t in range(run[pass_state.TOKENS]):
-        tail = array_at(state_at(op, run, t), kept * channels, np.float32)
-        x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)
-        out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
-        before = array_at(row_at(op, BEFORE, t), channels, np.float32)
-        after = array_at(row_at(op, AFTER, t), channels, np.float32)
-        for c in range(first, whole, LANES):
-            new, total = load(x, _place(c, op[X_BLOCK], op[X_APART])), load(bias, c)
-            if op[BEFORE]:
-                new *= load(before, c)
-            for i in range(kept):
-                known = load(tail, i * channels + c)
-                total = multiply_add(known, load(weight, i * filled + c), total)
-                if i:
-                    store(tail, (i - 1) * channels + c, known)
-            total = multiply_add(new, load(weight, kept * filled + c), total)
-            if kept:
-                store(tail, (kept - 1) * channels + c, new)
-            if op[ACTIVATION]:
-                total *= sigmoid_of_lanes(total)
-            if op[AFTER]:
-                total *= load(after, c)
-            store(out, c, total)
-        for c in range(whole, stop):
-            value, sum_ = x[_place(c, op[X_BLOCK], op[X_APART])], bias[c]
-            if op[BEFORE]:
-                value *= before[c]
-            for i in range(kept):
-                sum_ += tail[i * channels + c] * weight[i * filled + c]
-                if i:
-                    tail[(i - 1) * channels + c] = tail[i * channels + c]
-            sum_ += value * weight[kept * filled + c]
-            if kept:
-                tail[(kept - 1) * channels + c] = value
-            if op[ACTIVATION]:
-                sum_ *= sigmoid(sum_)
-            out[c] = sum_ * after[c] if op[AFTER] else sum_
+        _convolve_lanes(op, run, t, first, whole)
+        _convolve_rest(op, run, t, whole, stop)
         if op[SHORTS] and first < last:
-            packed(op, out, t, first, last)
+            packed(op, array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32), t, first, last)
 
 
 @inlined

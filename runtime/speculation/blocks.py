@@ -23,11 +23,10 @@ from quants import Tensor
 from quants.errors import ModelError
 from quants.tensor import all_readable
 
-from .. import hyper_connections, ops, streams
+from .. import ops, streams
 from ..arrays import Floats, Ids
 from ..attention import attend
-from ..compressed_attention import block_attention, shared_keys
-from ..decoder import feed_forward
+from ..decoder import begin, ended, feed_forward, shared_keys, through_block_layer
 from ..head import output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
@@ -127,10 +126,10 @@ class BlockWriter:
         forward = self._pass(count, cache.length)
         ids = np.array([last if last < self.table.rows else 0, *[self.mask] * (count - 1)])
         with one_thread():
-            x = streams.begun(forward, gather(self.table, ids) * np.float32(self.network.hyper.embedding_scale))
+            x = begin(forward, gather(self.table, ids) * np.float32(self.network.hyper.embedding_scale))
             for layer in self.network.layers:
                 x = forward.finite("the draft's layer", self._through(forward, layer, x, cache))
-            x = streams.ended(forward, x[count - drafted :])
+            x = ended(forward, x[count - drafted :])
             return forward.norm(self.network.global_tensors, "output_norm", x)
 
     def written(self, x: Floats) -> Written:
@@ -145,7 +144,8 @@ class BlockWriter:
 
     def _through(self, forward: Pass, layer: Layer, x: Floats, cache: KVCache) -> Floats:
         if streams.MIXED in layer:
-            return self._in_streams(forward, layer, x, cache)
+            forward.shared_keys[layer.index] = cache.read(layer.index)
+            return through_block_layer(forward, layer, x)
         own, threads = forward.numbers(layer), self.model.threads
         normed = forward.norm(layer, "attn_norm", x)
         around = Convolution(forward, layer, "attn", normed) if "attn_conv_base" in layer else None
@@ -166,13 +166,6 @@ class BlockWriter:
         x = x + forward.norm_if_there(layer, "post_ffw_norm", self._fed(forward, layer, x))
         factor = layer.array("layer_output_scale.weight")
         return x if factor is None else x * factor
-
-    def _in_streams(self, forward: Pass, layer: Layer, x: Floats, cache: KVCache) -> Floats:
-        read, back = hyper_connections.read(forward, layer, "attn", x)
-        normed, (before, _) = forward.norm(layer, "attn_norm", read), cache.read(layer.index)
-        x = back(block_attention(forward, layer, normed, before))
-        read, back = hyper_connections.read(forward, layer, "ffn", x)
-        return back(feed_forward(forward, layer, forward.norm(layer, "ffn_norm", read)))
 
     def _fed(self, forward: Pass, layer: Layer, x: Floats) -> Floats:
         normed = forward.norm(layer, "ffn_norm", x)

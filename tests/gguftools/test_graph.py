@@ -165,7 +165,7 @@ def test_a_text_is_cut_by_the_files_tokenizer(model):
 def test_values_of_routers(folder):
     found = gguftools.node_values(folder / "qwen3-moe.gguf", TOKENS).values
     assert found["ffn_moe_topk-0"].shape == found["ffn_moe_weights-0"].shape == (7, 3)
-    assert np.allclose(found["ffn_moe_weights-0"].sum(axis=1), 1)
+    assert np.allclose(found["ffn_moe_weights_norm-0"].sum(axis=1), 1)
 
 
 def test_saved_values(model, tmp_path):

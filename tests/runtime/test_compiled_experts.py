@@ -12,9 +12,12 @@ from archs.spec import weigh_input
 from quants import Tensor, encode, format_named, from_array
 from runtime.compiled_experts import Rooms, add_choice, add_experts, experts_spec, supports
 from runtime.decoder import feed_forward
-from runtime.experts import route
 from runtime.few_inputs import as_vectors, vectors
+from runtime.graph.builder import Builder
 from runtime.graph.lowering import MachineList
+from runtime.graph.net import route
+from runtime.graph.operations import Input
+from runtime.graph.text import run
 from runtime.kernels import pass_state
 from runtime.layer import Layer, Pass
 from runtime.model import Model
@@ -43,6 +46,18 @@ FAMILIES = {  # what differs from a plain mixture in the model's numbers, and te
     ),
     "step": ({"scoring": "sigmoid", "experts_limit": 0.25, "net_limit": 0.5, **NORMED}, ("shared",)),
 }
+
+
+def routed(network, x):
+    """What texts choose for x: numbers of experts, and weights."""
+    found = []
+    for part in (1, 2):
+        b = Builder(network)
+        value, b.layer = b.add("input", Input((x.shape[1],))), network.layers[0]
+        chosen = route(b, network.layers[0], value)[part]
+        graph = replace(b.graph(), nodes=tuple(b.nodes[: chosen.number + 1]))
+        found.append(run(graph, Pass(network, 1, len(x)), x))
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +229,7 @@ def compare_choices(name, logits, bias):
     compiled = Compiled(network, 2)
     for start in range(0, len(logits), 8):
         x = logits[start : start + 8]
-        ids, weights = route(Pass(network, 1, len(x)), network.layers[0], x)
+        ids, weights = routed(network, x)
         compiled(x)
         for found, own in zip(*compiled.choice(len(x)), strict=True):
             np.testing.assert_array_equal(found, ids)

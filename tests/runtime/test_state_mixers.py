@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from quants import Tensor, encode, format_named, from_array
-from runtime import delta_mixers, rwkv, rwkv_mixers, state_space
+from runtime import delta_mixers, rwkv_mixers
 from runtime import state_mixers as mixers
+from runtime.decoder import through_layer, token_mixer
 from runtime.few_inputs import as_vectors, vectors
-from runtime.gated_delta import gated_delta as gated_delta_of_text
 from runtime.kernels import pass_state, rwkv_operations, team
 from runtime.kernels import state_operations as ops
-from runtime.kimi_delta import kimi_delta as kimi_delta_of_text
-from runtime.lightning import lightning as lightning_of_text
 from runtime.model import Model
 from runtime.team import team_of
 
@@ -133,7 +131,7 @@ def test_mamba2(kind, threads):
     def spec_of(model, layer):
         return mixers.mamba2_spec(layer, model.network.keys, model.network.hyper.eps)
 
-    assert_same(model, state_space.mamba2, spec_of, mixers.write_mamba2, threads, tolerance)
+    assert_same(model, token_mixer, spec_of, mixers.write_mamba2, threads, tolerance)
 
 
 def mamba(width, inner, size, rank, taps, form="F32", norms=(), **keys):
@@ -167,7 +165,7 @@ def test_mamba(kind, threads):
     def spec_of(model, layer):
         return mixers.mamba_spec(layer, model.network.keys, model.network.hyper.eps)
 
-    assert_same(model, state_space.mamba, spec_of, mixers.write_mamba, threads, tolerance)
+    assert_same(model, token_mixer, spec_of, mixers.write_mamba, threads, tolerance)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -180,7 +178,7 @@ def test_short_convolution(width, taps, form, tolerance, threads):
         "shortconv.conv.weight": (width, taps), "shortconv.out_proj.weight": (width, width),
     }, BASE | {"embedding_length": width}, form)  # fmt: skip
     assert_same(
-        model, state_space.short_convolution, lambda model, layer: mixers.short_convolution_spec(layer),
+        model, token_mixer, lambda model, layer: mixers.short_convolution_spec(layer),
         mixers.write_short_convolution, threads, tolerance,
     )  # fmt: skip
 
@@ -216,7 +214,7 @@ def test_gated_delta(numbers, tolerance, threads):
         return delta_mixers.gated_delta_spec(model.network, layer)
 
     write = delta_mixers.write_gated_delta
-    assert_same(gated_delta(*numbers), gated_delta_of_text, spec_of, write, threads, tolerance)
+    assert_same(gated_delta(*numbers), token_mixer, spec_of, write, threads, tolerance)
 
 
 def kimi_delta(width, heads, size, rank, form="F32", bound=None):
@@ -248,7 +246,7 @@ def test_kimi_delta(numbers, tolerance, threads):
         return delta_mixers.kimi_delta_spec(model.network, layer)
 
     write = delta_mixers.write_kimi_delta
-    assert_same(kimi_delta(*numbers), kimi_delta_of_text, spec_of, write, threads, tolerance)
+    assert_same(kimi_delta(*numbers), token_mixer, spec_of, write, threads, tolerance)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -268,7 +266,7 @@ def test_lightning(width, heads, size, form, tolerance, threads):
     def spec_of(model, layer):
         return delta_mixers.lightning_spec(model.network, layer)
 
-    assert_same(model, lightning_of_text, spec_of, delta_mixers.write_lightning, threads, tolerance, 1)
+    assert_same(model, token_mixer, spec_of, delta_mixers.write_lightning, threads, tolerance, 1)
 
 
 RWKV = {"wkv.head_size": 16, "attention.layer_norm_epsilon": 1e-5}
@@ -336,7 +334,7 @@ def test_rwkv6_of_a_qwen(form, threads):
         return rwkv_mixers.time_mix6_spec(model.network, layer)
 
     tolerance = ROUNDED if form == "Q8_0" else 4 * EXACT
-    assert_same(model, rwkv.time_mix6, spec_of, rwkv_mixers.write_time_mix6, threads, tolerance)
+    assert_same(model, token_mixer, spec_of, rwkv_mixers.write_time_mix6, threads, tolerance)
 
 
 def write_rwkv_layer(network, mixer, layer, stream, tables, first_values=None):
@@ -377,7 +375,7 @@ def assert_same_rwkv(model, spec_of_layer, threads, tolerance):
 
     def wanted(forward, layer, x):
         for each in network.layers:
-            x = rwkv.with_channel_mix(forward, each, x, 0)
+            x = through_layer(forward, each, x)
         return x
 
     def spec_of(model, layer):
@@ -426,4 +424,4 @@ def test_mamba_of_heads(width, heads, head_width, form, tolerance, threads):
     def spec_of(model, layer):
         return mixers.mamba_of_heads_spec(layer, model.network.keys, model.network.hyper.eps)
 
-    assert_same(model, state_space.mamba_of_heads, spec_of, mixers.write_mamba_of_heads, threads, tolerance)
+    assert_same(model, token_mixer, spec_of, mixers.write_mamba_of_heads, threads, tolerance)

@@ -10,7 +10,7 @@ import pytest
 from quants import from_array
 from runtime.kernels.scan import delta_channels, delta_heads, scan_channels, scan_heads
 from runtime.model import Model
-from runtime.recurrence import convolved
+from runtime.recurrence import convolved_by
 
 RNG = np.random.default_rng(6)
 WIDTH, INNER, SIZE, RANK, TAPS, HEADS, GROUPS = 8, 12, 4, 3, 4, 6, 2
@@ -135,7 +135,8 @@ def test_convolution_looks_back_and_not_into_other_texts():
     layer = model.network.layers[0]
     x = array(2 * 6, INNER)
     cache = model.new_cache()
-    out = convolved(model.new_pass(2, 6, cache), layer, "ssm_conv1d", x)
+    taps, bias = layer.need_array("ssm_conv1d.weight"), layer.array("ssm_conv1d.bias")
+    out = convolved_by(model.new_pass(2, 6, cache), layer, taps, bias, x)
     (tail,) = cache.states(layer.index)
     taps, bias = layer.array("ssm_conv1d.weight"), layer.array("ssm_conv1d.bias")
     for text in range(2):

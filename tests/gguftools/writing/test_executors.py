@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -214,6 +216,31 @@ def die_first(mark: str) -> str:
         return mark
     os.kill(os.getpid(), signal.SIGKILL)
     return ""
+
+
+def killed_while_sending(mark: str) -> str:
+    """The first time, send the beginning of a result and be killed, as a process can be that sends a large one."""
+    try:
+        Path(mark).touch(exist_ok=False)
+    except FileExistsError:
+        return mark
+    frame = sys._getframe()
+    while "result_queue" not in frame.f_locals:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1000))
+    os.kill(os.getpid(), signal.SIGKILL)
+    return ""
+
+
+def test_a_worker_that_is_killed_while_it_sends_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "WATCH", 0.1)
+    marks = [str(tmp_path / name) for name in "abc"]
+    with processes(1) as own:
+        assert [result for _, result in done_elsewhere(own, killed_while_sending, marks, in_order=True)] == marks
+        executors.release(own)
 
 
 def test_a_broken_pool_is_replaced_once_for_all_that_follows(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ TOKENS = (5, 1, 7, 3)
 
 def test_each_node_is_observed_once_with_its_shape(qwen2):
     graph, seen = whole_graph(qwen2), {}
-    observe_values(qwen2, TOKENS, lambda node, name, array: seen.setdefault(name, (node, array)))
+    observe_values(qwen2, TOKENS, lambda node, array: seen.setdefault(node.name, (node, array)))
     assert list(seen) == [node.name for node in graph.nodes]
     assert all(array.shape == (len(TOKENS), *node.value.shape) for node, array in seen.values())
     assert np.array_equal(seen["result_output"][1], qwen2.logits(TOKENS))

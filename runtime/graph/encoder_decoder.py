@@ -1,0 +1,98 @@
+"""Both sides of an encoder-decoder model (T5), and a decoder of sounds (WavTokenizer), as operations.
+
+Sources: transformers `models/t5/modeling_t5.py`; llama.cpp b11434, `src/models/wavtokenizer-dec.cpp`.
+"""
+
+from collections.abc import Sequence
+
+from ..layer import Layer, Network
+from . import encoder_operations as enc
+from . import operations as op
+from .builder import Builder, Graph
+from .operations import Value
+
+
+def side_graph(
+    network: Network, layers: Sequence[Layer], farthest: int, activations: tuple[str, str], is_decoder: bool
+) -> Graph:
+    """One side, from embedded tokens; the encoder's last norm is among it. activations: without a gate, and with one.
+
+    The relative positions of a layer that has them serve those after it, too.
+    """
+    b = Builder(network)
+    x, bias = b.add("inp_embd", op.Input((network.hyper.width,))), None
+    for place, layer in enumerate(layers):
+        b.layer = layer
+        if "attn_rel_b.weight" in layer:
+            bias = b.add("pos_bias", enc.RelativeBias(x, layer, farthest, is_decoder))
+        normed = b.norm(layer, "attn_norm", x)
+        q, k, v = (_heads(b, layer, f"attn_{n}", normed, f"{n.upper()}cur") for n in "qkv")
+        mixed = b.add("kqv_out", enc.BiasedAttention(q, k, v, bias, layer, is_decoder))
+        x = b.add("ffn_inp", op.Add(x, b.linear(layer, "attn_o", mixed, "attn_out")))
+        if is_decoder:
+            q = _heads(b, layer, "cross_attn_q", b.norm(layer, "cross_attn_norm", x, "attn_norm_cross"), "Qcur_cross")
+            values = layer.need("cross_attn_o.weight").width
+            mixed = b.add("kqv_cross", enc.CrossAttention(q, place, values))
+            x = b.add("cross_inp", op.Add(x, b.linear(layer, "cross_attn_o", mixed, "cross_attn_out")))
+        x = b.add("l_out", op.Add(x, _net(b, layer, b.norm(layer, "ffn_norm", x), activations)))
+        b.checked[x.number] = layer.prefix
+    b.layer = None
+    if not is_decoder:
+        b.norm(network.global_tensors, "enc.output_norm", x, "result_norm")
+    return b.graph()
+
+
+def _heads(b: Builder, layer: Layer, role: str, x: Value, name: str) -> Value:
+    return b.linear(layer, role, x, name, (b.network.hyper.layers[0].heads, -1))
+
+
+def _net(b: Builder, layer: Layer, x: Value, activations: tuple[str, str]) -> Value:
+    hidden = b.linear(layer, "ffn_up", x)
+    if "ffn_gate.weight" in layer:
+        gate = b.linear(layer, "ffn_gate", x)
+        hidden = b.add("ffn_gate_par", op.Gated(gate, hidden, activations[1], b.network.hyper.activation_limit))
+    else:
+        hidden = b.add("ffn_act", op.Activate(hidden, activations[0]))
+    return b.linear(layer, "ffn_down", hidden, "ffn_out")
+
+
+def codes_graph(
+    network: Network, width: int, units: Sequence[Layer], blocks: Sequence[Layer], groups: int, eps: float
+) -> Graph:
+    """A sound's frames of embedded codes through units of a posnet and ConvNeXt's blocks."""
+    b, outside = Builder(network), network.global_tensors
+    x = b.add("conv1d", enc.FrameConvolution(b.add("inp_embd", op.Input((width,))), outside, "conv1d"))
+    for unit in units:
+        b.layer = unit
+        x = _unit(b, unit, x, groups, eps)
+        b.checked[x.number] = unit.prefix
+    b.layer = None
+    x = b.norm(outside, "token_embd_norm", x)
+    for block in blocks:
+        b.layer = block
+        inner = b.norm(block, "norm", b.add("dw", enc.FrameConvolution(x, block, "dw", each=True)))
+        inner = b.add("pw1_act", op.Activate(b.linear(block, "pw1", inner), network.hyper.activation))
+        inner = b.add("gamma", op.ScaleBy(b.linear(block, "pw2", inner), block, "gamma.weight"))
+        x = b.add("convnext_out", op.Add(x, inner))
+        b.checked[x.number] = block.prefix
+    b.layer = None
+    b.linear(outside, "output", b.norm(outside, "output_norm", x, "result_norm"), "result_output")
+    return b.graph()
+
+
+def _unit(b: Builder, unit: Layer, x: Value, groups: int, eps: float) -> Value:
+    """Two convolutions that are added, or attention that is, or a norm alone."""
+    if "conv1.weight" in unit:
+        inner = x
+        for i in (1, 2):
+            normed = b.add(f"norm{i}", enc.FrameNorm(inner, unit, f"norm{i}", groups, eps))
+            inner = b.add(
+                f"conv{i}", enc.FrameConvolution(b.add(f"silu{i}", op.Activate(normed, "silu")), unit, f"conv{i}")
+            )
+        return b.add("posnet_out", op.Add(x, inner))
+    normed = b.add("attn_norm", enc.FrameNorm(x, unit, "attn_norm", groups, eps))
+    if "attn_q.weight" not in unit:
+        return normed
+    q, k, v = (b.add(f"{n.upper()}cur", enc.FrameConvolution(normed, unit, f"attn_{n}")) for n in "qkv")
+    mixed = b.add("kqv_out", enc.FrameAttention(q, k, v))
+    return b.add("posnet_out", op.Add(x, b.add("attn_out", enc.FrameConvolution(mixed, unit, "attn_output"))))

@@ -1,0 +1,101 @@
+"""Operations of encoder-decoder models (T5), and of convolutions over frames (WavTokenizer's decoder)."""
+
+from dataclasses import dataclass
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from ..layer import Layer
+from .operations import Operation, Shape, Value, tensors_of
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeBias(Operation):
+    """A learned number for each head and distance, which is added to scores: (heads, queries, keys).
+
+    farthest: distances from here on share a bucket. x: whose tokens they are of.
+    """
+
+    kind = "attention"
+    gives_rows = False
+    x: Value
+    layer: Layer
+    farthest: int
+    causal: bool
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, "attn_rel_b.weight")
+
+
+@dataclass(frozen=True, eq=False)
+class BiasedAttention(Operation):
+    """softmax(q k + bias) v of heads, without a scale; a causal one keeps keys and values in the cache."""
+
+    kind = "attention"
+    q: Value
+    k: Value
+    v: Value
+    bias: Value | None
+    layer: Layer
+    causal: bool
+
+    def shape(self) -> Shape:
+        return (self.v.width,)
+
+
+@dataclass(frozen=True, eq=False)
+class CrossAttention(Operation):
+    """Attention to the keys and values of the text that was encoded. place: among the decoder's layers."""
+
+    kind = "attention"
+    q: Value
+    place: int
+    values: int
+
+    def shape(self) -> Shape:
+        return (self.values,)
+
+
+@dataclass(frozen=True, eq=False)
+class FrameConvolution(Operation):
+    """A convolution over frames around each, of a kernel (out, channels, taps), or (each) of a channel by itself."""
+
+    kind = "recurrence and convolution"
+    x: Value
+    layer: Layer
+    role: str
+    each: bool = False
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
+
+    def shape(self) -> Shape:
+        weight = self.layer.need(f"{self.role}.weight")
+        if not self.each and weight.shape[1] != self.x.width:
+            raise ModelError(f"{weight.name!r} reads {weight.shape[1]} channels, not {self.x.width}")
+        return self.x.shape if self.each else (weight.shape[0],)
+
+
+@dataclass(frozen=True, eq=False)
+class FrameNorm(Operation):
+    """Groups of channels over all frames with mean 0 and deviation 1, before weights and biases."""
+
+    kind = "norms"
+    x: Value
+    layer: Layer
+    role: str
+    groups: int
+    eps: float
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
+
+
+@dataclass(frozen=True, eq=False)
+class FrameAttention(Operation):
+    """softmax(q k / sqrt(width)) v of one head over all frames."""
+
+    kind = "attention"
+    q: Value
+    k: Value
+    v: Value

@@ -1,0 +1,74 @@
+"""How texts compute operations of encoder-decoder models and of convolutions over frames (see `encoder_operations`)."""
+
+import numpy as np
+
+from .. import ops
+from ..arrays import Floats
+from ..attention import attend
+from ..layer import Pass
+from ..relative_bias import relative_bias
+from . import encoder_operations as op
+from .read import Read, computes
+
+
+@computes(op.RelativeBias)
+def _relative_bias(forward: Pass, o: op.RelativeBias, read: Read) -> Floats:
+    weight, keys = o.layer.need("attn_rel_b.weight"), int(forward.positions[-1]) + 1
+    return relative_bias(weight, forward.positions, keys, o.farthest, causal=o.causal)
+
+
+@computes(op.BiasedAttention)
+def _biased_attention(forward: Pass, o: op.BiasedAttention, read: Read) -> Floats:
+    k, v = read(o.k), read(o.v)
+    if o.causal and forward.cache is not None:
+        k, v = forward.cache.append(o.layer.index, k, v)
+    return attend(
+        read(o.q), k, v, q_positions=forward.positions, scale=1.0, causal=o.causal,
+        bias=None if o.bias is None else read(o.bias), threads=forward.threads,
+    )  # fmt: skip
+
+
+@computes(op.CrossAttention)
+def _cross_attention(forward: Pass, o: op.CrossAttention, read: Read) -> Floats:
+    assert forward.cache is not None  # as `encoder_decoder.decode` checks
+    k, v = forward.cache.context[o.place]
+    return attend(
+        read(o.q), k, v, q_positions=forward.positions, scale=1.0, causal=False, bias=None, threads=forward.threads
+    )
+
+
+@computes(op.FrameConvolution)
+def _frame_convolution(forward: Pass, o: op.FrameConvolution, read: Read) -> Floats:
+    x, kernel = read(o.x), o.layer.need_array(f"{o.role}.weight")
+    around, bias = windows(x, kernel.shape[-1]), o.layer.need_array(f"{o.role}.bias").reshape(-1)
+    if o.each:
+        mixed: Floats = np.einsum("tkc,ck->tc", around, kernel.reshape(-1, kernel.shape[-1]), optimize=True)
+    else:
+        flat = np.ascontiguousarray(kernel.transpose(0, 2, 1)).reshape(len(kernel), -1)
+        mixed = around.reshape(len(x), -1) @ flat.T
+    return mixed + bias
+
+
+def windows(x: Floats, taps: int) -> Floats:
+    """Each frame of x (frames, channels) with those around it, and zeros past the ends: (frames, taps, channels)."""
+    padded = np.pad(x, ((taps // 2, taps // 2), (0, 0)))
+    views = np.lib.stride_tricks.sliding_window_view(padded, taps, axis=0)
+    return np.ascontiguousarray(views.transpose(0, 2, 1))
+
+
+@computes(op.FrameNorm)
+def _frame_norm(forward: Pass, o: op.FrameNorm, read: Read) -> Floats:
+    x: Floats = read(o.x)
+    grouped = x.reshape(len(x), o.groups, -1).astype(np.float64)
+    centered = grouped - grouped.mean(axis=(0, 2), keepdims=True)
+    normed = centered / np.sqrt((centered**2).mean(axis=(0, 2), keepdims=True) + o.eps)
+    weight, bias = (o.layer.need_array(f"{o.role}.{kind}").reshape(-1) for kind in ("weight", "bias"))
+    result: Floats = normed.reshape(x.shape).astype(np.float32) * weight + bias
+    return result
+
+
+@computes(op.FrameAttention)
+def _frame_attention(forward: Pass, o: op.FrameAttention, read: Read) -> Floats:
+    q, k, v = read(o.q), read(o.k), read(o.v)
+    mixed: Floats = ops.softmax(q @ k.T * np.float32(q.shape[1] ** -0.5)) @ v
+    return mixed

@@ -1,0 +1,72 @@
+"""How operations read values while an executor runs them, and the table of functions that compute them."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from ..arrays import Floats
+from ..layer import Pass
+from ..matmul import Inputs
+from .builder import Graph, Node
+from .operations import Operation, Value
+
+Values = dict[int, Any]
+Compute = Callable[[Pass, Any, "Read"], Any]
+Kind = TypeVar("Kind", bound=Operation)
+
+COMPUTE: dict[type[Operation], Compute] = {}
+
+
+class Read:
+    """Values of a run, as operations ask for them."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.values: Values = {}
+        self._inputs: dict[int, Inputs] = {}  # of products that share them
+        self._memory = graph.memory
+        self.number = 0
+
+    def __call__(self, value: Value) -> Any:
+        return self.values[value.number]
+
+    def rows(self, value: Value) -> Floats:
+        """As rows of a token each."""
+        x = self.values[value.number]
+        return cast(Floats, x.reshape(len(x), -1))
+
+    def own(self, value: Value) -> Floats:
+        """An array that may be overwritten: a copy where somebody reads it later."""
+        x = self.values[value.number]
+        return cast(Floats, x if self.number in self._memory.overwritable else x.copy())
+
+    def product_inputs(self, forward: Pass, value: Value) -> Inputs:
+        """What several weights are multiplied with, rounded or packed once."""
+        if value.number not in self._inputs:
+            self._inputs[value.number] = forward.inputs(self.rows(value))
+        return self._inputs[value.number]
+
+    def forget_inputs(self) -> None:
+        """Let go of packed inputs of products."""
+        self._inputs.clear()
+
+    def forget(self) -> None:
+        """Let go of what nothing reads after the current node."""
+        for number in self._memory.forgotten[self.number]:
+            del self.values[number]
+            self._inputs.pop(number, None)
+
+
+def computes(*kinds: type[Kind]) -> Callable[[Callable[[Pass, Kind, Read], Any]], Callable[[Pass, Kind, Read], Any]]:
+    """Enter a function as what computes operations of these kinds."""
+
+    def entered(function: Callable[[Pass, Kind, Read], Any]) -> Callable[[Pass, Kind, Read], Any]:
+        COMPUTE.update(dict.fromkeys(kinds, function))
+        return function
+
+    return entered
+
+
+def computed(forward: Pass, node: Node, read: Read) -> Any:
+    """What a node gives; nothing where it reads nothing."""
+    if node.value.rows == "some" and any(read(value) is None for value in node.operation.inputs()):
+        return None
+    return COMPUTE[type(node.operation)](forward, node.operation, read)
