@@ -26,6 +26,7 @@ from quants.dialects.iqk import IQ4, _trellis
 Floats = NDArray[np.float32]
 BLOCK = 32  # values of one scale
 TILE = 2048  # codes tried at once
+FACTORS = {"IQ2_KT": (0.85, 1.0, 1.15), "IQ3_KT": (0.85, 1.0, 1.15), "IQ4_KT": (1.0, 1.2, 1.4, 1.6)}  # of scales tried
 LAYER = re.compile(r"blk\.\d+\..*\.weight")
 
 
@@ -40,10 +41,11 @@ def codebook(name: str) -> list[Floats]:
 
 
 def scale_levels(name: str) -> Floats:
+    """What a block's scale is times the row's; a negative one serves as well, as codes have both signs."""
     if name == "IQ3_KT":
         return np.arange(1, 16, dtype=np.float32)
     if name == "IQ4_KT":
-        return np.arange(-64, 64, dtype=np.float32)
+        return np.arange(-64, 0, dtype=np.float32)
     return IQ4[:16].astype(np.float32)
 
 
@@ -104,26 +106,26 @@ def encoded(values: Floats, importance: Floats, name: str) -> Floats:
     signs = np.ones_like(blocks)
     if name == "IQ3_KT":
         signs, blocks = np.where(blocks < 0, np.float32(-1), np.float32(1)), np.abs(blocks)
-    spread = np.sqrt((books[0] ** 2).mean())
-    scale = np.sqrt((blocks**2).mean(axis=1)) / spread
-    best = np.full(len(blocks), np.inf, np.float32)
-    ideal = scale.copy()
-    for factor in (0.85, 1.0, 1.15, 1.3):
+    scale = np.sqrt((blocks**2).mean(axis=1) / (books[0] ** 2).mean())
+    best, ideal = np.full(len(blocks), np.inf, np.float32), scale.copy()
+    for factor in FACTORS[name]:
         vectors, errors = search(blocks, weights, scale * np.float32(factor), books)
         fit = (weights * blocks * vectors).sum(axis=1) / np.maximum((weights * vectors**2).sum(axis=1), 1e-30)
         better = errors < best
         best[better], ideal[better] = errors[better], fit[better]
-    largest = np.abs(ideal.reshape(rows, -1)).max(axis=1) / np.abs(levels).max()
-    head = largest.repeat(columns // BLOCK)
-    by_distance = np.abs(ideal[:, None] - head[:, None] * levels).argsort(axis=1)
-    result, best = np.empty_like(blocks), np.full(len(blocks), np.inf, np.float32)
-    for rank in range(2):
-        chosen = head * levels[by_distance[:, rank]]
-        vectors, errors = search(blocks, weights, chosen, books)
+    per_row = columns // BLOCK
+    head = (np.abs(ideal.reshape(rows, -1)).max(axis=1) / np.abs(levels).max()).repeat(per_row)
+    by_distance = np.abs(np.abs(ideal)[:, None] - head[:, None] * np.abs(levels)).argsort(axis=1)
+    best, result = np.full(len(blocks), np.inf, np.float32), np.empty_like(blocks)
+    for rank in range(3 if name == "IQ2_KT" else 2):
+        level = levels[by_distance[:, rank]]
+        vectors, errors = search(blocks, weights, head * level, books)
         better = errors < best
-        best[better] = errors[better]
-        result[better] = (chosen[:, None] * vectors)[better]
-    return (result * signs).reshape(rows, columns)
+        best[better], result[better] = errors[better], (level[:, None] * vectors)[better]
+    upper = (weights * blocks * result).reshape(rows, -1).sum(axis=1)  # the row's scale once more, by least squares
+    lower = (weights * result**2).reshape(rows, -1).sum(axis=1)
+    head = (upper / np.maximum(lower, 1e-30)).repeat(per_row)
+    return (head[:, None] * result * signs).reshape(rows, columns)
 
 
 def main() -> None:

@@ -403,7 +403,8 @@ def _option(option: Any) -> tuple[str, str]:
     remarks = ["required"] if option.required else ["repeatable"] if option.multiple else []
     if option.default and not (option.is_flag or callable(option.default)):
         remarks.append(f"default: {option.default}")
-    return spelled + value, " ".join(filter(None, (escaped(option.help or ""), f"({', '.join(remarks)})" if remarks else "")))
+    remark = f"({', '.join(remarks)})" if remarks else ""
+    return spelled + value, " ".join(filter(None, (escaped(option.help or ""), remark)))
 
 
 def _title(page: str) -> str:

@@ -65,7 +65,7 @@ def run(command: str, folder: Path) -> str:
                           capture_output=True, text=True)  # fmt: skip
     if done.returncode:
         sys.exit(f"{command}: exit code {done.returncode}: {done.stderr}")
-    return done.stdout
+    return done.stdout.replace(f"{folder}/", "")
 
 
 def filled(page: str) -> str:

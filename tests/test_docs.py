@@ -80,7 +80,7 @@ def test_examples_run(page: Path, folder: Path):
             done = template.run(shlex.split(line, comments=True)[1:], folder, timeout=300)
             assert done.returncode == 0, f"{line} failed: {done.stdout}{done.stderr}"
             if output:
-                printed = sessions.shown(done.stdout).splitlines()
+                printed = sessions.shown(done.stdout.replace(f"{folder}/", "")).splitlines()
                 assert shape(output) == shape(printed), f"{page.name}: {line}: run python docs/generate.py"
 
 
