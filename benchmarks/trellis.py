@@ -41,11 +41,11 @@ def codebook(name: str) -> list[Floats]:
 
 
 def scale_levels(name: str) -> Floats:
-    """What a block's scale is times the row's; a negative one serves as well, as codes have both signs."""
+    """What a block's scale is, as a multiple of the row's scale."""
     if name == "IQ3_KT":
         return np.arange(1, 16, dtype=np.float32)
     if name == "IQ4_KT":
-        return np.arange(-64, 0, dtype=np.float32)
+        return np.arange(1, 64, dtype=np.float32)
     return IQ4[:16].astype(np.float32)
 
 

@@ -75,7 +75,8 @@ GUIDES = {  # the page that explains a command
 
 def escaped(text: str) -> str:
     """A help text as Markdown shows it as it stands; what is in backticks is left alone."""
-    return re.sub(r"`[^`]*`|([<*_])", lambda match: f"\\{match[1]}" if match[1] else match[0], text)
+    plain = re.sub(r"`[^`]*`|([*_])", lambda match: f"\\{match[1]}" if match[1] else match[0], text)
+    return re.sub(r"`[^`]*`|(<)", lambda match: "&lt;" if match[1] else match[0], plain)
 
 
 def commands() -> str:
@@ -230,8 +231,11 @@ def towers() -> str:
 def keys(*starts: str) -> str:
     """The schema's keys that begin with one of these: type, bounds, what they mean."""
     known = {name: key for name, key in archs.schema.KEYS.items() if name.startswith(starts)}
-    rows = [(f"`{name}`", _type(key), _bounds(key), _absent(name), _meaning(key)) for name, key in known.items()]
-    return table(("key", "type", "values", "absent", "what it says"), rows)
+    rows = [
+        (f"`{name}`", "; ".join(filter(None, (_type(key), _bounds(key)))), _absent(name), _meaning(key))
+        for name, key in known.items()
+    ]  # fmt: skip
+    return table(("key", "type, values", "absent", "meaning"), rows)
 
 
 def _absent(name: str) -> str:
