@@ -20,6 +20,8 @@ from .spec import Architecture, Tensors
 
 COUNT, BLOCKS = "nextn_predict_layers", "block_count"
 HASHED = "hash_layer_count"  # layers of the beginning that choose experts by token ids
+DENSE = "leading_dense_block_count"
+RECURRENT, PERIOD = "attention.recurrent_layers", "full_attention_interval"
 LAYER = re.compile(r"blk\.([0-9]+)\.(.+)")
 SHAPES = {"eh_proj": (1, 2), "enorm": (1,), "hnorm": (1,), "shared_head_norm": (1,)}  # in widths of the model
 MEAN = {f"output_hc_{each}.weight": f"nextn.hc_head_{each}.weight" for each in ("norm", "down", "up")}  # of streams
@@ -39,9 +41,14 @@ def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The keys with an item for each layer behind the trunk, too, in lists that end with it: what the first layer has.
 
     So published code takes the kind of attention of such layers (vLLM's of EXAONE MoE); an indexer of theirs is whole.
+    Where a period says which layers have a recurrence, these have none.
     """
     (trunk, further), name = trunk_of(metadata), metadata.get("general.architecture")
     found = dict(metadata.items())
+    period = found.get(f"{name}.{PERIOD}")
+    if further and isinstance(period, int) and period > 0 and trunk < MOST:
+        recurrent = [(i + 1) % period != 0 for i in range(trunk)]
+        found.setdefault(f"{name}.{RECURRENT}", [*recurrent, *[False] * further])
     for key, rule in MODEL.items() if further else ():
         items = found.get(f"{name}.{key}")
         if rule.per_layer and isinstance(items, Sequence | np.ndarray) and not isinstance(items, str):
@@ -57,9 +64,7 @@ def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
         items = found.get(f"{name}.{key}")
         if rule.per_layer and isinstance(items, Sequence | np.ndarray) and not isinstance(items, str):
             found[f"{name}.{key}"] = [items[trunk]] * (trunk + further) if len(items) == trunk + further else items
-    if f"{name}.{HASHED}" in found:
-        found[f"{name}.{HASHED}"] = 0
-    return found
+    return found | {key: 0 for key in (f"{name}.{HASHED}", f"{name}.{DENSE}") if key in found}
 
 
 def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:

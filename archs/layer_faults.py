@@ -9,9 +9,19 @@ from quants import Tensor
 
 from . import parts
 from .hyper import Hyper, LayerHyper
-from .layered import Fault, LayeredModel, has, missing, weighs
-from .part_faults import SIZES, Sizes, net_width, part_faults, parts_of, sizes_of
-from .parts import Part
+from .layer_kinds import LayerKind, layer_kind
+from .layered import Fault, LayeredModel, missing, weighs
+from .part_faults import (
+    SIZES,
+    Sizes,
+    contradictions,
+    net_width,
+    part_faults,
+    parts_of,
+    sizes_of,
+    unread_tensors,
+)  # fmt: skip
+from .parts import Part, has
 
 ENTRIES = ("kv", "gate", "ape", "norm")  # what makes entries that stand for blocks of tokens
 
@@ -24,16 +34,18 @@ def layer_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
             start = f"{prefix}{index}."
             roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
             shapes = frozenset((role, tensor.shape, tensor.format.name) for role, tensor in roles.items())
-            like = (prefix, own, net_width(model, index), shapes)
+            decodes = not model.encoder_decoder and not model.architecture.block.convolutions
+            kind = _kind(model, numbers, index) if decodes else None
+            like = (prefix, own, net_width(model, index), shapes, kind)
             if like in sound:
                 continue
-            sizes, made_of = sizes_of(model, numbers, index), list(parts_of(model, start, own))
+            sizes, declared = sizes_of(model, numbers, index), list(parts_of(model, start, own, kind))
+            made_of = [part for name, part in declared if not name or part.shown_by(roles)]
             of_parts = [fault for part in made_of for fault in part_faults(model, start, roles, part, sizes)]
-            if model.architecture.block.convolutions:
-                found = []
-            elif model.encoder_decoder:
+            found: list[Fault] = []
+            if model.encoder_decoder:
                 found = [*_distance_faults(model, start, own)]
-            else:
+            elif kind:
                 found = [*_attention_faults(model, numbers, start, made_of), *_state_faults(model, made_of, sizes)]
                 found += _expert_faults(model, numbers, start, made_of, sizes)
                 found += [*_indexer_faults(model, numbers, start), *_entry_faults(model, numbers, start, made_of)]
@@ -42,19 +54,24 @@ def layer_faults(model: LayeredModel, numbers: Hyper) -> Iterator[Fault]:
                 if role.endswith(".scale") and tensor.size != 1 and not role.endswith(("_exps.scale", "_inp.scale")):
                     found.append(Fault(start + role, f"has shape {list(tensor.shape)}; one number is expected"))
             found += of_parts  # what numbers have to do with each other goes first: shapes follow from them
-            if made_of == [parts.NORMS]:
+            found += contradictions(start, roles, declared)
+            found += unread_tensors(start, roles, kind) if kind else []
+            if len(declared) == 1 and kind and not found:
                 found.append(Fault(start[:-1], "is a layer without attention, a feed-forward net or any other"))
             yield from found
             if not found:
                 sound.add(like)
 
 
+def _kind(model: LayeredModel, numbers: Hyper, index: int) -> LayerKind:
+    roles = model.grouped.get(f"blk.{index}.", {})
+    return layer_kind(model.architecture.block, model.keys, index, roles, numbers.parallel)
+
+
 def _attention_faults(model: LayeredModel, numbers: Hyper, start: str, made_of: list[Part]) -> Iterator[Fault]:
     roles, keys, own = model.grouped[start], model.keys, numbers.layers[int(start.split(".")[-2])]
     latent = parts.LATENT in made_of
     if not latent and parts.ATTENTION not in made_of and parts.BORROWING not in made_of:
-        if numbers.parallel:
-            yield missing(f"{start}attn_output.weight")
         return
     most = int(keys.get("attention.key_length_mla") or 0) - 1 if latent else own.key_width
     rotation, where, shared = "rope.dimension_count", start[:-1], "attention.shared_kv_layers"
@@ -71,12 +88,13 @@ def _attention_faults(model: LayeredModel, numbers: Hyper, start: str, made_of: 
     if own.kv_heads < 1 or own.heads % own.kv_heads:
         yield model.fault("attention.head_count_kv", f"is {own.kv_heads}: {own.heads} heads cannot share that many")
     if own.kv_source_layer is not None:
-        source, lender = numbers.layers[own.kv_source_layer], model.grouped.get(f"blk.{own.kv_source_layer}.", {})
+        at = own.kv_source_layer
+        source = numbers.layers[at]
         if (own.key_width, own.value_width) != (source.key_width, source.value_width):
             yield model.fault(shared, f"lets {where} look at keys of another width")
         if source.kv_heads < 1 or own.heads % source.kv_heads:
             yield model.fault("attention.head_count_kv", f"is {source.kv_heads}: {own.heads} heads of {where}")
-        if not has(lender, "attn_output") or has(lender, parts.ATTENTION.unless):
+        if _kind(model, numbers, at).mixer != "attention":
             yield model.fault(shared, f"lets {where} look at blk.{own.kv_source_layer}, without keys")
         return
     if not weighs(roles, "attn_v attn_qkv") and own.key_width != own.value_width:

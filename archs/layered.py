@@ -10,7 +10,6 @@ import numpy as np
 
 from quants import Tensor
 
-from . import parts
 from .file_keys import Keys
 from .hyper import stored_layers
 from .spec import Architecture, Tensors
@@ -95,8 +94,3 @@ def missing(name: str) -> Fault:
 def weighs(roles: Roles, names: str) -> bool:
     """Whether there is a weight of any of these names: a bias alone does nothing."""
     return any(f"{name}.weight" in roles for name in names.split())
-
-
-def has(roles: Any, names: str) -> bool:
-    """Whether there is a tensor of any of these names, with any suffix."""
-    return any(f"{name}{suffix}" in roles for name in names.split() for suffix in ("", *parts.SUFFIXES))

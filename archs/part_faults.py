@@ -1,11 +1,12 @@
 """Parts of a layer: which there are, the sizes that keys give, and tensors of other shapes than these mean."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from . import parts
 from .hyper import Hyper, LayerHyper
-from .layered import Fault, LayeredModel, Roles, has, is_zero, missing
-from .parts import Alternatives, Part, evaluated, full_name, unknown
+from .layer_kinds import ARRANGEMENTS, MIXERS, NETS, LayerKind, tensors_of
+from .layered import Fault, LayeredModel, Roles, is_zero, missing
+from .parts import Alternatives, Part, evaluated, full_name, has, unknown
 
 INTEGERS = ("I8", "I16", "I32", "I64")
 # Sizes that keys give. A tensor shows those that are missing or 0.
@@ -30,40 +31,42 @@ SIZES = {
 Sizes = dict[str, int]
 
 
-def parts_of(model: LayeredModel, start: str, own: LayerHyper) -> Iterator[Part]:
-    """What the layer is made of."""
-    if model.encoder_decoder:
-        yield parts.ENCODER if start.startswith("enc") else parts.DECODER
-        return
+def parts_of(model: LayeredModel, start: str, own: LayerHyper, kind: LayerKind | None) -> Iterator[tuple[str, Part]]:
+    """What the layer is made of, with what a family declares it by, "" for what it does not declare.
+
+    kind: of a decoder's or encoder's layer.
+    """
     roles = model.grouped[start]
-    if model.architecture.block.convolutions:
-        yield next((part for part in parts.SOUND_PARTS if has(roles, part.marks)), parts.SOUND_END)
-        return
-    for part in parts.LAYER:
-        if (part.marks and not has(roles, part.marks)) or has(roles, part.unless):
-            continue
-        if part is parts.ATTENTION and own.kv_source_layer is not None:
-            part = parts.BORROWING
-        if part is parts.WKV7 and "time_mix_g1.weight" not in roles:
-            part = parts.WKV7_WITHOUT_GATE
-        if part is parts.CHANNELS and "ssm_a" in roles and len(roles["ssm_a"].shape) == 1:
-            part = parts.NARROW_HEADS
-        if part is parts.ATTENTION and {"attn_norm_2.weight", "attn_gate.weight"} <= roles.keys():
-            part = parts.LIGHTNING
-        if part is parts.KIMI_DELTA:
-            part = parts.kimi_delta("ssm_f_b.weight" in roles, "ssm_g_b.weight" in roles)
-        fused = model.architecture.block.gated
-        if part is parts.DENSE and has(roles, "ffn_norm_exps"):
-            part = parts.SQUARE
-        elif part is parts.DENSE and fused and "ffn_gate.weight" not in roles:
-            part = parts.FUSED_DENSE
-        if part is parts.SHARED_EXPERT and fused and "ffn_gate_shexp.weight" not in roles:
-            part = parts.FUSED_SHARED
-        yield part
-    if "altup_proj.weight" in model.outside and not has(roles, parts.COPIES.marks):
-        yield parts.COPIES
-    if "output_hc_fn.weight" in model.outside and not has(roles, parts.CONNECTIONS.marks):
-        yield parts.CONNECTIONS
+    if model.encoder_decoder:
+        yield "", parts.ENCODER if start.startswith("enc") else parts.DECODER
+    elif kind is None:
+        yield "", next((part for part in parts.SOUND_PARTS if part.shown_by(roles)), parts.SOUND_END)
+    else:
+        yield "", parts.NORMS
+        declared = MIXERS[kind.mixer], NETS[kind.net], ARRANGEMENTS[kind.arrangement]
+        for name, made_of in zip((kind.mixer, kind.net, kind.arrangement), declared, strict=True):
+            for part in made_of:
+                yield name, _variant(part, roles, own, model.architecture.block.gated)
+        for part in parts.OPTIONAL:
+            if part.shown_by(roles):
+                yield "", _variant(part, roles, own, model.architecture.block.gated)
+
+
+def _variant(part: Part, roles: Roles, own: LayerHyper, gated: bool) -> Part:
+    """The part as a layer with these tensors has it."""
+    if part is parts.ATTENTION and own.kv_source_layer is not None:
+        return parts.BORROWING
+    if part is parts.WKV7 and "time_mix_g1.weight" not in roles:
+        return parts.WKV7_WITHOUT_GATE
+    if part is parts.KIMI_DELTA:
+        return parts.kimi_delta("ssm_f_b.weight" in roles, "ssm_g_b.weight" in roles)
+    if part is parts.DENSE and has(roles, "ffn_norm_exps"):
+        return parts.SQUARE
+    if part is parts.DENSE and gated and "ffn_gate.weight" not in roles:
+        return parts.FUSED_DENSE
+    if part is parts.SHARED_EXPERT and gated and "ffn_gate_shexp.weight" not in roles:
+        return parts.FUSED_SHARED
+    return part
 
 
 def sizes_of(model: LayeredModel, numbers: Hyper, index: int) -> Sizes:
@@ -110,15 +113,38 @@ def net_width(model: LayeredModel, index: int) -> int:
     return width // 2 if model.architecture.block.length_of_both else width
 
 
+def contradictions(start: str, roles: Roles, declared: Iterable[tuple[str, Part]]) -> Iterator[Fault]:
+    """What a layer is declared by its family and the keys, and has none of the tensors of."""
+    for name, part in declared:
+        if name and not part.shown_by(roles):
+            first = next(iter(_lacking(roles, part)), full_name(part.marks.split()[0]))
+            yield Fault(start[:-1], f"is declared {name!r} by the keys, but has no tensor '{start}{first}'")
+
+
+def unread_tensors(start: str, roles: Roles, kind: LayerKind) -> Iterator[Fault]:
+    """Tensors of other mixers, nets or arrangements than the layer has, which nothing would read."""
+    made_of = (*MIXERS[kind.mixer], *NETS[kind.net], *ARRANGEMENTS[kind.arrangement], parts.NORMS)
+    read = tensors_of(made_of) | {full_name(name) for part in made_of for name in part.ignored.split()}
+    others = tensors_of(*MIXERS.values(), *NETS.values(), *ARRANGEMENTS.values())
+    if kind.net.startswith("experts"):
+        read |= tensors_of(parts.WITH_EXPERTS)
+    for role in sorted((others | tensors_of(parts.WITH_EXPERTS)) & roles.keys() - read):
+        made = f"mixer {kind.mixer!r}, net {kind.net!r}, arrangement {kind.arrangement!r}"
+        yield Fault(f"{start}{role}", f"is there, but nothing reads it: by the keys, its layer has {made}")
+
+
+def _lacking(roles: Roles, part: Part) -> list[str]:
+    """Tensors that the part cannot do without."""
+    needed = ([full_name(name) for name in group.split("|")] for group in part.needs.split())
+    return [names[0] for names in needed if not any(name in roles for name in names)]
+
+
 def part_faults(model: LayeredModel, start: str, roles: Roles, part: Part, sizes: Sizes) -> Iterator[Fault]:
     """Keys and tensors that a part lacks, and tensors of other shapes or formats than it has."""
     for key in part.keys.split():
         if (value := model.keys.stored(key)) is None or is_zero(value):
             yield model.fault(key, f"is {'missing' if value is None else value}; {start}* needs it to be 1 or more")
-    for group in part.needs.split():
-        names = [full_name(name) for name in group.split("|")]
-        if not any(name in roles for name in names):
-            yield missing(f"{start}{names[0]}")
+    yield from (missing(f"{start}{name}") for name in _lacking(roles, part))
     for role, alternatives in part.table.items():
         tensor = roles.get(role)
         if tensor is None:

@@ -7,7 +7,7 @@ the first tensor that has it shows; the others have to agree.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -20,17 +20,21 @@ Alternatives = tuple[tuple[Terms, ...], ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of net. marks: tensors that show it, any of them. unless: those beside which they belong to another.
+    """What a layer is made of, as its family declares it, or may have: then marks, any of these tensors, show it.
 
     needs: tensors that it cannot do without, weights where no suffix is given; alternatives stand beside |. keys:
-    metadata that it cannot do without.
+    metadata that it cannot do without. ignored: tensors that files may have with it, though nothing reads them.
     """
 
     marks: str
     shapes: Mapping[str, str]
     needs: str = ""
     keys: str = ""
-    unless: str = ""
+    ignored: str = ""
+
+    def shown_by(self, roles: Collection[str]) -> bool:
+        """Whether there is one of the tensors that show it."""
+        return has(roles, self.marks)
 
     @cached_property
     def table(self) -> dict[str, Alternatives]:
@@ -43,6 +47,11 @@ class Part:
                 found[f"{name}.weight"] = shapes
                 found[f"{name}.bias"] = tuple(shape[:-1] if len(shape) > 1 else shape for shape in shapes)
         return found
+
+
+def has(roles: Collection[str], names: str) -> bool:
+    """Whether there is a tensor of any of these names, with any suffix."""
+    return any(f"{name}{suffix}" in roles for name in names.split() for suffix in ("", *SUFFIXES))
 
 
 def _terms(dimension: str) -> Terms:
@@ -73,12 +82,8 @@ WIDTH_NORMS = {"attn_norm_2": "width | heads*key"} | dict.fromkeys(
     ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "post_ffw_norm_1",
      "post_ffw_norm_2", "pre_ffw_norm_2", "attn_output_norm", "layer_output_norm", "ffn_norm_exps"), "width",
 )  # fmt: skip
-LATENT_MARKS, CONVOLUTION_MARKS = "attn_kv_a_mqa", "shortconv.in_proj shortconv.conv shortconv.out_proj"
-DELTA_MARKS, CHANNEL_MARKS, KIMI_MARKS = "ssm_ba ssm_beta ssm_alpha", "ssm_x", "ssm_f_a ssm_f_b ssm_conv1d_q"
-
 ATTENTION = Part(
-    marks="attn_q attn_k attn_v attn_qkv attn_output",
-    unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS} {KIMI_MARKS}",
+    marks="attn_q attn_k attn_v attn_output",  # delta nets have attn_qkv, too
     needs="attn_q|attn_qkv attn_k|attn_qkv attn_output",
     shapes={
         "attn_qkv": "queries+keys+values width", "attn_q": "queries width", "attn_k": "keys width",
@@ -102,7 +107,7 @@ BORROWING = Part(  # the keys and values of an earlier layer; its own, where the
     shapes={name: ATTENTION.shapes[name] for name in ("attn_q", "attn_output", "attn_q_norm")},
 )
 WIDENED = Part(  # latents that one matrix widens
-    marks="attn_kv_b",
+    marks="attn_kv_b", ignored="attn_k_b attn_v_b",  # the same in two matrices: some converters wrote both
     needs="attn_q|attn_q_a attn_q|attn_q_a_norm attn_q|attn_q_b attn_kv_a_mqa attn_kv_a_norm attn_kv_b attn_output",
     keys="attention.kv_lora_rank",
     shapes={
@@ -112,7 +117,7 @@ WIDENED = Part(  # latents that one matrix widens
     },
 )  # fmt: skip
 LATENT = Part(
-    marks=LATENT_MARKS, unless="attn_kv_b",
+    marks="attn_kv_a_mqa",
     needs="attn_q|attn_q_a attn_q|attn_q_a_norm attn_q|attn_q_b attn_kv_a_mqa attn_kv_a_norm attn_k_b attn_v_b "
     "attn_output",
     keys="attention.kv_lora_rank attention.key_length_mla",
@@ -123,7 +128,7 @@ LATENT = Part(
         "indexer.attn_q_b": "index_heads*index_key q_rank", "indexer.attn_k": "index_key width",
         "indexer.k_norm": "index_key", "indexer.proj": "index_heads width", "attn_k_norm": "rotated",
         "indexer_compressor_gate": "index_key width", "indexer_compressor_ape": "pool index_key",
-        "attn_sinks": "heads",
+        "attn_sinks": "heads", "attn_gate": "heads*value_mla width | heads width", "attn_sub_norm": "heads*value_mla",
     },
 )  # fmt: skip
 COMPRESSED = Part(  # a key that is its value, too, and entries that stand for blocks of them
@@ -142,13 +147,14 @@ COMPRESSED = Part(  # a key that is its value, too, and entries that stand for b
     },
 )  # fmt: skip
 CONVOLUTION = Part(
-    marks=CONVOLUTION_MARKS, needs=CONVOLUTION_MARKS,
+    marks="shortconv.in_proj shortconv.conv shortconv.out_proj",
+    needs="shortconv.in_proj shortconv.conv shortconv.out_proj",
     shapes={
         "shortconv.in_proj": "3*width width", "shortconv.conv": "width cached", "shortconv.out_proj": "width width",
     },
 )  # fmt: skip
 DELTA = Part(
-    marks=DELTA_MARKS, unless=KIMI_MARKS,
+    marks="ssm_ba ssm_beta ssm_alpha",
     needs="attn_qkv ssm_conv1d ssm_ba|ssm_beta ssm_ba|ssm_alpha ssm_a ssm_dt.bias ssm_norm ssm_out attn_gate",
     keys="ssm.state_size ssm.group_count ssm.time_step_rank ssm.inner_size",
     shapes={
@@ -167,7 +173,7 @@ def kimi_delta(forgets_by_two: bool = True, gates_by_two: bool = True) -> Part:
         {"ssm_g": "heads*kda width", "ssm_g_a": "heads*kda width"})  # fmt: skip
     forgets = {"ssm_f_a": "forget_rank width", "ssm_f_b": "heads*kda forget_rank"}
     return Part(
-        marks=KIMI_MARKS, keys="kda.head_dim",
+        marks="ssm_f_a ssm_f_b ssm_conv1d_q", keys="kda.head_dim",
         needs="attn_q attn_k attn_v ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v ssm_f_a ssm_dt.bias ssm_a ssm_beta "
         f"ssm_norm {'ssm_g_a' if gates_by_two else 'ssm_g|ssm_g_a'} attn_output",
         shapes={
@@ -182,7 +188,7 @@ def kimi_delta(forgets_by_two: bool = True, gates_by_two: bool = True) -> Part:
 
 KIMI_DELTA = kimi_delta()
 CHANNELS = Part(  # Mamba
-    marks=CHANNEL_MARKS, needs="ssm_in ssm_conv1d ssm_x ssm_dt ssm_a ssm_d ssm_out",
+    marks="ssm_x", needs="ssm_in ssm_conv1d ssm_x ssm_dt ssm_a ssm_d ssm_out",
     keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
         "ssm_in": "2*inner width", "ssm_conv1d": "inner taps", "ssm_x": "steps+2*state inner", "ssm_dt": "inner steps",
@@ -191,7 +197,7 @@ CHANNELS = Part(  # Mamba
     },
 )  # fmt: skip
 NARROW_HEADS = Part(  # in place of CHANNELS, where a decay is a head's (PLaMo 2)
-    marks=CHANNEL_MARKS, needs=CHANNELS.needs, keys=CHANNELS.keys,
+    marks="ssm_x", needs=CHANNELS.needs, keys=CHANNELS.keys,
     shapes={
         "ssm_dt": "steps narrow", "ssm_in": "2*inner width", "ssm_conv1d": "inner taps",
         "ssm_x": "2*state+narrow inner", "ssm_dt_norm": "narrow", "ssm_b_norm": "state", "ssm_c_norm": "state",
@@ -200,7 +206,6 @@ NARROW_HEADS = Part(  # in place of CHANNELS, where a decay is a head's (PLaMo 2
 )  # fmt: skip
 HEADS = Part(  # Mamba-2
     marks="ssm_in ssm_conv1d ssm_a ssm_d ssm_out",
-    unless=f"{DELTA_MARKS} {CHANNEL_MARKS} {LATENT_MARKS} {CONVOLUTION_MARKS} {KIMI_MARKS}",
     needs="ssm_in ssm_conv1d ssm_a ssm_d ssm_out", keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
         "ssm_in": "2*inner+2*groups*state+steps width", "ssm_conv1d": "inner+2*groups*state taps",
@@ -362,12 +367,8 @@ SWITCHED = Part(  # adapters inside of a model (Granite Switch)
 )  # fmt: skip
 NORMS = Part(marks="", shapes={**WIDTH_NORMS, "layer_output_scale.weight": "1"})
 
-LAYER = (
-    NORMS, COMPRESSED, WIDENED, LATENT, CONVOLUTION, DELTA, KIMI_DELTA, CHANNELS, HEADS, WKV, WKV7, CHANNEL_MIX,
-    ATTENTION, DENSE, NARROW_EXPERTS, ADJUGATE_EXPERTS, EXPERTS, SHARED_EXPERT, VISION_EXPERT, PREDICTOR, LAYER_INPUT,
-    COPIES, STREAMS,
-    CONNECTIONS, NGRAMS, RESIDUALS, SWITCHED,
-)  # fmt: skip
+WITH_EXPERTS = (NARROW_EXPERTS, ADJUGATE_EXPERTS, SHARED_EXPERT)  # what layers with experts may have
+OPTIONAL = (*WITH_EXPERTS, VISION_EXPERT, PREDICTOR, LAYER_INPUT, NGRAMS, SWITCHED)  # what any layer may have
 
 _T5_ATTENTION = {"q": "heads*key width", "k": "heads*key width", "v": "heads*value width", "o": "width heads*value"}
 ENCODER = Part(

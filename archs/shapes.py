@@ -15,8 +15,9 @@ from . import parts
 from .file_keys import Keys
 from .hyper import Hyper, hyper
 from .layer_faults import layer_faults
-from .layered import Fault, LayeredModel, by_layer, has, is_zero, missing, weighs
+from .layered import Fault, LayeredModel, by_layer, is_zero, missing, weighs
 from .part_faults import SIZES, part_faults, sizes_of
+from .parts import has
 from .registry import architectures
 from .schema import ELSEWHERE, MODEL
 from .spec import Architecture, TensorMap, Tensors

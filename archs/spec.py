@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from quants import Tensor
 
+from .layer_kinds import EXPERTS, Declared
 from .typed_json import Kind
 
 Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
@@ -159,6 +160,8 @@ def sum_factor(function: Callable[[Floats, Floats], Floats]) -> float | None:
 class Block:
     """How one decoder layer computes, and what stands before the first and after the last.
 
+    mixer, net, arrangement: what each layer is made of (see `archs.layer_kinds`). Nets are of experts, unless it is
+        said otherwise, in models that have any, behind the leading dense layers.
     norm: RMS norm or layer norm, which may have no weights at all (OLMo, Talkie).
     ffn_norm: the name of the norm before the feed-forward net.
     mixed_norm, fed_norm: the names of the norms of what attention and the feed-forward net give (of the latter beside
@@ -190,7 +193,6 @@ class Block:
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
     indexer_rope: which pairs rotate in the indexer of sparse attention; indexer_rotates: the first values of a head, or
         the last; indexer_eps: of the norm of its keys, 0 for the model's.
-    residual: what a part is added to: the layer's input, or what was normed of it, times the file's `residual_scale`.
     router_reads: what a router of experts reads: the net's input, or what the layer was given.
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`. scaled_pictures: what stands for
         pictures and sounds is multiplied by it, too.
@@ -215,6 +217,9 @@ class Block:
     add_shared_expert: what routed experts and shared ones give together, from what each of them gives.
     """
 
+    mixer: Declared = "attention"
+    net: Declared = EXPERTS
+    arrangement: Declared = "sequential"
     norm: Norm = "rms"
     ffn_norm: str = "ffn_norm"
     mixed_norm: str = "post_attention_norm"
@@ -244,7 +249,6 @@ class Block:
     indexer_rope: Rope = "halves"
     indexer_rotates: Literal["first", "last"] = "first"
     indexer_eps: float = 1e-6
-    residual: Literal["input", "normed"] = "input"
     router_reads: Literal["net_input", "layer_input"] = "net_input"
     embedding_scale: Literal["one", "sqrt_width"] = "one"
     scaled_pictures: bool = False

@@ -416,8 +416,8 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
 
 def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -> Fields:
     """Partial results of queries over the caches: fields of `finish_heads` that say where they are."""
-    group, room = spec.heads // spec.kv_heads, ops.scratch_room(spec.key_width, spec.value_width)
-    most = ops.most_parts(spec.kv_heads, group)
+    group, room = spec.heads // spec.kv_heads, ops.scratch_room(spec.kv_heads, spec.key_width, spec.value_width)
+    most = ops.most_parts(group)
     partial = ops.partial_room(spec.heads, spec.value_width, most, MOST_TOKENS)
     shape: Fields = {
         ops.HEADS: group, ops.GROUPS: spec.kv_heads, ops.VALUE_WIDTH: spec.value_width, ops.WINDOW: spec.window,

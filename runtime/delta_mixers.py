@@ -53,11 +53,6 @@ class Delta:
     def matrices(self) -> tuple[int, int, int]:
         return self.heads, self.size, whole_lanes(self.width)
 
-    @property
-    def values_at(self) -> int:
-        """The column of the first value, behind queries and keys."""
-        return 2 * self.groups * self.size
-
 
 def _add_delta(mixer: Mixer, own: Delta, mixed: Vectors, more: dict[int, Any]) -> Vectors:
     """The delta rule on rows of queries, keys and values."""

@@ -124,7 +124,8 @@ def as_vectors(x: Rounded) -> Vectors:
     numbers = made.numbers.reshape(rows, -1, dots.NUMBERS)
     numbers[:, :, :of_blocks] = scales.reshape(rows, -1, of_blocks)
     numbers[:, :, of_blocks : 2 * of_blocks] = (scales * sums.sum(axis=2)).reshape(rows, -1, of_blocks)
-    numbers[:, :, 2 * of_blocks :] = (scales[:, :, None] * sums).reshape(rows, -1, 2 * of_blocks)
+    numbers[:, :, 2 * of_blocks : 4 * of_blocks] = (scales[:, :, None] * sums).reshape(rows, -1, 2 * of_blocks)
+    dots.spread_all(made.shorts.reshape(-1), made.numbers.reshape(-1))
     return made
 
 

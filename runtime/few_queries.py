@@ -49,7 +49,7 @@ def attend_few(forward: Pass, cache: KVCache, layer: Layer, own: LayerHyper, q: 
             ops.X: x, ops.OUT: x, ops.OUT_WIDTH: groups * x.shape[2], ops.OUT_APART: x.shape[2], ops.HEADS: groups,
             ops.HEAD_WIDTH: x.shape[2], ops.CACHE: table,
         }), 0, 1)  # fmt: skip
-    most, room = ops.most_parts(groups, heads // groups), ops.scratch_room(width, value_width)
+    most, room = ops.most_parts(heads // groups), ops.scratch_room(groups, width, value_width)
     columns = -(-heads * value_width // SUPER) * SUPER
     partial, out = np.empty(ops.partial_room(heads, value_width, most, n), np.float32), aligned((n, columns))
     scratch = np.empty(room * threads, np.float32)

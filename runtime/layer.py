@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from archs.file_keys import Keys
 from archs.hyper import Hyper, LayerHyper
+from archs.layer_kinds import LayerKind, layer_kind
 from archs.spec import Block
 from archs.transforms import take
 from quants import Tensor
@@ -82,6 +83,12 @@ class Network:
     global_tensors: Layer
     scaling: RopeScaling | None
     graphs: dict[Any, Any] = field(default_factory=dict, init=False, compare=False)  # its lists, as they are written
+
+    def kind(self, layer: Layer) -> LayerKind:
+        """What the layer is made of, as its family declares it."""
+        stored = self.hyper.layers[layer.index].stored
+        number = layer.index if stored is None else stored
+        return layer_kind(self.block, self.keys, number, layer.tensors, self.hyper.parallel)
 
     @property
     def deepstack(self) -> int | None:

@@ -87,13 +87,14 @@ def serves_branches(network: Network) -> bool:
     """Whether all layers mix tokens by `attention` alone, each with keys of its own, and positions stand for themselves
     (not so in absolute embeddings, and where a text's length decides how it is rotated).
     """
-    others = ("attn_kv_a_mqa.weight", "shortconv.in_proj.weight", "ssm_in.weight", "ssm_ba.weight", "ssm_beta.weight",
-              "indexer.k_proj.weight")  # fmt: skip
+    def serves(layer: Layer) -> bool:
+        return network.kind(layer).mixer == "attention" and "indexer.k_proj.weight" not in layer
+
     return (
-        network.block.causal and network.block.residual == "input" and network.keys.get("adapters.count") is None
+        network.block.causal and network.block.arrangement != "normed" and network.keys.get("adapters.count") is None
         and (network.scaling is None or network.scaling.kind != "longrope")
         and "position_embd.weight" not in network.global_tensors
-        and all("attn_output.weight" in layer and not any(map(layer.__contains__, others)) for layer in network.layers)
+        and all(map(serves, network.layers))
         and all(own.kv_source_layer is None for own in network.hyper.layers)
     )
 

@@ -20,5 +20,5 @@ ARCTIC = MIXTRAL.derive(
         ".post_attention_layernorm": "ffn_norm_exps", ".residual_layernorm": "ffn_norm",
         **gated_net("residual_mlp", matrices=("w1", "w3", "w2")),
     },
-    block={"router_reads": "layer_input"},
+    block={"router_reads": "layer_input", "net": "experts+dense"},
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from archs.families.llama import LLAMA
+from archs.layer_kinds import where_wide, with_kv_heads
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors
 from archs.transforms import reordered
 from quants.errors import FormatError, ModelError
@@ -115,4 +116,5 @@ DECI = LLAMA.derive(
         ".self_attn.q_proj": TensorMap("attn_q", interleaved), ".self_attn.k_proj": TensorMap("attn_k", interleaved),
     },
     config_from_gguf=config_from_gguf, layers_vary=True, activation="hidden_act",
+    block={"mixer": with_kv_heads("attention", "none"), "net": where_wide},
 )  # fmt: skip

@@ -20,6 +20,7 @@ from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHAR
 from archs.families.llama import HALVES, LLAMA
 from archs.file_keys import Derived, Keys, of_original
 from archs.hyper import Hyper
+from archs.layer_kinds import MLA
 from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, head_norms
 from archs.rope import FACTORS, attention_factor, yarn_temperature
 from archs.schema import TOKENS
@@ -133,7 +134,7 @@ DEEPSEEK_V2 = LLAMA.derive(
         **SHARED,
     },
     layers_vary=True,
-    block={"normalize_experts": False, "numbers": numbers},
+    block={"normalize_experts": False, "numbers": numbers, "mixer": MLA},
 )  # fmt: skip
 
 

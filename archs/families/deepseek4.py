@@ -217,7 +217,10 @@ DEEPSEEK4 = LLAMA.derive(
     },
     layers_vary=True,
     absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp"},
-    block={"scoring": "sqrt_softplus", "normalize_experts": True, "clamps_gate_first": True, "numbers": numbers},
+    block={
+        "scoring": "sqrt_softplus", "normalize_experts": True, "clamps_gate_first": True, "numbers": numbers,
+        "mixer": "compressed", "arrangement": "mixed_streams",
+    },
 )  # fmt: skip
 
 DEEPSEEK4_FURTHER = DEEPSEEK4.derive(

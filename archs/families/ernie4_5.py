@@ -12,6 +12,7 @@ from archs.experts import shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.llama import HALVES
 from archs.families.qwen2 import sections
+from archs.layer_kinds import experts_in_turn
 from archs.spec import ConfigKeys, GgufKeys, Tensors
 
 ERNIE4_5 = HALVES.derive(
@@ -62,5 +63,5 @@ ERNIE45_MOE = ERNIE4_5.derive(
         ".mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
     },
     layers_vary=True,
-    block={"normalize_experts": True},
+    block={"normalize_experts": True, "net": experts_in_turn},
 )  # fmt: skip

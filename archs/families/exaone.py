@@ -14,6 +14,7 @@ from archs.families.deepseek2 import DOTS1
 from archs.families.llama import HALVES
 from archs.families.olmo import OLMO2
 from archs.file_keys import Derived, with_experts
+from archs.layer_kinds import EXPERTS_OR_DENSE
 from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers, published_mtp
 from archs.rope import rotated_width, scaling_type
 from archs.spec import Config
@@ -102,5 +103,8 @@ EXAONE_MOE = DOTS1.derive(
     absent={"expert_weights_norm": with_experts(False)}, unread=("rope.freq_base_swa",),
     config_from_gguf=kinds_of_nets,
     tensors={".mlp.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS},
-    block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
+    block={
+        "window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True,
+        "net": EXPERTS_OR_DENSE,
+    },
 )  # fmt: skip

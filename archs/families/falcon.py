@@ -160,5 +160,5 @@ FALCON_H1 = LLAMA.derive(
         ".feed_forward.down_proj": TensorMap("ffn_down", scaled("mlp_multipliers.1")), "final_layernorm": "output_norm",
         "lm_head": TensorMap("output", scaled("lm_head_multiplier")),
     },
-    block={"rope": "halves"},
+    block={"rope": "halves", "mixer": "attention+mamba2"},
 )  # fmt: skip

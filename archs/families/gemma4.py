@@ -18,6 +18,7 @@ from archs.config import rope_scaling, windowed_layers
 from archs.config_keys import FLAG, NET_WIDTH
 from archs.families.gemma import GEMMA3
 from archs.file_keys import Derived
+from archs.layer_kinds import after_dense
 from archs.layouts import becomes
 from archs.rope import FACTORS, SCALING
 from archs.spec import COMMON, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
@@ -139,6 +140,7 @@ GEMMA4 = GEMMA3.derive(
     },
     layers_vary=True,
     block={
+        "net": after_dense("experts+dense"),
         "window_period": 0, "pictures_in_windows": True, "normalize_experts": True,
         "qkv_steps": ("clamp", "norm_values", "norm", "rope"),
     },
@@ -242,5 +244,5 @@ GEMMA3N = GEMMA4.derive(
         ".altup.router_norm": "altup_router_norm", ".laurel.linear_left": "laurel_l",
         ".laurel.linear_right": "laurel_r", ".laurel.post_laurel_norm": "laurel_post_norm",
     },
-    block={"window_period": 5},
+    block={"window_period": 5, "arrangement": "copies"},
 )  # fmt: skip

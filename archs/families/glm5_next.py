@@ -12,6 +12,7 @@ from archs.families.deepseek4 import STREAMS
 from archs.families.deepseek32 import GLM_DSA, dsa_from_gguf
 from archs.families.kimi_linear import DELTA
 from archs.file_keys import with_experts
+from archs.layer_kinds import MLA, unless_one_stream, with_kv_heads
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, flat, negative_exp
 from quants.errors import ModelError
@@ -109,5 +110,8 @@ GLM5_NEXT = GLM_DSA.derive(
         ".self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",
     },
     absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp", "expert_gating_func": with_experts(GATING["sigmoid"])},
-    block={"rope": "none", "clamps_gate_first": True},
+    block={
+        "rope": "none", "clamps_gate_first": True, "mixer": with_kv_heads(MLA, "kimi_delta"),
+        "arrangement": unless_one_stream("mixed_streams"),
+    },
 )  # fmt: skip

@@ -19,6 +19,7 @@ from archs.families.llama import LLAMA
 from archs.families.mamba import UNBOUNDED
 from archs.file_keys import Keys
 from archs.hyper import Hyper
+from archs.layer_kinds import with_kv_heads
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba2
 from archs.rope import llama3_freqs, longrope_factors
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, unchanged
@@ -194,13 +195,14 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
         ".shared_mlp.output_linear": shared("down"),
     },
     layers_vary=True,
+    block={"mixer": with_kv_heads("attention", "mamba2")},
 )  # fmt: skip
 
 ATTENTION_AND_EXPERTS = GRANITE_HYBRID.derive(
     name="granitemoe",
     metadata={"context_length": "max_position_embeddings"},
     variant=None, by_variant=True,
-    refused={"hidden_act": None},
+    refused={"hidden_act": None}, block={"mixer": "attention"},
 )  # fmt: skip
 
 ATTENTION_ALONE = ATTENTION_AND_EXPERTS.derive(name="granite", block=GRANITE.block)

@@ -154,6 +154,7 @@ GROK: Architecture = HALVES.derive(
     activation="", config_from_gguf=config_from_gguf, prepare=joined, prepare_export=published,
     legacy_names=other_names,
     block={
+        "net": ("experts+dense", "experts"),
         "activation": "gelu_tanh", "mixed_norm": "attn_output_norm", "fed_norm": "layer_output_norm",
         "numbers": numbers, "add_shared_expert": ScaledSum(0.5**0.5),
     },

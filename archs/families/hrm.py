@@ -101,5 +101,5 @@ HRM_TEXT = HALVES.derive(
         **_fused("weight"), **_fused("bias"),
     },
     legacy_names=tuple(in_layers(_fused("bias"))),
-    block={"norm": "rms_without_weights", "numbers": numbers},
+    block={"norm": "rms_without_weights", "numbers": numbers, "arrangement": "cycles"},
 )  # fmt: skip

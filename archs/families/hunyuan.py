@@ -20,6 +20,7 @@ from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds
 from archs.families.llama import HALVES
 from archs.file_keys import Keys, with_experts
 from archs.hyper import Hyper
+from archs.layer_kinds import EXPERTS_OR_DENSE
 from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, head_norms
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
@@ -155,5 +156,5 @@ HY_V3 = HALVES.derive(
         ".final_layernorm": "nextn.shared_head_norm",
     },
     layers_vary=True,
-    block={"scoring": "sigmoid", "normalize_experts": True},
+    block={"scoring": "sigmoid", "normalize_experts": True, "net": EXPERTS_OR_DENSE},
 )  # fmt: skip

@@ -18,6 +18,7 @@ from archs.families.deepseek4 import PARTS
 from archs.families.deepseek32 import DEEPSEEK_V32
 from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
 from archs.families.glm5_next import dense_layers
+from archs.layer_kinds import unless_one_stream
 from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, as_it_is, gated_net
 from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, Tensors, in_layers
 from archs.typed_json import ListOf
@@ -107,6 +108,7 @@ HY_V4 = DEEPSEEK_V32.derive(
         **gated_net("mlp"), **gated_net("mlp.shared_experts", "_shexp"), **OTHER_GATES,
     },
     block={
+        "arrangement": unless_one_stream("mixed_streams"),
         "rope": "adjacent", "indexer_rope": "adjacent", "indexer_rotates": "last", "indexer_eps": 0.0,
         "clamps_gate_first": True,
     },

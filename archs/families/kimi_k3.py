@@ -102,5 +102,6 @@ KIMI_K3 = KIMI_LINEAR.derive(
         ".block_sparse_moe.routed_expert_up_proj": "ffn_routed_up",
         ".block_sparse_moe.routed_expert_norm": "ffn_routed_norm",
     },
-    absent={"expert_weights_norm": with_experts(False)}, block={"activation": "situ"},
+    absent={"expert_weights_norm": with_experts(False)},
+    block={"activation": "situ", "arrangement": "residuals"},
 )  # fmt: skip

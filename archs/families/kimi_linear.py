@@ -8,6 +8,7 @@ from archs.config import lookup
 from archs.experts import GATING, always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.file_keys import of_original
+from archs.layer_kinds import MLA, with_kv_heads
 from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.transforms import Invertible, negative_exp, reshape
@@ -91,5 +92,6 @@ KIMI_LINEAR = DEEPSEEK_V3.derive(
         ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
         **gated_net("block_sparse_moe.shared_experts", "_shexp"), **gated_net("block_sparse_moe"),
     },
-    absent={"expert_weights_norm": True, "expert_gating_func": of_original(GATING["sigmoid"])}, block={"rope": "none"},
+    absent={"expert_weights_norm": True, "expert_gating_func": of_original(GATING["sigmoid"])},
+    block={"rope": "none", "mixer": with_kv_heads(MLA, "kimi_delta")},
 )  # fmt: skip

@@ -12,6 +12,7 @@ Reference: transformers `models/lfm2/`, `models/lfm2_moe/`.
 from archs.config import UnlessUsual
 from archs.experts import always, renormalized, separate_experts
 from archs.families.llama import HALVES
+from archs.layer_kinds import with_kv_heads
 from archs.layouts import gated_net, head_norms, kv_heads_where, not_exportable
 from archs.spec import Config, TensorMap
 from archs.transforms import channels_and_taps
@@ -61,7 +62,7 @@ LFM2 = HALVES.derive(
         **gated_net("feed_forward", matrices=("w1", "w3", "w2")), "embedding_norm": "token_embd_norm",
     },
     layers_vary=True, activation="",  # always silu
-    block={"output_norm": "token_embd_norm"},
+    block={"output_norm": "token_embd_norm", "mixer": with_kv_heads("attention", "shortconv")},
 )  # fmt: skip
 
 LFM2_BIDIRECTIONAL = LFM2.derive(  # of the same GGUF name; `attention.causal` tells its files apart

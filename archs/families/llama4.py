@@ -13,6 +13,7 @@ from archs.families.llama import LLAMA
 from archs.families.llama_like import PERIOD, rope_layers, rope_layers_from_gguf, unusual_rope_layers
 from archs.file_keys import Derived, Keys
 from archs.hyper import Hyper, LayerHyper, growing_queries
+from archs.layer_kinds import experts_in_turn
 from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, weigh_input
 from archs.transforms import Invertible, transpose
@@ -115,6 +116,7 @@ LLAMA4 = LLAMA.derive(
     },
     layers_vary=True,
     block={
+        "net": experts_in_turn,
         "qkv_steps": ("clamp", "norm", "rope", "norm_without_weights"), "scoring": "sigmoid",
         "normalize_experts": False, "rope_period": PERIOD, "numbers": numbers,
         # queries of layers without rope grow; positions count from one

@@ -12,6 +12,7 @@ import math
 from archs.config import lookup, other_than, required, unless_tied
 from archs.experts import fused_experts, separate_experts
 from archs.families.llama import HALVES
+from archs.layer_kinds import EXPERTS_OR_DENSE, with_kv_heads
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba, mamba2
 from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from quants.errors import ModelError
@@ -71,7 +72,7 @@ MAMBA = Architecture("mamba", ("MambaForCausalLM", "MambaLMHeadModel", "FalconMa
         ".mixer.x_proj": "ssm_x", ".mixer.dt_proj": "ssm_dt", "norm_f": "output_norm",
         "lm_head": TensorMap(unless_tied("output")),
     },
-    prefixes=("backbone", "model", "language_model"), block=Block(rope="none"),
+    prefixes=("backbone", "model", "language_model"), block=Block(rope="none", mixer="mamba", net="none"),
 )  # fmt: skip
 
 
@@ -91,6 +92,7 @@ MAMBA2 = MAMBA.derive(
         "head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"], "intermediate_size": keys["ssm.inner_size"],
     },
     tensors={"lm_head": "output", ".mixer.x_proj": None, ".mixer.dt_proj": None, **mamba2("mixer", "n_groups")},
+    block={"mixer": "mamba2"},
 )  # fmt: skip
 
 
@@ -139,5 +141,5 @@ JAMBA = HALVES.derive(
         **fused_experts("feed_forward"), **separate_experts("feed_forward"), "final_layernorm": "output_norm",
     },
     layers_vary=True,
-    block={"rope": "none"},
+    block={"rope": "none", "mixer": with_kv_heads("attention", "mamba"), "net": EXPERTS_OR_DENSE},
 )  # fmt: skip

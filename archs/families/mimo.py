@@ -17,6 +17,7 @@ from archs.config import changed, head_dim, lookup
 from archs.experts import ROUTING, always, kinds_of_nets, renormalized
 from archs.families.deepseek2 import DOTS1
 from archs.file_keys import with_window
+from archs.layer_kinds import EXPERTS_OR_DENSE
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers
 from archs.packed.fp4 import mxfp4
 from archs.packed.scaled import scaled_weights
@@ -107,7 +108,10 @@ MIMO2 = DOTS1.derive(
         **MTP_TENSORS, ".self_attn.q_norm": None, ".self_attn.k_norm": None,
     },
     absent={"rope.freq_base_swa": with_window(10_000.0), "expert_gating_func": None},
-    block={"scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False},
+    block={
+        "scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False,
+        "net": EXPERTS_OR_DENSE,
+    },
 )  # fmt: skip
 
 

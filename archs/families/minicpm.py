@@ -13,6 +13,7 @@ from archs.config import lookup, unless_tied
 from archs.families.deepseek2 import DEEPSEEK_V2, log_multiplier
 from archs.families.llama import HALVES, LLAMA
 from archs.file_keys import Derived
+from archs.layer_kinds import MLA
 from archs.rope import FACTORS, attention_factor, type_without_tensors, unusual_base, yarn_temperature
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from quants.errors import ModelError
@@ -105,7 +106,7 @@ MINICPM3 = HALVES.derive(
     },
     config_from_gguf=config_from_gguf_3, generated=FACTORS, layers_vary=True,
     flags_from_tensors={"attention_bias": "blk.*.attn_kv_a_mqa.bias"},
-    absent=OF_4B, block={"logit_scale": "divide"},
+    absent=OF_4B, block={"logit_scale": "divide", "mixer": MLA},
 )  # fmt: skip
 
 def groups(config: Config) -> int | None:
@@ -136,5 +137,5 @@ PLM = HALVES.derive(
         "head_dim": None, "num_key_value_heads": keys["attention.head_count_kv"],
     },
     layers_vary=True,
-    block={"rope": "adjacent", "activation": "relu2", "gated": False},
+    block={"rope": "adjacent", "activation": "relu2", "gated": False, "mixer": MLA},
 )  # fmt: skip

@@ -7,6 +7,7 @@ Reference: transformers `models/minimax/`; published configs have other words fo
 from archs.config import lookup
 from archs.families.llama import MIXTRAL
 from archs.families.llama_like import MINIMAX_M2
+from archs.layer_kinds import recurrent_layers
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
@@ -70,5 +71,5 @@ MINIMAX01 = MIXTRAL.derive(
     },
     ignored=("layers.*.self_attn.slope_rate", "layers.*.self_attn.*_decay"),
     layers_vary=True,
-    block={"rope": "halves", "residual": "normed"},
+    block={"rope": "halves", "mixer": recurrent_layers("lightning", PERIOD), "arrangement": "normed"},
 )  # fmt: skip

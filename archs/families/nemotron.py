@@ -17,6 +17,7 @@ from archs.config_keys import SOME
 from archs.experts import ROUTING
 from archs.families.llama import HALVES
 from archs.families.mamba import MAMBA2, UNBOUNDED
+from archs.layer_kinds import Keys, where_wide
 from archs.layouts import MTP_TENSORS, as_it_is, kv_heads_where, step_limits
 from archs.rope import rotated_width, scaling_type
 from archs.spec import COMMON, Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
@@ -119,6 +120,19 @@ def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {**found, "layers_block_type": kinds, "intermediate_size": width, "num_nextn_predict_layers": count}
 
 
+def mixer(keys: Keys, layer: int) -> str | tuple[str, ...]:
+    """By the keys; those of models with experts don't tell dense nets from Mamba."""
+    if keys.of_layer("attention.head_count_kv", layer):
+        return "attention"
+    return "none" if keys.of_layer("feed_forward_length", layer) else ("mamba2", "none")
+
+
+def net_of_experts(keys: Keys, layer: int) -> str | tuple[str, ...]:
+    if keys.of_layer("feed_forward_length", layer):
+        return "experts"
+    return "none" if keys.of_layer("attention.head_count_kv", layer) else ("dense", "none")
+
+
 NEMOTRON_H = MAMBA2.derive(
     name="nemotron_h", hf_classes=("NemotronHForCausalLM",),
     metadata={
@@ -156,7 +170,7 @@ NEMOTRON_H = MAMBA2.derive(
         ".mixer.o_proj": "attn_output", ".mixer.up_proj": "ffn_up", ".mixer.down_proj": "ffn_down",
     },
     layers_vary=True, activation="mlp_hidden_act",
-    block={"activation": "relu2", "gated": False},
+    block={"activation": "relu2", "gated": False, "mixer": mixer, "net": where_wide},
 )  # fmt: skip
 
 NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
@@ -192,7 +206,7 @@ NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
         ".mixer.shared_experts.up_proj": "ffn_up_shexp", ".mixer.shared_experts.down_proj": "ffn_down_shexp",
         ".mixer.fc1_latent_proj": "ffn_latent_down", ".mixer.fc2_latent_proj": "ffn_latent_up",
     },
-    block={"scoring": "sigmoid"},
+    block={"scoring": "sigmoid", "net": net_of_experts},
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from archs.config import changed, other_than, unless_tied
 from archs.families.llama import HALVES
 from archs.file_keys import with_window
+from archs.layer_kinds import with_kv_heads
 from archs.layouts import as_it_is, gated_net
 from archs.rope import yarn_settings
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors
@@ -144,7 +145,8 @@ PLAMO2 = PLAMO3.derive(
         **{f".mixer.{name}_norm_weight": f"ssm_{name.lower()}_norm" for name in ("dt", "B", "C")},
         ".mixer.out_proj": "ssm_out",
     },
-    absent={"rope.freq_base_swa": None}, layers_vary=True, block={"window_period": 0},
+    absent={"rope.freq_base_swa": None}, layers_vary=True,
+    block={"window_period": 0, "mixer": with_kv_heads("attention", "mamba_heads")},
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ Reference: transformers `models/qwen2/`, `models/qwen2_vl/`, `models/qwen2_5_vl/
 from archs.config import windows
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.llama import HALVES
+from archs.layer_kinds import EXPERTS_OR_DENSE
 from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
@@ -99,5 +100,5 @@ QWEN2_MOE = QWEN2.derive(
     },
     config_from_gguf=dense_layers,
     flags_from_tensors={"qkv_bias": "blk.*.attn_q.bias"},
-    layers_vary=True,
+    layers_vary=True, block={"net": EXPERTS_OR_DENSE},
 )  # fmt: skip

@@ -14,6 +14,7 @@ from archs.config import required
 from archs.experts import SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.qwen2 import sections
 from archs.families.qwen3 import QWEN3_MOE
+from archs.layer_kinds import recurrent_layers
 from archs.layouts import MTP_KEYS, mtp_layers, published_mtp
 from archs.rope import rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors, Transform, in_layers
@@ -87,7 +88,10 @@ QWEN3_NEXT = QWEN3_MOE.derive(
         ".enorm": TensorMap("nextn.enorm", add_one), ".hnorm": TensorMap("nextn.hnorm", add_one),
         ".shared_head.norm": TensorMap("nextn.shared_head_norm", add_one), "norm": TensorMap("output_norm", add_one),
     },
-    block={"ffn_norm": "post_attention_norm", "qkv_steps": ("clamp", "gates", "norm", "rope")},
+    block={
+        "ffn_norm": "post_attention_norm", "qkv_steps": ("clamp", "gates", "norm", "rope"),
+        "mixer": recurrent_layers("gated_delta", 4),
+    },
 )  # fmt: skip
 
 

@@ -205,5 +205,5 @@ QWEN4_EXP = QWEN35_MOE.derive(
         ".ple.norm_conv": TensorMap("ple_norm_conv", add_one),
         ".ple.conv1d": TensorMap("ple_conv1d", channels_and_taps),
     },
-    block={"ffn_norm": "ffn_norm", "delta_gate": "sigmoid"},
+    block={"ffn_norm": "ffn_norm", "delta_gate": "sigmoid", "arrangement": "streams"},
 )  # fmt: skip

@@ -175,7 +175,8 @@ RWKV7 = BASE.derive(
         "ln_out": "output_norm", "lm_head": "output", "head": "output",
     },
     prefixes=("model", "rwkv"), config_from_gguf=config7_from_gguf, prepare_export=published7,
-    legacy_names=("emb", "ln_out", "head"), block=vars(Block(norm="layer", rope="none", gated=False)),
+    legacy_names=("emb", "ln_out", "head"),
+    block=vars(Block(norm="layer", rope="none", gated=False, mixer="rwkv7", net="channel_mix")),
 )  # fmt: skip
 
 QWENS: dict[str, Target] = {  # what Qwen 2's layers have around their mixers
@@ -186,7 +187,7 @@ QWENS_KEYS: dict[str, str | Computed | None] = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps", "attention.layer_norm_epsilon": None,
     "token_shift_count": lambda config: 1,
 }  # fmt: skip
-QWENS_BLOCK = {"norm": "rms", "gated": True}
+QWENS_BLOCK = {"norm": "rms", "gated": True, "net": "dense"}
 
 def published_arwkv7(config: Config, tensors: Tensors) -> Tensors:
     """As their own code has it: vectors for texts, and in the first layer a mixture of values that nothing reads."""
@@ -334,6 +335,7 @@ RWKV6 = RWKV7.derive(
         **{f".feed_forward.time_maa_{kind}": vector(f"channel_mix_lerp_{kind}") for kind in "kr"},
         ".feed_forward.receptance": "channel_mix_receptance",
     },
+    block={"mixer": "rwkv6"},
 )  # fmt: skip
 
 # QRWKV's five mixtures are those of r, k, v, w, g; RWKV's of w, k, v, r, g.

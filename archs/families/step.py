@@ -16,6 +16,7 @@ from archs.experts import FUSED_EXPERTS, SHARED, always
 from archs.families.llama import HALVES
 from archs.file_keys import Keys, with_experts, with_window
 from archs.hyper import Hyper
+from archs.layer_kinds import EXPERTS_OR_DENSE
 from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import add_one
@@ -185,6 +186,7 @@ STEP35 = HALVES.derive(
     refused={"norm_expert_weight": False},
     generated=(factors,), layers_vary=True,
     block={
+        "net": EXPERTS_OR_DENSE,
         "scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False, "numbers": numbers,
     },
 )  # fmt: skip

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from quants import Tensor
 from quants.errors import ModelError
 
 from ..layer import Layer
-from .operations import Operation, Shape, Value, tensors_of
+from .operations import Operation, Shape, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,13 +17,11 @@ class RelativeBias(Operation):
 
     kind = "attention"
     gives_rows = False
+    reads = ("attn_rel_b.weight",)
     x: Value
     layer: Layer
     farthest: int
     causal: bool
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "attn_rel_b.weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +58,11 @@ class FrameConvolution(Operation):
     """A convolution over frames around each, of a kernel (out, channels, taps), or (each) of a channel by itself."""
 
     kind = "recurrence and convolution"
+    reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
     role: str
     each: bool = False
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
 
     def shape(self) -> Shape:
         weight = self.layer.need(f"{self.role}.weight")
@@ -81,14 +76,12 @@ class FrameNorm(Operation):
     """Groups of channels over all frames with mean 0 and deviation 1, before weights and biases."""
 
     kind = "norms"
+    reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
     role: str
     groups: int
     eps: float
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
 
 
 @dataclass(frozen=True, eq=False)

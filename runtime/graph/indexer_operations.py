@@ -6,10 +6,9 @@ As long as all keys are seen nothing is compared: `Candidates` give nothing, and
 from dataclasses import dataclass
 
 from archs.hyper import LayerHyper
-from quants import Tensor
 
 from ..layer import Layer
-from .operations import Operation, Shape, Value, tensors_of
+from .operations import Operation, Shape, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +43,9 @@ class LayerNorm(Indexing):
     """A layer norm, whatever the model's are."""
 
     kind = "norms"
+    reads = ("{role}.weight", "{role}.bias")
     role: str
     eps: float
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +58,10 @@ class Candidates(Indexing):
 
     gives_rows = False
     rows_given = "some"
+    reads = ("indexer.k_norm.weight", "indexer_compressor_ape.weight")
     of: str
     most: int
     size: int = 1
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "indexer.k_norm.weight", "indexer_compressor_ape.weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +131,10 @@ class Compress(Indexing):
     """Entries of whole blocks of tokens so far: means of x, weighted by a softmax of gates for each value."""
 
     gives_rows = False
+    reads = ("{role}_norm.weight", "{role}_ape.weight")
     gates: Value
     role: str
     ratio: int
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}_norm.weight", f"{self.role}_ape.weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,15 +145,13 @@ class CompressedAttention(Operation):
     """
 
     kind = "attention"
+    reads = ("attn_sinks.weight",)
     q: Value
     k: Value
     layer: Layer
     ratio: int
     entries: Value | None = None
     chosen: Value | None = None
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "attn_sinks.weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,13 +169,11 @@ class GroupedLinear(Operation):
     """Each group of the values of x times rows of its own."""
 
     kind = "products"
+    reads = ("{role}.weight",)
     x: Value
     layer: Layer
     role: str
     groups: int
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight")
 
     def shape(self) -> Shape:
         return (self.layer.need(f"{self.role}.weight").rows,)

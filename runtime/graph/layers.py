@@ -1,4 +1,6 @@
-"""A model's layers as operations: what stands where, by the family's `Block` and the tensors that a layer has."""
+"""A model's layers as operations: what stands where, as the family declares it and by the tensors that it may have."""
+
+from archs.layer_kinds import Arrangement, Mixer
 
 from .. import cycles
 from ..layer import Layer, Network
@@ -25,9 +27,6 @@ from .streams import (
     inject,
     predict_copies,
 )
-
-MIXERS = ("attn_output", "ssm_out", "shortconv.in_proj", "time_mix_output")  # one of them, that tokens are mixed
-NETS = ("ffn_up", "ffn_up_exps", "ffn_gate_inp")  # one of them shows that a layer has a net
 
 
 def decoder_graph(network: Network, predicts: bool = False) -> Graph:
@@ -133,30 +132,19 @@ def write_layer(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _written(b: Builder, layer: Layer, x: Value) -> Value:
-    if "channel_mix_key.weight" in layer:
+    kind = b.network.kind(layer)
+    if kind.net == "channel_mix":
         return rwkv_layer(b, layer, x)
-    if "altup_predict_coef.weight" in layer:
-        return _in_copies(b, layer, x)
-    if "hc_attn_fn.weight" in layer:
-        return _in_mixed_streams(b, layer, x)
-    if "hc_attn_down.weight" in layer:
-        return _in_streams(b, layer, x)
-    if "attn_res_score.weight" in layer:
-        return _over_residuals(b, layer, x)
-    if cycles.BEGINNING in b.network.global_tensors:
-        return _in_cycles(b, layer, x)
-    if b.network.block.residual == "normed":
-        return _from_normed(b, layer, x)
-    return (_parallel if b.network.hyper.parallel else _sequential)(b, layer, x)
+    return ARRANGEMENTS[kind.arrangement](b, layer, x)
 
 
 def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
     """A mixer of tokens, then a net; each reads a norm of the residual stream and is added to it."""
     block, hyper = b.network.block, b.network.hyper
-    scale, eps = float(hyper.residual_scale), block.post_norm_eps
-    if not has(layer, *MIXERS):  # in some hybrids a layer has one of both parts
+    scale, eps, kind = float(hyper.residual_scale), block.post_norm_eps, b.network.kind(layer)
+    if kind.mixer == "none":  # in some hybrids a layer has one of both parts
         x = b.kept(x)
-        if not has(layer, *NETS):
+        if kind.net == "none":
             return x  # of some the layer has nothing at all
         norm = "attn_norm" if has(layer, "attn_norm") else block.ffn_norm
         return b.add("l_out", op.Add(x, net(b, layer, b.norm(layer, norm, x), x), scale))
@@ -167,9 +155,9 @@ def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
         mixed = b.norm_if_there(layer, block.mixed_norm, mixed, "attn_post_norm", eps)
     with_input = has(layer, "inp_gate")
     before = b.kept(x) if block.router_reads == "layer_input" else None
-    x = b.add("ffn_inp" if has(layer, *NETS) else "l_out", op.Add(x, mixed, scale))
+    x = b.add("l_out" if kind.net == "none" else "ffn_inp", op.Add(x, mixed, scale))
     x = _norm_of_sum(b, layer, "attn_output_norm", x if with_input else b.kept(x))
-    if not has(layer, *NETS):
+    if kind.net == "none":
         return x
     given = net(b, layer, x if behind else b.norm(layer, block.ffn_norm, x, "ffn_norm"), x, before)
     given = b.norm(layer, block.ffn_norm, given, "ffn_post_norm") if behind else given
@@ -206,9 +194,13 @@ def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
     """Each part is added to what was normed before it, times a constant."""
-    scale = float(b.network.hyper.residual_scale)
-    normed = b.norm(layer, "attn_norm", x)
-    x = b.kept(b.add("ffn_inp", op.Add(token_mixer(b, layer, normed), normed, scale)))
+    scale, kind = float(b.network.hyper.residual_scale), b.network.kind(layer)
+    if kind.mixer != "none":
+        normed = b.norm(layer, "attn_norm", x)
+        x = b.add("ffn_inp", op.Add(token_mixer(b, layer, normed), normed, scale))
+    x = b.kept(x)
+    if kind.net == "none":
+        return x
     normed = b.norm(layer, b.network.block.ffn_norm, x, "ffn_norm")
     return b.add("l_out", op.Add(net(b, layer, normed, x), normed, scale))
 
@@ -270,33 +262,33 @@ def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
-    """What the layer takes from other tokens, by the tensors it has."""
-    if has(layer, "attn_kv_b") and not has(layer, "attn_kv"):
-        return widened_attention(b, layer, x)
-    if has(layer, "attn_kv_a_mqa") and not has(layer, "attn_kv"):
-        return latent_attention(b, layer, x)
-    if has(layer, "attn_kv"):
-        with b.counted_as("attention"):
-            return compressed_attention(b, layer, x)
-    mixer = _recurrent_mixer(layer)
-    if mixer is None:
-        return attention(b, layer, x)
+    """What the layer takes from other tokens."""
+    mixer = b.network.kind(layer).mixer
+    if mixer == "attention+mamba2":
+        return b.add("layer_out", op.Add(_recurrent(b, layer, x, mamba2), attention(b, layer, x)))
+    if mixer in RECURRENT:
+        return _recurrent(b, layer, x, RECURRENT[mixer])
+    return ATTENDING[mixer](b, layer, x)
+
+
+def _recurrent(b: Builder, layer: Layer, x: Value, mixer: Build) -> Value:
     with b.counted_as("recurrence and convolution"):
-        mixed = mixer(b, layer, x)
-    beside = has(layer, "ssm_in") and mixer is not mamba_of_heads and has(layer, "attn_output")
-    return b.add("layer_out", op.Add(mixed, attention(b, layer, x))) if beside else mixed
+        return mixer(b, layer, x)
 
 
-def _recurrent_mixer(layer: Layer) -> Build | None:
-    """What writes a mixer with a state; None for attention."""
-    for roles, mixer in (
-        (("time_mix_output",), time_mix), (("shortconv.in_proj",), short_convolution), (("attn_norm_2",), lightning),
-        (("ssm_f_a",), kimi_delta), (("ssm_ba", "ssm_beta"), gated_delta),
-    ):  # fmt: skip
-        if has(layer, *roles):
-            return mixer
-    if not has(layer, "ssm_in"):
-        return None
-    if not has(layer, "ssm_x"):
-        return mamba2
-    return mamba_of_heads if len(layer.need("ssm_a").shape) == 1 else mamba
+def _compressed(b: Builder, layer: Layer, x: Value) -> Value:
+    with b.counted_as("attention"):
+        return compressed_attention(b, layer, x)
+
+
+ARRANGEMENTS: dict[Arrangement, Build] = {
+    "sequential": _sequential, "parallel": _parallel, "normed": _from_normed, "streams": _in_streams,
+    "mixed_streams": _in_mixed_streams, "residuals": _over_residuals, "cycles": _in_cycles, "copies": _in_copies,
+}  # fmt: skip
+ATTENDING: dict[Mixer, Build] = {
+    "attention": attention, "compressed": _compressed, "mla": latent_attention, "mla_widened": widened_attention,
+}
+RECURRENT: dict[Mixer, Build] = {  # mixers with a state
+    "gated_delta": gated_delta, "kimi_delta": kimi_delta, "lightning": lightning, "mamba": mamba, "mamba2": mamba2,
+    "mamba_heads": mamba_of_heads, "rwkv6": time_mix, "rwkv7": time_mix, "shortconv": short_convolution,
+}  # fmt: skip

@@ -623,7 +623,7 @@ _RWKV = re.compile(
 
 def _serves_rwkv(network: Network) -> bool:
     """Whether all layers that mix as RWKV's do are served: later ones read what the first one has made."""
-    layers = [layer for layer in network.layers if "time_mix_output.weight" in layer]
+    layers = [layer for layer in network.layers if network.kind(layer).mixer.startswith("rwkv")]
     matrices = [(layer, role) for layer in layers for role in layer.tensors if _RWKV.fullmatch(role)]
     return rwkv_mixers.supports(network) and all(
         layer.need(role).format.name in dots.OF_FORMAT and f"{role.removesuffix('.weight')}.scale" not in layer
@@ -633,7 +633,7 @@ def _serves_rwkv(network: Network) -> bool:
 
 def _write_time_mix(lowering: Lowering, layer: Layer, x: Vectors, out: Vectors, adds: bool) -> state_mixers.Mixer:
     """A time mix of RWKV over x, to `out`; its mixer."""
-    network, seventh = lowering.network, "time_mix_k_k.weight" in layer
+    network, seventh = lowering.network, lowering.network.kind(layer).mixer == "rwkv7"
     spec: Any = (rwkv_mixers.time_mix7_spec if seventh else rwkv_mixers.time_mix6_spec)(network, layer)
     tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
     lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes

@@ -12,26 +12,27 @@ ROUTING = "experts: routing and sums"
 
 def net(b: Builder, layer: Layer, x: Value, residual: Value, layer_input: Value | None = None) -> Value:
     """The feed-forward net of a layer over x. residual: what x is the norm of. layer_input: what a router may read."""
+    kind = b.network.kind(layer).net
     if has(layer, "post_ffw_norm_1"):
         one = b.norm(layer, "post_ffw_norm_1", dense(b, layer, x), "ffn_post_norm_1")
-        if not has(layer, "ffn_gate_inp"):
+        if kind == "dense":
             return one
         other = experts(b, layer, b.norm(layer, "pre_ffw_norm_2", residual, "ffn_pre_norm_2"), residual)
         return b.add("ffn_out", op.Add(one, b.norm(layer, "post_ffw_norm_2", other, "ffn_post_norm_2")))
-    if has(layer, "ffn_gate_inp"):
-        return _experts_and_net(b, layer, x, x if layer_input is None else layer_input)
+    if kind != "dense":
+        return _experts_and_net(b, layer, x, x if layer_input is None else layer_input, kind == "experts+dense")
     if b.predicts:
         return b.add("ffn_out", op.PredictedNet(x, residual, layer))
     return dense(b, layer, x)
 
 
-def _experts_and_net(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
+def _experts_and_net(b: Builder, layer: Layer, x: Value, router_input: Value, both: bool) -> Value:
     """Experts, and the net next to them where there is one; those of Arctic read what the layer was given."""
     if has(layer, "ffn_norm_exps"):
         given = b.norm(layer, "ffn_norm_exps", router_input)
         return b.add("ffn_out", op.Add(experts(b, layer, given, given), dense(b, layer, x)))
     routed = experts(b, layer, x, router_input)
-    if not has(layer, "ffn_up"):
+    if not both:
         return routed
     return b.add("ffn_out", op.Combine(routed, dense(b, layer, x), b.network.block.add_shared_expert))
 

@@ -46,7 +46,8 @@ def _product(shape: Shape) -> int:
 class Operation:
     """kind: what a profile counts it as. overwrites: the input whose memory the result may take.
     is_view: the result shares memory with the input x. gives_rows: the result is numbers of each token.
-    rows_given: which rows the result has, "" for those of the first input.
+    rows_given: which rows the result has, "" for those of the first input. reads: tensors of the layer that it reads,
+    those of them that are there.
     """
 
     kind: ClassVar[str] = "sums and scales"
@@ -54,6 +55,7 @@ class Operation:
     is_view: ClassVar[bool] = False
     gives_rows: ClassVar[bool] = True
     rows_given: ClassVar[str] = ""
+    reads: ClassVar[tuple[str, ...]] = ()
 
     def inputs(self) -> Iterator[Value]:
         """Values that it reads, in the order of its fields."""
@@ -65,7 +67,8 @@ class Operation:
 
     def weights(self) -> tuple[Tensor, ...]:
         """Tensors that it reads, for whoever shows or checks it."""
-        return ()
+        layer, role = (getattr(self, name, None) for name in ("layer", "role"))
+        return tensors_of(layer, *(name.format(role=role) for name in self.reads)) if layer is not None else ()
 
     def shape(self) -> Shape:
         """Of a token's result. Raises ModelError for tensors of other shapes than its inputs have."""
@@ -135,13 +138,11 @@ class ExpertLinear(Operation):
     """y = W x of one matrix of a stacked weight (experts, rows, width)."""
 
     kind = "products"
+    reads = ("{role}.weight",)
     x: Value
     layer: Layer
     role: str
     number: int
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight")
 
     def shape(self) -> Shape:
         weight = self.layer.need(f"{self.role}.weight")
@@ -158,13 +159,11 @@ class Adapted(Operation):
 
     kind = "products"
     overwrites = "part"
+    reads = ("{role}.lora_a", "{role}.lora_b")
     part: Value
     x: Value
     layer: Layer
     role: str
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.lora_a", f"{self.role}.lora_b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,13 +174,11 @@ class Norm(Operation):
     """
 
     kind = "norms"
+    reads = ("{role}.weight", "{role}", "{role}.bias")
     x: Value
     layer: Layer
     role: str
     eps: float = 0.0
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight", self.role, f"{self.role}.bias")
 
     def shape(self) -> Shape:
         for weight in self.weights():
@@ -204,12 +201,10 @@ class HeadNorm(Operation):
     """Norm of queries or keys (heads, width): weights of a head, of each head apart, or over all heads together."""
 
     kind = "norms"
+    reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
     role: str
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
 
     def shape(self) -> Shape:
         weight, heads = self.layer.need(f"{self.role}.weight"), self.x.shape
@@ -250,13 +245,11 @@ class ScaleBy(Operation):
     """x times a tensor of the layer: a number for each value, or for each head of x. is_absolute: without signs."""
 
     overwrites = "x"
+    reads = ("{role}",)
     x: Value
     layer: Layer
     role: str
     is_absolute: bool = False
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, self.role)
 
     def shape(self) -> Shape:
         count = _product(self.layer.need(self.role).shape)
@@ -270,12 +263,10 @@ class AddWeight(Operation):
     """x plus a tensor of the layer."""
 
     overwrites = "x"
+    reads = ("{role}",)
     x: Value
     layer: Layer
     role: str
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, self.role)
 
     def shape(self) -> Shape:
         if _product(self.layer.need(self.role).shape) != self.x.width:
@@ -441,6 +432,7 @@ class Attention(Operation):
     """
 
     kind = "attention"
+    reads = ("attn_sinks.weight",)
     q: Value
     k: Value
     v: Value
@@ -448,9 +440,6 @@ class Attention(Operation):
     layer: Layer
     own: LayerHyper
     chosen: Value | None = None
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "attn_sinks.weight")
 
     def shape(self) -> Shape:
         (heads, width), (groups, key_width), (values, value_width) = self.q.shape, self.k.shape, self.v.shape
@@ -479,12 +468,10 @@ class PerHead(Operation):
     """Each head times a matrix of its own, of a weight (heads, out, width): (heads, out)."""
 
     kind = "products"
+    reads = ("{role}.weight",)
     x: Value
     layer: Layer
     role: str
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight")
 
     def shape(self) -> Shape:
         weight = self.layer.need(f"{self.role}.weight")
@@ -518,14 +505,12 @@ class LatentAttention(Operation):
     """
 
     kind = "attention"
+    reads = ("attn_sinks.weight",)
     q: Value
     k: Value
     layer: Layer
     latent: int
     chosen: Value | None = None
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "attn_sinks.weight")
 
     def shape(self) -> Shape:
         if self.k.shape != (1, self.q.shape[1]):
@@ -558,11 +543,9 @@ class DownByNeuron(Operation):
     """y = x W of a weight that has a row for each neuron (PowerInfer)."""
 
     kind = "products"
+    reads = ("ffn_down_t.weight", "ffn_down_t.bias")
     x: Value
     layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "ffn_down_t.weight", "ffn_down_t.bias")
 
     def shape(self) -> Shape:
         weight = self.layer.need("ffn_down_t.weight")
@@ -597,11 +580,9 @@ class Routing(Operation):
 class PlainLinear(Routing):
     """y = W x + bias of a few rows, in float32 whatever the precision: a router, whose choice is not to be rounded."""
 
+    reads = ("{role}.weight", "{role}.bias")
     layer: Layer
     role: str
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
 
     def shape(self) -> Shape:
         weight = self.layer.need(f"{self.role}.weight")
@@ -654,11 +635,9 @@ class ExpertsOfTokens(Routing):
     """The experts that a table has for a token's id, whatever x is (DeepSeek V4's first layers)."""
 
     gives_rows = False
+    reads = ("ffn_gate_tid2eid.weight",)
     layer: Layer
     used: int
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "ffn_gate_tid2eid.weight")
 
     def shape(self) -> Shape:
         return (self.used,)
@@ -701,11 +680,9 @@ class ScaleByExpert(Routing):
     """Weights x times a number of each chosen expert."""
 
     overwrites = "x"
+    reads = ("ffn_down_exps.scale",)
     chosen: Value
     layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "ffn_down_exps.scale")
 
 
 @dataclass(frozen=True, eq=False)
@@ -752,11 +729,9 @@ class ScaleAndSkip(Operation):
     """x + embedding * the layer's output scale, where the family adds the embedding; else x times that scale."""
 
     overwrites = "x"
+    reads = ("layer_output_scale.weight",)
     x: Value
     layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, "layer_output_scale.weight")
 
 
 # Several streams of hidden states, and layers whose parts stand apart

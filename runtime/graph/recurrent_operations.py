@@ -5,7 +5,6 @@ state of its recurrence. A recurrence stands after what counts the tokens: `Conv
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from quants import Tensor
 from quants.errors import ModelError
@@ -19,12 +18,8 @@ class Recurrent(Operation):
     """A step of such a layer. x: what its result is like."""
 
     kind = "recurrence and convolution"
-    roles: ClassVar[tuple[str, ...]] = ()  # of the layer's tensors that it reads
     x: Value
     layer: Layer
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, *self.roles)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +52,7 @@ class TokenShift(Recurrent):
 class ChannelScan(Recurrent):
     """h = exp(a dt) h + dt x b, y = c h with a state of each channel (Gu and Dao 2023). dt like x; b, c (size,)."""
 
-    roles = ("ssm_a",)
+    reads = ("ssm_a",)
     dt: Value
     b: Value
     c: Value
@@ -73,7 +68,7 @@ class ChannelScan(Recurrent):
 class HeadScan(Recurrent):
     """The same with a matrix for each head of x and a step dt for each (Dao and Gu 2024). b, c (groups, size)."""
 
-    roles = ("ssm_a",)
+    reads = ("ssm_a",)
     dt: Value
     b: Value
     c: Value
@@ -137,25 +132,21 @@ class Wkv7(Recurrent):
 class ReadItself(Recurrent):
     """sum(r k weight) x of each head: what a token reads of itself (RWKV). role: "" for no weights."""
 
+    reads = ("{role}.weight",)
     r: Value
     k: Value
     role: str
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight")
 
 
 @dataclass(frozen=True, eq=False)
 class Lerp(Recurrent):
     """x + difference * share. share: one of the rows of a weight, plus what `added` has of each token."""
 
+    reads = ("{role}.weight",)
     difference: Value
     role: str
     row: int = 0
     added: Value | None = None
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,15 +178,13 @@ class GroupNorm(Operation):
     """RMS norm (layer norm where `centered`) of groups of this width, all of x."""
 
     kind = "norms"
+    reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
     role: str
     eps: float
     width: int
     centered: bool = False
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}.weight", f"{self.role}.bias")
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ def time_mix(b: Builder, layer: Layer, x: Value) -> Value:
     """What a layer takes from earlier tokens."""
     start, size = len(b.nodes), int(b.network.keys.need("wkv.head_size"))
     difference = b.add("time_mix_sx", rec.TokenShift(x, layer))
-    mix = _time_mix7 if "time_mix_k_k.weight" in layer else _time_mix6
+    mix = _time_mix7 if b.network.kind(layer).mixer == "rwkv7" else _time_mix6
     y = mix(b, layer, x, difference, size)
     return b.enclose("time mix", layer, start, (x,), b.linear(layer, "time_mix_output", y, "time_mix_out"))
 

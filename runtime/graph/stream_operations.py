@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from quants import Tensor
 from quants.errors import ModelError
 
 from ..layer import Layer
-from .operations import Operation, Shape, Value, tensors_of
+from .operations import Operation, Shape, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +42,12 @@ class KeepStreams(Operation):
 class StreamFactors(Operation):
     """scale * x + base of the columns of one of several parts. number: of the part. count: how many streams."""
 
+    reads = ("{role}_scale.weight", "{role}_base.weight")
     x: Value
     layer: Layer
     role: str
     number: int
     count: int
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}_scale.weight", f"{self.role}_base.weight")
 
     def shape(self) -> Shape:
         return (self.count,)
@@ -60,15 +57,13 @@ class StreamFactors(Operation):
 class BalanceStreams(Operation):
     """Weights (from, to) between streams whose rows and columns all but sum to one (Sinkhorn and Knopp 1967)."""
 
+    reads = ("{role}_scale.weight", "{role}_base.weight")
     x: Value
     layer: Layer
     role: str
     count: int
     rounds: int
     eps: float
-
-    def weights(self) -> tuple[Tensor, ...]:
-        return tensors_of(self.layer, f"{self.role}_scale.weight", f"{self.role}_base.weight")
 
     def shape(self) -> Shape:
         return self.count, self.count

@@ -2,8 +2,10 @@
 
 Three operations follow one another, with a wait after each. `prepare_heads` does to queries, keys and values what comes
 before they meet (norms, rotation, factors), and writes keys and values to the caches. `attend` makes partial results:
-units of up to ROW_LIMIT rows of queries (of a text's tokens and of heads with common keys) and of a part of the
-positions, which threads share. `finish_heads` merges the parts, and applies gates.
+units of a part of the positions, of a span of neighbouring groups (heads with common keys), and for each group of up
+to ROW_LIMIT rows of queries (of a text's tokens and of its heads); threads share the units. A long text has one span:
+memory is read in the order it lies in, twice as fast as group by group. `finish_heads` merges the parts, and applies
+gates.
 
 Units do not depend on the number of threads, and so the results do not. A text's tokens follow one another in the pass.
 """
@@ -42,10 +44,10 @@ from .attention_tiles import (
     score_rows,
     score_two,
 )
-from .dots import NUMBERS, SUPER, pack
+from .dots import AHEAD, NUMBERS, SUPER, pack
 from .exponential import exp, exp_of_lanes, sigmoid, softplus
 from .pass_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
-from .shorts import multiply_add, prefetch, sum_of_lanes
+from .shorts import CACHE_LINE, multiply_add, prefetch, prefetch_later, sum_of_lanes, touch
 from .team import FIELDS, array_at, operation
 
 f32 = np.float32
@@ -78,9 +80,11 @@ SINKS, GATE, GATE_WIDTH, GATE_APART, GATE_KIND, GATE_OF_HEAD, ROW_EACH = 19, 20,
 SIGMOID, SOFTPLUS = 1, 2
 
 ROW_LIMIT = 16  # rows of queries that look at a key together
-LEAST_PART = 64  # positions
+LEAST_PART = 96  # positions
 UNITS = 24  # of a text at most, where its heads do not make more: as many for two threads as for three
+FEW_PARTS = 4  # with fewer, groups are in several spans
 LONGEST, BLOCK_FLOATS = 64, 8192  # positions of a block, and what fits a core's first cache
+STEP = 8  # positions of which all groups are read together; they fit the first cache
 
 
 @inlined
@@ -263,10 +267,18 @@ def _pieces(op, rows):  # type: ignore[no-untyped-def]
 @inlined
 def _parts(op, pieces, length):  # type: ignore[no-untyped-def]
     """In how many parts so many positions are, and how long each is."""
-    wanted = min(length // LEAST_PART, op[PARTS], UNITS // (op[GROUPS] * pieces))
-    wanted = max(wanted, 1)
-    each = ((length + wanted - 1) // wanted + LANES - 1) // LANES * LANES
+    wanted = min(length // LEAST_PART, op[PARTS], UNITS // pieces)
+    wanted = wanted // 2 * 2 if wanted > 1 else 1
+    each = ((length + wanted - 1) // wanted + 3) // 4 * 4
     return (length + each - 1) // each, each
+
+
+@inlined
+def _spans(op, pieces, parts):  # type: ignore[no-untyped-def]
+    """In how many spans the groups are, and how many groups each has."""
+    wanted = 1 if parts >= FEW_PARTS else max(1, min(op[GROUPS], UNITS // (pieces * parts)))
+    each = (op[GROUPS] + wanted - 1) // wanted
+    return (op[GROUPS] + each - 1) // each, each
 
 
 @inlined
@@ -290,34 +302,45 @@ def _filled_up(rows, apart, count, width, block):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _bring_nearer(nearer, first, count, size):  # type: ignore[no-untyped-def]
-    """So many rows of two arrays: each is followed by elements from row to row, and those of a row."""
-    line = 64 // size
-    for j in range(first, first + count):
-        for i in range(0, nearer[2], line):
-            prefetch(nearer[0], j * nearer[1] + i)
-        for i in range(0, nearer[5], line):
-            prefetch(nearer[3], j * nearer[4] + i)
+def _touch(address, bytes_):  # type: ignore[no-untyped-def]
+    """Read a byte of each line of memory, in rising order: the processor then reads ahead, as it does not when groups
+    one after the other read their parts of it.
+    """
+    memory = array_at(address, bytes_, np.uint8)
+    for i in range(0, bytes_, CACHE_LINE):
+        prefetch(memory, i + AHEAD)
+        touch(memory, i)
 
 
 @inlined
-def _score(q, rows, width, keys, stride, count, scores, nearer, size):  # type: ignore[no-untyped-def]
-    """scores[r, j] = row r of q times key j. Meanwhile values of this block and keys of the next one come nearer."""
+def _bring_nearer(rows, first, count, apart, width, size):  # type: ignore[no-untyped-def]
+    """So many rows of an array, so far apart: `width` elements of each."""
+    for j in range(first, first + count):
+        for i in range(0, width, CACHE_LINE // size):
+            prefetch_later(rows, j * apart + i)
+
+
+@inlined
+def _score(q, q_at, rows, width, keys, stride, count, scores, first, cached, size):  # type: ignore[no-untyped-def]
+    """scores[first + j], in row r, = row r of q, from q_at on, times key j. Meanwhile keys LONGEST further come nearer.
+
+    cached: the keys where they are kept, from one to the next, and their width there, or 0.
+    """
     r = 0
     while r < rows:
         left_rows = rows - r
         tall = left_rows > 2 or (left_rows == 2 and ROWS == 2)
         many = KEYS_OF[0] if tall else (KEYS_OF[1] if left_rows == 2 else KEYS_OF[2])
         for j in range(0, count, many):
-            left, at, to = count - j, j * stride, r * SCORES + j
-            if r == 0:
-                _bring_nearer(nearer, j, many, size)
+            left, at, to = count - j, j * stride, r * SCORES + first + j
+            if r == 0 and cached[2]:
+                _bring_nearer(cached[0], j + LONGEST, many, cached[1], cached[2], size)
             if tall:
-                score_rows(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
+                score_rows(q, q_at + r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
             elif left_rows == 2:
-                score_two(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
+                score_two(q, q_at + r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
             else:
-                score_one(q, r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
+                score_one(q, q_at + r * width, width, left_rows, keys, at, stride, left, width, scores, to, SCORES)
         r += ROWS if tall else left_rows
 
 
@@ -325,29 +348,32 @@ SCORES = LONGEST + LANES  # from one row of scores to the next: tiles write behi
 
 
 @inlined
-def _mix(weights, rows, values, stride, count, width, out, apart, size):  # type: ignore[no-untyped-def]
-    """out[r] += the sum of weights[r, j] times values[j]. width: a multiple of 16; out's rows are so far apart."""
+def _mix(weights, first, rows, values, stride, count, width, out, out_at, apart, size, ahead):  # type: ignore[no-untyped-def]
+    """out[out_at:], in row r, += the sum of weights[first + j], in row r, times values[j]; out's rows are so far apart.
+
+    width: a multiple of 16. Elements of values so far `ahead` come nearer meanwhile.
+    """
     r = 0
     while r < rows:
-        left, w_at, c = rows - r, r * SCORES, 0
+        left, w_at, c = rows - r, r * SCORES + first, 0
         one, two = left == 1, left == 2 and ROWS > 2
         while c + VECTORS * LANES <= width:
-            at = r * apart + c
+            at = out_at + r * apart + c
             if one:
-                mix_one(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_one(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             elif two:
-                mix_two(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_two(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             else:
-                mix_rows(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_rows(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             c += VECTORS * LANES
         while c < width:
-            at = r * apart + c
+            at = out_at + r * apart + c
             if one:
-                mix_one_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_one_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             else:
-                mix_rows_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart)
+                mix_rows_narrow(weights, w_at, SCORES, left, values, c, stride, count, out, at, apart, ahead)
             c += 2 * LANES if size == 1 else LANES
-        r += 1 if one else (2 if two else ROWS)
+        r, ahead = r + (1 if one else (2 if two else ROWS)), 0
 
 
 @inlined
@@ -398,73 +424,89 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
 
 @inlined
 def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # type: ignore[no-untyped-def]
-    """Partial results of one unit: rows first … last - 1 of the text that begins with token t, in group g.
+    """Partial results of a unit: rows first … last - 1 of the text that begins with token t, in groups low … high - 1.
 
     kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
     """
-    t, g, first, last, start, stop, part = unit
+    t, low, high, first, last, start, stop, part = unit
     rows, heads, width, value_width = last - first, op[HEADS], op[HEAD_WIDTH], op[VALUE_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (value_width + LANES - 1) // LANES * LANES
+    apart, groups = value_wide + LANES, high - low
     room = op[SCRATCH] + 4 * op[ROOM] * thread
-    q = array_at(room, ROW_LIMIT * wide, np.float32)
-    scores_at = room + 4 * ROW_LIMIT * wide
-    scores = array_at(scores_at, ROW_LIMIT * SCORES, np.float32)
-    mixed_at, apart = scores_at + 4 * ROW_LIMIT * SCORES, value_wide + LANES
-    mixed = array_at(mixed_at, ROW_LIMIT * apart, np.float32)
-    block_at = mixed_at + 4 * ROW_LIMIT * apart
-    block = array_at(block_at, LONGEST * wide, kind)
-    block_v = array_at(block_at + 4 * LONGEST * wide, LONGEST * value_wide, kind)
-    long = min(LONGEST, max(LANES, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
-    _ask(op, numbers, t, g, first, rows, q, mixed)
+    block_at, block_v_at = room, room + 4 * LONGEST * wide
+    scores_at = block_v_at + 4 * (LONGEST * value_wide + LANES)
+    mixed_at = scores_at + 4 * (groups * rows + ROWS) * SCORES  # a tile may write rows that are not there
+    q_at = mixed_at + 4 * groups * rows * apart
+    block, block_v = array_at(block_at, LONGEST * wide, kind), array_at(block_v_at, LONGEST * value_wide, kind)
     if width < wide:
         block[:] = 0
     if value_width < value_wide:
         block_v[:] = 0
+    scores = array_at(scores_at, groups * rows * SCORES, np.float32)
+    mixed = array_at(mixed_at, groups * rows * apart, np.float32)
+    q = array_at(q_at, groups * rows * wide, np.float32)
+    _ask(op, numbers, t, low, groups, first, rows, q, mixed)
     slot, own, own_v = state[SLOTS + t], elements(width), elements(value_width)
     apart_k, apart_v = op[GROUPS] * own, op[GROUPS] * own_v
-    keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0] + size * g * own
-    values_at = keys_at
+    keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0]
+    values_at, next_v = keys_at, own  # from a group's values to the next one's
     if op[ALL_VALUES]:
-        values_at = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0] + size * g * own_v
+        values_at, next_v = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0], own_v
     else:
         apart_v = apart_k
+    long = max(LANES, min(LONGEST, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
+    touches = size == 4 and groups > 1  # otherwise multiplying takes longer, and lines are fetched one by one meanwhile
+    short = (STEP if rows > 1 else 2 * STEP) if touches else long
     for begin in range(start, stop, long):
         count = min(long, stop - begin)
-        keys = array_at(keys_at + size * begin * apart_k, apart_k * count, kind)
-        values = array_at(values_at + size * begin * apart_v, apart_v * count, kind)
-        after = array_at(keys_at + size * (begin + long) * apart_k, 1, kind)
-        nearer = (values, apart_v, own_v if op[ALL_VALUES] else 0, after, apart_k, own)
-        address, stride = keys_at + size * begin * apart_k, apart_k
-        if width < wide:
-            _filled_up(keys, apart_k, count, width, block)
-            address, stride = block_at, wide
-        _score(q, rows, wide, array_at(address, stride * count, kind), stride, count, scores, nearer, size)
-        for r in range(rows):
+        for j in range(0, count, short):
+            at, many = keys_at + size * ((begin + j) * apart_k + low * own), min(short, count - j)
+            if touches:
+                _touch(at, size * ((many - 1) * apart_k + groups * own))
+            for g in range(groups):
+                address, stride = at + size * g * own, apart_k
+                if width < wide:
+                    _filled_up(array_at(address, apart_k * many, kind), apart_k, many, width, block)
+                    address, stride = block_at, wide
+                keys, to = array_at(address, stride * many, kind), g * rows * SCORES + j
+                cached = array_at(at + size * g * own, apart_k, kind), apart_k, 0 if touches else own
+                _score(q, g * rows * wide, rows, wide, keys, stride, many, scores, to, cached, size)
+        for item in range(groups * rows):
+            r = first + item % rows
             _weigh(
-                op, numbers, array_at(scores_at + 4 * r * SCORES, SCORES, np.float32), begin, count,
-                state[POSITIONS + t + (first + r) // heads], g * heads + (first + r) % heads,
-                array_at(mixed_at + 4 * r * apart, apart, np.float32), value_wide,
+                op, numbers, array_at(scores_at + 4 * item * SCORES, SCORES, np.float32), begin, count,
+                state[POSITIONS + t + r // heads], (low + item // rows) * heads + r % heads,
+                array_at(mixed_at + 4 * item * apart, apart, np.float32), value_wide,
             )
-        address, stride = values_at + size * begin * apart_v, apart_v
-        if value_width < value_wide:
-            _filled_up(values, apart_v, count, value_width, block_v)
-            address, stride = block_at + 4 * LONGEST * wide, value_wide
-        _mix(scores, rows, array_at(address, stride * count, kind), stride, count, value_wide, mixed, apart, size)
-    for r in range(rows):
+        for j in range(0, count, short):
+            at, many = values_at + size * ((begin + j) * apart_v + low * next_v), min(short, count - j)
+            if touches:
+                _touch(at, size * ((many - 1) * apart_v + groups * own_v))
+            for g in range(groups):
+                address, stride = at + size * g * next_v, apart_v
+                if value_width < value_wide:
+                    _filled_up(array_at(address, apart_v * many, kind), apart_v, many, value_width, block_v)
+                    address, stride = block_v_at, value_wide
+                ahead = 0 if touches or value_width < value_wide else LONGEST * stride
+                values, w_at, to = array_at(address, stride * many, kind), g * rows * SCORES + j, g * rows * apart
+                _mix(scores, w_at, rows, values, stride, many, value_wide, mixed, to, apart, size, ahead)
+    for item in range(groups * rows):
+        g, r = low + item // rows, item % rows
         h = (t + (first + r) // heads) * op[GROUPS] * heads + g * heads + (first + r) % heads
         to = array_at(op[PARTIAL] + 4 * (h * op[PARTS] + part) * apart, apart, np.float32)
         for i in range(0, apart, LANES):
-            store(to, i, load(mixed, r * apart + i))
+            store(to, i, load(mixed, item * apart + i))
 
 
 @inlined
-def _ask(op, numbers, t, g, first, rows, q, mixed):  # type: ignore[no-untyped-def]
+def _ask(op, numbers, t, low, groups, first, rows, q, mixed):  # type: ignore[no-untyped-def]
     """The unit's queries, scaled, as rows of whole vectors, and partial results of no position."""
     heads, width = op[HEADS], op[HEAD_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (op[VALUE_WIDTH] + LANES - 1) // LANES * LANES
     scale = f32(numbers[SCALE])
-    for r in range(rows):
-        own, h = t + (first + r) // heads, g * heads + (first + r) % heads
+    for r in range(groups * rows):
+        row, g = first + r % rows, low + r // rows
+        own, h = t + row // heads, g * heads + row % heads
         x = array_at(op[X] + 4 * (own * op[X_WIDTH] + h * op[X_APART]), width, np.float32)
         for i in range(width):
             q[r * wide + i] = x[i] * scale
@@ -494,13 +536,16 @@ def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-unty
         begin, end = _first_seen(op, state[POSITIONS + t]), state[POSITIONS + behind - 1] + 1
         pieces, rows_each = _pieces(op, rows)
         parts, each = _parts(op, pieces, end - begin)
-        for unit in range(op[GROUPS] * pieces * parts):
-            g, piece, part = unit // (pieces * parts), unit // parts % pieces, unit % parts
+        spans, groups_each = _spans(op, pieces, parts)
+        for unit in range(spans * parts * pieces):  # one after the other, a thread's follow one another in memory
+            span, part, piece = unit // (parts * pieces), unit // pieces % parts, unit % pieces
+            low, high = span * groups_each, min(op[GROUPS], (span + 1) * groups_each)
             first, last = piece * rows_each, min(rows, (piece + 1) * rows_each)
             start, stop = begin + part * each, min(end, begin + (part + 1) * each)
-            own = (last - first) * (stop - start)
+            own = (high - low) * (last - first) * (stop - start)
             if (2 * done + own) * threads // (2 * work) == thread:
-                _attend_unit(op, numbers, state, (t, g, first, last, start, stop, part), thread, kind, elements, size)
+                place = (t, low, high, first, last, start, stop, part)
+                _attend_unit(op, numbers, state, place, thread, kind, elements, size)
             done += own
         t = behind
 
@@ -609,15 +654,16 @@ def _parts_of(op, state, t):  # type: ignore[no-untyped-def]
     return _parts(op, pieces, length)[0]
 
 
-def most_parts(groups: int, heads: int) -> int:
-    """The most parts that the positions of a text are cut in, by how many groups there are, of so many heads."""
-    return max(1, UNITS // (groups * -(-heads // ROW_LIMIT)))
+def most_parts(heads: int) -> int:
+    """The most parts that the positions of a text are cut in, by how many heads have common keys."""
+    return max(1, UNITS // -(-heads // ROW_LIMIT))
 
 
-def scratch_room(width: int, value_width: int) -> int:
-    """float32 that a thread needs: queries, scores, results, and a block of keys and of values."""
+def scratch_room(groups: int, width: int, value_width: int) -> int:
+    """float32 that a thread needs: a block of keys and of values, scores, results and queries of a span."""
     wide, value_wide = (-(-each // LANES) * LANES for each in (width, value_width))
-    return ROW_LIMIT * (wide + SCORES + value_wide + LANES) + LONGEST * (wide + value_wide) + LANES
+    rows = ROW_LIMIT * groups
+    return rows * (SCORES + wide + value_wide + LANES) + ROWS * SCORES + LONGEST * (wide + value_wide) + LANES
 
 
 def partial_room(heads: int, value_width: int, parts: int, tokens: int) -> int:

@@ -12,11 +12,11 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from quants.kernels.lane_memory import load_at, store_at
-from quants.kernels.lanes import BYTES, FLOAT, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, splat
+from quants.kernels.lane_memory import address_of, load_at, store_at
+from quants.kernels.lanes import BYTE, BYTES, FLOAT, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, splat
 from quants.kernels.small_blocks import Q8_BYTES, VALUES
 
-from .shorts import cpu_features, half_of, halves_of
+from .shorts import CACHE_LINE, cpu_features, fetch, half_of, halves_of
 
 WIDE_REGISTERS = "+avx512f" in cpu_features()
 ROWS = 4 if WIDE_REGISTERS else 2  # of the largest tile
@@ -87,6 +87,21 @@ def _vectors(  # type: ignore[no-untyped-def]
     return found
 
 
+def _fetch(  # type: ignore[no-untyped-def]
+    context: Any, builder: ir.IRBuilder, array: nt.Array, value, row: ir.Value, column: ir.Value, count: int
+) -> None:
+    """Have the cache lines of what `_vectors` reads on their way."""
+    size, at = 4 if array.dtype == nt.float32 else 2, builder.add(row, column)
+    if array.dtype == nt.int8:
+        size = 1
+        at = builder.add(row, builder.mul(builder.sdiv(column, _number(VALUES)), _number(Q8_BYTES)))
+        count = count // 2 * Q8_BYTES
+    else:
+        count *= LANES
+    for i in range(0, count, CACHE_LINE // size):
+        fetch(context, builder, address_of(context, builder, array, value, builder.add(at, _number(i)), BYTE), cache=2)
+
+
 def _scaled(builder: ir.IRBuilder, vectors: list[tuple[ir.Value, ir.Value | None]]) -> list[ir.Value]:
     return [
         numbers if scale is None else builder.fmul(numbers, splat(builder, scale, FLOATS)) for numbers, scale in vectors
@@ -146,16 +161,16 @@ def _score_tile(rows: int, keys: int) -> Any:
 def _mix_tile(rows: int, vectors: int) -> Any:
     @intrinsic
     def mix_tile(  # type: ignore[no-untyped-def]
-        typing, weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride
+        typing, weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride, ahead
     ):
         """out[r, c] += the sum over j < count of weights[r, j] * v[j, column + c], for this tile's rows and columns.
 
-        Rows that are not there are the last one again.
+        Rows that are not there are the last one again. Elements of v so far ahead come nearer meanwhile.
         """
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             kinds = signature.args
-            weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride = args
+            weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride, ahead = args
             columns = max(vectors, _at_once(kinds[4]))
             shares = _places(builder, w_at, w_stride, rows, w_rows)
             add, apart = _multiply_add(builder), _number(LANES)
@@ -169,6 +184,7 @@ def _mix_tile(rows: int, vectors: int) -> Any:
             ]
             with cgutils.for_range(builder, count) as loop:
                 row = builder.mul(loop.index, v_stride)
+                _fetch(context, builder, kinds[4], v, builder.add(row, ahead), column, columns)
                 found = _vectors(context, builder, kinds[4], v, row, column, columns)
                 values = [numbers for numbers, _ in found] if rows == 1 else _scaled(builder, found)
                 for at, own in zip(shares, sums, strict=True):
@@ -182,7 +198,7 @@ def _mix_tile(rows: int, vectors: int) -> Any:
             return context.get_dummy_value()
 
         i = nt.intp
-        return nt.void(weights, i, i, i, v, i, i, i, out, i, i), codegen
+        return nt.void(weights, i, i, i, v, i, i, i, out, i, i, i), codegen
 
     return mix_tile
 

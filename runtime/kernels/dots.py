@@ -6,6 +6,7 @@ bits are multiplied with the inputs as they are.
 
 An input is stored as float32 (width,), int16 (width,) and, for every 256 columns, 32 float32: the scales of eight times
 32 columns, their sums, and the sums of sixteen times 16 columns. All are filled up with zeros to a multiple of 256.
+Where the processor multiplies bytes, the integers' bytes follow these numbers (`byte_dots`).
 """
 
 import numpy as np
@@ -25,10 +26,11 @@ from quants.kernels.lanes import (
     where,
 )
 
+from . import byte_dots
+from .byte_dots import AHEAD, LEVELS, TAKES_BYTES, WITH_BYTES, q3_k_scales, spread
 from .pass_state import MAX_TOKENS
 from .shorts import (
     bits_of,
-    bytes_as_floats,
     cpu_features,
     dot,
     each_twice,
@@ -56,21 +58,20 @@ from .shorts import (
     six_bit_numbers,
     stack_memory,
     sum_of_lanes,
+    sums_of_lanes,
 )
 from .team import FIELDS, array_at, operation
 
 f32 = np.float32
 BLOCK, SUPER = 32, 256
-NUMBERS = 32  # float32 kept of every 256 columns
-MAGIC, LARGEST = f32(12582912), f32(32767)
+NUMBERS = WITH_BYTES if TAKES_BYTES else 32  # float32 kept of every 256 columns
+MAGIC, LARGEST = f32(12582912), f32(32639)  # 127 * 256 + 127
 TINY = f32(1e-30)
-LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice what E2M1 codes mean
 HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half of what E8M0 codes mean
 ZERO = f32(0)
 SIX_BITS_ZERO = f32(-32)  # what a code 0 of Q6_K means
 HOLDS_FOUR = "+avx512f" in cpu_features()  # registers hold the sums of four inputs
-AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
 
 
 @inlined
@@ -94,12 +95,22 @@ def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-unty
             scale = (greatest / LARGEST if greatest > TINY else ZERO) + lost
             numbers[to + k], numbers[to + 8 + k] = scale, scale * (first + second)
             numbers[to + 16 + 2 * k], numbers[to + 17 + 2 * k] = scale * first, scale * second
+        if TAKES_BYTES:
+            spread(shorts, x_at + start, numbers, to)
 
 
 @kernel
 def pack_all(x, shorts, numbers):  # type: ignore[no-untyped-def]
     """The same of a whole array."""
     pack(x, 0, x.size, shorts, numbers, 0)
+
+
+@kernel
+def spread_all(shorts, numbers):  # type: ignore[no-untyped-def]
+    """Write what products with bytes read, of a whole array of integers, after their numbers."""
+    if TAKES_BYTES:
+        for piece in range(shorts.size // SUPER):
+            spread(shorts, SUPER * piece, numbers, NUMBERS * piece)
 
 
 # Blocks: f(raw, at, x, x_at, n, n_at, a, b) adds the products of one block to the lanes of a and b.
@@ -265,13 +276,7 @@ def _q2_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _q3_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    first, second, high = load_word(raw, at + 96), load_word(raw, at + 100), load_word(raw, at + 104)
-    codes = bytes_as_floats(
-        first & 0x0F0F0F0F | (high & 0x03030303) << 4, second & 0x0F0F0F0F | (high >> 2 & 0x03030303) << 4,
-        first >> 4 & 0x0F0F0F0F | (high >> 4 & 0x03030303) << 4,
-        second >> 4 & 0x0F0F0F0F | (high >> 6 & 0x03030303) << 4,
-    )  # fmt: skip
-    f = (codes - f32(32)) * every_half(raw, at + 108) * each_twice(load(n, n_at), 0)
+    f = (q3_k_scales(raw, at) - f32(32)) * every_half(raw, at + 108) * each_twice(load(n, n_at), 0)
     third, low, upper = load_bytes(raw, at), load_bytes(raw, at + 32), load_bytes(raw, at + 64)
     a = _with_third(low, 0, third, 0, x, x_at, lanes_of(f, 0), a)
     b = _with_third(low, 2, third, 1, x, x_at + 32, lanes_of(f, 1), b)
@@ -344,55 +349,112 @@ NO_CHOICE = np.array([0] * MAX_TOKENS + [*range(MAX_TOKENS)] * 2, np.int64)  # a
 
 
 @inlined
-def _each_row(row, thread, threads, inputs, kind, itemsize, values, size, block, numbers):  # type: ignore[no-untyped-def]
-    """out[p, r] = row r of the weights · input p, for this thread's r. block: of `values` weights in `size` bytes.
+def _each_expert(row, thread, threads, multiply, how):  # type: ignore[no-untyped-def]
+    """out[p, r] = row r of the weights · input p, for this thread's r.
 
-    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. inputs: the
-    address of what is multiplied, of this kind.
+    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. multiply: rows
+    first … last - 1 of one expert with the inputs of all that chose it, order[begin:end]; `how` is passed on to it.
     """
     op = array_at(row, FIELDS, np.int64)
-    rows, width, out_width, used = op[ROWS], op[WIDTH], op[OUT_WIDTH], max(1, op[USED])
-    padded = (width + SUPER - 1) // SUPER * SUPER
+    rows, used = op[ROWS], max(1, op[USED])
     count = array_at(op[STATE], 1, np.int64)[0] * used
-    out = array_at(op[OUT], count * out_width, np.float32)
     table = op[CHOICE] + thread * op[APART] if op[USED] else NO_CHOICE.ctypes.data
     ids = array_at(table, 3 * MAX_TOKENS * used, np.int64)
-    places, sources = MAX_TOKENS * used, MAX_TOKENS * used * (2 if op[OF_TOKENS] else 1)
+    order = array_at(table + 8 * MAX_TOKENS * used, MAX_TOKENS * used, np.int64)
+    sources = array_at(table + 8 * MAX_TOKENS * used * (2 if op[OF_TOKENS] else 1), MAX_TOKENS * used, np.int64)
     first, last = rows * thread // threads, rows * (thread + 1) // threads
     begin = 0
     while begin < count:  # the next expert, and all that chose it
-        expert, end = ids[ids[places + begin]], begin + 1
-        while end < count and ids[ids[places + end]] == expert:
+        expert, end = ids[order[begin]], begin + 1
+        while end < count and ids[order[end]] == expert:
             end += 1
         raw = array_at(op[WEIGHTS] + expert * rows * op[ROW_BYTES], rows * op[ROW_BYTES], np.uint8)
         bias = array_at(op[BIAS] + 4 * expert * rows if op[BIAS] else op[OUT], rows, np.float32)
-        for r in range(first, last):
-            i, at = begin, r * op[ROW_BYTES]
-            while HOLDS_FOUR and i + 4 <= end:  # at a time, or two: their weights are unpacked once
-                four = (
-                    _input(op, ids[sources + i], inputs, itemsize, kind, padded),
-                    _input(op, ids[sources + i + 1], inputs, itemsize, kind, padded),
-                    _input(op, ids[sources + i + 2], inputs, itemsize, kind, padded),
-                    _input(op, ids[sources + i + 3], inputs, itemsize, kind, padded),
-                )
-                totals = _with_four(raw, at, width, four, values, size, block, numbers)
-                for own in range(4):
-                    _put(op, out, ids[places + i + own] * out_width + r, bias, r, totals[own])
-                i += 4
-            while i + 2 <= end:
-                one, other = (
-                    _input(op, ids[sources + i], inputs, itemsize, kind, padded),
-                    _input(op, ids[sources + i + 1], inputs, itemsize, kind, padded),
-                )
-                both = _with_two(raw, at, width, one, other, values, size, block, numbers)
-                for own in range(2):
-                    _put(op, out, ids[places + i + own] * out_width + r, bias, r, both[own])
-                i += 2
-            if i < end:
-                only = _input(op, ids[sources + i], inputs, itemsize, kind, padded)
-                total = _with_one(raw, at, width, only, values, size, block, numbers)
-                _put(op, out, ids[places + i] * out_width + r, bias, r, total)
+        multiply(op, raw, bias, order, sources, begin, end, first, last, how)
         begin = end
+
+
+@inlined
+def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
+    """how: the address of what is multiplied, of which kind and size; a block: so many weights in so many bytes."""
+    inputs, kind, itemsize, values, size, block, numbers = how
+    width, out_width = op[WIDTH], op[OUT_WIDTH]
+    padded = (width + SUPER - 1) // SUPER * SUPER
+    out = array_at(op[OUT], 1, np.float32)
+    for r in range(first, last):
+        i, at = begin, r * op[ROW_BYTES]
+        while HOLDS_FOUR and i + 4 <= end:  # at a time, or two: their weights are unpacked once
+            four = (
+                _input(op, sources[i], inputs, itemsize, kind, padded),
+                _input(op, sources[i + 1], inputs, itemsize, kind, padded),
+                _input(op, sources[i + 2], inputs, itemsize, kind, padded),
+                _input(op, sources[i + 3], inputs, itemsize, kind, padded),
+            )
+            totals = _with_four(raw, at, width, four, values, size, block, numbers)
+            for own in range(4):
+                _put(op, out, order[i + own] * out_width, bias, r, totals[own])
+            i += 4
+        while i + 2 <= end:
+            one, other = (
+                _input(op, sources[i], inputs, itemsize, kind, padded),
+                _input(op, sources[i + 1], inputs, itemsize, kind, padded),
+            )
+            both = _with_two(raw, at, width, one, other, values, size, block, numbers)
+            for own in range(2):
+                _put(op, out, order[i + own] * out_width, bias, r, both[own])
+            i += 2
+        if i < end:
+            only = _input(op, sources[i], inputs, itemsize, kind, padded)
+            total = _with_one(raw, at, width, only, values, size, block, numbers)
+            _put(op, out, order[i] * out_width, bias, r, total)
+
+
+@inlined
+def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
+    """Two rows at a time with four inputs, which are read once for both. how: bytes of a block, and what is in it."""
+    size, block = how
+    byte_dots.align_stack()
+    width, out_width, row_bytes = op[WIDTH], op[OUT_WIDTH], op[ROW_BYTES]
+    out, pair = array_at(op[OUT], 1, np.float32), 2 * row_bytes
+    ahead = (AHEAD + pair - 1) // pair * pair
+    for r in range(first, last, 2):
+        s = min(r + 1, last - 1)  # the same row where there is no other
+        i, at, other = begin, r * row_bytes, s * row_bytes
+        while i + 4 <= end:
+            four = (
+                _numbers(op, sources[i]),
+                _numbers(op, sources[i + 1]),
+                _numbers(op, sources[i + 2]),
+                _numbers(op, sources[i + 3]),
+            )
+            totals = byte_dots.four_with_two(raw, at, other, ahead, width, four, size, block)
+            for own in range(4):
+                _put_both(op, out, order[i + own] * out_width, bias, r, s, totals[own])
+            i += 4
+        for row in range(r, s + 1):  # two inputs are faster with one row
+            at, j = row * row_bytes, i
+            while j + 2 <= end:
+                n = _numbers(op, sources[j]), _numbers(op, sources[j + 1])
+                two = byte_dots.with_two(raw, at, width, n, size, block)
+                _put(op, out, order[j] * out_width, bias, row, two[0])
+                _put(op, out, order[j + 1] * out_width, bias, row, two[1])
+                j += 2
+            if j < end:
+                one = byte_dots.with_one(raw, at, width, _numbers(op, sources[j]), size, block)
+                _put(op, out, order[j] * out_width, bias, row, one)
+
+
+@inlined
+def _numbers(op, place):  # type: ignore[no-untyped-def]
+    """Their address."""
+    return op[NUMBERS_AT] + place * ((op[WIDTH] + SUPER - 1) // SUPER) * (4 * NUMBERS)
+
+
+@inlined
+def _put_both(op, out, to, bias, r, s, totals):  # type: ignore[no-untyped-def]
+    _put(op, out, to, bias, r, totals[0])
+    if s > r:
+        _put(op, out, to, bias, s, totals[1])
 
 
 @inlined
@@ -405,9 +467,10 @@ def _input(op, place, inputs, itemsize, kind, padded):  # type: ignore[no-untype
 
 @inlined
 def _put(op, out, to, bias, r, total):  # type: ignore[no-untyped-def]
+    """Row r of the product, in the row of the output that begins at out[to]."""
     if op[BIAS] != 0:
         total += bias[r]
-    out[to] = out[to] + total if op[ADDS] else total
+    out[to + r] = out[to + r] + total if op[ADDS] else total
 
 
 @inlined
@@ -469,19 +532,28 @@ def _with_four(raw, at, width, x, values, size, block, numbers):  # type: ignore
         f, e = block(raw, at, x[2][0], column, o, o_at, e, f)
         h, g = block(raw, at, x[3][0], column, p, p_at, g, h)
         at += size
-    return sum_of_lanes(a + b), sum_of_lanes(c + d), sum_of_lanes(e + f), sum_of_lanes(g + h)
+    return sums_of_lanes(a + b, c + d, e + f, g + h)
 
 
 @inlined
 def _of_shorts(row, thread, threads, values, size, block, numbers):  # type: ignore[no-untyped-def]
     inputs = array_at(row, FIELDS, np.int64)[SHORTS_AT]
-    _each_row(row, thread, threads, inputs, np.int16, 2, values, size, block, numbers)
+    _each_expert(row, thread, threads, _row_by_row, (inputs, np.int16, 2, values, size, block, numbers))
 
 
 @inlined
 def _of_floats(row, thread, threads, size, block):  # type: ignore[no-untyped-def]
     inputs = array_at(row, FIELDS, np.int64)[FLOATS_AT]
-    _each_row(row, thread, threads, inputs, np.float32, 4, BLOCK, size, block, _as_they_are)
+    _each_expert(row, thread, threads, _row_by_row, (inputs, np.float32, 4, BLOCK, size, block, _as_they_are))
+
+
+@inlined
+def _of_super_blocks(row, thread, threads, size, block, of_bytes, numbers):  # type: ignore[no-untyped-def]
+    """Of 256 weights in a block."""
+    if TAKES_BYTES:
+        _each_expert(row, thread, threads, _in_pairs, (size, of_bytes))
+    else:
+        _of_shorts(row, thread, threads, SUPER, size, block, numbers)
 
 
 @operation
@@ -531,37 +603,37 @@ def iq4_nl_rows(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def q2_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 84, _q2_k, _as_they_are)
+    _of_super_blocks(row, thread, threads, 84, _q2_k, byte_dots.q2_k, _as_they_are)
 
 
 @operation
 def q4_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 144, _q4_k, _six_bits)
+    _of_super_blocks(row, thread, threads, 144, _q4_k, byte_dots.q4_k, _six_bits)
 
 
 @operation
 def q5_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 176, _q5_k, _six_bits)
+    _of_super_blocks(row, thread, threads, 176, _q5_k, byte_dots.q5_k, _six_bits)
 
 
 @operation
 def q6_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 210, _q6_k, _as_they_are)
+    _of_super_blocks(row, thread, threads, 210, _q6_k, byte_dots.q6_k, _as_they_are)
 
 
 @operation
 def iq4_xs_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 136, _iq4_xs, _iq4_xs_numbers)
+    _of_super_blocks(row, thread, threads, 136, _iq4_xs, byte_dots.iq4_xs, _iq4_xs_numbers)
 
 
 @operation
 def q3_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 110, _q3_k, _as_they_are)
+    _of_super_blocks(row, thread, threads, 110, _q3_k, byte_dots.q3_k, _as_they_are)
 
 
 @operation
 def tq2_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
-    _of_shorts(row, thread, threads, 256, 66, _tq2_0, _tq2_0_numbers)
+    _of_super_blocks(row, thread, threads, 66, _tq2_0, byte_dots.tq2_0, _tq2_0_numbers)
 
 
 @operation

@@ -11,6 +11,7 @@ import llvmlite.binding
 import numba.core.types as nt
 from llvmlite import ir
 from numba.core import cgutils, config
+from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 
 from quants.kernels.lane_memory import address_of, load_at
@@ -102,19 +103,6 @@ every_half = _from_memory(_every_half, f32x16)  # a float16 in all lanes
 load_halves = _from_memory(  # 16 float16
     lambda context, builder, load: halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16
 )
-
-
-@intrinsic
-def load_numbers(typing: Any, array: Any, at: Any) -> Any:
-    """Sixteen float32, or float16 of a uint16 array, as f32x16."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        if array.dtype == nt.float32:
-            return load_at(context, builder, array, args[0], args[1], FLOATS)
-        bits = load_at(context, builder, array, args[0], args[1], ir.VectorType(SHORT, LANES))
-        return halves_of(context, builder, bits, LANES)
-
-    return f32x16(array, nt.intp), codegen
 
 
 load_bfloats = _from_memory(  # 16 bfloat16
@@ -210,7 +198,6 @@ def _permuted(pick: Any) -> Any:
     return made
 
 
-lane_of = _permuted(lambda k: [k] * LANES)  # lane k everywhere
 lanes_of = _permuted(lambda k: [2 * k] * 8 + [2 * k + 1] * 8)  # lanes 2k and 2k + 1, eight times each
 each_twice = _permuted(lambda k: [k + i // 2 for i in range(LANES)])  # lanes k, k, k + 1, k + 1, … k + 7
 
@@ -318,16 +305,41 @@ def sum_of_lanes(typing: Any, a: Any) -> Any:
     return nt.float32(f32x16), codegen
 
 
-def _prefetch(to_write: int) -> Any:
+@intrinsic
+def sums_of_lanes(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The same of four at once, in the same order: a tuple."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        def halved(first: ir.Value, second: ir.Value, size: int) -> ir.Value:
+            """Groups of `size` lanes of two as halves of theirs: those of the first, then those of the second."""
+            left = [i for start in range(0, 2 * LANES, size) for i in range(start, start + size // 2)]
+            picks = [[i + more for i in left] for more in (0, size // 2)]
+            return builder.fadd(*(builder.shuffle_vector(first, second, ir.Constant(WORDS, pick)) for pick in picks))
+
+        value = halved(halved(args[0], args[1], 16), halved(args[2], args[3], 16), 8)
+        for step in (2, 1):
+            other = builder.shuffle_vector(value, value, ir.Constant(WORDS, [i ^ step for i in range(LANES)]))
+            value = builder.fadd(value, other)
+        found = [builder.extract_element(value, ir.Constant(WORD, i)) for i in range(0, LANES, 4)]
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return UniTuple(nt.float32, 4)(f32x16, f32x16, f32x16, f32x16), codegen
+
+
+def fetch(context: Any, builder: ir.IRBuilder, address: ir.Value, to_write: int = 0, cache: int = 1) -> None:
+    """Have the cache line at a pointer to a byte on its way, to the first or the second cache."""
+    kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 4 - cache, 1))])
+
+
+def _prefetch(to_write: int, cache: int = 1) -> Any:
     @intrinsic
     def prefetch(typing: Any, array: Any, at: Any) -> Any:
         """Have the cache line of element `at` on its way, which may lie past the array's end."""
 
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-            address = address_of(context, builder, array, args[0], args[1], BYTE)
-            kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
-            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-            builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 3, 1))])
+            fetch(context, builder, address_of(context, builder, array, args[0], args[1], BYTE), to_write, cache)
             return context.get_dummy_value()
 
         return nt.void(array, nt.intp), codegen
@@ -335,4 +347,17 @@ def _prefetch(to_write: int) -> Any:
     return prefetch
 
 
-prefetch, prefetch_to_write = _prefetch(0), _prefetch(1)
+prefetch, prefetch_to_write, prefetch_later = _prefetch(0), _prefetch(1), _prefetch(0, 2)
+
+
+@intrinsic
+def touch(typing: Any, array: Any, at: Any) -> Any:
+    """Read the eight bytes that element `at` is in, though nobody asks for them."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        address = builder.ptrtoint(address_of(context, builder, array, args[0], args[1], BYTE), INDEX)
+        address = builder.and_(address, ir.Constant(INDEX, -8))
+        builder.load_atomic(builder.inttoptr(address, INDEX.as_pointer()), "monotonic", 8)
+        return context.get_dummy_value()
+
+    return nt.void(array, nt.intp), codegen

@@ -12,24 +12,6 @@ from .exponential import ONE, SHORT, ZERO, exp, largest, nearest, sum_of_exp
 f32 = np.float32
 
 
-@partial(inlined, fastmath={"reassoc"})
-def short_exp_and_sum(row, top):  # type: ignore[no-untyped-def]
-    total = ZERO
-    for i in range(row.size):
-        row[i] = exp(row[i] - top)
-        total += row[i]
-    return total
-
-
-@inlined
-def exp_and_sum(row, top):  # type: ignore[no-untyped-def]
-    """row = e^(row - top); their sum as in `sum_of_exp`."""
-    total = 0.0
-    for i in range(0, row.size, SHORT):
-        total += np.float64(short_exp_and_sum(row[i : i + SHORT], top))
-    return total
-
-
 @njit(cache=True, nogil=True)
 def negative_log_likelihoods(logits, targets, out, start, stop):  # type: ignore[no-untyped-def]
     """out[r] = log(sum(e^logits[r])) - logits[r, targets[r]], float64."""

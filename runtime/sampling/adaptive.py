@@ -9,7 +9,6 @@ from ..arrays import Doubles, Floats
 from .candidates import Candidates
 
 WIDTH, PEAK, SHARPNESS = 0.3, 5.0, 10.0  # llama.cpp's constants
-LONGEST_DECAY = 0.99
 
 
 def adaptive_p(of: Candidates, p: Doubles, target: float) -> Candidates:

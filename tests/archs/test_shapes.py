@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import gguftools
 from archs import parts
 from archs.hyper import hyper
+from archs.layer_kinds import ARRANGEMENTS, MIXERS, NETS
 from archs.parts import Part, evaluated, unknown
 from archs.registry import by_gguf_name
 from archs.shapes import MOST, faults
@@ -69,7 +71,9 @@ def test_what_a_dimension_tells(dimension, sizes, told):
 
 
 def test_every_part_needs_only_what_it_has_a_shape_for():
-    for part in (*parts.LAYER, parts.BORROWING, parts.ENCODER, parts.DECODER, parts.OUTSIDE):
+    of_kinds = chain(*MIXERS.values(), *NETS.values(), *ARRANGEMENTS.values())
+    of_layers = (parts.NORMS, *of_kinds, *parts.OPTIONAL)
+    for part in (*of_layers, parts.BORROWING, parts.ENCODER, parts.DECODER, parts.OUTSIDE):
         for group in part.needs.split():
             for name in group.split("|"):
                 known = part.table | parts.NORMS.table | parts.DENSE.table | parts.ATTENTION.table | parts.EXPERTS.table

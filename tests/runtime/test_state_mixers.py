@@ -231,6 +231,7 @@ def kimi_delta(width, heads, size, rank, form="F32", bound=None):
         shapes = {name: shape for name, shape in shapes.items() if not name.endswith("_b.weight")}
         shapes = {name: (inner, width) if "_a.w" in name else shape for name, shape in shapes.items()}
     own = {"embedding_length": width, "kda.head_dim": size, "ssm.conv_kernel": 4, "attention.head_count": heads}
+    own["attention.head_count_kv"] = 0
     if bound is not None:
         own["kda.gate_lower_bound"] = bound
     return model_of("kimi-linear", shapes, BASE | HEADS | own, form)

@@ -30,6 +30,7 @@ CLOSE = 5e-5  # of the logits' standard deviation
 SIZES = {"width", "layers", "heads", "kv_heads", "key_width", "value_width"}
 # Values of fields whose annotation does not say any.
 OTHERS: dict[str, tuple[Any, ...]] = {
+    "mixer": (lambda keys, layer: "none" if layer else "attention",), "net": ("none",), "arrangement": ("normed",),
     "ffn_norm": ("post_attention_norm",), "mixed_norm": ("attn_output_norm",), "fed_norm": ("layer_output_norm",),
     "output_norm": ("token_embd_norm",), "never_written": ((3, 9),), "alibi": (True,), "parallel": (True, False),
     "qkv_steps": (("clamp", "rope", "norm"), ("gates", "norm", "rope"), ("norm", "rope", "norm_values"), ("norm",),

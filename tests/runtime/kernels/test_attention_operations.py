@@ -33,7 +33,7 @@ def attention_of(q, texts, slots, threads, scale=0.2, **more):
     tokens, heads, width = q.shape
     _, groups, value_width = texts[0][1].shape
     group = heads // groups
-    most, room = ops.most_parts(groups, group), ops.scratch_room(width, value_width)
+    most, room = ops.most_parts(group), ops.scratch_room(groups, width, value_width)
     common = {
         ops.STATE: state_of(slots), ops.HEADS: group, ops.GROUPS: groups, ops.VALUE_WIDTH: value_width, ops.PARTS: most,
         ops.PARTIAL: np.full(ops.partial_room(heads, value_width, most, tokens), np.nan, np.float32),
@@ -70,6 +70,19 @@ def test_any_number_of_threads_gives_the_same(heads, groups, width, value_width)
         wanted = attend(q[at : at + n], k, v, q_positions=first + np.arange(n), scale=0.2)
         np.testing.assert_allclose(found[at : at + n], wanted, atol=3e-6 * np.abs(v).max())
         at += n
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(9, 3), (6, 6), (21, 3), (4, 1)])
+def test_rows_that_fill_no_tile(heads, groups):
+    """Tiles of scores have rows that are not there, also of the last group; many positions are several blocks."""
+    for slots in ([(900, 1)], [(400, 7)], [(390, 5), (2500, 3)]):
+        texts = [(some(first + n, groups, 32), some(first + n, groups, 32)) for first, n in slots]
+        q, at = some(sum(n for _, n in slots), heads, 32), 0
+        found = attention_of(q, texts, slots, 2)
+        for (first, n), (k, v) in zip(slots, texts, strict=True):
+            wanted = attend(q[at : at + n], k, v, q_positions=first + np.arange(n), scale=0.2)
+            np.testing.assert_allclose(found[at : at + n], wanted, atol=3e-6 * np.abs(v).max())
+            at += n
 
 
 def test_a_text_gives_the_same_whatever_others_there_are():
@@ -109,10 +122,10 @@ def test_more_sinks_than_scores():
     sinks = np.array([100, -100], np.float32)
     more = {ops.SINKS: sinks}
     slots, heads = [(69, 1)], 2
-    most = ops.most_parts(1, heads)
+    most = ops.most_parts(heads)
     found = attention_of(q, [(k, v)], slots, 1)
     np.testing.assert_allclose(found, 1, atol=1e-6)
-    room = ops.scratch_room(16, 16)
+    room = ops.scratch_room(1, 16, 16)
     common = {
         ops.STATE: state_of(slots), ops.HEADS: heads, ops.GROUPS: 1, ops.VALUE_WIDTH: 16, ops.PARTS: most,
         ops.PARTIAL: aligned((ops.partial_room(heads, 16, most, 1),)),

@@ -151,7 +151,7 @@ def test_inputs_as_integers():
     x[1, 64:96], x[2] = 0, 1e-31
     packed = Rows(x)
     blocks, scales = packed.shorts.reshape(4, -1, 32), packed.numbers.reshape(4, -1, NUMBERS)
-    own, sums, halves = scales[:, :, :8], scales[:, :, 8:16], scales[:, :, 16:]
+    own, sums, halves = scales[:, :, :8], scales[:, :, 8:16], scales[:, :, 16:32]
     back = blocks * own.reshape(4, -1, 1).astype(np.float64)
     values = packed.floats.reshape(4, -1, 32)
     assert (np.abs(back - values) <= np.maximum(np.abs(values).max(2, keepdims=True) / 32767 * 0.51, 1e-30)).all()

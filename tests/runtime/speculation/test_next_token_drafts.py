@@ -80,6 +80,21 @@ def test_a_draft_is_what_the_layer_says_of_the_whole_text(model: Model, monkeypa
     assert stood
 
 
+@pytest.mark.parametrize("entry", ["qwen3-5", "qwen3-next"])
+def test_a_layer_that_reads_ahead_attends_where_a_period_says_which_layers_do(entry: str, tmp_path: Path):
+    model = converted(entry, tmp_path)
+    metadata = {key: value for key, value in model.metadata.items() if not key.endswith(".recurrent_layers")}
+    assert len(metadata) < len(model.metadata)
+    ids, last = np.array([PROMPT]), f"blk.{len(model.network.layers)}."
+    wanted, other = model.lazy_logits(ids), Model(metadata, model.tensors)
+    found = other.lazy_logits(ids)
+    np.testing.assert_array_equal(found.float32(), wanted.float32())
+    ahead = model.further_logits(ids, wanted.states).float32()
+    np.testing.assert_array_equal(other.further_logits(ids, found.states).float32(), ahead)
+    alone = {name: tensor for name, tensor in model.tensors.items() if not name.startswith("blk.") or last in name}
+    assert not list(faults_beyond(model.architecture, metadata, alone))
+
+
 def counted(model: Model, drafting: Drafting, draws: int) -> tuple[np.ndarray, int]:
     counts, stood = np.zeros((WORDS,) * LENGTH, np.int64), 0
     for seed in range(draws):
