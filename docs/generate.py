@@ -320,12 +320,15 @@ def api_pages() -> dict[str, str]:
     pages, seen = {}, set(gguftools.__all__)
     for page, names in api_names().items():
         things = [getattr(gguftools, name) for name in names]
-        results = [] if page != list(SUBJECTS)[-1] else [f"{each.__module__}.{each.__qualname__}" for each in OBJECTS]
+        results: list[str] = []
         for each in (found for thing in things if not isinstance(thing, type) for found in _returned(thing)):
             if each.__name__ not in seen and each not in OBJECTS:
                 seen.add(each.__name__)
                 results.append(f"{each.__module__}.{each.__qualname__}")
         directives = [f"::: gguftools.{name}\n" for name in names] + [f"::: {path}\n" for path in results]
+        if page == list(SUBJECTS)[-1]:
+            full = "    options:\n      show_root_full_path: true\n"
+            directives += [f"::: {each.__module__}.{each.__qualname__}\n{full}" for each in OBJECTS]
         pages[f"api/{page}.md"] = "\n".join((f"# {SUBJECTS[page][0]}\n", *directives))
     rows = [
         (f"[`{name}`]({page}.md#gguftools.{name})", _first_sentence(getattr(gguftools, name)))

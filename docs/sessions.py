@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import pty
 import re
 import shlex
 import subprocess
@@ -86,6 +85,8 @@ def filled(page: str) -> str:
 
 def on_terminal(command: str, folder: Path) -> str:
     """What a command prints on a terminal, colours included; progress bars are left out."""
+    import pty  # POSIX alone
+
     own, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(PICTURE_COLUMNS), "PYTHONPATH": str(ROOT),
                    "TERM": "xterm-256color"}  # fmt: skip
