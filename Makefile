@@ -1,7 +1,9 @@
 # make demo   install into .venv, convert, quantize and measure a small model
 # make test   install into .venv, run everything a reviewer would: style, types, tests
+# make test-all-pythons   run the tests with each Python that is supported and installed
 PYTHON ?= python3
 VENV ?= .venv
+PYTHONS ?= 3.10 3.11 3.12 3.13
 RUN = $(VENV)/bin
 # Tests that need no more than a plain installation and take a minute or two
 FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/files/gguf tests/gguftools/test_cli.py \
@@ -9,7 +11,8 @@ FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/files/gguf
 	tests/gguftools/conversion/test_quantize_austen.py tests/gguftools/metadata/test_chat_templates.py \
 	tests/quants/formats tests/runtime/test_tokenizer.py tests/test_zoo.py
 
-.PHONY: demo test test-warm test-browser test-lowest test-all lint suite fuzz verify model-types bench zoo docs clean
+.PHONY: demo test test-warm test-browser test-lowest test-all test-all-pythons lint suite fuzz verify model-types bench zoo \
+	docs clean
 .DEFAULT_GOAL := test
 
 # Compiled, because each start does it where it may not write.
@@ -34,6 +37,19 @@ test: $(VENV)/installed
 # On all processors; the tests of a file stay together, for what they prepare in common.
 suite: $(VENV)/installed
 	$(RUN)/python -m pytest -n auto --dist loadfile
+
+# The suite with each of PYTHONS that is installed, in a virtual environment of its own. Those that are missing are named;
+# only if all are is that an error. With pyenv, name the versions to use: PYENV_VERSION=3.10.13:3.12.1 make test-all-pythons
+test-all-pythons:
+	@passed=; failed=; missing=; \
+	for version in $(PYTHONS); do \
+	    if ! python$$version -c pass >/dev/null 2>&1; then missing="$$missing $$version"; continue; fi; \
+	    echo "Python $$version:"; \
+	    if $(MAKE) --no-print-directory suite PYTHON=python$$version VENV=$(VENV)/python$$version; \
+	    then passed="$$passed $$version"; else failed="$$failed $$version"; fi; \
+	done; \
+	echo "Python passed:$${passed:- none}; failed:$${failed:- none}; not installed:$${missing:- none}"; \
+	[ -n "$$passed" ] && [ -z "$$failed" ]
 
 # Once more what depends on kernels being compiled already; `make test` in a fresh clone finds none.
 test-warm: $(VENV)/installed

@@ -258,11 +258,11 @@ class Model:
         tokenizer, chosen = self.tokenizer, sampling or Sampling(**advised(self.metadata))
         if best_of is not None and chosen.logprobs is None:
             chosen = replace(chosen, logprobs=0)
-        pictures: Sequence[Picture] = ()
+        embedded: Sequence[Picture] = ()
         if images or audio or projector is not None or image_tokens is not None:
             from .metadata.pictures import read_prompt
 
-            ids, pictures = read_prompt(
+            ids, embedded = read_prompt(
                 prompt, self._sights(images, audio, projector, image_tokens, threads, draft), progress
             )
         else:
@@ -273,7 +273,7 @@ class Model:
         made = generations(
             model, tokenizer, self.metadata, ids,
             [of_sample(chosen, i) for i in range(samples if best_of is None else best_of)], wanted,
-            self._drafts(draft, drafting, threads), pictures,
+            self._drafts(draft, drafting, threads), embedded,
         )  # fmt: skip
         write_together(made, parallel)
         if best_of is None:

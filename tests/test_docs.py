@@ -145,3 +145,14 @@ def test_the_commands_that_are_no_function_are_listed():
     assert set(re.findall(r"`([a-z][a-z-]*)`", re.sub(r"\([^)]*\)", "", listed[1]))) == without
     for page in PAGES:
         assert not re.search(r"[Ee](very|ach) command is (a|one) function", page.read_text(encoding="utf-8")), page.name
+
+
+def test_every_page_is_in_the_navigation_that_the_readme_links() -> None:
+    assert "(docs/index.md)" in (ROOT / "README.md").read_text()
+    listed = (ROOT / "mkdocs.yml").read_text().split()
+    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in listed] == []
+
+
+def test_the_docs_say_how_near_rounded_activations_come() -> None:
+    text = (ROOT / "docs" / "perplexity.md").read_text()
+    assert "within 0.03 %" in text[text.index("--round-activations") :]

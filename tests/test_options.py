@@ -12,7 +12,7 @@ import typer.main
 from gguftools.__main__ import build_app
 from gguftools.console.usage import APART, NEEDS, flag
 
-from .findings.tool import EXAMPLE, TEXT, run, typed
+from .gguftools.command_line import EXAMPLE, TEXT, run, typed
 from .gguftools.measurement.report.example import results
 
 PROGRAM: Any = typer.main.get_command(build_app())

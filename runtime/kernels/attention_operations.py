@@ -44,7 +44,8 @@ from .attention_tiles import (
     score_rows,
     score_two,
 )
-from .dots import AHEAD, NUMBERS, SUPER, pack
+from .byte_dots import AHEAD
+from .dots import NUMBERS, SUPER, pack
 from .exponential import exp, exp_of_lanes, sigmoid, softplus
 from .pass_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
 from .shorts import CACHE_LINE, multiply_add, prefetch, prefetch_later, sum_of_lanes, touch

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from ..conftest import ROOT
-from ..findings.tool import run as gguftools
+from .command_line import run as gguftools
 
 MODEL = ROOT / "examples" / "austen-4m"
 TEXT = ROOT / "examples" / "persuasion.txt"
@@ -109,7 +109,7 @@ def test_output_that_nobody_takes(line, folder):
     assert len(done.stderr.splitlines()) == ("full" in line), done.stderr
 
 
-@pytest.mark.slow  # findings/test_u4.py interrupts there, too
+@pytest.mark.slow  # console/test_long_runs.py interrupts there, too
 def test_interruption_leaves_nothing_behind(folder):
     """Ctrl-C in the middle of work: no partial file, the source untouched."""
     source = folder / "model-f16.gguf"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import ROOT
-from ..findings.tool import run
+from .command_line import run
 
 COMMAND = '''
 """`gguftools count-tensors`."""

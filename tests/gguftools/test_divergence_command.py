@@ -8,7 +8,7 @@ import pytest
 
 import gguftools
 
-from ..findings.tool import EXAMPLE, TEXT, typed
+from .command_line import EXAMPLE, TEXT, typed
 
 WINDOWS = ("-f", TEXT, "-c", 64, "--chunks", 2)
 

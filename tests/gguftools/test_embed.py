@@ -16,8 +16,8 @@ from runtime.pooling import behind_pooling, normalized, pooled
 
 from ..archs import checkpoints
 from ..conftest import DATA
-from ..findings.tool import refused, run, typed
 from ..verify.embeddings import DECODERS, HEADS, WAYS, made, reranker, scoring
+from .command_line import refused, run, typed
 from .models import edited
 
 RECORDED = json.loads((DATA / "embeddings.json").read_text(encoding="utf-8"))

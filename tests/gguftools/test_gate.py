@@ -20,8 +20,8 @@ from gguftools.files.checkpoint.safetensors import open_safetensors
 
 from ..archs.packed.writers import write_safetensors
 from ..conftest import ROOT
-from ..findings.forks import Tool
 from .files.torch_files import write_torch
+from .forks import Tool
 from .measurement.report.example import results
 from .models import metadata_of, write_model
 

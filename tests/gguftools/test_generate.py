@@ -25,8 +25,8 @@ from runtime.sampling.parameters import Sampling
 
 from .. import zoo_build
 from ..conftest import DATA
-from ..findings.tool import EXAMPLE, typed
 from ..zoo import ZOO
+from .command_line import EXAMPLE, typed
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)
 TEMPLATE = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"

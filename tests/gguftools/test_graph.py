@@ -15,8 +15,8 @@ from quants.errors import FileError, GgufToolsError, ModelError, OptionError, Vo
 
 from .. import zoo, zoo_build
 from ..conftest import ROOT
-from ..findings.tool import typed
 from ..template import without_notes_of_the_machine
+from .command_line import typed
 from .models import edited
 
 LOGS = ROOT / "tests" / "data" / "eval_callback"

@@ -14,8 +14,8 @@ from runtime.speculation.parameters import Drafting
 
 from .. import zoo_build
 from ..archs import checkpoints
-from ..findings.tool import EXAMPLE, typed
 from ..zoo import ZOO
+from .command_line import EXAMPLE, typed
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)
 PROMPT = "Anne could not"

@@ -23,7 +23,7 @@ from runtime.model import Model
 from runtime.sampling.parameters import Sampling
 
 from .. import zoo_build
-from ..findings.tool import EXAMPLE
+from ..gguftools.command_line import EXAMPLE
 from ..zoo import ZOO
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)

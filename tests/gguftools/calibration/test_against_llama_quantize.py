@@ -18,7 +18,7 @@ from gguftools.quantization.imatrix import ImportanceMatrix, write_imatrix
 from gguftools.quantization.imatrix_entry import Entry
 
 from ...conftest import DATA
-from ...findings.tool import EXAMPLE
+from ..command_line import EXAMPLE
 
 RECORDED = DATA / "llama_quantize_recipe.json"
 

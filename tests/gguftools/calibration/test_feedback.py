@@ -27,7 +27,7 @@ from quants.errors import FileError, ModelError, OptionError
 
 from ...archs import checkpoints
 from ...conftest import DATA, ROOT
-from ...findings.tool import typed
+from ..command_line import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 SMALL = Calibration((NamedText("novel", TEXT),), own_texts=False, n_ctx=128, chunks=16)

@@ -15,7 +15,7 @@ from gguftools.measurement.texts import named_texts
 from gguftools.model import write_quantized
 from quants.errors import FileError, OptionError
 
-from ...findings.tool import EXAMPLE, TEXT, typed
+from ..command_line import EXAMPLE, TEXT, typed
 
 SMALL = {"n_ctx": 64, "chunks": 16, "own_texts": False}
 SIZE = 1_700_000  # bytes of a file of two layers

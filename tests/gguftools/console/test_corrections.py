@@ -20,7 +20,7 @@ from gguftools.console.usage import mistaken
 
 from ... import hints
 from ...conftest import DATA, ROOT
-from ...findings.tool import EXAMPLE, run, typed
+from ..command_line import EXAMPLE, run, typed
 
 COMMANDS: Any = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
 GOLDEN = DATA / "golden" / "e2e"

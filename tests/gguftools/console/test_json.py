@@ -12,7 +12,7 @@ import pytest
 from gguftools.console.ui import print_json
 
 from ...conftest import DATA
-from ...findings.tool import typed
+from ..command_line import typed
 
 MODEL = DATA / "golden" / "e2e" / "tiny-dense-f16.gguf"
 MATRIX = DATA / "golden" / "e2e" / "tiny-dense.imatrix.gguf"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ...conftest import DATA, ROOT
-from ...findings.tool import EXAMPLE, refused, run, typed
+from ..command_line import EXAMPLE, refused, run, typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 WRITES = {

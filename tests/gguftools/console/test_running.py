@@ -7,7 +7,7 @@ import pytest
 import gguftools.measurement.perplexity as measurement
 
 from ...conftest import ROOT
-from ...findings.tool import program
+from ..command_line import program
 
 
 @pytest.mark.parametrize(("options", "passes"), [([], 1), (["--sparse"], 2), (["--sparse", "--no-dense"], 1)])

@@ -6,7 +6,7 @@ from gguftools.console import terminal, ui
 from runtime.kernels import blas
 
 from ...conftest import ROOT
-from ...findings.tool import program
+from ..command_line import program
 
 NOTE = "note: BLAS is held back: unset X=1"
 MODEL = ROOT / "tests" / "data" / "golden" / "e2e" / "tiny-dense-f16.gguf"

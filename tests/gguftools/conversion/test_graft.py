@@ -30,7 +30,7 @@ from tests import zoo_build
 from tests.archs import checkpoints
 
 from ...conftest import ROOT
-from ...findings.tool import run
+from ..command_line import run
 from ..models import edited, metadata_of, write_model
 
 TEXT = ROOT / "examples" / "persuasion.txt"

@@ -15,7 +15,7 @@ import gguftools
 from quants.errors import ModelError, OptionError
 
 from ...archs.checkpoints import FAMILIES, build, values, write_tensors
-from ...findings.tool import run
+from ..command_line import run
 
 PARTS = json.loads((FAMILIES.parent / "mtp.json").read_text(encoding="utf-8"))
 

@@ -16,7 +16,7 @@ from gguftools.sources import of_checkpoint, of_towers
 from quants.errors import FileError, FormatError, ModelError, OptionError
 
 from ...archs.checkpoints import DATA, OUTTYPES, TOWERS, build, build_tower, file_digest, towers, write_tensors
-from ...findings.tool import run
+from ..command_line import run
 
 RECORDED = [name for name in towers() if (TOWERS / name / "reference.json").is_file()]
 

@@ -24,7 +24,7 @@ from quants.errors import FileError, ModelError, OptionError, VocabularyError
 
 from ...archs import checkpoints
 from ...archs.wholes import FOLDED, LOST, SPECIAL, SUMMED, files
-from ...findings.tool import typed
+from ..command_line import typed
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gguftools
 from gguftools.console.arguments import parse_override
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
@@ -17,6 +18,7 @@ from gguftools.files.gguf.reader import open_gguf
 from gguftools.quantization.recipes import Options
 
 from ...conftest import DATA, ROOT
+from ..command_line import EXAMPLE
 from ..models import metadata_of, write_model
 
 # "RECIPE and its arguments" → sha256 of `llama-quantize ARGUMENTS model-f16.gguf OUTPUT RECIPE`
@@ -68,3 +70,16 @@ def test_outer_dimensions_of_one_are_left_out(tmp_path: Path) -> None:
     quantize(tmp_path / "model.gguf", "Q8_0", tmp_path / "out.gguf")
     found = {name: (each.shape, each.format.name) for name, each in open_gguf(tmp_path / "out.gguf").tensors.items()}
     assert found == {"blk.0.ffn_up_exps.weight": ((64, 32), "Q8_0"), "blk.0.ssm_norm.weight": ((128,), "F32")}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "digest"),  # sha256 of what llama-quantize (build 11434) makes of the example in F16
+    [
+        ("Q8_0", "abde005d3e501cc7ad06b10f7a4158ad7d2a7eb704ae5fac8b79a78f4cc4ac67"),
+        ("Q4_K_M", "c8e80eb3ffc64977cd6a48109caba4a97797252f287fcc99a11c44c89b2324c9"),
+    ],
+)
+def test_whole_files_are_the_same(recipe: str, digest: str, tmp_path: Path) -> None:
+    gguftools.convert(EXAMPLE, tmp_path / "model.gguf", "F16")
+    gguftools.quantize(tmp_path / "model.gguf", recipe, tmp_path / "out.gguf")
+    assert hashlib.sha256((tmp_path / "out.gguf").read_bytes()).hexdigest() == digest

@@ -25,7 +25,7 @@ from runtime.stored_states import likeliest
 from runtime.windows import Window
 
 from ...conftest import ROOT
-from ...findings.tool import typed
+from ..command_line import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 

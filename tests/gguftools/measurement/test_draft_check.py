@@ -17,7 +17,7 @@ from runtime.kv_cache import KVCache
 from runtime.speculation.draft_files import reader_of
 
 from ...archs import checkpoints, drafts
-from ...findings.tool import EXAMPLE, TEXT, typed
+from ..command_line import EXAMPLE, TEXT, typed
 from ..models import edited
 
 GIVEN = {

@@ -15,7 +15,7 @@ from gguftools.measurement.evaluation_report import EvaluationReport
 from quants.errors import FileError, OptionError
 
 from ...conftest import DATA, ROOT
-from ...findings.tool import typed
+from ..command_line import typed
 from . import task_files
 
 TEXT = ROOT / "examples" / "persuasion.txt"

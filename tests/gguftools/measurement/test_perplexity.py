@@ -16,7 +16,7 @@ from gguftools.measurement.texts import NamedText
 from quants.errors import FileError, OptionError
 
 from ...conftest import DATA, ROOT
-from ...findings.tool import typed
+from ..command_line import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 GOLDEN = json.loads((DATA / "golden" / "austen-4m.json").read_text())["perplexity"]

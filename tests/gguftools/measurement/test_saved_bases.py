@@ -17,7 +17,7 @@ from quants.errors import FileError, OptionError
 from runtime.stored_logits import encode_rows
 
 from ...conftest import ROOT
-from ...findings.tool import typed
+from ..command_line import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 CHOSEN = {"text": {"a": TEXT, "b": TEXT}, "n_ctx": 128, "chunks": 3}

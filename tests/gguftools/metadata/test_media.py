@@ -15,8 +15,8 @@ from quants.errors import OptionError
 from runtime.sampling.parameters import Sampling
 
 from ...archs.checkpoints import build_tower, lettered, scene, waveform
-from ...findings.tool import typed
 from ...runtime.towers.test_vision import text_model
+from ..command_line import typed
 
 Image = pytest.importorskip("PIL.Image")
 GREEDY = Sampling(temperature=0, ignore_eos=True)

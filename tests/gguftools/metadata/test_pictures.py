@@ -18,8 +18,8 @@ from runtime.towers.prompts import WORDINGS, Seen, marked, wording_of
 from runtime.towers.vision import VisionTower
 
 from ...archs.checkpoints import build_tower, lettered, scene
-from ...findings.tool import typed
 from ...runtime.towers.test_vision import text_model
+from ..command_line import typed
 
 Image = pytest.importorskip("PIL.Image")
 GREEDY = Sampling(temperature=0, ignore_eos=True)

@@ -17,8 +17,8 @@ from runtime.towers.audio import AudioTower
 from runtime.towers.gemma3n_audio import hard
 
 from ...archs.checkpoints import build_tower, lettered, waveform
-from ...findings.tool import typed
 from ...runtime.towers.test_vision import text_model
+from ..command_line import typed
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)
 NAMED = {

@@ -19,7 +19,7 @@ from quants.errors import FormatError, OptionError
 
 from ...conftest import DATA, ROOT
 from ...dialects import in_dialect
-from ...findings.tool import typed
+from ..command_line import typed
 from ..models import write_model
 
 BIG = {"Q4_K": "Q4_K_R4", "Q6_K": "Q6_K_R4", "Q5_0": "Q5_0_R4", "Q8_0": "Q8_0_R8"}

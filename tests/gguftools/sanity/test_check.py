@@ -17,9 +17,9 @@ from runtime.sampling.parameters import Sampling
 
 from ... import zoo_build
 from ...archs.wholes import files
-from ...findings.tool import EXAMPLE, refused, typed
 from ...verify.embeddings import made
 from ...zoo import ZOO
+from ..command_line import EXAMPLE, refused, typed
 from ..models import edited
 
 QUICK = ("keys", "weights", "chat template", "token ids", "special tokens")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
+from numba.core import config
 from numba.core.ccallback import CFunc
 from numba.core.codegen import CPUCodegen
 from numba.core.sigutils import normalize_signature
@@ -45,6 +46,7 @@ def assembly(function: Callable[..., Any], triple: str, cpu: str) -> str:
 def main(triple: str, cpu: str, names: list[str]) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    config.CPU_FEATURES = ""  # of x86
     CPUCodegen.magic_tuple = lambda self: (triple, cpu, "")
     team.operation = lambda function: function
     found = {}

@@ -20,7 +20,7 @@ from gguftools.files.stores import store, trying
 from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
-from ....findings.tool import run
+from ...command_line import run
 from ...conversion.test_patch import changed, flip_a_byte
 from ...conversion.test_patch import put as put_key
 from ...models import metadata_of, write_model

@@ -20,7 +20,7 @@ from gguftools.writing.report import QuantizeReport
 from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
-from ....findings.tool import run
+from ...command_line import run
 from ...models import metadata_of, write_model
 from .test_stores import get, names, put
 

@@ -19,7 +19,7 @@ from gguftools.measurement.report.page import check_html_target, html, write_htm
 from gguftools.metadata.visible import UNSEEN
 from quants.errors import FileError, GgufToolsError, OptionError
 
-from ....findings.tool import EXAMPLE, typed
+from ...command_line import EXAMPLE, typed
 from .example import PASSAGE, results, tensors
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
