@@ -22,9 +22,15 @@ from quants.dialects import readings
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = {
-    "IQ2_XXS": "IQ2_XXS", "IQ2_XS": "IQ2_XS", "Q2_K": "Q2_K", "IQ3_XXS": "IQ3_XXS", "Q3_K": "Q3_K_S",
-    "IQ4_XS": "IQ4_XS", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S",
-}  # fmt: skip
+    "IQ2_XXS": "IQ2_XXS",
+    "IQ2_XS": "IQ2_XS",
+    "Q2_K": "Q2_K",
+    "IQ3_XXS": "IQ3_XXS",
+    "Q3_K": "Q3_K_S",
+    "IQ4_XS": "IQ4_XS",
+    "Q4_K": "Q4_K_S",
+    "Q5_K": "Q5_K_S",
+}
 TRELLISES = ("IQ2_KT", "IQ3_KT", "IQ4_KT")
 COLUMNS = ("method", "format", "bits_per_weight", "kl_mean", "kl_p99")
 
@@ -49,9 +55,23 @@ def files(work: Path, calibration: Path, known: set[tuple[str, str]]) -> Iterato
                 call(source, matrix, name, out, module="benchmarks.trellis")
             else:
                 gptq = ("--gptq", calibration) if method == "GPTQ" else ()
-                call("quantize", source, RECIPES[name], "-o", out, "--imatrix", matrix, "--overwrite", *gptq,
-                     "--tensor-type", f"attn_|ffn_={name}", "--output-tensor-type", "F16",
-                     "--token-embedding-type", "F16")  # fmt: skip
+                call(
+                    "quantize",
+                    source,
+                    RECIPES[name],
+                    "-o",
+                    out,
+                    "--imatrix",
+                    matrix,
+                    "--overwrite",
+                    *gptq,
+                    "--tensor-type",
+                    f"attn_|ffn_={name}",
+                    "--output-tensor-type",
+                    "F16",
+                    "--token-embedding-type",
+                    "F16",
+                )
             yield method, name, out
 
 

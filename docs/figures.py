@@ -12,13 +12,13 @@ STYLES = {
     "importance matrix": ("importance matrix (llama.cpp)", "#8a8f98", "o"),
     "trellis": ("trellis formats (ik_llama.cpp), importance matrix", "#c77d2e", "D"),
     "GPTQ": ("GPTQ error feedback (gguftools)", "#1f6feb", "o"),
-}  # fmt: skip
+}
 OFFSETS = {"importance matrix": (0, 8), "trellis": (0, 9), "GPTQ": (0, -14)}
 
 
 def digest() -> str:
-    """Of the data and of this file: an SVG that holds it is up to date."""
-    return hashlib.sha256(DATA.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:16]
+    """Of the data and how it is drawn: an SVG that holds it is up to date."""
+    return hashlib.sha256(DATA.read_bytes() + repr(STYLES).encode()).hexdigest()[:16]
 
 
 def rows() -> list[dict[str, str]]:
@@ -37,14 +37,18 @@ def kl_by_size(path: Path) -> None:
     for method, (label, colour, marker) in STYLES.items():
         points = sorted(
             (float(row["bits_per_weight"]), float(row["kl_mean"]), row["format"])
-            for row in rows() if row["method"] == method
-        )  # fmt: skip
+            for row in rows()
+            if row["method"] == method
+        )
+        if not points:
+            continue
         line = "" if method == "trellis" else "-"
         axes.plot([x for x, _, _ in points], [y for _, y, _ in points], line, marker=marker, color=colour, label=label)
         for x, y, name in points:
             if method != "GPTQ":
-                axes.annotate(name, (x, y), OFFSETS[method], textcoords="offset points", ha="center", fontsize=8,
-                              color=colour)  # fmt: skip
+                axes.annotate(
+                    name, (x, y), OFFSETS[method], textcoords="offset points", ha="center", fontsize=8, color=colour
+                )
     axes.set_yscale("log")
     axes.set_xlabel("bits per weight of the layers")
     axes.set_ylabel("mean KL divergence, nats per token")

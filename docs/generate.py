@@ -61,16 +61,40 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 GUIDES = {  # the page that explains a command
-    "architectures": "architectures.md", "attest": "provenance.md", "audit": "inspecting.md",
-    "chat-template": "generate.md", "check": "check.md", "convert": "convert.md", "convert-endian": "files.md",
-    "demo": "tutorial.md", "diff": "inspecting.md", "divergence": "divergence.md", "draft-check": "draft-models.md",
-    "embed": "embeddings.md", "evaluate": "evaluate.md", "export": "export.md", "formats": "formats.md",
-    "generate": "generate.md", "gpu-split": "powerinfer.md", "graft": "graft.md", "graph": "graph.md",
-    "hash": "files.md", "imatrix": "quantize.md", "imatrix-info": "quantize.md", "merge": "files.md",
-    "patch": "graft.md", "perplexity": "perplexity.md", "quantize": "quantize.md", "report": "report.md",
-    "reproduce": "provenance.md", "set-metadata": "metadata.md", "show": "metadata.md", "split": "files.md",
-    "tokenize": "generate.md", "validate": "inspecting.md",
-}  # fmt: skip
+    "architectures": "architectures.md",
+    "attest": "provenance.md",
+    "audit": "inspecting.md",
+    "chat-template": "generate.md",
+    "check": "check.md",
+    "convert": "convert.md",
+    "convert-endian": "files.md",
+    "demo": "tutorial.md",
+    "diff": "inspecting.md",
+    "divergence": "divergence.md",
+    "draft-check": "draft-models.md",
+    "embed": "embeddings.md",
+    "evaluate": "evaluate.md",
+    "export": "export.md",
+    "formats": "formats.md",
+    "generate": "generate.md",
+    "gpu-split": "powerinfer.md",
+    "graft": "graft.md",
+    "graph": "graph.md",
+    "hash": "files.md",
+    "imatrix": "quantize.md",
+    "imatrix-info": "quantize.md",
+    "merge": "files.md",
+    "patch": "graft.md",
+    "perplexity": "perplexity.md",
+    "quantize": "quantize.md",
+    "report": "report.md",
+    "reproduce": "provenance.md",
+    "set-metadata": "metadata.md",
+    "show": "metadata.md",
+    "split": "files.md",
+    "tokenize": "generate.md",
+    "validate": "inspecting.md",
+}
 
 
 def escaped(text: str) -> str:
@@ -170,10 +194,18 @@ def formats() -> str:
 
 def dialects() -> str:
     rows = [
-        (f"`{form.name}`", form.dialect, f"{form.ggml_type}", f"{form.bits_per_weight:.4g}", f"{form.block_size}",
-         f"{form.rows_together}", f"{form.head_bytes or ''}", _kept_in(form))
+        (
+            f"`{form.name}`",
+            form.dialect,
+            f"{form.ggml_type}",
+            f"{form.bits_per_weight:.4g}",
+            f"{form.block_size}",
+            f"{form.rows_together}",
+            f"{form.head_bytes or ''}",
+            _kept_in(form),
+        )
         for form in (each.format for each in readings().values())
-    ]  # fmt: skip
+    ]
     columns = ("format", "of", "type", "bits a weight", "values a block", "rows together", "before a row", "kept in")
     return table(columns, rows)
 
@@ -187,7 +219,8 @@ def _kept_in(form: Format) -> str:
 def architectures() -> str:
     rows = [
         (each.name, ", ".join(each.hf_classes), _words(each), "yes" if each.exports else "no")
-        for each in gguftools.architectures() if not each.wrapper
+        for each in gguftools.architectures()
+        if not each.wrapper
     ]
     return table(("GGUF name", "Hugging Face classes", "vocabularies", "back again"), rows)
 
@@ -213,18 +246,24 @@ def export_obstacles() -> str:
     """Architectures whose files don't become checkpoints, and why."""
     rows = [
         (each.name, each.hf_classes[0], each.export_obstacle)
-        for each in gguftools.architectures() if each.export_obstacle and not (each.draft or each.wrapper)
-    ]  # fmt: skip
+        for each in gguftools.architectures()
+        if each.export_obstacle and not (each.draft or each.wrapper)
+    ]
     return table(("GGUF name", "first class", "why its files become no checkpoints"), rows)
 
 
 def towers() -> str:
     """Classes whose towers are converted."""
     rows = [
-        (", ".join(each.hf_classes), ", ".join(each.model_types), ", ".join(each.parts), ", ".join(each.running),
-         "yes" if each.exporting else "no")
+        (
+            ", ".join(each.hf_classes),
+            ", ".join(each.model_types),
+            ", ".join(each.parts),
+            ", ".join(each.running),
+            "yes" if each.exporting else "no",
+        )
         for each in catalogue.towers()
-    ]  # fmt: skip
+    ]
     return table(("classes", "where the tower's model type is", "towers", "that run", "back again"), rows)
 
 
@@ -234,7 +273,7 @@ def keys(*starts: str) -> str:
     rows = [
         (f"`{name}`", "; ".join(filter(None, (_type(key), _bounds(key)))), _absent(name), _meaning(key))
         for name, key in known.items()
-    ]  # fmt: skip
+    ]
     return table(("key", "type, values", "absent", "meaning"), rows)
 
 
@@ -290,15 +329,19 @@ def added_keys() -> str:
 SUBJECTS = {  # page in docs/api: (title, names); a public name that none of them has goes to the last
     "model": ("Models", "open load Model identify"),
     "make": ("Make files", "convert quantize frontier export split merge convert_endian reproduce gpu_split"),
-    "inspect": ("Inspect", "show architectures formats diff weight_errors validate audit check hash graph node_values "
-                "compare_values"),
-    "edit": ("Edit", "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft make_patch "
-             "apply_patch"),
+    "inspect": (
+        "Inspect",
+        "show architectures formats diff weight_errors validate audit check hash graph node_values compare_values",
+    ),
+    "edit": (
+        "Edit",
+        "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft make_patch apply_patch",
+    ),
     "measure": ("Measure", "perplexity divergence imatrix evaluate draft_check report"),
     "run": ("Run", "generate tokenize chat_template embed"),
     "publish": ("Publish", "attest verify_attestation"),
     "objects": ("Options, tensors, errors", "GgufToolsError"),
-}  # fmt: skip
+}
 OBJECTS = (Tensor, Tokenizer, RunningModel)  # what users meet without having asked for it by name
 
 
@@ -332,8 +375,9 @@ def api_pages() -> dict[str, str]:
         pages[f"api/{page}.md"] = "\n".join((f"# {SUBJECTS[page][0]}\n", *directives))
     rows = [
         (f"[`{name}`]({page}.md#gguftools.{name})", _first_sentence(getattr(gguftools, name)))
-        for page, names in api_names().items() for name in names
-    ]  # fmt: skip
+        for page, names in api_names().items()
+        for name in names
+    ]
     intro = (
         "# Python API\n\nThese are all public names of the package `gguftools`. [Ten short scripts](../python.md) show "
         "how they are used. Names of other modules may change.\n\n"
@@ -429,6 +473,19 @@ def navigation(text: str) -> str:
     return text
 
 
+def kl_by_size() -> str:
+    """The data of the figure: a row for each format."""
+    found: dict[tuple[float, str], dict[str, str]] = {}
+    for row in figures.rows():
+        found.setdefault((float(row["bits_per_weight"]), row["format"]), {})[row["method"]] = row["kl_mean"]
+    rows = [
+        (name, f"{bits:.4g}", *(by_method.get(method, "") for method in figures.STYLES))
+        for (bits, name), by_method in sorted(found.items())
+    ]
+    lines = table(("format", "bits per weight", *(label for label, _, _ in figures.STYLES.values())), rows)
+    return lines.replace("|---|---|---|---|---|", "|---|---:|---:|---:|---:|")
+
+
 def rooms() -> str:
     """The packages and their rooms from the bottom up, with what each imports."""
     from tests.test_layers import FILES, ROOMS, imported, room_of
@@ -445,21 +502,35 @@ def rooms() -> str:
 
 
 PARTS: Mapping[str, Callable[..., str]] = {
-    "absent-keys": absent_keys, "added-keys": added_keys, "architectures": architectures, "commands": commands,
+    "absent-keys": absent_keys,
+    "added-keys": added_keys,
+    "architectures": architectures,
+    "commands": commands,
     "contradictions": contradictions,
-    "coverage": coverage, "export-obstacles": export_obstacles,
-    "dialects": dialects, "flags": flags,
-    "formats": formats, "keys": keys, "older-spellings": older_spellings, "options": options, "programs": programs,
-    "rooms": rooms, "towers": towers,
-}  # fmt: skip
+    "coverage": coverage,
+    "export-obstacles": export_obstacles,
+    "dialects": dialects,
+    "flags": flags,
+    "formats": formats,
+    "keys": keys,
+    "kl-by-size": kl_by_size,
+    "older-spellings": older_spellings,
+    "options": options,
+    "programs": programs,
+    "rooms": rooms,
+    "towers": towers,
+}
 
 TERMINAL = (
     ("gguftools convert examples/austen-4m -o austen-bf16.gguf", ""),
     ("gguftools quantize austen-bf16.gguf Q8_0 Q4_K_M -o .", ""),
-    ("gguftools divergence austen-bf16.gguf austen-Q8_0.gguf austen-Q4_K_M.gguf \\\n"
-     "      -f examples/persuasion.txt --chunks 16", "all files"),
+    (
+        "gguftools divergence austen-bf16.gguf austen-Q8_0.gguf austen-Q4_K_M.gguf \\\n"
+        "      -f examples/persuasion.txt --chunks 16",
+        "all files",
+    ),
     ("gguftools generate austen-Q4_K_M.gguf -p 'She was' --seed 7 -n 26", ""),
-)  # fmt: skip
+)
 
 
 def stale_pictures() -> list[str]:

@@ -60,8 +60,9 @@ def run(command: str, folder: Path) -> str:
     if words[0] != "gguftools":
         sys.exit(f"a page shows {command!r}, which is no call of gguftools")
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    done = subprocess.run([sys.executable, "-m", "gguftools", *words[1:]], cwd=folder, env=environment,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "gguftools", *words[1:]], cwd=folder, env=environment, capture_output=True, text=True
+    )
     if done.returncode:
         sys.exit(f"{command}: exit code {done.returncode}: {done.stderr}")
     return done.stdout.replace(f"{folder}/", "")
@@ -88,12 +89,16 @@ def on_terminal(command: str, folder: Path) -> str:
     import pty  # POSIX alone
 
     own, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(PICTURE_COLUMNS), "PYTHONPATH": str(ROOT),
-                   "TERM": "xterm-256color"}  # fmt: skip
+    environment = {**os.environ, "COLUMNS": str(PICTURE_COLUMNS), "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
     words = shlex.split(command.replace("\\\n", " "))[1:]
-    process = subprocess.Popen([sys.executable, "-m", "gguftools", *words], cwd=folder, env=environment, stdout=theirs,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gguftools", *words],
+        cwd=folder,
+        env=environment,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
     os.close(theirs)
     parts = []
     while True:
