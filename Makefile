@@ -28,6 +28,7 @@ demo: $(VENV)/installed
 
 lint: $(VENV)/installed
 	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
 # Style and types beside the tests, as mypy has use for one processor alone.

@@ -10,7 +10,7 @@ from typing import Any
 
 from quants.errors import ModelError
 
-from .config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, THINKER, keys_with
+from .hparams.config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, THINKER, keys_with
 from .spec import Computed, Config, Tensors
 from .typed_json import Fields, Flag, Kind, Place
 
@@ -90,9 +90,11 @@ def limits_of(tensors: Tensors) -> dict[str, int]:
 
 
 def normalized(
-    raw: Mapping[str, Any], defaults: Mapping[str, Any], keys: Mapping[str, Kind] | None = None,
+    raw: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    keys: Mapping[str, Kind] | None = None,
     tensors: Tensors | None = None,
-) -> ReadConfig:  # fmt: skip
+) -> ReadConfig:
     """`typed`, with `defaults` below, and rotary settings as rope_theta + rope_scaling.
 
     Defaults that are functions see the rest of the config and also replace null. tensors: the checkpoint's, if it has
@@ -127,15 +129,26 @@ def normalized(
 # part's own model type means (transformers `models/voxtral/configuration_voxtral.py`).
 WRAPPERS: dict[str, dict[str, Any]] = {
     "voxtral": {
-        "vocab_size": 131_072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
-        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
+        "vocab_size": 131_072,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e8,
         "head_dim": 128,
     },
     "qwen2_5_omni_thinker": {
-        "hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
-        "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "max_window_layers": 28,
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-6,
+        "max_window_layers": 28,
     },
-}  # fmt: skip
+}
 
 # By the wrapper's model type, what it leaves out though its text part says it (transformers `models/gemma3/`).
 LEFT_OUT = {"gemma3": {"final_logit_softcapping": None}}

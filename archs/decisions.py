@@ -47,14 +47,26 @@ def with_decision(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def encoder_config(folder: Path) -> dict[str, Any] | None:
     """The config of a checkpoint that has its encoder's and its tokenizer's in folders of their own; None of others."""
-    own = next((folder / f"{name}_config.json" for name in ("julia", "rl_agent")
-                if (folder / f"{name}_config.json").is_file()), None)  # fmt: skip
+    own = next(
+        (
+            folder / f"{name}_config.json"
+            for name in ("julia", "rl_agent")
+            if (folder / f"{name}_config.json").is_file()
+        ),
+        None,
+    )
     if own is None or not (folder / "encoder" / "config.json").is_file():
         return None
-    said = read_fields(read_json_object(own), {
-        "architecture": Text(), "head_layers": Whole(1, 1000), "head_max_len": Whole(1),
-        "temperature_by_options": MapOf(POSITIVE),
-    }, own.name)  # fmt: skip
+    said = read_fields(
+        read_json_object(own),
+        {
+            "architecture": Text(),
+            "head_layers": Whole(1, 1000),
+            "head_max_len": Whole(1),
+            "temperature_by_options": MapOf(POSITIVE),
+        },
+        own.name,
+    )
     if said.get("head_layers") is None:
         raise ModelError(f'{own} has no "head_layers"')
     given = said.get("temperature") or []
@@ -65,18 +77,21 @@ def encoder_config(folder: Path) -> dict[str, Any] | None:
         found[name.replace(":", ".").replace("-", "_").rstrip("+")] = value
     words = read_fields(
         read_json_object(folder / "tokenizer" / "tokenizer_config.json"),
-        dict.fromkeys(("cls_token", "sep_token", "mask_token"), Text()), "tokenizer_config.json",
-    )  # fmt: skip
+        dict.fromkeys(("cls_token", "sep_token", "mask_token"), Text()),
+        "tokenizer_config.json",
+    )
     first, between, marker = (words.get(f"{word}_token") or "" for word in ("cls", "sep", "mask"))
     template = laya(first, between, marker, said.get("architecture") == "JuliaDecisionModel")
     more = {
-        "head_layers": said["head_layers"], "head_tokens": said.get("head_max_len") or 256, "folder": "tokenizer",
+        "head_layers": said["head_layers"],
+        "head_tokens": said.get("head_max_len") or 256,
+        "folder": "tokenizer",
         "vocab": {"token_type_count": len(QUESTIONS)},
-    }  # fmt: skip
+    }
     return {
         **read_json_object(folder / "encoder" / "config.json"),
         **_decision("ModernBertDecisionModel", "laya", template, found, **more),
-    }  # fmt: skip
+    }
 
 
 def of_adapter(folder: Path) -> dict[str, Any] | None:
@@ -91,13 +106,14 @@ def of_adapter(folder: Path) -> dict[str, Any] | None:
         names = {name: name.split(":") for name in every}
         found = {  # as "choice:A:small"; of its two ways to answer the one by labels
             ".".join([kind, *size]): every[name] for name, (kind, way, *size) in names.items() if way == "A"
-        }  # fmt: skip
+        }
         return _decision("LevModel", "lev", lev(), found)
     if there("head.pt", "training_config.json"):
         training = read_fields(
-            read_json_object(folder / "training_config.json"), {"args": Fields({"head_dim": Whole(1, 1 << 20)})},
+            read_json_object(folder / "training_config.json"),
+            {"args": Fields({"head_dim": Whole(1, 1 << 20)})},
             "training_config.json",
-        )  # fmt: skip
+        )
         if "head_dim" in (training.get("args") or {}):
             return _decision("KevModel", "kev", kev(), {}, head="head.pt")
     if there("schema_config.json"):
@@ -144,15 +160,40 @@ def openjev() -> str:
     usual = f"{next(holds)}{ELSE}{text('The statement is false.')}{END}"
     name = f"{IF}type != 'noul' %}}{{{{ o.key }}}}{ELSE}{{{{ 'yes' if o.key == 'true' else 'no' }}}}{END}"
     meant = f"{DESCRIBED}{DESCRIPTION}{{% elif type == 'noul' %}}{usual}{END}"
-    return "".join((
-        SAID, text("<|im_start|>user\n"), "{% for image in images %}{{ image }}", DONE,
-        IF, "images %}", text("The screenshot shows the current screen.\n"), END,
-        text("State:\n"), "{{ said(state) }}", text("\n\nQuestion: "), "{{ said(instructions) }}",
-        IF, "type == 'score' %}", text(" Rate along the ordered levels below (lowest first)."), END,
-        text("\nOptions:\n"), OPTIONS, text("["), "{{ ", json.dumps(letters), "[loop.index0] }}", text("] "), name,
-        text(": "), meant, text("\n"), DONE, text("\nAnswer with the letter of the best option only."),
-        ASSISTANT,
-    ))  # fmt: skip
+    return "".join(
+        (
+            SAID,
+            text("<|im_start|>user\n"),
+            "{% for image in images %}{{ image }}",
+            DONE,
+            IF,
+            "images %}",
+            text("The screenshot shows the current screen.\n"),
+            END,
+            text("State:\n"),
+            "{{ said(state) }}",
+            text("\n\nQuestion: "),
+            "{{ said(instructions) }}",
+            IF,
+            "type == 'score' %}",
+            text(" Rate along the ordered levels below (lowest first)."),
+            END,
+            text("\nOptions:\n"),
+            OPTIONS,
+            text("["),
+            "{{ ",
+            json.dumps(letters),
+            "[loop.index0] }}",
+            text("] "),
+            name,
+            text(": "),
+            meant,
+            text("\n"),
+            DONE,
+            text("\nAnswer with the letter of the best option only."),
+            ASSISTANT,
+        )
+    )
 
 
 ASSISTANT = text("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
@@ -166,15 +207,47 @@ def laya(first: str, between: str, marker: str, described: bool) -> str:
         option = f"{DESCRIBED}{DESCRIPTION}{ELSE}{{{{ o.key }}}}{END}"
     else:
         usual = f"{YES}{text('yes, the statement holds')}{ELSE}{text('no, the statement does not hold')}{END}"
-        option = "".join((
-            IF, "type == 'score' %}", text("level "), "{{ o.key }}", text(": "), DESCRIPTION,
-            "{% elif type == 'choice' %}{{ o.key }}", DESCRIBED, text(": "), DESCRIPTION, END,
-            ELSE, "{{ o.key }}", text(": "), DESCRIBED, DESCRIPTION, ELSE, usual, END, END,
-        ))  # fmt: skip
-    return "".join((
-        SAID, text(first), "{{ type }}", text(" question: "), "{{ said(instructions) }}", text(between),
-        OPTIONS, text(f"{marker} "), option, DONE, text(between), "{{ said(state) }}", text(between),
-    ))  # fmt: skip
+        option = "".join(
+            (
+                IF,
+                "type == 'score' %}",
+                text("level "),
+                "{{ o.key }}",
+                text(": "),
+                DESCRIPTION,
+                "{% elif type == 'choice' %}{{ o.key }}",
+                DESCRIBED,
+                text(": "),
+                DESCRIPTION,
+                END,
+                ELSE,
+                "{{ o.key }}",
+                text(": "),
+                DESCRIBED,
+                DESCRIPTION,
+                ELSE,
+                usual,
+                END,
+                END,
+            )
+        )
+    return "".join(
+        (
+            SAID,
+            text(first),
+            "{{ type }}",
+            text(" question: "),
+            "{{ said(instructions) }}",
+            text(between),
+            OPTIONS,
+            text(f"{marker} "),
+            option,
+            DONE,
+            text(between),
+            "{{ said(state) }}",
+            text(between),
+        )
+    )
 
 
 def lev() -> str:
@@ -189,25 +262,64 @@ def lev() -> str:
         f"{OPTIONS}{IF}o.key == '{key}' and o.description %}}{text(f'{word}: ')}{DESCRIPTION}{text(chr(10))}{END}{DONE}"
         for key, word in (("true", "yes"), ("false", "no"))
     )
-    return "".join((
-        SAID, text(f"<|im_start|>system\n{begins}<|im_end|>\n<|im_start|>user\n# Evidence\n"), "{{ said(state) }}",
-        text("\n\n# Criterion\n"), IF, "instructions %}{{ said(instructions) }}", ELSE, "{{ id }}", END, text("\n\n"),
-        IF, "type == 'noul' %}", text("# Scale\n0 = certainly no ... 8 = certainly yes\n"), meanings,
-        text("\nRespond with only a digit from 0 to 8."), ELSE, text("# Options\n"),
-        OPTIONS, "{{ o.label }}", text(". "), IF, "type == 'score' %}", level, ELSE, option, END, text("\n"), DONE,
-        text("\nRespond with only the letter of the "), ends, END, text("\n"), ASSISTANT,
-    ))  # fmt: skip
+    return "".join(
+        (
+            SAID,
+            text(f"<|im_start|>system\n{begins}<|im_end|>\n<|im_start|>user\n# Evidence\n"),
+            "{{ said(state) }}",
+            text("\n\n# Criterion\n"),
+            IF,
+            "instructions %}{{ said(instructions) }}",
+            ELSE,
+            "{{ id }}",
+            END,
+            text("\n\n"),
+            IF,
+            "type == 'noul' %}",
+            text("# Scale\n0 = certainly no ... 8 = certainly yes\n"),
+            meanings,
+            text("\nRespond with only a digit from 0 to 8."),
+            ELSE,
+            text("# Options\n"),
+            OPTIONS,
+            "{{ o.label }}",
+            text(". "),
+            IF,
+            "type == 'score' %}",
+            level,
+            ELSE,
+            option,
+            END,
+            text("\n"),
+            DONE,
+            text("\nRespond with only the letter of the "),
+            ends,
+            END,
+            text("\n"),
+            ASSISTANT,
+        )
+    )
 
 
 def kev() -> str:
     name = f"{IF}type != 'noul' %}}{{{{ o.key }}}}{ELSE}{{{{ 'yes' if o.key == 'true' else 'no' }}}}{END}"
-    option = "".join((
-        IF, "type != 'score' %}", name, DESCRIBED, text(": "), END, END, DESCRIBED, "{{ o.description }}", END,
-    ))  # fmt: skip
-    return "".join((
-        text("<|fim_prefix|>"), "{{ state }}", text("<|fim_middle|>"), "{{ instructions }}",
-        OPTIONS, text("<|box_start|>"), option, text("<|box_end|>"), DONE, text("<|fim_suffix|>"),
-    ))  # fmt: skip
+    option = "".join(
+        (IF, "type != 'score' %}", name, DESCRIBED, text(": "), END, END, DESCRIBED, "{{ o.description }}", END)
+    )
+    return "".join(
+        (
+            text("<|fim_prefix|>"),
+            "{{ state }}",
+            text("<|fim_middle|>"),
+            "{{ instructions }}",
+            OPTIONS,
+            text("<|box_start|>"),
+            option,
+            text("<|box_end|>"),
+            DONE,
+            text("<|fim_suffix|>"),
+        )
+    )
 
 
 def nimble() -> str:
@@ -229,20 +341,58 @@ def nimble() -> str:
     )
     system = text(begins).replace("{} code", '" ~ ns.code ~ " code')
     value = f"{IF}q.type == 'noul' %}}{{{{ o.key }}}}{ELSE}{{{{ json(o.key) }}}}{END}"
-    choice = "".join((
-        text('{"code": '), "{{ o.label | tojson }}", text(', "value": '), value, IF, "o.description is not none %}",
-        text(', "description": '), "{{ words(o.description) }}", END, text("}"),
-    ))  # fmt: skip
-    field = "".join((
-        text('{"name": '), "{{ json(q.id) }}", text(', "description": '), "{{ words(q.instructions) }}",
-        text(', "choices": ['), "{% for o in q.options %}", choice, IF, "not loop.last %}", text(", "), END, DONE,
-        text("]}"),
-    ))  # fmt: skip
-    return "".join((
-        macros, codes, text("<|im_start|>system\n"), system, text('<|im_end|>\n<|im_start|>user\n{"context": '),
-        "{{ words(state) }}", text(', "schema": ['), "{% for q in questions %}", field, IF, "not loop.last %}",
-        text(", "), END, DONE, text("]}\n\nRequested field: "), "{{ json(id) }}", ASSISTANT,
-    ))  # fmt: skip
+    choice = "".join(
+        (
+            text('{"code": '),
+            "{{ o.label | tojson }}",
+            text(', "value": '),
+            value,
+            IF,
+            "o.description is not none %}",
+            text(', "description": '),
+            "{{ words(o.description) }}",
+            END,
+            text("}"),
+        )
+    )
+    field = "".join(
+        (
+            text('{"name": '),
+            "{{ json(q.id) }}",
+            text(', "description": '),
+            "{{ words(q.instructions) }}",
+            text(', "choices": ['),
+            "{% for o in q.options %}",
+            choice,
+            IF,
+            "not loop.last %}",
+            text(", "),
+            END,
+            DONE,
+            text("]}"),
+        )
+    )
+    return "".join(
+        (
+            macros,
+            codes,
+            text("<|im_start|>system\n"),
+            system,
+            text('<|im_end|>\n<|im_start|>user\n{"context": '),
+            "{{ words(state) }}",
+            text(', "schema": ['),
+            "{% for q in questions %}",
+            field,
+            IF,
+            "not loop.last %}",
+            text(", "),
+            END,
+            DONE,
+            text("]}\n\nRequested field: "),
+            "{{ json(id) }}",
+            ASSISTANT,
+        )
+    )
 
 
 def clef() -> str:
@@ -260,15 +410,55 @@ def clef() -> str:
         "{% set d = o.description %}{% if d is none and q.type == 'noul' %}"
         f"{{% set d = 'The proposition ' ~ ('{yes}' if o.key == 'true' else '{no}') %}}{END}"
     )
-    option = f"{{% if d is none %}}{{{{ {{'option_id': o.key}} | {compact} }}}}{ELSE}" \
-             f"{{{{ {{'description': d, 'option_id': o.key}} | {compact} }}}}{END}"  # fmt: skip
-    return "".join((
-        said, text(f"<|im_start|>system\n{begins}<|im_end|>\n<|im_start|>user\nSTATE:\n"),
-        IF, "images %}", sep, "{% for image in images %}{{ image }}", DONE, text("\n"), END,
-        sep, "{{ said(state) }}", sep, text("\n\nSCHEMA FIELDS:\n"), "{% for q in questions %}", sep, text("\nFIELD "),
-        "{{ loop.index }}", text("\nID: "), "{{ q.id }}", text("\nTYPE: "), "{{ q.type }}", text("\nINSTRUCTION: "),
-        sep, "{{ mark_question }}{{ said(q.instructions) }}", sep, text("\nALLOWED OPTIONS:\n"),
-        "{% for o in q.options %}", meant, sep, text("OPTION "), "{{ loop.index }}", text(": "),
-        sep, "{{ mark_option }}", option, sep, text("\n"), DONE, sep, text("END FIELD\n"), DONE,
-        sep, text("\n"), ASSISTANT.replace('\\n\\n" }}', '\\n\\nJOINT SCHEMA DECISIONS:" }}'),
-    ))  # fmt: skip
+    option = (
+        f"{{% if d is none %}}{{{{ {{'option_id': o.key}} | {compact} }}}}{ELSE}"
+        f"{{{{ {{'description': d, 'option_id': o.key}} | {compact} }}}}{END}"
+    )
+    return "".join(
+        (
+            said,
+            text(f"<|im_start|>system\n{begins}<|im_end|>\n<|im_start|>user\nSTATE:\n"),
+            IF,
+            "images %}",
+            sep,
+            "{% for image in images %}{{ image }}",
+            DONE,
+            text("\n"),
+            END,
+            sep,
+            "{{ said(state) }}",
+            sep,
+            text("\n\nSCHEMA FIELDS:\n"),
+            "{% for q in questions %}",
+            sep,
+            text("\nFIELD "),
+            "{{ loop.index }}",
+            text("\nID: "),
+            "{{ q.id }}",
+            text("\nTYPE: "),
+            "{{ q.type }}",
+            text("\nINSTRUCTION: "),
+            sep,
+            "{{ mark_question }}{{ said(q.instructions) }}",
+            sep,
+            text("\nALLOWED OPTIONS:\n"),
+            "{% for o in q.options %}",
+            meant,
+            sep,
+            text("OPTION "),
+            "{{ loop.index }}",
+            text(": "),
+            sep,
+            "{{ mark_option }}",
+            option,
+            sep,
+            text("\n"),
+            DONE,
+            sep,
+            text("END FIELD\n"),
+            DONE,
+            sep,
+            text("\n"),
+            ASSISTANT.replace('\\n\\n" }}', '\\n\\nJOINT SCHEMA DECISIONS:" }}'),
+        )
+    )

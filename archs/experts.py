@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .config import lookup
-from .layouts import MATRICES, gated_net
 from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors, Transform
+from .tensor_maps import MATRICES, gated_net
 from .transforms import chain, part
 
 # Values of `expert_gating_func`.

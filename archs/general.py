@@ -19,18 +19,33 @@ from .typed_json import Kind, Number, Text, Whole, read_fields
 NAME: dict[str, Kind] = {"_name_or_path": Text(most=4096)}
 WHOLE, NUMBER = Whole(-(2**31), 2**31 - 1), Number()
 SAMPLING: dict[str, Kind] = {  # of generation_config.json
-    "sequence": Text(), **dict.fromkeys(("top_k", "penalty_last_n", "mirostat"), WHOLE),
+    "sequence": Text(),
+    **dict.fromkeys(("top_k", "penalty_last_n", "mirostat"), WHOLE),
     **dict.fromkeys(
-        ("top_p", "min_p", "xtc_probability", "xtc_threshold", "temperature", "penalty_repeat", "mirostat_tau",
-         "mirostat_eta"), NUMBER),
-}  # fmt: skip
+        (
+            "top_p",
+            "min_p",
+            "xtc_probability",
+            "xtc_threshold",
+            "temperature",
+            "penalty_repeat",
+            "mirostat_tau",
+            "mirostat_eta",
+        ),
+        NUMBER,
+    ),
+}
 
 
 # Values of `pooling_type`, by sentence-transformers' words (older files have a flag for each).
 POOLING = {
-    "pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3, "mean": 1, "cls": 2,
+    "pooling_mode_mean_tokens": 1,
+    "pooling_mode_cls_token": 2,
+    "pooling_mode_lasttoken": 3,
+    "mean": 1,
+    "cls": 2,
     "lasttoken": 3,
-}  # fmt: skip
+}
 MODULE = {"type": Text(), "path": Text(form=r"(?!\.\.?$)[^/\\\x00]*")}  # a folder beside modules.json
 
 

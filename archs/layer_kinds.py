@@ -10,33 +10,63 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
 
-from . import parts
-from .parts import Part
+from . import tensor_shapes
+from .tensor_shapes import Part
 
 Mixer = Literal[
-    "attention", "attention+mamba2", "compressed", "gated_delta", "kimi_delta", "lightning", "mamba", "mamba2",
-    "mamba_heads", "mla", "mla_widened", "none", "rwkv6", "rwkv7", "shortconv",
-]  # fmt: skip
+    "attention",
+    "attention+mamba2",
+    "compressed",
+    "gated_delta",
+    "kimi_delta",
+    "lightning",
+    "mamba",
+    "mamba2",
+    "mamba_heads",
+    "mla",
+    "mla_widened",
+    "none",
+    "rwkv6",
+    "rwkv7",
+    "shortconv",
+]
 Net = Literal["dense", "experts", "experts+dense", "channel_mix", "none"]
-Arrangement = Literal[
-    "sequential", "parallel", "normed", "streams", "mixed_streams", "residuals", "copies", "cycles"
-]  # fmt: skip
+Arrangement = Literal["sequential", "parallel", "normed", "streams", "mixed_streams", "residuals", "copies", "cycles"]
 
 MIXERS: dict[Mixer, tuple[Part, ...]] = {
-    "attention": (parts.ATTENTION,), "attention+mamba2": (parts.HEADS, parts.ATTENTION),
-    "compressed": (parts.COMPRESSED,), "gated_delta": (parts.DELTA,), "kimi_delta": (parts.KIMI_DELTA,),
-    "lightning": (parts.LIGHTNING,), "mamba": (parts.CHANNELS,), "mamba2": (parts.HEADS,),
-    "mamba_heads": (parts.NARROW_HEADS,), "mla": (parts.LATENT,), "mla_widened": (parts.WIDENED,), "none": (),
-    "rwkv6": (parts.WKV,), "rwkv7": (parts.WKV7,), "shortconv": (parts.CONVOLUTION,),
-}  # fmt: skip
+    "attention": (tensor_shapes.ATTENTION,),
+    "attention+mamba2": (tensor_shapes.HEADS, tensor_shapes.ATTENTION),
+    "compressed": (tensor_shapes.COMPRESSED,),
+    "gated_delta": (tensor_shapes.DELTA,),
+    "kimi_delta": (tensor_shapes.KIMI_DELTA,),
+    "lightning": (tensor_shapes.LIGHTNING,),
+    "mamba": (tensor_shapes.CHANNELS,),
+    "mamba2": (tensor_shapes.HEADS,),
+    "mamba_heads": (tensor_shapes.NARROW_HEADS,),
+    "mla": (tensor_shapes.LATENT,),
+    "mla_widened": (tensor_shapes.WIDENED,),
+    "none": (),
+    "rwkv6": (tensor_shapes.WKV,),
+    "rwkv7": (tensor_shapes.WKV7,),
+    "shortconv": (tensor_shapes.CONVOLUTION,),
+}
 NETS: dict[Net, tuple[Part, ...]] = {
-    "dense": (parts.DENSE,), "experts": (parts.EXPERTS,), "experts+dense": (parts.DENSE, parts.EXPERTS),
-    "channel_mix": (parts.CHANNEL_MIX,), "none": (),
-}  # fmt: skip
+    "dense": (tensor_shapes.DENSE,),
+    "experts": (tensor_shapes.EXPERTS,),
+    "experts+dense": (tensor_shapes.DENSE, tensor_shapes.EXPERTS),
+    "channel_mix": (tensor_shapes.CHANNEL_MIX,),
+    "none": (),
+}
 ARRANGEMENTS: dict[Arrangement, tuple[Part, ...]] = {
-    "sequential": (), "parallel": (), "normed": (), "cycles": (), "copies": (parts.COPIES,),
-    "streams": (parts.STREAMS,), "mixed_streams": (parts.CONNECTIONS,), "residuals": (parts.RESIDUALS,),
-}  # fmt: skip
+    "sequential": (),
+    "parallel": (),
+    "normed": (),
+    "cycles": (),
+    "copies": (tensor_shapes.COPIES,),
+    "streams": (tensor_shapes.STREAMS,),
+    "mixed_streams": (tensor_shapes.CONNECTIONS,),
+    "residuals": (tensor_shapes.RESIDUALS,),
+}
 WITH_NONE = ("sequential", "cycles", "normed")  # arrangements of layers that may lack a mixer or a net
 
 
@@ -49,7 +79,7 @@ class LayerKind:
     arrangement: Arrangement = "sequential"
 
 
-Keys = Any  # archs.file_keys.Keys, which imports archs.spec
+Keys = Any  # archs.hparams.file_keys.Keys, which imports archs.spec
 Names = str | tuple[str, ...]
 Rule = Callable[[Keys, int], Names]
 Declared = Names | Rule
@@ -100,7 +130,7 @@ def _mixer_tensors() -> frozenset[str]:
 
 @cache
 def _net_tensors() -> frozenset[str]:
-    return tensors_of(*NETS.values(), parts.WITH_EXPERTS)
+    return tensors_of(*NETS.values(), tensor_shapes.WITH_EXPERTS)
 
 
 def tensors_of(*made_of: Parts) -> frozenset[str]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from quants import Tensor
 
-from .file_keys import Keys
-from .hyper import stored_layers
+from .hparams.file_keys import Keys
+from .hparams.model_hparams import stored_layers
 from .spec import Architecture, Tensors
 
 LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.|posnet\.|convnext\.)([0-9]+)\.(.+)")

@@ -19,8 +19,8 @@ from quants.errors import ModelError
 from quants.patterns import Pattern, compile_pattern
 
 from .config import lookup
-from .config_keys import ANYTHING, FLAG, TEXT, TOKEN
-from .plan import NUMBER, Change, Mapped, is_left_out, targets, without_prefix
+from .hparams.config_keys import ANYTHING, FLAG, TEXT, TOKEN
+from .plans.text import NUMBER, Change, Mapped, is_left_out, targets, without_prefix
 from .spec import COMMON, Architecture, Config, Tensors, Transform, unchanged
 from .transforms import computed, stacked, transposed
 from .typed_json import Either, ListOf, MapOf, read_fields
@@ -44,9 +44,12 @@ REFUSED = {
 ANOTHER_BASE, MERGE = "the adapter belongs to another base model", "merge the adapter instead (--merge-lora)"
 
 SETTINGS = {  # what is read of adapter_config.json, beside numbers that must be there
-    "peft_type": TEXT, "use_rslora": FLAG, "init_lora_weights": Either((FLAG, TEXT)), "alpha_pattern": MapOf(ANYTHING),
+    "peft_type": TEXT,
+    "use_rslora": FLAG,
+    "init_lora_weights": Either((FLAG, TEXT)),
+    "alpha_pattern": MapOf(ANYTHING),
     "alora_invocation_tokens": ListOf(TOKEN),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from quants.errors import ModelError
 from quants.spelling import did_you_mean, nearest
 
 from . import families
+from .classifier_heads import CLASS as HEADED
+from .classifier_heads import with_head
 from .config import FILE, text_part, typed
-from .config_keys import KEYS, TEXT_PARTS, THINKER
-from .file_keys import Keys
-from .heads import CLASS as HEADED
-from .heads import with_head
+from .hparams.config_keys import KEYS, TEXT_PARTS, THINKER
+from .hparams.file_keys import Keys
 from .spec import Architecture, Tensors
 from .typed_json import Fields, Place
 

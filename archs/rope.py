@@ -14,9 +14,7 @@ from .spec import Computed, Config, ConfigKeys, GgufKeys, Tensors
 LONGROPE = ("longrope", "su")
 
 # Hugging Face's names → GGUF's. llama.cpp has no word for "dynamic": ours is the key `dynamic_factor`.
-KINDS = {
-    "linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope", "llama3": None, "dynamic": None,
-}  # fmt: skip
+KINDS = {"linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope", "llama3": None, "dynamic": None}
 
 # What says each kind in a file: a tensor, or one of the keys.
 BY_TENSOR = {"llama3": "rope_freqs.weight", **dict.fromkeys(LONGROPE, "rope_factors_long.weight")}
@@ -108,10 +106,14 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
 
 # GGUF's `rope.scaling.…` of linear and yarn → the config's word.
 SETTINGS = {
-    "factor": "factor", "original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast",
-    "yarn_beta_slow": "beta_slow", "yarn_truncate": "truncate", "yarn_attn_factor": "attention_factor",
+    "factor": "factor",
+    "original_context_length": "original_max_position_embeddings",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+    "yarn_truncate": "truncate",
+    "yarn_attn_factor": "attention_factor",
     "yarn_ext_factor": "extrapolation_factor",
-}  # fmt: skip
+}
 
 
 def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
@@ -156,7 +158,7 @@ def rotated_width(config: Config) -> int:
 
 
 def parts_rotate_apart(sections: Sequence[int]) -> bool:
-    """Whether files with these `rope.dimension_sections` rotate as those of models for pictures, as llama.cpp asks."""
+    """Whether files with these `rope.dimension_sections` rotate as those of models for images, as llama.cpp asks."""
     return len(sections) > 1 and sections[0] > 0 and sections[1] > 0
 
 

@@ -139,13 +139,14 @@ class Key:
 
 
 def _key(
-    type: str, choices: Sequence[str | int] = (), known: Sequence[str | int] = (), old: Sequence[str] = (),
+    type: str,
+    choices: Sequence[str | int] = (),
+    known: Sequence[str | int] = (),
+    old: Sequence[str] = (),
     **fields: Any,
-) -> Key:  # fmt: skip
+) -> Key:
     array, _, item = type.rpartition("/")
-    return Key(
-        ValueType[item], array=bool(array), choices=tuple(choices), known=tuple(known), old=tuple(old), **fields
-    )
+    return Key(ValueType[item], array=bool(array), choices=tuple(choices), known=tuple(known), old=tuple(old), **fields)
 
 
 TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_bytes())

@@ -36,7 +36,7 @@ Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer", "sqrt_s
 class GgufKeys:
     """A file's keys without "NAME.", with numbers as JSON has them: `keys["block_count"]` is the file's own.
 
-    It is asked as `archs.file_keys.Keys` is. meaning: what the absence of a key means.
+    It is asked as `archs.hparams.file_keys.Keys` is. meaning: what the absence of a key means.
     """
 
     def __init__(self, own: Mapping[str, Any], meaning: Callable[[str], Any] = lambda key: None) -> None:
@@ -157,48 +157,48 @@ def sum_factor(function: Callable[[Floats, Floats], Floats]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Block:
+class LayerSpec:
     """How one decoder layer computes, and what stands before the first and after the last.
 
     mixer, net, arrangement: what each layer is made of (see `archs.layer_kinds`). Nets are of experts, unless it is
         said otherwise, in models that have any, behind the leading dense layers.
     norm: RMS norm or layer norm, which may have no weights at all (OLMo, Talkie).
     ffn_norm: the name of the norm before the feed-forward net.
-    mixed_norm, fed_norm: the names of the norms of what attention and the feed-forward net give (of the latter beside
-        "post_ffw_norm").
+    attn_post_norm, ffn_post_norm: the names of the norms of what attention and the feed-forward net give (of the latter
+        beside "post_ffw_norm").
     output_norm: the name of the norm after the last layer.
     rope: which pairs rotate: "adjacent" (2j, 2j+1) or "halves" (j, j + d/2).
     alibi: distance penalties instead of rotation, where `attention.max_alibi_bias` is above 0.
     activation: of the feed-forward net; gated: it multiplies a second projection. length_of_both: the file's
         `feed_forward_length` counts the rows of both projections.
     head_norm_epsilon: where norms of q and k with weights for each head are layer norms, theirs.
-    never_written: the ids, from … to, of tokens that are not written, in a vocabulary that goes on behind them.
+    suppressed_ids: the ids, from … to, of tokens that are not written, in a vocabulary that goes on behind them.
     last_tokens: the head has rows for the last tokens of the vocabulary alone; the others are not written.
     parallel: attention and feed-forward net read the same input and are added to it together; the name of a metadata
         key where the file decides. parallel_without: the norm that parallel layers lack; where the file has it, its
         layers are not parallel, whatever its key says.
     window_period: with a sliding window, one layer of each period has none (0: all layers have it), unless the file
-        says so itself; sees_all: which one, by period and layer.
+        says so itself; is_global_layer: which one, by period and layer.
     rope_layers: with a sliding window, which layers have rope, unless the file has `attention.rope_pattern`.
     rope_period: one layer of each period has no rope (0: none is without), unless the file has such a key.
     scales_windowed_rope: layers with a window rotate as `rope.scaling.*` says, too.
     sections_rotate_halves: halves rotate, whatever `rope` is, where the file has `rope.dimension_sections`.
     interleaved_sections: where the file has `rope.dimension_sections`, time, row and column turn pairs by turns.
-    pictures_in_windows: only layers with a window see all of a picture's tokens at once.
+    images_in_windows: only layers with a window see all of an image's tokens at once.
     qkv_steps: what happens to q, k and v before they meet, in this order: "clamp" (to `attention.clamp_kqv`), "gates"
         (each head's rows of q are followed by as many for a gate, whose sigmoid multiplies what the head gives), "norm"
         (of q and k, where the layer has such norms), "norm_values" and "norm_without_weights" (of v; of q and k, where
-        `LayerHyper.qk_l2_norm`), "rope".
+        `LayerHParams.qk_l2_norm`), "rope".
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
     indexer_rope: which pairs rotate in the indexer of sparse attention; indexer_rotates: the first values of a head, or
         the last; indexer_eps: of the norm of its keys, 0 for the model's.
     router_reads: what a router of experts reads: the net's input, or what the layer was given.
-    embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`. scaled_pictures: what stands for
-        pictures and sounds is multiplied by it, too.
+    embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`. scaled_images: what stands for
+        images and sounds is multiplied by it, too.
     logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
     causal: tokens see those before them only; False in encoders, where a window counts both sides together.
-    convolutions: the layers are convolutions over a whole sound's frames, see `runtime.sound_of_codes`.
+    convolutions: the layers are convolutions over a whole sound's frames, see `runtime.audio_codec`.
     hidden_states: the result are the last hidden states, not logits.
     attention_gate: what a gate goes through before it multiplies what attention gives; delta_gate: what a delta net
         gives.
@@ -208,7 +208,7 @@ class Block:
         its `layer_output_scale`, to what it gives.
 
     What only one family computes is a function of its own:
-    numbers: the model's numbers, from a file's keys and what they are for other families.
+    hparams_hook: the model's hyperparameters, from a file's keys and what they are for other families.
     query_scale: what queries are multiplied by, float32 (tokens,) or None for 1, from the model's numbers, positions
         (tokens,) and whether the layer rotates.
     alibi_terms: what is added to the scores of each head and key, float32 (heads, keys), from the heads' slopes, the
@@ -222,8 +222,8 @@ class Block:
     arrangement: Declared = "sequential"
     norm: Norm = "rms"
     ffn_norm: str = "ffn_norm"
-    mixed_norm: str = "post_attention_norm"
-    fed_norm: str = "post_ffw_norm"
+    attn_post_norm: str = "post_attention_norm"
+    ffn_post_norm: str = "post_ffw_norm"
     output_norm: str = "output_norm"
     rope: Rope = "adjacent"
     alibi: bool = False
@@ -231,18 +231,18 @@ class Block:
     gated: bool = True
     length_of_both: bool = False
     head_norm_epsilon: float = 0.0
-    never_written: tuple[int, int] = (0, 0)
+    suppressed_ids: tuple[int, int] = (0, 0)
     last_tokens: bool = False
     parallel: bool | str = False
     parallel_without: str = ""
     window_period: int = 0
-    sees_all: Callable[[int, int], bool] = last_of_period
+    is_global_layer: Callable[[int, int], bool] = last_of_period
     rope_layers: Literal["all", "windowed"] = "all"
     rope_period: int = 0
     scales_windowed_rope: bool = True
     sections_rotate_halves: bool = True
     interleaved_sections: bool = False
-    pictures_in_windows: bool = False
+    images_in_windows: bool = False
     qkv_steps: tuple[Step, ...] = ("clamp", "norm", "rope")
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
@@ -251,7 +251,7 @@ class Block:
     indexer_eps: float = 1e-6
     router_reads: Literal["net_input", "layer_input"] = "net_input"
     embedding_scale: Literal["one", "sqrt_width"] = "one"
-    scaled_pictures: bool = False
+    scaled_images: bool = False
     logit_scale: Literal["multiply", "divide"] = "multiply"
     causal: bool = True
     convolutions: bool = False
@@ -262,7 +262,7 @@ class Block:
     normed_embedding: bool = False
     embedding_skip: bool = False
     clamps_gate_first: bool = False
-    numbers: Callable[[Any, Any], Any] | None = None  # of archs.hyper, which imports this module
+    hparams_hook: Callable[[Any, Any], Any] | None = None  # of archs.hparams.model_hparams, which imports this module
     query_scale: Callable[[Any, Positions, bool], Floats | None] | None = None
     alibi_terms: Callable[[Floats, int, float], Floats] | None = None
     weigh_expert: Callable[[Callable[[Floats], Floats], Floats, Floats], Floats] = weigh_output
@@ -278,12 +278,13 @@ class Architecture:
     vocab_keys: keys of the vocabulary that the family sets where the tokenizer's files don't say, without
         "tokenizer.ggml."; an id may be given as the token's text. vocab_user_defined: tokens of BPE of plain text that
         are not control tokens, though the tokenizer's files call them special.
-    further_tokens: what control tokens are called that have the table's last rows, behind the tokenizer's.
+    extra_tokens: what control tokens are called that have the table's last rows, behind the tokenizer's.
     metadata: GGUF key without "NAME." → a config key ("a|b.c": the first that is there), or a function of the config.
         Keys "tokenizer.…" are as they are and win over what the tokenizer's files say.
     absent: what a file means that lacks a key of `metadata`, or another one, where that differs from the schema's
-        "absent": a constant, "=KEY" for what another key says, or an `archs.file_keys.Derived`. A rule of `metadata`
-        that copies a config key writes what says "none" where a config has none and an absent key would mean something.
+        "absent": a constant, "=KEY" for what another key says, or an `archs.hparams.file_keys.Derived`. A rule of
+        `metadata` that copies a config key writes what says "none" where a config has none and an absent key would mean
+        something.
     unread: keys that such files have and that mean nothing there.
     defaults: what the model type means by a key that config.json omits; a function of the config where the default
         depends on others (then null means absent too). "model_type" where it is not the first class in lower case
@@ -297,14 +298,14 @@ class Architecture:
     ignored: source names (globs) that hold nothing: buffers, masks. generated: tensors made from the config alone.
     float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
-    keys: what config keys hold, where it is something else than `archs.config_keys` says.
+    keys: what config keys hold, where it is something else than `archs.hparams.config_keys` says.
     refused: config keys with the value (or a test of it) that stands for a variant which files of this family cannot
         express.
-    wrappers: classes of models for pictures or sounds whose text part is such a model, where their config does not
+    wrappers: classes of models for images or sounds whose text part is such a model, where their config does not
         say of another type; architectures derived for other classes don't inherit them.
     wrappers_refused: classes of wrappers in which the text model computes otherwise than alone.
     variant: the architecture that configs of these classes mean instead, where they do. by_variant: this one is found
-        so alone; its classes are another's. of_keys: it computes files with such `archs.file_keys.Keys`.
+        so alone; its classes are another's. of_keys: it computes files with such `archs.hparams.file_keys.Keys`.
     config_of_tensors: the config of checkpoints that are published without one; None for those of other models.
     prepare: what is done to a checkpoint's config and tensors before anything else, where names depend on both.
     rope_parameters: transformers reads rotary settings only in its newest spelling, or means other ones by none: for
@@ -316,12 +317,12 @@ class Architecture:
 
     For the export to a checkpoint:
     flags_from_tensors: config keys that are true where a file has such a tensor (a glob).
-    part: no class stands for it without the towers beside it: it is written with them alone.
+    part: no class stands for it without the encoders beside it: it is written with them alone.
     token_ids: the config key under which the class wants every token's id; "" where it wants none.
     config_from_gguf: config keys that follow from a file otherwise than by the keys copied from them; ... for keys that
         the family's configs do not have.
     prepare_export: the inverse of `prepare`: the tensors by the names that checkpoints have.
-    of_prepare: config keys that `prepare` makes of tensors, which an export makes too but does not write.
+    derived_keys: config keys that `prepare` makes of tensors, which an export makes too but does not write.
     legacy_names: source names that some versions of a checkpoint have and an export does not write, though their rule
         is the later one for a GGUF name, in all layers or in one; a function of the file's tensors where they decide.
     """
@@ -331,7 +332,7 @@ class Architecture:
     vocab: tuple[str, ...] = ("bpe",)
     vocab_keys: Mapping[str, Any] = field(default_factory=dict)
     vocab_user_defined: tuple[str, ...] = ()
-    further_tokens: Callable[[Config], Sequence[str]] | None = None
+    extra_tokens: Callable[[Config], Sequence[str]] | None = None
     metadata: Mapping[str, str | Computed | None] = field(default_factory=dict)
     absent: Mapping[str, Any] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
@@ -361,10 +362,10 @@ class Architecture:
     config_from_gguf: Callable[[GgufKeys, Tensors], ConfigKeys] | None = None
     token_ids: str = ""
     prepare_export: Callable[[Config, Tensors], Tensors] | None = None
-    of_prepare: tuple[str, ...] = ()
+    derived_keys: tuple[str, ...] = ()
     part: bool = False
     legacy_names: tuple[str, ...] | Callable[[Tensors], tuple[str, ...]] = ()
-    block: Block = Block()
+    block: LayerSpec = LayerSpec()
 
     def derive(self, **changes: Any) -> "Architecture":
         """This architecture with differences: mappings are merged (None removes an entry), and so is the block, whose
@@ -380,17 +381,26 @@ class Architecture:
             if isinstance(change, Mapping):
                 before = vars(self.block) if name == "block" else own.get(name, {})
                 merged = {key: value for key, value in {**before, **change}.items() if value is not None}
-                change = Block(**merged) if name == "block" else merged
+                change = LayerSpec(**merged) if name == "block" else merged
             own[name] = change
         return Architecture(**own)
 
 
 ACTIVATIONS: dict[str, Activation] = {
     # Hugging Face's names
-    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh", "gelu_python_tanh": "gelu_tanh",
-    "gelu_python": "gelu", "relu": "relu", "relu2": "relu2", "xielu": "xielu",
-}  # fmt: skip
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "xielu": "xielu",
+}
 
 COMMON: dict[str, str | Computed | None] = {
     # What every family writes when its config has it, in llama.cpp's order.

@@ -185,13 +185,13 @@ class Invertible:
 
     invert: the result as it was in the source. rows: of a transform that takes a share of the source's rows (of
     vectors: values), from the number of all of them and the share's shape: which ones they are, and the source's shape.
-    invert_whole: what is still to be inverted when all shares are one tensor again.
+    invert_multimodal: what is still to be inverted when all shares are one tensor again.
     """
 
     forward: Transform
     invert: Transform = unchanged
     rows: Rows | None = None
-    invert_whole: Transform = unchanged
+    invert_multimodal: Transform = unchanged
 
     def __call__(self, tensor: Tensor, config: Config) -> Tensor:
         return self.forward(tensor, config)
@@ -219,8 +219,7 @@ def share(order: Order) -> Invertible:
 
 
 def _picked(
-    pick: Callable[[tuple[int, ...], Config], Index],
-    source: Callable[[int, tuple[int, ...], Config], tuple[int, ...]],
+    pick: Callable[[tuple[int, ...], Config], Index], source: Callable[[int, tuple[int, ...], Config], tuple[int, ...]]
 ) -> Invertible:
     """Some rows of the matrices that a tensor consists of, counted through all of them (of a vector: values).
 
@@ -364,8 +363,7 @@ column = Invertible(
 flat = Invertible(column.invert, column.forward)
 # a matrix of one row as a vector
 flat_row = Invertible(
-    lambda tensor, config: reshape(tensor, tensor.shape[1:]),
-    lambda tensor, config: reshape(tensor, (1, *tensor.shape)),
+    lambda tensor, config: reshape(tensor, tensor.shape[1:]), lambda tensor, config: reshape(tensor, (1, *tensor.shape))
 )
 # the weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension
 channels_and_taps = Invertible(
@@ -428,7 +426,7 @@ def skip_rows(count: int | Callable[[Config], int]) -> Transform:
 
 
 def frame(number: int) -> Transform:
-    """One of the frames of a convolution over time, (out, in, frames, height, width), as one over a picture."""
+    """One of the frames of a convolution over time, (out, in, frames, height, width), as one over an image."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         if len(tensor.shape) != 5 or tensor.shape[2] <= number:

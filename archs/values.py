@@ -12,19 +12,28 @@ from quants.errors import OptionError
 from quants.spelling import quote
 
 ARRAY_TYPES = {
-    ValueType.UINT8: "u1", ValueType.INT8: "i1", ValueType.UINT16: "u2", ValueType.INT16: "i2",
-    ValueType.UINT32: "u4", ValueType.INT32: "i4", ValueType.FLOAT32: "f4", ValueType.BOOL: "u1",
-    ValueType.UINT64: "u8", ValueType.INT64: "i8", ValueType.FLOAT64: "f8",
-}  # fmt: skip
+    ValueType.UINT8: "u1",
+    ValueType.INT8: "i1",
+    ValueType.UINT16: "u2",
+    ValueType.INT16: "i2",
+    ValueType.UINT32: "u4",
+    ValueType.INT32: "i4",
+    ValueType.FLOAT32: "f4",
+    ValueType.BOOL: "u1",
+    ValueType.UINT64: "u8",
+    ValueType.INT64: "i8",
+    ValueType.FLOAT64: "f8",
+}
 UNSIGNED = (ValueType.UINT8, ValueType.UINT16, ValueType.UINT32, ValueType.UINT64)
 INTEGERS = (*UNSIGNED, ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64)
 FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
 INTEGER_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)  # the first that fits
 SORTS: dict[ValueType, tuple[tuple[Any, ...], str]] = {  # what may be stored as a type, and what it is called
-    ValueType.STRING: ((str, bytes), "a string"), ValueType.BOOL: ((bool, np.bool_), "true or false"),
+    ValueType.STRING: ((str, bytes), "a string"),
+    ValueType.BOOL: ((bool, np.bool_), "true or false"),
     **dict.fromkeys(INTEGERS, ((int, np.integer), "an integer")),
     **dict.fromkeys(FLOATS, ((int, float, np.integer, np.floating), "a number")),
-}  # fmt: skip
+}
 MAX_ARRAY_DEPTH = 4
 
 __all__ = ["GgufType", "Value", "ValueType", "array_of", "is_list", "numbers", "type_of", "value_of"]

@@ -1,5 +1,5 @@
-"""What a model with towers is as one checkpoint: plain data by which a text model's file and its towers' file become
-config.json, tensors and a preprocessor's file again.
+"""What a model with encoders is as one checkpoint: plain data by which a text model's file and its encoders' file
+become config.json, tensors and a preprocessor's file again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ TOKENS = "tokenizer.ggml.tokens"
 
 @dataclass(frozen=True)
 class Files:
-    """Both files as a `Wrapper` reads them. keys: of the towers' file, without "clip."; tensors: its own.
+    """Both files as a `Wrapper` reads them. keys: of the encoders' file, without "clip."; tensors: its own.
 
     text: the text model's metadata; its keys without the architecture's name are in `of_text`.
     """
@@ -52,17 +52,17 @@ class Files:
         return not {*texts}.isdisjoint(self.text.get(TOKENS, ()))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor of the towers; () where there is none."""
+        """Of a tensor of the encoders; () where there is none."""
         return self.tensors[name].shape if name in self.tensors else ()
 
 
 def key(name: str, otherwise: Any = None) -> Callable[[Files], Any]:
-    """A key of the towers' file."""
+    """A key of the encoders' file."""
     return lambda files: files.keys.get(name, otherwise)
 
 
 def rows(name: str) -> Callable[[Files], int]:
-    """The first dimension of a tensor of the towers."""
+    """The first dimension of a tensor of the encoders."""
     return lambda files: _side(files, name, 0)
 
 
@@ -75,46 +75,46 @@ def _side(files: Files, name: str, number: int) -> int:
     shape = files.shape(name)
     if len(shape) <= number:
         said = f"has {name!r} of shape {shape}" if shape else f"has no {name!r}"
-        raise ModelError(f"the towers' file {said}, by which config.json is found")
+        raise ModelError(f"the encoders' file {said}, by which config.json is found")
     return shape[number]
 
 
 def has(name: str) -> Callable[[Files], bool]:
-    """Whether the towers have a tensor."""
+    """Whether the encoders have a tensor."""
     return lambda files: name in files.tensors
 
 
 def inverse(name: str, otherwise: int = 1) -> Callable[[Files], float]:
-    """One over a key of the towers' file."""
+    """One over a key of the encoders' file."""
     return lambda files: 1 / int(files.keys.get(name, otherwise))
 
 
 def square(name: str = "vision.image_size") -> Callable[[Files], dict[str, int]]:
-    """Height and width, both a key of the towers' file."""
+    """Height and width, both a key of the encoders' file."""
     return lambda files: dict.fromkeys(("height", "width"), int(files.keys[name]))
 
 
 def edge(which: str, name: str = "vision.image_size") -> Callable[[Files], dict[str, int] | None]:
-    """One side, a key of the towers' file; nothing where an older one lacks it."""
+    """One side, a key of the encoders' file; nothing where an older one lacks it."""
     return lambda files: {which: int(files.keys[name])} if name in files.keys else None
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A class of checkpoints whose towers are in one file and whose text model is in another.
+    """A class of checkpoints whose encoders are in one file and whose text model is in another.
 
     hf_class, model_type: of config.json.
-    texts: GGUF names of the text models' files that stand beside these towers; none: any that can be exported.
-    fits: a test of the files, where several classes have towers of one kind.
-    text_names, tower_names: beginnings of tensors' names, as the text model's checkpoint or the `Tower` has them → what
-        they are in this one; the first that fits counts.
-    unused: globs of source names of the `Tower` that are other spellings than this class has.
-    of_text: globs of GGUF names that are the text model's own tensors, given to the towers once more.
+    texts: GGUF names of the text models' files that stand beside these encoders; none: any that can be exported.
+    fits: a test of the files, where several classes have encoders of one kind.
+    text_names, encoder_names: beginnings of tensors' names, as the text model's checkpoint or the `Encoder` has them →
+        what they are in this one; the first that fits counts.
+    unused: globs of source names of the `Encoder` that are other spellings than this class has.
+    of_text: globs of GGUF names that are the text model's own tensors, given to the encoders once more.
     optional: globs of GGUF names outside of layers, without suffix, that files of this class may lack; needed: names of
-        those that no rule of the `Tower` names alone. layers_alike: all layers have the same tensors.
+        those that no rule of the `Encoder` names alone. layers_alike: all layers have the same tensors.
     biased: GGUF names outside of layers whose bias the class always has.
     config: paths in config.json → what stands there, or a function of both files (None leaves it out), beside what the
-        keys of the `Tower` say. A path may begin with "text.", "vision.", "audio.".
+        keys of the `Encoder` say. A path may begin with "text.", "vision.", "audio.".
     tokens: paths in config.json → the texts of tokens whose numbers stand there; the first the vocabulary must have.
     text_in: where config.json has the text model's part; "": in itself.
     inside, inside_type: the key of config.json that has the parts, where they are not in it itself, and its model type.
@@ -122,7 +122,7 @@ class Wrapper:
         says, as in `config`.
     made: tensors that the class has and no output depends on, which files lack.
     of_text_changed: what is otherwise in the text model's tensors than in a checkpoint of it alone.
-    positions: of pictures of one size, how many learned positions there are beside those of the patches.
+    positions: of images of one size, how many learned positions there are beside those of the patches.
     read_otherwise: transformers' class takes the config's keys under other names: what it fills in is not compared.
     tokenizer: what the processor asks the tokenizer for, by its name → the token.
     """
@@ -132,7 +132,7 @@ class Wrapper:
     texts: tuple[str, ...] = ()
     fits: Callable[[Files], bool] | None = None
     text_names: Mapping[str, str] = field(default_factory=dict)
-    tower_names: Mapping[str, str] = field(default_factory=dict)
+    encoder_names: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     of_text: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()

@@ -52,8 +52,9 @@ def main() -> None:
             (one, one_cpu), (two, two_cpu) = (tuple(map(min, zip(*of, strict=True))) for of in zip(*found, strict=True))
             print(
                 f"{model.name:28} {tokens / one:13.0f} t/s {tokens / two:8.0f} t/s {one / two:6.2f}"
-                f" {one_cpu:6.1f} / {two_cpu:5.1f} {one_cpu / two_cpu:6.2f}", flush=True,
-            )  # fmt: skip
+                f" {one_cpu:6.1f} / {two_cpu:5.1f} {one_cpu / two_cpu:6.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -42,9 +42,13 @@ ToFloat = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int6
 
 class TypeTraits(ctypes.Structure):
     _fields_ = [
-        ("name", ctypes.c_char_p), ("block_size", ctypes.c_int64), ("interleave", ctypes.c_int64),
-        ("block_bytes", ctypes.c_size_t), ("is_quantized", ctypes.c_bool), ("to_float", ToFloat),
-    ]  # fmt: skip
+        ("name", ctypes.c_char_p),
+        ("block_size", ctypes.c_int64),
+        ("interleave", ctypes.c_int64),
+        ("block_bytes", ctypes.c_size_t),
+        ("is_quantized", ctypes.c_bool),
+        ("to_float", ToFloat),
+    ]
 
 
 def reference() -> Any:
@@ -56,8 +60,14 @@ def reference() -> Any:
     library.ggml_get_type_traits.restype = ctypes.POINTER(TypeTraits)
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     library.ggml_quantize_chunk.argtypes = [
-        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
-    ]  # fmt: skip
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_int64,
+        ctypes.c_int64,
+        ctypes.c_void_p,
+    ]
     return library
 
 

@@ -35,9 +35,12 @@ from runtime.sampling.parameters import Sampling
 from .perplexity import Reference
 
 WAYS: dict[str, tuple[float | None, CacheType]] = {
-    "bare": (None, "f32"), "bare f16": (None, "f16"), "generate": (0.8, "f32"), "greedy": (0.0, "f32"),
+    "bare": (None, "f32"),
+    "bare f16": (None, "f16"),
+    "generate": (0.8, "f32"),
+    "greedy": (0.0, "f32"),
     "q8_0": (0.8, "q8_0"),
-}  # fmt: skip
+}
 
 
 def reference_speed(reference: Reference, tokens: int, at: int) -> float:
@@ -60,8 +63,21 @@ def reference_speed(reference: Reference, tokens: int, at: int) -> float:
 
 def llama_bench(options: argparse.Namespace, path: Path, at: int) -> tuple[float, float]:
     """Tokens a second of the reference's prefill, of an empty cache, and decode, behind so many, by its own program."""
-    words = [options.llama_bench, "-m", path, "-t", options.threads, "-r", 1, "-o", "json", "-fa", "0,1",
-             "--repack", int(not options.no_repack)]  # fmt: skip
+    words = [
+        options.llama_bench,
+        "-m",
+        path,
+        "-t",
+        options.threads,
+        "-r",
+        1,
+        "-o",
+        "json",
+        "-fa",
+        "0,1",
+        "--repack",
+        int(not options.no_repack),
+    ]
     best = [0.0, 0.0]
     for more in (["-p", options.prompt, "-n", 0], ["-p", 0, "-n", options.tokens, "-d", at]):
         done = subprocess.run(list(map(str, words + more)), capture_output=True, text=True, check=True)

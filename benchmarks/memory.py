@@ -27,13 +27,21 @@ EXAMPLE = ROOT / "examples" / "austen-4m"
 BYTES_OF_A_LAYER = 94.4e6  # at the widths below, in bfloat16
 WIDTH, INNER, EXPERTS = 4096, 1536, 128  # of the checkpoint with holes
 OF_A_LAYER: dict[str, tuple[int, ...]] = {
-    "input_layernorm.weight": (WIDTH,), "post_attention_layernorm.weight": (WIDTH,),
-    "self_attn.q_proj.weight": (4096, WIDTH), "self_attn.k_proj.weight": (512, WIDTH),
-    "self_attn.v_proj.weight": (512, WIDTH), "self_attn.o_proj.weight": (WIDTH, 4096),
-    "self_attn.q_norm.weight": (128,), "self_attn.k_norm.weight": (128,), "mlp.gate.weight": (EXPERTS, WIDTH),
-    **{f"mlp.experts.{e}.{name}_proj.weight": (WIDTH, INNER) if name == "down" else (INNER, WIDTH)
-       for e in range(EXPERTS) for name in ("gate", "up", "down")},
-}  # fmt: skip
+    "input_layernorm.weight": (WIDTH,),
+    "post_attention_layernorm.weight": (WIDTH,),
+    "self_attn.q_proj.weight": (4096, WIDTH),
+    "self_attn.k_proj.weight": (512, WIDTH),
+    "self_attn.v_proj.weight": (512, WIDTH),
+    "self_attn.o_proj.weight": (WIDTH, 4096),
+    "self_attn.q_norm.weight": (128,),
+    "self_attn.k_norm.weight": (128,),
+    "mlp.gate.weight": (EXPERTS, WIDTH),
+    **{
+        f"mlp.experts.{e}.{name}_proj.weight": (WIDTH, INNER) if name == "down" else (INNER, WIDTH)
+        for e in range(EXPERTS)
+        for name in ("gate", "up", "down")
+    },
+}
 BYTES_OF_EXPERTS = 2.0 * sum(map(math.prod, OF_A_LAYER.values()))
 STEPS = (("convert", "bf16"), ("convert", "Q8_0"), ("convert", "Q4_K_M"), ("quantize", "Q4_K_M"))
 MEASURE = """
@@ -82,16 +90,32 @@ def with_holes(folder: Path, gigabytes: float) -> int:
     folder.mkdir()
     for path in EXAMPLE.glob("tokenizer*"):
         shutil.copy(path, folder)
-    (folder / "config.json").write_text(json.dumps({
-        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": WIDTH, "head_dim": 128,
-        "intermediate_size": 3 * INNER, "moe_intermediate_size": INNER, "num_experts": EXPERTS,
-        "num_experts_per_tok": 8, "num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": layers,
-        "vocab_size": words, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 4096,
-        "tie_word_embeddings": True, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
-    }))  # fmt: skip
-    around: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (words, WIDTH), "model.norm.weight": (WIDTH,)
-    }  # fmt: skip
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "architectures": ["Qwen3MoeForCausalLM"],
+                "model_type": "qwen3_moe",
+                "hidden_size": WIDTH,
+                "head_dim": 128,
+                "intermediate_size": 3 * INNER,
+                "moe_intermediate_size": INNER,
+                "num_experts": EXPERTS,
+                "num_experts_per_tok": 8,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 4,
+                "num_hidden_layers": layers,
+                "vocab_size": words,
+                "rms_norm_eps": 1e-6,
+                "rope_theta": 1e6,
+                "max_position_embeddings": 4096,
+                "tie_word_embeddings": True,
+                "norm_topk_prob": True,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+            }
+        )
+    )
+    around: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (words, WIDTH), "model.norm.weight": (WIDTH,)}
     places, total = {}, 0
     for layer in range(layers):
         names = {f"model.layers.{layer}.{name}": shape for name, shape in OF_A_LAYER.items()}

@@ -22,10 +22,10 @@ import numpy as np
 import gguftools
 from gguftools.measurement.perplexity import perplexity
 from quants import from_array
-from runtime import integer_product
+from runtime.evaluation.perplexity import perplexity as score
 from runtime.kernels import int16
 from runtime.kernels.blas import one_thread
-from runtime.perplexity import perplexity as score
+from runtime.products import integer_product
 
 N_CTX, BATCH = 512, 4
 
@@ -125,9 +125,14 @@ def main() -> None:
         for _ in range(options.rounds):
             start = time.perf_counter()
             theirs = score(
-                tokens, reference.forward, N_CTX, bos=reference.bos, chunks=options.chunks, batch=BATCH,
+                tokens,
+                reference.forward,
+                N_CTX,
+                bos=reference.bos,
+                chunks=options.chunks,
+                batch=BATCH,
                 threads=options.threads,
-            )  # fmt: skip
+            )
             their_speed = max(their_speed, theirs.tokens / (time.perf_counter() - start))
             ours = perplexity(path, options.file, n_ctx=N_CTX, chunks=options.chunks, threads=options.threads)
             our_speed, compiling = max(our_speed, ours.tokens_per_second), max(compiling, ours.compile_seconds)
@@ -135,8 +140,9 @@ def main() -> None:
         print(
             f"{path.name:28} {theirs.perplexity:10.4f} {ours.perplexity:10.4f} {their_speed:10.0f} {our_speed:10.0f} "
             f"{our_speed / their_speed:7.2f} {compiling:8.1f} s {speed / 1e9:8.0f} {speed / floats:9.2f}"
-            f" {speed / integers if integers else 0:9.2f}", flush=True,
-        )  # fmt: skip
+            f" {speed / integers if integers else 0:9.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -58,9 +58,13 @@ def deepseek_v3() -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (129280, d), "output.weight": (129280, d)}
     for layer in range(layers):
         b = f"blk.{layer}."
-        shapes |= {f"{b}attn_q_a.weight": (1536, d), f"{b}attn_q_b.weight": (heads * 192, 1536),
-                   f"{b}attn_kv_a_mqa.weight": (576, d), f"{b}attn_kv_b.weight": (heads * 256, 512),
-                   f"{b}attn_output.weight": (d, heads * 128)}  # fmt: skip
+        shapes |= {
+            f"{b}attn_q_a.weight": (1536, d),
+            f"{b}attn_q_b.weight": (heads * 192, 1536),
+            f"{b}attn_kv_a_mqa.weight": (576, d),
+            f"{b}attn_kv_b.weight": (heads * 256, 512),
+            f"{b}attn_output.weight": (d, heads * 128),
+        }
         if layer < 3:
             shapes |= {f"{b}ffn_gate.weight": (18432, d), f"{b}ffn_up.weight": (18432, d)}
             shapes |= {f"{b}ffn_down.weight": (d, 18432)}
@@ -96,11 +100,15 @@ def main() -> None:
         print(f"{workers} workers: {each:6.2f} s, {seconds[1] / each:.2f} × one")
     found = plan(given.recipe, Terms(given.workers, given.rate, 0.05))
     print(f"DeepSeek-V3, BF16 to {given.recipe}, {given.workers} workers at {given.rate >> 20} MiB/s each:")
-    print(f"  {found.bytes_read / 1e12:.3f} TB read, {found.bytes_written / 1e9:.1f} GB written, {found.tasks:,} tasks,"
-          f" {found.requests:,} requests, {found.memory >> 20} MiB a worker")  # fmt: skip
-    print(f"  encoding {found.encode_seconds:,.0f} s + transfer {found.transfer_seconds:,.0f} s of all workers"
-          f" = {(found.encode_seconds + found.transfer_seconds) / given.workers / 3600:.3f} h each; "
-          f"{found.hours:.3f} h from begin to end, {found.busy:.1%} busy")  # fmt: skip
+    print(
+        f"  {found.bytes_read / 1e12:.3f} TB read, {found.bytes_written / 1e9:.1f} GB written, {found.tasks:,} tasks,"
+        f" {found.requests:,} requests, {found.memory >> 20} MiB a worker"
+    )
+    print(
+        f"  encoding {found.encode_seconds:,.0f} s + transfer {found.transfer_seconds:,.0f} s of all workers"
+        f" = {(found.encode_seconds + found.transfer_seconds) / given.workers / 3600:.3f} h each; "
+        f"{found.hours:.3f} h from begin to end, {found.busy:.1%} busy"
+    )
 
 
 if __name__ == "__main__":

@@ -75,13 +75,13 @@ def passes_with_states(net: Model, prompt: list[int]) -> None:
             if turn:  # the first compiles
                 found.append(time.perf_counter() - start)
             cache.truncate(len(prompt))
-    print("passes with states, ms:", ", ".join(
-        f"{size} tokens {name} {1e3 * median(found):.1f}" for (name, size), found in seconds.items()))  # fmt: skip
+    print(
+        "passes with states, ms:",
+        ", ".join(f"{size} tokens {name} {1e3 * median(found):.1f}" for (name, size), found in seconds.items()),
+    )
 
 
-def compare(
-    model: gguftools.Model, draft: gguftools.Model, prompt: list[int], options: argparse.Namespace,
-) -> None:  # fmt: skip
+def compare(model: gguftools.Model, draft: gguftools.Model, prompt: list[int], options: argparse.Namespace) -> None:
     ways: dict[str, dict[str, Any]] = {f"model, {k}": {"draft": draft, "drafting": Drafting(k)} for k in (1, 2, 3, 4)}
     ways["lookup"] = {"draft": "lookup"}
     shares: dict[str, tuple[float, float]] = {}  # of what was drafted, what stood; tokens a cycle
@@ -102,14 +102,18 @@ def compare(
     behind = np.median([costs.verify for _, costs in timed], axis=0)
     one_token, two = np.median([(costs.draft, costs.last) for _, costs in timed], axis=0)
     print("a pass of tokens:", ", ".join(f"{k}: {verify[k - 1]:.2f}" for k in (1, 2, 4, 8, 9, 16)), end="")
-    print(f"; a token of the draft {one_token:.2f}, of two {two:.2f} more; after it a pass of",
-          ", ".join(f"{k}: {behind[k - 1]:.2f}" for k in (2, 4, 8)))  # fmt: skip
+    print(
+        f"; a token of the draft {one_token:.2f}, of two {two:.2f} more; after it a pass of",
+        ", ".join(f"{k}: {behind[k - 1]:.2f}" for k in (2, 4, 8)),
+    )
     print(f"{'draft':14} {'tokens/s':>9} {'beside':>7} {'predicted':>9} {'accepted':>9} {'a cycle':>8}  same text")
     for name, rounds in found.items():
         speed, beside, predicted = np.median([each[:3] for each in rounds], axis=0)
         accepted, a_cycle = shares[name]
-        print(f"{name:14} {speed:9.1f} {beside:7.2f} {predicted:9.2f} {accepted:9.2f} {a_cycle:8.2f}  "
-              f"{all(each[3] for each in rounds)}")  # fmt: skip
+        print(
+            f"{name:14} {speed:9.1f} {beside:7.2f} {predicted:9.2f} {accepted:9.2f} {a_cycle:8.2f}  "
+            f"{all(each[3] for each in rounds)}"
+        )
 
 
 def main() -> None:

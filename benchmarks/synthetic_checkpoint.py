@@ -6,6 +6,7 @@
 Weights are drawn per tensor from N(0, 0.02) by a generator seeded with the tensor's name, so two runs agree. The
 tokenizer is that of examples/austen-4m; ids above its own are padding.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -28,11 +29,17 @@ def shapes(a: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     names: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (a.vocab, a.hidden)}
     for i in range(a.layers):
         p = f"model.layers.{i}."
-        names |= {p + "input_layernorm.weight": (a.hidden,), p + "post_attention_layernorm.weight": (a.hidden,),
-                  p + "self_attn.q_proj.weight": (a.hidden, a.hidden), p + "self_attn.k_proj.weight": (kv, a.hidden),
-                  p + "self_attn.v_proj.weight": (kv, a.hidden), p + "self_attn.o_proj.weight": (a.hidden, a.hidden),
-                  p + "mlp.gate_proj.weight": (a.ffn, a.hidden), p + "mlp.up_proj.weight": (a.ffn, a.hidden),
-                  p + "mlp.down_proj.weight": (a.hidden, a.ffn)}
+        names |= {
+            p + "input_layernorm.weight": (a.hidden,),
+            p + "post_attention_layernorm.weight": (a.hidden,),
+            p + "self_attn.q_proj.weight": (a.hidden, a.hidden),
+            p + "self_attn.k_proj.weight": (kv, a.hidden),
+            p + "self_attn.v_proj.weight": (kv, a.hidden),
+            p + "self_attn.o_proj.weight": (a.hidden, a.hidden),
+            p + "mlp.gate_proj.weight": (a.ffn, a.hidden),
+            p + "mlp.up_proj.weight": (a.ffn, a.hidden),
+            p + "mlp.down_proj.weight": (a.hidden, a.ffn),
+        }
     return names | {"model.norm.weight": (a.hidden,), "lm_head.weight": (a.vocab, a.hidden)}
 
 
@@ -81,7 +88,8 @@ def main() -> None:
             index |= dict.fromkeys(part, file)
         total = sum(2 * int(np.prod(s)) for s in names.values())
         (a.out / "model.safetensors.index.json").write_text(
-            json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=1))
+            json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=1)
+        )
     else:
         write(a.out / "model.safetensors", names)
     source = Path(__file__).resolve().parent.parent / "examples" / "austen-4m"
@@ -89,10 +97,15 @@ def main() -> None:
         shutil.copy(source / file, a.out / file)
     config = json.loads((source / "config.json").read_text())
     config |= {
-        "hidden_size": a.hidden, "intermediate_size": a.ffn, "num_hidden_layers": a.layers, "vocab_size": a.vocab,
-        "num_attention_heads": a.heads, "num_key_value_heads": a.kv_heads, "head_dim": a.hidden // a.heads,
+        "hidden_size": a.hidden,
+        "intermediate_size": a.ffn,
+        "num_hidden_layers": a.layers,
+        "vocab_size": a.vocab,
+        "num_attention_heads": a.heads,
+        "num_key_value_heads": a.kv_heads,
+        "head_dim": a.hidden // a.heads,
         "max_position_embeddings": 4096,
-    }  # fmt: skip
+    }
     (a.out / "config.json").write_text(json.dumps(config, indent=1))
 
 

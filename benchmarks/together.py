@@ -39,9 +39,25 @@ def our_speed(model: Model, texts: int, options: argparse.Namespace) -> tuple[fl
 def reference_speeds(options: argparse.Namespace, path: Path) -> dict[int, float]:
     """The same of the reference by number of texts."""
     room = max(options.texts) * (options.prompt + options.tokens)
-    words = [options.batched_bench, "-m", path, "-t", options.threads, "-tb", options.threads, "-c", room,
-             "-npp", options.prompt, "-ntg", options.tokens, "-npl", ",".join(map(str, options.texts)),
-             "--output-format", "jsonl"]  # fmt: skip
+    words = [
+        options.batched_bench,
+        "-m",
+        path,
+        "-t",
+        options.threads,
+        "-tb",
+        options.threads,
+        "-c",
+        room,
+        "-npp",
+        options.prompt,
+        "-ntg",
+        options.tokens,
+        "-npl",
+        ",".join(map(str, options.texts)),
+        "--output-format",
+        "jsonl",
+    ]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {int(row["pl"]): float(row["speed_tg"]) for row in rows}

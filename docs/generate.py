@@ -29,7 +29,7 @@ sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
 import figures  # noqa: E402
 import sessions  # noqa: E402
 
-import archs.file_keys  # noqa: E402
+import archs.hparams.file_keys  # noqa: E402
 import archs.registry  # noqa: E402
 import archs.schema  # noqa: E402
 import gguftools  # noqa: E402
@@ -237,8 +237,8 @@ def coverage() -> str:
         f"{count['classes']} classes are converted and run; {count['wrappers']} more wrap a text model that their "
         f"config.json names, which is converted if it is one of these ({named}); {count['drafts']} are drafts. "
         f"{count['exported']} become checkpoints again. "
-        f"{count['with_towers']} have towers for pictures or sounds, those of {count['with_running_towers']} run; "
-        f"{count['exported_with_towers']} classes become checkpoints with them again (`export --mmproj`).\n"
+        f"{count['with_towers']} have encoders for images or audio, those of {count['with_running_towers']} run; "
+        f"{count['exported_with_towers']} classes are exported with them (`export --mmproj`).\n"
     )
 
 
@@ -252,8 +252,8 @@ def export_obstacles() -> str:
     return table(("GGUF name", "first class", "why its files become no checkpoints"), rows)
 
 
-def towers() -> str:
-    """Classes whose towers are converted."""
+def encoders() -> str:
+    """Classes whose encoders are converted."""
     rows = [
         (
             ", ".join(each.hf_classes),
@@ -262,9 +262,9 @@ def towers() -> str:
             ", ".join(each.running),
             "yes" if each.exporting else "no",
         )
-        for each in catalogue.towers()
+        for each in catalogue.encoders()
     ]
-    return table(("classes", "where the tower's model type is", "towers", "that run", "back again"), rows)
+    return table(("classes", "where the encoder's model type is", "encoders", "that run", "back again"), rows)
 
 
 def keys(*starts: str) -> str:
@@ -279,13 +279,13 @@ def keys(*starts: str) -> str:
 
 def _absent(name: str) -> str:
     """What a file means that lacks the key, by the rule of all architectures."""
-    return _rule(archs.file_keys.COMMON.get(name.removeprefix("NAME.")))
+    return _rule(archs.hparams.file_keys.COMMON.get(name.removeprefix("NAME.")))
 
 
 def _rule(rule: Any) -> str:
-    if isinstance(rule, archs.file_keys.Derived):
+    if isinstance(rule, archs.hparams.file_keys.Derived):
         return rule.formula or rule.when
-    if formula := archs.file_keys.formula_of(rule):
+    if formula := archs.hparams.file_keys.formula_of(rule):
         return f"`{formula}`"
     if rule is None or (hasattr(rule, "__len__") and not len(rule)):
         return ""
@@ -518,7 +518,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "options": options,
     "programs": programs,
     "rooms": rooms,
-    "towers": towers,
+    "towers": encoders,
 }
 
 TERMINAL = (

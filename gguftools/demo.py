@@ -36,9 +36,13 @@ def example(name: str) -> Path:
 
 
 def demo(
-    model: Path, text: Path, folder: Path, recipes: Sequence[str] = RECIPES, step: Step | None = None,
+    model: Path,
+    text: Path,
+    folder: Path,
+    recipes: Sequence[str] = RECIPES,
+    step: Step | None = None,
     overwrite: bool = False,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Convert `model` and quantize the result by every recipe into `folder`; measure all on `text`.
 
     step: told what is being done. overwrite: replace files that are there.

@@ -34,11 +34,11 @@ from .writing.origin import Origin
 from .writing.travel import Source
 
 if TYPE_CHECKING:
+    from runtime.evaluation.pooling import Embeddings, Text
     from runtime.generation import Generation
+    from runtime.images import EmbeddedImage
     from runtime.kv_cache import CacheType
     from runtime.model import Model as RunningModel
-    from runtime.pictures import Picture
-    from runtime.pooling import Embeddings, Text
     from runtime.prefill import Progress as PromptProgress
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
     from runtime.sampling.parameters import Sampling
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from runtime.speculation.readers import Reader
     from runtime.tokenizer import Tokenizer
 
-    from .metadata.pictures import Sight
+    from .metadata.images import Sight
     from .quantization.imatrix import ImportanceMatrix
     from .quantization.outputs import EncodeAhead, Run
     from .quantization.planning import Planner
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 NO_MODELS = {  # by general.type: what such a file is, and what to do with it
     "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
-    "mmproj": ("a tower for pictures or sounds", "`gguftools generate MODEL --mmproj TOWER --image PICTURE` reads it"),
+    "mmproj": ("an encoder for images or sounds", "`gguftools generate MODEL --mmproj TOWER --image PICTURE` reads it"),
     "delta": ("a delta between two files", "`gguftools patch apply OLD DELTA -o NEW` makes the new one"),
     "logits-base": ("a base of logits", "`gguftools divergence BASE MODEL` measures a model from it"),
     "adapter": ("an adapter", "`gguftools convert BASE --lora ADAPTER --outtype q8_0` writes a smaller one"),
@@ -92,9 +92,13 @@ class Model:
     """
 
     def __init__(
-        self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor | ArrayLike], *,
-        origin: Origin | None = None, file: GgufFile | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor | ArrayLike],
+        *,
+        origin: Origin | None = None,
+        file: GgufFile | None = None,
+    ) -> None:
         """metadata: plain data or Values. tensors: arrays (floats or signed integers) or Tensors, rows first.
 
         Raises OptionError for what are no mappings, FormatError for arrays that GGUF has no tensors of.
@@ -193,13 +197,26 @@ class Model:
         return self._running[1]
 
     def generate(
-        self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *,
-        n: int | None = None, stop: Sequence[str] = (), grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None, context: int | None = None, special: bool = False,
-        cache_type: CacheType = "f32", threads: int | None = None, progress: PromptProgress | None = None,
-        draft: PathLike | Model | None = None, drafting: Drafting | None = None, images: Sequence[Any] = (),
-        projector: PathLike | Model | None = None, image_tokens: int | None = None, audio: Sequence[Any] = (),
-    ) -> Generation:  # fmt: skip
+        self,
+        prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
+        sampling: Sampling | None = None,
+        *,
+        n: int | None = None,
+        stop: Sequence[str] = (),
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
+        context: int | None = None,
+        special: bool = False,
+        cache_type: CacheType = "f32",
+        threads: int | None = None,
+        progress: PromptProgress | None = None,
+        draft: PathLike | Model | None = None,
+        drafting: Drafting | None = None,
+        images: Sequence[Any] = (),
+        projector: PathLike | Model | None = None,
+        image_tokens: int | None = None,
+        audio: Sequence[Any] = (),
+    ) -> Generation:
         """Let the model go on with a prompt: iterate for (token, text) as they come.
 
         prompt: a text; token ids; or messages, such as {"role": "user", "content": "Hello"}, which the file's chat
@@ -210,31 +227,61 @@ class Model:
         processors. progress(tokens read, of how many): called while the prompt is read. draft: where tokens come from
         that the model only checks: a smaller model of the same vocabulary, "lookup" for what stands in the text
         already, "mtp" for the model's own layer that reads ahead. drafting: how much, a
-        `runtime.speculation.parameters.Drafting`. images: pictures that the prompt has, files or arrays (height, width,
+        `runtime.speculation.parameters.Drafting`. images: images that the prompt has, files or arrays (height, width,
         3) of uint8, where it says <__media__>, or else in front of it (extra `images`); projector: the mmproj file with
-        their tower; image_tokens: of each at most, where the tower takes any size, or crops. audio: sounds likewise,
-        WAV files of 16,000 samples a second or float32 arrays (samples,). A prompt with both has <__image__> and
-        <__audio__> where they stand.
+        their encoder; image_tokens: of each at most, where the encoder takes any size, or crops. audio: sounds
+        likewise, WAV files of 16,000 samples a second or float32 arrays (samples,). A prompt with both has <__image__>
+        and <__audio__> where they stand.
 
         What is returned also has `tokens`, `text`, `stop_reason`, `prompt_tokens`, `prefill_seconds`,
         `decode_seconds`, `logprobs`, `cache_bytes`, `speculated`, and `stop()`. Raises ModelError, VocabularyError,
         OptionError for a prompt without room, and for what can't draft.
         """
         return self.generate_samples(
-            prompt, sampling, samples=1, n=n, stop=stop, grammar=grammar, json_schema=json_schema, context=context,
-            special=special, cache_type=cache_type, threads=threads, progress=progress, draft=draft, drafting=drafting,
-            images=images, projector=projector, image_tokens=image_tokens, audio=audio,
-        )[0]  # fmt: skip
+            prompt,
+            sampling,
+            samples=1,
+            n=n,
+            stop=stop,
+            grammar=grammar,
+            json_schema=json_schema,
+            context=context,
+            special=special,
+            cache_type=cache_type,
+            threads=threads,
+            progress=progress,
+            draft=draft,
+            drafting=drafting,
+            images=images,
+            projector=projector,
+            image_tokens=image_tokens,
+            audio=audio,
+        )[0]
 
     def generate_samples(
-        self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *,
-        samples: int, best_of: int | None = None, parallel: int = 4, n: int | None = None, stop: Sequence[str] = (),
-        grammar: str | None = None, json_schema: str | Mapping[str, Any] | None = None, context: int | None = None,
-        special: bool = False, cache_type: CacheType = "f32", threads: int | None = None,
-        progress: PromptProgress | None = None, draft: PathLike | Model | None = None,
-        drafting: Drafting | None = None, images: Sequence[Any] = (), projector: PathLike | Model | None = None,
-        image_tokens: int | None = None, audio: Sequence[Any] = (),
-    ) -> list[Generation]:  # fmt: skip
+        self,
+        prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
+        sampling: Sampling | None = None,
+        *,
+        samples: int,
+        best_of: int | None = None,
+        parallel: int = 4,
+        n: int | None = None,
+        stop: Sequence[str] = (),
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
+        context: int | None = None,
+        special: bool = False,
+        cache_type: CacheType = "f32",
+        threads: int | None = None,
+        progress: PromptProgress | None = None,
+        draft: PathLike | Model | None = None,
+        drafting: Drafting | None = None,
+        images: Sequence[Any] = (),
+        projector: PathLike | Model | None = None,
+        image_tokens: int | None = None,
+        audio: Sequence[Any] = (),
+    ) -> list[Generation]:
         """Several texts that go on with one prompt, which is read once.
 
         samples: how many; they may be iterated over in any order, also by turns. Sample i draws by the seed + i.
@@ -258,9 +305,9 @@ class Model:
         tokenizer, chosen = self.tokenizer, sampling or Sampling(**advised(self.metadata))
         if best_of is not None and chosen.logprobs is None:
             chosen = replace(chosen, logprobs=0)
-        embedded: Sequence[Picture] = ()
+        embedded: Sequence[EmbeddedImage] = ()
         if images or audio or projector is not None or image_tokens is not None:
-            from .metadata.pictures import read_prompt
+            from .metadata.images import read_prompt
 
             ids, embedded = read_prompt(
                 prompt, self._sights(images, audio, projector, image_tokens, threads, draft), progress
@@ -271,10 +318,15 @@ class Model:
         model = self.running(threads)
         wanted = Wanted(n, stop, context or self.context_length, special, cache_type, progress, follow)
         made = generations(
-            model, tokenizer, self.metadata, ids,
-            [of_sample(chosen, i) for i in range(samples if best_of is None else best_of)], wanted,
-            self._drafts(draft, drafting, threads), embedded,
-        )  # fmt: skip
+            model,
+            tokenizer,
+            self.metadata,
+            ids,
+            [of_sample(chosen, i) for i in range(samples if best_of is None else best_of)],
+            wanted,
+            self._drafts(draft, drafting, threads),
+            embedded,
+        )
         write_together(made, parallel)
         if best_of is None:
             return made
@@ -284,9 +336,15 @@ class Model:
         return sorted(made, key=lambda each: -each.cumulative_logprob)[:samples]
 
     def embed(
-        self, texts: str | Sequence[Text], *, pooling: str | None = None, normalize: int | None = None,
-        truncate: bool = False, threads: int | None = None, progress: Callable[[int, int, Any], None] | None = None,
-    ) -> Embeddings:  # fmt: skip
+        self,
+        texts: str | Sequence[Text],
+        *,
+        pooling: str | None = None,
+        normalize: int | None = None,
+        truncate: bool = False,
+        threads: int | None = None,
+        progress: Callable[[int, int, Any], None] | None = None,
+    ) -> Embeddings:
         """Vectors of texts: `embed(["a text", "another"]).vectors` is float32 (2, width).
 
         texts: one or several; with pooling="rank" pairs of a query and a document, which get scores. pooling: "mean",
@@ -296,19 +354,29 @@ class Model:
         done, of how many, None).
         Raises ModelError, VocabularyError, and OptionError for a text that is too long or has no tokens.
         """
-        from runtime.pooling import embeddings
+        from runtime.evaluation.pooling import embeddings
 
         given = [texts] if isinstance(texts, str) else list(texts)
         return embeddings(
-            self.running(threads), self.tokenizer, given, pooling=pooling, normalize=normalize, truncate=truncate,
+            self.running(threads),
+            self.tokenizer,
+            given,
+            pooling=pooling,
+            normalize=normalize,
+            truncate=truncate,
             progress=progress,
-        )  # fmt: skip
+        )
 
     def _sights(
-        self, images: Sequence[Any], audio: Sequence[Any], projector: PathLike | Model | None, most_tokens: int | None,
-        threads: int | None, draft: PathLike | Model | None,
-    ) -> list[tuple[Sight, Sequence[Any]]]:  # fmt: skip
-        """What sees pictures and hears sounds for this model, with these; kept as long as the projector is the same."""
+        self,
+        images: Sequence[Any],
+        audio: Sequence[Any],
+        projector: PathLike | Model | None,
+        most_tokens: int | None,
+        threads: int | None,
+        draft: PathLike | Model | None,
+    ) -> list[tuple[Sight, Sequence[Any]]]:
+        """What sees images and hears sounds for this model, with these; kept as long as the projector is the same."""
         if not (images or audio) or projector is None:
             media = "audio" if audio and not images else "images"
             given, absent = (media, "projector") if images or audio else ("projector", "images")
@@ -316,7 +384,7 @@ class Model:
             raise OptionError("there are no images" if none else f"{given} is given without {absent}")
         if draft not in (None, "lookup"):
             media = "images" if images else "audio"
-            raise OptionError("drafts do not see pictures or hear sounds", f'none, or "lookup", go with {media}')
+            raise OptionError("drafts do not see images or hear sounds", f'none, or "lookup", go with {media}')
         if most_tokens is not None and not images:
             raise OptionError("image_tokens is given without images")
         if most_tokens is not None:
@@ -326,17 +394,17 @@ class Model:
         return [(self._sight(part, model, most, threads), given) for part, given, most in parts if given]
 
     def _sight(self, part: str, model: Model, most_tokens: int | None, threads: int | None) -> Sight:
-        from runtime.towers.audio import AudioTower
-        from runtime.towers.vision import VisionTower
+        from runtime.multimodal.audio import AudioEncoder
+        from runtime.multimodal.vision import VisionEncoder
 
-        from .metadata.pictures import Sight
+        from .metadata.images import Sight
 
         made_for = [model, most_tokens, threads, self.tokenizer]
         kept = self._seeing.get(part)
         if kept is None or list(map(id, kept[0])) != list(map(id, made_for)):
-            kind: type[AudioTower | VisionTower] = AudioTower if part == "audio" else VisionTower
-            tower = kind(model.metadata, model.tensors, thread_count(threads))
-            kept = self._seeing[part] = made_for, Sight(tower, self.metadata, self.tokenizer, most_tokens)
+            kind: type[AudioEncoder | VisionEncoder] = AudioEncoder if part == "audio" else VisionEncoder
+            encoder = kind(model.metadata, model.tensors, thread_count(threads))
+            kept = self._seeing[part] = made_for, Sight(encoder, self.metadata, self.tokenizer, most_tokens)
         return kept[1]
 
     def _drafts(self, draft: PathLike | Model | None, drafting: Drafting | None, threads: int | None) -> Drafts:
@@ -407,11 +475,18 @@ class Model:
         return all_readable(self.streamed())
 
     def save(
-        self, path: PathLike, recipe: str | Mapping[str, str] | None = None, *,
-        rules: Mapping[str, str] | None = None, imatrix: PathLike | ImportanceMatrix | None = None, reserve: int = 0,
-        allow_requantize: bool = False, overwrite: bool = False, threads: int | None = None,
+        self,
+        path: PathLike,
+        recipe: str | Mapping[str, str] | None = None,
+        *,
+        rules: Mapping[str, str] | None = None,
+        imatrix: PathLike | ImportanceMatrix | None = None,
+        reserve: int = 0,
+        allow_requantize: bool = False,
+        overwrite: bool = False,
+        threads: int | None = None,
         progress: Progress | None = None,
-    ) -> QuantizeReport:  # fmt: skip
+    ) -> QuantizeReport:
         """Write a GGUF file, and return what was written.
 
         recipe: None for every tensor as it is (of a checkpoint: in the type that follows it); a recipe's name, such as
@@ -441,9 +516,16 @@ class Model:
                 raise OptionError(f"imatrix changes nothing in {outtype or 'a copy'}", "name a recipe, such as Q4_K_M")
             return write_plain(self, target, outtype, run, reserve)
         return write_quantized(
-            self, [recipe_named(recipe or "COPY")], [target], run, imatrix, options=Options(rules=pairs(rules or ())),
-            reserve=reserve, allow_requantize=allow_requantize, rules_alone=recipe is None,
-        )  # fmt: skip
+            self,
+            [recipe_named(recipe or "COPY")],
+            [target],
+            run,
+            imatrix,
+            options=Options(rules=pairs(rules or ())),
+            reserve=reserve,
+            allow_requantize=allow_requantize,
+            rules_alone=recipe is None,
+        )
 
     def close(self) -> None:
         """Let go of the files; the tensors are gone then, the metadata stays."""
@@ -465,9 +547,14 @@ class Model:
 
 
 def write_plain(
-    model: Model, target: Path, outtype: str | None, run: Run, reserve: int = 0, resumable: Resumable | None = None,
+    model: Model,
+    target: Path,
+    outtype: str | None,
+    run: Run,
+    reserve: int = 0,
+    resumable: Resumable | None = None,
     warnings: Sequence[str] = (),
-) -> QuantizeReport:  # fmt: skip
+) -> QuantizeReport:
     """Write a model's tensors as they are (outtype None), or as a plain conversion to one of FILE_TYPES does."""
     from .quantization.outputs import write_file
     from .quantization.outtypes import plan_conversion
@@ -488,11 +575,19 @@ def write_plain(
 
 
 def write_quantized(
-    model: Model, recipes: Sequence[Recipe], paths: Sequence[Path], run: Run,
-    imatrix: PathLike | ImportanceMatrix | None = None, include: Sequence[str] = (), exclude: Sequence[str] = (),
-    prune_layers: Sequence[int] = (), new: bool = False, check_tensors: bool = False,
-    encode: EncodeAhead | None = None, **planning: Any,
-) -> QuantizeReport:  # fmt: skip
+    model: Model,
+    recipes: Sequence[Recipe],
+    paths: Sequence[Path],
+    run: Run,
+    imatrix: PathLike | ImportanceMatrix | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    prune_layers: Sequence[int] = (),
+    new: bool = False,
+    check_tensors: bool = False,
+    encode: EncodeAhead | None = None,
+    **planning: Any,
+) -> QuantizeReport:
     """Write a model once for each recipe, as `quantize` does; encode: see `write_recipes`; planning: of a Planner.
 
     Raises FileError for no model.
@@ -510,10 +605,15 @@ def write_quantized(
 
 
 def planner_of(
-    model: Model, recipes: Sequence[Recipe], imatrix: PathLike | ImportanceMatrix | None = None,
-    include: Sequence[str] = (), exclude: Sequence[str] = (), prune_layers: Sequence[int] = (),
-    tensors: Mapping[str, Tensor] | None = None, **planning: Any,
-) -> Planner:  # fmt: skip
+    model: Model,
+    recipes: Sequence[Recipe],
+    imatrix: PathLike | ImportanceMatrix | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    prune_layers: Sequence[int] = (),
+    tensors: Mapping[str, Tensor] | None = None,
+    **planning: Any,
+) -> Planner:
     """What plans a model's outputs, one of each recipe, from its tensors, as `streamed` gives them if not given.
 
     planning: of a Planner. Raises FileError for no model.
@@ -523,7 +623,7 @@ def planner_of(
     from .quantization.stock import in_stock_formats
 
     kind = model.metadata.get("general.type")
-    if isinstance(kind, str) and kind in NO_MODELS and kind != "mmproj":  # towers are only no text models
+    if isinstance(kind, str) and kind in NO_MODELS and kind != "mmproj":  # encoders are only no text models
         raise _no_model(model.path, kind)
     matrix, warnings = usable_matrix(imatrix, include, exclude)
     stock = in_stock_formats(model.streamed() if tensors is None else tensors, recipes, model.path)

@@ -1,4 +1,4 @@
-"""What a model is made of, by where it comes from: a GGUF file, a checkpoint, or a checkpoint's towers."""
+"""What a model is made of, by where it comes from: a GGUF file, a checkpoint, or a checkpoint's encoders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .files.stores.store import is_pinned
 from .writing.origin import Origin
 
 if TYPE_CHECKING:
-    from archs.plan import Change, Plan
+    from archs.plans.text import Change, Plan
 
     from .files.checkpoint.folder import Checkpoint
 
@@ -45,9 +45,16 @@ def of_gguf(file: GgufFile) -> Parts:
     recorded = tuple((str(part.path), part.stored) for part in file.parts if part.stored)
     reopen = partial(tensors_of_file, file.path if file.is_stored else file.path.absolute())
     origin = Origin(
-        file.path, tuple(file.shards), file.states, shards, file.magic, file.alignment, recorded,
-        remote=file.is_stored, reopen=reopen,
-    )  # fmt: skip
+        file.path,
+        tuple(file.shards),
+        file.states,
+        shards,
+        file.magic,
+        file.alignment,
+        recorded,
+        remote=file.is_stored,
+        reopen=reopen,
+    )
     return Parts(file.metadata, file.tensors, origin)
 
 
@@ -74,17 +81,23 @@ def tensors_of_checkpoint(source: str, pre: str | None, target: Path | None = No
     return dict(of_checkpoint(source, pre, target=target).tensors)
 
 
-def tensors_of_towers(source: str) -> dict[str, Tensor]:
-    """The same of a checkpoint's towers, as `of_towers` has them."""
-    return dict(of_towers(source).tensors)
+def tensors_of_encoders(source: str) -> dict[str, Tensor]:
+    """The same of a checkpoint's encoders, as `of_towers` has them."""
+    return dict(of_encoders(source).tensors)
 
 
 def of_checkpoint(
-    source: PathLike, pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
-    derive: Callable[[Plan, Checkpoint], Plan] | None = None, magic: bytes = b"GGUF", derived: str = "a predictor",
-    target: Path | None = None, meaning: Mapping[str, Any] = {},
+    source: PathLike,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+    change: Change | None = None,
+    derive: Callable[[Plan, Checkpoint], Plan] | None = None,
+    magic: bytes = b"GGUF",
+    derived: str = "a predictor",
+    target: Path | None = None,
+    meaning: Mapping[str, Any] = {},
     inspect: Callable[[Metadata, Path], str] | None = None,
-) -> Parts:  # fmt: skip
+) -> Parts:
     """Of the file that a checkpoint is converted to; small tensors are float32, nothing is read but headers.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
@@ -94,10 +107,10 @@ def of_checkpoint(
     is merged changes them. inspect(metadata, folder of the tokenizer): gives a warning, or "", while the folder is
     there. Raises FileError, ModelError, VocabularyError.
     """
-    from archs.draft_plan import is_draft, plan_draft
-    from archs.plan import plan, stays_float32
+    from archs.plans.draft import is_draft, plan_draft
+    from archs.plans.mmproj import only_encoders, without_encoders
+    from archs.plans.text import plan, stays_float32
     from archs.tasks import TASK, check_task
-    from archs.tower_plan import only_towers, without_towers
     from archs.transforms import computed
 
     from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
@@ -106,20 +119,31 @@ def of_checkpoint(
         if TASK in meaning:
             check_task(checkpoint.config, meaning[TASK])
         checkpoint = replace(checkpoint, config={**checkpoint.config, **meaning})
-        tensors, beside = without_towers(checkpoint.config, checkpoint.tensors)
+        tensors, beside = without_encoders(checkpoint.config, checkpoint.tensors)
         if target is not None or is_draft(checkpoint.config):
             planned = plan_draft(
-                checkpoint.folder, checkpoint.config, checkpoint.tensors, target, pre=pre,
+                checkpoint.folder,
+                checkpoint.config,
+                checkpoint.tensors,
+                target,
+                pre=pre,
                 embed_tokenizer=embed_tokenizer,
-            )  # fmt: skip
+            )
         else:
-            if only_towers(checkpoint.config, checkpoint.tensors):
-                problem = f"all {len(checkpoint.tensors)} tensors are of towers: the text model's are not there"
-                raise ModelError(problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the towers alone")
+            if only_encoders(checkpoint.config, checkpoint.tensors):
+                problem = f"all {len(checkpoint.tensors)} tensors are of encoders: the text model's are not there"
+                raise ModelError(
+                    problem, "fetch the rest; `gguftools convert MODEL --mmproj` writes the encoders alone"
+                )
             planned = plan(
-                checkpoint.folder, checkpoint.config, tensors, checkpoint.generation_config, pre=pre,
-                embed_tokenizer=embed_tokenizer, change=change,
-            )  # fmt: skip
+                checkpoint.folder,
+                checkpoint.config,
+                tensors,
+                checkpoint.generation_config,
+                pre=pre,
+                embed_tokenizer=embed_tokenizer,
+                change=change,
+            )
         if derive is not None:
             planned = derive(planned, checkpoint)
         seen = "" if inspect is None else inspect(planned.metadata, target or checkpoint.folder)
@@ -135,10 +159,17 @@ def of_checkpoint(
     states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
-        checkpoint.folder, tuple(states), states, magic=magic, recorded=tuple(filter(None, made_of)), outtype=outtype,
-        float32=keep, remote=bool(checkpoint.remote), warnings=told,
+        checkpoint.folder,
+        tuple(states),
+        states,
+        magic=magic,
+        recorded=tuple(filter(None, made_of)),
+        outtype=outtype,
+        float32=keep,
+        remote=bool(checkpoint.remote),
+        warnings=told,
         reopen=_reopening(checkpoint, pre, change or task or None, magic != b"GGUF" or DENSE in tensors, target),
-    )  # fmt: skip
+    )
     return Parts(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin)
 
 
@@ -153,44 +184,49 @@ def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
     return nullcontext(open_checkpoint(Path(source)))
 
 
-def of_towers(source: PathLike) -> Parts:
-    """Of the file of a checkpoint's towers for pictures and sounds, which is written beside that of its text model.
+def of_encoders(source: PathLike) -> Parts:
+    """Of the file of a checkpoint's encoders for images and sounds, which is written beside that of its text model.
 
     As of `of_checkpoint`, nothing is read but headers. Raises FileError, ModelError.
     """
-    from archs.tower import tower_format
-    from archs.tower_plan import plan_towers
+    from archs.encoder import encoder_format
+    from archs.plans.mmproj import plan_encoders
     from archs.transforms import as_float32
 
     from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
     with _checkpoint(source) as checkpoint:
         checkpoint = _with_folders(checkpoint)
-        planned = plan_towers(checkpoint.folder, checkpoint.config, checkpoint.tensors)
+        planned = plan_encoders(checkpoint.folder, checkpoint.config, checkpoint.tensors)
     tensors = dict(planned.tensors)
     for name, tensor in planned.tensors.items():
-        if {tower_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
+        if {encoder_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
             tensors[name] = as_float32(tensor)
     states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
-        checkpoint.folder, tuple(states), states, recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
-        outtype=outtype, fixed=planned.fixed, remote=bool(checkpoint.remote),
-        reopen=partial(tensors_of_towers, _named(checkpoint)),
-    )  # fmt: skip
+        checkpoint.folder,
+        tuple(states),
+        states,
+        recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
+        outtype=outtype,
+        fixed=planned.fixed,
+        remote=bool(checkpoint.remote),
+        reopen=partial(tensors_of_encoders, _named(checkpoint)),
+    )
     return Parts(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin)
 
 
 def _with_folders(checkpoint: Checkpoint) -> Checkpoint:
-    """With what towers have in folders of their own. Raises FileError."""
+    """With what encoders have in folders of their own. Raises FileError."""
+    from archs.plans.mmproj import encoders_of
     from archs.small_files import read_json_object
-    from archs.tower_plan import towers_of
 
     from .files.checkpoint.safetensors import open_safetensors
 
-    tower = towers_of(checkpoint.config)
+    encoder = encoders_of(checkpoint.config)
     config, tensors, files = dict(checkpoint.config), dict[str, Tensor](), list(checkpoint.files)
-    for name in tower.folders if tower else ():
+    for name in encoder.folders if encoder else ():
         folder = checkpoint.folder / name
         if checkpoint.remote:
             problem = f"the folder {name} of {checkpoint.remote[0]} is not read over the network"
@@ -245,10 +281,10 @@ def _tasks_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
     """What is to be said of layers that predict tokens further: they have a file to themselves, or none."""
-    from archs.further import COUNT
-    from archs.layouts import ALONE
-    from archs.plan import is_left_out
+    from archs.mtp import COUNT
+    from archs.plans.text import is_left_out
     from archs.registry import of_config
+    from archs.tensor_maps import ALONE
 
     names = [name for name in planned.left_out if not is_left_out(name)]
     if not names:
@@ -262,21 +298,21 @@ def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
 
 
 def _left_out(checkpoint: Checkpoint, names: Sequence[str], beside: Sequence[str]) -> tuple[str, ...]:
-    """What is to be said of tensors that a text model's file has no place for. beside: those that towers claimed.
+    """What is to be said of tensors that a text model's file has no place for. beside: those that encoders claimed.
 
-    Raises ModelError where towers of the class are known, and a tensor is none of theirs: nothing is lost in silence.
+    Raises ModelError where encoders of the class are known, and a tensor is none of theirs: nothing is lost in silence.
     """
-    from archs.plan import is_left_out
-    from archs.tower_plan import left_to_towers, towers_of
+    from archs.plans.mmproj import encoders_of, left_to_encoders
+    from archs.plans.text import is_left_out
 
     names = [*beside, *(name for name in names if is_left_out(name))]  # others predict further tokens
     if not names:
         return ()
     nbytes = sum(checkpoint.tensors[name].nbytes for name in names if name in checkpoint.tensors)
-    what = f"{len(names)} tensors ({nbytes:,} bytes) of towers for pictures or sounds"
-    if towers_of(checkpoint.config) is None:
-        return (f"{what} are left out, such as {names[0]!r}: no towers of this class are known",)
-    if lost := left_to_towers(checkpoint.config, names):
+    what = f"{len(names)} tensors ({nbytes:,} bytes) of encoders for images or sounds"
+    if encoders_of(checkpoint.config) is None:
+        return (f"{what} are left out, such as {names[0]!r}: no encoders of this class are known",)
+    if lost := left_to_encoders(checkpoint.config, names):
         more = f" and {len(lost) - 1} more tensors" if len(lost) > 1 else ""
-        raise ModelError(f"neither the text model nor its towers have {lost[0]!r}{more}", "it is of another variant")
+        raise ModelError(f"neither the text model nor its encoders have {lost[0]!r}{more}", "it is of another variant")
     return (f"{what} are not in this file: `gguftools convert MODEL --mmproj` writes them",)

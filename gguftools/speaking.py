@@ -13,9 +13,9 @@ from .metadata.chat_templates import rendered
 
 if TYPE_CHECKING:
     from runtime.generation import Generation
+    from runtime.images import EmbeddedImage
     from runtime.kv_cache import CacheType
     from runtime.model import Model as RunningModel
-    from runtime.pictures import Picture
     from runtime.prefill import Progress
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
     from runtime.sampling.parameters import Sampling
@@ -64,9 +64,15 @@ def prompt_tokens(
 
 
 def generations(
-    model: RunningModel, tokenizer: Tokenizer, metadata: Metadata, ids: Sequence[int],
-    samplings: Sequence[Sampling], wanted: Wanted, drafts: Drafts, pictures: Sequence[Picture] = (),
-) -> list[Generation]:  # fmt: skip
+    model: RunningModel,
+    tokenizer: Tokenizer,
+    metadata: Metadata,
+    ids: Sequence[int],
+    samplings: Sequence[Sampling],
+    wanted: Wanted,
+    drafts: Drafts,
+    images: Sequence[EmbeddedImage] = (),
+) -> list[Generation]:
     """A text for each of the samplings; the prompt is read once, when the first of them is asked for."""
     from runtime.generation import Generation, sampler_of
     from runtime.prefill import Prefill
@@ -75,18 +81,32 @@ def generations(
     speculations = _speculations(model, tokenizer, samplers, drafts)
     first, n, context = speculations[0], wanted.n, wanted.context
     prefill = Prefill(
-        model, ids, wanted.cache_type, texts=len(samplers), progress=wanted.progress,
+        model,
+        ids,
+        wanted.cache_type,
+        texts=len(samplers),
+        progress=wanted.progress,
         more=n if n is None or context is None else max(0, min(n, context - len(ids))),
-        back=first.most if first else 0, keep_states=first is not None and first.drafter.reads_states,
-        layers=first.drafter.layers if first else (), pictures=pictures,
-    )  # fmt: skip
+        back=first.most if first else 0,
+        keep_states=first is not None and first.drafter.reads_states,
+        layers=first.drafter.layers if first else (),
+        images=images,
+    )
     return [
         Generation(
-            model, tokenizer, ids, sampler, n=n, stop=wanted.stop, context=context, special=wanted.special,
-            prefill=prefill, speculation=speculation,
+            model,
+            tokenizer,
+            ids,
+            sampler,
+            n=n,
+            stop=wanted.stop,
+            context=context,
+            special=wanted.special,
+            prefill=prefill,
+            speculation=speculation,
         )
         for sampler, speculation in zip(samplers, speculations, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _speculations(
@@ -101,9 +121,7 @@ def _speculations(
     from runtime.speculation.decoding import speculation_of
 
     vocabulary = known_tokens(model, tokenizer)
-    return [
-        speculation_of(model, each, drafts.by, vocabulary, drafts.drafting, drafts.context) for each in samplers
-    ]
+    return [speculation_of(model, each, drafts.by, vocabulary, drafts.drafting, drafts.context) for each in samplers]
 
 
 def grammar_of(vocabulary: GrammarVocabulary, gbnf: str | None, schema: str | Mapping[str, Any] | None) -> Grammar:

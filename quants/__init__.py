@@ -8,9 +8,16 @@ from .format import Format, format_named, format_of_type
 from .tensor import Tensor, from_array
 
 __all__ = [
-    "Format", "FormatError", "GgufToolsError", "Tensor",
-    "decode", "encode", "format_named", "format_of_type", "from_array",
-]  # fmt: skip
+    "Format",
+    "FormatError",
+    "GgufToolsError",
+    "Tensor",
+    "decode",
+    "encode",
+    "format_named",
+    "format_of_type",
+    "from_array",
+]
 
 
 def encode(name: str, rows: ArrayLike, importance: ArrayLike | None = None) -> NDArray[np.uint8]:

@@ -40,9 +40,7 @@ class Wanted(NamedTuple):
     precision: int
 
 
-def exact_blocks(
-    form: Format, values: Floats, rounded_to: Format | None = None
-) -> tuple[Bytes, NDArray[np.bool_]]:  # fmt: skip
+def exact_blocks(form: Format, values: Floats, rounded_to: Format | None = None) -> tuple[Bytes, NDArray[np.bool_]]:
     """Rows in a format of EXACT, and which of their blocks are not exactly the values.
 
     values: float32 (n, width), finite or not, whole blocks → uint8 (n, bytes of a row), bool (n, blocks of a row).
@@ -181,8 +179,19 @@ def _q4_k(high: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
 
 # What fits scales, which it puts into blocks that come as zeros, and codes, which it returns. The simpler go first.
 EXACT: dict[str, Callable[[Wanted, NDArray[Any]], Chosen]] = {
-    "Q4_0": partial(_signed, -8, 7), "Q8_0": partial(_signed, -128, 127), "Q4_1": partial(_offset, 15),
-    "Q5_0": partial(_signed, -16, 15), "Q5_1": partial(_offset, 31), "MXFP4": _mxfp4,
-    "Q1_0": _q1_0, "TQ1_0": _tq1_0, "TQ2_0": partial(_signed, -1, 1), "Q2_0": partial(_signed, -1, 2),
-    "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": partial(_q4_k, 15), "Q5_K": partial(_q4_k, 31), "Q6_K": _q6_k,
-}  # fmt: skip
+    "Q4_0": partial(_signed, -8, 7),
+    "Q8_0": partial(_signed, -128, 127),
+    "Q4_1": partial(_offset, 15),
+    "Q5_0": partial(_signed, -16, 15),
+    "Q5_1": partial(_offset, 31),
+    "MXFP4": _mxfp4,
+    "Q1_0": _q1_0,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": partial(_signed, -1, 1),
+    "Q2_0": partial(_signed, -1, 2),
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": partial(_q4_k, 15),
+    "Q5_K": partial(_q4_k, 31),
+    "Q6_K": _q6_k,
+}

@@ -97,9 +97,15 @@ def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Fl
 
 
 def _round(
-    form: Format, codes: Codes, blocks: NDArray[np.uint8], own: Floats, at: int, upper: Floats, errors: Floats,
+    form: Format,
+    codes: Codes,
+    blocks: NDArray[np.uint8],
+    own: Floats,
+    at: int,
+    upper: Floats,
+    errors: Floats,
     weights: Floats,
-) -> None:  # fmt: skip
+) -> None:
     """Choose the codes of blocks (n, bytes) and scales near theirs, for the columns of `own` from `at` on."""
     from .kernels.feedback import round_columns
     from .near_scales import HELD_BACK, with_scales_near
@@ -111,10 +117,26 @@ def _round(
     known = np.array([codes.first, codes.last] if codes.even else range(codes.first, codes.last + 1), np.uint8)
     table = meanings(form, codes, tried.blocks.reshape(-1, form.block_bytes), known)
     round_columns(
-        own.reshape(-1), len(own), own.shape[1], at, upper.reshape(-1), len(upper), weights * HELD_BACK,
-        table.reshape(-1), len(tried.blocks), len(known), codes.group, form.block_size, codes.first, codes.last,
-        codes.even, np.empty(codes.group, np.float32), which.reshape(-1), chosen.reshape(-1), errors.reshape(-1),
-    )  # fmt: skip
+        own.reshape(-1),
+        len(own),
+        own.shape[1],
+        at,
+        upper.reshape(-1),
+        len(upper),
+        weights * HELD_BACK,
+        table.reshape(-1),
+        len(tried.blocks),
+        len(known),
+        codes.group,
+        form.block_size,
+        codes.first,
+        codes.last,
+        codes.even,
+        np.empty(codes.group, np.float32),
+        which.reshape(-1),
+        chosen.reshape(-1),
+        errors.reshape(-1),
+    )
     tried.take(blocks, which)
     put_codes(codes, blocks, chosen)
 
@@ -130,7 +152,8 @@ def _carry_block(form: Format, blocks: NDArray[np.uint8], own: Floats, at: int, 
 
 
 def meanings(form: Format, codes: Codes, blocks: NDArray[np.uint8], known: NDArray[np.uint8]) -> Floats:
-    """What codes `known` mean in each group of blocks (n, bytes): float32 (n, groups, known), by the format's decoder.
+    """What codes `known` mean in each group of blocks (n, bytes): float32 (n, groups, known), by the format's
+    decoder.
     """
     groups = form.block_size // codes.group
     table, work = np.empty((len(blocks), groups, len(known)), np.float32), blocks.copy()

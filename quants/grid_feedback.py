@@ -34,11 +34,28 @@ def choose(
     which, signs = np.zeros((n, groups), np.uint8), np.empty((n, size // STEP), np.uint8)
     numbers = np.empty((n, size // dims), np.uint16)
     choose_points(
-        own.reshape(-1), n, own.shape[1], at, upper.reshape(-1), len(upper), _within_steps(upper, size).reshape(-1),
-        weights * HELD_BACK, tables.reshape(-1), len(tried.blocks), points.group, size, nodes.reshape(-1), first, dims,
-        points.signs.bits if points.signs else 0, working_memory(points.group), which.reshape(-1), numbers.reshape(-1),
-        signs.reshape(-1), errors.reshape(-1),
-    )  # fmt: skip
+        own.reshape(-1),
+        n,
+        own.shape[1],
+        at,
+        upper.reshape(-1),
+        len(upper),
+        _within_steps(upper, size).reshape(-1),
+        weights * HELD_BACK,
+        tables.reshape(-1),
+        len(tried.blocks),
+        points.group,
+        size,
+        nodes.reshape(-1),
+        first,
+        dims,
+        points.signs.bits if points.signs else 0,
+        working_memory(points.group),
+        which.reshape(-1),
+        numbers.reshape(-1),
+        signs.reshape(-1),
+        errors.reshape(-1),
+    )
     tried.take(blocks, which)
     put_parts(points.indexes, blocks, numbers)
     if points.signs:

@@ -55,12 +55,16 @@ class Branches:
     @cached_property
     def positions(self) -> Ids:
         """Of each token in its text."""
-        return np.concatenate([
-            part for tree in self.trees for part in (
-                np.arange(len(tree.trunk)),
-                *(len(tree.trunk) + np.arange(len(branch)) for branch in tree.branches),
-            )
-        ]).astype(np.int64)  # fmt: skip
+        return np.concatenate(
+            [
+                part
+                for tree in self.trees
+                for part in (
+                    np.arange(len(tree.trunk)),
+                    *(len(tree.trunk) + np.arange(len(branch)) for branch in tree.branches),
+                )
+            ]
+        ).astype(np.int64)
 
     @cached_property
     def _parts(self) -> list[tuple[slice, Rows, Rows]]:

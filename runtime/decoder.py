@@ -14,10 +14,10 @@ from .graph.indexer import shared_keys as write_keys
 from .graph.net import net as write_net
 from .graph.operations import Input
 from .graph.text import Hook, run
-from .layer import Layer, Network, Pass
+from .layer import ForwardContext, Layer, Network
 
 
-def decode(forward: Pass, x: Floats, first: int = 0) -> Floats:
+def decode(forward: ForwardContext, x: Floats, first: int = 0) -> Floats:
     """x (tokens, width) through all layers, from position `first` of each text on: float32 (tokens, width).
 
     Raises ModelError where it stops being finite.
@@ -25,7 +25,7 @@ def decode(forward: Pass, x: Floats, first: int = 0) -> Floats:
     return _run(forward, graph_of(forward.network, forward.sparsity is not None), x, first)
 
 
-def through_layers(forward: Pass, x: Floats, first: int = 0) -> Floats:
+def through_layers(forward: ForwardContext, x: Floats, first: int = 0) -> Floats:
     """The same of what stands before the first layer already: x (tokens, streams * width) in models of several."""
     network, width = forward.network, x.shape[1]
     graph = _kept(network, ("layers", width), lambda: layers.layers_graph(network, width))
@@ -42,7 +42,7 @@ def whole_graph_of(network: Network) -> Graph:
     return _kept(network, ("whole",), lambda: layers.whole_graph(network))
 
 
-def through_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def through_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """What stands before a layer through that layer; x stays as it is. The layer may have other tensors than the
     network's own.
     """
@@ -50,7 +50,7 @@ def through_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
     return _finished(run(layers.layer_graph(forward.network, layer, x.shape[1:]), forward, x), x)
 
 
-def through_block_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def through_block_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """The same of a draft's block, which sees all of itself and the keys before it, `forward.shared_keys`."""
     network, name = forward.network, ("block", id(layer), x.shape[1])
     return _finished(
@@ -58,38 +58,38 @@ def through_block_layer(forward: Pass, layer: Layer, x: Floats) -> Floats:
     )
 
 
-def shared_keys(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def shared_keys(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """The one key of each token of x (tokens, width), which all heads share: float32 (tokens, 1, its width)."""
     return _part(forward, f"keys of {layer.prefix}", x, lambda b, value: write_keys(b, layer, value), layer)
 
 
-def begin(forward: Pass, x: Floats) -> Floats:
+def begin(forward: ForwardContext, x: Floats) -> Floats:
     """What the first layer reads of embedded tokens x (tokens, width)."""
     return _part(forward, "begin", x, lambda b, value: layers.begin(b, value))
 
 
-def ended(forward: Pass, x: Floats) -> Floats:
+def ended(forward: ForwardContext, x: Floats) -> Floats:
     """What the last norm reads of what the last layer gave: float32 (tokens, width)."""
     return _part(forward, "end", x, lambda b, value: layers.end(b, value))
 
 
-def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def attention(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """Self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens, width)."""
     return _part(forward, f"attention of {layer.prefix}", x, lambda b, value: write_attention(b, layer, value), layer)
 
 
-def token_mixer(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def token_mixer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """What one layer takes from other tokens of x (tokens, width), whatever mixes them: float32 (tokens, width)."""
     return _part(forward, f"mixer of {layer.prefix}", x, lambda b, value: layers.token_mixer(b, layer, value), layer)
 
 
-def feed_forward(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def feed_forward(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """The feed-forward net of one layer over x (tokens, width), which is the residual stream's norm."""
     return _part(forward, f"net of {layer.prefix}", x, lambda b, value: write_net(b, layer, value, value), layer)
 
 
 def _part(
-    forward: Pass, name: str, x: Floats, write: Callable[[Builder, Any], Any], layer: Layer | None = None
+    forward: ForwardContext, name: str, x: Floats, write: Callable[[Builder, Any], Any], layer: Layer | None = None
 ) -> Floats:
     def made() -> Graph:
         b = Builder(forward.network, forward.sparsity is not None)
@@ -114,14 +114,14 @@ def _kept(network: Network, name: tuple[Any, ...], write: Callable[[], Graph]) -
     return graph
 
 
-def _run(forward: Pass, graph: Graph, x: Floats, first: int) -> Floats:
+def _run(forward: ForwardContext, graph: Graph, x: Floats, first: int) -> Floats:
     forward.first = first
     forward.streams = None
     result: Floats = run(graph, forward, x, _hooks(forward, graph))
     return _finished(result, x)
 
 
-def _hooks(forward: Pass, graph: Graph) -> dict[int, Hook]:
+def _hooks(forward: ForwardContext, graph: Graph) -> dict[int, Hook]:
     """What is asked of values on the way: inputs of layers are kept, images are added to what layers give."""
     hooks: dict[int, list[Hook]] = {}
 
@@ -130,7 +130,7 @@ def _hooks(forward: Pass, graph: Graph) -> dict[int, Hook]:
 
     layer_count, several = len(forward.network.layers), streams.has_streams(forward)
     for index, value in graph.layer_outputs.items():
-        if forward.pictures and forward.network.deeper(index) is not None:
+        if forward.images and forward.network.deeper(index) is not None:
             on(value.number, lambda x, index=index: _add_deeper(forward, index, x))  # type: ignore[misc]
     for index in forward.noted:
         value = (
@@ -150,17 +150,17 @@ def _hooks(forward: Pass, graph: Graph) -> dict[int, Hook]:
     return {number: all_of(each) for number, each in hooks.items()}
 
 
-def _note(forward: Pass, layer: int, x: Floats) -> None:
+def _note(forward: ForwardContext, layer: int, x: Floats) -> None:
     """Keep what a layer is given, of several streams their mean."""
     forward.note(layer, streams.mean(forward, x) if streams.has_streams(forward) else np.array(x))
 
 
-def _add_deeper(forward: Pass, layer: int, x: Floats) -> None:
+def _add_deeper(forward: ForwardContext, layer: int, x: Floats) -> None:
     """Add to a layer's outputs what images have for it besides their embeddings."""
     width, last = x.shape[1], layer + 1 == len(forward.network.layers)
     first, number = forward.first if last else 0, forward.network.deeper(layer)
-    for picture in forward.pictures if number is not None else ():
-        deeper, skipped = picture.embeddings[:, number * width :][:, :width], max(0, first - picture.start)
+    for image in forward.images if number is not None else ():
+        deeper, skipped = image.embeddings[:, number * width :][:, :width], max(0, first - image.start)
         if deeper.shape[1] and skipped < len(deeper):
-            start = picture.start - first
-            x[max(0, start) : picture.stop - first] += deeper[skipped:]
+            start = image.start - first
+            x[max(0, start) : image.stop - first] += deeper[skipped:]

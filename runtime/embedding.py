@@ -9,31 +9,31 @@ from quants.errors import ModelError
 
 from . import ops
 from .arrays import Floats, Ids
-from .layer import Layer, Pass
-from .matmul import gather
+from .layer import ForwardContext, Layer
 from .ngrams import looked_up
+from .products.matmul import gather
 from .switch import read_as
 
 
-def embed(forward: Pass, ids: Ids) -> Floats:
-    """Token (and position) embeddings of ids (tokens,), or what pictures have in their place: float32 (tokens, width).
+def embed(forward: ForwardContext, ids: Ids) -> Floats:
+    """Token (and position) embeddings of ids (tokens,), or what images have in their place: float32 (tokens, width).
 
     Raises ModelError past the last position that has an embedding.
     """
-    tensors, scale = forward.global_tensors, forward.hyper.embedding_scale
+    tensors, scale = forward.global_tensors, forward.hparams.embedding_scale
     ids = read_as(forward, ids)
     x = gather(tensors.need("token_embd.weight"), ids)
     if scale != 1:
         x *= np.float32(scale)
     if forward.block.normed_embedding:
-        x = ops.rms_norm(x, None, forward.hyper.eps, forward.threads)
-    if forward.pictures:
+        x = ops.rms_norm(x, None, forward.hparams.eps, forward.threads)
+    if forward.images:
         ids = ids.copy()
-    for picture in forward.pictures:
-        x[picture.start : picture.stop] = picture.embeddings[:, : x.shape[1]]
-        if forward.block.scaled_pictures:
-            x[picture.start : picture.stop] *= np.float32(scale)
-        ids[picture.start : picture.stop] = forward.keys.metadata.get("tokenizer.ggml.padding_token_id", 0)
+    for image in forward.images:
+        x[image.start : image.stop] = image.embeddings[:, : x.shape[1]]
+        if forward.block.scaled_images:
+            x[image.start : image.stop] *= np.float32(scale)
+        ids[image.start : image.stop] = forward.keys.metadata.get("tokenizer.ggml.padding_token_id", 0)
     forward.embedded = x if forward.block.embedding_skip else None
     forward.layer_inputs = layer_inputs(forward, ids, x)
     if "token_embd_proj.weight" in tensors:
@@ -52,7 +52,7 @@ def embed(forward: Pass, ids: Ids) -> Floats:
     return x if last else forward.norm_if_there(tensors, "token_embd_norm", x)
 
 
-def layer_inputs(forward: Pass, ids: Ids, x: Floats) -> Floats | None:
+def layer_inputs(forward: ForwardContext, ids: Ids, x: Floats) -> Floats | None:
     """What each layer gets of each token: float32 (tokens, layers, width), of a table of n-grams for one layer; None in
     other models. x: its embedding.
     """
@@ -70,7 +70,7 @@ def layer_inputs(forward: Pass, ids: Ids, x: Floats) -> Floats | None:
     return own
 
 
-def layer_input(forward: Pass, layer: Layer) -> Floats:
+def layer_input(forward: ForwardContext, layer: Layer) -> Floats:
     """The layer's own embeddings of tokens: float32 (tokens, width). Raises ModelError where it has none."""
     if forward.layer_inputs is None:
         raise ModelError(f"the file has no tensor 'per_layer_token_embd.weight', which '{layer.prefix}inp_gate' needs")

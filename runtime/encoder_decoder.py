@@ -7,7 +7,7 @@ to them, usually the first layer's in all layers. What a decoder looks at (`KVCa
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from archs.file_keys import Keys
+from archs.hparams.file_keys import Keys
 from archs.spec import ACTIVATIONS, Activation
 from quants.errors import ModelError
 
@@ -15,7 +15,7 @@ from .arrays import Floats, Ids
 from .embedding import embed
 from .graph.encoder_decoder import side_graph
 from .graph.text import run
-from .layer import Layer, Pass
+from .layer import ForwardContext, Layer
 
 Context = tuple[tuple[Floats, Floats], ...]
 
@@ -56,9 +56,9 @@ def _both(keys: Keys, layers: Mapping[str, Layer], decoding: int) -> EncoderDeco
     )
 
 
-def encode(forward: Pass, both: EncoderDecoder, ids: Ids) -> Context:
+def encode(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Context:
     """Read a text: for each layer of the decoder the keys and values that it will look at, (tokens, heads, width)."""
-    x, heads = read(forward, both, ids), forward.hyper.layers[0].heads
+    x, heads = read(forward, both, ids), forward.hparams.layers[0].heads
     return tuple(
         (
             forward.project(layer, "cross_attn_k", x).reshape(len(x), heads, -1),
@@ -68,19 +68,21 @@ def encode(forward: Pass, both: EncoderDecoder, ids: Ids) -> Context:
     )
 
 
-def read(forward: Pass, both: EncoderDecoder, ids: Ids) -> Floats:
+def read(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Floats:
     """The encoder's last hidden states of a text: float32 (tokens, width)."""
     return _through(forward, both, both.encoder, embed(forward, ids), is_decoder=False)
 
 
-def decode(forward: Pass, both: EncoderDecoder, x: Floats) -> Floats:
+def decode(forward: ForwardContext, both: EncoderDecoder, x: Floats) -> Floats:
     """Through the decoder's layers: float32 (tokens, width). Raises ModelError where no text was encoded."""
     if forward.cache is None or not forward.cache.context or forward.texts > 1:
         raise ModelError("this model has an encoder: its decoder runs a single text, from the cache `encode` returns")
     return _through(forward, both, both.decoder, x, is_decoder=True)
 
 
-def _through(forward: Pass, both: EncoderDecoder, layers: tuple[Layer, ...], x: Floats, *, is_decoder: bool) -> Floats:
+def _through(
+    forward: ForwardContext, both: EncoderDecoder, layers: tuple[Layer, ...], x: Floats, *, is_decoder: bool
+) -> Floats:
     """Through the layers of one side, whose list is written once."""
     graphs, name = forward.network.graphs, ("decoder side" if is_decoder else "encoder side",)
     if name not in graphs:

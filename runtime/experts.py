@@ -11,8 +11,8 @@ from . import ops
 from .arrays import Floats
 from .kernels.rows import add_rows
 from .kernels.threads import share_out
-from .layer import Layer, Pass
-from .matmul import Inputs
+from .layer import ForwardContext, Layer
+from .products.matmul import Inputs
 
 Chosen = NDArray[np.intp]  # numbers of experts, (tokens, used)
 Choice = tuple[Chosen, Floats]
@@ -21,7 +21,7 @@ ADDED = 1 << 16  # numbers that it pays to start a thread for
 LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
 
 
-def add_experts(forward: Pass, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
+def add_experts(forward: ForwardContext, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
     """The weighted sum of what each token's chosen experts of a kind make of latent (tokens, width)."""
     chosen, weights = choice
     out, weigh_expert = np.zeros_like(latent), forward.block.weigh_expert
@@ -37,11 +37,11 @@ def add_experts(forward: Pass, layer: Layer, latent: Floats, choice: Choice, kin
     return out
 
 
-def _expert(forward: Pass, layer: Layer, kind: str, expert: int, x: Floats) -> Floats:
+def _expert(forward: ForwardContext, layer: Layer, kind: str, expert: int, x: Floats) -> Floats:
     def project(name: str, values: Floats | Inputs) -> Floats:
         return forward.project_expert(layer, f"ffn_{name}_{kind}", values, expert)
 
-    activation, limit = forward.hyper.activation, forward.hyper.activation_limit
+    activation, limit = forward.hparams.activation, forward.hparams.activation_limit
     gated_within = ops.gated_of_clamped if forward.block.clamps_gate_first else ops.gated_within
     if "ffn_gate_up_exps.weight" in layer:
         gate, up = (np.ascontiguousarray(half) for half in np.split(project("gate_up", x), 2, axis=1))
@@ -51,13 +51,13 @@ def _expert(forward: Pass, layer: Layer, kind: str, expert: int, x: Floats) -> F
     else:
         return project("down", ops.activated(activation, project("up", x), forward.threads))
     if activation == "situ":
-        return project("down", ops.situ(gate, up, *forward.hyper.situ, forward.threads))
+        return project("down", ops.situ(gate, up, *forward.hparams.situ, forward.threads))
     if most := forward.numbers(layer).experts_limit:
         return project("down", gated_within(activation, gate, up, most, forward.threads))
     return project("down", ops.gated(activation, gate, up, limit, forward.threads))
 
 
-def of_tokens(forward: Pass, layer: Layer, count: int) -> Chosen:
+def of_tokens(forward: ForwardContext, layer: Layer, count: int) -> Chosen:
     """The experts that a table has for each token's id, (count, used), of the last positions of each text.
 
     Raises ModelError for a pass that does not know its tokens.

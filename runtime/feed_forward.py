@@ -15,12 +15,14 @@ from archs.transforms import take
 
 from . import ops
 from .arrays import Floats
-from .layer import Layer, Pass, Sparsity
-from .matmul import matmul, matmul_transposed
-from .precision import Precision
+from .layer import ForwardContext, Layer, Sparsity
+from .products.matmul import matmul, matmul_transposed
+from .products.precision import Precision
 
 
-def down_by_neuron(forward: Pass, layer: Layer, hidden: Floats, chosen: NDArray[np.intp] | None = None) -> Floats:
+def down_by_neuron(
+    forward: ForwardContext, layer: Layer, hidden: Floats, chosen: NDArray[np.intp] | None = None
+) -> Floats:
     """The down projection of hidden (tokens, neurons), all or those chosen: float32 (tokens, width)."""
     weight = layer.need("ffn_down_t.weight")
     result = matmul_transposed(hidden, weight if chosen is None else take(weight, chosen), forward.threads)
@@ -40,7 +42,7 @@ def predicted(
     return marked
 
 
-def sparse(forward: Pass, layer: Layer, x: Floats, residual: Floats, sparsity: Sparsity) -> Floats:
+def sparse(forward: ForwardContext, layer: Layer, x: Floats, residual: Floats, sparsity: Sparsity) -> Floats:
     """down(relu(gate x) * up x) over marked neurons: float32 (tokens, width)."""
     marked = predicted(layer, residual, sparsity, forward.threads, forward.precision)
     chosen = np.flatnonzero(marked.any(axis=0))

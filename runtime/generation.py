@@ -105,11 +105,20 @@ class Generation:
     """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, prompt: Sequence[int], sampler: Sampler, *,
-        n: int | None = None, stop: Sequence[str] = (), context: int | None = None,
-        special: bool = False, cache_type: CacheType = "f32", prefill: Prefill | None = None,
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        sampler: Sampler,
+        *,
+        n: int | None = None,
+        stop: Sequence[str] = (),
+        context: int | None = None,
+        special: bool = False,
+        cache_type: CacheType = "f32",
+        prefill: Prefill | None = None,
         speculation: Speculation | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """prompt: token ids. n: tokens to generate at most; None for no limit but the context's, that many tokens for
         prompt and text together. special: write control tokens, too. cache_type: what keys and values are kept as.
         prefill: of this prompt, where several texts share one. speculation: with the same model and sampler.
@@ -145,10 +154,14 @@ class Generation:
             raise OptionError("nothing says how long the text may be: the file names no context length", "give n")
         self._n, self._stop, self._pieces, self._special = n, stop, Pieces(stop), special
         self.prefill = prefill or Prefill(
-            model, self.prompt, cache_type, more=self.most, back=speculation.most if speculation else 0,
+            model,
+            self.prompt,
+            cache_type,
+            more=self.most,
+            back=speculation.most if speculation else 0,
             keep_states=speculation is not None and speculation.drafter.reads_states,
             layers=speculation.drafter.layers if speculation else (),
-        )  # fmt: skip
+        )
         self._control = frozenset(tokenizer.control_ids)
         self._cache: KVCache | None = None
         self._cache_bytes = 0

@@ -14,13 +14,14 @@ import numpy as np
 from archs.transforms import concatenated, zeros
 from quants import Tensor
 
-from . import eight_bit_product, integer_product, ops
+from . import ops
 from .arrays import Doubles, Floats, Ids
 from .kernels.softmax import fold_tile
 from .kernels.threads import parallel, shares
-from .layer import Network, Pass
-from .matmul import decoded_tiles, matmul
-from .precision import Precision, as_multiplied
+from .layer import ForwardContext, Network
+from .products import eight_bit_product, integer_product
+from .products.matmul import decoded_tiles, matmul
+from .products.precision import Precision, as_multiplied
 from .profile import Profile
 
 Finish = Callable[[Floats, int], Floats]
@@ -73,10 +74,10 @@ class LazyLogits:
         rows = np.ascontiguousarray(self.x[..., : targets.shape[-1], :]).reshape(-1, self.x.shape[-1])
         wanted = np.ascontiguousarray(targets, np.int64).reshape(-1)
         rounds = self.precision == "float32" and self.may_round
-        if rounds and integer_product.pays(len(rows), *self.weight.shape):
+        if rounds and integer_product.is_faster(len(rows), *self.weight.shape):
             inputs = integer_product.packed(rows, self.threads)
             state = self._folded_integers(wanted, partial(integer_product.columns, inputs, self.weight))
-        elif self.precision == "llama.cpp" and eight_bit_product.pays(len(rows), self.weight.rows, self.weight):
+        elif self.precision == "llama.cpp" and eight_bit_product.is_faster(len(rows), self.weight.rows, self.weight):
             rounded = eight_bit_product.rounded(rows, self.weight.format.activations, self.threads)
             packed = eight_bit_product.packed(rounded, self.threads)
             state = self._folded_integers(wanted, partial(eight_bit_product.columns, packed, self.weight))
@@ -134,7 +135,7 @@ def merged(states: list[Doubles]) -> Doubles:
     return np.stack([top, sums, every[:, :, 2].sum(axis=0)], axis=1)
 
 
-def head(forward: Pass, x: Floats) -> LazyLogits | Floats:
+def head(forward: ForwardContext, x: Floats) -> LazyLogits | Floats:
     """Logits, not computed yet, of x (positions, width); or the last hidden states where the model ends there."""
     tensors, threads = forward.global_tensors, forward.threads
     x = forward.norm(tensors, forward.block.output_norm, x)
@@ -180,11 +181,11 @@ class Output:
 
 def output_of(network: Network) -> Output:
     """What gives this model's logits."""
-    hyper, tensors = network.hyper, network.global_tensors
+    hparams, tensors = network.hparams, network.global_tensors
     name = "output" if "output.weight" in tensors else "token_embd"
     bias = tensors.array("output.bias")  # which a tied head may have, too
-    scale = hyper.logit_scale * (hyper.tied_logit_scale if name == "token_embd" else 1)
-    weight, never = tensors.need(f"{name}.weight"), network.block.never_written
+    scale = hparams.logit_scale * (hparams.tied_logit_scale if name == "token_embd" else 1)
+    weight, never = tensors.need(f"{name}.weight"), network.block.suppressed_ids
     if lacking := tensors.need("token_embd.weight").rows - weight.rows if network.block.last_tokens else 0:
         weight, never = concatenated([zeros(weight, lacking), weight], weight.name), (0, lacking)
-    return Output(weight, bias, scale, hyper.logit_softcap, never if never[1] < weight.rows else (0, 0))
+    return Output(weight, bias, scale, hparams.logit_softcap, never if never[1] < weight.rows else (0, 0))

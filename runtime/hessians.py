@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arrays import Floats
-from .block_diagonal import BlockDiagonal, column_blocks
 from .kernels.threads import parallel, spans
+from .products.block_diagonal import BlockDiagonal, column_blocks
 
 TILE = 128  # columns that one thread sums; the same however many threads there are, as the sums then are
 
@@ -160,8 +160,9 @@ class Hessians:
         share = rows // max(1, experts)
         found = [
             (expert * share, (expert + 1) * share, self.of[name, expert])
-            for expert in range(experts) if (name, expert) in self.of
-        ]  # fmt: skip
+            for expert in range(experts)
+            if (name, expert) in self.of
+        ]
         for (other, first), products in self.values.items():
             if other == name and experts == 1 and found:
                 found = [(0, first, found[0][2])] * (first > 0) + [(first, rows, products)]

@@ -43,7 +43,7 @@ class KVCache:
         self._lengths: dict[int, int] = {}
         self._states: dict[int, tuple[Floats, ...]] = {}
         self._steps: dict[int, int] = {}
-        self._shifts: dict[int, int] = {}  # behind a picture: by how much positions differ from the number of tokens
+        self._shifts: dict[int, int] = {}  # behind an image: by how much positions differ from the number of tokens
         self.memory = 0  # how many tokens recurrent layers can be taken back by
         self._trails: dict[tuple[int, int], list[Floats]] = {}  # (layer, which state): after each of the latest tokens
 
@@ -54,7 +54,7 @@ class KVCache:
 
     @property
     def next_position(self) -> int:
-        """By which the next token is rotated: pictures may take fewer positions than they have tokens."""
+        """By which the next token is rotated: images may take fewer positions than they have tokens."""
         return self.length + self.shift
 
     @property

@@ -9,30 +9,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.file_keys import Keys
-from archs.hyper import Hyper, LayerHyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams, LayerHParams
 from archs.layer_kinds import LayerKind, layer_kind
-from archs.spec import Block
+from archs.spec import LayerSpec
 from archs.transforms import take
 from quants import Tensor
 from quants.errors import ModelError
 
-from . import integer_product, ops
+from . import ops
 from .arrays import Floats, Ids
 from .branches import Branches, TokenTree
+from .images import EmbeddedImage, parts_of, rotated_at, seen_whole, together_at
 from .importance import Observe, ObserveExperts, ObserveValues
 from .kv_cache import KVCache
-from .matmul import Inputs, matmul, matmul_experts
-from .pictures import Picture, parts_of, rotated_at, seen_whole, together_at
-from .precision import Precision
+from .products import integer_product
+from .products.matmul import Inputs, matmul, matmul_experts
+from .products.precision import Precision
+from .products.rounding import ROUNDED, is_sensitive, up_to_last
 from .profile import Profile
 from .rope import RopeScaling, rope_table
-from .rounding import ROUNDED, is_sensitive, up_to_last
 
-OF_PICTURES = {  # weights of CogVLM's text model → those that pictures' tokens have instead
-    "attn_qkv": "vis_attn_qkv", "attn_output": "vis_attn_output", "ffn_gate": "vis_gate", "ffn_up": "vis_up",
+IMAGE_WEIGHTS = {  # weights of CogVLM's text model → those that images' tokens have instead
+    "attn_qkv": "vis_attn_qkv",
+    "attn_output": "vis_attn_output",
+    "ffn_gate": "vis_gate",
+    "ffn_up": "vis_up",
     "ffn_down": "vis_down",
-}  # fmt: skip
+}
 DAMAGED = "`gguftools validate` lists blocks that are no numbers; keys that scale may be wrong, too"
 
 
@@ -76,9 +80,9 @@ class Network:
     of layers; scaling: how its rotary embedding is stretched.
     """
 
-    block: Block
+    block: LayerSpec
     keys: Keys
-    hyper: Hyper
+    hparams: HParams
     layers: tuple[Layer, ...]
     global_tensors: Layer
     scaling: RopeScaling | None
@@ -86,15 +90,15 @@ class Network:
 
     def kind(self, layer: Layer) -> LayerKind:
         """What the layer is made of, as its family declares it."""
-        stored = self.hyper.layers[layer.index].stored
+        stored = self.hparams.layers[layer.index].stored
         number = layer.index if stored is None else stored
-        return layer_kind(self.block, self.keys, number, layer.tensors, self.hyper.parallel)
+        return layer_kind(self.block, self.keys, number, layer.tensors, self.hparams.parallel)
 
     @property
     def deepstack(self) -> int | None:
-        """How many layers get something of a picture beside its embeddings; None: as many as it has something for.
+        """How many layers get something of an image beside its embeddings; None: as many as it has something for.
 
-        Files say none also of Qwen3-Omni, whose tower has something.
+        Files say none also of Qwen3-Omni, whose encoder has something.
         """
         by_layer = self.keys.get("deepstack_mapping")
         if len(by_layer):
@@ -104,7 +108,7 @@ class Network:
 
     @cached_property
     def rounded_layers(self) -> frozenset[str]:
-        """Prefixes of the layers with products that may be rounded (see `runtime.rounding`).
+        """Prefixes of the layers with products that may be rounded (see `runtime.products.rounding`).
 
         Layers that do not run in this order, as those of T5, whose scores are not scaled, are not among them.
         """
@@ -116,7 +120,7 @@ class Network:
         return self._rounded_layers(True)
 
     def _rounded_layers(self, predicted: bool) -> frozenset[str]:
-        numbers = [self.hyper.layers[layer.index] for layer in self.layers]
+        numbers = [self.hparams.layers[layer.index] for layer in self.layers]
         sensitive = [
             is_sensitive(layer.tensors, own.attention_scale, own.key_width, predicted)
             for layer, own in zip(self.layers, numbers, strict=True)
@@ -124,7 +128,7 @@ class Network:
         return frozenset(layer.prefix for layer in self.layers[up_to_last(sensitive) :])
 
     def deeper(self, layer: int) -> int | None:
-        """Which part of a picture's embeddings is added to what this layer gives, if any; the first is the picture."""
+        """Which part of an image's embeddings is added to what this layer gives, if any; the first is the image."""
         by_layer = self.keys.get("deepstack_mapping")  # says of each layer what is added to its input
         if len(by_layer):
             number = int(by_layer[layer + 1]) if layer + 1 < len(by_layer) else 0
@@ -147,7 +151,7 @@ class Sparsity:
 
 
 @dataclass
-class Pass:
+class ForwardContext:
     """One run through a model: how many texts of how many tokens, what came before them, and how it is computed.
 
     threads, precision: of this pass alone. observe: told the inputs of every product. sparsity: set where only the
@@ -155,7 +159,7 @@ class Pass:
     last one gave, float32 (tokens, layers, width). embedded: what the first layer got, where others add it, too.
     profile: told how long each kind of work takes. branches: how the tokens are texts that begin alike, where they are
     that and not one text. tree: which of them each follows on, where that is not the one before it. observe_values:
-    told what attention makes of the inputs of values. observe_experts: told what each expert gives. pictures: those
+    told what attention makes of the inputs of values. observe_experts: told what each expert gives. images: those
     that the tokens of a single text stand for. keys_after: by token, how many keys after it are seen, too, int64
     (tokens,).
     adapters: of each token the number of the adapter inside the model that is on, 0 for none (see `runtime.switch`).
@@ -179,13 +183,13 @@ class Pass:
     tree: TokenTree | None = None
     observe_values: ObserveValues | None = None
     observe_experts: ObserveExperts | None = None
-    pictures: Sequence[Picture] = ()
+    images: Sequence[EmbeddedImage] = ()
     noted: dict[int, Floats] = field(default_factory=dict)
     streams: Floats | None = None
     tokens: Ids | None = None  # their ids, (texts * length,), where something is decided by them
     adapters: Ids | None = None
     first: int = 0  # position of each text from which the head wants rows
-    hidden_keys: Floats | None = None  # what the last indexer made (see `runtime.indexer`)
+    hidden_keys: Floats | None = None  # what the last indexer made (see `runtime.mixers.indexer`)
     first_values: Floats | None = None  # what RWKV 7's first layer made, which is mixed into those of later ones
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
     positions: Ids = field(init=False)
@@ -200,26 +204,26 @@ class Pass:
         if self.tree is not None:
             self.positions = self.tree.positions(seen)
         self.rotated_at = self.positions + (self.cache.shift if self.cache else 0)
-        self.next_position: int | None = None  # where pictures make it another than the number of tokens
-        if self.pictures and self.network.hyper.rope_sections:
+        self.next_position: int | None = None  # where images make it another than the number of tokens
+        if self.images and self.network.hparams.rope_sections:
             first = self.cache.next_position if self.cache else 0
-            self.rotated_at, self.next_position = rotated_at(self.length, first, self.pictures)
-        elif any(picture.layout == "together" for picture in self.pictures):
+            self.rotated_at, self.next_position = rotated_at(self.length, first, self.images)
+        elif any(image.layout == "together" for image in self.images):
             first = self.cache.next_position if self.cache else 0
-            self.rotated_at, self.next_position = together_at(self.length, first, self.pictures)
+            self.rotated_at, self.next_position = together_at(self.length, first, self.images)
         # of Gemma 4's those with inputs of each layer see no token before it comes
         causal = "per_layer_token_embd.weight" in self.network.global_tensors
-        self.keys_after = None if causal else seen_whole(self.length, self.pictures)
-        self.block, self.keys, self.hyper = self.network.block, self.network.keys, self.network.hyper
+        self.keys_after = None if causal else seen_whole(self.length, self.images)
+        self.block, self.keys, self.hparams = self.network.block, self.network.keys, self.network.hparams
         self.global_tensors = self.network.global_tensors
 
     def timed(self, kind: str) -> AbstractContextManager[None]:
         """Count what runs inside as this kind of work, where someone wants to know."""
         return self.profile.timed(kind) if self.profile else nullcontext()
 
-    def numbers(self, layer: Layer) -> LayerHyper:
+    def numbers(self, layer: Layer) -> LayerHParams:
         """The widths, windows and so on of one layer."""
-        return self.hyper.layers[layer.index]
+        return self.hparams.layers[layer.index]
 
     def may_round(self, layer: Layer, name: str) -> bool:
         """Whether the product with a weight of the layer may be rounded to 16-bit integers."""
@@ -243,19 +247,17 @@ class Pass:
             if f"{name}.scale" in layer:
                 y *= layer.need_array(f"{name}.scale")
             y = y if bias is None else np.add(y, bias, out=y)
-        if self.pictures and f"{OF_PICTURES.get(name)}.weight" in layer:
-            self._put_pictures(layer.need(f"{OF_PICTURES[name]}.weight"), x, y, may_round)
+        if self.images and f"{IMAGE_WEIGHTS.get(name)}.weight" in layer:
+            self._put_images(layer.need(f"{IMAGE_WEIGHTS[name]}.weight"), x, y, may_round)
         return self.adapted(layer, name, x, y)
 
-    def _put_pictures(self, weight: Tensor, x: Floats | Inputs, y: Floats, may_round: bool) -> None:
-        """Into y, of the last so many tokens: x @ W.T of pictures' tokens but for the last one of each."""
+    def _put_images(self, weight: Tensor, x: Floats | Inputs, y: Floats, may_round: bool) -> None:
+        """Into y, of the last so many tokens: x @ W.T of images' tokens but for the last one of each."""
         x, before = x.x if isinstance(x, Inputs) else x, self.length - len(y)
-        for picture in self.pictures:
-            rows = slice(max(0, picture.start - before), max(0, picture.stop - 1 - before))
+        for image in self.images:
+            rows = slice(max(0, image.start - before), max(0, image.stop - 1 - before))
             if rows.start < rows.stop:
-                y[rows] = matmul(
-                    x[rows], weight, threads=self.threads, precision=self.precision, may_round=may_round
-                )
+                y[rows] = matmul(x[rows], weight, threads=self.threads, precision=self.precision, may_round=may_round)
 
     def adapted(self, layer: Layer, name: str, x: Floats | Inputs, y: Floats) -> Floats:
         """y (n, rows) = x (n, width) @ W.T, with what the adapters of W that are on add to it; of texts the last n."""
@@ -281,9 +283,7 @@ class Pass:
             self.observe(weight.name, x.x if isinstance(x, Inputs) else x, expert, weight.shape[0])
         may_round = self.may_round(layer, name)
         with self.timed("products"):
-            y = matmul_experts(
-                x, weight, expert, threads=self.threads, precision=self.precision, may_round=may_round
-            )
+            y = matmul_experts(x, weight, expert, threads=self.threads, precision=self.precision, may_round=may_round)
             return y if bias is None else np.add(y, bias[expert], out=y)
 
     def norm(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
@@ -295,8 +295,8 @@ class Pass:
             return x
         with self.timed("norms"):
             if self.block.norm.startswith("rms"):
-                return ops.rms_norm(x, weight, eps or self.hyper.eps, self.threads)
-            return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps or self.hyper.eps, self.threads)
+                return ops.rms_norm(x, weight, eps or self.hparams.eps, self.threads)
+            return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps or self.hparams.eps, self.threads)
 
     def norm_if_there(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
         """`norm`, but x itself also where the model's norms have no weights and may be meant to be there."""
@@ -318,7 +318,7 @@ class Pass:
             raise ModelError(f"values are no longer finite from '{where.rstrip('.')}' on", hint=DAMAGED)
         return x
 
-    def rope(self, own: LayerHyper) -> tuple[Floats, Floats]:
+    def rope(self, own: LayerHParams) -> tuple[Floats, Floats]:
         """cos and sin of each token's position, (tokens, rope_width / 2), once for all layers that rotate alike."""
         alike = own.rope_base, own.rope_scaled, own.rope_width
         if alike not in self._tables:
@@ -326,13 +326,13 @@ class Pass:
             if self.rotated_at.ndim > 1:  # times, rows and columns, each of which turns some of the pairs
                 pairs = np.arange(table[0].shape[1])
                 parts = len(self.rotated_at)
-                part = parts_of(self.hyper.rope_sections, len(pairs), self.block.interleaved_sections, parts)
+                part = parts_of(self.hparams.rope_sections, len(pairs), self.block.interleaved_sections, parts)
                 cos, sin = (each.reshape(parts, self.length, -1)[part, :, pairs].T.copy() for each in table)
                 table = cos, sin
             self._tables[alike] = np.tile(table[0], (self.texts, 1)), np.tile(table[1], (self.texts, 1))
         return self._tables[alike]
 
-    def rope_at(self, own: LayerHyper, positions: Ids) -> tuple[Floats, Floats]:
+    def rope_at(self, own: LayerHParams, positions: Ids) -> tuple[Floats, Floats]:
         """cos and sin of these positions, (positions, rope_width / 2)."""
         scaling, factors = (self.network.scaling, self._frequency_factors()) if own.rope_scaled else (None, None)
         return rope_table(own.rope_width, own.rope_base, scaling, factors, positions)

@@ -16,7 +16,7 @@ from .decoder import ended, through_layer
 from .embedding import embed
 from .head import LazyLogits, head
 from .kernels.blas import one_thread
-from .layer import Layer, Pass
+from .layer import ForwardContext, Layer
 
 if TYPE_CHECKING:
     from .hessians import Hessians, Inputs
@@ -29,13 +29,13 @@ class Batch:
     (tokens, streams * width), in models that have such.
     """
 
-    forward: Pass
+    forward: ForwardContext
     x: Floats
 
 
 def check_layerwise(model: "Model") -> None:
     """Raise ModelError for a model whose layers are more than one row that each changes the hidden states in turn."""
-    again = any(each.stored is not None for each in model.network.hyper.layers)
+    again = any(each.stored is not None for each in model.network.hparams.layers)
     if model.encoder_decoder is not None or model.encoder is not None or again:
         problem = f"{model.architecture.name} models cannot be run one layer after another"
         raise ModelError(problem, hint="an importance matrix serves them: `gguftools imatrix`")

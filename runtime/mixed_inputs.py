@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from archs.hyper import LayerHyper
+from archs.hparams.model_hparams import LayerHParams
 
 from .arrays import Floats
-from .attention import attend
-from .layer import Layer, Pass
+from .layer import ForwardContext, Layer
+from .mixers.attention import attend
 
 
-def observe_mixed(forward: Pass, layer: Layer, own: LayerHyper, x: Floats, q: Floats, k: Floats) -> None:
+def observe_mixed(forward: ForwardContext, layer: Layer, own: LayerHParams, x: Floats, q: Floats, k: Floats) -> None:
     """Tell `forward.observe_values` of x (tokens, width), mixed by q (tokens, heads, d) and k (tokens, kv heads, d).
 
     As many mixtures as there are tokens: of every head, but of a few queries each.
     """
-    if forward.observe_values is None or forward.hyper.alibi or forward.cache is not None:
+    if forward.observe_values is None or forward.hparams.alibi or forward.cache is not None:
         return
     if "attn_v.weight" in layer:
         name, first = layer.need("attn_v.weight").name, 0
@@ -28,7 +28,9 @@ def observe_mixed(forward: Pass, layer: Layer, own: LayerHyper, x: Floats, q: Fl
         forward.observe_values(name, first, mixed)
 
 
-def _mixed(forward: Pass, layer: Layer, own: LayerHyper, x: Floats, q: Floats, k: Floats) -> Iterator[Floats]:
+def _mixed(
+    forward: ForwardContext, layer: Layer, own: LayerHParams, x: Floats, q: Floats, k: Floats
+) -> Iterator[Floats]:
     heads, kv_heads, length = q.shape[1], k.shape[1], forward.length
     group, asked = heads // kv_heads, np.arange(heads // 2 % length, length, min(heads, length))
     sinks = layer.array("attn_sinks.weight")
@@ -38,9 +40,16 @@ def _mixed(forward: Pass, layer: Layer, own: LayerHyper, x: Floats, q: Floats, k
         for g in range(kv_heads):
             mine = slice(g * group, (g + 1) * group)
             mixed = attend(
-                np.ascontiguousarray(queries[:, mine]), np.ascontiguousarray(k[rows, g : g + 1]), inputs,
-                q_positions=forward.positions[asked], scale=own.attention_scale, window=own.window,
-                softcap=forward.hyper.attention_softcap, causal=forward.block.causal,
-                sinks=None if sinks is None else sinks[mine], chunk=own.chunk, threads=forward.threads,
-            )  # fmt: skip
+                np.ascontiguousarray(queries[:, mine]),
+                np.ascontiguousarray(k[rows, g : g + 1]),
+                inputs,
+                q_positions=forward.positions[asked],
+                scale=own.attention_scale,
+                window=own.window,
+                softcap=forward.hparams.attention_softcap,
+                causal=forward.block.causal,
+                sinks=None if sinks is None else sinks[mine],
+                chunk=own.chunk,
+                threads=forward.threads,
+            )
             yield mixed.reshape(-1, x.shape[1])

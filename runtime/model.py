@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archs.file_keys import Keys
-from archs.further import are_alone
-from archs.hyper import Hyper, LayerHyper, hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams, LayerHParams, read_hparams
 from archs.layered import by_layer
+from archs.mtp import are_alone
 from archs.powerinfer import THRESHOLD
 from archs.registry import of_file
-from archs.shapes import check_model
+from archs.validation.model_validators import check_model
 from quants import Tensor
 from quants.arguments import thread_count
 from quants.errors import ModelError, OptionError
@@ -22,23 +22,23 @@ from quants.tensor import all_readable
 
 from . import decoder, encoder_decoder
 from .arrays import Floats, Ids
+from .audio_codec import decode_audio_codes, spectra
 from .branches import Branches, TokenTree
 from .embedding import embed
-from .few_inputs import MOST_TOKENS
 from .graph.compiled import CompiledGraph, Text
 from .head import LazyLogits, head, in_shape
+from .images import EmbeddedImage, check_images
 from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
 from .kernels.memory import keep_freed
 from .kv_cache import CacheType, KVCache
-from .layer import DAMAGED, Layer, Network, Pass, Sparsity
-from .next_tokens import next_token_network, one_stream, read_ahead
-from .pictures import Picture, check_pictures
-from .precision import Precision, precision_named
+from .layer import DAMAGED, ForwardContext, Layer, Network, Sparsity
+from .mixers.self_attention import supports_branches, supports_trees
+from .mtp import mtp_forward, next_token_network, one_stream
+from .products.gemv import MOST_TOKENS
+from .products.precision import Precision, precision_named
 from .profile import Profile
 from .rope import rope_scaling
-from .self_attention import serves_branches, serves_trees
-from .sound_of_codes import sound_of_codes, spectra
 
 MOST_STEPS = 3  # of MOST_TOKENS each: from there on it is faster to decode weights once for all
 
@@ -47,15 +47,20 @@ class Model:
     """A model ready to run; weights stay as they are stored.
 
     metadata: key → value; tensors: name → Tensor, as a GGUF file has them. threads: None for all processors.
-    precision: how products are computed (see `runtime.precision`). observe: called with a weight's name, the float32
-    rows it is multiplied with, and which of how many experts it is. All three belong to this model: others that run in
-    the same process, in other threads, have their own.
+    precision: how products are computed (see `runtime.products.precision`). observe: called with a weight's name, the
+    float32 rows it is multiplied with, and which of how many experts it is. All three belong to this model: others that
+    run in the same process, in other threads, have their own.
     """
 
     def __init__(
-        self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], *, threads: int | None = None,
-        precision: Precision = "float32", observe: Observe | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        *,
+        threads: int | None = None,
+        precision: Precision = "float32",
+        observe: Observe | None = None,
+    ) -> None:
         """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model;
         OptionError for fewer threads than one, or a precision that is none.
         """
@@ -72,21 +77,21 @@ class Model:
             raise ModelError(problem, "run it beside the model: gguftools generate MODEL --draft FILE")
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
-        keys, numbers = Keys.of(self.architecture, metadata), hyper(self.architecture, metadata, tensors)
+        keys, numbers = Keys.of(self.architecture, metadata), read_hparams(self.architecture, metadata, tensors)
         if "blk.0.ffn_down_t.weight" in tensors:  # PowerInfer's files don't say that theirs are ReLU models
             numbers = replace(numbers, activation="relu")
         grouped = {prefix: Layer(prefix, roles) for prefix, roles in by_layer(tensors).items()}
         self.network = Network(
             block=self.architecture.block,
             keys=keys,
-            hyper=numbers,
+            hparams=numbers,
             layers=_layers(grouped, numbers),
             global_tensors=grouped[""],
             scaling=rope_scaling(keys, two_lists="rope_factors_long.weight" in grouped[""]),
         )
         self.encoder_decoder = encoder_decoder.encoder_decoder(keys, grouped)
         self.encoder = encoder_decoder.encoder_alone(keys, grouped)
-        self.codes = sound_of_codes(keys, grouped) if self.architecture.block.convolutions else None
+        self.codes = decode_audio_codes(keys, grouped) if self.architecture.block.convolutions else None
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
         self.observe_experts: ObserveExperts | None = None  # set where someone wants to know what each expert gives
         self.profile: Profile | None = None  # set where someone wants to know what takes how long
@@ -117,14 +122,30 @@ class Model:
         return KVCache(cache_type, expected)
 
     def new_pass(
-        self, texts: int, length: int, cache: KVCache | None = None, branches: Branches | None = None,
-        tree: TokenTree | None = None, pictures: Sequence[Picture] = (),
-    ) -> Pass:  # fmt: skip
+        self,
+        texts: int,
+        length: int,
+        cache: KVCache | None = None,
+        branches: Branches | None = None,
+        tree: TokenTree | None = None,
+        images: Sequence[EmbeddedImage] = (),
+    ) -> ForwardContext:
         """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
-        return Pass(
-            self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity, self.profile,
-            branches=branches, tree=tree, observe_experts=self.observe_experts, pictures=pictures,
-        )  # fmt: skip
+        return ForwardContext(
+            self.network,
+            texts,
+            length,
+            cache,
+            self.threads,
+            self.precision,
+            self.observe,
+            self.sparsity,
+            self.profile,
+            branches=branches,
+            tree=tree,
+            observe_experts=self.observe_experts,
+            images=images,
+        )
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
         """The text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward` does.
@@ -160,16 +181,15 @@ class Model:
         return ids
 
     def forward(
-        self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0,
-        pictures: Sequence[Picture] = (),
-    ) -> Floats:  # fmt: skip
+        self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0, images: Sequence[EmbeddedImage] = ()
+    ) -> Floats:
         """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
 
         tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
-        first: the first position (within these tokens) whose logits are wanted. pictures: what tokens of a single text
-        stand for (see `runtime.towers.places`). Raises ModelError for an id outside the vocabulary, for a cache where
-        tokens see those after them, for pictures of another model, and where numbers stop being finite; OptionError for
-        pictures outside of the tokens.
+        first: the first position (within these tokens) whose logits are wanted. images: what tokens of a single text
+        stand for (see `runtime.multimodal.places`). Raises ModelError for an id outside the vocabulary, for a cache
+        where tokens see those after them, for images of another model, and where numbers stop being finite;
+        OptionError for images outside of the tokens.
         """
         ids = self._checked(tokens)
         if ids.size == 0:
@@ -185,11 +205,11 @@ class Model:
                 again = cache.tokens
                 cache.reset()
                 return self.forward(again, cache, seen + first)
-        if cache is not None and len(texts) == 1 and not pictures and (steps := self._steps_for(texts.size, cache)):
+        if cache is not None and len(texts) == 1 and not images and (steps := self._steps_for(texts.size, cache)):
             found = [steps.run([Text(piece, cache)])[0] for piece in _pieces(texts[0])]
             array = found[0] if len(found) == 1 else np.concatenate(found)
             return array[first:].reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
-        result = self._evaluate(texts, cache, first, pictures=pictures)
+        result = self._evaluate(texts, cache, first, images=images)
         array = result.float32() if isinstance(result, LazyLogits) else result
         if np.isnan(array).any():
             raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
@@ -214,9 +234,12 @@ class Model:
         return found
 
     def _run_group(
-        self, group: Sequence[int], tokens: Sequence[ArrayLike], caches: Sequence[KVCache],
+        self,
+        group: Sequence[int],
+        tokens: Sequence[ArrayLike],
+        caches: Sequence[KVCache],
         found: list[Floats | ModelError],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write the logits of the texts with these numbers."""
         texts = dict[int, Text]()
         for number in group:
@@ -253,24 +276,30 @@ class Model:
         return run.float32(), run.states
 
     def lazy_forward(
-        self, tokens: ArrayLike, cache: KVCache | None = None, parents: Sequence[int] | None = None,
-        pictures: Sequence[Picture] = (),
-    ) -> LazyLogits:  # fmt: skip
+        self,
+        tokens: ArrayLike,
+        cache: KVCache | None = None,
+        parents: Sequence[int] | None = None,
+        images: Sequence[EmbeddedImage] = (),
+    ) -> LazyLogits:
         """As `forward` of one text (n,), but the logits are computed as far as they are asked for.
 
         parents: of each token the number of the one that it follows on, -1 for the text in the cache; None for the one
         before it. Raises ModelError as `forward` does, and for a model that ends in hidden states.
         """
         tree = None if parents is None else TokenTree(tuple(parents))
-        result = self._evaluate(self._checked(tokens).reshape(1, -1), cache, 0, tree=tree, pictures=pictures)
+        result = self._evaluate(self._checked(tokens).reshape(1, -1), cache, 0, tree=tree, images=images)
         if not isinstance(result, LazyLogits):
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
         return result
 
     def forward_with_inputs(
-        self, tokens: ArrayLike, layers: Sequence[int], cache: KVCache | None = None,
+        self,
+        tokens: ArrayLike,
+        layers: Sequence[int],
+        cache: KVCache | None = None,
         parents: Sequence[int] | None = None,
-    ) -> tuple[LazyLogits, Floats]:  # fmt: skip
+    ) -> tuple[LazyLogits, Floats]:
         """As `lazy_forward` (without a cache of texts (texts, n), too), and what these layers are given.
 
         layers: their numbers; the one behind the last is given what the last one gives. The inputs lie side by side:
@@ -361,13 +390,13 @@ class Model:
     def branches(self) -> bool:
         """Whether `branched_logits` serves the model: nothing but plain attention looks at other tokens."""
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors and self.observe is None
-        return plain and serves_branches(self.network)
+        return plain and supports_branches(self.network)
 
     @cached_property
     def trees(self) -> bool:
         """Whether `lazy_forward` serves trees of tokens."""
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors
-        return plain and serves_trees(self.network)
+        return plain and supports_trees(self.network)
 
     def branched_logits(self, branches: Branches) -> LazyLogits:
         """Of texts that begin alike: x (tokens, width) in their order. Raises ModelError as `forward` does."""
@@ -381,7 +410,7 @@ class Model:
         """The layer that predicts a token further. Raises ModelError where there is none, or none that can run."""
         return next_token_network(self.network, self.architecture, self.metadata, self.tensors)
 
-    def further_logits(self, tokens: ArrayLike, hidden: Floats) -> LazyLogits:
+    def mtp_logits(self, tokens: ArrayLike, hidden: Floats) -> LazyLogits:
         """What the layer that predicts a token further makes of texts: x (texts, n - 1, width).
 
         tokens: ids (texts, n). hidden: `LazyLogits.states` of them, (texts, n, width or streams * width). The logits of
@@ -389,16 +418,23 @@ class Model:
         being finite.
         """
         ids = self._checked(tokens)
-        forward = Pass(
-            self.next_tokens, len(ids), ids.shape[1] - 1, None, self.threads, self.precision, self.observe,
-            profile=self.profile, observe_experts=self.observe_experts,
-        )  # fmt: skip
-        rows = self.begun_ahead(np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1]))
+        forward = ForwardContext(
+            self.next_tokens,
+            len(ids),
+            ids.shape[1] - 1,
+            None,
+            self.threads,
+            self.precision,
+            self.observe,
+            profile=self.profile,
+            observe_experts=self.observe_experts,
+        )
+        rows = self.mtp_input(np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1]))
         with one_thread():
-            result = read_ahead(forward, rows, np.ascontiguousarray(ids[:, 1:]).reshape(-1))
+            result = mtp_forward(forward, rows, np.ascontiguousarray(ids[:, 1:]).reshape(-1))
         return in_shape(result, len(ids))
 
-    def begun_ahead(self, states: Floats, reader: Network | None = None) -> Floats:
+    def mtp_input(self, states: Floats, reader: Network | None = None) -> Floats:
         """What a layer that predicts a token further reads of `LazyLogits.states`, (tokens, streams * width): one
         stream where it reads one.
 
@@ -408,24 +444,32 @@ class Model:
         if self.network.keys.get(count) is None or reader.keys.get(count) is not None:
             return states
         with one_thread():
-            return one_stream(Pass(self.network, 1, len(states), None, self.threads, self.precision), states)
+            return one_stream(ForwardContext(self.network, 1, len(states), None, self.threads, self.precision), states)
 
-    def read_ahead(self, hidden: Floats, following: Sequence[int], cache: KVCache | None) -> LazyLogits:
+    def mtp_forward(self, hidden: Floats, following: Sequence[int], cache: KVCache | None) -> LazyLogits:
         """The same of one text as it grows: x (n, width). hidden (n, width): of its next positions. following: the
         token that comes after each of these.
         """
         ids = self._checked(following)
-        forward = Pass(self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile)
+        forward = ForwardContext(
+            self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile
+        )
         with one_thread():
-            return read_ahead(forward, hidden, ids)
+            return mtp_forward(forward, hidden, ids)
 
     def _evaluate(
-        self, texts: Ids, cache: KVCache | None, first: int, branches: Branches | None = None,
-        tree: TokenTree | None = None, pictures: Sequence[Picture] = (), noted: dict[int, Floats] | None = None,
-    ) -> LazyLogits | Floats:  # fmt: skip
+        self,
+        texts: Ids,
+        cache: KVCache | None,
+        first: int,
+        branches: Branches | None = None,
+        tree: TokenTree | None = None,
+        images: Sequence[EmbeddedImage] = (),
+        noted: dict[int, Floats] | None = None,
+    ) -> LazyLogits | Floats:
         """What `head` gives for positions `first` and on of each text, one after the other. noted: of `Pass`."""
-        if pictures:
-            self._check_pictures(pictures, texts)
+        if images:
+            self._check_images(images, texts)
         if self.encoder is not None:
             with one_thread():
                 read = [encoder_decoder.read(self.new_pass(1, len(each)), self.encoder, each) for each in texts]
@@ -434,7 +478,7 @@ class Model:
             with one_thread():
                 made = [spectra(self.new_pass(1, len(each)), self.codes, each) for each in texts]
             return np.concatenate([frames[first:] for frames in made])
-        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, pictures)
+        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images)
         forward.noted = {} if noted is None else noted
         forward.tokens = texts.reshape(-1)
         with one_thread():  # products that our threads don't share give the same bits whoever else measures
@@ -450,14 +494,14 @@ class Model:
                 cache.shift_to(forward.next_position)
             return head(forward, x)
 
-    def _check_pictures(self, pictures: Sequence[Picture], texts: Ids) -> None:
-        """Raises OptionError, ModelError for what pictures can't be read by."""
+    def _check_images(self, images: Sequence[EmbeddedImage], texts: Ids) -> None:
+        """Raises OptionError, ModelError for what images can't be read by."""
         longrope = self.network.scaling is not None and self.network.scaling.kind == "longrope"
         if self.encoder_decoder or self.encoder or longrope:
-            raise ModelError(f"pictures are not run with {self.architecture.name} models")
+            raise ModelError(f"images are not run with {self.architecture.name} models")
         if len(texts) > 1:
-            raise OptionError(f"pictures stand in one text, not in {len(texts)}")
-        check_pictures(pictures, texts.shape[1], self.network.hyper.width, self.network.deepstack)
+            raise OptionError(f"images stand in one text, not in {len(texts)}")
+        check_images(images, texts.shape[1], self.network.hparams.width, self.network.deepstack)
 
 
 def _pieces(ids: Ids) -> list[Ids]:
@@ -485,10 +529,10 @@ def _attempted(compute: Callable[[], Floats]) -> Floats | ModelError:
         return error
 
 
-def _layers(grouped: Mapping[str, Layer], numbers: Hyper) -> tuple[Layer, ...]:
+def _layers(grouped: Mapping[str, Layer], numbers: HParams) -> tuple[Layer, ...]:
     """All layers in the order in which they run; those of a file whose layers run several times have its tensors."""
 
-    def tensors_of(index: int, own: LayerHyper) -> Mapping[str, Tensor]:
+    def tensors_of(index: int, own: LayerHParams) -> Mapping[str, Tensor]:
         found = grouped.get(f"blk.{index if own.stored is None else own.stored}.")
         return found.tensors if found else {}
 

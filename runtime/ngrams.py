@@ -11,14 +11,14 @@ import numpy as np
 
 from . import ops
 from .arrays import Floats, Ids
-from .layer import Layer, Pass
-from .matmul import gather
+from .layer import ForwardContext, Layer
+from .products.matmul import gather
 from .streams import stream_norm
 
 LEAST_GATE = np.float32(1e-6)  # of which a root is taken
 
 
-def looked_up(forward: Pass, ids: Ids) -> Floats:
+def looked_up(forward: ForwardContext, ids: Ids) -> Floats:
     """The table's rows for each token, one after the other: float32 (tokens, 1, width). ids (tokens,)."""
     keys = forward.keys
     most, each = int(keys.need("ple.ngram_size")), int(keys.need("ple.heads_per_ngram"))
@@ -40,10 +40,10 @@ def looked_up(forward: Pass, ids: Ids) -> Floats:
     return found.reshape(len(ids), 1, -1)
 
 
-def ngrams(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def ngrams(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """What the layer adds to the streams x: float32 (tokens, streams * width)."""
-    width, found = forward.hyper.width, forward.layer_inputs
-    assert found is not None  # the file's table, which `archs.shapes` has seen
+    width, found = forward.hparams.width, forward.layer_inputs
+    assert found is not None  # the file's table, which `archs.validation.model_validators` has seen
     shape = len(x), -1, width
     inputs = forward.inputs(found[:, 0])
     keys = stream_norm(forward, layer, "ple_norm_key.weight", forward.project(layer, "ple_key", inputs))
@@ -56,7 +56,7 @@ def ngrams(forward: Pass, layer: Layer, x: Floats) -> Floats:
     return gated + ops.silu(_convolved(forward, layer, normed), threads=forward.threads)
 
 
-def _convolved(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def _convolved(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """Each channel's convolution; its taps are as far apart as the table looks back."""
     taps, apart = layer.need_array("ple_conv1d.weight"), int(forward.keys.need("ple.ngram_size"))
     back = (taps.shape[1] - 1) * apart
@@ -70,15 +70,17 @@ def _convolved(forward: Pass, layer: Layer, x: Floats) -> Floats:
     return out.reshape(x.shape)
 
 
-def _place(forward: Pass) -> int:
+def _place(forward: ForwardContext) -> int:
     return -1 - int(forward.keys.need("ple.layers")[0])
 
 
-def _kept(forward: Pass) -> tuple[Floats, ...]:
+def _kept(forward: ForwardContext) -> tuple[Floats, ...]:
     return forward.cache.states(_place(forward)) if forward.cache is not None else ()
 
 
-def _keep(forward: Pass, tokens: int, which: int, known: Floats, count: int, others: tuple[Floats, ...]) -> None:
+def _keep(
+    forward: ForwardContext, tokens: int, which: int, known: Floats, count: int, others: tuple[Floats, ...]
+) -> None:
     """Leave the last `count` of what is known (texts, positions, …) as the state of that number."""
     cache, place = forward.cache, _place(forward)
     if cache is None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from .arrays import Floats
+from .images import EmbeddedImage, pieces, within
 from .kv_cache import CacheType, KVCache
 from .model import Model
-from .pictures import Picture, pieces, within
 
 CHUNK = 1024  # tokens: enough that decoding weights anew for each piece takes a few per cent of its time
 ROOM_AT_ONCE = 1 << 16  # tokens of text that a cache gets room for before they are there
@@ -23,14 +23,23 @@ class Prefill:
     tokens: ids. texts: how many will ask. more: tokens that each of them may have; None where nobody knows.
     progress(tokens read, of how many) is called before each piece and at the end. back: how many tokens the texts may
     be taken back by. states: what the model made of each token, (tokens, width), if that is to be kept; of these layers
-    what they were given. pictures: what some of the tokens stand for.
+    what they were given. images: what some of the tokens stand for.
     """
 
     def __init__(
-        self, model: Model, tokens: Sequence[int], cache_type: CacheType = "f32", *, texts: int = 1,
-        more: int | None = None, progress: Progress | None = None, back: int = 0, keep_states: bool = False,
-        layers: Sequence[int] = (), pictures: Sequence[Picture] = (),
-    ) -> None:  # fmt: skip
+        self,
+        model: Model,
+        tokens: Sequence[int],
+        cache_type: CacheType = "f32",
+        *,
+        texts: int = 1,
+        more: int | None = None,
+        progress: Progress | None = None,
+        back: int = 0,
+        keep_states: bool = False,
+        layers: Sequence[int] = (),
+        images: Sequence[EmbeddedImage] = (),
+    ) -> None:
         """Raises OptionError for a type of cache that there is not."""
         expected = 0 if more is None else len(tokens) + min(more, ROOM_AT_ONCE)
         self.model, self.tokens, self.cache_type, self.progress = model, list(tokens), cache_type, progress
@@ -38,7 +47,7 @@ class Prefill:
         self._cache.memory, self._keep_states, self.states = back, keep_states, np.empty((0, 0), np.float32)
         self._layers = layers
         self._logits: Floats | None = None
-        self.pictures = pictures
+        self.images = images
         self.is_quiet = False  # while another text is shown, nobody hears of progress
 
     def read(self) -> tuple[KVCache, Floats, float]:
@@ -63,20 +72,20 @@ class Prefill:
         self._cache.reset()  # of what an interruption left
         size, logits = chunk_size(self.model, len(self.tokens)), np.empty((0, 0), np.float32)
         made: list[Floats] = []
-        for start, stop in pieces(len(self.tokens), size, self.pictures):
+        for start, stop in pieces(len(self.tokens), size, self.images):
             if self.progress is not None and not self.is_quiet:
                 self.progress(start, len(self.tokens))
-            piece, pictures = self.tokens[start:stop], within(self.pictures, start, stop)
+            piece, images = self.tokens[start:stop], within(self.images, start, stop)
             if self._keep_states and self._layers:
                 run, states = self.model.forward_with_inputs(piece, self._layers, self._cache)
                 made.append(states)
                 logits = replace(run, x=run.x[-1:]).float32()
             elif self._keep_states:
-                run = self.model.lazy_forward(piece, self._cache, pictures=pictures)
+                run = self.model.lazy_forward(piece, self._cache, images=images)
                 made.append(run.states)
                 logits = replace(run, x=run.x[-1:]).float32()
             else:
-                logits = self.model.forward(piece, self._cache, len(piece) - 1, pictures)
+                logits = self.model.forward(piece, self._cache, len(piece) - 1, images)
         if made:
             self.states = np.concatenate(made)
         if self.progress is not None and not self.is_quiet:

@@ -9,35 +9,35 @@ import numpy as np
 
 from . import ops
 from .arrays import Floats
-from .layer import Layer, Pass
+from .layer import ForwardContext, Layer
 
 
-def read(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
+def read(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
     """What is read of the hidden states and of all that was left, by the scores that a weight gives them."""
-    width = forward.hyper.width
+    width = forward.hparams.width
     if x.shape[1] == width:
         return x
     each = x.reshape(len(x), -1, width)
     weight = layer.need_array(f"{name}.weight")
-    scores = ops.rms_norm(each, None, forward.hyper.eps, forward.threads) @ weight
+    scores = ops.rms_norm(each, None, forward.hparams.eps, forward.threads) @ weight
     shares = ops.softmax(scores)
     return np.asarray((shares[:, None] @ each)[:, 0], np.float32)
 
 
-def left(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def left(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
     """x with the hidden states left behind it and none in front, where this layer begins a block of layers."""
     if layer.index % int(forward.keys.need("attn_res.block_size")):
         return x
-    return np.concatenate((np.zeros((len(x), forward.hyper.width), np.float32), x), axis=1)
+    return np.concatenate((np.zeros((len(x), forward.hparams.width), np.float32), x), axis=1)
 
 
-def added(forward: Pass, x: Floats, part: Floats) -> Floats:
+def added(forward: ForwardContext, x: Floats, part: Floats) -> Floats:
     """x with what a part of the layer gives added to the hidden states."""
-    width = forward.hyper.width
+    width = forward.hparams.width
     return np.concatenate((x[:, :width] + part, x[:, width:]), axis=1)
 
 
-def ended(forward: Pass, x: Floats) -> Floats:
+def ended(forward: ForwardContext, x: Floats) -> Floats:
     """What the head reads: float32 (tokens, width); x itself in other models."""
     last = forward.global_tensors
     return read(forward, last, "output_res_score", x) if "output_res_score.weight" in last else x

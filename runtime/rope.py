@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archs.file_keys import Keys
+from archs.hparams.file_keys import Keys
 
 from .arrays import Floats
 from .kernels.rotation import rotate_adjacent, rotate_halves

@@ -7,10 +7,10 @@ elsewhere, and whose values are the numbers of adapters.
 import numpy as np
 
 from .arrays import Ids
-from .layer import Pass
+from .layer import ForwardContext
 
 
-def read_as(forward: Pass, ids: Ids) -> Ids:
+def read_as(forward: ForwardContext, ids: Ids) -> Ids:
     """The tokens that stand for control tokens in their place; notes by `forward.adapters` which adapter is on."""
     controls, others = (forward.keys.stored(f"adapters.token_ids_{each}") for each in ("activate", "substitute"))
     if controls is None:
@@ -23,13 +23,13 @@ def read_as(forward: Pass, ids: Ids) -> Ids:
     return np.where(switches, others[place], ids)
 
 
-def _on(forward: Pass, numbers: Ids) -> Ids:
+def _on(forward: ForwardContext, numbers: Ids) -> Ids:
     """The number of the adapter that is on at each token, 0 for none. numbers: that control tokens switch on."""
     gain = np.float32(forward.keys.get("adapters.router_gain"))
     v = numbers.astype(np.float32)
     k = np.where(v > 0, gain, -gain)
     if forward.cache is not None:  # beside the layers' keys and values, as wide as those
-        width = forward.hyper.layers[0].key_width
+        width = forward.hparams.layers[0].key_width
         wide = (np.pad(each[:, None, None], ((0, 0), (0, 0), (0, width - 1))) for each in (k, v))
         k, v = (each[:, 0, 0] for each in forward.cache.append(len(forward.network.layers), *wide))
     k, v = (each.reshape(forward.texts, -1) for each in (k, v))

@@ -18,14 +18,14 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.deviations import deviations
+from archs.hparams.deviations import deviations
 from archs.metadata import Metadata, ValueType
 from archs.registry import of_file
 from quants.errors import GgufToolsError
 from quants.tensor import Tensor, from_array
 from runtime import ops
+from runtime.evaluation.pooling import behind_pooling, file_pooling, pooled
 from runtime.model import Model
-from runtime.pooling import behind_pooling, file_pooling, pooled
 from tests.archs.checkpoints import values
 from tests.conftest import DATA
 
@@ -42,7 +42,7 @@ TOLERANCES = {  # of models whose whole files are further apart, and why
 # Architecture → keys that are dropped or changed in cases that differ on purpose, and why, where whole files show
 # nothing of it.
 EXPLAINED: dict[str, tuple[tuple[str, ...], str]] = {
-    "hunyuan_vl": (("rope.scaling.alpha",), "a text's tokens have position 0 in llama.cpp's last section"),
+    "hunyuan_vl": (("rope.scaling.alpha",), "a text's tokens have position 0 in llama.cpp's last section")
 }
 KEPT_APART = ("general.", "tokenizer.")  # keys that are not a network's, in most models
 OF_NETWORKS = ("tokenizer.ggml.token_type_count",)

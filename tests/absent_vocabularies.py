@@ -49,11 +49,15 @@ TEXTS = (
 MANY_SPECIAL = 6
 # Keys of ids without which other tokens stand for what is unknown, or where a text ends, and why.
 UNNAMED = {
-    "bert": (("tokenizer.ggml.unknown_token_id", "tokenizer.ggml.seperator_token_id"),
-             "llama.cpp takes BERT's own ids, which are ordinary words here"),
-    "t5": (("tokenizer.ggml.unknown_token_id", "tokenizer.ggml.eos_token_id"),
-           "llama.cpp takes T5's own ids, which are other tokens here"),
-}  # fmt: skip
+    "bert": (
+        ("tokenizer.ggml.unknown_token_id", "tokenizer.ggml.seperator_token_id"),
+        "llama.cpp takes BERT's own ids, which are ordinary words here",
+    ),
+    "t5": (
+        ("tokenizer.ggml.unknown_token_id", "tokenizer.ggml.eos_token_id"),
+        "llama.cpp takes T5's own ids, which are other tokens here",
+    ),
+}
 COMPOSES = ("command-r", "qwen2")  # pre-tokenizers whose models' own tokenizers put letter and accent together first
 Verdict = Literal[
     "equal", "on purpose", "differs", "crashed", "refused by both", "refused here", "refused by llama.cpp"

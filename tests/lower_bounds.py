@@ -1,7 +1,7 @@
 """Print the lowest version of each dependency that pyproject.toml allows, as pip's requirements.
 
-    python tests/lower_bounds.py > requirements.txt
-    pip install --requirement requirements.txt --editable . pytest
+python tests/lower_bounds.py > requirements.txt
+pip install --requirement requirements.txt --editable . pytest
 """
 
 from __future__ import annotations

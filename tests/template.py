@@ -92,9 +92,11 @@ def _template() -> tuple[str, subprocess.Popen[bytes]]:
     folder = tempfile.mkdtemp(prefix="gguftools-", dir="/tmp")  # paths of sockets are short
     path = f"{folder}/template"
     started = subprocess.Popen(
-        [sys.executable, "-m", "tests.template", path], cwd=ROOT, stdin=subprocess.PIPE,
+        [sys.executable, "-m", "tests.template", path],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     end = time.monotonic() + HELLO
     while not Path(path).exists():
@@ -110,9 +112,13 @@ def without_notes_of_the_machine(printed: str) -> str:
 
 
 def run(
-    arguments: Sequence[str], cwd: Path, stdin: str = "", timeout: float = 300, memory: int | None = None,
+    arguments: Sequence[str],
+    cwd: Path,
+    stdin: str = "",
+    timeout: float = 300,
+    memory: int | None = None,
     python: bool = False,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` of the command line in folder `cwd`, with what it writes. memory: bytes of address space it
     may have. python: the arguments are scripts instead, which run one after another. Raises TimeoutExpired.
     """

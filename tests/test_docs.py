@@ -113,14 +113,27 @@ def test_files_that_a_page_names_exist(page: Path):
 
 
 def test_generated_parts_are_up_to_date():
-    done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], cwd=ROOT, capture_output=True,
-                          text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, f"{done.stderr}: run python docs/generate.py"
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path):
-    run([sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / "mkdocs.yml"), "-d",
-         str(tmp_path / "site")], ROOT)  # fmt: skip
+    run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "-f",
+            str(ROOT / "mkdocs.yml"),
+            "-d",
+            str(tmp_path / "site"),
+        ],
+        ROOT,
+    )
     assert (tmp_path / "site" / "python" / "index.html").is_file()
     assert "gguftools.convert" in (tmp_path / "site" / "api" / "make" / "index.html").read_text(encoding="utf-8")
     for page in (tmp_path / "site").rglob("*.html"):  # readers without a network see everything

@@ -26,24 +26,27 @@ ORDER = (
     "quants.kernels",
     "quants.dialects",
     "quants",
-    "archs",
+    "archs archs.hparams archs.validation",
     "archs.vocab",
-    "archs.packed",
+    "archs.prequantized",
     "archs.families",
-    "archs.towers",
-    "archs.registry archs.shapes archs.plan archs.lora archs.tower_plan archs.draft_plan archs.draft_faults "
-    "archs.further",
-    "archs.export",
+    "archs.multimodal",
+    "archs.registry archs.plans archs.validation.model_validators archs.plans.text archs.lora archs.plans.mmproj "
+    "archs.plans.draft archs.validation.draft_validators "
+    "archs.mtp",
+    "archs.plans.export",
     "runtime.arrays runtime.kernels",
     "runtime.tokenizers",
     "runtime.sampling",
-    "runtime",
+    "runtime runtime.products runtime.mixers",
     "runtime.graph",
-    "runtime.decoder runtime.model runtime.next_tokens runtime.layerwise runtime.joint_decision runtime.option_scores "
-    "runtime.encoder_decoder runtime.sound_of_codes runtime.node_values runtime.pooling runtime.prefill "
-    "runtime.perplexity runtime.divergence runtime.choices runtime.stored_states "
-    "runtime.statistics runtime.stored_logits runtime.windows",
-    "runtime.towers",
+    "runtime.evaluation runtime.decoder runtime.model runtime.mtp runtime.layerwise "
+    "runtime.evaluation.joint_decision runtime.evaluation.option_scores "
+    "runtime.encoder_decoder runtime.audio_codec runtime.node_values runtime.evaluation.pooling runtime.prefill "
+    "runtime.evaluation.perplexity runtime.evaluation.divergence runtime.evaluation.choices "
+    "runtime.evaluation.stored_states "
+    "runtime.evaluation.statistics runtime.evaluation.stored_logits runtime.evaluation.windows",
+    "runtime.multimodal",
     "runtime.speculation",
     "runtime.generation runtime.batched_generation",
     "gguftools.files.stores",

@@ -225,8 +225,10 @@ def main(names: list[str]) -> int:
             found = examine(entry, Path(work))
         cached = "-" if found.cached is None else f"{found.cached:.0e}"
         reasons = sorted({reason for (name, _), reason in REASONS.items() if name == entry})
-        print(f"{entry:24s} {'differ' if found.files else 'equal':13s}   {found.once:.0e}   {cached:6s}   "
-              f"{found.tokenizer or 'equal'}")  # fmt: skip
+        print(
+            f"{entry:24s} {'differ' if found.files else 'equal':13s}   {found.once:.0e}   {cached:6s}   "
+            f"{found.tokenizer or 'equal'}"
+        )
         for line in (*reasons, *([found.files] if "files" in found.unexplained else [])):
             print(f"    {line}")
         wrong += bool(found.unexplained)

@@ -58,6 +58,5 @@ def _different_tensors(found: Record, reference: Record) -> list[str]:
     return lines
 
 
-
 def shown(value: Record) -> str:
     return json.dumps(value, ensure_ascii=False)[:200]

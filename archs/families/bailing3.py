@@ -17,9 +17,9 @@ from archs.families.bailing import shared_width
 from archs.families.deepseek2 import attn_factor, log_multiplier, v3_config_from_gguf
 from archs.families.kimi_linear import KIMI_LINEAR
 from archs.families.qwen2 import sections
-from archs.file_keys import with_experts
-from archs.layouts import MTP_KEYS, MTP_TENSORS
+from archs.hparams.file_keys import with_experts
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS
 from archs.transforms import Invertible, computed, negative_exp
 from quants.errors import ModelError
 
@@ -80,61 +80,107 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         found["mrope_section"] = parts[:3]
     return {
         **found,
-        **v3_config_from_gguf(keys, tensors), "layer_group_size": group, "no_kda_lora": True, "kda_safe_gate": True,
+        **v3_config_from_gguf(keys, tensors),
+        "layer_group_size": group,
+        "no_kda_lora": True,
+        "kda_safe_gate": True,
         "norm_topk_prob": bool(keys.get("expert_weights_norm")),
         "n_group": keys.get("expert_group_count"),
-        "topk_group": keys.get("expert_group_used_count"), "num_key_value_heads": keys["attention.head_count"],
-        "gated_attention_proj_granularity_type": "head_wise", "head_dim": keys["kda.head_dim"],
+        "topk_group": keys.get("expert_group_used_count"),
+        "num_key_value_heads": keys["attention.head_count"],
+        "gated_attention_proj_granularity_type": "head_wise",
+        "head_dim": keys["kda.head_dim"],
         "first_k_dense_replace": len(dense_layers({"block_count": count}, tensors)["mlp_only_layers"]),
         "layer_types": ["full_attention" if each else "linear_attention" for each in full],
-    }  # fmt: skip
+    }
 
 
 ATTENTION: dict[str, Target] = {
-    name.replace(".self_attn.", ".attention."): target for name, target in KIMI_LINEAR.tensors.items()
+    name.replace(".self_attn.", ".attention."): target
+    for name, target in KIMI_LINEAR.tensors.items()
     if ".self_attn." in name
-}  # fmt: skip
+}
 
 BAILING3 = KIMI_LINEAR.derive(
     name="bailingmoe3",
     hf_classes=("BailingMoeV3ForCausalLM", "BailingHybridForCausalLM", "BailingMoeV3VLForConditionalGeneration"),
     config_from_gguf=config_from_gguf,
     metadata={
-        **MTP_KEYS, "vocab_size": "vocab_size", "rope.dimension_sections": sections,
-        "rope.scaling.attn_factor": attn_factor, "rope.scaling.yarn_log_multiplier": log_multiplier,
+        **MTP_KEYS,
+        "vocab_size": "vocab_size",
+        "rope.dimension_sections": sections,
+        "rope.scaling.attn_factor": attn_factor,
+        "rope.scaling.yarn_log_multiplier": log_multiplier,
         "context_length": "model_max_length|max_position_embeddings",
-        "attention.head_count_kv": attends, "attention.value_length": "linear_head_dim|head_dim",
-        "ssm.conv_kernel": "linear_conv_kernel_dim|short_conv_kernel_size", "kda.head_dim": "linear_head_dim|head_dim",
-        "kda.safe_gate": "kda_safe_gate", "kda.gate_lower_bound": "kda_lower_bound",
+        "attention.head_count_kv": attends,
+        "attention.value_length": "linear_head_dim|head_dim",
+        "ssm.conv_kernel": "linear_conv_kernel_dim|short_conv_kernel_size",
+        "kda.head_dim": "linear_head_dim|head_dim",
+        "kda.safe_gate": "kda_safe_gate",
+        "kda.gate_lower_bound": "kda_lower_bound",
         "expert_shared_feed_forward_length": shared_width,
-        "expert_weights_norm": "moe_renormalize|norm_topk_prob", "expert_group_count": "num_expert_group|n_group",
+        "expert_weights_norm": "moe_renormalize|norm_topk_prob",
+        "expert_group_count": "num_expert_group|n_group",
         "swiglu_clamp_exp": partial(limits, "expert_swiglu_limit_list"),
         "swiglu_clamp_shexp": partial(limits, "share_expert_swiglu_limit_list"),
     },
     defaults={
-        "model_type": "bailing_hybrid", "hidden_size": 2560, "intermediate_size": 6144, "num_hidden_layers": 42,
-        "num_attention_heads": 32, "head_dim": 128, "rms_norm_eps": 1e-6, "num_experts": 512, "num_experts_per_tok": 8,
-        "num_shared_experts": 1, "moe_intermediate_size": 768, "first_k_dense_replace": 2, "n_group": 8,
-        "topk_group": 4, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
-        "short_conv_kernel_size": 4, "kda_safe_gate": True, "kda_lower_bound": -5.0, "rope_theta": 6_000_000.0,
-        "max_position_embeddings": lambda config: config.get("model_max_length") or 262_144, "vocab_size": 157_184,
-        "model_max_length": None, "num_experts_per_token": None, "num_nextn_predict_layers": 0,
+        "model_type": "bailing_hybrid",
+        "hidden_size": 2560,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 42,
+        "num_attention_heads": 32,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-6,
+        "num_experts": 512,
+        "num_experts_per_tok": 8,
+        "num_shared_experts": 1,
+        "moe_intermediate_size": 768,
+        "first_k_dense_replace": 2,
+        "n_group": 8,
+        "topk_group": 4,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "short_conv_kernel_size": 4,
+        "kda_safe_gate": True,
+        "kda_lower_bound": -5.0,
+        "rope_theta": 6_000_000.0,
+        "max_position_embeddings": lambda config: config.get("model_max_length") or 262_144,
+        "vocab_size": 157_184,
+        "model_max_length": None,
+        "num_experts_per_token": None,
+        "num_nextn_predict_layers": 0,
     },
     refused={
-        "no_kda_lora": False, "kda_safe_gate": False,
+        "no_kda_lora": False,
+        "kda_safe_gate": False,
         "gated_attention_proj_granularity_type": other_than("head_wise"),
     },
     tensors={
         **dict.fromkeys(name for name in KIMI_LINEAR.tensors if ".self_attn." in name or "block_sparse" in name),
-        **ATTENTION, "embed_tokens": None, "word_embeddings": "token_embd",
-        ".attention.f_a_proj": None, ".attention.f_b_proj": None, ".attention.g_a_proj": None,
-        ".attention.g_b_proj": None, ".attention.f_proj": "ssm_f_a", ".attention.g_proj": "ssm_g_a",
-        ".attention.out_gate": "attn_gate", ".attention.o_proj": "attn_output", ".attention.dense": "attn_output",
+        **ATTENTION,
+        "embed_tokens": None,
+        "word_embeddings": "token_embd",
+        ".attention.f_a_proj": None,
+        ".attention.f_b_proj": None,
+        ".attention.g_a_proj": None,
+        ".attention.g_b_proj": None,
+        ".attention.f_proj": "ssm_f_a",
+        ".attention.g_proj": "ssm_g_a",
+        ".attention.out_gate": "attn_gate",
+        ".attention.o_proj": "attn_output",
+        ".attention.dense": "attn_output",
         ".attention.A_log": TensorMap("ssm_a", exp),
-        ".mlp.gate": "ffn_gate_inp", ".mlp.gate.expert_bias": "exp_probs_b.bias", **SEPARATE_EXPERTS, **SHARED,
-        **MTP_TENSORS, ".final_layernorm": "layer_output_norm",
+        ".mlp.gate": "ffn_gate_inp",
+        ".mlp.gate.expert_bias": "exp_probs_b.bias",
+        **SEPARATE_EXPERTS,
+        **SHARED,
+        **MTP_TENSORS,
+        ".final_layernorm": "layer_output_norm",
     },
-    absent={"expert_weights_norm": with_experts(False)}, ignored=("linear_proj.*",),
-    prepare=prepare, prepare_export=published,
+    absent={"expert_weights_norm": with_experts(False)},
+    ignored=("linear_proj.*",),
+    prepare=prepare,
+    prepare_export=published,
     block={"rope": "adjacent"},
-)  # fmt: skip
+)

@@ -43,34 +43,54 @@ def scores(config: Config, hf_class: str = "BertForSequenceClassification") -> b
 
 
 BERT = BASE.derive(
-    name="bert", hf_classes=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), vocab=("wordpiece",),
+    name="bert",
+    hf_classes=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
+    vocab=("wordpiece",),
     metadata={
         "context_length": lambda config: config["max_position_embeddings"] - first_position(config),
         "attention.causal": lambda config: False,
         "classifier.output_labels": labels,
     },
     defaults={
-        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
-        "max_position_embeddings": 512, "layer_norm_eps": 1e-12, "type_vocab_size": 2, "vocab_size": 30_522,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 512,
+        "layer_norm_eps": 1e-12,
+        "type_vocab_size": 2,
+        "vocab_size": 30_522,
     },
     refused={"is_decoder": True},
-    config_from_gguf=config_from_gguf, layers="encoder.layer",
+    config_from_gguf=config_from_gguf,
+    layers="encoder.layer",
     tensors={
         "embeddings.word_embeddings": "token_embd",
         "embeddings.position_embeddings": TensorMap("position_embd", skip_rows(first_position)),
-        "embeddings.token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
-        ".attention.self.query": "attn_q", ".attention.self.key": "attn_k", ".attention.self.value": "attn_v",
-        ".attention.output.dense": "attn_output", ".attention.output.LayerNorm": "attn_output_norm",
-        ".intermediate.dense": "ffn_up", ".output.dense": "ffn_down", ".output.LayerNorm": "layer_output_norm",
-        "pooler.dense": TensorMap(lambda config: "cls" if scores(config) else ""), "classifier": "cls.output",
+        "embeddings.token_type_embeddings": "token_types",
+        "embeddings.LayerNorm": "token_embd_norm",
+        ".attention.self.query": "attn_q",
+        ".attention.self.key": "attn_k",
+        ".attention.self.value": "attn_v",
+        ".attention.output.dense": "attn_output",
+        ".attention.output.LayerNorm": "attn_output_norm",
+        ".intermediate.dense": "ffn_up",
+        ".output.dense": "ffn_down",
+        ".output.LayerNorm": "layer_output_norm",
+        "pooler.dense": TensorMap(lambda config: "cls" if scores(config) else ""),
+        "classifier": "cls.output",
     },
     ignored=("embeddings.position_ids", "cls.*", "lm_head.*", "vocab_*"),
     prefixes=("", "bert", "roberta", "distilbert", "model"),
     block={
-        "norm": "layer", "rope": "none", "activation": "gelu", "gated": False, "causal": False, "hidden_states":
-        True,
+        "norm": "layer",
+        "rope": "none",
+        "activation": "gelu",
+        "gated": False,
+        "causal": False,
+        "hidden_states": True,
     },
-)  # fmt: skip
+)
 
 ROBERTA = BERT.derive(
     hf_classes=("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "CamembertModel"),
@@ -78,15 +98,18 @@ ROBERTA = BERT.derive(
     tensors={"classifier": None, "classifier.dense": "cls", "classifier.out_proj": "cls.output"},
     defaults={"model_type": "roberta", "pad_token_id": 1, "vocab_size": 50_265},
     config_from_gguf=lambda keys, tensors: {
-        **config_from_gguf(keys, tensors), "pad_token_id": 1, "max_position_embeddings": keys["context_length"] + 2,
+        **config_from_gguf(keys, tensors),
+        "pad_token_id": 1,
+        "max_position_embeddings": keys["context_length"] + 2,
     },
-)  # fmt: skip
+)
 
 XLM_ROBERTA = ROBERTA.derive(
-    hf_classes=("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"), vocab=("fairseq",),
+    hf_classes=("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"),
+    vocab=("fairseq",),
     defaults={"model_type": "xlm-roberta"},
     variant=lambda config: jina_v3() if config.get("position_embedding_type") == "rotary" else None,
-)  # fmt: skip
+)
 
 
 def jina_v3() -> Architecture:
@@ -110,32 +133,49 @@ def of_task(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 JINA_BERT_V3 = XLM_ROBERTA.derive(
-    name="jina-bert-v3", variant=None, prepare=of_task, prepare_export=lambda config, tensors: tensors,
-    hf_classes=(
-        "JinaEmbeddingsV3Model", "JinaEmbeddingsV3ForMaskedLM", "JinaEmbeddingsV3ForSequenceClassification",
-    ),
+    name="jina-bert-v3",
+    variant=None,
+    prepare=of_task,
+    prepare_export=lambda config, tensors: tensors,
+    hf_classes=("JinaEmbeddingsV3Model", "JinaEmbeddingsV3ForMaskedLM", "JinaEmbeddingsV3ForSequenceClassification"),
     metadata={
-        **SCALING, "context_length": positions, "rope.freq_base": "rotary_emb_base|rope_theta",
+        **SCALING,
+        "context_length": positions,
+        "rope.freq_base": "rotary_emb_base|rope_theta",
         "rope.scaling.original_context_length": scaled_from,
     },
     generated=FACTORS,
     defaults={
-        "model_type": "jina_embeddings_v3", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-        "intermediate_size": 4096, "max_position_embeddings": 8194, "layer_norm_eps": 1e-5, "type_vocab_size": 1,
-        "vocab_size": 250_002, "rope_theta": 20_000.0,
+        "model_type": "jina_embeddings_v3",
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "max_position_embeddings": 8194,
+        "layer_norm_eps": 1e-5,
+        "type_vocab_size": 1,
+        "vocab_size": 250_002,
+        "rope_theta": 20_000.0,
     },
     layers="encoder.layers",
     tensors={
         **{name: None for name in BERT.tensors if name.startswith("encoder.") or "position" in name},
-        "embeddings.LayerNorm": None, "emb_ln": "token_embd_norm", ".mixer.Wqkv": "attn_qkv",
-        ".mixer.out_proj": "attn_output", ".norm1": "attn_output_norm", ".mlp.fc1": "ffn_up", ".mlp.fc2": "ffn_down",
+        "embeddings.LayerNorm": None,
+        "emb_ln": "token_embd_norm",
+        ".mixer.Wqkv": "attn_qkv",
+        ".mixer.out_proj": "attn_output",
+        ".norm1": "attn_output_norm",
+        ".mlp.fc1": "ffn_up",
+        ".mlp.fc2": "ffn_down",
         ".norm2": "layer_output_norm",
     },
     config_from_gguf=lambda keys, tensors: {
-        **config_from_gguf(keys, tensors), "pad_token_id": 1, "max_position_embeddings": keys["context_length"] + 2,
+        **config_from_gguf(keys, tensors),
+        "pad_token_id": 1,
+        "max_position_embeddings": keys["context_length"] + 2,
     },
     block={"rope": "halves"},
-)  # fmt: skip
+)
 
 
 def between(config: Config) -> str | None:
@@ -146,20 +186,34 @@ def between(config: Config) -> str | None:
 DISTILBERT = BERT.derive(
     hf_classes=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
     defaults={
-        "hidden_size": None, "num_hidden_layers": None, "num_attention_heads": None, "intermediate_size": None,
-        "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "type_vocab_size": None,
+        "hidden_size": None,
+        "num_hidden_layers": None,
+        "num_attention_heads": None,
+        "intermediate_size": None,
+        "dim": 768,
+        "n_layers": 6,
+        "n_heads": 12,
+        "hidden_dim": 3072,
+        "type_vocab_size": None,
     },
     layers="transformer.layer",
     tensors={
         **{name: None for name in BERT.tensors if "token_type" in name or name.startswith("encoder.")},
-        ".attention.q_lin": "attn_q", ".attention.k_lin": "attn_k", ".attention.v_lin": "attn_v",
-        ".attention.out_lin": "attn_output", ".sa_layer_norm": "attn_output_norm", ".ffn.lin1": "ffn_up",
-        ".ffn.lin2": "ffn_down", ".output_layer_norm": "layer_output_norm", "pre_classifier": "cls",
+        ".attention.q_lin": "attn_q",
+        ".attention.k_lin": "attn_k",
+        ".attention.v_lin": "attn_v",
+        ".attention.out_lin": "attn_output",
+        ".sa_layer_norm": "attn_output_norm",
+        ".ffn.lin1": "ffn_up",
+        ".ffn.lin2": "ffn_down",
+        ".output_layer_norm": "layer_output_norm",
+        "pre_classifier": "cls",
         "classifier": "cls.output",
     },
     metadata={"classifier.hidden_activation": between},
-    config_from_gguf=None, activation="activation",
-)  # fmt: skip
+    config_from_gguf=None,
+    activation="activation",
+)
 
 
 def context(config: Config) -> int:
@@ -179,28 +233,44 @@ def nomic_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 NOMIC_BERT = BERT.derive(
-    name="nomic-bert", hf_classes=("NomicBertModel",),
+    name="nomic-bert",
+    hf_classes=("NomicBertModel",),
     metadata={
-        **SCALING, "context_length": context, "embedding_length": "n_embd|hidden_size",
-        "block_count": "n_layer|num_hidden_layers", "feed_forward_length": "n_inner|intermediate_size",
+        **SCALING,
+        "context_length": context,
+        "embedding_length": "n_embd|hidden_size",
+        "block_count": "n_layer|num_hidden_layers",
+        "feed_forward_length": "n_inner|intermediate_size",
         "attention.head_count": "n_head|num_attention_heads",
-        "attention.layer_norm_epsilon": "layer_norm_epsilon|layer_norm_eps", "attention.key_length": head_width,
-        "attention.value_length": head_width, "rope.freq_base": "rotary_emb_base|rope_theta",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon|layer_norm_eps",
+        "attention.key_length": head_width,
+        "attention.value_length": head_width,
+        "rope.freq_base": "rotary_emb_base|rope_theta",
     },
     defaults={"model_type": "nomic_bert", "max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
     refused={
         "moe_every_n_layers": lambda every: bool(every),
-        "activation_function": lambda name: name not in (None, "swiglu"), "prenorm": True,
-        "rotary_emb_interleaved": True, "rotary_emb_fraction": lambda share: share not in (None, 1),
+        "activation_function": lambda name: name not in (None, "swiglu"),
+        "prenorm": True,
+        "rotary_emb_interleaved": True,
+        "rotary_emb_fraction": lambda share: share not in (None, 1),
         "use_rms_norm": True,
     },
     layers="encoder.layers",
     tensors={
         **{name: None for name in BERT.tensors if name.startswith("encoder.") or "position" in name},
-        "embeddings.LayerNorm": None, "emb_ln": "token_embd_norm", ".attn.Wqkv": "attn_qkv",
-        ".attn.out_proj": "attn_output", ".norm1": "attn_output_norm", ".mlp.fc11": "ffn_up", ".mlp.fc12": "ffn_gate",
-        ".mlp.fc2": "ffn_down", ".norm2": "layer_output_norm",
+        "embeddings.LayerNorm": None,
+        "emb_ln": "token_embd_norm",
+        ".attn.Wqkv": "attn_qkv",
+        ".attn.out_proj": "attn_output",
+        ".norm1": "attn_output_norm",
+        ".mlp.fc11": "ffn_up",
+        ".mlp.fc12": "ffn_gate",
+        ".mlp.fc2": "ffn_down",
+        ".norm2": "layer_output_norm",
     },
-    generated=FACTORS, config_from_gguf=nomic_config_from_gguf, activation="hidden_act",
+    generated=FACTORS,
+    config_from_gguf=nomic_config_from_gguf,
+    activation="hidden_act",
     block={"rope": "halves", "activation": "silu", "gated": True},
-)  # fmt: skip
+)

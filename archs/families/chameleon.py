@@ -1,6 +1,6 @@
 """Chameleon: Llama's layers with layer norms of each head's q and k; the larger one's norms stand behind its parts.
 
-Pictures are tokens of the vocabulary, which text models do not write. The encoder of pictures (VQGAN) is left out.
+Images are tokens of the vocabulary, which text models do not write. The encoder of images (VQGAN) is left out.
 Weights of norms differ by head where the model was trained on several devices; llama.cpp takes the first head's for
 all.
 Reference: transformers `models/chameleon/`.
@@ -31,18 +31,26 @@ def apart(tensor: Tensor, config: Config) -> Tensor:
 OF_HEADS = Invertible(adjacent, apart)
 
 CHAMELEON = LLAMA.derive(
-    name="chameleon", hf_classes=("ChameleonForConditionalGeneration", "ChameleonForCausalLM"), vocab=("bpe",),
+    name="chameleon",
+    hf_classes=("ChameleonForConditionalGeneration", "ChameleonForCausalLM"),
+    vocab=("bpe",),
     metadata={
-        "swin_norm": lambda config: bool(config.get("swin_norm")), "vocab_size": None, "rope.dimension_count": None,
+        "swin_norm": lambda config: bool(config.get("swin_norm")),
+        "vocab_size": None,
+        "rope.dimension_count": None,
     },
     defaults={
-        "model_type": "chameleon", "head_dim": None, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+        "model_type": "chameleon",
+        "head_dim": None,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
         "vocab_size": 65_536,
     },
     tensors={
         ".self_attn.q_norm": TensorMap("attn_q_norm", OF_HEADS),
         ".self_attn.k_norm": TensorMap("attn_k_norm", OF_HEADS),
     },
-    config_from_gguf=lambda keys, tensors: {"swin_norm": keys.get("swin_norm")}, token_ids="vocabulary_map",
-    block={"head_norm_epsilon": 1e-5, "never_written": (4, 8196)},
-)  # fmt: skip
+    config_from_gguf=lambda keys, tensors: {"swin_norm": keys.get("swin_norm")},
+    token_ids="vocabulary_map",
+    block={"head_norm_epsilon": 1e-5, "suppressed_ids": (4, 8196)},
+)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from archs.families.qwen3next import QWEN35
-from archs.layouts import mtp_layers, not_exportable
 from archs.spec import Config, Target, TensorMap, Tensors
+from archs.tensor_maps import mtp_layers, not_exportable
 from archs.transforms import part
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -21,8 +21,11 @@ from quants.errors import ModelError
 HEAD = "joint_head."
 SCALES = ("prior_logit_scale", "joint_logit_scale", "residual_gate")
 PLACES = {
-    "residual_scorer.0": "scorer", "residual_scorer.3": "scorer_out", "feedforward.0": "up", "feedforward.3": "down",
-}  # fmt: skip
+    "residual_scorer.0": "scorer",
+    "residual_scorer.3": "scorer_out",
+    "feedforward.0": "up",
+    "feedforward.3": "down",
+}
 PLACE = re.compile(r"\b(residual_scorer|feedforward)\.([03])(?=\.)")
 LAYER = re.compile(r"^joint_head\.(layers|evidence_layers)\.(\d+)\.")
 
@@ -63,18 +66,35 @@ def attention(source: str, target: str) -> dict[str, Target]:
 
 
 STACK: dict[str, Target] = {
-    "norm1": "attn_norm", **attention("self_attn", "attn"), "norm2": "cross_attn_norm", "query_norm": "cross_attn_norm",
-    **attention("multihead_attn", "cross_attn"), **attention("attention", "cross_attn"),
-    "memory_norm": "cross_attn_norm_kv", "norm3": "ffn_norm", "feedforward_norm": "ffn_norm", "linear1": "ffn_up",
-    "up": "ffn_up", "linear2": "ffn_down", "down": "ffn_down",
-}  # fmt: skip
+    "norm1": "attn_norm",
+    **attention("self_attn", "attn"),
+    "norm2": "cross_attn_norm",
+    "query_norm": "cross_attn_norm",
+    **attention("multihead_attn", "cross_attn"),
+    **attention("attention", "cross_attn"),
+    "memory_norm": "cross_attn_norm_kv",
+    "norm3": "ffn_norm",
+    "feedforward_norm": "ffn_norm",
+    "linear1": "ffn_up",
+    "up": "ffn_up",
+    "linear2": "ffn_down",
+    "down": "ffn_down",
+}
 OUTSIDE = {
-    "hidden_norm": "hidden_norm", "memory_projection": "proj_memory", "question_projection": "proj_question",
-    "option_question_projection": "proj_option_question", "global_projection": "proj_global",
-    "option_context_projection": "proj_option_context", "option_lexical_projection": "proj_option_lexical",
-    "option_summary_norm": "option_summary_norm", "field_norm": "field_norm", "option_norm": "option_norm",
-    "scales": "scales", "scorer": "scorer", "scorer_out": "scorer_out",
-}  # fmt: skip
+    "hidden_norm": "hidden_norm",
+    "memory_projection": "proj_memory",
+    "question_projection": "proj_question",
+    "option_question_projection": "proj_option_question",
+    "global_projection": "proj_global",
+    "option_context_projection": "proj_option_context",
+    "option_lexical_projection": "proj_option_lexical",
+    "option_summary_norm": "option_summary_norm",
+    "field_norm": "field_norm",
+    "option_norm": "option_norm",
+    "scales": "scales",
+    "scorer": "scorer",
+    "scorer_out": "scorer_out",
+}
 
 
 def placed(target: Target) -> Target:
@@ -84,15 +104,22 @@ def placed(target: Target) -> Target:
 
 
 CLEF = QWEN35.derive(
-    name="clef", hf_classes=("ClefModel",), prepare=prepared, prepare_export=None, config_from_gguf=not_exportable,
+    name="clef",
+    hf_classes=("ClefModel",),
+    prepare=prepared,
+    prepare_export=None,
+    config_from_gguf=not_exportable,
     metadata={
-        "decision.routing_block_count": "decision.routing_layers", "decision.block_count": "decision.layers",
-        "decision.head_count": "decision.heads", "attention.layer_norm_epsilon": lambda config: 1e-5,
+        "decision.routing_block_count": "decision.routing_layers",
+        "decision.block_count": "decision.layers",
+        "decision.head_count": "decision.heads",
+        "attention.layer_norm_epsilon": lambda config: 1e-5,
         "embedding_length_out": None,
     },
     tensors={
-        "classifier.out_proj": None, f"{HEAD}type_embedding": "token_types",
+        "classifier.out_proj": None,
+        f"{HEAD}type_embedding": "token_types",
         **{f"{HEAD}{name}": f"decision.{target}" for name, target in OUTSIDE.items()},
         **{f"{HEAD}stack.{{i}}.{name}": placed(target) for name, target in STACK.items()},
     },
-)  # fmt: skip
+)

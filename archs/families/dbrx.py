@@ -38,41 +38,61 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     norm = keys["expert_weights_norm"]
     return {
         "attn_config": {
-            "clip_qkv": keys.stored("attention.clamp_kqv"), "kv_n_heads": keys["attention.head_count_kv"],
+            "clip_qkv": keys.stored("attention.clamp_kqv"),
+            "kv_n_heads": keys["attention.head_count_kv"],
             "rope_theta": keys["rope.freq_base"],
         },
         "ffn_config": {
-            "ffn_hidden_size": keys["feed_forward_length"], "moe_num_experts": keys["expert_count"],
-            "moe_top_k": keys["expert_used_count"], "moe_normalize_expert_weights": 1.0 if norm else None,
+            "ffn_hidden_size": keys["feed_forward_length"],
+            "moe_num_experts": keys["expert_count"],
+            "moe_top_k": keys["expert_used_count"],
+            "moe_normalize_expert_weights": 1.0 if norm else None,
             "ffn_act_fn": {"name": keys.get("hidden_activation") or "silu"},
         },
-    }  # fmt: skip
+    }
 
 
 DBRX = BASE.derive(
-    name="dbrx", hf_classes=("DbrxForCausalLM", "DbrxModel"), layers="blocks", prefixes=("transformer", "model"),
+    name="dbrx",
+    hf_classes=("DbrxForCausalLM", "DbrxModel"),
+    layers="blocks",
+    prefixes=("transformer", "model"),
     metadata={
-        "feed_forward_length": "ffn_config.ffn_hidden_size", "attention.head_count_kv": "attn_config.kv_n_heads",
-        **SCALING, "rope.freq_base": "rope_theta|attn_config.rope_theta", "attention.clamp_kqv": "attn_config.clip_qkv",
+        "feed_forward_length": "ffn_config.ffn_hidden_size",
+        "attention.head_count_kv": "attn_config.kv_n_heads",
+        **SCALING,
+        "rope.freq_base": "rope_theta|attn_config.rope_theta",
+        "attention.clamp_kqv": "attn_config.clip_qkv",
         "attention.layer_norm_epsilon": lambda config: 1e-5,
-        "expert_count": "ffn_config.moe_num_experts", "expert_used_count": "ffn_config.moe_top_k",
+        "expert_count": "ffn_config.moe_num_experts",
+        "expert_used_count": "ffn_config.moe_top_k",
         "expert_weights_norm": sums_to_one,
     },
     defaults={
-        "d_model": 2048, "n_heads": 16, "n_layers": 24, "max_seq_len": 2048, "vocab_size": 32_000,
-        "attn_config": {"kv_n_heads": 1}, "ffn_config": {"ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1},
+        "d_model": 2048,
+        "n_heads": 16,
+        "n_layers": 24,
+        "max_seq_len": 2048,
+        "vocab_size": 32_000,
+        "attn_config": {"kv_n_heads": 1},
+        "ffn_config": {"ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1},
     },
     tensors={
-        "wte": "token_embd", ".norm_attn_norm.norm_1": "attn_norm", ".norm_attn_norm.attn.Wqkv": "attn_qkv",
-        ".norm_attn_norm.attn.out_proj": "attn_output", ".norm_attn_norm.norm_2": "attn_output_norm",
+        "wte": "token_embd",
+        ".norm_attn_norm.norm_1": "attn_norm",
+        ".norm_attn_norm.attn.Wqkv": "attn_qkv",
+        ".norm_attn_norm.attn.out_proj": "attn_output",
+        ".norm_attn_norm.norm_2": "attn_output_norm",
         ".ffn.router.layer": "ffn_gate_inp",
         ".ffn.experts.mlp.w1": TensorMap("ffn_gate_exps.weight", of_experts(False)),
         ".ffn.experts.mlp.v1": TensorMap("ffn_up_exps.weight", of_experts(False)),
         ".ffn.experts.mlp.w2": TensorMap("ffn_down_exps.weight", of_experts(True)),
-        "norm_f": "output_norm", "lm_head": "output",
+        "norm_f": "output_norm",
+        "lm_head": "output",
     },
-    generated=FACTORS, activation="ffn_config.ffn_act_fn.name",
+    generated=FACTORS,
+    activation="ffn_config.ffn_act_fn.name",
     config_from_gguf=config_from_gguf,
     absent={"expert_weights_norm": True},
     block={"norm": "layer", "rope": "halves", "ffn_norm": "attn_output_norm"},
-)  # fmt: skip
+)

@@ -92,29 +92,40 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     hidden = keys["embedding_length"]
     factors = [round(3 * width / (2 * hidden), 6) if width else None for width in widths]
     found: ConfigKeys = {
-        "num_attention_heads": max(count), "num_key_value_heads": None, "intermediate_size": None,
+        "num_attention_heads": max(count),
+        "num_key_value_heads": None,
+        "intermediate_size": None,
         "hidden_size": hidden,
         "block_configs": [
-            {"attention": {"n_heads_in_group": group, "no_op": group is None, "replace_with_linear": False},
-             "ffn": {"ffn_mult": factor, "no_op": factor is None, "replace_with_linear": False}}
+            {
+                "attention": {"n_heads_in_group": group, "no_op": group is None, "replace_with_linear": False},
+                "ffn": {"ffn_mult": factor, "no_op": factor is None, "replace_with_linear": False},
+            }
             for group, factor in zip(attention, factors, strict=True)
         ],
-    }  # fmt: skip
+    }
     if net_width(found) != widths:
         raise ModelError(f"its nets are {sorted({*widths})} wide; their code makes multiples of {MULTIPLE}")
     return found
 
 
 DECI = LLAMA.derive(
-    name="deci", hf_classes=("DeciLMForCausalLM",),
+    name="deci",
+    hf_classes=("DeciLMForCausalLM",),
     metadata={
-        "attention.head_count": heads, "attention.head_count_kv": kv_heads, "feed_forward_length": net_width,
-        "attention.key_length": if_blocks(width), "attention.value_length": if_blocks(width),
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "feed_forward_length": net_width,
+        "attention.key_length": if_blocks(width),
+        "attention.value_length": if_blocks(width),
     },
     defaults={"model_type": "nemotron-nas", "head_dim": None, "vocab_size": 128_256},
     tensors={
-        ".self_attn.q_proj": TensorMap("attn_q", interleaved), ".self_attn.k_proj": TensorMap("attn_k", interleaved),
+        ".self_attn.q_proj": TensorMap("attn_q", interleaved),
+        ".self_attn.k_proj": TensorMap("attn_k", interleaved),
     },
-    config_from_gguf=config_from_gguf, layers_vary=True, activation="hidden_act",
+    config_from_gguf=config_from_gguf,
+    layers_vary=True,
+    activation="hidden_act",
     block={"mixer": with_kv_heads("attention", "none"), "net": where_wide},
-)  # fmt: skip
+)

@@ -9,22 +9,32 @@ Reference: the code that their checkpoints bring along; transformers `models/dee
 
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, kinds_of_nets, renormalized
 from archs.families.llama import LLAMA
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.rope import scaling_type, unusual_base
 from archs.typed_json import Whole
 
 DEEPSEEK = LLAMA.derive(
-    name="deepseek", hf_classes=("DeepseekForCausalLM",), vocab=("sentencepiece", "bpe"),
+    name="deepseek",
+    hf_classes=("DeepseekForCausalLM",),
+    vocab=("sentencepiece", "bpe"),
     metadata={
-        "rope.scaling.type": scaling_type, "leading_dense_block_count": "first_k_dense_replace",
-        "expert_feed_forward_length": "moe_intermediate_size", "expert_weights_scale": lambda config: 1.0,
-        "expert_shared_count": "n_shared_experts", "expert_weights_norm": renormalized(usual=False),
+        "rope.scaling.type": scaling_type,
+        "leading_dense_block_count": "first_k_dense_replace",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_weights_scale": lambda config: 1.0,
+        "expert_shared_count": "n_shared_experts",
+        "expert_weights_norm": renormalized(usual=False),
         "expert_gating_func": lambda config: 1 if config.get("scoring_func") else None,
     },
     defaults={
-        "first_k_dense_replace": 0, "n_routed_experts": None, "n_shared_experts": 0, "norm_topk_prob": False,
-        "head_dim": None, "hidden_act": "silu", "vocab_size": 102_400,
+        "first_k_dense_replace": 0,
+        "n_routed_experts": None,
+        "n_shared_experts": 0,
+        "norm_topk_prob": False,
+        "head_dim": None,
+        "hidden_act": "silu",
+        "vocab_size": 102_400,
     },
     config_from_gguf=lambda keys, tensors: {
         "norm_topk_prob": bool(keys.get("expert_weights_norm")),
@@ -34,10 +44,10 @@ DEEPSEEK = LLAMA.derive(
     tensors={**FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED},
     layers_vary=True,
     block={"normalize_experts": False},
-)  # fmt: skip
+)
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """All of a head rotates, whatever `rope.dimension_count` says, and no layer has the window."""
     return usual.with_layers(lambda index, own: {"rope_width": own.key_width, "window": None})
 
@@ -45,16 +55,21 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 OCR = ("DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "UnlimitedOCRForCausalLM")
 
 DEEPSEEK_OCR = DEEPSEEK.derive(
-    name="deepseek2-ocr", hf_classes=OCR, vocab=("bpe",), wrappers_refused=OCR,
+    name="deepseek2-ocr",
+    hf_classes=OCR,
+    vocab=("bpe",),
+    wrappers_refused=OCR,
     metadata={
-        "rope.dimension_count": "qk_rope_head_dim", "rope.scaling.type": None,
+        "rope.dimension_count": "qk_rope_head_dim",
+        "rope.scaling.type": None,
         "attention.sliding_window": "sliding_window_size|sliding_window",
-        "expert_weights_scale": "routed_scaling_factor", "expert_group_count": "n_group",
+        "expert_weights_scale": "routed_scaling_factor",
+        "expert_group_count": "n_group",
         "expert_group_used_count": "topk_group",
         "rope.freq_base": unusual_base,
     },
     keys=dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), Whole(0)),
     defaults={"rms_norm_eps": 1e-6},
     tensors={".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k"},
-    block={"rope": "halves", "numbers": numbers},
-)  # fmt: skip
+    block={"rope": "halves", "hparams_hook": hparams_hook},
+)

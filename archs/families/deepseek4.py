@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from archs.config import unless_tied
-from archs.config_keys import LAYER_TYPE
 from archs.families.deepseek32 import INDEXER_KEYS
 from archs.families.llama import LLAMA
-from archs.file_keys import Keys
-from archs.hyper import Hyper
-from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers
+from archs.hparams.config_keys import LAYER_TYPE
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import ALONE, MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers
 from archs.transforms import Invertible, reshape, side_by_side, take
 from archs.typed_json import ListOf, Text
 from quants import Tensor, from_array
@@ -49,7 +49,7 @@ def hash_layers(config: Config) -> int:
         return min(int(config["num_hash_layers"]), int(config["num_hidden_layers"]))
     count = kinds.count("hash_moe")
     if "hash_moe" in kinds[count:]:
-        raise ModelError("config.json has layers of \"hash_moe\" behind others, which deepseek4 files cannot express")
+        raise ModelError('config.json has layers of "hash_moe" behind others, which deepseek4 files cannot express')
     return int(count)
 
 
@@ -82,7 +82,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     return config, {name: tensor.renamed(name) for name, tensor in further.items()}
 
 
-def with_further_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def with_mtp_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """`mtp.0.…` as the layer behind the last; what makes one of its streams stands in place of the model's. Raises
     ModelError where there are several.
     """
@@ -115,7 +115,7 @@ def _as_published(tensor: Tensor, config: Config) -> Tensor:
     return from_array(tensor.name, tensor.elements().reshape(tensor.shape).astype(np.int64), tensor.origin)
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Layers with entries rotate by another base, and they alone are stretched."""
     base = float(keys.need("attention.compress_rope_freq_base"))
 
@@ -135,10 +135,12 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         "compress_ratios": found,
         "mlp_layer_types": ["hash_moe" if i < keys["hash_layer_count"] else "moe" for i in range(count)],
-        "swiglu_limit": limits[0], "scoring_func": next(kind for kind, each in SCORING.items() if each == scoring),
-        "qk_rope_head_dim": keys["rope.dimension_count"], "norm_topk_prob": True,
+        "swiglu_limit": limits[0],
+        "scoring_func": next(kind for kind, each in SCORING.items() if each == scoring),
+        "qk_rope_head_dim": keys["rope.dimension_count"],
+        "norm_topk_prob": True,
         "partial_rotary_factor": keys["rope.dimension_count"] / keys["attention.key_length"],
-    }  # fmt: skip
+    }
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
@@ -148,87 +150,161 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 
 LATENT: dict[str, Target] = {
-    ".attn.wq_a": "attn_q_a", ".attn.q_norm": "attn_q_a_norm", ".attn.wq_b": "attn_q_b", ".attn.wkv": "attn_kv",
-    ".attn.kv_norm": "attn_kv_a_norm", ".attn.norm": "attn_kv_a_norm",  # as transformers writes it
-    ".attn.wo_a": "attn_output_a", ".attn.wo_b": "attn_output_b", ".attn.attn_sink": "attn_sinks.weight",
-    **{f".attn.{net}compressor.{part}": f"{name}_compressor_{suffix}"
-       for net, name in (("", "attn"), ("indexer.", "indexer"))
-       for part, suffix in (("wkv", "kv"), ("wgate", "gate"), ("ape", "ape.weight"), ("norm", "norm"))},
-    ".attn.indexer.wq_b": "indexer.attn_q_b", ".attn.indexer.weights_proj": "indexer.proj",
-}  # fmt: skip
+    ".attn.wq_a": "attn_q_a",
+    ".attn.q_norm": "attn_q_a_norm",
+    ".attn.wq_b": "attn_q_b",
+    ".attn.wkv": "attn_kv",
+    ".attn.kv_norm": "attn_kv_a_norm",
+    ".attn.norm": "attn_kv_a_norm",  # as transformers writes it
+    ".attn.wo_a": "attn_output_a",
+    ".attn.wo_b": "attn_output_b",
+    ".attn.attn_sink": "attn_sinks.weight",
+    **{
+        f".attn.{net}compressor.{part}": f"{name}_compressor_{suffix}"
+        for net, name in (("", "attn"), ("indexer.", "indexer"))
+        for part, suffix in (("wkv", "kv"), ("wgate", "gate"), ("ape", "ape.weight"), ("norm", "norm"))
+    },
+    ".attn.indexer.wq_b": "indexer.attn_q_b",
+    ".attn.indexer.weights_proj": "indexer.proj",
+}
 PARTS = ("fn", "base", "scale")
 STREAMS: dict[str, Target] = {
     f".hc_{net}_{part}": f"hc_{net}_{part}.weight" for net in ("attn", "ffn") for part in PARTS
-}  # fmt: skip
+}
 HEAD: dict[str, Target] = {
     f"{place}_{part}": f"output_hc_{part}.weight" for place in ("hc_head", "hc_head.hc") for part in PARTS
-}  # fmt: skip
+}
 FURTHER = {"e_proj": "eh.0", "h_proj": "eh.1", "norm": "shared_head.norm"}  # of `mtp.0` → what the rules know
 
 
-def further_alone(config: Config) -> Architecture | None:
-    return DEEPSEEK4_FURTHER if config.get(ALONE) else None
+def mtp_alone(config: Config) -> Architecture | None:
+    return DEEPSEEK4_MTP if config.get(ALONE) else None
 
 
 DEEPSEEK4 = LLAMA.derive(
-    name="deepseek4", variant=further_alone, hf_classes=("DeepseekV4ForCausalLM",), vocab=("bpe",), prepare=prepare,
-    prepare_export=published, config_from_gguf=config_from_gguf, ignored=("*.gate.unread_bias",),
+    name="deepseek4",
+    variant=mtp_alone,
+    hf_classes=("DeepseekV4ForCausalLM",),
+    vocab=("bpe",),
+    prepare=prepare,
+    prepare_export=published,
+    config_from_gguf=config_from_gguf,
+    ignored=("*.gate.unread_bias",),
     float32=("*hc_*fn.weight", "*_ape.weight"),
-    legacy_names=("layers.{i}.attn.norm", "embed_tokens", "lm_head", "hc_head.hc_fn", "hc_head.hc_base",
-                  "hc_head.hc_scale"),
+    legacy_names=(
+        "layers.{i}.attn.norm",
+        "embed_tokens",
+        "lm_head",
+        "hc_head.hc_fn",
+        "hc_head.hc_base",
+        "hc_head.hc_scale",
+    ),
     metadata={
-        **INDEXER_KEYS, "feed_forward_length": None, "rope.dimension_count": rotated,
-        "attention.q_lora_rank": "q_lora_rank", "attention.sliding_window": "sliding_window",
-        "expert_feed_forward_length": "moe_intermediate_size", "expert_shared_count": "n_shared_experts",
-        "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": lambda config: True,
+        **INDEXER_KEYS,
+        "feed_forward_length": None,
+        "rope.dimension_count": rotated,
+        "attention.q_lora_rank": "q_lora_rank",
+        "attention.sliding_window": "sliding_window",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "n_shared_experts",
+        "expert_weights_scale": "routed_scaling_factor",
+        "expert_weights_norm": lambda config: True,
         "expert_gating_func": lambda config: SCORING[config["scoring_func"]],
         "swiglu_clamp_exp": lambda config: [config["swiglu_limit"]] * config["num_hidden_layers"],
         "swiglu_clamp_shexp": lambda config: [config["swiglu_limit"]] * config["num_hidden_layers"],
-        "attention.output_group_count": "o_groups", "attention.output_lora_rank": "o_lora_rank",
-        "attention.compress_ratios": ratios, "attention.compress_rope_freq_base": "compress_rope_theta",
-        "hyper_connection.count": "hc_mult", "hyper_connection.sinkhorn_iterations": "hc_sinkhorn_iters",
-        "hyper_connection.epsilon": "hc_eps", "hash_layer_count": hash_layers,
+        "attention.output_group_count": "o_groups",
+        "attention.output_lora_rank": "o_lora_rank",
+        "attention.compress_ratios": ratios,
+        "attention.compress_rope_freq_base": "compress_rope_theta",
+        "hyper_connection.count": "hc_mult",
+        "hyper_connection.sinkhorn_iterations": "hc_sinkhorn_iters",
+        "hyper_connection.epsilon": "hc_eps",
+        "hash_layer_count": hash_layers,
         "embedding_length_out": lambda config: config["hidden_size"] * config["hc_mult"],
-        "rope.scaling.attn_factor": None, "rope.scaling.yarn_attn_factor": None, "vocab_size": None,
+        "rope.scaling.attn_factor": None,
+        "rope.scaling.yarn_attn_factor": None,
+        "vocab_size": None,
     },
     defaults={
-        "model_type": "deepseek_v4", "hidden_size": 4096, "moe_intermediate_size": 2048, "num_hidden_layers": 43,
-        "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024,
-        "num_experts_per_tok": 6, "n_routed_experts": 256, "n_shared_experts": 1, "scoring_func": "sqrtsoftplus",
-        "routed_scaling_factor": 1.5, "max_position_embeddings": 1_048_576, "rope_theta": 10_000.0,
-        "compress_rope_theta": 160_000.0, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "num_hash_layers": 3,
-        "swiglu_limit": 10.0, "sliding_window": 128, "o_groups": 8, "o_lora_rank": 1024, "index_n_heads": 64,
-        "index_head_dim": 128, "index_topk": 512, "rms_norm_eps": 1e-6, "vocab_size": 129_280,
+        "model_type": "deepseek_v4",
+        "hidden_size": 4096,
+        "moe_intermediate_size": 2048,
+        "num_hidden_layers": 43,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 1,
+        "head_dim": 512,
+        "q_lora_rank": 1024,
+        "num_experts_per_tok": 6,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "scoring_func": "sqrtsoftplus",
+        "routed_scaling_factor": 1.5,
+        "max_position_embeddings": 1_048_576,
+        "rope_theta": 10_000.0,
+        "compress_rope_theta": 160_000.0,
+        "hc_mult": 4,
+        "hc_sinkhorn_iters": 20,
+        "hc_eps": 1e-6,
+        "num_hash_layers": 3,
+        "swiglu_limit": 10.0,
+        "sliding_window": 128,
+        "o_groups": 8,
+        "o_lora_rank": 1024,
+        "index_n_heads": 64,
+        "index_head_dim": 128,
+        "index_topk": 512,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": 129_280,
     },
     keys={
-        "scoring_func": Text(tuple(SCORING)), "layer_types": ListOf(LAYER_TYPE),
+        "scoring_func": Text(tuple(SCORING)),
+        "layer_types": ListOf(LAYER_TYPE),
         "mlp_layer_types": ListOf(Text(("hash_moe", "moe")), per_layer=True),
     },
-    refused={"rope_scaling": is_stretched_otherwise}, flags_from_tensors={"mlp_bias": "blk.*.ffn_up_shexp.bias"},
+    refused={"rope_scaling": is_stretched_otherwise},
+    flags_from_tensors={"mlp_bias": "blk.*.ffn_up_shexp.bias"},
     tensors={
-        "embed_tokens": "token_embd", "embed": "token_embd", "lm_head": TensorMap(unless_tied("output")),
-        "head": TensorMap(unless_tied("output")), **STREAMS, **HEAD,
-        **LATENT, ".attn_norm": "attn_norm", ".ffn_norm": "ffn_norm", ".ffn.gate": "ffn_gate_inp",
-        ".ffn.gate.bias": "exp_probs_b.bias", ".ffn.gate.bias_vl": "exp_probs_b_vl.bias",
+        "embed_tokens": "token_embd",
+        "embed": "token_embd",
+        "lm_head": TensorMap(unless_tied("output")),
+        "head": TensorMap(unless_tied("output")),
+        **STREAMS,
+        **HEAD,
+        **LATENT,
+        ".attn_norm": "attn_norm",
+        ".ffn_norm": "ffn_norm",
+        ".ffn.gate": "ffn_gate_inp",
+        ".ffn.gate.bias": "exp_probs_b.bias",
+        ".ffn.gate.bias_vl": "exp_probs_b_vl.bias",
         ".ffn.gate.tid2eid": TensorMap("ffn_gate_tid2eid.weight", Invertible(_experts_of_tokens, _as_published)),
-        **{f".ffn.experts.{{e}}.w{i}": TensorMap(f"ffn_{name}_exps", stack=True)
-           for i, name in ((1, "gate"), (2, "down"), (3, "up"))},
+        **{
+            f".ffn.experts.{{e}}.w{i}": TensorMap(f"ffn_{name}_exps", stack=True)
+            for i, name in ((1, "gate"), (2, "down"), (3, "up"))
+        },
         **gated_net("ffn.shared_experts", "_shexp", ("w1", "w3", "w2")),
     },
     layers_vary=True,
     absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp"},
     block={
-        "scoring": "sqrt_softplus", "normalize_experts": True, "clamps_gate_first": True, "numbers": numbers,
-        "mixer": "compressed", "arrangement": "mixed_streams",
+        "scoring": "sqrt_softplus",
+        "normalize_experts": True,
+        "clamps_gate_first": True,
+        "hparams_hook": hparams_hook,
+        "mixer": "compressed",
+        "arrangement": "mixed_streams",
     },
-)  # fmt: skip
+)
 
-DEEPSEEK4_FURTHER = DEEPSEEK4.derive(
-    hf_classes=(), variant=None, prepare=with_further_layer,
+DEEPSEEK4_MTP = DEEPSEEK4.derive(
+    hf_classes=(),
+    variant=None,
+    prepare=with_mtp_layer,
     metadata={
         **MTP_KEYS,
-        **{f"swiglu_clamp_{net}": lambda config: [config["swiglu_limit"]] * (config["num_hidden_layers"] + 1)
-           for net in ("exp", "shexp")},
+        **{
+            f"swiglu_clamp_{net}": lambda config: [config["swiglu_limit"]] * (config["num_hidden_layers"] + 1)
+            for net in ("exp", "shexp")
+        },
     },
     tensors={**MTP_TENSORS, ".eh.{e}": TensorMap("nextn.eh_proj", _beside, stack=True)},
-)  # fmt: skip
+)

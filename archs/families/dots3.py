@@ -2,7 +2,7 @@
 window in place of the indexer, with heads and latents of their own.
 
 What latents are multiplied by stands in their norms. One layer that predicts a token further has an embedding of its
-own. Towers are left out.
+own. Encoders are left out.
 Reference: transformers `models/dots3_note/`; llama.cpp's converter, whose runtime rotates halves in the indexer, so
 that texts longer than what that lets through run otherwise there.
 """
@@ -23,9 +23,7 @@ from quants import Tensor
 from quants.errors import ModelError
 
 PLACE = re.compile(r"(.*layers\.(\d+)\.self_attn\.)(q_a_layernorm|kv_a_layernorm|kv_b_proj)\.weight")
-WIDTHS = (
-    "num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-)  # fmt: skip
+WIDTHS = ("num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 LAYER = re.compile(r"blk\.(\d+)\..*")
 MTP = "mtp.embed_tokens.weight"
 
@@ -92,19 +90,24 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         raise ModelError("its layers of one kind have several numbers of heads; a config has one for each kind")
     heads, rank = max(full, default=max(own, default=0)), keys["attention.kv_lora_rank_swa"]
     return {
-        **v32_from_gguf(keys, tensors), **scaled_by_kind(keys, "indexed_attention"),
-        "num_attention_heads": heads, "num_key_value_heads": heads,
+        **v32_from_gguf(keys, tensors),
+        **scaled_by_kind(keys, "indexed_attention"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
         "head_dim": keys["attention.key_length_mla"],
         "layer_types": ["sliding_attention" if each else "full_attention" for each in local],
-        "swa_num_attention_heads": max(own, default=heads), "swa_num_key_value_heads": max(own, default=heads),
-        "swa_q_lora_rank": keys["attention.q_lora_rank"], "swa_kv_lora_rank": rank,
+        "swa_num_attention_heads": max(own, default=heads),
+        "swa_num_key_value_heads": max(own, default=heads),
+        "swa_q_lora_rank": keys["attention.q_lora_rank"],
+        "swa_kv_lora_rank": rank,
         "swa_head_dim": keys["attention.key_length_mla_swa"],
         "swa_qk_nope_head_dim": keys["attention.key_length_mla_swa"] + rank - keys["attention.key_length_swa"],
         "swa_qk_rope_head_dim": keys["attention.key_length_swa"] - rank,
-        "swa_v_head_dim": keys["attention.value_length_mla_swa"], "swa_rope_theta": keys["rope.freq_base_swa"],
+        "swa_v_head_dim": keys["attention.value_length_mla_swa"],
+        "swa_rope_theta": keys["rope.freq_base_swa"],
         "moe_shared_expert_intermediate_size": shared_width(keys, tensors),
         "num_nextn_predict_layers": keys.get("nextn_predict_layers"),
-    }  # fmt: skip
+    }
 
 
 def shared_width(keys: GgufKeys, tensors: Tensors) -> int:
@@ -134,41 +137,67 @@ def heads(config: Config) -> list[int]:
 DOTS3 = DEEPSEEK_V32.derive(
     name="dots3note",
     hf_classes=("Dots3NoteForCausalLM", "Dots3NoteForConditionalGeneration", "Dots3NoteTextForCausalLM"),
-    vocab_keys={"eot_token_id": "<|endofassistant|>"}, prepare=prepare,
-    config_from_gguf=config_from_gguf, prepare_export=published, legacy_names=other_kind,
+    vocab_keys={"eot_token_id": "<|endofassistant|>"},
+    prepare=prepare,
+    config_from_gguf=config_from_gguf,
+    prepare_export=published,
+    legacy_names=other_kind,
     metadata={
-        "attention.head_count": heads, "attention.latent_norm_epsilon": None,
-        "attention.sliding_window": "sliding_window|sliding_window_size", "attention.sliding_window_pattern": windowed,
-        "attention.kv_lora_rank_swa": "swa_kv_lora_rank", "attention.value_length_swa": "swa_kv_lora_rank",
+        "attention.head_count": heads,
+        "attention.latent_norm_epsilon": None,
+        "attention.sliding_window": "sliding_window|sliding_window_size",
+        "attention.sliding_window_pattern": windowed,
+        "attention.kv_lora_rank_swa": "swa_kv_lora_rank",
+        "attention.value_length_swa": "swa_kv_lora_rank",
         "attention.key_length_swa": lambda config: config["swa_kv_lora_rank"] + config["swa_qk_rope_head_dim"],
-        "attention.key_length_mla_swa": lambda config: (
-            config["swa_qk_nope_head_dim"] + config["swa_qk_rope_head_dim"]
-        ),
+        "attention.key_length_mla_swa": lambda config: config["swa_qk_nope_head_dim"] + config["swa_qk_rope_head_dim"],
         "attention.value_length_mla_swa": "swa_v_head_dim",
         "attention.indexer.types": lambda config: [not each for each in windowed(config)],
         "rope.freq_base_swa": "rope_local_base_freq|swa_rope_theta",
     },
     defaults={
-        "model_type": "dots3_note_text", "hidden_size": 5120, "intermediate_size": 13_824, "num_hidden_layers": 46,
-        "max_position_embeddings": 524_288, "rms_norm_eps": 1e-5, "q_lora_rank": 1024, "moe_intermediate_size": 1536,
-        "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0,
-        "rope_theta": 80_000_000.0, "sliding_window_size": 512, "swa_num_attention_heads": 64,
-        "swa_q_lora_rank": 1024, "swa_kv_lora_rank": 1024, "swa_qk_nope_head_dim": 192, "swa_qk_rope_head_dim": 64,
-        "swa_v_head_dim": 128, "swa_rope_theta": 50_000.0, "vocab_size": 152_064,
+        "model_type": "dots3_note_text",
+        "hidden_size": 5120,
+        "intermediate_size": 13_824,
+        "num_hidden_layers": 46,
+        "max_position_embeddings": 524_288,
+        "rms_norm_eps": 1e-5,
+        "q_lora_rank": 1024,
+        "moe_intermediate_size": 1536,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.0,
+        "rope_theta": 80_000_000.0,
+        "sliding_window_size": 512,
+        "swa_num_attention_heads": 64,
+        "swa_q_lora_rank": 1024,
+        "swa_kv_lora_rank": 1024,
+        "swa_qk_nope_head_dim": 192,
+        "swa_qk_rope_head_dim": 64,
+        "swa_v_head_dim": 128,
+        "swa_rope_theta": 50_000.0,
+        "vocab_size": 152_064,
     },
     refused={
-        "use_dsa": False, "k_rope_only_layernorm": False, "use_dynamic_rsf": True, "moe_gating_fp32": True,
-        "use_sliding_window": False, "attention_gate_type": other_than("headwise"),
+        "use_dsa": False,
+        "k_rope_only_layernorm": False,
+        "use_dynamic_rsf": True,
+        "moe_gating_fp32": True,
+        "use_sliding_window": False,
+        "attention_gate_type": other_than("headwise"),
         "swa_attention_gate_type": other_than("headwise"),
     },
     tensors={
-        ".self_attn.k_rope_only_layernorm": "attn_k_norm", ".self_attn.g_proj": "attn_gate",
+        ".self_attn.k_rope_only_layernorm": "attn_k_norm",
+        ".self_attn.g_proj": "attn_gate",
         ".self_attn.swa_kv_b_proj": (
             TensorMap("attn_k_b", chain(head_rows("swa_num_attention_heads", "", "swa_qk_nope_head_dim"), transpose)),
-            TensorMap("attn_v_b", head_rows(
-                "swa_num_attention_heads", "swa_qk_nope_head_dim", "swa_qk_nope_head_dim+swa_v_head_dim",
-            )),
+            TensorMap(
+                "attn_v_b",
+                head_rows("swa_num_attention_heads", "swa_qk_nope_head_dim", "swa_qk_nope_head_dim+swa_v_head_dim"),
+            ),
         ),
     },
     block={"indexer_rope": "adjacent", "scales_windowed_rope": False},
-)  # fmt: skip
+)

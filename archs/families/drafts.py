@@ -22,11 +22,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from archs.config import rope_scaling
-from archs.config_keys import FLAG, SIZE, TOKEN
 from archs.families.deepseek4 import DEEPSEEK4
 from archs.families.gemma4 import GEMMA4, proportional_freqs
 from archs.families.llama import LLAMA
 from archs.families.qwen3 import QWEN3
+from archs.hparams.config_keys import FLAG, SIZE, TOKEN
 from archs.rope import SCALING
 from archs.spec import Computed, Config, TensorMap, Tensors
 from archs.transforms import interleave_rope
@@ -39,24 +39,39 @@ NUMBER = Number()
 LAYERS = ListOf(Whole(0, 10_000), most=100)  # numbers of the target's
 
 EAGLE3 = LLAMA.derive(
-    name="eagle3", draft=True, ignored=("t2d",),
+    name="eagle3",
+    draft=True,
+    ignored=("t2d",),
     hf_classes=("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel"),
     tensors={".hidden_norm": "attn_norm_2", "fc": "fc", "input_norm": "enc.output_norm", "d2t": "d2t"},
     keys={
-        "eagle_aux_hidden_state_layer_ids": LAYERS, "target_hidden_size": SIZE,
-        "norm_before_residual": FLAG, "norm_before_fc": FLAG,
+        "eagle_aux_hidden_state_layer_ids": LAYERS,
+        "target_hidden_size": SIZE,
+        "norm_before_residual": FLAG,
+        "norm_before_fc": FLAG,
     },
-)  # fmt: skip
+)
 
 
 # DFlash and DSpark
 
 BLOCK: dict[str, Kind] = {  # of a block's draft, at the root of config.json or in its "dflash_config"
-    "target_layer_ids": LAYERS, "mask_token_id": TOKEN, "block_size": Whole(1), "swa_window_size": Whole(1),
-    "use_swa": FLAG, "causal": FLAG, "attention_value_scale": NUMBER, "output_multiplier": NUMBER,
-    "final_logit_softcapping": NUMBER, "input_embedding_scale": NUMBER, "conv_kernel_size": Whole(1),
-    "conv_group_size": Whole(1), "selector_rank": Whole(1), "selector_top_k": Whole(1), "markov_head_type": Text(),
-}  # fmt: skip
+    "target_layer_ids": LAYERS,
+    "mask_token_id": TOKEN,
+    "block_size": Whole(1),
+    "swa_window_size": Whole(1),
+    "use_swa": FLAG,
+    "causal": FLAG,
+    "attention_value_scale": NUMBER,
+    "output_multiplier": NUMBER,
+    "final_logit_softcapping": NUMBER,
+    "input_embedding_scale": NUMBER,
+    "conv_kernel_size": Whole(1),
+    "conv_group_size": Whole(1),
+    "selector_rank": Whole(1),
+    "selector_top_k": Whole(1),
+    "markov_head_type": Text(),
+}
 
 
 def of_block(*names: str, otherwise: Any = None, nested: bool = False) -> Computed:
@@ -127,34 +142,55 @@ def prepare_block(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 DFLASH = QWEN3.derive(
-    name="dflash", draft=True, hf_classes=("DFlashDraftModel", "DFlash2DraftModel"), wrappers=(), prepare=prepare_block,
+    name="dflash",
+    draft=True,
+    hf_classes=("DFlashDraftModel", "DFlash2DraftModel"),
+    wrappers=(),
+    prepare=prepare_block,
     absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp"},
     metadata={
-        "rope.dimension_count": rotated, "attention.value_scale": of_block("attention_value_scale", nested=True),
-        "block_size": of_block("block_size", otherwise=16), "logit_scale": of_block("output_multiplier"),
-        **{key: of_block(key, nested=True) for key in
-           ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")},
-        "final_logit_softcapping": cap, "embedding_scale": of_block("input_embedding_scale"),
-        "target_layers": target_layers, "attention.sliding_window": window, "attention.causal": causal,
+        "rope.dimension_count": rotated,
+        "attention.value_scale": of_block("attention_value_scale", nested=True),
+        "block_size": of_block("block_size", otherwise=16),
+        "logit_scale": of_block("output_multiplier"),
+        **{
+            key: of_block(key, nested=True)
+            for key in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+        },
+        "final_logit_softcapping": cap,
+        "embedding_scale": of_block("input_embedding_scale"),
+        "target_layers": target_layers,
+        "attention.sliding_window": window,
+        "attention.causal": causal,
         "attention.sliding_window_pattern": windowed,
     },
     tensors={
-        "fc": "fc", "hidden_norm": "enc.output_norm", ".self_attn.sinks": "attn_sinks.weight",
+        "fc": "fc",
+        "hidden_norm": "enc.output_norm",
+        ".self_attn.sinks": "attn_sinks.weight",
         ".self_attn.q_proj": pairs_apart("attn_q", "num_attention_heads"),
         ".self_attn.k_proj": pairs_apart("attn_k", "num_key_value_heads"),
-        ".self_attn.q_norm": pairs_apart("attn_q_norm"), ".self_attn.k_norm": pairs_apart("attn_k_norm"),
-        ".attention_conv.base_kernel": "attn_conv_base", ".attention_conv.kernel_projection": "attn_conv_proj",
-        ".mlp_conv.base_kernel": "ffn_conv_base", ".mlp_conv.kernel_projection": "ffn_conv_proj",
+        ".self_attn.q_norm": pairs_apart("attn_q_norm"),
+        ".self_attn.k_norm": pairs_apart("attn_k_norm"),
+        ".attention_conv.base_kernel": "attn_conv_base",
+        ".attention_conv.kernel_projection": "attn_conv_proj",
+        ".mlp_conv.base_kernel": "ffn_conv_base",
+        ".mlp_conv.kernel_projection": "ffn_conv_proj",
         "candidate_selector.predecessor_codebook": "selector_predecessor.weight",
         "candidate_selector.successor_codebook": "selector_successor.weight",
         "candidate_selector.hidden_projection": "selector_hidden",
     },
     layers_vary=True,
     keys={
-        "dflash_config": Fields(BLOCK), **BLOCK, "aux_hidden_state_layer_ids": LAYERS, "has_embed_tokens": FLAG,
-        "rope_is_neox_style": FLAG, "is_causal": FLAG, "sample_from_anchor": FLAG,
+        "dflash_config": Fields(BLOCK),
+        **BLOCK,
+        "aux_hidden_state_layer_ids": LAYERS,
+        "has_embed_tokens": FLAG,
+        "rope_is_neox_style": FLAG,
+        "is_causal": FLAG,
+        "sample_from_anchor": FLAG,
     },
-)  # fmt: skip
+)
 
 
 def vanilla(config: Config) -> str:
@@ -178,16 +214,17 @@ def prepare_markov(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 MARKOV = {
-    "markov_head.markov_w1": "markov_w1", "markov_head.markov_w2": "markov_w2", "confidence_head.proj": "conf_proj",
-}  # fmt: skip
+    "markov_head.markov_w1": "markov_w1",
+    "markov_head.markov_w2": "markov_w2",
+    "confidence_head.proj": "conf_proj",
+}
 DSPARK = DFLASH.derive(
-    hf_classes=(
-        "Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel",
-    ),
-    prepare=prepare_markov, ignored=("t2d",),
+    hf_classes=("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel"),
+    prepare=prepare_markov,
+    ignored=("t2d",),
     metadata={"sample_from_anchor": "sample_from_anchor", "has_confidence_head": "has_confidence_head"},
     tensors={**MARKOV, "d2t": "d2t"},
-)  # fmt: skip
+)
 
 MUSE_GLIMMER = DFLASH.derive(
     hf_classes=("MuseGlimmerAssistantModel",),
@@ -195,32 +232,37 @@ MUSE_GLIMMER = DFLASH.derive(
         "attention.sliding_window": lambda config: (config.get("layer_types") and config.get("sliding_window")) or None,
         "attention.sliding_window_pattern": lambda config: (
             [each == "sliding_attention" for each in config["layer_types"]]
-            if config.get("layer_types") and config.get("sliding_window") else None
+            if config.get("layer_types") and config.get("sliding_window")
+            else None
         ),
         **dict.fromkeys(("attention.value_scale", "logit_scale", "final_logit_softcapping", "embedding_scale")),
         **dict.fromkeys(("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")),
         "rope.dimension_count": None,
         "attention.causal": lambda config: False if config.get("is_causal") is False else None,
     },
-    tensors={f".self_attn.{part}": f"attn_{part.removesuffix('_proj')}" for part in
-             ("q_proj", "k_proj", "q_norm", "k_norm")},
-)  # fmt: skip
+    tensors={
+        f".self_attn.{part}": f"attn_{part.removesuffix('_proj')}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")
+    },
+)
 
 
 # Gemma 4's assistants
 
 GEMMA4_ASSISTANT = GEMMA4.derive(
-    name="gemma4-assistant", draft=True, wrappers=(),
+    name="gemma4-assistant",
+    draft=True,
+    wrappers=(),
     hf_classes=("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
     ignored=("masked_embedding.*", "lm_head.weight"),
     metadata={
-        "embedding_length_out": "backbone_hidden_size", "nextn_predict_layers": "num_hidden_layers",
+        "embedding_length_out": "backbone_hidden_size",
+        "nextn_predict_layers": "num_hidden_layers",
         "attention.shared_kv_layers": lambda config: config["num_kv_shared_layers"] or config["num_hidden_layers"],
     },
     absent={"final_logit_softcapping": None},
     tensors={"pre_projection": "nextn.pre_projection", "post_projection": "nextn.post_projection"},
     keys={"backbone_hidden_size": Whole(1, 1 << 20)},
-)  # fmt: skip
+)
 
 
 # DSpark of Gemma 4 and DeepSeek V4
@@ -233,12 +275,15 @@ def prepare_gemma4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     count, head = config["num_hidden_layers"], any("confidence_" in name for name in tensors)
     kinds, whole = config.get("layer_types"), config["vocab_size"]
     wrong = {
-        "attention_k_eq_v": not config.get("attention_k_eq_v"), "layer_types": kinds != ["full_attention"] * count,
+        "attention_k_eq_v": not config.get("attention_k_eq_v"),
+        "layer_types": kinds != ["full_attention"] * count,
         "hidden_activation": config.get("hidden_activation", GELU) != GELU,
-        "attention_bias": bool(config.get("attention_bias")), "enable_moe_block": bool(config.get("enable_moe_block")),
-        "draft_vocab_size": (config.get("draft_vocab_size") or whole) != whole, "markov_head_type": vanilla(config)
-        != "vanilla", "final_logit_softcapping": bool(config.get("final_logit_softcapping")),
-    }  # fmt: skip
+        "attention_bias": bool(config.get("attention_bias")),
+        "enable_moe_block": bool(config.get("enable_moe_block")),
+        "draft_vocab_size": (config.get("draft_vocab_size") or whole) != whole,
+        "markov_head_type": vanilla(config) != "vanilla",
+        "final_logit_softcapping": bool(config.get("final_logit_softcapping")),
+    }
     for key, told in wrong.items():
         if told:
             raise ModelError(f"config.json has {key} = {config.get(key)!r}, which no dflash file of Gemma 4 has")
@@ -255,30 +300,50 @@ def gemma4_freqs(config: Config) -> Iterable[Tensor]:
 
 
 GEMMA4_DSPARK = DFLASH.derive(
-    hf_classes=("Gemma4DSparkModel",), prepare=prepare_gemma4, generated=(gemma4_freqs,), rope_parameters="by kind",
+    hf_classes=("Gemma4DSparkModel",),
+    prepare=prepare_gemma4,
+    generated=(gemma4_freqs,),
+    rope_parameters="by kind",
     metadata={
-        **dict.fromkeys(SCALING), "attention.head_count_kv": "num_global_key_value_heads",
+        **dict.fromkeys(SCALING),
+        "attention.head_count_kv": "num_global_key_value_heads",
         **dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), "global_head_dim"),
-        "embedding_scale": lambda config: float(config["hidden_size"] ** 0.5), "attention.scale": lambda config: 1.0,
-        "sample_from_anchor": "sample_from_anchor", "has_confidence_head": "has_confidence_head",
+        "embedding_scale": lambda config: float(config["hidden_size"] ** 0.5),
+        "attention.scale": lambda config: 1.0,
+        "sample_from_anchor": "sample_from_anchor",
+        "has_confidence_head": "has_confidence_head",
         "final_logit_softcapping": None,
     },
     defaults={
-        "global_head_dim": 512, "rope_scaling": {"rope_type": "proportional", "rope_theta": 1e6},
+        "global_head_dim": 512,
+        "rope_scaling": {"rope_type": "proportional", "rope_theta": 1e6},
         "partial_rotary_factor": 0.25,
     },
     keys={"enable_moe_block": FLAG},
     tensors={
-        **MARKOV, "confidence_proj": "conf_proj", ".layer_scalar": "layer_output_scale.weight",
-        ".post_attention_layernorm": "post_attention_norm", ".pre_feedforward_layernorm": "ffn_norm",
+        **MARKOV,
+        "confidence_proj": "conf_proj",
+        ".layer_scalar": "layer_output_scale.weight",
+        ".post_attention_layernorm": "post_attention_norm",
+        ".pre_feedforward_layernorm": "ffn_norm",
         ".post_feedforward_layernorm": "post_ffw_norm",
-        **{f".self_attn.{part}": f"attn_{part.removesuffix('_proj')}" for part in
-           ("q_proj", "k_proj", "q_norm", "k_norm")},
+        **{
+            f".self_attn.{part}": f"attn_{part.removesuffix('_proj')}"
+            for part in ("q_proj", "k_proj", "q_norm", "k_norm")
+        },
     },
-)  # fmt: skip
+)
 
-OUTSIDE = ("main_proj", "main_norm", "markov_head", "confidence_head", "norm", "hc_head_fn", "hc_head_base",
-           "hc_head_scale")  # fmt: skip
+OUTSIDE = (
+    "main_proj",
+    "main_norm",
+    "markov_head",
+    "confidence_head",
+    "norm",
+    "hc_head_fn",
+    "hc_head_base",
+    "hc_head_scale",
+)
 
 
 def prepare_deepseek4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -295,20 +360,30 @@ def prepare_deepseek4(config: Config, tensors: Tensors) -> tuple[Config, Tensors
     if not count:
         raise ModelError("the checkpoint has no tensor of a draft (mtp.…)")
     full = {
-        **config, "num_hidden_layers": count, "compress_ratios": [0] * count, "num_hash_layers": 0,
-        "num_nextn_predict_layers": 0, "layer_types": None, "mlp_layer_types": None,
-    }  # fmt: skip
+        **config,
+        "num_hidden_layers": count,
+        "compress_ratios": [0] * count,
+        "num_hash_layers": 0,
+        "num_nextn_predict_layers": 0,
+        "layer_types": None,
+        "mlp_layer_types": None,
+    }
     assert DEEPSEEK4.prepare is not None
     return DEEPSEEK4.prepare(full, found)
 
 
 DEEPSEEK4_DSPARK = DEEPSEEK4.derive(
-    name="dflash", draft=True, hf_classes=("DeepseekV4DSparkModel",), prepare=prepare_deepseek4, wrappers=(),
+    name="dflash",
+    draft=True,
+    hf_classes=("DeepseekV4DSparkModel",),
+    prepare=prepare_deepseek4,
+    wrappers=(),
     variant=None,
     metadata={
-        "embedding_length_out": None, "block_size": "dspark_block_size",
+        "embedding_length_out": None,
+        "block_size": "dspark_block_size",
         "target_layers": lambda config: [layer + 1 for layer in config["dspark_target_layer_ids"]],
     },
     tensors={**MARKOV, "main_proj": "fc", "main_norm": "enc.output_norm"},
     keys={"dspark_block_size": Whole(1), "dspark_target_layer_ids": LAYERS, "dspark_noise_token_id": TOKEN},
-)  # fmt: skip
+)

@@ -11,9 +11,9 @@ import numpy as np
 
 from archs.config import other_than, required
 from archs.families.llama import LLAMA
-from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2
 from archs.rope import FACTORS, SCALING, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, mamba2
 from archs.transforms import chain, scaled, scaled_rows, ungroup
 from quants import format_named
 from quants.errors import ModelError
@@ -32,11 +32,15 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The switches of the config, by what a file shows of them."""
     groups, heads = keys["attention.head_count_kv"], keys["attention.head_count"]
     return {
-        "new_decoder_architecture": "blk.0.attn_norm_2.weight" in tensors, "multi_query": groups == 1,
-        "num_kv_heads": groups, "num_attention_heads": heads, "alibi": "attention.max_alibi_bias" in keys,
-        "parallel_attn": keys.get("use_parallel_residual"), "bias": "blk.0.attn_qkv.bias" in tensors,
+        "new_decoder_architecture": "blk.0.attn_norm_2.weight" in tensors,
+        "multi_query": groups == 1,
+        "num_kv_heads": groups,
+        "num_attention_heads": heads,
+        "alibi": "attention.max_alibi_bias" in keys,
+        "parallel_attn": keys.get("use_parallel_residual"),
+        "bias": "blk.0.attn_qkv.bias" in tensors,
         "ffn_hidden_size": keys["feed_forward_length"],
-    }  # fmt: skip
+    }
 
 
 def alibi_terms(slopes: Floats, keys: int, scale: float) -> Floats:
@@ -57,7 +61,8 @@ def bfloat16(x: Floats) -> Floats:
 
 
 FALCON = BASE.derive(
-    name="falcon", hf_classes=("FalconForCausalLM", "RWForCausalLM", "FalconModel"),
+    name="falcon",
+    hf_classes=("FalconForCausalLM", "RWForCausalLM", "FalconModel"),
     metadata={
         **SCALING,
         "tensor_data_layout": lambda config: "jploski",
@@ -70,28 +75,48 @@ FALCON = BASE.derive(
         ),
     },
     defaults={
-        "hidden_size": 4544, "num_hidden_layers": lambda config: config.get("n_layer", 32),
-        "num_attention_heads": lambda config: config.get("n_head", 71), "max_position_embeddings": 2048,
-        "layer_norm_epsilon": 1e-5, "alibi": False,
+        "hidden_size": 4544,
+        "num_hidden_layers": lambda config: config.get("n_layer", 32),
+        "num_attention_heads": lambda config: config.get("n_head", 71),
+        "max_position_embeddings": 2048,
+        "layer_norm_epsilon": 1e-5,
+        "alibi": False,
         "multi_query": lambda config: "n_head_kv" not in config,  # the first 40B says no more
-        "new_decoder_architecture": False, "parallel_attn": True, "rope_theta": 10_000.0, "vocab_size": 65_024,
+        "new_decoder_architecture": False,
+        "parallel_attn": True,
+        "rope_theta": 10_000.0,
+        "vocab_size": 65_024,
     },
     layers="h",
     tensors={
-        "word_embeddings": "token_embd", ".input_layernorm": "attn_norm", ".ln_mlp": "attn_norm",
-        ".ln_attn": "attn_norm_2", ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, kv_heads)),
-        ".self_attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down", "ln_f": "output_norm", "lm_head": "output",
+        "word_embeddings": "token_embd",
+        ".input_layernorm": "attn_norm",
+        ".ln_mlp": "attn_norm",
+        ".ln_attn": "attn_norm_2",
+        ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, kv_heads)),
+        ".self_attention.dense": "attn_output",
+        ".post_attention_layernorm": "ffn_norm",
+        ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down",
+        "ln_f": "output_norm",
+        "lm_head": "output",
     },
-    generated=FACTORS, config_from_gguf=config_from_gguf,
+    generated=FACTORS,
+    config_from_gguf=config_from_gguf,
     legacy_names=lambda tensors: () if "blk.0.attn_norm_2.weight" in tensors else ("h.{i}.ln_mlp",),
     prefixes=("transformer", "model", "language_model", "text_model"),
-    activation="activation", eager_attention=False,  # it adds ALiBi twice
+    activation="activation",
+    eager_attention=False,  # it adds ALiBi twice
     block={
-        "norm": "layer", "rope": "halves", "alibi": True, "alibi_terms": alibi_terms,
-        "activation": "gelu", "gated": False, "parallel": "use_parallel_residual",
+        "norm": "layer",
+        "rope": "halves",
+        "alibi": True,
+        "alibi_terms": alibi_terms,
+        "activation": "gelu",
+        "gated": False,
+        "parallel": "use_parallel_residual",
     },
-)  # fmt: skip
+)
 
 MOST_ROWS = 1 << 24  # far more than any model has
 
@@ -118,32 +143,55 @@ def tied_logit_scale(config: Config) -> float | None:
 
 
 FALCON_H1 = LLAMA.derive(
-    name="falcon-h1", hf_classes=("FalconH1ForCausalLM",), vocab=("bpe",),
+    name="falcon-h1",
+    hf_classes=("FalconH1ForCausalLM",),
+    vocab=("bpe",),
     metadata={
-        "rope.dimension_count": None, **MAMBA2_KEYS, "ssm.inner_size": inner_size,
+        "rope.dimension_count": None,
+        **MAMBA2_KEYS,
+        "ssm.inner_size": inner_size,
         "ssm.norm_before_gate": lambda config: (  # llama.cpp drops it
             bool(config["mamba_rms_norm"] and config["mamba_norm_before_gate"]) or None
         ),
         "tied_logit_scale": tied_logit_scale,
     },
     defaults={
-        "model_type": "falcon_h1", "intermediate_size": 14_336, "num_key_value_heads": 8,
-        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "mamba_d_conv": 4, "mamba_d_ssm": 1024,
-        "mamba_d_state": 256, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 128,
-        "mamba_norm_before_gate": True, "mamba_rms_norm": False, "embedding_multiplier": 1.0,
-        "attention_in_multiplier": 1.0, "attention_out_multiplier": 1.0, "key_multiplier": 1.0,
-        "mlp_multipliers": lambda config: [1.0, 1.0], "ssm_in_multiplier": 1.0, "ssm_out_multiplier": 1.0,
-        "ssm_multipliers": lambda config: [1.0] * 5, "lm_head_multiplier": 1.0, "vocab_size": 128_000,
+        "model_type": "falcon_h1",
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "mamba_d_conv": 4,
+        "mamba_d_ssm": 1024,
+        "mamba_d_state": 256,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 128,
+        "mamba_norm_before_gate": True,
+        "mamba_rms_norm": False,
+        "embedding_multiplier": 1.0,
+        "attention_in_multiplier": 1.0,
+        "attention_out_multiplier": 1.0,
+        "key_multiplier": 1.0,
+        "mlp_multipliers": lambda config: [1.0, 1.0],
+        "ssm_in_multiplier": 1.0,
+        "ssm_out_multiplier": 1.0,
+        "ssm_multipliers": lambda config: [1.0] * 5,
+        "lm_head_multiplier": 1.0,
+        "vocab_size": 128_000,
     },
     refused={"hidden_act": other_than("silu", "swish")},
     config_from_gguf=lambda keys, tensors: {  # the multipliers have gone into the weights
-        "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors, "mlp_multipliers": [1.0, 1.0],
-        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate"), "ssm_multipliers": [1.0] * 5,
+        "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
+        "mlp_multipliers": [1.0, 1.0],
+        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate"),
+        "ssm_multipliers": [1.0] * 5,
         "lm_head_multiplier": keys.get("tied_logit_scale"),
     },
     flags_from_tensors={**MAMBA_BIASES, "projectors_bias": "blk.*.ssm_out.bias"},
     tensors={
-        "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")), **mamba2("mamba", "mamba_n_groups"),
+        "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")),
+        **mamba2("mamba", "mamba_n_groups"),
         ".mamba.in_proj": TensorMap("ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))),
         ".mamba.in_proj.bias": TensorMap("ssm_in.bias", scaled_rows(projection_factors)),
         ".mamba.out_proj": TensorMap("ssm_out", scaled("ssm_out_multiplier")),
@@ -157,8 +205,9 @@ FALCON_H1 = LLAMA.derive(
         ".pre_ff_layernorm.weight": "ffn_norm",
         ".feed_forward.gate_proj": TensorMap("ffn_gate", scaled("mlp_multipliers.0")),
         ".feed_forward.up_proj": "ffn_up",
-        ".feed_forward.down_proj": TensorMap("ffn_down", scaled("mlp_multipliers.1")), "final_layernorm": "output_norm",
+        ".feed_forward.down_proj": TensorMap("ffn_down", scaled("mlp_multipliers.1")),
+        "final_layernorm": "output_norm",
         "lm_head": TensorMap("output", scaled("lm_head_multiplier")),
     },
     block={"rope": "halves", "mixer": "attention+mamba2"},
-)  # fmt: skip
+)

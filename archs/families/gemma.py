@@ -13,16 +13,18 @@ Reference: transformers `models/gemma/`, `models/gemma2/`, `models/gemma3/`.
 import math
 
 from archs.config import unusual_windows
-from archs.config_keys import BothSides
 from archs.families.llama import HALVES
-from archs.file_keys import Derived, Keys, with_window
-from archs.layouts import not_exportable
+from archs.hparams.config_keys import BothSides
+from archs.hparams.file_keys import Derived, Keys, with_window
 from archs.rope import unusual_base
 from archs.spec import Computed, Config, TensorMap
+from archs.tensor_maps import not_exportable
 from archs.transforms import add_one
 
 GEMMA = HALVES.derive(
-    name="gemma", hf_classes=("GemmaForCausalLM", "GemmaModel"), vocab=("sentencepiece", "bpe"),
+    name="gemma",
+    hf_classes=("GemmaForCausalLM", "GemmaModel"),
+    vocab=("sentencepiece", "bpe"),
     vocab_keys={"eot_token_id": 107},
     wrappers_refused=("PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"),  # prompts are seen as a whole
     metadata={
@@ -32,17 +34,24 @@ GEMMA = HALVES.derive(
         ),
     },
     defaults={
-        "hidden_size": 3072, "intermediate_size": 24_576, "num_hidden_layers": 28, "num_attention_heads": 16,
-        "num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "vocab_size": 256_000,
+        "hidden_size": 3072,
+        "intermediate_size": 24_576,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+        "vocab_size": 256_000,
     },
     tensors={
         ".input_layernorm": TensorMap("attn_norm", add_one),
-        ".post_attention_layernorm": TensorMap("ffn_norm", add_one), "norm": TensorMap("output_norm", add_one),
+        ".post_attention_layernorm": TensorMap("ffn_norm", add_one),
+        "norm": TensorMap("output_norm", add_one),
     },
     config_from_gguf=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation") or "gelu_pytorch_tanh"},
     activation="",
     block={"activation": "gelu_tanh", "embedding_scale": "sqrt_width"},
-)  # fmt: skip
+)
 
 PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
 
@@ -78,67 +87,92 @@ GEMMA2 = GEMMA.derive(
     wrappers_refused=(),
     hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
     metadata={
-        "hidden_activation": None, "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": unusual_windows(PERIOD), "attention.scale": attention_scale(46),
-        "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
+        "hidden_activation": None,
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": unusual_windows(PERIOD),
+        "attention.scale": attention_scale(46),
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
     },
     absent={
-        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention.sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "attention.sliding_window": 4096,
         "attention.scale": scale_of_27b(46),
     },
     defaults={
-        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
-        "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
-        "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 4096,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
     },
     tensors={
         ".post_attention_layernorm": TensorMap("post_attention_norm", add_one),
         ".pre_feedforward_layernorm": TensorMap("ffn_norm", add_one),
         ".post_feedforward_layernorm": TensorMap("post_ffw_norm", add_one),
     },
-    config_from_gguf=None, activation="hidden_activation",
+    config_from_gguf=None,
+    activation="hidden_activation",
     block={"window_period": PERIOD},
-)  # fmt: skip
+)
 
 MERALION2 = GEMMA2.derive(
-    hf_classes=("MERaLiON2ForConditionalGeneration",), prefixes=("text_decoder", *GEMMA2.prefixes),
+    hf_classes=("MERaLiON2ForConditionalGeneration",),
+    prefixes=("text_decoder", *GEMMA2.prefixes),
     config_from_gguf=not_exportable,
 )
 
 GEMMA3_PERIOD = 6  # what files without `attention.sliding_window_pattern` mean
 
 GEMMA3 = GEMMA2.derive(
-    name="gemma3", hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    name="gemma3",
+    hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     metadata={
         "rope.freq_base": "rope_theta",
         "attention.sliding_window_pattern": unusual_windows(GEMMA3_PERIOD),  # llama.cpp drops it
-        "attn_logit_softcapping": None, "attention.scale": attention_scale(62),
+        "attn_logit_softcapping": None,
+        "attention.scale": attention_scale(62),
     },
     absent={
         **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window")),
-        "attention.scale": scale_of_27b(62), "rope.freq_base_swa": with_window(10_000.0),
+        "attention.scale": scale_of_27b(62),
+        "rope.freq_base_swa": with_window(10_000.0),
     },
     defaults={
-        "model_type": "gemma3_text", "max_position_embeddings": 131_072, "rope_theta": 1_000_000.0,
-        "rope_local_base_freq": 10_000.0, "sliding_window_pattern": GEMMA3_PERIOD, "attn_logit_softcapping": None,
-        "final_logit_softcapping": None, "vocab_size": 262_208,
+        "model_type": "gemma3_text",
+        "max_position_embeddings": 131_072,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window_pattern": GEMMA3_PERIOD,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "vocab_size": 262_208,
     },
     tensors={
-        ".self_attn.q_norm": TensorMap("attn_q_norm", add_one), ".self_attn.k_norm": TensorMap("attn_k_norm", add_one),
+        ".self_attn.q_norm": TensorMap("attn_q_norm", add_one),
+        ".self_attn.k_norm": TensorMap("attn_k_norm", add_one),
     },
     refused={"use_bidirectional_attention": True},
     flags_from_tensors={"mlp_bias": None},
     activation="hidden_activation|hidden_act|activation_function",
     block={"window_period": GEMMA3_PERIOD, "scales_windowed_rope": False},
-)  # fmt: skip
+)
 
 GEMMA_EMBEDDING = GEMMA3.derive(
-    name="gemma-embedding", hf_classes=("Gemma3TextModel",),
-    metadata={"attention.scale": attention_scale(0)}, absent={"attention.scale": None},
+    name="gemma-embedding",
+    hf_classes=("Gemma3TextModel",),
+    metadata={"attention.scale": attention_scale(0)},
+    absent={"attention.scale": None},
     keys={"sliding_window": BothSides()},
     defaults={"model_type": "gemma3_text", "use_bidirectional_attention": True},
     refused={"use_bidirectional_attention": False},
     variant=lambda config: None if config.get("use_bidirectional_attention") else GEMMA3,
     config_from_gguf=lambda keys, tensors: {"use_bidirectional_attention": True},
     block={"causal": False, "hidden_states": True},
-)  # fmt: skip
+)

@@ -4,7 +4,7 @@ keys that are values as well, last layers that share keys and values of earlier 
 
 Gemma 3n (text): alternating updates of four copies, low-rank residuals, sparse activations in the first layers. As in
 Gemma 4 each layer gets an input apart, and the last layers share keys and values of earlier ones. Tokens without such
-an input (those of pictures and sounds) get zeros.
+an input (those of images and sounds) get zeros.
 Reference: transformers `models/gemma4/`, `models/gemma3n/`.
 """
 
@@ -15,13 +15,13 @@ from statistics import NormalDist
 import numpy as np
 
 from archs.config import rope_scaling, windowed_layers
-from archs.config_keys import FLAG, NET_WIDTH
 from archs.families.gemma import GEMMA3
-from archs.file_keys import Derived
+from archs.hparams.config_keys import FLAG, NET_WIDTH
+from archs.hparams.file_keys import Derived
 from archs.layer_kinds import after_dense
-from archs.layouts import becomes
 from archs.rope import FACTORS, SCALING
 from archs.spec import COMMON, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import becomes
 from archs.transforms import Invertible, concatenated, zeros
 from archs.typed_json import Either, ListOf, Text
 from quants import Tensor, from_array
@@ -81,13 +81,18 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads: int | list[int] = keys["attention.head_count_kv"]
     alike = any(f"blk.{i}.attn_v.weight" not in tensors for i in own if not windowed[i])
     found: ConfigKeys = {
-        "model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"], "partial_rotary_factor": None,
-        "head_dim": keys["attention.key_length_swa"], "global_head_dim": keys["attention.key_length"],
+        "model_type": "gemma4_text",
+        "architectures": ["Gemma4ForCausalLM"],
+        "partial_rotary_factor": None,
+        "head_dim": keys["attention.key_length_swa"],
+        "global_head_dim": keys["attention.key_length"],
         "intermediate_size": widths[0] if isinstance(widths, list) else widths,
-        "use_double_wide_mlp": isinstance(widths, list), "attention_k_eq_v": alike,
+        "use_double_wide_mlp": isinstance(widths, list),
+        "attention_k_eq_v": alike,
         "hidden_size_per_layer_input": keys["embedding_length_per_layer_input"],
-        "enable_moe_block": "blk.0.ffn_gate_inp.weight" in tensors, "num_experts": keys.stored("expert_count"),
-    }  # fmt: skip
+        "enable_moe_block": "blk.0.ffn_gate_inp.weight" in tensors,
+        "num_experts": keys.stored("expert_count"),
+    }
     if isinstance(heads, int):
         found["num_key_value_heads"] = heads
     else:
@@ -102,49 +107,80 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 GEMMA4 = GEMMA3.derive(
-    name="gemma4", hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
+    name="gemma4",
+    hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
     vocab=("plain_bpe",),
     vocab_user_defined=(  # that whoever reads a chat wants to see
-        "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
+        "<|channel>",
+        "<channel|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "<|tool_response>",
+        "<tool_response|>",
+        '<|"|>',
     ),
     metadata={
-        **dict.fromkeys(SCALING), "feed_forward_length": feed_forward_lengths, "attention.head_count_kv": kv_heads,
-        "attention.key_length": wide_head, "attention.value_length": wide_head,
-        "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
-        "attention.sliding_window_pattern": window_pattern, "attention.shared_kv_layers": "num_kv_shared_layers",
+        **dict.fromkeys(SCALING),
+        "feed_forward_length": feed_forward_lengths,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": wide_head,
+        "attention.value_length": wide_head,
+        "attention.key_length_swa": "head_dim",
+        "attention.value_length_swa": "head_dim",
+        "attention.sliding_window_pattern": window_pattern,
+        "attention.shared_kv_layers": "num_kv_shared_layers",
         "attention.scale": None,
         "embedding_length_per_layer_input": lambda config: config.get("hidden_size_per_layer_input") or 0,
-        "expert_used_count": "top_k_experts", "expert_feed_forward_length": "moe_intermediate_size",
-        "rope.dimension_count": wide_head, "rope.dimension_count_swa": "head_dim",
+        "expert_used_count": "top_k_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "rope.dimension_count": wide_head,
+        "rope.dimension_count_swa": "head_dim",
     },
     absent={"final_logit_softcapping": 30.0, "attention.scale": 1.0},  # the width of a head does not scale q·k
     defaults={
-        "num_hidden_layers": 30, "global_head_dim": 512, "sliding_window": 512,
-        "rope_scaling": {"rope_type": "proportional"}, "partial_rotary_factor": 0.25,
-        "hidden_size_per_layer_input": 256, "attention_k_eq_v": False, "num_kv_shared_layers": 0,
-        "use_double_wide_mlp": False, "vocab_size": 262_144,
+        "num_hidden_layers": 30,
+        "global_head_dim": 512,
+        "sliding_window": 512,
+        "rope_scaling": {"rope_type": "proportional"},
+        "partial_rotary_factor": 0.25,
+        "hidden_size_per_layer_input": 256,
+        "attention_k_eq_v": False,
+        "num_kv_shared_layers": 0,
+        "use_double_wide_mlp": False,
+        "vocab_size": 262_144,
     },
     keys={"use_bidirectional_attention": Either((FLAG, Text(("all", "vision"))))},
     refused={"use_bidirectional_attention": "all"},
-    config_from_gguf=config_from_gguf, generated=(proportional_freqs,), rope_parameters="by kind",
+    config_from_gguf=config_from_gguf,
+    generated=(proportional_freqs,),
+    rope_parameters="by kind",
     tensors={
         **{name: TensorMap(to.name) if isinstance(to, TensorMap) else to for name, to in GEMMA3.tensors.items()},
-        "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
-        "per_layer_projection_norm": "per_layer_proj_norm", ".per_layer_input_gate": "inp_gate",
-        ".per_layer_projection": "proj", ".post_per_layer_input_norm": "post_norm",
-        ".layer_scalar": "layer_output_scale.weight", ".router.proj": "ffn_gate_inp",
-        ".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale",
-        ".experts.gate_up_proj": "ffn_gate_up_exps.weight", ".experts.down_proj": "ffn_down_exps.weight",
-        ".pre_feedforward_layernorm_2": "pre_ffw_norm_2", ".post_feedforward_layernorm_1": "post_ffw_norm_1",
+        "embed_tokens_per_layer": "per_layer_token_embd",
+        "per_layer_model_projection": "per_layer_model_proj",
+        "per_layer_projection_norm": "per_layer_proj_norm",
+        ".per_layer_input_gate": "inp_gate",
+        ".per_layer_projection": "proj",
+        ".post_per_layer_input_norm": "post_norm",
+        ".layer_scalar": "layer_output_scale.weight",
+        ".router.proj": "ffn_gate_inp",
+        ".router.scale": "ffn_gate_inp.scale",
+        ".router.per_expert_scale": "ffn_down_exps.scale",
+        ".experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        ".experts.down_proj": "ffn_down_exps.weight",
+        ".pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+        ".post_feedforward_layernorm_1": "post_ffw_norm_1",
         ".post_feedforward_layernorm_2": "post_ffw_norm_2",
     },
     layers_vary=True,
     block={
         "net": after_dense("experts+dense"),
-        "window_period": 0, "pictures_in_windows": True, "normalize_experts": True,
+        "window_period": 0,
+        "images_in_windows": True,
+        "normalize_experts": True,
         "qkv_steps": ("clamp", "norm_values", "norm", "rope"),
     },
-)  # fmt: skip
+)
 
 
 def sparsity(config: Config) -> list[float]:
@@ -173,9 +209,10 @@ def for_each_token(tensor: Tensor, config: Config) -> Tensor:
 
 
 GEMMA4_UNIFIED = GEMMA4.derive(
-    hf_classes=("Gemma4UnifiedForConditionalGeneration",), config_from_gguf=becomes("Gemma4ForCausalLM"),
+    hf_classes=("Gemma4UnifiedForConditionalGeneration",),
+    config_from_gguf=becomes("Gemma4ForCausalLM"),
     defaults={"hidden_size_per_layer_input": 0, "sliding_window": 1024},
-)  # fmt: skip
+)
 
 
 def _share(multiple: float) -> float:
@@ -183,15 +220,24 @@ def _share(multiple: float) -> float:
     if multiple == -math.inf:
         return 0.0
     exact = NormalDist().cdf(multiple)
-    return next((each for each in (round(exact, digits) for digits in range(2, 10))
-                 if np.float32(_multiple(each)) == np.float32(multiple)), exact)  # fmt: skip
+    return next(
+        (
+            each
+            for each in (round(exact, digits) for digits in range(2, 10))
+            if np.float32(_multiple(each)) == np.float32(multiple)
+        ),
+        exact,
+    )
 
 
 def gemma3n_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The text model's alone; its tables of inputs for each layer have a row for every token, as files have."""
     return {
-        "architectures": ["Gemma3nForCausalLM"], "intermediate_size": keys["feed_forward_length"],
-        "head_dim": keys["attention.key_length"], "altup_correct_scale": True, "partial_rotary_factor": None,
+        "architectures": ["Gemma3nForCausalLM"],
+        "intermediate_size": keys["feed_forward_length"],
+        "head_dim": keys["attention.key_length"],
+        "altup_correct_scale": True,
+        "partial_rotary_factor": None,
         "activation_sparsity_pattern": [_share(each) for each in keys["activation_sparsity_scale"]],
         "hidden_size_per_layer_input": keys["embedding_length_per_layer_input"],
         "vocab_size_per_layer_input": tensors["per_layer_token_embd.weight"].shape[0],
@@ -202,8 +248,12 @@ def gemma3n_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 DEVIATIONS = 1.6448533535003662  # 95 of 100 values are below
 
 GEMMA3N = GEMMA4.derive(
-    name="gemma3n", hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
-    vocab=("sentencepiece", "bpe"), generated=FACTORS, config_from_gguf=gemma3n_from_gguf, rope_parameters="",
+    name="gemma3n",
+    hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
+    vocab=("sentencepiece", "bpe"),
+    generated=FACTORS,
+    config_from_gguf=gemma3n_from_gguf,
+    rope_parameters="",
     keys={"intermediate_size": Either((NET_WIDTH, ListOf(NET_WIDTH, per_layer=True)))},
     float32=("*.altup_correct_coef.weight", "*.altup_predict_coef.weight"),
     metadata={
@@ -214,8 +264,11 @@ GEMMA3N = GEMMA4.derive(
             width if isinstance(width := config["intermediate_size"], list) else [width] * config["num_hidden_layers"]
         ),
         "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: (layer + 1) % 5 != 0),
-        "rope.dimension_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
-        "altup.active_idx": "altup_active_idx", "altup.num_inputs": "altup_num_inputs",
+        "rope.dimension_count": None,
+        "expert_used_count": None,
+        "expert_feed_forward_length": None,
+        "altup.active_idx": "altup_active_idx",
+        "altup.num_inputs": "altup_num_inputs",
         "activation_sparsity_scale": sparsity,
     },
     absent={
@@ -228,10 +281,19 @@ GEMMA3N = GEMMA4.derive(
         ),
     },
     defaults={
-        "model_type": "gemma3n_text", "hidden_size": 2048, "intermediate_size": 16_384, "num_hidden_layers": 35,
-        "num_key_value_heads": 2, "max_position_embeddings": 32_768, "rope_scaling": None,
-        "partial_rotary_factor": None, "final_logit_softcapping": 30.0, "altup_active_idx": 0, "altup_num_inputs": 4,
-        "num_kv_shared_layers": 15, "vocab_size": 262_400,
+        "model_type": "gemma3n_text",
+        "hidden_size": 2048,
+        "intermediate_size": 16_384,
+        "num_hidden_layers": 35,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32_768,
+        "rope_scaling": None,
+        "partial_rotary_factor": None,
+        "final_logit_softcapping": 30.0,
+        "altup_active_idx": 0,
+        "altup_num_inputs": 4,
+        "num_kv_shared_layers": 15,
+        "vocab_size": 262_400,
     },
     refused={"altup_correct_scale": False, "altup_num_inputs": lambda count: count != 4},
     tensors={
@@ -239,10 +301,14 @@ GEMMA3N = GEMMA4.derive(
         "embed_tokens_per_layer": TensorMap("per_layer_token_embd", Invertible(for_each_token)),
         "altup_projections.{e}": TensorMap("altup_proj", stack=True),
         "altup_unembed_projections.{e}": TensorMap("altup_unembd_proj", stack=True),
-        ".altup.correct_output_scale": "altup_correct_scale.weight", ".altup.correction_coefs": "altup_correct_coef",
-        ".altup.prediction_coefs": "altup_predict_coef", ".altup.modality_router": "altup_router",
-        ".altup.router_norm": "altup_router_norm", ".laurel.linear_left": "laurel_l",
-        ".laurel.linear_right": "laurel_r", ".laurel.post_laurel_norm": "laurel_post_norm",
+        ".altup.correct_output_scale": "altup_correct_scale.weight",
+        ".altup.correction_coefs": "altup_correct_coef",
+        ".altup.prediction_coefs": "altup_predict_coef",
+        ".altup.modality_router": "altup_router",
+        ".altup.router_norm": "altup_router_norm",
+        ".laurel.linear_left": "laurel_l",
+        ".laurel.linear_right": "laurel_r",
+        ".laurel.post_laurel_norm": "laurel_post_norm",
     },
     block={"window_period": 5, "arrangement": "copies"},
-)  # fmt: skip
+)

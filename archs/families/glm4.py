@@ -3,7 +3,7 @@ Adjacent pairs rotate in HF too.
 
 GLM 4.5 and 4.6: partial rotation, DeepSeek V3's routing, layers for predicting several tokens at the end.
 GLM 4.7 Flash: DeepSeek V3's layers, GLM's vocabulary, layers for predicting several tokens at the end.
-GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of pictures' positions, parts rotate pairs apart. ggml rotates
+GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of images' positions, parts rotate pairs apart. ggml rotates
 halves wherever there are such parts (of times and rows at least), so the rows of GLM 4's q and k, of which adjacent
 ones rotate in HF, are brought to that order there.
 GLM-OCR (text): GLM 4.1V's layers with heads of a width of their own, and a layer for predicting several tokens.
@@ -22,33 +22,45 @@ from archs.experts import GATING, always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen2 import sections
-from archs.file_keys import with_experts
-from archs.layouts import MTP_KEYS, MTP_TENSORS, becomes, head_inside
+from archs.hparams.file_keys import with_experts
 from archs.rope import parts_rotate_apart, rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, becomes, head_inside
 from archs.transforms import reordered
 
 GLM4 = HALVES.derive(
-    name="glm4", hf_classes=("Glm4ForCausalLM", "Glm4Model"),
+    name="glm4",
+    hf_classes=("Glm4ForCausalLM", "Glm4Model"),
     # the tokenizer's files don't say
     vocab_keys={"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>", "bos_token_id": "<|endoftext|>"},
     metadata={"rope.dimension_count": rotated_width},
     defaults={
-        "intermediate_size": 13_696, "num_hidden_layers": 40, "num_key_value_heads": 2, "head_dim": 128,
-        "max_position_embeddings": 131_072, "rms_norm_eps": 1.5625e-07, "partial_rotary_factor": 0.5,
+        "intermediate_size": 13_696,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1.5625e-07,
+        "partial_rotary_factor": 0.5,
         "vocab_size": 151_552,
     },
     tensors={
-        ".post_self_attn_layernorm": "post_attention_norm", ".post_mlp_layernorm": "post_ffw_norm",
-        ".mlp.gate_proj": None, ".mlp.up_proj": None, ".mlp.gate_up_proj": "ffn_up",
+        ".post_self_attn_layernorm": "post_attention_norm",
+        ".post_mlp_layernorm": "post_ffw_norm",
+        ".mlp.gate_proj": None,
+        ".mlp.up_proj": None,
+        ".mlp.gate_up_proj": "ffn_up",
     },
     block={"rope": "adjacent"},
-)  # fmt: skip
+)
 
 GLM_ASR = LLAMA.derive(
-    hf_classes=("GlmasrModel",), wrappers_refused=("GlmasrModel",), vocab=("bpe",), vocab_keys=GLM4.vocab_keys,
+    hf_classes=("GlmasrModel",),
+    wrappers_refused=("GlmasrModel",),
+    vocab=("bpe",),
+    vocab_keys=GLM4.vocab_keys,
     config_from_gguf=becomes("LlamaForCausalLM"),
-)  # fmt: skip
+)
 
 
 def unusual_head_dim(config: Config) -> int | None:
@@ -64,34 +76,45 @@ def kv_channels(config: Config) -> int:
 
 def chatglm_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
-        "kv_channels": 2 * keys["rope.dimension_count"], "multi_query_attention": True,
-        "multi_query_group_num": keys["attention.head_count_kv"], "seq_length": keys["context_length"],
-        "rope_ratio": keys["rope.freq_base"] / 10_000.0, "padded_vocab_size": tensors["token_embd.weight"].shape[0],
-        "rmsnorm": True, "post_layer_norm": True, "apply_residual_connection_post_layernorm": False,
-        "original_rope": True, "add_bias_linear": False,
-    }  # fmt: skip
+        "kv_channels": 2 * keys["rope.dimension_count"],
+        "multi_query_attention": True,
+        "multi_query_group_num": keys["attention.head_count_kv"],
+        "seq_length": keys["context_length"],
+        "rope_ratio": keys["rope.freq_base"] / 10_000.0,
+        "padded_vocab_size": tensors["token_embd.weight"].shape[0],
+        "rmsnorm": True,
+        "post_layer_norm": True,
+        "apply_residual_connection_post_layernorm": False,
+        "original_rope": True,
+        "add_bias_linear": False,
+    }
 
 
 # GLM-4-9B: without the norms after each part. llama.cpp's context length is the hidden width where the config has
 # no `seq_length`; the true one stands in rope.scaling.original_context_length.
 GLM = GLM4.derive(
-    name="chatglm", hf_classes=("GlmForCausalLM", "GlmModel"),
+    name="chatglm",
+    hf_classes=("GlmForCausalLM", "GlmModel"),
     vocab_keys={"bos_token_id": None},
     metadata={
         "context_length": lambda config: lookup(config, "seq_length|hidden_size"),
         "rope.scaling.original_context_length": (
             "rope_scaling.original_max_position_embeddings|max_position_embeddings"
         ),
-        "attention.key_length": unusual_head_dim, "attention.value_length": unusual_head_dim,
+        "attention.key_length": unusual_head_dim,
+        "attention.value_length": unusual_head_dim,
     },
-)  # fmt: skip
+)
 
 CHATGLM = GLM.derive(  # as first published, by other names
-    hf_classes=("ChatGLMModel", "ChatGLMForConditionalGeneration"), vocab=("bpe", "sentencepiece"),
-    layers="encoder.layers", prefixes=("transformer", "model", "language_model", "text_model"),
+    hf_classes=("ChatGLMModel", "ChatGLMForConditionalGeneration"),
+    vocab=("bpe", "sentencepiece"),
+    layers="encoder.layers",
+    prefixes=("transformer", "model", "language_model", "text_model"),
     prepare_export=partial(head_inside, prefix="transformer", name="output_layer"),
     metadata={
-        "block_count": "num_layers", "feed_forward_length": "ffn_hidden_size",
+        "block_count": "num_layers",
+        "feed_forward_length": "ffn_hidden_size",
         "attention.head_count_kv": lambda config: (
             config["multi_query_group_num"] if config.get("multi_query_attention") else config["num_attention_heads"]
         ),
@@ -105,20 +128,29 @@ CHATGLM = GLM.derive(  # as first published, by other names
     defaults={"num_hidden_layers": None, "head_dim": None, "rms_norm_eps": None, "layernorm_epsilon": 1e-5},
     refused={"apply_residual_connection_post_layernorm": True, "rmsnorm": False, "post_layer_norm": False},
     tensors={
-        **dict.fromkeys(name for name in GLM.tensors), "embedding.word_embeddings": "token_embd",
-        ".input_layernorm": "attn_norm", ".self_attention.query_key_value": "attn_qkv",
-        ".self_attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm",
-        ".mlp.dense_h_to_4h": "ffn_up", ".mlp.dense_4h_to_h": "ffn_down", "encoder.final_layernorm": "output_norm",
+        **dict.fromkeys(name for name in GLM.tensors),
+        "embedding.word_embeddings": "token_embd",
+        ".input_layernorm": "attn_norm",
+        ".self_attention.query_key_value": "attn_qkv",
+        ".self_attention.dense": "attn_output",
+        ".post_attention_layernorm": "ffn_norm",
+        ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down",
+        "encoder.final_layernorm": "output_norm",
         "output_layer": "output",
     },
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "add_qkv_bias": "blk.*.attn_qkv.bias"},
-    ignored=("rotary_pos_emb.inv_freq",), config_from_gguf=chatglm_from_gguf,
-)  # fmt: skip
+    ignored=("rotary_pos_emb.inv_freq",),
+    config_from_gguf=chatglm_from_gguf,
+)
 
 GLM4_MOE = DOTS1.derive(
-    name="glm4moe", hf_classes=("Glm4MoeForCausalLM",),
+    name="glm4moe",
+    hf_classes=("Glm4MoeForCausalLM",),
     vocab_keys={
-        "bos_token_id": "[gMASK]", "eot_token_id": "<|user|>", "eom_token_id": "<|observation|>",
+        "bos_token_id": "[gMASK]",
+        "eot_token_id": "<|user|>",
+        "eom_token_id": "<|observation|>",
         "unknown_token_id": "<|endoftext|>",
     },
     metadata={
@@ -126,37 +158,61 @@ GLM4_MOE = DOTS1.derive(
         "rope.dimension_count": lambda config: int(head_dim(config) * config["partial_rotary_factor"]),
         "expert_gating_func": always("sigmoid"),
         "nextn_predict_layers": "num_nextn_predict_layers",
-        "attention.sliding_window": None, "attention.sliding_window_pattern": None,
+        "attention.sliding_window": None,
+        "attention.sliding_window_pattern": None,
     },
-    absent={
-        "expert_weights_norm": with_experts(False), "expert_gating_func": with_experts(GATING["sigmoid"]),
-    },
+    absent={"expert_weights_norm": with_experts(False), "expert_gating_func": with_experts(GATING["sigmoid"])},
     defaults={
-        "model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46, "num_attention_heads": 96,
-        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
-        "partial_rotary_factor": 0.5, "first_k_dense_replace": 1, "n_routed_experts": 128, "n_shared_experts": 1,
-        "num_experts_per_tok": 8, "norm_topk_prob": True, "vocab_size": 151_552,
+        "model_type": "glm4_moe",
+        "hidden_size": 4096,
+        "num_hidden_layers": 46,
+        "num_attention_heads": 96,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "vocab_size": 151_552,
     },
     flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
     tensors={".post_attention_layernorm": "post_attention_norm", **MTP_TENSORS},
     block={"ffn_norm": "post_attention_norm"},
-)  # fmt: skip
+)
 
 GLM4_MOE_LITE = DEEPSEEK_V3.derive(
-    hf_classes=("Glm4MoeLiteForCausalLM",), variant=None,
+    hf_classes=("Glm4MoeLiteForCausalLM",),
+    variant=None,
     vocab_keys=GLM4_MOE.vocab_keys,
     metadata=MTP_KEYS,
     defaults={
-        "model_type": "glm4_moe_lite", "hidden_size": 2048, "intermediate_size": 10_240, "num_hidden_layers": 47,
-        "num_attention_heads": 20, "max_position_embeddings": 202_752, "rms_norm_eps": 1e-5, "first_k_dense_replace": 1,
-        "n_routed_experts": 64, "moe_intermediate_size": 1536, "num_experts_per_tok": 4, "q_lora_rank": 768,
-        "qk_nope_head_dim": 192, "v_head_dim": 256, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.8,
-        "num_nextn_predict_layers": 0, "vocab_size": 154_880,
+        "model_type": "glm4_moe_lite",
+        "hidden_size": 2048,
+        "intermediate_size": 10_240,
+        "num_hidden_layers": 47,
+        "num_attention_heads": 20,
+        "max_position_embeddings": 202_752,
+        "rms_norm_eps": 1e-5,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 64,
+        "moe_intermediate_size": 1536,
+        "num_experts_per_tok": 4,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.8,
+        "num_nextn_predict_layers": 0,
+        "vocab_size": 154_880,
     },
     config_from_gguf=lambda keys, tensors: {**v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors)},
     tensors=MTP_TENSORS,
     refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
-)  # fmt: skip
+)
 
 
 @reordered
@@ -176,38 +232,55 @@ GLM4V = GLM4.derive(
     hf_classes=("Glm4vForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
     defaults={
-        "head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0,
+        "head_dim": None,
+        "max_position_embeddings": 32_768,
+        "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 1.0,
         "mrope_section": [8, 12, 12],
     },
     tensors={".self_attn.q_proj": TensorMap("attn_q", halves), ".self_attn.k_proj": TensorMap("attn_k", halves)},
-)  # fmt: skip
+)
 
 GLM4V_MOE = GLM4_MOE.derive(
     hf_classes=("Glm4vMoeForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
     defaults={"max_position_embeddings": 65_536, "mrope_section": [8, 12, 12]},
-)  # fmt: skip
+)
 
 GLM_OCR = GLM4V.derive(
     hf_classes=("GlmOcrForConditionalGeneration",),
     metadata={"block_count": MTP_KEYS["block_count"], "nextn_predict_layers": "num_nextn_predict_layers"},
     defaults={
-        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16,
-        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "vocab_size": 59_392,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "vocab_size": 59_392,
     },
-    tensors=MTP_TENSORS, layers_vary=True,
-)  # fmt: skip
+    tensors=MTP_TENSORS,
+    layers_vary=True,
+)
 
 SOLAR_OPEN = GLM4_MOE.derive(
     hf_classes=("SolarOpenForCausalLM",),
     metadata={"leading_dense_block_count": lambda config: 0},  # its class has no such layers, whatever a config says
     vocab_keys={
-        "bos_token_id": "<|startoftext|>", "eot_token_id": "<|endoftext|>", "eom_token_id": None,
+        "bos_token_id": "<|startoftext|>",
+        "eot_token_id": "<|endoftext|>",
+        "eom_token_id": None,
         "unknown_token_id": "<unk>",
     },
     defaults={
-        "model_type": "solar_open", "num_hidden_layers": 48, "num_attention_heads": 64, "head_dim": 128,
-        "rope_theta": 1_000_000.0, "partial_rotary_factor": 1.0, "first_k_dense_replace": None,
-        "moe_intermediate_size": 1280, "vocab_size": 196_608,
+        "model_type": "solar_open",
+        "num_hidden_layers": 48,
+        "num_attention_heads": 64,
+        "head_dim": 128,
+        "rope_theta": 1_000_000.0,
+        "partial_rotary_factor": 1.0,
+        "first_k_dense_replace": None,
+        "moe_intermediate_size": 1280,
+        "vocab_size": 196_608,
     },
-)  # fmt: skip
+)

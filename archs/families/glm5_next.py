@@ -6,12 +6,12 @@ Reference: transformers `models/glm5_next/`.
 """
 
 from archs.config import lookup, other_than
-from archs.config_keys import SOME
 from archs.experts import GATING, always
 from archs.families.deepseek4 import STREAMS
 from archs.families.deepseek32 import GLM_DSA, dsa_from_gguf
 from archs.families.kimi_linear import DELTA
-from archs.file_keys import with_experts
+from archs.hparams.config_keys import SOME
+from archs.hparams.file_keys import with_experts
 from archs.layer_kinds import MLA, unless_one_stream, with_kv_heads
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, flat, negative_exp
@@ -32,8 +32,10 @@ def head_width(config: Config) -> int:
     """Of delta attention, whose heads are as many as those of latent attention."""
     heads = lookup(config, f"{LINEAR}.num_heads|linear_num_heads")
     if heads not in (None, config["num_attention_heads"]):
-        raise ModelError(f"config.json has {heads} heads of delta attention beside {config['num_attention_heads']} "
-                         "others; glm5-next files have as many of both")  # fmt: skip
+        raise ModelError(
+            f"config.json has {heads} heads of delta attention beside {config['num_attention_heads']} "
+            "others; glm5-next files have as many of both"
+        )
     return int(lookup(config, f"{LINEAR}.head_dim|linear_head_dim"))
 
 
@@ -66,52 +68,90 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         raise ModelError("its layers clamp gated units to several limits; a config has one for all")
     full = [bool(each) for each in keys["attention.head_count_kv"]][:count]
     return {
-        **dsa_from_gguf(keys, tensors), "num_nextn_predict_layers": count and keys["block_count"] - count,
-        "qk_rope_head_dim": 0, "qk_nope_head_dim": keys["attention.key_length_mla"], "mla_use_nope": True,
+        **dsa_from_gguf(keys, tensors),
+        "num_nextn_predict_layers": count and keys["block_count"] - count,
+        "qk_rope_head_dim": 0,
+        "qk_nope_head_dim": keys["attention.key_length_mla"],
+        "mla_use_nope": True,
         "layer_types": ["indexed_attention" if each else "linear_attention" for each in full],
-        "swiglu_limit": clamps[0], "mhc": True, LINEAR: {
-            "head_dim": keys["kda.head_dim"], "num_heads": keys["attention.head_count"],
-            "short_conv_kernel_size": keys["ssm.conv_kernel"], "gate_lower_bound": bounds,
+        "swiglu_limit": clamps[0],
+        "mhc": True,
+        LINEAR: {
+            "head_dim": keys["kda.head_dim"],
+            "num_heads": keys["attention.head_count"],
+            "short_conv_kernel_size": keys["ssm.conv_kernel"],
+            "gate_lower_bound": bounds,
             "safe_gate": bounds is not None,
         },
-    }  # fmt: skip
+    }
 
 
 GLM5_NEXT = GLM_DSA.derive(
-    name="glm5-next", hf_classes=("Glm5NextForConditionalGeneration",), config_from_gguf=config_from_gguf, part=True,
+    name="glm5-next",
+    hf_classes=("Glm5NextForConditionalGeneration",),
+    config_from_gguf=config_from_gguf,
+    part=True,
     float32=("*.hc_*fn.weight", "*indexer_compressor_*"),
     metadata={
-        "attention.head_count_kv": kv_heads, "attention.layer_norm_epsilon": lambda config: 1e-6,
-        "attention.latent_norm_epsilon": None, "leading_dense_block_count": dense_layers,
-        "ssm.conv_kernel": f"{LINEAR}.short_conv_kernel_size|linear_conv_kernel_dim", "kda.head_dim": head_width,
-        "kda.gate_lower_bound": bound, "attention.indexer.kpool": "index_kpool",
+        "attention.head_count_kv": kv_heads,
+        "attention.layer_norm_epsilon": lambda config: 1e-6,
+        "attention.latent_norm_epsilon": None,
+        "leading_dense_block_count": dense_layers,
+        "ssm.conv_kernel": f"{LINEAR}.short_conv_kernel_size|linear_conv_kernel_dim",
+        "kda.head_dim": head_width,
+        "kda.gate_lower_bound": bound,
+        "attention.indexer.kpool": "index_kpool",
         "attention.indexer.kpool_select_tail": "index_kpool_always_select_tail",
-        "hyper_connection.count": "hc_mult", "hyper_connection.sinkhorn_iterations": "hc_sinkhorn_iters",
-        "hyper_connection.epsilon": "hc_eps", "swiglu_clamp_exp": limits, "swiglu_clamp_shexp": limits,
-        "expert_gating_func": always("sigmoid"), "rope.freq_base": None,
+        "hyper_connection.count": "hc_mult",
+        "hyper_connection.sinkhorn_iterations": "hc_sinkhorn_iters",
+        "hyper_connection.epsilon": "hc_eps",
+        "swiglu_clamp_exp": limits,
+        "swiglu_clamp_shexp": limits,
+        "expert_gating_func": always("sigmoid"),
+        "rope.freq_base": None,
     },
     defaults={
-        **dict.fromkeys(("head_dim", "first_k_dense_replace")), "model_type": "glm5_next_text", "hidden_size": 4096,
-        "num_hidden_layers": 45, "max_position_embeddings": 1_048_576, "n_routed_experts": 288, "q_lora_rank": 1536,
-        "qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "swiglu_limit": 10.0, "linear_head_dim": 128,
-        "linear_conv_kernel_dim": 4, "hc_mult": 4, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20, "index_kpool": 16,
+        **dict.fromkeys(("head_dim", "first_k_dense_replace")),
+        "model_type": "glm5_next_text",
+        "hidden_size": 4096,
+        "num_hidden_layers": 45,
+        "max_position_embeddings": 1_048_576,
+        "n_routed_experts": 288,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 256,
+        "qk_rope_head_dim": 0,
+        "swiglu_limit": 10.0,
+        "linear_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "hc_mult": 4,
+        "hc_eps": 1e-6,
+        "hc_sinkhorn_iters": 20,
+        "index_kpool": 16,
         "index_kpool_always_select_tail": True,
     },
     keys={"qk_rope_head_dim": SOME, "head_dim": SOME},
     refused={
-        "qk_rope_head_dim": bool, "index_kpool_always_select_tail": False, "mhc": False,
+        "qk_rope_head_dim": bool,
+        "index_kpool_always_select_tail": False,
+        "mhc": False,
         "hidden_act": other_than("silu", "swish"),  # which experts have in any case
     },
     tensors={
-        **STREAMS, **DELTA, ".self_attn.A_log": TensorMap("ssm_a", chain(negative_exp, flat)),
-        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k",
-        ".self_attn.v_proj": "attn_v", "lm_head": GLM_DSA.tensors["lm_head"],
+        **STREAMS,
+        **DELTA,
+        ".self_attn.A_log": TensorMap("ssm_a", chain(negative_exp, flat)),
+        ".self_attn.q_proj": "attn_q",
+        ".self_attn.k_proj": "attn_k",
+        ".self_attn.v_proj": "attn_v",
+        "lm_head": GLM_DSA.tensors["lm_head"],
         ".self_attn.indexer.index_kpool_compress_ape": "indexer_compressor_ape.weight",
         ".self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",
     },
     absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp", "expert_gating_func": with_experts(GATING["sigmoid"])},
     block={
-        "rope": "none", "clamps_gate_first": True, "mixer": with_kv_heads(MLA, "kimi_delta"),
+        "rope": "none",
+        "clamps_gate_first": True,
+        "mixer": with_kv_heads(MLA, "kimi_delta"),
         "arrangement": unless_one_stream("mixed_streams"),
     },
-)  # fmt: skip
+)

@@ -22,11 +22,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from archs.config import changed, lookup, needed, other_than, required
-from archs.config_keys import ANYTHING
-from archs.file_keys import Derived
-from archs.layouts import as_it_is
+from archs.hparams.config_keys import ANYTHING
+from archs.hparams.file_keys import Derived
 from archs.rope import FACTORS, SCALING, rotated_width, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import as_it_is
 from archs.transforms import concatenated, scaled, skip_rows, take, transpose, ungroup
 from archs.typed_json import Unread
 from quants import Tensor, from_array
@@ -52,9 +52,11 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 GPT = BASE.derive(  # what these begin with
-    layers="h", prefixes=("transformer", "model", "language_model", "text_model"),
+    layers="h",
+    prefixes=("transformer", "model", "language_model", "text_model"),
     block={"norm": "layer", "rope": "none", "gated": False},
-)  # fmt: skip
+)
+
 
 def divided(config: Config) -> bool:
     """Whether scores are divided by the heads' width, not by its root."""
@@ -62,7 +64,8 @@ def divided(config: Config) -> bool:
 
 
 GPT2 = GPT.derive(
-    name="gpt2", hf_classes=("GPT2LMHeadModel", "GPT2Model"),
+    name="gpt2",
+    hf_classes=("GPT2LMHeadModel", "GPT2Model"),
     metadata={
         "context_length": "n_ctx|n_positions",
         "feed_forward_length": lambda config: config.get("n_inner") or 4 * required(config, "n_embd|hidden_size"),
@@ -70,15 +73,21 @@ GPT2 = GPT.derive(
     },
     defaults={"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "layer_norm_epsilon": 1e-5},
     tensors={
-        "wte": "token_embd", "wpe": "position_embd", ".ln_1": "attn_norm",
-        ".attn.c_attn": TensorMap("attn_qkv", transpose), ".attn.c_proj": TensorMap("attn_output", transpose),
-        ".ln_2": "ffn_norm", ".mlp.c_fc": TensorMap("ffn_up", transpose),
-        ".mlp.c_proj": TensorMap("ffn_down", transpose), "ln_f": "output_norm", "lm_head": "output",
+        "wte": "token_embd",
+        "wpe": "position_embd",
+        ".ln_1": "attn_norm",
+        ".attn.c_attn": TensorMap("attn_qkv", transpose),
+        ".attn.c_proj": TensorMap("attn_output", transpose),
+        ".ln_2": "ffn_norm",
+        ".mlp.c_fc": TensorMap("ffn_up", transpose),
+        ".mlp.c_proj": TensorMap("ffn_down", transpose),
+        "ln_f": "output_norm",
+        "lm_head": "output",
     },
     config_from_gguf=config_from_gguf,
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
     block={"activation": "gelu_tanh"},
-)  # fmt: skip
+)
 
 
 def fused(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -107,24 +116,37 @@ def apart(config: Config, tensors: Tensors) -> Tensors:
 
 
 RUGPT3XL = GPT2.derive(
-    hf_classes=("RuGPT3XLForCausalLM",), layers="layers", prefixes=("model",), prepare=fused,
+    hf_classes=("RuGPT3XLForCausalLM",),
+    layers="layers",
+    prefixes=("model",),
+    prepare=fused,
     prepare_export=apart,
     metadata={"context_length": "max_position_embeddings", "feed_forward_length": "intermediate_size"},
     defaults={
-        **dict.fromkeys(("n_embd", "n_head", "n_layer", "n_positions", "layer_norm_epsilon")), "layer_norm_eps": 1e-5,
-        "model_type": "rugpt3xl", **needed("hidden_size", "num_attention_heads", "num_hidden_layers"),
+        **dict.fromkeys(("n_embd", "n_head", "n_layer", "n_positions", "layer_norm_epsilon")),
+        "layer_norm_eps": 1e-5,
+        "model_type": "rugpt3xl",
+        **needed("hidden_size", "num_attention_heads", "num_hidden_layers"),
     },
     tensors={
-        **dict.fromkeys(GPT2.tensors), "embed_tokens": "token_embd", "embed_positions": "position_embd",
-        ".input_layernorm": "attn_norm", ".self_attn.qkv_proj": "attn_qkv", ".self_attn.o_proj": "attn_output",
-        ".post_attention_layernorm": "ffn_norm", ".mlp.up_proj": "ffn_up", ".mlp.down_proj": "ffn_down",
-        "norm": "output_norm", "lm_head": "output",
+        **dict.fromkeys(GPT2.tensors),
+        "embed_tokens": "token_embd",
+        "embed_positions": "position_embd",
+        ".input_layernorm": "attn_norm",
+        ".self_attn.qkv_proj": "attn_qkv",
+        ".self_attn.o_proj": "attn_output",
+        ".post_attention_layernorm": "ffn_norm",
+        ".mlp.up_proj": "ffn_up",
+        ".mlp.down_proj": "ffn_down",
+        "norm": "output_norm",
+        "lm_head": "output",
     },
-)  # fmt: skip
+)
 
 
 def slopes(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The largest exponent of the distance penalties, of which checkpoints store the first; a head where there is none.
+    """The largest exponent of the distance penalties, of which checkpoints store the first; a head where there is
+    none.
     """
     first = next((tensor for name, tensor in tensors.items() if name.endswith("relative_pe.slopes")), None)
     if first is not None:
@@ -142,17 +164,24 @@ def jais_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     scale, width = keys["attention.scale"], keys["embedding_length"] // keys["attention.head_count"]
     factors = dict.fromkeys(("mup_embeddings_scale", "mup_output_alpha", "mup_width_scale"), 1.0)
     return {
-        **config_from_gguf(keys, tensors), **factors, "embeddings_scale": ..., "width_scale": ..., "rope_scaling": ...,
+        **config_from_gguf(keys, tensors),
+        **factors,
+        "embeddings_scale": ...,
+        "width_scale": ...,
+        "rope_scaling": ...,
         "mup_scale_qk_dot_by_d": isinstance(scale, float) and math.isclose(scale, 1 / width, rel_tol=1e-6),
         "activation_function": "swiglu",
         "position_embedding_type": "alibi",
-    }  # fmt: skip
+    }
 
 
 JAIS = GPT2.derive(
-    name="jais", hf_classes=("JAISLMHeadModel",), prepare=slopes,
+    name="jais",
+    hf_classes=("JAISLMHeadModel",),
+    prepare=slopes,
     metadata={
-        "context_length": "n_positions", "feed_forward_length": "n_inner",
+        "context_length": "n_positions",
+        "feed_forward_length": "n_inner",
         "attention.max_alibi_bias": lambda config: float(config.get("alibi_bias_max") or 8),
         "attention.scale": lambda config: (
             None if divided(config) else attention_scale(config) or (config["n_embd"] / config["n_head"]) ** -0.5
@@ -160,25 +189,28 @@ JAIS = GPT2.derive(
     },
     defaults={
         "embeddings_scale": lambda config: required(config, "mup_embeddings_scale"),
-        "width_scale": lambda config: (
-            required(config, "mup_output_alpha") * required(config, "mup_width_scale")
-        ), **needed("n_inner"),
+        "width_scale": lambda config: required(config, "mup_output_alpha") * required(config, "mup_width_scale"),
+        **needed("n_inner"),
     },
     tensors={
-        "wte": TensorMap("token_embd", scaled("embeddings_scale")), "wpe": None,
-        ".mlp.c_fc": TensorMap("ffn_up", transpose), ".mlp.c_fc2": TensorMap("ffn_gate", transpose),
+        "wte": TensorMap("token_embd", scaled("embeddings_scale")),
+        "wpe": None,
+        ".mlp.c_fc": TensorMap("ffn_up", transpose),
+        ".mlp.c_fc2": TensorMap("ffn_gate", transpose),
         "lm_head": TensorMap("output", scaled("width_scale")),
     },
     refused={"activation_function": other_than("swiglu"), "position_embedding_type": other_than("alibi")},
     absent={
         "attention.scale": Derived(
             "1 / attention.key_length", lambda keys: 1 / max(1, keys.get("attention.key_length") or 1)
-        ),
+        )
     },
-    config_from_gguf=jais_from_gguf, prepare_export=as_it_is, activation="",
+    config_from_gguf=jais_from_gguf,
+    prepare_export=as_it_is,
+    activation="",
     block={"activation": "silu", "gated": True, "alibi": True},
     ignored=(*GPT2.ignored, "relative_pe.slopes"),
-)  # fmt: skip
+)
 
 
 def kv_heads(config: Config) -> int:
@@ -186,75 +218,106 @@ def kv_heads(config: Config) -> int:
 
 
 STARCODER = GPT2.derive(
-    name="starcoder", hf_classes=("GPTBigCodeForCausalLM", "GPTBigCodeModel"),
+    name="starcoder",
+    hf_classes=("GPTBigCodeForCausalLM", "GPTBigCodeModel"),
     metadata={"context_length": "n_positions", "attention.head_count_kv": kv_heads},
     defaults={"model_type": "gpt_bigcode", "multi_query": True},
     config_from_gguf=lambda keys, tensors: {
-        **config_from_gguf(keys, tensors), "multi_query": keys.get("attention.head_count_kv") == 1
+        **config_from_gguf(keys, tensors),
+        "multi_query": keys.get("attention.head_count_kv") == 1,
     },
     tensors={
-        ".attn.c_attn": TensorMap("attn_qkv", ungroup("n_head", kv_heads)), ".attn.c_proj": "attn_output",
-        ".mlp.c_fc": "ffn_up", ".mlp.c_proj": "ffn_down",
+        ".attn.c_attn": TensorMap("attn_qkv", ungroup("n_head", kv_heads)),
+        ".attn.c_proj": "attn_output",
+        ".mlp.c_fc": "ffn_up",
+        ".mlp.c_proj": "ffn_down",
     },
-)  # fmt: skip
+)
 
 GPTNEOX = GPT.derive(
-    name="gptneox", hf_classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
+    name="gptneox",
+    hf_classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
     metadata={
-        **SCALING, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base,
+        **SCALING,
+        "rope.dimension_count": rotated_width,
+        "rope.freq_base": unusual_base,
         "use_parallel_residual": "use_parallel_residual",
     },
     keys={"rope_theta": Unread(), "partial_rotary_factor": Unread()},
     defaults={
-        "model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24_576, "num_hidden_layers": 44,
-        "num_attention_heads": 64, "max_position_embeddings": 2048, "layer_norm_eps": 1e-5,
+        "model_type": "gpt_neox",
+        "hidden_size": 6144,
+        "intermediate_size": 24_576,
+        "num_hidden_layers": 44,
+        "num_attention_heads": 64,
+        "max_position_embeddings": 2048,
+        "layer_norm_eps": 1e-5,
         "rope_theta": lambda config: config.get("rotary_emb_base", 10_000.0),
-        "partial_rotary_factor": lambda config: config.get("rotary_pct", 0.25), "use_parallel_residual": True,
+        "partial_rotary_factor": lambda config: config.get("rotary_pct", 0.25),
+        "use_parallel_residual": True,
         "vocab_size": 50_432,
     },
     tensors={
-        "embed_in": "token_embd", ".input_layernorm": "attn_norm",
+        "embed_in": "token_embd",
+        ".input_layernorm": "attn_norm",
         ".attention.query_key_value": TensorMap("attn_qkv", ungroup("num_attention_heads", "num_attention_heads")),
-        ".attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down", "final_layer_norm": "output_norm", "lm_head": "output", "embed_out": "output",
+        ".attention.dense": "attn_output",
+        ".post_attention_layernorm": "ffn_norm",
+        ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down",
+        "final_layer_norm": "output_norm",
+        "lm_head": "output",
+        "embed_out": "output",
     },
-    ignored=("layers.*.attention.bias",), layers="layers", prefixes=("gpt_neox",), generated=FACTORS,
+    ignored=("layers.*.attention.bias",),
+    layers="layers",
+    prefixes=("gpt_neox",),
+    generated=FACTORS,
     config_from_gguf=lambda keys, tensors: {  # transformers takes `rope_theta`, `partial_rotary_factor` from elsewhere
         "rotary_emb_base": keys.get("rope.freq_base"),
         "rotary_pct": keys["rope.dimension_count"] / (keys["embedding_length"] // keys["attention.head_count"]),
     },
     flags_from_tensors={"attention_bias": "blk.*.attn_qkv.bias"},
     block={"rope": "halves", "activation": "gelu", "parallel": "use_parallel_residual"},
-)  # fmt: skip
+)
 
 HEADS, WIDTH = "n_head|num_attention_heads", "hidden_size|n_embed"  # as BLOOM's configs call them
 
 BLOOM = GPT.derive(
-    name="bloom", hf_classes=("BloomForCausalLM", "BloomModel"),
+    name="bloom",
+    hf_classes=("BloomForCausalLM", "BloomModel"),
     metadata={
         "context_length": f"seq_length|{WIDTH}",  # the model has no limit; llama.cpp's stand-in
         "embedding_length": WIDTH,
         "feed_forward_length": lambda config: 4 * required(config, WIDTH),
-        "attention.head_count": HEADS, "attention.head_count_kv": HEADS,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": HEADS,
     },
     defaults={
         "hidden_size": lambda config: config.get("n_embed", 64),
         "n_layer": lambda config: config.get("num_hidden_layers", 2),
-        "n_head": lambda config: config.get("num_attention_heads", 8), "layer_norm_epsilon": 1e-5,
+        "n_head": lambda config: config.get("num_attention_heads", 8),
+        "layer_norm_epsilon": 1e-5,
         "vocab_size": 250_880,
     },
     tensors={
-        "word_embeddings": "token_embd", "word_embeddings_layernorm": "token_embd_norm",
+        "word_embeddings": "token_embd",
+        "word_embeddings_layernorm": "token_embd_norm",
         ".input_layernorm": "attn_norm",
         ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, HEADS)),
-        ".self_attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down", "ln_f": "output_norm", "lm_head": "output",
+        ".self_attention.dense": "attn_output",
+        ".post_attention_layernorm": "ffn_norm",
+        ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down",
+        "ln_f": "output_norm",
+        "lm_head": "output",
     },
     config_from_gguf=lambda keys, tensors: {"seq_length": keys["context_length"]},
     refused={"apply_residual_connection_post_layernorm": True},
     activation="",
-    absent={"attention.max_alibi_bias": 8.0}, block={"alibi": True, "activation": "gelu_tanh"},
-)  # fmt: skip
+    absent={"attention.max_alibi_bias": 8.0},
+    block={"alibi": True, "activation": "gelu_tanh"},
+)
 
 
 def largest_bias(config: Config) -> float:
@@ -265,28 +328,44 @@ def largest_bias(config: Config) -> float:
 
 
 MPT = GPT.derive(
-    name="mpt", hf_classes=("MptForCausalLM", "MPTForCausalLM", "MptModel"),
+    name="mpt",
+    hf_classes=("MptForCausalLM", "MPTForCausalLM", "MptModel"),
     metadata={
         "feed_forward_length": lambda config: config["expansion_ratio"] * config["d_model"],
-        "attention.head_count_kv": "attn_config.kv_n_heads", "attention.clamp_kqv": "attn_config.clip_qkv",
-        "attention.max_alibi_bias": largest_bias, "attention.scale": "attn_config.softmax_scale",
+        "attention.head_count_kv": "attn_config.kv_n_heads",
+        "attention.clamp_kqv": "attn_config.clip_qkv",
+        "attention.max_alibi_bias": largest_bias,
+        "attention.scale": "attn_config.softmax_scale",
     },
     defaults={
-        "d_model": 2048, "n_heads": 16, "n_layers": 24, "expansion_ratio": 4, "max_seq_len": 2048,
-        "layer_norm_epsilon": 1e-5, "vocab_size": 50_368,
+        "d_model": 2048,
+        "n_heads": 16,
+        "n_layers": 24,
+        "expansion_ratio": 4,
+        "max_seq_len": 2048,
+        "layer_norm_epsilon": 1e-5,
+        "vocab_size": 50_368,
     },
     layers="blocks",
     tensors={
-        "wte": "token_embd", "wpe": "position_embd", ".norm_1": "attn_norm", ".attn.Wqkv": "attn_qkv",
-        ".attn.q_ln": "attn_q_norm", ".attn.k_ln": "attn_k_norm", ".attn.out_proj": "attn_output",
-        ".norm_2": "ffn_norm", ".ffn.up_proj": "ffn_up", ".ffn.down_proj": "ffn_down", "norm_f": "output_norm",
+        "wte": "token_embd",
+        "wpe": "position_embd",
+        ".norm_1": "attn_norm",
+        ".attn.Wqkv": "attn_qkv",
+        ".attn.q_ln": "attn_q_norm",
+        ".attn.k_ln": "attn_k_norm",
+        ".attn.out_proj": "attn_output",
+        ".norm_2": "ffn_norm",
+        ".ffn.up_proj": "ffn_up",
+        ".ffn.down_proj": "ffn_down",
+        "norm_f": "output_norm",
         "lm_head": "output",
     },
     keys={"logit_scale": ANYTHING},
     config_from_gguf=lambda keys, tensors: {"expansion_ratio": keys["feed_forward_length"] / keys["embedding_length"]},
     activation="",
     block={"alibi": True, "activation": "gelu"},
-)  # fmt: skip
+)
 
 
 def pre(name: str, post: str) -> TensorMap:
@@ -318,27 +397,45 @@ def opt_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 OPT = GPT.derive(
-    name="opt", hf_classes=("OPTForCausalLM", "OPTModel"),
+    name="opt",
+    hf_classes=("OPTForCausalLM", "OPTModel"),
     metadata={
-        "feed_forward_length": "ffn_dim", "attention.head_count_kv": "num_attention_heads",
-        "attention.layer_norm_epsilon": lambda config: 1e-5, "vocab_size": "vocab_size",
+        "feed_forward_length": "ffn_dim",
+        "attention.head_count_kv": "num_attention_heads",
+        "attention.layer_norm_epsilon": lambda config: 1e-5,
+        "vocab_size": "vocab_size",
     },
     defaults={
-        "hidden_size": 768, "ffn_dim": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-        "max_position_embeddings": 2048, "do_layer_norm_before": True, "layer_norm_elementwise_affine": True,
-        "activation_function": "relu", "vocab_size": 50_272,
+        "hidden_size": 768,
+        "ffn_dim": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "max_position_embeddings": 2048,
+        "do_layer_norm_before": True,
+        "layer_norm_elementwise_affine": True,
+        "activation_function": "relu",
+        "vocab_size": 50_272,
     },
     tensors={
-        "embed_tokens": "token_embd", "embed_positions": TensorMap("position_embd", skip_rows(2)),
-        "project_in": "token_embd_proj", ".self_attn_layer_norm": pre("attn_norm", "attn_output_norm"),
-        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.v_proj": "attn_v",
-        ".self_attn.out_proj": "attn_output", ".final_layer_norm": pre("ffn_norm", "layer_output_norm"),
-        ".fc1": "ffn_up", ".fc2": "ffn_down",
+        "embed_tokens": "token_embd",
+        "embed_positions": TensorMap("position_embd", skip_rows(2)),
+        "project_in": "token_embd_proj",
+        ".self_attn_layer_norm": pre("attn_norm", "attn_output_norm"),
+        ".self_attn.q_proj": "attn_q",
+        ".self_attn.k_proj": "attn_k",
+        ".self_attn.v_proj": "attn_v",
+        ".self_attn.out_proj": "attn_output",
+        ".final_layer_norm": pre("ffn_norm", "layer_output_norm"),
+        ".fc1": "ffn_up",
+        ".fc2": "ffn_down",
         "final_layer_norm": TensorMap(lambda config: "output_norm"),  # some have none
-        "project_out": "output_proj", "lm_head": "output",
+        "project_out": "output_proj",
+        "lm_head": "output",
     },
-    layers="layers", prefixes=("model.decoder", "model", "decoder"), generated=(weightless_norms,),
+    layers="layers",
+    prefixes=("model.decoder", "model", "decoder"),
+    generated=(weightless_norms,),
     flags_from_tensors={"enable_bias": "blk.*.attn_q.bias"},
     config_from_gguf=opt_config_from_gguf,
     block={"activation": "relu"},
-)  # fmt: skip
+)

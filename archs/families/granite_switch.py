@@ -10,12 +10,12 @@ Reference: llama.cpp's converter and graph; of the way back the code published a
 import numpy as np
 
 from archs.config import required, unless_tied
-from archs.config_keys import SOME_LAYERS
 from archs.experts import gate_and_up
 from archs.families.granite import GRANITE
-from archs.families.granite import numbers as granite_numbers
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.families.granite import hparams_hook as granite_numbers
+from archs.hparams.config_keys import SOME_LAYERS
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors
 from archs.transforms import Invertible, concatenated, reordered, reshape, take, zeros
 from quants import Tensor, from_array
@@ -78,10 +78,12 @@ def layers(config: Config) -> int:
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Its class wants each adapter's rank, of which files have the largest alone."""
     return {
-        "num_hidden_layers": keys["block_count"] + 1, "num_local_experts": 0, "position_embedding_type": "rope",
+        "num_hidden_layers": keys["block_count"] + 1,
+        "num_local_experts": 0,
+        "position_embedding_type": "rope",
         "shared_intermediate_size": keys["feed_forward_length"],
         "adapter_ranks": [keys["adapters.lora_rank"]] * keys["adapters.count"],
-    }  # fmt: skip
+    }
 
 
 def with_control_tokens(config: Config, tensors: Tensors) -> Tensors:
@@ -95,7 +97,7 @@ def with_control_tokens(config: Config, tensors: Tensors) -> Tensors:
     return {**tensors, **{f"model.{name}": from_array(f"model.{name}", each) for name, each in values.items()}}
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Raises ModelError where lists of control tokens are not of the adapters."""
     for key in ("adapters.token_ids_activate", "adapters.token_ids_substitute"):
         said, count = len(keys.get(key)), keys.need("adapters.count")
@@ -115,12 +117,17 @@ def of(source: str, *targets: tuple[str, str]) -> dict[str, Target]:
 
 
 GRANITE_SWITCH = GRANITE.derive(
-    name="graniteswitch", hf_classes=("GraniteSwitchForCausalLM",),
+    name="graniteswitch",
+    hf_classes=("GraniteSwitchForCausalLM",),
     keys={"num_hidden_layers": SOME_LAYERS},  # one more than the checkpoint has
     metadata={
-        "block_count": layers, "expert_used_count": lambda config: 0, "deepstack_mapping": None,
-        "expert_shared_feed_forward_length": "shared_intermediate_size", "adapters.count": "num_adapters",
-        "adapters.lora_rank": "max_lora_rank", "adapters.token_ids_activate": "adapter_token_ids",
+        "block_count": layers,
+        "expert_used_count": lambda config: 0,
+        "deepstack_mapping": None,
+        "expert_shared_feed_forward_length": "shared_intermediate_size",
+        "adapters.count": "num_adapters",
+        "adapters.lora_rank": "max_lora_rank",
+        "adapters.token_ids_activate": "adapter_token_ids",
         "adapters.token_ids_substitute": "adapter_substitute_token_ids",
         "adapters.router_gain": "control_token_gain",
     },
@@ -128,17 +135,21 @@ GRANITE_SWITCH = GRANITE.derive(
     tensors={
         **dict.fromkeys((f".self_attn.{each}_proj" for each in "qkv"), None),
         **dict.fromkeys((f".mlp.{each}_proj" for each in ("gate", "up", "down")), None),
-        ".self_attn.o_proj": None, "lm_head": TensorMap(unless_tied("output")),
+        ".self_attn.o_proj": None,
+        "lm_head": TensorMap(unless_tied("output")),
         ".self_attn.qkv_proj.base_layer": TensorMap("attn_qkv", reordered(fused)),
         **of(
             ".self_attn.qkv_proj", ("attn_q", "num_attention_heads"), ("attn_k", "num_key_value_heads"), ("attn_v", "")
         ),
-        ".self_attn.o_proj.base_layer": "attn_output", **of(".self_attn.o_proj", ("attn_output", "")),
+        ".self_attn.o_proj.base_layer": "attn_output",
+        **of(".self_attn.o_proj", ("attn_output", "")),
         ".shared_mlp.input_linear.base_layer": gate_and_up(""),
         **of(".shared_mlp.input_linear", ("ffn_gate", ""), ("ffn_up", "")),
-        ".shared_mlp.output_linear.base_layer": "ffn_down", **of(".shared_mlp.output_linear", ("ffn_down", "")),
+        ".shared_mlp.output_linear.base_layer": "ffn_down",
+        **of(".shared_mlp.output_linear", ("ffn_down", "")),
     },
     ignored=("switch.*", "*adapter_token_ids", "*control_to_substitute_lut"),
-    config_from_gguf=config_from_gguf, prepare_export=with_control_tokens,
-    block={"numbers": numbers},
-)  # fmt: skip
+    config_from_gguf=config_from_gguf,
+    prepare_export=with_control_tokens,
+    block={"hparams_hook": hparams_hook},
+)

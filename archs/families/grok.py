@@ -11,10 +11,10 @@ import re
 
 from archs.config import head_dim
 from archs.families.llama import HALVES
-from archs.file_keys import Derived, Keys
-from archs.hyper import Hyper
-from archs.layouts import gated_net
+from archs.hparams.file_keys import Derived, Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, ScaledSum, TensorMap, Tensors
+from archs.tensor_maps import gated_net
 from archs.transforms import concatenated, side_by_side
 from quants import Tensor
 from quants.errors import ModelError
@@ -22,7 +22,7 @@ from quants.errors import ModelError
 WITHOUT_FACTORS = 30.0  # what configs without softcaps mean
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """The factor of scores has a key of its own."""
     scale = keys.get("attention.output_scale")
     return usual.with_layers(lambda index, own: {} if scale is None else {"attention_scale": float(scale)})
@@ -34,10 +34,13 @@ def scaled(key: str) -> Computed:
 
 
 YARN = {  # published names of its settings: those of files
-    "scaling_factor": "factor", "original_max_position_embeddings": "original_context_length",
-    "extrapolation_factor": "yarn_ext_factor", "attn_factor": "yarn_attn_factor", "beta_fast": "yarn_beta_fast",
+    "scaling_factor": "factor",
+    "original_max_position_embeddings": "original_context_length",
+    "extrapolation_factor": "yarn_ext_factor",
+    "attn_factor": "yarn_attn_factor",
+    "beta_fast": "yarn_beta_fast",
     "beta_slow": "yarn_beta_slow",
-}  # fmt: skip
+}
 
 
 def output_scale(config: Config) -> float:
@@ -52,9 +55,10 @@ def other_names(tensors: Tensors) -> tuple[str, ...]:
     """Names that a checkpoint does not have: Grok 2's or Grok 1's, whose last norm of a layer is called otherwise."""
     older = "blk.0.layer_output_norm.weight" in tensors
     return tuple(
-        name for name in GROK.tensors
+        name
+        for name in GROK.tensors
         if name != "lm_head" and (name.startswith(OLDER) or name in OLDER_OUTSIDE) is not older
-    )  # fmt: skip
+    )
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
@@ -69,11 +73,14 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     net = "blk.0.ffn_up.weight" in tensors
     grows = keys["attention.temperature_length"] if "attention.temperature_length" in keys else ...  # noqa: SIM401
     found: ConfigKeys = {
-        "architectures": ["Grok1ForCausalLM"], "model_type": "git" if net else "grok-1",
+        "architectures": ["Grok1ForCausalLM"],
+        "model_type": "git" if net else "grok-1",
         "attn_output_multiplier": keys["attention.output_scale"],
-        "attn_temperature_len": grows, "residual_moe": net or ...,
-        "hidden_act": "gelu", **dict.fromkeys(("rope_scaling", "attention_bias", "mlp_bias"), ...),
-    }  # fmt: skip
+        "attn_temperature_len": grows,
+        "residual_moe": net or ...,
+        "hidden_act": "gelu",
+        **dict.fromkeys(("rope_scaling", "attention_bias", "mlp_bias"), ...),
+    }
     if keys.get("rope.scaling.type") == "yarn":
         settings = {name: keys.stored(f"rope.scaling.{key}") for name, key in YARN.items()}
         found |= {"rope_type": "original", **{name: value for name, value in settings.items() if value is not None}}
@@ -110,52 +117,84 @@ def joined(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 GROK: Architecture = HALVES.derive(
-    name="grok", hf_classes=("GrokForCausalLM", "Grok1ForCausalLM"), vocab=("sentencepiece", "bpe"),
+    name="grok",
+    hf_classes=("GrokForCausalLM", "Grok1ForCausalLM"),
+    vocab=("sentencepiece", "bpe"),
     prefixes=("model", "transformer"),
     metadata={
-        "attn_logit_softcapping": "attn_logit_softcapping", "router_logit_softcapping": "router_logit_softcapping",
-        "final_logit_softcapping": "final_logit_softcapping", "expert_feed_forward_length": "moe_intermediate_size",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "router_logit_softcapping": "router_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+        "expert_feed_forward_length": "moe_intermediate_size",
         "rope.scaling.type": lambda config: "yarn" if scaled("rope_type")(config) else None,
         **{f"rope.scaling.{key}": scaled(name) for name, key in YARN.items()},
         "attention.temperature_length": lambda config: config.get("attn_temperature_len") or None,
-        "attention.output_scale": output_scale, "embedding_scale": "embedding_multiplier_scale",
+        "attention.output_scale": output_scale,
+        "embedding_scale": "embedding_multiplier_scale",
         "logit_scale": "output_multiplier_scale",
     },
     absent={  # Grok 1's
-        "embedding_scale": 78.38367176906169, "logit_scale": 0.5773502691896257, "attn_logit_softcapping": 30.0,
+        "embedding_scale": 78.38367176906169,
+        "logit_scale": 0.5773502691896257,
+        "attn_logit_softcapping": 30.0,
         "attention.output_scale": 0.08838834764831845,
         "rope.scaling.yarn_beta_fast": Derived(
             "", lambda keys: 8.0 if keys.get("rope.scaling.type") == "yarn" else None, "8 with yarn"
         ),
     },
     defaults={
-        "model_type": "grok-1", "attn_logit_softcapping": WITHOUT_FACTORS, "router_logit_softcapping": WITHOUT_FACTORS,
-        "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "model_type": "grok-1",
+        "attn_logit_softcapping": WITHOUT_FACTORS,
+        "router_logit_softcapping": WITHOUT_FACTORS,
+        "rms_norm_eps": 1e-5,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
     },
     tensors={
-        "embed_tokens": "token_embd", "in_out_embed": "token_embd",
+        "embed_tokens": "token_embd",
+        "in_out_embed": "token_embd",
         **gated_net("mlp"),
-        ".input_layernorm": None, ".post_attention_layernorm": None,
-        ".pre_attn_norm": "attn_norm", ".post_attn_norm": "attn_output_norm", ".pre_moe_norm": "ffn_norm",
-        ".post_moe_norm": "post_ffw_norm", ".block_sparse_moe.gate": "ffn_gate_inp",
+        ".input_layernorm": None,
+        ".post_attention_layernorm": None,
+        ".pre_attn_norm": "attn_norm",
+        ".post_attn_norm": "attn_output_norm",
+        ".pre_moe_norm": "ffn_norm",
+        ".post_moe_norm": "post_ffw_norm",
+        ".block_sparse_moe.gate": "ffn_gate_inp",
         ".block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
         ".block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
         ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
-        **{f"decoder_layer.{{i}}.{source}": f"blk.{{i}}.{name}" for source, name in {
-            "rms_norm": "attn_norm", "rms_norm_1": "attn_output_norm", "rms_norm_2": "ffn_norm",
-            "rms_norm_3": "layer_output_norm", "router": "ffn_gate_inp", "multi_head_attention.query": "attn_q",
-            "multi_head_attention.key": "attn_k", "multi_head_attention.value": "attn_v",
-            "multi_head_attention.linear": "attn_output",
-        }.items()},
-        **{f"decoder_layer.{{i}}.moe.{{e}}.{source}": TensorMap(f"blk.{{i}}.ffn_{name}_exps", stack=True)
-           for source, name in {"linear": "gate", "linear_1": "down", "linear_v": "up"}.items()},
+        **{
+            f"decoder_layer.{{i}}.{source}": f"blk.{{i}}.{name}"
+            for source, name in {
+                "rms_norm": "attn_norm",
+                "rms_norm_1": "attn_output_norm",
+                "rms_norm_2": "ffn_norm",
+                "rms_norm_3": "layer_output_norm",
+                "router": "ffn_gate_inp",
+                "multi_head_attention.query": "attn_q",
+                "multi_head_attention.key": "attn_k",
+                "multi_head_attention.value": "attn_v",
+                "multi_head_attention.linear": "attn_output",
+            }.items()
+        },
+        **{
+            f"decoder_layer.{{i}}.moe.{{e}}.{source}": TensorMap(f"blk.{{i}}.ffn_{name}_exps", stack=True)
+            for source, name in {"linear": "gate", "linear_1": "down", "linear_v": "up"}.items()
+        },
         "rms_norm": "output_norm",
     },
-    activation="", config_from_gguf=config_from_gguf, prepare=joined, prepare_export=published,
+    activation="",
+    config_from_gguf=config_from_gguf,
+    prepare=joined,
+    prepare_export=published,
     legacy_names=other_names,
     block={
         "net": ("experts+dense", "experts"),
-        "activation": "gelu_tanh", "mixed_norm": "attn_output_norm", "fed_norm": "layer_output_norm",
-        "numbers": numbers, "add_shared_expert": ScaledSum(0.5**0.5),
+        "activation": "gelu_tanh",
+        "attn_post_norm": "attn_output_norm",
+        "ffn_post_norm": "layer_output_norm",
+        "hparams_hook": hparams_hook,
+        "add_shared_expert": ScaledSum(0.5**0.5),
     },
-)  # fmt: skip
+)

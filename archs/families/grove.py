@@ -6,22 +6,27 @@ what the others gave, as in that graph. The numbers that no config says are the 
 
 from archs.experts import separate_experts
 from archs.families.qwen3 import QWEN3_MOE
-from archs.layouts import MATRICES
 from archs.spec import Target, TensorMap
+from archs.tensor_maps import MATRICES
 
 EACH, SHARE = 2, 0.05
 CHUNKS: dict[str, Target] = {
-    name.replace(".experts.", ".chunk_experts."): TensorMap(
-        f"ffn_{matrix.removesuffix('_proj')}_chexps", stack=True
-    ) for name, matrix in zip(separate_experts("mlp"), MATRICES, strict=True)
-}  # fmt: skip
+    name.replace(".experts.", ".chunk_experts."): TensorMap(f"ffn_{matrix.removesuffix('_proj')}_chexps", stack=True)
+    for name, matrix in zip(separate_experts("mlp"), MATRICES, strict=True)
+}
 
 GROVE = QWEN3_MOE.derive(
-    name="grovemoe", hf_classes=("GroveMoeForCausalLM", "modeling_grove_moe.GroveMoeForCausalLM"),
+    name="grovemoe",
+    hf_classes=("GroveMoeForCausalLM", "modeling_grove_moe.GroveMoeForCausalLM"),
     metadata={
         "expert_chunk_feed_forward_length": lambda config: config.get("head_dim") or 128,
-        "experts_per_group": lambda config: EACH, "expert_group_scale": lambda config: SHARE,
-        "attention.sliding_window": None, "attention.sliding_window_pattern": None, "expert_weights_norm": None,
+        "experts_per_group": lambda config: EACH,
+        "expert_group_scale": lambda config: SHARE,
+        "attention.sliding_window": None,
+        "attention.sliding_window_pattern": None,
+        "expert_weights_norm": None,
     },
-    defaults={"model_type": "grove_moe"}, ignored=("*.expert_bias",), tensors=CHUNKS,
-)  # fmt: skip
+    defaults={"model_type": "grove_moe"},
+    ignored=("*.expert_bias",),
+    tensors=CHUNKS,
+)

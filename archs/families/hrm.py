@@ -10,11 +10,11 @@ Reference: transformers `models/hrm_text/`.
 import re
 from functools import partial
 
-from archs.config_keys import SOME_LAYERS
 from archs.experts import gate_and_up
 from archs.families.llama import HALVES
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.config_keys import SOME_LAYERS
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Config, Target, TensorMap, Tensors, in_layers
 from archs.transforms import part
 from quants.errors import ModelError
@@ -59,7 +59,7 @@ def by_stacks(config: Config, tensors: Tensors) -> Tensors:
     return {names[name]: tensor.renamed(names[name]) for name, tensor in tensors.items()}
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Which of the file's layers each one is."""
     count, low = int(keys.need("hrm.layers_per_stack")), int(keys.need("hrm.l_cycles"))
     return usual.with_layers(lambda i, own: {"stored": i % count + (0 if is_low(i // count, low) else count)})
@@ -78,28 +78,50 @@ def _fused(kind: str) -> dict[str, Target]:
 
 
 HRM_TEXT = HALVES.derive(
-    name="hrm_text", hf_classes=("HrmTextForCausalLM",), prepare=numbered, prepare_export=by_stacks,
+    name="hrm_text",
+    hf_classes=("HrmTextForCausalLM",),
+    prepare=numbered,
+    prepare_export=by_stacks,
     keys={"num_hidden_layers": SOME_LAYERS},  # of all passes
     stored_layers=lambda config: 2 * stack(config),
     metadata={
-        "block_count": passes, "rope.dimension_count": "head_dim", "embedding_scale": "embedding_scale",
-        "attention.head_count_kv": None, "hrm.layers_per_stack": stack, "hrm.h_cycles": "H_cycles",
-        "hrm.l_cycles": "L_cycles", "hrm.prefix_lm": lambda config: bool(config.get("prefix_lm", True)),
+        "block_count": passes,
+        "rope.dimension_count": "head_dim",
+        "embedding_scale": "embedding_scale",
+        "attention.head_count_kv": None,
+        "hrm.layers_per_stack": stack,
+        "hrm.h_cycles": "H_cycles",
+        "hrm.l_cycles": "L_cycles",
+        "hrm.prefix_lm": lambda config: bool(config.get("prefix_lm", True)),
     },
     defaults={
-        "model_type": "hrm_text", "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 16,
-        "num_attention_heads": 12, "head_dim": 128, "vocab_size": 151_808, "H_cycles": 2, "L_cycles": 3,
-        "max_position_embeddings": 2048, "num_key_value_heads": None,
+        "model_type": "hrm_text",
+        "hidden_size": 1536,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 12,
+        "head_dim": 128,
+        "vocab_size": 151_808,
+        "H_cycles": 2,
+        "L_cycles": 3,
+        "max_position_embeddings": 2048,
+        "num_key_value_heads": None,
         "embedding_scale": lambda config: 1 / (config.get("initializer_range") or 0.02),
     },
     config_from_gguf=lambda keys, tensors: {
-        "num_layers_per_stack": keys["hrm.layers_per_stack"], "prefix_lm": keys.get("hrm.prefix_lm"),
+        "num_layers_per_stack": keys["hrm.layers_per_stack"],
+        "prefix_lm": keys.get("hrm.prefix_lm"),
     },
     tensors={
-        ".input_layernorm": None, ".post_attention_layernorm": None, "norm": None, "z_L_init": "hrm.z_l_init",
-        ".self_attn.gate_proj": "attn_gate", ".attn.o_proj": "attn_output",
-        **_fused("weight"), **_fused("bias"),
+        ".input_layernorm": None,
+        ".post_attention_layernorm": None,
+        "norm": None,
+        "z_L_init": "hrm.z_l_init",
+        ".self_attn.gate_proj": "attn_gate",
+        ".attn.o_proj": "attn_output",
+        **_fused("weight"),
+        **_fused("bias"),
     },
     legacy_names=tuple(in_layers(_fused("bias"))),
-    block={"norm": "rms_without_weights", "numbers": numbers, "arrangement": "cycles"},
-)  # fmt: skip
+    block={"norm": "rms_without_weights", "hparams_hook": hparams_hook, "arrangement": "cycles"},
+)

@@ -16,17 +16,25 @@ def jina_config(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 JINA_BERT_V2 = BERT.derive(
-    name="jina-bert-v2", hf_classes=("JinaBertModel", "JinaBertForMaskedLM"), vocab=("wordpiece", "bpe"),
+    name="jina-bert-v2",
+    hf_classes=("JinaBertModel", "JinaBertForMaskedLM"),
+    vocab=("wordpiece", "bpe"),
     metadata={"context_length": "max_position_embeddings"},
     defaults={"model_type": "bert", "max_position_embeddings": 8192, "vocab_size": 30_528},
     refused={key: lambda kind, usual=usual: kind not in (None, usual) for key, usual in VARIANT.items()},
     config_from_gguf=jina_config,
     tensors={
-        "embeddings.position_embeddings": None, ".intermediate.dense": None, ".output.dense": None,
+        "embeddings.position_embeddings": None,
+        ".intermediate.dense": None,
+        ".output.dense": None,
         ".output.LayerNorm": None,
-        ".attention.self.layer_norm_q": "attn_q_norm", ".attention.self.layer_norm_k": "attn_k_norm",
-        ".mlp.gated_layers": "ffn_up", ".mlp.wo": "ffn_down", ".mlp.layernorm": "layer_output_norm",
+        ".attention.self.layer_norm_q": "attn_q_norm",
+        ".attention.self.layer_norm_k": "attn_k_norm",
+        ".mlp.gated_layers": "ffn_up",
+        ".mlp.wo": "ffn_down",
+        ".mlp.layernorm": "layer_output_norm",
         "classifier": None,
     },
-    absent={"attention.max_alibi_bias": 8.0}, block={"alibi": True, "gated": True},
-)  # fmt: skip
+    absent={"attention.max_alibi_bias": 8.0},
+    block={"alibi": True, "gated": True},
+)

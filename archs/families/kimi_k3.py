@@ -2,7 +2,7 @@
 of layers left; experts in a narrow space with a norm behind them; gates on what attention gives; bounds by tanh in the
 nets.
 
-Reference: llama.cpp's converter and graph; transformers has no such class. Towers for pictures are left out.
+Reference: llama.cpp's converter and graph; transformers has no such class. Encoders for images are left out.
 """
 
 import re
@@ -12,9 +12,9 @@ import numpy as np
 from archs.config import other_than
 from archs.families.kimi_linear import KIMI_LINEAR, LINEAR
 from archs.families.kimi_linear import config_from_gguf as linear_from_gguf
-from archs.file_keys import with_experts
-from archs.layouts import gated_net
+from archs.hparams.file_keys import with_experts
 from archs.spec import Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, in_layers
+from archs.tensor_maps import gated_net
 from archs.transforms import chain, computed, flat, negative_exp
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -69,39 +69,59 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     found = linear_from_gguf(keys, tensors)
     bound = {"gate_lower_bound": keys["kda.gate_lower_bound"]} if "kda.gate_lower_bound" in keys else {}
     return {
-        **found, LINEAR: {**found[LINEAR], **bound}, "hidden_act": "situ",
-        "moe_router_activation_func": "sigmoid", "moe_renormalize": bool(keys.get("expert_weights_norm")),
-        "num_expert_group": keys.get("expert_group_count"), "moe_layer_freq": 1,
+        **found,
+        LINEAR: {**found[LINEAR], **bound},
+        "hidden_act": "situ",
+        "moe_router_activation_func": "sigmoid",
+        "moe_renormalize": bool(keys.get("expert_weights_norm")),
+        "num_expert_group": keys.get("expert_group_count"),
+        "moe_layer_freq": 1,
         "first_k_dense_replace": keys["leading_dense_block_count"],
         **dict.fromkeys(("mlp_layer_types", "norm_topk_prob", "n_group", "topk_method"), ...),
-    }  # fmt: skip
+    }
 
 
 KIMI_K3 = KIMI_LINEAR.derive(
-    name="kimi-k3", hf_classes=("KimiK3ForConditionalGeneration",), prepare=prepare, activation="",
-    config_from_gguf=config_from_gguf, prepare_export=published, part=True,
-    legacy_names=tuple(in_layers(gated_net("block_sparse_moe"))), wrappers_refused=("KimiK3ForConditionalGeneration",),
+    name="kimi-k3",
+    hf_classes=("KimiK3ForConditionalGeneration",),
+    prepare=prepare,
+    activation="",
+    config_from_gguf=config_from_gguf,
+    prepare_export=published,
+    part=True,
+    legacy_names=tuple(in_layers(gated_net("block_sparse_moe"))),
+    wrappers_refused=("KimiK3ForConditionalGeneration",),
     metadata={
-        "vocab_size": "vocab_size", "attention.value_length": "kv_lora_rank", "attention.latent_norm_epsilon": None,
-        "kda.gate_lower_bound": f"{LINEAR}.gate_lower_bound", "expert_latent_length": "routed_expert_hidden_size",
-        "activation.situ_beta": "activation_situ_beta", "activation.situ_linear_beta": "activation_situ_linear_beta",
-        "attn_res.block_size": "attn_res_block_size", "expert_weights_norm": "moe_renormalize",
+        "vocab_size": "vocab_size",
+        "attention.value_length": "kv_lora_rank",
+        "attention.latent_norm_epsilon": None,
+        "kda.gate_lower_bound": f"{LINEAR}.gate_lower_bound",
+        "expert_latent_length": "routed_expert_hidden_size",
+        "activation.situ_beta": "activation_situ_beta",
+        "activation.situ_linear_beta": "activation_situ_linear_beta",
+        "attn_res.block_size": "attn_res_block_size",
+        "expert_weights_norm": "moe_renormalize",
         "context_length": "max_position_embeddings|model_max_length",
     },
     defaults={"model_type": "kimi_linear", "num_hidden_layers": 93, "rms_norm_eps": 1e-5},
     refused={
-        "hidden_act": other_than("situ"), "moe_router_activation_func": other_than("sigmoid"),
+        "hidden_act": other_than("situ"),
+        "moe_router_activation_func": other_than("sigmoid"),
         "mla_use_nope": other_than(True),
     },
     tensors={
         ".self_attn.A_log": TensorMap("ssm_a", chain(negative_exp, flat)),
-        ".self_attn.g_a_proj": None, ".self_attn.g_b_proj": None, ".self_attn.g_proj": "ssm_g",
+        ".self_attn.g_a_proj": None,
+        ".self_attn.g_b_proj": None,
+        ".self_attn.g_proj": "ssm_g",
         ".self_attn.out_gate": "attn_gate",
-        ".self_attention_res": "attn_res_score", ".mlp_res": "ffn_res_score", "output_attn_res": "output_res_score",
+        ".self_attention_res": "attn_res_score",
+        ".mlp_res": "ffn_res_score",
+        "output_attn_res": "output_res_score",
         ".block_sparse_moe.routed_expert_down_proj": "ffn_routed_down",
         ".block_sparse_moe.routed_expert_up_proj": "ffn_routed_up",
         ".block_sparse_moe.routed_expert_norm": "ffn_routed_norm",
     },
     absent={"expert_weights_norm": with_experts(False)},
     block={"activation": "situ", "arrangement": "residuals"},
-)  # fmt: skip
+)

@@ -7,10 +7,10 @@ Reference: transformers `models/kimi_linear/`.
 from archs.config import lookup
 from archs.experts import GATING, always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
-from archs.file_keys import of_original
+from archs.hparams.file_keys import of_original
 from archs.layer_kinds import MLA, with_kv_heads
-from archs.layouts import gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import gated_net
 from archs.transforms import Invertible, negative_exp, reshape
 
 LINEAR = "linear_attn_config"
@@ -35,35 +35,46 @@ def renormalized(config: Config) -> bool | None:
 taps = Invertible(
     lambda tensor, config: reshape(tensor, (1, tensor.shape[0], 1, tensor.shape[-1])),
     lambda tensor, config: reshape(tensor, (tensor.shape[1], 1, tensor.shape[3])),
-)  # fmt: skip
+)
 DELTA: dict[str, Target] = {
     **{f".self_attn.{kind}_conv1d": TensorMap(f"ssm_conv1d_{kind}", taps) for kind in "qkv"},
     **{f".self_attn.{net}_proj": f"ssm_{net}" for net in ("f_a", "f_b", "g_a", "g_b")},
-    ".self_attn.b_proj": "ssm_beta", ".self_attn.dt_bias": "ssm_dt.bias", ".self_attn.o_norm": "ssm_norm",
+    ".self_attn.b_proj": "ssm_beta",
+    ".self_attn.dt_bias": "ssm_dt.bias",
+    ".self_attn.o_norm": "ssm_norm",
     ".self_attn.A_log": TensorMap("ssm_a", negative_exp),
-}  # fmt: skip
+}
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads, full = keys["attention.head_count"], [bool(each) for each in keys["attention.head_count_kv"]]
     numbers = {kind: [i + 1 for i, each in enumerate(full) if each is kind] for kind in (True, False)}
     linear = {
-        "full_attn_layers": numbers[True], "kda_layers": numbers[False], "head_dim": keys["kda.head_dim"],
+        "full_attn_layers": numbers[True],
+        "kda_layers": numbers[False],
+        "head_dim": keys["kda.head_dim"],
         "num_heads": next((tensors[f"blk.{i - 1}.ssm_a"].size for i in numbers[False]), heads),
         "short_conv_kernel_size": keys["ssm.conv_kernel"],
     }
     return {
-        **v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors), LINEAR: linear,
-        "norm_topk_prob": keys["expert_weights_norm"], "n_group": keys.get("expert_group_count"),
-        "topk_group": keys.get("expert_group_used_count"), "mla_use_nope": True,
-    }  # fmt: skip
+        **v3_config_from_gguf(keys, tensors),
+        **kinds_of_nets(keys, tensors),
+        LINEAR: linear,
+        "norm_topk_prob": keys["expert_weights_norm"],
+        "n_group": keys.get("expert_group_count"),
+        "topk_group": keys.get("expert_group_used_count"),
+        "mla_use_nope": True,
+    }
 
 
 KIMI_LINEAR = DEEPSEEK_V3.derive(
-    name="kimi-linear", hf_classes=("KimiLinearForCausalLM", "KimiLinearModel"), variant=None,
+    name="kimi-linear",
+    hf_classes=("KimiLinearForCausalLM", "KimiLinearModel"),
+    variant=None,
     config_from_gguf=config_from_gguf,
     metadata={
-        "context_length": "model_max_length|max_position_embeddings", "attention.head_count_kv": kv_heads,
+        "context_length": "model_max_length|max_position_embeddings",
+        "attention.head_count_kv": kv_heads,
         "attention.value_length": "head_dim",
         "ssm.conv_kernel": f"{LINEAR}.short_conv_kernel_size|linear_conv_kernel_dim",
         "kda.head_dim": f"{LINEAR}.head_dim|linear_head_dim",
@@ -71,27 +82,50 @@ KIMI_LINEAR = DEEPSEEK_V3.derive(
         "expert_group_count": lambda config: (
             groups if (groups := lookup(config, "num_expert_group|n_group")) not in (None, 1) else None
         ),
-        "expert_shared_count": "num_shared_experts|n_shared_experts", "expert_weights_norm": renormalized,
+        "expert_shared_count": "num_shared_experts|n_shared_experts",
+        "expert_weights_norm": renormalized,
         "expert_gating_func": always("sigmoid"),
-        "rope.scaling.attn_factor": None, "rope.scaling.yarn_log_multiplier": None,
+        "rope.scaling.attn_factor": None,
+        "rope.scaling.yarn_log_multiplier": None,
     },
     defaults={
-        "model_type": "kimi_linear", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 27,
-        "num_attention_heads": 32, "model_max_length": 1_048_576, "rms_norm_eps": 1e-5, "num_experts": 256,
-        "num_experts_per_token": 8, "num_shared_experts": 1, "moe_intermediate_size": 1024, "q_lora_rank": None,
-        "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.446,
-        "n_routed_experts": None, "n_shared_experts": None, "num_experts_per_tok": None, "norm_topk_prob": None,
-        "max_position_embeddings": None, "vocab_size": 163_840,
+        "model_type": "kimi_linear",
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 27,
+        "num_attention_heads": 32,
+        "model_max_length": 1_048_576,
+        "rms_norm_eps": 1e-5,
+        "num_experts": 256,
+        "num_experts_per_token": 8,
+        "num_shared_experts": 1,
+        "moe_intermediate_size": 1024,
+        "q_lora_rank": None,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 2.446,
+        "n_routed_experts": None,
+        "n_shared_experts": None,
+        "num_experts_per_tok": None,
+        "norm_topk_prob": None,
+        "max_position_embeddings": None,
+        "vocab_size": 163_840,
     },
     tensors={
         "lm_head": "output",  # also where the config says it is tied
-        **DELTA, ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.v_proj": "attn_v",
-        ".block_sparse_moe.gate": "ffn_gate_inp", ".block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
+        **DELTA,
+        ".self_attn.q_proj": "attn_q",
+        ".self_attn.k_proj": "attn_k",
+        ".self_attn.v_proj": "attn_v",
+        ".block_sparse_moe.gate": "ffn_gate_inp",
+        ".block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
         ".block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
         ".block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
         ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
-        **gated_net("block_sparse_moe.shared_experts", "_shexp"), **gated_net("block_sparse_moe"),
+        **gated_net("block_sparse_moe.shared_experts", "_shexp"),
+        **gated_net("block_sparse_moe"),
     },
     absent={"expert_weights_norm": True, "expert_gating_func": of_original(GATING["sigmoid"])},
     block={"rope": "none", "mixer": with_kv_heads(MLA, "kimi_delta")},
-)  # fmt: skip
+)

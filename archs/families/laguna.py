@@ -7,10 +7,10 @@ Reference: transformers `models/laguna/`.
 from archs.config import head_dim, windowed_layers
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets
 from archs.families.llama import HALVES
-from archs.file_keys import with_experts
-from archs.layouts import gated_net, head_norms
+from archs.hparams.file_keys import with_experts
 from archs.rope import rotated_width
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors, first_of_period
+from archs.tensor_maps import gated_net, head_norms
 
 
 def windowed(config: Config) -> list[bool] | None:
@@ -37,40 +37,68 @@ def rotated_in_windows(config: Config) -> int | None:
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads, gates = keys["attention.head_count"], tensors["blk.0.attn_gate.weight"].shape[0]
     return {
-        **kinds_of_nets(keys, tensors), "num_attention_heads": heads[0], "num_attention_heads_per_layer": heads,
+        **kinds_of_nets(keys, tensors),
+        "num_attention_heads": heads[0],
+        "num_attention_heads_per_layer": heads,
         "gating": "per-head" if gates == heads[0] else "per-element",
-    }  # fmt: skip
+    }
 
 
 LAGUNA = HALVES.derive(
-    name="laguna", hf_classes=("LagunaForCausalLM",),
+    name="laguna",
+    hf_classes=("LagunaForCausalLM",),
     metadata={
-        "vocab_size": "vocab_size", "attention.head_count": heads, "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": windowed, "rope.dimension_count": rotated_width,
-        "rope.dimension_count_swa": rotated_in_windows, "expert_feed_forward_length": "moe_intermediate_size",
+        "vocab_size": "vocab_size",
+        "attention.head_count": heads,
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": windowed,
+        "rope.dimension_count": rotated_width,
+        "rope.dimension_count_swa": rotated_in_windows,
+        "expert_feed_forward_length": "moe_intermediate_size",
         "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-        "expert_weights_norm": lambda config: True, "expert_weights_scale": "moe_routed_scaling_factor",
-        "expert_gating_func": always("sigmoid"), "leading_dense_block_count": leading_dense,
+        "expert_weights_norm": lambda config: True,
+        "expert_weights_scale": "moe_routed_scaling_factor",
+        "expert_gating_func": always("sigmoid"),
+        "leading_dense_block_count": leading_dense,
     },
     defaults={
-        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 48,
-        "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131_072, "sliding_window": 512,
-        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8,
-        "num_experts": 256, "moe_routed_scaling_factor": 1.0, "vocab_size": 100_352,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 48,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 512,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "num_experts_per_tok": 8,
+        "num_experts": 256,
+        "moe_routed_scaling_factor": 1.0,
+        "vocab_size": 100_352,
     },
-    refused={
-        "moe_router_logit_softcapping": lambda value: bool(value), "moe_apply_router_weight_on_input": True,
-    },
+    refused={"moe_router_logit_softcapping": lambda value: bool(value), "moe_apply_router_weight_on_input": True},
     tensors={
-        **head_norms(), ".self_attn.g_proj": "attn_gate", **FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp",
+        **head_norms(),
+        ".self_attn.g_proj": "attn_gate",
+        **FUSED_EXPERTS,
+        ".mlp.gate": "ffn_gate_inp",
         ".mlp.experts.e_score_correction_bias": "exp_probs_b.bias",
-        ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **SEPARATE_EXPERTS, **SHARED,
+        ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+        **SEPARATE_EXPERTS,
+        **SHARED,
         **gated_net("mlp.shared_expert", "_shexp"),
     },
-    config_from_gguf=config_from_gguf, rope_parameters="by kind", layers_vary=True,
+    config_from_gguf=config_from_gguf,
+    rope_parameters="by kind",
+    layers_vary=True,
     absent={"expert_weights_norm": with_experts(False)},
     block={
-        "scoring": "sigmoid", "normalize_experts": True, "attention_gate": "softplus", "scales_windowed_rope": False,
-        "window_period": 4, "sees_all": first_of_period,
+        "scoring": "sigmoid",
+        "normalize_experts": True,
+        "attention_gate": "softplus",
+        "scales_windowed_rope": False,
+        "window_period": 4,
+        "is_global_layer": first_of_period,
     },
-)  # fmt: skip
+)

@@ -10,15 +10,21 @@ from archs.rope import rotated_width
 LIMIT = 7.0  # of the experts' gated units, in the model's own code
 
 MAPLE = QWEN3_MOE.derive(
-    name="maple", hf_classes=("MapleForCausalLM",),
+    name="maple",
+    hf_classes=("MapleForCausalLM",),
     metadata={
-        "vocab_size": "vocab_size", "rope.dimension_count": rotated_width, "attention.sliding_window": "sliding_window",
+        "vocab_size": "vocab_size",
+        "rope.dimension_count": rotated_width,
+        "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: True),
-        "swiglu_clamp_exp": lambda config: [LIMIT] * config["num_hidden_layers"], "expert_weights_norm": None,
+        "swiglu_clamp_exp": lambda config: [LIMIT] * config["num_hidden_layers"],
+        "expert_weights_norm": None,
     },
     defaults={"model_type": "maple", "head_dim": None, "norm_topk_prob": True},
     refused={
-        "hidden_act": other_than("silu"), "num_shared_experts": lambda count: bool(count), "norm_topk_prob": False,
+        "hidden_act": other_than("silu"),
+        "num_shared_experts": lambda count: bool(count),
+        "norm_topk_prob": False,
         "nope_on_global_attention": lambda says: not says,
     },
     config_from_gguf=lambda keys, tensors: {
@@ -29,4 +35,4 @@ MAPLE = QWEN3_MOE.derive(
         ],
     },
     block={"rope_layers": "windowed"},
-)  # fmt: skip
+)

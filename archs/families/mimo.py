@@ -16,12 +16,12 @@ import numpy as np
 from archs.config import changed, head_dim, lookup
 from archs.experts import ROUTING, always, kinds_of_nets, renormalized
 from archs.families.deepseek2 import DOTS1
-from archs.file_keys import with_window
+from archs.hparams.file_keys import with_window
 from archs.layer_kinds import EXPERTS_OR_DENSE
-from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers
-from archs.packed.fp4 import mxfp4
-from archs.packed.scaled import scaled_weights
+from archs.prequantized.fp4 import mxfp4
+from archs.prequantized.scaled import scaled_weights
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, mtp_layers
 from archs.transforms import concatenated, take
 from quants import Tensor
 from quants.errors import ModelError
@@ -55,10 +55,12 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if local - {2 * some}:
         raise ModelError(f"windows have {next(iter(local))} key-value heads where transformers expects {2 * some}")
     return {
-        **kinds_of_nets(keys, tensors), "num_key_value_heads": some, "swa_num_key_value_heads": 2 * some,
+        **kinds_of_nets(keys, tensors),
+        "num_key_value_heads": some,
+        "swa_num_key_value_heads": 2 * some,
         "layer_types": ["sliding_attention" if each else "full_attention" for each in windowed[:count]],
         "routed_scaling_factor": keys.get("expert_weights_scale"),
-    }  # fmt: skip
+    }
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
@@ -74,12 +76,21 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 
 MIMO2 = DOTS1.derive(
-    name="mimo2", hf_classes=("MiMoV2FlashForCausalLM",), vocab=("bpe",), prepare=mtp_layers,
-    config_from_gguf=config_from_gguf, prepare_export=published, rope_parameters="by kind",
+    name="mimo2",
+    hf_classes=("MiMoV2FlashForCausalLM",),
+    vocab=("bpe",),
+    prepare=mtp_layers,
+    config_from_gguf=config_from_gguf,
+    prepare_export=published,
+    rope_parameters="by kind",
     legacy_names=("layers.{i}.pre_mlp_layernorm",),
     metadata={
-        **ROUTING, **MTP_KEYS, "expert_gating_func": always("sigmoid"), "leading_dense_block_count": None,
-        "attention.head_count_kv": kv_heads, "attention.value_length": "v_head_dim",
+        **ROUTING,
+        **MTP_KEYS,
+        "expert_gating_func": always("sigmoid"),
+        "leading_dense_block_count": None,
+        "attention.head_count_kv": kv_heads,
+        "attention.value_length": "v_head_dim",
         "attention.sliding_window": lambda config: (
             config["sliding_window_size"] + 1 if config.get("sliding_window_size") else config["sliding_window"]
         ),
@@ -87,32 +98,49 @@ MIMO2 = DOTS1.derive(
         "rope.freq_base_swa": "rope_local_base_freq|swa_rope_theta",
         "rope.dimension_count": lambda config: int(head_dim(config) * config["partial_rotary_factor"]),
         "attention.layer_norm_rms_epsilon": "layernorm_epsilon|rms_norm_eps",
-        "attention.value_scale": "attention_value_scale", "expert_weights_norm": renormalized(usual=True),
+        "attention.value_scale": "attention_value_scale",
+        "expert_weights_norm": renormalized(usual=True),
         "expert_weights_scale": lambda config: (
             None if lookup(config, "routed_scaling_factor") in (None, 1) else config["routed_scaling_factor"]
         ),
     },
     defaults={
-        "model_type": "mimo_v2_flash", "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 48,
-        "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128,
-        "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "sliding_window": 129, "rope_theta": 5_000_000.0,
-        "swa_rope_theta": 10_000.0, "partial_rotary_factor": 0.334, "attention_value_scale": 0.707,
-        "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8, "norm_topk_prob": True,
-        "num_nextn_predict_layers": 0, "vocab_size": 152_576,
+        "model_type": "mimo_v2_flash",
+        "hidden_size": 4096,
+        "intermediate_size": 16_384,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 4,
+        "head_dim": 192,
+        "v_head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 129,
+        "rope_theta": 5_000_000.0,
+        "swa_rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.334,
+        "attention_value_scale": 0.707,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 256,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "num_nextn_predict_layers": 0,
+        "vocab_size": 152_576,
     },
     # of a stretched rope transformers rotates whole heads where the settings name no share
     refused={"rope_scaling": lambda scaling: bool(scaling) and "partial_rotary_factor" not in scaling},
     tensors={
-        ".self_attn.sinks": "attn_sinks.weight", ".self_attn.attention_sink_bias": "attn_sinks.weight",
-        ".pre_mlp_layernorm": "ffn_norm", ".final_layernorm": "layer_output_norm",
-        **MTP_TENSORS, ".self_attn.q_norm": None, ".self_attn.k_norm": None,
+        ".self_attn.sinks": "attn_sinks.weight",
+        ".self_attn.attention_sink_bias": "attn_sinks.weight",
+        ".pre_mlp_layernorm": "ffn_norm",
+        ".final_layernorm": "layer_output_norm",
+        **MTP_TENSORS,
+        ".self_attn.q_norm": None,
+        ".self_attn.k_norm": None,
     },
     absent={"rope.freq_base_swa": with_window(10_000.0), "expert_gating_func": None},
-    block={
-        "scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False,
-        "net": EXPERTS_OR_DENSE,
-    },
-)  # fmt: skip
+    block={"scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False, "net": EXPERTS_OR_DENSE},
+)
 
 
 FUSED = re.compile(r"(?:.*\.)?layers\.(\d+)\.self_attn\.qkv_proj\.weight")
@@ -158,13 +186,13 @@ def by_ranks(weight: Tensor, scale: Tensor, widths: tuple[int, ...], blocks: lis
         }
         parts.append(scaled_weights({key: each.renamed(key) for key, each in own.items()}, blocks)["w"])
     begins = np.cumsum([0, *(width // count for width in widths)])
-    shares = [
-        take(part, np.arange(begin, end)) for begin, end in itertools.pairwise(begins) for part in parts
-    ]
+    shares = [take(part, np.arange(begin, end)) for begin, end in itertools.pairwise(begins) for part in parts]
     return concatenated(shares, weight.name)
 
 
 MIMO25 = MIMO2.derive(
-    hf_classes=("MiMoV2ForCausalLM",), prepare=put_together,
-    defaults={"model_type": "mimo_v2"}, tensors={".self_attn.qkv_proj": "attn_qkv"},
-)  # fmt: skip
+    hf_classes=("MiMoV2ForCausalLM",),
+    prepare=put_together,
+    defaults={"model_type": "mimo_v2"},
+    tensors={".self_attn.qkv_proj": "attn_qkv"},
+)

@@ -5,8 +5,8 @@ Reference: the code that these checkpoints bring along; of 4.0 vLLM's and SGLang
 from archs.families.llama import LLAMA
 from archs.families.qwen2 import QWEN2
 from archs.families.qwen3 import QWEN3
-from archs.layouts import becomes
 from archs.spec import Architecture, Config
+from archs.tensor_maps import becomes
 from quants.errors import ModelError
 
 CLASSES = ("MiniCPMV", "MiniCPMO")
@@ -25,14 +25,24 @@ def by_version(config: Config) -> Architecture | None:
 
 
 OF_LLAMA = LLAMA.derive(
-    hf_classes=CLASSES, wrappers_refused=CLASSES, wrappers=(), prefixes=("llm", *LLAMA.prefixes), variant=by_version,
+    hf_classes=CLASSES,
+    wrappers_refused=CLASSES,
+    wrappers=(),
+    prefixes=("llm", *LLAMA.prefixes),
+    variant=by_version,
     config_from_gguf=becomes("LlamaForCausalLM"),
-)  # fmt: skip
+)
 OF_QWEN2 = QWEN2.derive(
-    hf_classes=CLASSES, wrappers=(), prefixes=("llm", *QWEN2.prefixes), by_variant=True,
+    hf_classes=CLASSES,
+    wrappers=(),
+    prefixes=("llm", *QWEN2.prefixes),
+    by_variant=True,
     config_from_gguf=becomes("Qwen2ForCausalLM"),
-)  # fmt: skip
+)
 OF_QWEN3 = QWEN3.derive(
-    hf_classes=CLASSES, wrappers=(), prefixes=("llm", *QWEN3.prefixes), by_variant=True,
+    hf_classes=CLASSES,
+    wrappers=(),
+    prefixes=("llm", *QWEN3.prefixes),
+    by_variant=True,
     config_from_gguf=becomes("Qwen3ForCausalLM"),
-)  # fmt: skip
+)

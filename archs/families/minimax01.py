@@ -13,9 +13,10 @@ from quants.errors import ModelError
 
 PERIOD = 8
 PARTS = {
-    "layernorm_full_attention_{}": "full_attn_{}_factor", "layernorm_linear_attention_{}": "linear_attn_{}_factor",
+    "layernorm_full_attention_{}": "full_attn_{}_factor",
+    "layernorm_linear_attention_{}": "linear_attn_{}_factor",
     "layernorm_mlp_{}": "mlp_{}_factor",
-}  # fmt: skip
+}
 
 
 def residual_scale(config: Config) -> float:
@@ -41,10 +42,12 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     linear = keys.get("attention.recurrent_layers") or [i % PERIOD != PERIOD - 1 for i in range(count)]
     scale, head = keys["residual_scale"], keys.get("attention.key_length")
     return {
-        "layer_types": ["linear_attention" if each else "full_attention" for each in linear], "head_dim": head,
-        "partial_rotary_factor": keys.get("rope.dimension_count") / head, "sliding_window": None,
+        "layer_types": ["linear_attention" if each else "full_attention" for each in linear],
+        "head_dim": head,
+        "partial_rotary_factor": keys.get("rope.dimension_count") / head,
+        "sliding_window": None,
         **{f"{part}_alpha_factor": scale for part in ("full_attn", "linear_attn", "mlp")},
-    }  # fmt: skip
+    }
 
 
 def full_outputs(config: Config, tensors: Tensors) -> Tensors:
@@ -57,19 +60,27 @@ def full_outputs(config: Config, tensors: Tensors) -> Tensors:
 MINIMAX01 = MIXTRAL.derive(
     name="minimax-01",
     hf_classes=("MiniMaxForCausalLM", "MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM"),
-    vocab=("bpe",), config_from_gguf=config_from_gguf, prepare_export=full_outputs, rope_parameters="one",
+    vocab=("bpe",),
+    config_from_gguf=config_from_gguf,
+    prepare_export=full_outputs,
+    rope_parameters="one",
     metadata={
-        "vocab_size": None, "residual_scale": residual_scale,
+        "vocab_size": None,
+        "residual_scale": residual_scale,
         "rope.dimension_count": MINIMAX_M2.metadata["rope.dimension_count"],
         "attention.recurrent_layers": recurrent,
     },
     defaults={"model_type": "minimax", "max_position_embeddings": 131_072, "partial_rotary_factor": None},
     refused={"shared_intermediate_size": lambda width: bool(width), "postnorm": False},
     tensors={
-        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.qkv_proj": "attn_qkv",
-        ".self_attn.output_gate": "attn_gate", ".self_attn.norm": "attn_norm_2", ".self_attn.out_proj": "attn_output",
+        ".self_attn.q_proj": "attn_q",
+        ".self_attn.k_proj": "attn_k",
+        ".self_attn.qkv_proj": "attn_qkv",
+        ".self_attn.output_gate": "attn_gate",
+        ".self_attn.norm": "attn_norm_2",
+        ".self_attn.out_proj": "attn_output",
     },
     ignored=("layers.*.self_attn.slope_rate", "layers.*.self_attn.*_decay"),
     layers_vary=True,
     block={"rope": "halves", "mixer": recurrent_layers("lightning", PERIOD), "arrangement": "normed"},
-)  # fmt: skip
+)

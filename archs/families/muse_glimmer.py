@@ -51,39 +51,61 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     windowed = keys["attention.sliding_window_pattern"]
     rotating = keys.get("attention.rope_pattern") or windowed
     return {
-        "qk_scale_factor": float(str(np.float32(values.pop()))), "post_norm_eps": 1e-8,
+        "qk_scale_factor": float(str(np.float32(values.pop()))),
+        "post_norm_eps": 1e-8,
         "layer_types": ["sliding_attention" if each else "full_attention" for each in windowed],
         "layer_rope_theta": [base if each else 0 for each in rotating],
-    }  # fmt: skip
+    }
 
 
 MUSE_GLIMMER = LLAMA.derive(
-    name="muse-glimmer", hf_classes=("MuseGlimmerForConditionalGeneration",), vocab=("bpe",),
-    vocab_keys={"eot_token_id": "<|eot|>"}, wrappers_refused=("MuseGlimmerForConditionalGeneration",),
-    config_from_gguf=config_from_gguf, part=True,
+    name="muse-glimmer",
+    hf_classes=("MuseGlimmerForConditionalGeneration",),
+    vocab=("bpe",),
+    vocab_keys={"eot_token_id": "<|eot|>"},
+    wrappers_refused=("MuseGlimmerForConditionalGeneration",),
+    config_from_gguf=config_from_gguf,
+    part=True,
     metadata={
-        "rope.dimension_count": None, "vocab_size": None,
-        "final_logit_softcapping": "final_logit_softcapping", "logit_scale": "output_multiplier",
-        "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": windowed,
+        "rope.dimension_count": None,
+        "vocab_size": None,
+        "final_logit_softcapping": "final_logit_softcapping",
+        "logit_scale": "output_multiplier",
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": windowed,
         "attention.rope_pattern": rotating,
     },
     defaults={
-        "model_type": "muse_glimmer_text", "hidden_size": 6656, "intermediate_size": 19_968, "num_hidden_layers": 52,
-        "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-5, "sliding_window": 2048, "final_logit_softcapping": 20.0, "qk_scale_factor": 3.87,
-        "output_multiplier": 0.19611613513818404, "vocab_size": 202_048,
+        "model_type": "muse_glimmer_text",
+        "hidden_size": 6656,
+        "intermediate_size": 19_968,
+        "num_hidden_layers": 52,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 2048,
+        "final_logit_softcapping": 20.0,
+        "qk_scale_factor": 3.87,
+        "output_multiplier": 0.19611613513818404,
+        "vocab_size": 202_048,
     },
     refused={"post_norm_eps": other_than(1e-8)},
     generated=(*FACTORS, head_norms),
     tensors={
-        ".input_layernorm": TensorMap("attn_norm", add_one), ".self_attn.gate_proj": "attn_gate",
+        ".input_layernorm": TensorMap("attn_norm", add_one),
+        ".self_attn.gate_proj": "attn_gate",
         ".post_attention_layernorm": TensorMap("post_attention_norm", add_one),
         ".pre_feedforward_layernorm": TensorMap("ffn_norm", add_one),
         ".post_feedforward_layernorm": TensorMap("post_ffw_norm", add_one),
     },
     absent={"final_logit_softcapping": 30.0},
     block={
-        "rope_layers": "windowed", "window_period": 4, "post_norm_eps": 1e-8, "normed_embedding": True,
+        "rope_layers": "windowed",
+        "window_period": 4,
+        "post_norm_eps": 1e-8,
+        "normed_embedding": True,
         "scales_windowed_rope": False,
     },
-)  # fmt: skip
+)

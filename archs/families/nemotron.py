@@ -13,14 +13,14 @@ Reference: transformers `models/nemotron/`, `models/nemotron_h/`.
 import re
 
 from archs.config import changed, head_dim, other_than
-from archs.config_keys import SOME
 from archs.experts import ROUTING
 from archs.families.llama import HALVES
 from archs.families.mamba import MAMBA2, UNBOUNDED
+from archs.hparams.config_keys import SOME
 from archs.layer_kinds import Keys, where_wide
-from archs.layouts import MTP_TENSORS, as_it_is, kv_heads_where, step_limits
 from archs.rope import rotated_width, scaling_type
 from archs.spec import COMMON, Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import MTP_TENSORS, as_it_is, kv_heads_where, step_limits
 from archs.transforms import add_one, interleave_rope
 from archs.typed_json import Fields, ListOf, Text
 from quants import Tensor
@@ -32,28 +32,45 @@ def norm(source: str, name: str) -> dict[str, Target]:
 
 
 NEMOTRON = HALVES.derive(
-    name="nemotron", hf_classes=("NemotronForCausalLM", "NemotronModel"), vocab=("sentencepiece", "bpe"),
+    name="nemotron",
+    hf_classes=("NemotronForCausalLM", "NemotronModel"),
+    vocab=("sentencepiece", "bpe"),
     vocab_keys={"padding_token_id": 0, "unknown_token_id": 1},
     metadata={
-        "attention.layer_norm_epsilon": "norm_eps", "rope.dimension_count": rotated_width,
-        "rope.scaling.type": scaling_type, "vocab_size": "vocab_size",
+        "attention.layer_norm_epsilon": "norm_eps",
+        "rope.dimension_count": rotated_width,
+        "rope.scaling.type": scaling_type,
+        "vocab_size": "vocab_size",
     },
     defaults={
-        "hidden_size": 6144, "intermediate_size": 24_576, "num_attention_heads": 48, "head_dim": head_dim,
-        "max_position_embeddings": 4096, "rms_norm_eps": None, "norm_eps": 1e-5, "partial_rotary_factor": 0.5,
+        "hidden_size": 6144,
+        "intermediate_size": 24_576,
+        "num_attention_heads": 48,
+        "head_dim": head_dim,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": None,
+        "norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
         "vocab_size": 256_000,
     },
     tensors={
-        **norm(".input_layernorm", "attn_norm"), **norm(".post_attention_layernorm", "ffn_norm"),
-        **norm("norm", "output_norm"), ".mlp.gate_proj": None,
+        **norm(".input_layernorm", "attn_norm"),
+        **norm(".post_attention_layernorm", "ffn_norm"),
+        **norm("norm", "output_norm"),
+        ".mlp.gate_proj": None,
     },
     block={"norm": "layer", "activation": "relu2", "gated": False},
-)  # fmt: skip
+)
 
 # How a pattern spells a layer's kind, and how transformers 5 does.
 KINDS = {
-    "M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "linear_attention": "mamba", "full_attention": "attention",
-}  # fmt: skip
+    "M": "mamba",
+    "*": "attention",
+    "-": "mlp",
+    "E": "moe",
+    "linear_attention": "mamba",
+    "full_attention": "attention",
+}
 
 KIND = ListOf(Text(("mamba", "attention", "mlp", "moe", *KINDS)))
 
@@ -103,19 +120,26 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
     kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
     return {
-        "layers_block_type": kinds, "intermediate_size": max(widths),
-        "mamba_head_dim": keys["ssm.inner_size"] // heads, **step_limits(keys),
-    }  # fmt: skip
+        "layers_block_type": kinds,
+        "intermediate_size": max(widths),
+        "mamba_head_dim": keys["ssm.inner_size"] // heads,
+        **step_limits(keys),
+    }
 
 
 def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The kind of each layer, by what tensors it has."""
     found = config_from_gguf(keys, tensors)
     count = keys.get("nextn_predict_layers")
-    dense = {i: tensors[f"blk.{i}.ffn_up.weight"] for i in range(len(found["layers_block_type"]))
-             if f"blk.{i}.ffn_up.weight" in tensors}  # fmt: skip
-    kinds = ["mlp" if i in dense else "moe" if kind == "mlp" else kind
-             for i, kind in enumerate(found["layers_block_type"][: keys["block_count"] - count])]  # fmt: skip
+    dense = {
+        i: tensors[f"blk.{i}.ffn_up.weight"]
+        for i in range(len(found["layers_block_type"]))
+        if f"blk.{i}.ffn_up.weight" in tensors
+    }
+    kinds = [
+        "mlp" if i in dense else "moe" if kind == "mlp" else kind
+        for i, kind in enumerate(found["layers_block_type"][: keys["block_count"] - count])
+    ]
     width = next((weight.shape[0] for weight in dense.values()), found["intermediate_size"])
     return {**found, "layers_block_type": kinds, "intermediate_size": width, "num_nextn_predict_layers": count}
 
@@ -134,7 +158,8 @@ def net_of_experts(keys: Keys, layer: int) -> str | tuple[str, ...]:
 
 
 NEMOTRON_H = MAMBA2.derive(
-    name="nemotron_h", hf_classes=("NemotronHForCausalLM",),
+    name="nemotron_h",
+    hf_classes=("NemotronHForCausalLM",),
     metadata={
         **COMMON,
         "context_length": lambda config: UNBOUNDED,
@@ -149,15 +174,27 @@ NEMOTRON_H = MAMBA2.derive(
         ),
         "rope.dimension_count": "head_dim",
         "rope.scaling.finetuned": lambda config: False,
-        "expert_count": None, "expert_used_count": None, "vocab_size": "vocab_size", "ssm.state_size": "ssm_state_size",
+        "expert_count": None,
+        "expert_used_count": None,
+        "vocab_size": "vocab_size",
+        "ssm.state_size": "ssm_state_size",
         "ssm.inner_size": lambda config: config["mamba_num_heads"] * config["mamba_head_dim"],
-        "ssm.time_step_rank": "mamba_num_heads", "ssm.time_step_min": "mamba_dt_min|time_step_min",
+        "ssm.time_step_rank": "mamba_num_heads",
+        "ssm.time_step_min": "mamba_dt_min|time_step_min",
         "ssm.time_step_max": None,
     },
     defaults={
-        "model_type": "nemotron_h", "intermediate_size": 21_504, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "head_dim": lambda config: config.get("attention_head_dim", 128), "mamba_num_heads": 128, "mamba_head_dim": 64,
-        "ssm_state_size": 128, "time_step_min": 0.001, "num_hidden_layers": None, "vocab_size": 131_072,
+        "model_type": "nemotron_h",
+        "intermediate_size": 21_504,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": lambda config: config.get("attention_head_dim", 128),
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 64,
+        "ssm_state_size": 128,
+        "time_step_min": 0.001,
+        "num_hidden_layers": None,
+        "vocab_size": 131_072,
     },
     keys={"layers_block_type": KIND, "layer_types": KIND},
     refused={"hidden_act": None, "mamba_hidden_act": other_than("silu", "swish")},
@@ -166,17 +203,27 @@ NEMOTRON_H = MAMBA2.derive(
     variant=lambda config: NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None,
     tensors={
         ".mixer.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
-        ".mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")), ".mixer.v_proj": "attn_v",
-        ".mixer.o_proj": "attn_output", ".mixer.up_proj": "ffn_up", ".mixer.down_proj": "ffn_down",
+        ".mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")),
+        ".mixer.v_proj": "attn_v",
+        ".mixer.o_proj": "attn_output",
+        ".mixer.up_proj": "ffn_up",
+        ".mixer.down_proj": "ffn_down",
     },
-    layers_vary=True, activation="mlp_hidden_act",
+    layers_vary=True,
+    activation="mlp_hidden_act",
     block={"activation": "relu2", "gated": False, "mixer": mixer, "net": where_wide},
-)  # fmt: skip
+)
 
 NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
-    name="nemotron_h_moe", variant=None, by_variant=True, prepare=mtp_layers, prepare_export=published,
+    name="nemotron_h_moe",
+    variant=None,
+    by_variant=True,
+    prepare=mtp_layers,
+    prepare_export=published,
     metadata={
-        **ROUTING, "expert_gating_func": None, "leading_dense_block_count": None,
+        **ROUTING,
+        "expert_gating_func": None,
+        "leading_dense_block_count": None,
         "block_count": lambda config: len(layer_kinds(config)) + further(config),
         "nextn_predict_layers": lambda config: further(config) or None,
         "attention.head_count_kv": kv_heads_where(
@@ -186,28 +233,39 @@ NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
             config["moe_intermediate_size"] * (kind == "moe")
             for kind in layer_kinds(config) + ["moe"] * further(config)
         ],
-        "expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok",
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
         "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
         "moe_latent_size": "moe_latent_size",
     },
     defaults={
-        "n_routed_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 7688,
-        "moe_shared_expert_intermediate_size": 7688, "num_experts_per_tok": 2, "routed_scaling_factor": 1.0,
-        "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
+        "num_experts_per_tok": 2,
+        "routed_scaling_factor": 1.0,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
     },
     config_from_gguf=experts_config_from_gguf,
     tensors={
         **{name: target for name, target in MTP_TENSORS.items() if "embed_tokens" not in name},
-        ".post_attention_layernorm": "post_attention_norm", ".mixer.gate": "ffn_gate_inp",
-        ".mixer.gate.e_score_correction_bias": "exp_probs_b.bias", ".mixer.experts.up_proj": "ffn_up_exps.weight",
+        ".post_attention_layernorm": "post_attention_norm",
+        ".mixer.gate": "ffn_gate_inp",
+        ".mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+        ".mixer.experts.up_proj": "ffn_up_exps.weight",
         ".mixer.experts.down_proj": "ffn_down_exps.weight",
         ".mixer.experts.{e}.up_proj": TensorMap("ffn_up_exps", stack=True),
         ".mixer.experts.{e}.down_proj": TensorMap("ffn_down_exps", stack=True),
-        ".mixer.shared_experts.up_proj": "ffn_up_shexp", ".mixer.shared_experts.down_proj": "ffn_down_shexp",
-        ".mixer.fc1_latent_proj": "ffn_latent_down", ".mixer.fc2_latent_proj": "ffn_latent_up",
+        ".mixer.shared_experts.up_proj": "ffn_up_shexp",
+        ".mixer.shared_experts.down_proj": "ffn_down_shexp",
+        ".mixer.fc1_latent_proj": "ffn_latent_down",
+        ".mixer.fc2_latent_proj": "ffn_latent_up",
     },
     block={"scoring": "sigmoid", "net": net_of_experts},
-)  # fmt: skip
+)
 
 
 def of_blocks(key: str) -> Computed:
@@ -236,20 +294,27 @@ def puzzle_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         for kind, width, count in zip(found["layers_block_type"], keys["feed_forward_length"], used, strict=True)
     ]
     plain = {
-        "intermediate_size": ..., "moe_intermediate_size": ..., "num_experts_per_tok": ...,
+        "intermediate_size": ...,
+        "moe_intermediate_size": ...,
+        "num_experts_per_tok": ...,
         "rms_norm_eps": keys.get("attention.layer_norm_rms_epsilon") or ...,
-    }  # fmt: skip
+    }
     return {**found, **plain, "block_configs": blocks, "num_hidden_layers": keys["block_count"]}
 
 
 NEMOTRON_H_PUZZLE = NEMOTRON_H_MOE.derive(
-    hf_classes=("NemotronHPuzzleForCausalLM",), by_variant=False, prepare=by_blocks, prepare_export=as_it_is,
-    of_prepare=("layers_block_type",), prefixes=("model", "backbone"),
+    hf_classes=("NemotronHPuzzleForCausalLM",),
+    by_variant=False,
+    prepare=by_blocks,
+    prepare_export=as_it_is,
+    derived_keys=("layers_block_type",),
+    prefixes=("model", "backbone"),
     metadata={
         "feed_forward_length": of_blocks("moe_intermediate_size"),
         "expert_feed_forward_length": of_blocks("moe_intermediate_size"),
         "expert_used_count": of_blocks("num_experts_per_tok"),
     },
     defaults={"model_type": "nemotron_h_puzzle", "moe_intermediate_size": None, "num_experts_per_tok": None},
-    keys={"block_configs": ListOf(BLOCK)}, config_from_gguf=puzzle_from_gguf,
-)  # fmt: skip
+    keys={"block_configs": ListOf(BLOCK)},
+    config_from_gguf=puzzle_from_gguf,
+)

@@ -10,23 +10,26 @@ from archs.config import needed, other_than, windowed_layers
 from archs.experts import renormalized
 from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen3 import QWEN3_MOE
-from archs.layouts import head_norms
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.tensor_maps import head_norms
 from archs.transforms import chain, interleave_rope, part, projection
 from quants.errors import ModelError
 
 OLMO = LLAMA.derive(
-    name="olmo", hf_classes=("OlmoForCausalLM", "OlmoModel", "OLMoForCausalLM"), vocab=("bpe",),
+    name="olmo",
+    hf_classes=("OlmoForCausalLM", "OlmoModel", "OLMoForCausalLM"),
+    vocab=("bpe",),
     variant=lambda config: OLMO_FIRST if config.get("d_model") else None,
     metadata={
         "attention.clamp_kqv": "clip_qkv",
         "attention.layer_norm_epsilon": lambda config: 1e-5,
-        "vocab_size": None, "rope.dimension_count": None,
+        "vocab_size": None,
+        "rope.dimension_count": None,
     },
     defaults={"head_dim": None, "rms_norm_eps": None, "vocab_size": 50_304},
     tensors={".input_layernorm": None, ".post_attention_layernorm": None, "norm": None},
     block={"norm": "layer_without_weights"},
-)  # fmt: skip
+)
 
 
 def kv_heads(config: Config) -> int:
@@ -41,29 +44,43 @@ def of_both(config: Config) -> int:
 HEADS, KV_HEADS = "num_attention_heads", "num_key_value_heads"
 
 OLMO_FIRST: Architecture = OLMO.derive(
-    hf_classes=("OLMoForCausalLM",), by_variant=True, variant=None, layers="blocks", prefixes=("model", "transformer"),
+    hf_classes=("OLMoForCausalLM",),
+    by_variant=True,
+    variant=None,
+    layers="blocks",
+    prefixes=("model", "transformer"),
     metadata={"context_length": "max_sequence_length", "feed_forward_length": lambda config: of_both(config) // 2},
     defaults={
-        **dict.fromkeys(OLMO.defaults), "mlp_ratio": 4, "rope_theta": 10_000.0,
+        **dict.fromkeys(OLMO.defaults),
+        "mlp_ratio": 4,
+        "rope_theta": 10_000.0,
         **needed("d_model", "n_heads", "n_layers", "max_sequence_length"),
-        HEADS: lambda config: config["n_heads"], KV_HEADS: kv_heads,
+        HEADS: lambda config: config["n_heads"],
+        KV_HEADS: kv_heads,
     },
     tensors={
-        **dict.fromkeys(OLMO.tensors), "wte": "token_embd",
+        **dict.fromkeys(OLMO.tensors),
+        "wte": "token_embd",
         ".att_proj": (
             TensorMap("attn_q", chain(projection("q"), interleave_rope(HEADS))),
             TensorMap("attn_k", chain(projection("k"), interleave_rope(KV_HEADS))),
             TensorMap("attn_v", projection("v")),
         ),
-        ".attn_out": "attn_output", ".ff_proj": (TensorMap("ffn_up", part(0, 2)), TensorMap("ffn_gate", part(1, 2))),
-        ".ff_out": "ffn_down", "ff_out": "output",
+        ".attn_out": "attn_output",
+        ".ff_proj": (TensorMap("ffn_up", part(0, 2)), TensorMap("ffn_gate", part(1, 2))),
+        ".ff_out": "ffn_down",
+        "ff_out": "output",
     },
     refused={
-        "alibi": True, "rope": False, "attention_layer_norm": True, "scale_logits": True,
-        "block_type": other_than("sequential"), "activation_type": other_than("swiglu"),
+        "alibi": True,
+        "rope": False,
+        "attention_layer_norm": True,
+        "scale_logits": True,
+        "block_type": other_than("sequential"),
+        "activation_type": other_than("swiglu"),
         "layer_norm_type": other_than("default"),
     },
-)  # fmt: skip
+)
 
 
 def without_window(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -73,43 +90,57 @@ def without_window(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 OLMO2 = HALVES.derive(
-    name="olmo2", hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
+    name="olmo2",
+    hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
     defaults={"intermediate_size": 11_008, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304},
     config_from_gguf=without_window,
     tensors={
-        ".input_layernorm": None, **head_norms(), ".post_attention_layernorm": "post_attention_norm",
+        ".input_layernorm": None,
+        **head_norms(),
+        ".post_attention_layernorm": "post_attention_norm",
         ".post_feedforward_layernorm": "post_ffw_norm",
     },
     block={"window_period": 4, "scales_windowed_rope": False},
-)  # fmt: skip
+)
 
 THETA = 500_000.0
 
 OLMO3 = OLMO2.derive(
-    hf_classes=("Olmo3ForCausalLM", "Olmo3Model"), config_from_gguf=None, rope_parameters="by kind",
+    hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
+    config_from_gguf=None,
+    rope_parameters="by kind",
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: (layer + 1) % 4 != 0),
     },
     defaults={
-        "sliding_window": 4096, "rope_theta": THETA,
+        "sliding_window": 4096,
+        "rope_theta": THETA,
         # transformers gives a base without kinds of layers to those without a window alone
         "rope_local_base_freq": lambda config: THETA if config["rope_theta"] != THETA else None,
     },
-)  # fmt: skip
+)
 
 OLMOE = QWEN3_MOE.derive(
-    name="olmoe", hf_classes=("OlmoeForCausalLM", "OlmoeModel"),
+    name="olmoe",
+    hf_classes=("OlmoeForCausalLM", "OlmoeModel"),
     metadata={
         "attention.clamp_kqv": "clip_qkv",
-        "attention.sliding_window": None, "attention.sliding_window_pattern": None, "expert_feed_forward_length": None,
+        "attention.sliding_window": None,
+        "attention.sliding_window_pattern": None,
+        "expert_feed_forward_length": None,
         "expert_weights_norm": renormalized(usual=False),
     },
     defaults={
-        "intermediate_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
-        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5, "num_experts": 64, "vocab_size": 50_304,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "num_experts": 64,
+        "vocab_size": 50_304,
     },
     config_from_gguf=None,
     block={"qkv_steps": ("norm", "clamp", "rope"), "normalize_experts": False},
-)  # fmt: skip
+)

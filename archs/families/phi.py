@@ -9,7 +9,6 @@ Reference: transformers `models/phi/`, `models/phi3/`, `models/phimoe/`.
 
 from archs.config import UnlessUsual, other_than, rope_scaling
 from archs.families.llama import HALVES, MIXTRAL
-from archs.layouts import head_norms
 from archs.rope import (
     FACTORS,
     SCALING,
@@ -20,45 +19,73 @@ from archs.rope import (
     unusual_base,
 )
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, Tensors
+from archs.tensor_maps import head_norms
 from quants.errors import ModelError
 
 PHI2 = BASE.derive(
-    name="phi2", hf_classes=("PhiForCausalLM", "PhiModel"),
+    name="phi2",
+    hf_classes=("PhiForCausalLM", "PhiModel"),
     metadata={**SCALING, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base},
     defaults={
-        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 32,
-        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 2048,
-        "layer_norm_eps": 1e-5, "rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "vocab_size": 51_200,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 32,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "max_position_embeddings": 2048,
+        "layer_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.5,
+        "vocab_size": 51_200,
     },
     tensors={
-        "embed_tokens": "token_embd", ".input_layernorm": "attn_norm", ".self_attn.q_proj": "attn_q",
-        ".self_attn.k_proj": "attn_k", ".self_attn.v_proj": "attn_v", **head_norms("q_layernorm", "k_layernorm"),
-        ".self_attn.dense": "attn_output", ".mlp.fc1": "ffn_up", ".mlp.fc2": "ffn_down",
-        "final_layernorm": "output_norm", "lm_head": "output",
+        "embed_tokens": "token_embd",
+        ".input_layernorm": "attn_norm",
+        ".self_attn.q_proj": "attn_q",
+        ".self_attn.k_proj": "attn_k",
+        ".self_attn.v_proj": "attn_v",
+        **head_norms("q_layernorm", "k_layernorm"),
+        ".self_attn.dense": "attn_output",
+        ".mlp.fc1": "ffn_up",
+        ".mlp.fc2": "ffn_down",
+        "final_layernorm": "output_norm",
+        "lm_head": "output",
     },
     generated=FACTORS,
     flags_from_tensors={"qk_layernorm": "blk.*.attn_q_norm.weight"},
     block={"norm": "layer", "rope": "halves", "activation": "gelu_tanh", "gated": False, "parallel": True},
-)  # fmt: skip
+)
 
 PHI3 = HALVES.derive(
-    name="phi3", hf_classes=("Phi3ForCausalLM", "Phi3Model", "Phi4ForCausalLMV"), vocab=("sentencepiece", "bpe"),
+    name="phi3",
+    hf_classes=("Phi3ForCausalLM", "Phi3Model", "Phi4ForCausalLMV"),
+    vocab=("sentencepiece", "bpe"),
     metadata={
-        "rope.dimension_count": rotated_width, "rope.scaling.type": type_without_tensors,
+        "rope.dimension_count": rotated_width,
+        "rope.scaling.type": type_without_tensors,
         "rope.scaling.original_context_length": "original_max_position_embeddings",
         "rope.scaling.attn_factor": longrope_attention,
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
     },
     defaults={
-        "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
-        "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32_064,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 32_064,
     },
     tensors={
-        ".self_attn.q_proj": None, ".self_attn.k_proj": None, ".self_attn.v_proj": None,
-        ".self_attn.qkv_proj": "attn_qkv", ".mlp.gate_proj": None, ".mlp.up_proj": None, ".mlp.gate_up_proj": "ffn_up",
+        ".self_attn.q_proj": None,
+        ".self_attn.k_proj": None,
+        ".self_attn.v_proj": None,
+        ".self_attn.qkv_proj": "attn_qkv",
+        ".mlp.gate_proj": None,
+        ".mlp.up_proj": None,
+        ".mlp.gate_up_proj": "ffn_up",
     },
     generated=FACTORS,
-)  # fmt: skip
+)
 
 
 def attention_factor(config: Config) -> float | None:
@@ -84,9 +111,11 @@ def phimoe_config(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 PHIMOE = MIXTRAL.derive(
-    name="phimoe", hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
+    name="phimoe",
+    hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
     metadata={
-        "vocab_size": None, "rope.scaling.type": type_without_tensors,
+        "vocab_size": None,
+        "rope.scaling.type": type_without_tensors,
         "rope.scaling.original_context_length": (
             "rope_scaling.original_max_position_embeddings|original_max_position_embeddings|max_position_embeddings"
         ),
@@ -102,4 +131,4 @@ PHIMOE = MIXTRAL.derive(
     config_from_gguf=phimoe_config,
     flags_from_tensors={"lm_head_bias": "output.bias"},
     block={"norm": "layer", "rope": "halves", "scoring": "sparsemixer", "normalize_experts": False},
-)  # fmt: skip
+)

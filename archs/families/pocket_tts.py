@@ -1,5 +1,5 @@
 """Pocket TTS (what reads): GPT's layers with rotation, whose states a net in the file beside turns into sound
-(`archs/towers/pocket_tts.py`). It gives no words: logits are those of the table, which nobody draws from.
+(`archs/multimodal/pocket_tts.py`). It gives no words: logits are those of the table, which nobody draws from.
 
 Published checkpoints have no config.json; what they are, shapes of tensors tell. Vectors that are learned beside the
 table, which stand for the beginning of a voice and of sound, become rows of it.
@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from archs.families.gpt import GPT
-from archs.layouts import not_exportable
 from archs.spec import Config, Floats, TensorMap, Tensors
+from archs.tensor_maps import not_exportable
 from archs.transforms import as_float32, computed, concatenated, part, reshape
 from archs.typed_json import Whole
 from quants.errors import ModelError
@@ -32,10 +32,16 @@ def config_of(tensors: Tensors) -> Mapping[str, Any] | None:
         return None
     rows = tensors[TABLE].shape[0] + 1 + (VOICE in tensors)
     return {
-        "architectures": [CLASS], "model_type": "pockettts", "max_position_embeddings": 4096, "vocab_size": rows,
-        "rope_theta": 10_000.0, "layer_norm_eps": 1e-5,
-        "insert_bos_before_voice": VOICE in tensors, **parts.pop(""), **parts,
-    }  # fmt: skip
+        "architectures": [CLASS],
+        "model_type": "pockettts",
+        "max_position_embeddings": 4096,
+        "vocab_size": rows,
+        "rope_theta": 10_000.0,
+        "layer_norm_eps": 1e-5,
+        "insert_bos_before_voice": VOICE in tensors,
+        **parts.pop(""),
+        **parts,
+    }
 
 
 def _layers(tensors: Tensors, begins: str) -> dict[str, int]:
@@ -45,9 +51,11 @@ def _layers(tensors: Tensors, begins: str) -> dict[str, int]:
     if norm is None or net is None or not norm.shape or not net.shape:
         return {}
     return {
-        "num_hidden_layers": len(found), "hidden_size": norm.shape[0], "intermediate_size": net.shape[0],
+        "num_hidden_layers": len(found),
+        "hidden_size": norm.shape[0],
+        "intermediate_size": net.shape[0],
         "num_attention_heads": max(1, norm.shape[0] // HEAD),
-    }  # fmt: skip
+    }
 
 
 def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -75,23 +83,38 @@ def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     return config, {TABLE: concatenated([as_float32(each) for each in rows], TABLE), **others}
 
 
-def further_tokens(config: Config) -> list[str]:
+def extra_tokens(config: Config) -> list[str]:
     """Names of the rows behind the tokenizer's pieces, the table's own last one among them."""
     return ["<|pad|>", *(["<|bos_before_voice|>"] if config.get("insert_bos_before_voice") else []), "<|audio_bos|>"]
 
 
 POCKET_TTS = GPT.derive(
-    name="pockettts", hf_classes=(CLASS,), vocab=("unigram",), config_of_tensors=config_of, prepare=with_one_table,
-    layers="layers", further_tokens=further_tokens, prefixes=("flow_lm", "transformer"),
+    name="pockettts",
+    hf_classes=(CLASS,),
+    vocab=("unigram",),
+    config_of_tensors=config_of,
+    prepare=with_one_table,
+    layers="layers",
+    extra_tokens=extra_tokens,
+    prefixes=("flow_lm", "transformer"),
     metadata={
         "rope.freq_base": "rope_theta",
-        "tokenizer.ggml.add_bos_token": lambda config: False, "tokenizer.ggml.add_eos_token": lambda config: False,
+        "tokenizer.ggml.add_bos_token": lambda config: False,
+        "tokenizer.ggml.add_eos_token": lambda config: False,
     },
-    defaults={"model_type": "pockettts"}, keys={"vocab_size": Whole(1, 1 << 24)},  # more rows than any tensor has
+    defaults={"model_type": "pockettts"},
+    keys={"vocab_size": Whole(1, 1 << 24)},  # more rows than any tensor has
     tensors={
-        "conditioner.embed": "token_embd", "out_norm": "output_norm", ".norm1": "attn_norm", ".norm2": "ffn_norm",
+        "conditioner.embed": "token_embd",
+        "out_norm": "output_norm",
+        ".norm1": "attn_norm",
+        ".norm2": "ffn_norm",
         ".self_attn.in_proj": tuple(TensorMap(f"attn_{name}", part(i, 3)) for i, name in enumerate("qkv")),
-        ".self_attn.out_proj": "attn_output", ".linear1": "ffn_up", ".linear2": "ffn_down",
+        ".self_attn.out_proj": "attn_output",
+        ".linear1": "ffn_up",
+        ".linear2": "ffn_down",
     },
-    config_from_gguf=not_exportable, activation="", block={"rope": "adjacent", "activation": "gelu_tanh"},
-)  # fmt: skip
+    config_from_gguf=not_exportable,
+    activation="",
+    block={"rope": "adjacent", "activation": "gelu_tanh"},
+)

@@ -14,33 +14,44 @@ Reference: transformers `models/qwen3/`, `models/qwen3_moe/`, `models/qwen3_vl/`
 from archs.config import lookup, windowed_layers, windows
 from archs.experts import SEPARATE_EXPERTS, gate_and_up, kinds_of_nets, renormalized
 from archs.families.qwen2 import QWEN2, QWEN2_MOE, sections
-from archs.layouts import head_norms
 from archs.spec import Computed, Config, TensorMap, in_layers
+from archs.tensor_maps import head_norms
 from archs.transforms import Invertible, transpose
 from archs.typed_json import Unread
 from quants import Tensor
 
 QWEN3 = QWEN2.derive(
-    name="qwen3", hf_classes=("Qwen3ForCausalLM", "Qwen3Model"), vocab=("bpe",), config_from_gguf=None,
+    name="qwen3",
+    hf_classes=("Qwen3ForCausalLM", "Qwen3Model"),
+    vocab=("bpe",),
+    config_from_gguf=None,
     wrappers=("LightOnOCRForConditionalGeneration", "StepVLForConditionalGeneration"),
     defaults={"head_dim": 128},
     tensors={**head_norms()},
-)  # fmt: skip
+)
 
 QWEN3_MOE = QWEN2_MOE.derive(
-    name="qwen3moe", hf_classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    name="qwen3moe",
+    hf_classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
     metadata={
         **windows(lambda config, layer: True),
-        "expert_shared_feed_forward_length": None, "expert_weights_norm": renormalized(usual=True),
+        "expert_shared_feed_forward_length": None,
+        "expert_weights_norm": renormalized(usual=True),
     },
     defaults={
-        "model_type": "qwen3_moe", "intermediate_size": 6144, "num_attention_heads": 32, "num_key_value_heads": 4,
-        "moe_intermediate_size": 768, "shared_expert_intermediate_size": None, "num_experts": 128,
-        "num_experts_per_tok": 8, "norm_topk_prob": False,
+        "model_type": "qwen3_moe",
+        "intermediate_size": 6144,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "moe_intermediate_size": 768,
+        "shared_expert_intermediate_size": None,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
     },
     tensors={**head_norms()},
     block={"normalize_experts": True},
-)  # fmt: skip
+)
 
 
 def columns(width: str) -> Invertible:
@@ -58,7 +69,7 @@ def columns(width: str) -> Invertible:
 
 KEYS: dict[str, str | Computed | None] = {
     "rope.dimension_sections": sections,
-    "n_deepstack_layers": lambda config: len(  # layers that also get features of pictures
+    "n_deepstack_layers": lambda config: len(  # layers that also get features of images
         lookup(config, "vision_config.deepstack_visual_indexes") or ()
     ),
     "attention.sliding_window": None,
@@ -66,49 +77,72 @@ KEYS: dict[str, str | Computed | None] = {
 }
 
 QWEN3_VL = QWEN3.derive(
-    name="qwen3vl", hf_classes=("Qwen3VLForConditionalGeneration",),
-    metadata=KEYS, block={"interleaved_sections": True},
+    name="qwen3vl",
+    hf_classes=("Qwen3VLForConditionalGeneration",),
+    metadata=KEYS,
+    block={"interleaved_sections": True},
     defaults={"max_position_embeddings": 128_000, "rope_theta": 500_000.0, "mrope_section": [24, 20, 20]},
-)  # fmt: skip
+)
 
 PARTS = "mrope_section"  # of positions
 
 QWEN3_ASR = QWEN3.derive(
-    name="qwen3vl", hf_classes=("Qwen3ASRForConditionalGeneration",), vocab_keys={"bos_token_id": "<|im_end|>"},
-    metadata={**KEYS, "n_deepstack_layers": lambda config: 0}, block={"interleaved_sections": True},
+    name="qwen3vl",
+    hf_classes=("Qwen3ASRForConditionalGeneration",),
+    vocab_keys={"bos_token_id": "<|im_end|>"},
+    metadata={**KEYS, "n_deepstack_layers": lambda config: 0},
+    block={"interleaved_sections": True},
     refused={"use_sliding_window": True},
     variant=lambda config: None if lookup(config, f"rope_parameters.{PARTS}|rope_scaling.{PARTS}") else QWEN3,
-)  # fmt: skip
+)
 
 QWEN3_VL_MOE = QWEN3_MOE.derive(
-    name="qwen3vlmoe", hf_classes=("Qwen3VLMoeForConditionalGeneration",),
-    metadata={**KEYS, "expert_weights_norm": None}, block={"interleaved_sections": True},
+    name="qwen3vlmoe",
+    hf_classes=("Qwen3VLMoeForConditionalGeneration",),
+    metadata={**KEYS, "expert_weights_norm": None},
+    block={"interleaved_sections": True},
     defaults={
-        "intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16,
-        "max_position_embeddings": 128_000, "rope_theta": 500_000.0, "moe_intermediate_size": 1408, "num_experts": 60,
-        "num_experts_per_tok": 4, "mrope_section": [24, 20, 20],
+        "intermediate_size": 5632,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "max_position_embeddings": 128_000,
+        "rope_theta": 500_000.0,
+        "moe_intermediate_size": 1408,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "mrope_section": [24, 20, 20],
     },
     tensors={
         ".mlp.experts.gate_up_proj": gate_and_up("_exps.weight", columns("hidden_size")),
         ".mlp.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("moe_intermediate_size")),
     },
     legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
-)  # fmt: skip
+)
 
 QWEN3_OMNI_MOE = QWEN3_VL_MOE.derive(
-    hf_classes=("Qwen3OmniMoeForConditionalGeneration",), vocab_keys={"bos_token_id": "<|im_end|>"},
+    hf_classes=("Qwen3OmniMoeForConditionalGeneration",),
+    vocab_keys={"bos_token_id": "<|im_end|>"},
     metadata={"n_deepstack_layers": lambda config: 0, "expert_weights_norm": renormalized(usual=True)},
     defaults={
-        "norm_topk_prob": True, "intermediate_size": 768, "num_attention_heads": 28, "num_key_value_heads": 4,
+        "norm_topk_prob": True,
+        "intermediate_size": 768,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
         "rope_theta": 1_000_000.0,
-        "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "max_position_embeddings": 32_768,
-        "hidden_size": 3584, "num_hidden_layers": 28,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "max_position_embeddings": 32_768,
+        "hidden_size": 3584,
+        "num_hidden_layers": 28,
     },
     legacy_names=tuple(in_layers({".mlp.experts.gate_up_proj": "", ".mlp.experts.down_proj": ""})),
-)  # fmt: skip
+)
 
 MELLUM = QWEN3_MOE.derive(
-    name="mellum", hf_classes=("MellumForCausalLM",), vocab=("bpe",),
+    name="mellum",
+    hf_classes=("MellumForCausalLM",),
+    vocab=("bpe",),
     keys={"rope_scaling": Unread(), "rope_theta": Unread()},  # but `rope_parameters`
     metadata={
         "attention.sliding_window": "sliding_window",
@@ -117,12 +151,21 @@ MELLUM = QWEN3_MOE.derive(
         ),
     },
     defaults={
-        "hidden_size": 2304, "intermediate_size": 7168, "num_hidden_layers": 28, "head_dim": 128,
-        "max_position_embeddings": 131_072, "rope_theta": lambda config: 500_000.0, "rope_local_base_freq": 10_000.0,
-        "sliding_window": 1024, "moe_intermediate_size": 896, "num_experts": 64, "norm_topk_prob": True,
+        "hidden_size": 2304,
+        "intermediate_size": 7168,
+        "num_hidden_layers": 28,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rope_theta": lambda config: 500_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window": 1024,
+        "moe_intermediate_size": 896,
+        "num_experts": 64,
+        "norm_topk_prob": True,
         "vocab_size": 98_304,
     },
-    config_from_gguf=kinds_of_nets, rope_parameters="by kind",
+    config_from_gguf=kinds_of_nets,
+    rope_parameters="by kind",
     refused={"num_mtp_layers": lambda count: bool(count)},
     block={"window_period": 4, "scales_windowed_rope": False},
-)  # fmt: skip
+)

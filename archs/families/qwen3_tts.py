@@ -2,7 +2,7 @@
 
 Rows of text go through a net before they are read; files hold what it makes of them, and behind these rows those of the
 codes. The head has rows for the codes alone. What gives a frame's other codes, and speech of codes, is in the file
-beside (`archs/towers/qwen3_tts.py`).
+beside (`archs/multimodal/qwen3_tts.py`).
 Reference: llama.cpp's converter and graph; the model's published code.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from archs.config import required
 from archs.families.qwen2 import sections
 from archs.families.qwen3 import QWEN3
-from archs.layouts import not_exportable
 from archs.spec import Config, Floats, Tensors
+from archs.tensor_maps import not_exportable
 from archs.transforms import as_float32, computed, concatenated
 from quants import Tensor
 from quants.errors import ModelError
@@ -26,8 +26,9 @@ NEVER_DRAWN = 1024  # codes at the end, which steer speech; only END's is drawn
 TABLE = "model.embed_tokens.weight"
 NET = "text_projection.linear_fc{}.{}"
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
-    "silu": lambda x: x / (1 + np.exp(-x)), "relu": lambda x: np.maximum(x, np.float32(0)),
-}  # fmt: skip
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, np.float32(0)),
+}
 
 
 def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -96,14 +97,20 @@ def suppressed(config: Config) -> list[int]:
 
 
 QWEN3_TTS = QWEN3.derive(
-    name="qwen3tts", hf_classes=("Qwen3TTSForConditionalGeneration",), vocab=("sentencepiece", "bpe"),
-    prepare=with_one_table, further_tokens=codes,
+    name="qwen3tts",
+    hf_classes=("Qwen3TTSForConditionalGeneration",),
+    vocab=("sentencepiece", "bpe"),
+    prepare=with_one_table,
+    extra_tokens=codes,
     metadata={
-        "rope.dimension_sections": sections, "attention.sliding_window": None,
+        "rope.dimension_sections": sections,
+        "attention.sliding_window": None,
         "attention.sliding_window_pattern": None,
-        "tokenizer.ggml.suppress_tokens": suppressed, "tokenizer.ggml.add_eos_token": lambda config: False,
+        "tokenizer.ggml.suppress_tokens": suppressed,
+        "tokenizer.ggml.add_eos_token": lambda config: False,
         "tokenizer.chat_template": lambda config: None,
     },
     tensors={"lm_head": None, "codec_head": "output"},
-    config_from_gguf=not_exportable, block={"interleaved_sections": True, "last_tokens": True},
-)  # fmt: skip
+    config_from_gguf=not_exportable,
+    block={"interleaved_sections": True, "last_tokens": True},
+)

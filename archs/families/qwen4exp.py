@@ -17,17 +17,18 @@ from archs.config import lookup
 from archs.families.qwen2 import sections
 from archs.families.qwen3next import QWEN35_MOE
 from archs.families.qwen3next import config_from_gguf as next_from_gguf
-from archs.layouts import mtp_layers, published_mtp
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.tensor_maps import mtp_layers, published_mtp
 from archs.transforms import add_one, channels_and_taps, concatenated, share, take, transposed
 from quants import from_array
 from quants.errors import ModelError
 
 SHARD = re.compile(r"(.*\.ngram_embedding)\.shard_(\d+)\.weight")
 HASHES = {  # names of buffers: the config keys that we read them by
-    "layer_multipliers": "ple_multipliers", "ngram_heads_offsets": "ple_offsets",
+    "layer_multipliers": "ple_multipliers",
+    "ngram_heads_offsets": "ple_offsets",
     "ngram_heads_vocab_sizes": "ple_vocab_sizes",
-}  # fmt: skip
+}
 OWN = tuple(HASHES.values())
 TABLE = ".ple_embedding.ngram_embedding"
 PARTS, PART = 512, 1 << 19  # shards of an exported table at most, and rows of one
@@ -54,7 +55,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     for name, numbered in shards.items():
         if wrong := sorted(set(range(config.get("split_ngram_parts") or 1)) ^ set(numbered)):
             which = "one too many" if wrong[0] in numbered else "missing"
-            raise ModelError(f"{name}: shard {wrong[0]} is {which} by config.json's \"split_ngram_parts\"")
+            raise ModelError(f'{name}: shard {wrong[0]} is {which} by config.json\'s "split_ngram_parts"')
         parts = [tensors[numbered[number]] for number in sorted(numbered)]
         plain[f"{name}.weight"] = concatenated(parts, f"{name}.weight")
     if layers and (lacking := [name for name, key in HASHES.items() if key not in numbers]):
@@ -105,21 +106,30 @@ def table_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     parts = min(PARTS, -(-rows // PART))
     heads = (keys["ple.ngram_size"] - 1) * keys["ple.heads_per_ngram"]
     return {
-        "ple_layer_ids": [i + 1 for i in keys["ple.layers"]], "ngram_vocab_size_base": sizes[0],
-        "make_ngram_vocab_size_divisible_by": divisor, "split_ngram_parts": -(-rows // -(-rows // parts)),
-        "ple_embed_dim": keys["embedding_length_per_layer_input"] * heads, "eos_token_id": keys["ple.eos_token_id"],
-        "ngram_size": keys["ple.ngram_size"], "heads_per_ngram": keys["ple.heads_per_ngram"],
-        "ple_conv_kernel_size": keys["ple.conv_kernel"], "image_token_id": keys.get("ple.image_token_id"),
-        "ple_multipliers": keys["ple.layer_multipliers"], "ple_offsets": keys["ple.head_offsets"],
+        "ple_layer_ids": [i + 1 for i in keys["ple.layers"]],
+        "ngram_vocab_size_base": sizes[0],
+        "make_ngram_vocab_size_divisible_by": divisor,
+        "split_ngram_parts": -(-rows // -(-rows // parts)),
+        "ple_embed_dim": keys["embedding_length_per_layer_input"] * heads,
+        "eos_token_id": keys["ple.eos_token_id"],
+        "ngram_size": keys["ple.ngram_size"],
+        "heads_per_ngram": keys["ple.heads_per_ngram"],
+        "ple_conv_kernel_size": keys["ple.conv_kernel"],
+        "image_token_id": keys.get("ple.image_token_id"),
+        "ple_multipliers": keys["ple.layer_multipliers"],
+        "ple_offsets": keys["ple.head_offsets"],
         "ple_vocab_sizes": sizes,
-    }  # fmt: skip
+    }
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
-        **next_from_gguf(keys, tensors), **(table_from_gguf(keys, tensors) if "ple.layers" in keys else {}),
-        "indexer_kv_heads": 1, "indexer_compress_ratio": max(keys["attention.compress_ratios"]),
-        "output_gate_type": "sigmoid", "mtp_num_hidden_layers": keys.get("nextn_predict_layers"),
+        **next_from_gguf(keys, tensors),
+        **(table_from_gguf(keys, tensors) if "ple.layers" in keys else {}),
+        "indexer_kv_heads": 1,
+        "indexer_compress_ratio": max(keys["attention.compress_ratios"]),
+        "output_gate_type": "sigmoid",
+        "mtp_num_hidden_layers": keys.get("nextn_predict_layers"),
     }
 
 
@@ -147,9 +157,11 @@ def of_table(key: str) -> Computed:
 def mixer(source: str, name: str) -> dict[str, Target]:
     """What reads a mean of the streams, and says how much each of them gets of what is made of it."""
     return {
-        f"{source}.hc_norm": TensorMap(f"{name}_norm", add_one), f"{source}.input_mix_weight_down": f"{name}_down",
-        f"{source}.input_mix_weight_up": f"{name}_up", f"{source}.block_inject_weight": f"{name}_inject",
-    }  # fmt: skip
+        f"{source}.hc_norm": TensorMap(f"{name}_norm", add_one),
+        f"{source}.input_mix_weight_down": f"{name}_down",
+        f"{source}.input_mix_weight_up": f"{name}_up",
+        f"{source}.block_inject_weight": f"{name}_inject",
+    }
 
 
 def queries(config: Config) -> int:
@@ -163,32 +175,51 @@ INDEXER: dict[str, Target] = {
     ),
     ".self_attn.indexer.q_layernorm": TensorMap("indexer.q_norm", add_one),
     ".self_attn.indexer.k_layernorm": TensorMap("indexer.k_norm", add_one),
-}  # fmt: skip
+}
 
 QWEN4_EXP = QWEN35_MOE.derive(
-    name="qwen4exp", hf_classes=("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"), prepare=prepare,
-    config_from_gguf=config_from_gguf, prepare_export=published, of_prepare=OWN,
+    name="qwen4exp",
+    hf_classes=("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"),
+    prepare=prepare,
+    config_from_gguf=config_from_gguf,
+    prepare_export=published,
+    derived_keys=OWN,
     metadata={
-        "feed_forward_length": None, "rope.dimension_sections": lambda config: sections(config) or [11, 11, 10, 0],
+        "feed_forward_length": None,
+        "rope.dimension_sections": lambda config: sections(config) or [11, 11, 10, 0],
         "attention.recurrent_layers": lambda config: [each == 0 for each in ratios(config)],
-        "hyper_connection.count": "hc_count", "hyper_connection.low_rank": "hc_lowrank",
-        "attention.indexer.head_count": "indexer_n_heads", "attention.indexer.key_length": "indexer_head_dim",
-        "attention.indexer.top_k": "indexer_budget", "attention.compress_ratios": ratios,
+        "hyper_connection.count": "hc_count",
+        "hyper_connection.low_rank": "hc_lowrank",
+        "attention.indexer.head_count": "indexer_n_heads",
+        "attention.indexer.key_length": "indexer_head_dim",
+        "attention.indexer.top_k": "indexer_budget",
+        "attention.compress_ratios": ratios,
         "ple.layers": lambda config: [i - 1 for i in config.get("ple_layer_ids") or []] or None,
-        "ple.ngram_size": of_table("ngram_size"), "ple.heads_per_ngram": of_table("heads_per_ngram"),
+        "ple.ngram_size": of_table("ngram_size"),
+        "ple.heads_per_ngram": of_table("heads_per_ngram"),
         "ple.conv_kernel": of_table("ple_conv_kernel_size"),
         "ple.eos_token_id": lambda config: end_of_text(config) if config.get("ple_layer_ids") else None,
         "ple.image_token_id": of_table("image_token_id"),
-        "ple.layer_multipliers": of_table("ple_multipliers"), "ple.head_offsets": of_table("ple_offsets"),
+        "ple.layer_multipliers": of_table("ple_multipliers"),
+        "ple.head_offsets": of_table("ple_offsets"),
         "ple.head_vocab_sizes": of_table("ple_vocab_sizes"),
         "embedding_length_per_layer_input": lambda config: (
             (config.get("ple_embed_dim") or config["hidden_size"])
-            // ((config["ngram_size"] - 1) * config["heads_per_ngram"]) if config.get("ple_layer_ids") else None
+            // ((config["ngram_size"] - 1) * config["heads_per_ngram"])
+            if config.get("ple_layer_ids")
+            else None
         ),
     },
     defaults={
-        "model_type": "qwen4_exp_text", "num_experts": 512, "num_experts_per_tok": 10, "hc_count": 4, "hc_lowrank": 320,
-        "ngram_size": 3, "heads_per_ngram": 8, "ple_conv_kernel_size": 4, "split_ngram_parts": 512,
+        "model_type": "qwen4_exp_text",
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "hc_count": 4,
+        "hc_lowrank": 320,
+        "ngram_size": 3,
+        "heads_per_ngram": 8,
+        "ple_conv_kernel_size": 4,
+        "split_ngram_parts": 512,
         "partial_rotary_factor": 1.0,  # of configs without one, other than Qwen3 Next's
     },
     refused={
@@ -196,14 +227,22 @@ QWEN4_EXP = QWEN35_MOE.derive(
         "rope_scaling": lambda said: bool(said) and said.get("rope_type") == "dynamic",  # pooled keys end it there
     },
     tensors={
-        ".input_layernorm": None, ".post_attention_layernorm": None, "norm": None, ".shared_head.norm": None,
-        **mixer(".attn_hyper_connection", "hc_attn"), **mixer(".mlp_hyper_connection", "hc_ffn"),
-        **mixer("hyper_connection_mixer", "output_hc"), **mixer(".nextn_hc_head", "nextn.hc_head"), **INDEXER,
+        ".input_layernorm": None,
+        ".post_attention_layernorm": None,
+        "norm": None,
+        ".shared_head.norm": None,
+        **mixer(".attn_hyper_connection", "hc_attn"),
+        **mixer(".mlp_hyper_connection", "hc_ffn"),
+        **mixer("hyper_connection_mixer", "output_hc"),
+        **mixer(".nextn_hc_head", "nextn.hc_head"),
+        **INDEXER,
         "layers.{i}.ple.ple_embedding.ngram_embedding": "per_layer_token_embd",
-        ".ple.key_proj": "ple_key", ".ple.value_proj": "ple_value", ".ple.norm_key": TensorMap("ple_norm_key", add_one),
+        ".ple.key_proj": "ple_key",
+        ".ple.value_proj": "ple_value",
+        ".ple.norm_key": TensorMap("ple_norm_key", add_one),
         ".ple.norm_query": TensorMap("ple_norm_query", add_one),
         ".ple.norm_conv": TensorMap("ple_norm_conv", add_one),
         ".ple.conv1d": TensorMap("ple_conv1d", channels_and_taps),
     },
     block={"ffn_norm": "ffn_norm", "delta_gate": "sigmoid", "arrangement": "streams"},
-)  # fmt: skip
+)

@@ -13,30 +13,51 @@ import numpy as np
 
 from archs.config import ReadConfig, changed, lookup, other_than
 from archs.families.mamba import UNBOUNDED
-from archs.layouts import gated_net
-from archs.spec import BASE, Block, Computed, Config, ConfigKeys, GgufKeys, Index, Target, TensorMap, Tensors, in_layers
+from archs.spec import (
+    BASE,
+    Computed,
+    Config,
+    ConfigKeys,
+    GgufKeys,
+    Index,
+    LayerSpec,
+    Target,
+    TensorMap,
+    Tensors,
+    in_layers,
+)
+from archs.tensor_maps import gated_net
 from archs.transforms import Invertible, chain, computed, reordered, reshape, stacked, take, transpose
 from quants import Tensor, from_array
 from quants.errors import ModelError
 
 HEAD_EPS = 64e-5  # of the norm of heads, which files have no key for
 SAME = (
-    (r"(^|\.)blocks\.", r"\1layers."), (r"\.(self_attn|attn|att)\.(time_mixer\.)?", ".attention."),
-    (r"\.ffn\.", ".feed_forward."), (r"\.(attn_norm)\.", ".ln1."), (r"\.(ffn_norm)\.", ".ln2."),
-    (r"\.layers\.0\.(pre_norm|pre_ln)\.", ".pre_ln."), (r"\.g_norm\.", ".ln_x."),
+    (r"(^|\.)blocks\.", r"\1layers."),
+    (r"\.(self_attn|attn|att)\.(time_mixer\.)?", ".attention."),
+    (r"\.ffn\.", ".feed_forward."),
+    (r"\.(attn_norm)\.", ".ln1."),
+    (r"\.(ffn_norm)\.", ".ln2."),
+    (r"\.layers\.0\.(pre_norm|pre_ln)\.", ".pre_ln."),
+    (r"\.g_norm\.", ".ln_x."),
     (r"\.([wavg])_lora\.lora\.0\.weight$", r".\g<1>1.weight"),
-    (r"\.([wavg])_lora\.lora\.2\.weight$", r".\g<1>2.weight"), (r"\.([wavg])_lora\.lora\.2\.bias$", r".\g<1>0"),
-)  # fmt: skip
+    (r"\.([wavg])_lora\.lora\.2\.weight$", r".\g<1>2.weight"),
+    (r"\.([wavg])_lora\.lora\.2\.bias$", r".\g<1>0"),
+)
 RANKS = {"w": "decay_low_rank_dim", "a": "a_low_rank_dim", "v": "v_low_rank_dim", "g": "gate_low_rank_dim"}
 
 
 FLA = (  # what flash-linear-attention calls what we call otherwise
-    (r"^model\.pre_ln\.", "model.layers.0.pre_norm."), (r"\.ln1\.", ".attn_norm."), (r"\.ln2\.", ".ffn_norm."),
-    (r"\.attention\.", ".attn."), (r"\.feed_forward\.", ".ffn."),
+    (r"^model\.pre_ln\.", "model.layers.0.pre_norm."),
+    (r"\.ln1\.", ".attn_norm."),
+    (r"\.ln2\.", ".ffn_norm."),
+    (r"\.attention\.", ".attn."),
+    (r"\.feed_forward\.", ".ffn."),
     (r"\.ln_x\.", ".g_norm."),
     (r"\.([wavg])1\.weight$", r".\g<1>_lora.lora.0.weight"),
-    (r"\.([wavg])2\.weight$", r".\g<1>_lora.lora.2.weight"), (r"\.([wavg])0$", r".\g<1>_lora.lora.2.bias"),
-)  # fmt: skip
+    (r"\.([wavg])2\.weight$", r".\g<1>_lora.lora.2.weight"),
+    (r"\.([wavg])0$", r".\g<1>_lora.lora.2.bias"),
+)
 FIRST_VALUES = re.compile(r"model\.layers\.0\.attention\.v[012](\.weight)?")
 
 
@@ -139,12 +160,13 @@ MIX7: dict[str, Target] = {
     **{f".attention.{name}": f"time_mix_{name}" for name in MATRICES},
     **{f".attention.{other}": f"time_mix_{name}" for name, other in MATRICES.items()},
     ".attention.ln_x": "time_mix_ln",
-    ".attention.x_x": TensorMap("time_mix_lerp_fused.weight", Invertible(
-        lambda tensor, config: reshape(tensor, (tensor.shape[0], 1, 1, tensor.size // tensor.shape[0])),
-    )),
+    ".attention.x_x": TensorMap(
+        "time_mix_lerp_fused.weight",
+        Invertible(lambda tensor, config: reshape(tensor, (tensor.shape[0], 1, 1, tensor.size // tensor.shape[0]))),
+    ),
     **{f".attention.{name}": vector(f"time_mix_{name}") for name in ("k_k", "k_a", "r_k")},
     **{name: target for kind in RANKS for name, target in narrow(kind).items()},
-}  # fmt: skip
+}
 
 WITHOUT = ("rope_scaling", "rope_theta", "attention_bias", "mlp_bias")
 
@@ -152,42 +174,75 @@ WITHOUT = ("rope_scaling", "rope_theta", "attention_bias", "mlp_bias")
 def config7_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     width, size = keys["embedding_length"], keys["wkv.head_size"]
     return {
-        "head_dim": size, "num_heads": width // size, "hidden_ratio": keys["feed_forward_length"] / width,
-        "hidden_act": "sqrelu", "norm_first": "token_embd_norm.weight" in tensors, "norm_bias": True, "attn": None,
-        "attn_mode": "chunk", **dict.fromkeys(WITHOUT, ...),
-    }  # fmt: skip
+        "head_dim": size,
+        "num_heads": width // size,
+        "hidden_ratio": keys["feed_forward_length"] / width,
+        "hidden_act": "sqrelu",
+        "norm_first": "token_embd_norm.weight" in tensors,
+        "norm_bias": True,
+        "attn": None,
+        "attn_mode": "chunk",
+        **dict.fromkeys(WITHOUT, ...),
+    }
 
 
 RWKV7 = BASE.derive(
-    name="rwkv7", hf_classes=("RWKV7ForCausalLM", "Rwkv7ForCausalLM"), vocab=("rwkv",), prepare=prepare,
+    name="rwkv7",
+    hf_classes=("RWKV7ForCausalLM", "Rwkv7ForCausalLM"),
+    vocab=("rwkv",),
+    prepare=prepare,
     metadata={
         "context_length": lambda config: UNBOUNDED,
-        "attention.layer_norm_epsilon": "layer_norm_epsilon|norm_eps", "attention.layer_norm_rms_epsilon": None,
-        "attention.head_count": lambda config: 0, "attention.head_count_kv": None, "attention.key_length": None,
-        "attention.value_length": None, "rope.freq_base": None, "wkv.head_size": head_size, **RANK_KEYS,
+        "attention.layer_norm_epsilon": "layer_norm_epsilon|norm_eps",
+        "attention.layer_norm_rms_epsilon": None,
+        "attention.head_count": lambda config: 0,
+        "attention.head_count_kv": None,
+        "attention.key_length": None,
+        "attention.value_length": None,
+        "rope.freq_base": None,
+        "wkv.head_size": head_size,
+        **RANK_KEYS,
     },
     defaults={"norm_eps": lambda config: lookup(config, "layer_norm_epsilon") or 1e-5},
-    refused={"hidden_act": other_than("sqrelu"), "attn": bool}, activation="",
+    refused={"hidden_act": other_than("sqrelu"), "attn": bool},
+    activation="",
     tensors={
-        **MIX7, "embeddings": "token_embd", "emb": "token_embd", "pre_ln": "token_embd_norm", ".ln1": "attn_norm",
-        ".ln2": "attn_norm_2", ".feed_forward.x_k": vector("channel_mix_lerp_k"),
-        ".feed_forward.key": "channel_mix_key", ".feed_forward.value": "channel_mix_value", "norm": "output_norm",
-        "ln_out": "output_norm", "lm_head": "output", "head": "output",
+        **MIX7,
+        "embeddings": "token_embd",
+        "emb": "token_embd",
+        "pre_ln": "token_embd_norm",
+        ".ln1": "attn_norm",
+        ".ln2": "attn_norm_2",
+        ".feed_forward.x_k": vector("channel_mix_lerp_k"),
+        ".feed_forward.key": "channel_mix_key",
+        ".feed_forward.value": "channel_mix_value",
+        "norm": "output_norm",
+        "ln_out": "output_norm",
+        "lm_head": "output",
+        "head": "output",
     },
-    prefixes=("model", "rwkv"), config_from_gguf=config7_from_gguf, prepare_export=published7,
+    prefixes=("model", "rwkv"),
+    config_from_gguf=config7_from_gguf,
+    prepare_export=published7,
     legacy_names=("emb", "ln_out", "head"),
-    block=vars(Block(norm="layer", rope="none", gated=False, mixer="rwkv7", net="channel_mix")),
-)  # fmt: skip
+    block=vars(LayerSpec(norm="layer", rope="none", gated=False, mixer="rwkv7", net="channel_mix")),
+)
 
 QWENS: dict[str, Target] = {  # what Qwen 2's layers have around their mixers
-    "embed_tokens": "token_embd", ".input_layernorm": "attn_norm", ".post_attention_layernorm": "ffn_norm",
-    **gated_net("mlp"), "norm": "output_norm", "lm_head": "output",
-}  # fmt: skip
+    "embed_tokens": "token_embd",
+    ".input_layernorm": "attn_norm",
+    ".post_attention_layernorm": "ffn_norm",
+    **gated_net("mlp"),
+    "norm": "output_norm",
+    "lm_head": "output",
+}
 QWENS_KEYS: dict[str, str | Computed | None] = {
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps", "attention.layer_norm_epsilon": None,
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.layer_norm_epsilon": None,
     "token_shift_count": lambda config: 1,
-}  # fmt: skip
+}
 QWENS_BLOCK = {"norm": "rms", "gated": True, "net": "dense"}
+
 
 def published_arwkv7(config: Config, tensors: Tensors) -> Tensors:
     """As their own code has it: vectors for texts, and in the first layer a mixture of values that nothing reads."""
@@ -208,38 +263,55 @@ def published_arwkv7(config: Config, tensors: Tensors) -> Tensors:
 def arwkv7_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads = keys["embedding_length"] // keys["wkv.head_size"]
     return {
-        "num_attention_heads": heads, "num_key_value_heads": heads, "num_wkv_heads": heads, "head_size_divisor": 8,
-        "hidden_act": "silu", "wkv_version": 7, "wkv_layers": "all",
-        "wkv_has_gate": "blk.0.time_mix_g1.weight" in tensors, "gate_low_rank_dim": keys["attention.gate_lora_rank"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "num_wkv_heads": heads,
+        "head_size_divisor": 8,
+        "hidden_act": "silu",
+        "wkv_version": 7,
+        "wkv_layers": "all",
+        "wkv_has_gate": "blk.0.time_mix_g1.weight" in tensors,
+        "gate_low_rank_dim": keys["attention.gate_lora_rank"],
         "wkv_has_group_norm": "blk.0.time_mix_ln.weight" in tensors,
         **dict.fromkeys(WITHOUT, ...),
-    }  # fmt: skip
+    }
 
 
 VECTOR7 = re.compile(r"\.attention\.(k_k|k_a|[wavg]0)$")
 OF_FLA = (*(f"{kind}{i}.weight" for kind in RANKS for i in (1, 2)), *MATRICES.values())  # names in other checkpoints
 
 ARWKV7 = RWKV7.derive(
-    name="arwkv7", hf_classes=("RwkvHybridForCausalLM",), vocab=("sentencepiece", "bpe"),
+    name="arwkv7",
+    hf_classes=("RwkvHybridForCausalLM",),
+    vocab=("sentencepiece", "bpe"),
     metadata={
-        **QWENS_KEYS, "wkv.head_size": "head_size",
+        **QWENS_KEYS,
+        "wkv.head_size": "head_size",
         "attention.gate_lora_rank": lambda config: config.get("gate_low_rank_dim") or 0,
     },
     defaults={
-        "norm_eps": None, "model_type": "rwkv_hybrid", "rms_norm_eps": 1e-6, "head_size": 64, "wkv_version": 7,
+        "norm_eps": None,
+        "model_type": "rwkv_hybrid",
+        "rms_norm_eps": 1e-6,
+        "head_size": 64,
+        "wkv_version": 7,
         "vocab_size": 152_064,
     },
     refused={"hidden_act": other_than("silu"), "attn": None, "wkv_version": other_than(7)},
-    tensors={**dict.fromkeys(RWKV7.tensors), **QWENS, **MIX7}, block=QWENS_BLOCK,
-    config_from_gguf=arwkv7_from_gguf, prepare_export=published_arwkv7, of_prepare=tuple(RANKS.values()),
+    tensors={**dict.fromkeys(RWKV7.tensors), **QWENS, **MIX7},
+    block=QWENS_BLOCK,
+    config_from_gguf=arwkv7_from_gguf,
+    prepare_export=published_arwkv7,
+    derived_keys=tuple(RANKS.values()),
     legacy_names=tuple(in_layers({f".attention.{name}": None for name in OF_FLA})),
-)  # fmt: skip
+)
 
 
 TOLD = {  # what tensors say of a config: the key, the dimension, and of how many parts it is
-    "attention.time_maa_w1": ("lora_rank_tokenshift", -1, 5), "attention.time_decay_w1": ("lora_rank_decay", -1, 1),
+    "attention.time_maa_w1": ("lora_rank_tokenshift", -1, 5),
+    "attention.time_decay_w1": ("lora_rank_decay", -1, 1),
     "feed_forward.key.weight": ("intermediate_size", 0, 1),
-}  # fmt: skip
+}
 
 
 HALVED = ("attention.output.weight", "feed_forward.value.weight")
@@ -270,16 +342,20 @@ def prepare6(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 MIX6: dict[str, Target] = {
-    ".attention.time_maa_x": vector("time_mix_lerp_x"), ".attention.time_maa_all": "time_mix_lerp_fused.weight",
+    ".attention.time_maa_x": vector("time_mix_lerp_x"),
+    ".attention.time_maa_all": "time_mix_lerp_fused.weight",
     ".attention.time_maa_w1": TensorMap("time_mix_w1.weight", transpose),
     ".attention.time_maa_w2": TensorMap("time_mix_w2.weight", transpose),
     ".attention.time_decay": vector("time_mix_decay"),
     ".attention.time_decay_w1": TensorMap("time_mix_decay_w1.weight", transpose),
     ".attention.time_decay_w2": TensorMap("time_mix_decay_w2.weight", transpose),
-    ".attention.gate": "time_mix_gate", ".attention.ln_x": "time_mix_ln",
-}  # fmt: skip
+    ".attention.gate": "time_mix_gate",
+    ".attention.ln_x": "time_mix_ln",
+}
 RANKS6: dict[str, str | Computed | None] = {
-    **dict.fromkeys(RANK_KEYS), "time_mix_extra_dim": "lora_rank_tokenshift", "time_decay_extra_dim": "lora_rank_decay",
+    **dict.fromkeys(RANK_KEYS),
+    "time_mix_extra_dim": "lora_rank_tokenshift",
+    "time_decay_extra_dim": "lora_rank_decay",
 }
 
 VECTOR6 = re.compile(r"\.(attention\.time_(maa_x|decay)|feed_forward\.time_maa_[kr])$")
@@ -307,36 +383,47 @@ def published_qwen6(config: Config, tensors: Tensors) -> Tensors:
 
 def config6_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
-        "attention_hidden_size": keys["embedding_length"], "head_size_divisor": 8,
+        "attention_hidden_size": keys["embedding_length"],
+        "head_size_divisor": 8,
         "num_attention_heads": 64,  # in all of them, whatever heads they have
         **dict.fromkeys(WITHOUT, ...),
-    }  # fmt: skip
+    }
 
 
 def qwen6_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
-        "num_attention_heads": keys["embedding_length"] // keys["wkv.head_size"], "hidden_act": "silu",
-        "lora_rank_tokenshift": keys["time_mix_extra_dim"], "lora_rank_decay": keys["time_decay_extra_dim"],
-        **dict.fromkeys(WITHOUT, ...), "attention_bias": "blk.0.time_mix_key.bias" in tensors,
-    }  # fmt: skip
+        "num_attention_heads": keys["embedding_length"] // keys["wkv.head_size"],
+        "hidden_act": "silu",
+        "lora_rank_tokenshift": keys["time_mix_extra_dim"],
+        "lora_rank_decay": keys["time_decay_extra_dim"],
+        **dict.fromkeys(WITHOUT, ...),
+        "attention_bias": "blk.0.time_mix_key.bias" in tensors,
+    }
 
 
 RWKV6 = RWKV7.derive(
-    name="rwkv6", hf_classes=("Rwkv6ForCausalLM",), prepare=prepare6, prepare_export=published6,
-    config_from_gguf=config6_from_gguf, prefixes=("rwkv", "model"), legacy_names=("emb", "norm", "lm_head"),
-    of_prepare=("lora_rank_tokenshift", "lora_rank_decay"),
+    name="rwkv6",
+    hf_classes=("Rwkv6ForCausalLM",),
+    prepare=prepare6,
+    prepare_export=published6,
+    config_from_gguf=config6_from_gguf,
+    prefixes=("rwkv", "model"),
+    legacy_names=("emb", "norm", "lm_head"),
+    derived_keys=("lora_rank_tokenshift", "lora_rank_decay"),
     metadata={**RANKS6, "rescale_every_n_layers": "rescale_every", "wkv.head_size": "head_size"},
     defaults={"layer_norm_epsilon": 1e-5, "norm_eps": None, "head_size": 64, "rescale_every": 6, "vocab_size": 65_536},
     refused={"head_size_divisor": other_than(8)},
     tensors={
-        **dict.fromkeys(in_layers(MIX7)), **MIX6,
+        **dict.fromkeys(in_layers(MIX7)),
+        **MIX6,
         **{f".attention.{name}": f"time_mix_{name}" for name in MATRICES},
-        ".attention.time_faaaa": "time_mix_first.weight", ".feed_forward.x_k": None,
+        ".attention.time_faaaa": "time_mix_first.weight",
+        ".feed_forward.x_k": None,
         **{f".feed_forward.time_maa_{kind}": vector(f"channel_mix_lerp_{kind}") for kind in "kr"},
         ".feed_forward.receptance": "channel_mix_receptance",
     },
     block={"mixer": "rwkv6"},
-)  # fmt: skip
+)
 
 # QRWKV's five mixtures are those of r, k, v, w, g; RWKV's of w, k, v, r, g.
 WKVRG = np.array([3, 1, 2, 0, 4])
@@ -347,22 +434,36 @@ def wkvrg(rows: int, config: Config) -> Index:
 
 
 RWKV6_QWEN2 = RWKV6.derive(
-    name="rwkv6qwen2", hf_classes=("RWKV6Qwen2ForCausalLM",), vocab=("sentencepiece", "bpe"), of_prepare=(),
-    prepare_export=published_qwen6, config_from_gguf=qwen6_from_gguf, prefixes=("model", "rwkv"), legacy_names=(),
+    name="rwkv6qwen2",
+    hf_classes=("RWKV6Qwen2ForCausalLM",),
+    vocab=("sentencepiece", "bpe"),
+    derived_keys=(),
+    prepare_export=published_qwen6,
+    config_from_gguf=qwen6_from_gguf,
+    prefixes=("model", "rwkv"),
+    legacy_names=(),
     metadata={
-        **QWENS_KEYS, "rescale_every_n_layers": None, "attention.head_count_kv": "num_key_value_heads",
+        **QWENS_KEYS,
+        "rescale_every_n_layers": None,
+        "attention.head_count_kv": "num_key_value_heads",
         "wkv.head_size": lambda config: config["hidden_size"] // config["num_attention_heads"],
     },
     defaults={
-        "layer_norm_epsilon": None, "head_size": None, "rescale_every": None, "rms_norm_eps": 1e-6,
-        "model_type": "rwkv6qwen2", "vocab_size": 152_064,
+        "layer_norm_epsilon": None,
+        "head_size": None,
+        "rescale_every": None,
+        "rms_norm_eps": 1e-6,
+        "model_type": "rwkv6qwen2",
+        "vocab_size": 152_064,
     },
     refused={"hidden_act": other_than("silu")},
     tensors={
-        **dict.fromkeys(RWKV6.tensors), **QWENS, **MIX6,
+        **dict.fromkeys(RWKV6.tensors),
+        **QWENS,
+        **MIX6,
         ".attention.time_maa_w1": TensorMap("time_mix_w1.weight", chain(transpose, reordered(wkvrg))),
         ".attention.time_maa_w2": TensorMap("time_mix_w2.weight", chain(transpose, reordered(wkvrg))),
         **{f".attention.{name}_proj": f"time_mix_{kind}" for name, kind in zip("qkvo", MATRICES, strict=True)},
     },
     block=QWENS_BLOCK,
-)  # fmt: skip
+)

@@ -7,7 +7,7 @@ fourth layer, beginning with the first, for one without.
 
 from archs.experts import GATING
 from archs.families.llama import HALVES
-from archs.file_keys import of_original
+from archs.hparams.file_keys import of_original
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, first_of_period
 
 PERIOD = 4
@@ -35,23 +35,31 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     windows = keys.get("attention.sliding_window_pattern") or usual
     rotating = keys.get("attention.rope_pattern") or (windows if any(windows) else [True] * len(windows))
     return {
-        "sliding_window_layout": [int(each) for each in windows], "rope_layout": [int(each) for each in rotating],
-        "sliding_window_size": keys.stored("attention.sliding_window"), "norm_topk_prob": True,
+        "sliding_window_layout": [int(each) for each in windows],
+        "rope_layout": [int(each) for each in rotating],
+        "sliding_window_size": keys.stored("attention.sliding_window"),
+        "norm_topk_prob": True,
         "moe_primary_router_apply_softmax": keys.get("expert_gating_func") == GATING["softmax"],
         "moe_enable_secondary_experts": False,
-    }  # fmt: skip
+    }
 
 
 SMALLTHINKER = HALVES.derive(
-    name="smallthinker", hf_classes=("SmallThinkerForCausalLM",), config_from_gguf=config_from_gguf, activation="",
+    name="smallthinker",
+    hf_classes=("SmallThinkerForCausalLM",),
+    config_from_gguf=config_from_gguf,
+    activation="",
     metadata={
-        "feed_forward_length": "moe_ffn_hidden_size", "expert_count": "moe_num_primary_experts",
-        "expert_used_count": "moe_num_active_primary_experts", "expert_feed_forward_length": "moe_ffn_hidden_size",
-        "expert_gating_func": lambda config: (
-            GATING["softmax" if config.get("moe_primary_router_apply_softmax") else "sigmoid"]
-        ),
+        "feed_forward_length": "moe_ffn_hidden_size",
+        "expert_count": "moe_num_primary_experts",
+        "expert_used_count": "moe_num_active_primary_experts",
+        "expert_feed_forward_length": "moe_ffn_hidden_size",
+        "expert_gating_func": lambda config: GATING[
+            "softmax" if config.get("moe_primary_router_apply_softmax") else "sigmoid"
+        ],
         "attention.sliding_window": lambda config: config["sliding_window_size"] if any(windowed(config)) else None,
-        "attention.sliding_window_pattern": window_pattern, "attention.rope_pattern": rope_pattern,
+        "attention.sliding_window_pattern": window_pattern,
+        "attention.rope_pattern": rope_pattern,
     },
     defaults={**dict.fromkeys(HALVES.defaults), "rms_norm_eps": 1e-6},
     absent={"expert_gating_func": of_original(GATING["sigmoid"])},
@@ -64,7 +72,12 @@ SMALLTHINKER = HALVES.derive(
         },
     },
     block={
-        "activation": "relu", "scoring": "sigmoid", "normalize_experts": True, "router_reads": "layer_input",
-        "window_period": PERIOD, "sees_all": first_of_period, "rope_layers": "windowed",
+        "activation": "relu",
+        "scoring": "sigmoid",
+        "normalize_experts": True,
+        "router_reads": "layer_input",
+        "window_period": PERIOD,
+        "is_global_layer": first_of_period,
+        "rope_layers": "windowed",
     },
-)  # fmt: skip
+)

@@ -10,22 +10,30 @@ from archs.families.llama import HALVES
 from archs.rope import rotated_width
 
 SPARK = HALVES.derive(
-    name="spark2_5", hf_classes=("Spark2_5ForCausalLM",),
+    name="spark2_5",
+    hf_classes=("Spark2_5ForCausalLM",),
     config_from_gguf=lambda keys, tensors: {"gate_attn_act_mode": "sigmoid", "headwise_attn_output_gate": True},
     metadata={
-        "vocab_size": "vocab_size", "attention.sliding_window": "sliding_window",
+        "vocab_size": "vocab_size",
+        "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: False),
-        "rope.dimension_count": rotated_width, "rope.dimension_count_swa": rotated_in_windows,
+        "rope.dimension_count": rotated_width,
+        "rope.dimension_count_swa": rotated_in_windows,
     },
     defaults={"model_type": "spark2_5", "num_hidden_layers": 28},
     refused={
-        "gate_attn_act_mode": other_than("sigmoid"), "headwise_attn_output_gate": False,
+        "gate_attn_act_mode": other_than("sigmoid"),
+        "headwise_attn_output_gate": False,
         "hidden_act": other_than("gelu"),
     },
     tensors={
-        ".self_attn.q_proj": None, ".self_attn.k_proj": None, ".self_attn.v_proj": None,
-        ".self_attn.q_k_v_proj": "attn_qkv", ".self_attn.g_proj": "attn_gate",
+        ".self_attn.q_proj": None,
+        ".self_attn.k_proj": None,
+        ".self_attn.v_proj": None,
+        ".self_attn.q_k_v_proj": "attn_qkv",
+        ".self_attn.g_proj": "attn_gate",
     },
-    rope_parameters="by kind", activation="hidden_act",
+    rope_parameters="by kind",
+    activation="hidden_act",
     block={"activation": "gelu"},
-)  # fmt: skip
+)

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from archs.config import ReadConfig, rope_scaling
-from archs.config_keys import BASE, LAYER_TYPE
 from archs.experts import FUSED_EXPERTS, SHARED, always
 from archs.families.llama import HALVES
-from archs.file_keys import Keys, with_experts, with_window
-from archs.hyper import Hyper
+from archs.hparams.config_keys import BASE, LAYER_TYPE
+from archs.hparams.file_keys import Keys, with_experts, with_window
+from archs.hparams.model_hparams import HParams
 from archs.layer_kinds import EXPERTS_OR_DENSE
-from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, gated_net
 from archs.transforms import add_one
 from archs.typed_json import Either, ListOf
 from quants import Tensor, from_array
@@ -50,15 +50,18 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         raise ModelError("config.json lets other parts of heads rotate than half in full layers, all in windowed ones")
     if isinstance(bases, list):
         if len(bases) <= max(full or 0, local or 0):
-            raise ModelError(f"config.json: \"rope_theta\" has {len(bases)} entries; one a layer was expected")
+            raise ModelError(f'config.json: "rope_theta" has {len(bases)} entries; one a layer was expected')
         config = {**config, "rope_local_base_freq": bases[local or 0]}
     found = {
-        **config, "full_base": bases[full or 0] if isinstance(bases, list) else bases,
-        "num_nextn_predict_layers": further, "layer_types": kinds, "partial_rotary_factor": 0.5,
+        **config,
+        "full_base": bases[full or 0] if isinstance(bases, list) else bases,
+        "num_nextn_predict_layers": further,
+        "layer_types": kinds,
+        "partial_rotary_factor": 0.5,
         "heads": [more if more and each else config["num_attention_heads"] for each in windowed],
         "kv_heads": [other.get("num_attention_groups", groups) if each else groups for each in windowed],
         **{key: limits(config, key, first + further) for key in ("swiglu_limits", "swiglu_limits_shared")},
-    }  # fmt: skip
+    }
     bare = {name.replace(".transformer.shared_head", ".shared_head"): tensor for name, tensor in tensors.items()}
     return ReadConfig(found), bare
 
@@ -81,22 +84,35 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     scale = keys.get("attention.scale")
     dense = keys["leading_dense_block_count"] if "leading_dense_block_count" in keys else count  # noqa: SIM401
     return {
-        "num_attention_heads": usual[0], "num_attention_groups": usual[1], "num_key_value_heads": ...,
+        "num_attention_heads": usual[0],
+        "num_attention_groups": usual[1],
+        "num_key_value_heads": ...,
         "attention_other_setting": {
-            "attention_type": "sliding_attention", "num_attention_heads": other[0], "num_attention_groups": other[1],
+            "attention_type": "sliding_attention",
+            "num_attention_heads": other[0],
+            "num_attention_groups": other[1],
             "head_dim": keys["attention.key_length"],
         },
         "query_pre_attn_scalar": round(1 / scale**2, 3) if scale else ...,
         "layer_types": ["sliding_attention" if each else "full_attention" for each in windowed],
-        "partial_rotary_factors": [1.0 if each else 0.5 for each in windowed], "partial_rotary_factor": 0.5,
+        "partial_rotary_factors": [1.0 if each else 0.5 for each in windowed],
+        "partial_rotary_factor": 0.5,
         "rope_theta": [keys["rope.freq_base_swa" if each else "rope.freq_base"] for each in windowed],
-        "moe_num_experts": keys["expert_count"], "moe_top_k": keys["expert_used_count"], "n_routed_experts": ...,
-        "num_experts_per_tok": ..., "moe_every_n_layer": 1,
+        "moe_num_experts": keys["expert_count"],
+        "moe_top_k": keys["expert_used_count"],
+        "n_routed_experts": ...,
+        "num_experts_per_tok": ...,
+        "moe_every_n_layer": 1,
         "moe_layers_enum": ",".join(with_experts) or str(dense),
         "use_moe_router_bias": any(name.endswith("exp_probs_b.bias") for name in tensors),
-        "moe_router_activation": "sigmoid", "norm_expert_weight": True, "use_head_wise_attn_gate": True,
-        "zero_centered": True, "num_nextn_predict_layers": further, "heads": heads, "kv_heads": groups,
-    }  # fmt: skip
+        "moe_router_activation": "sigmoid",
+        "norm_expert_weight": True,
+        "use_head_wise_attn_gate": True,
+        "zero_centered": True,
+        "num_nextn_predict_layers": further,
+        "heads": heads,
+        "kv_heads": groups,
+    }
 
 
 def limits(config: Config, key: str, count: int) -> list[float] | None:
@@ -120,9 +136,12 @@ def factors(config: Config) -> Iterable[Tensor]:
     factor, low, high, trained = (
         float(rope_scaling(config, key) or usual)
         for key, usual in (
-            ("factor", 8), ("low_freq_factor", 1), ("high_freq_factor", 4), ("original_max_position_embeddings", 8192),
+            ("factor", 8),
+            ("low_freq_factor", 1),
+            ("high_freq_factor", 4),
+            ("original_max_position_embeddings", 8192),
         )
-    )  # fmt: skip
+    )
     smooth = (trained / wavelengths - low) / (high - low)
     stretched = np.where(wavelengths > trained / low, factor, 1 / ((1 - smooth) / factor + smooth))
     divisors = np.where(wavelengths < trained / high, 1.0, stretched)
@@ -137,56 +156,90 @@ def first_with_experts(config: Config) -> int:
     return min((int(each) for each in str(said).split(",") if each.strip()), default=0) if said else 3
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     """Half of each head rotates where there is no window."""
     return usual.with_layers(lambda i, own: {} if own.window else {"rope_width": own.rope_width // 2})
 
 
 STEP35 = HALVES.derive(
-    name="step35", hf_classes=("Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"), keys=KEYS, prepare=prepare,
-    prepare_export=published, of_prepare=(*KEYS_OF_PREPARE, "partial_rotary_factor", "rope_local_base_freq"),
-    config_from_gguf=config_from_gguf, activation="",
+    name="step35",
+    hf_classes=("Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"),
+    keys=KEYS,
+    prepare=prepare,
+    prepare_export=published,
+    derived_keys=(*KEYS_OF_PREPARE, "partial_rotary_factor", "rope_local_base_freq"),
+    config_from_gguf=config_from_gguf,
+    activation="",
     legacy_names=tuple(in_layers(dict.fromkeys((*FUSED_EXPERTS, *SHARED, *SAVED)))),
     metadata={
-        **MTP_KEYS, "rope.freq_base": "full_base", "context_length": "max_position_embeddings|max_seq_len",
-        "attention.head_count": "heads", "attention.head_count_kv": "kv_heads",
+        **MTP_KEYS,
+        "rope.freq_base": "full_base",
+        "context_length": "max_position_embeddings|max_seq_len",
+        "attention.head_count": "heads",
+        "attention.head_count_kv": "kv_heads",
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": lambda config: [kind[0] == "s" for kind in config["layer_types"]],
         "attention.scale": lambda config: (
             scalar**-0.5 if (scalar := config.get("query_pre_attn_scalar")) not in (None, config["head_dim"]) else None
         ),
-        "expert_count": "moe_num_experts|n_routed_experts", "expert_used_count": "moe_top_k|num_experts_per_tok",
-        "expert_feed_forward_length": "moe_intermediate_size", "expert_gating_func": always("sigmoid"),
-        "expert_shared_feed_forward_length": "share_expert_dim", "expert_weights_scale": "moe_router_scaling_factor",
-        "expert_weights_norm": "norm_expert_weight", "leading_dense_block_count": first_with_experts,
+        "expert_count": "moe_num_experts|n_routed_experts",
+        "expert_used_count": "moe_top_k|num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_gating_func": always("sigmoid"),
+        "expert_shared_feed_forward_length": "share_expert_dim",
+        "expert_weights_scale": "moe_router_scaling_factor",
+        "expert_weights_norm": "norm_expert_weight",
+        "leading_dense_block_count": first_with_experts,
         "moe_every_n_layers": lambda config: config.get("moe_every_n_layer", 1),
-        "swiglu_clamp_exp": "swiglu_limits", "swiglu_clamp_shexp": "swiglu_limits_shared",
+        "swiglu_clamp_exp": "swiglu_limits",
+        "swiglu_clamp_shexp": "swiglu_limits_shared",
     },
     defaults={
-        "model_type": "step3p5", "intermediate_size": 11_264, "num_hidden_layers": 45, "num_attention_heads": 64,
-        "num_key_value_heads": lambda config: config.get("num_attention_groups", 8), "head_dim": 128,
-        "max_position_embeddings": 128_000, "rms_norm_eps": 1e-5, "moe_intermediate_size": 1280,
+        "model_type": "step3p5",
+        "intermediate_size": 11_264,
+        "num_hidden_layers": 45,
+        "num_attention_heads": 64,
+        "num_key_value_heads": lambda config: config.get("num_attention_groups", 8),
+        "head_dim": 128,
+        "max_position_embeddings": 128_000,
+        "rms_norm_eps": 1e-5,
+        "moe_intermediate_size": 1280,
         "n_routed_experts": lambda config: config.get("moe_num_experts", 288),
-        "num_experts_per_tok": lambda config: config.get("moe_top_k", 8), "share_expert_dim": 1280,
-        "moe_router_scaling_factor": 1.0, "vocab_size": 128_815,
+        "num_experts_per_tok": lambda config: config.get("moe_top_k", 8),
+        "share_expert_dim": 1280,
+        "moe_router_scaling_factor": 1.0,
+        "vocab_size": 128_815,
     },
     tensors={
         ".input_layernorm": TensorMap("attn_norm", add_one),
         ".post_attention_layernorm": TensorMap("ffn_norm", add_one),
-        ".self_attn.q_norm": TensorMap("attn_q_norm", add_one), ".self_attn.k_norm": TensorMap("attn_k_norm", add_one),
-        ".self_attn.g_proj": "attn_gate", "norm": TensorMap("output_norm", add_one),
-        **gated_net("moe", "_exps"), **gated_net("share_expert", "_shexp"), **SHARED, **FUSED_EXPERTS,
-        ".moe.gate": "ffn_gate_inp", ".moe.router_bias": "exp_probs_b.bias", ".mlp.gate": "ffn_gate_inp",
-        ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS,
-        ".enorm": TensorMap("nextn.enorm", add_one), ".hnorm": TensorMap("nextn.hnorm", add_one),
+        ".self_attn.q_norm": TensorMap("attn_q_norm", add_one),
+        ".self_attn.k_norm": TensorMap("attn_k_norm", add_one),
+        ".self_attn.g_proj": "attn_gate",
+        "norm": TensorMap("output_norm", add_one),
+        **gated_net("moe", "_exps"),
+        **gated_net("share_expert", "_shexp"),
+        **SHARED,
+        **FUSED_EXPERTS,
+        ".moe.gate": "ffn_gate_inp",
+        ".moe.router_bias": "exp_probs_b.bias",
+        ".mlp.gate": "ffn_gate_inp",
+        ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+        **MTP_TENSORS,
+        ".enorm": TensorMap("nextn.enorm", add_one),
+        ".hnorm": TensorMap("nextn.hnorm", add_one),
         ".shared_head.norm": TensorMap("nextn.shared_head_norm", add_one),
         ".shared_head.output": "nextn.shared_head_head",
     },
     absent={"expert_weights_norm": with_experts(False), "rope.freq_base_swa": with_window(10_000.0)},
     refused={"norm_expert_weight": False},
-    generated=(factors,), layers_vary=True,
+    generated=(factors,),
+    layers_vary=True,
     block={
         "net": EXPERTS_OR_DENSE,
-        "scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False, "numbers": numbers,
+        "scoring": "sigmoid",
+        "normalize_experts": True,
+        "scales_windowed_rope": False,
+        "hparams_hook": hparams_hook,
     },
-)  # fmt: skip
+)

@@ -57,17 +57,19 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool = False)
     plain = "gelu" if gated else "relu"
     return {
         "feed_forward_proj": ("gated-" if gated else "") + (keys.get("hidden_activation") or plain),
-        "tie_word_embeddings": "logit_scale" in keys, "is_encoder_decoder": True,
-    }  # fmt: skip
+        "tie_word_embeddings": "logit_scale" in keys,
+        "is_encoder_decoder": True,
+    }
 
 
 def legacy_names(tensors: Tensors) -> tuple[str, ...]:
     """A gated net has two matrices in place of one."""
     one = "wi" if "enc.blk.0.ffn_gate.weight" in tensors else "wi_1"
     return (
-        "encoder.embed_tokens", "decoder.embed_tokens",
+        "encoder.embed_tokens",
+        "decoder.embed_tokens",
         *(f"{side}.block.{{i}}.layer.{last}.DenseReluDense.{one}" for side, last in (("encoder", 1), ("decoder", 2))),
-    )  # fmt: skip
+    )
 
 
 # What the configs of mT5 and umT5 mean by keys that they omit.
@@ -82,34 +84,55 @@ def multilingual(config: Config) -> Architecture | None:
 
 
 T5 = BASE.derive(
-    name="t5", hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),
-    variant=multilingual, vocab=("unigram",),
+    name="t5",
+    hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),
+    variant=multilingual,
+    vocab=("unigram",),
     metadata={
-        "context_length": "n_positions", "feed_forward_length": "d_ff", "block_count": "num_layers",
-        "decoder_block_count": "num_decoder_layers", "attention.head_count": "num_heads",
-        "attention.key_length": "d_kv", "attention.value_length": "d_kv",
-        "attention.layer_norm_epsilon": "layer_norm_epsilon", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+        "context_length": "n_positions",
+        "feed_forward_length": "d_ff",
+        "block_count": "num_layers",
+        "decoder_block_count": "num_decoder_layers",
+        "attention.head_count": "num_heads",
+        "attention.key_length": "d_kv",
+        "attention.value_length": "d_kv",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
         "attention.relative_buckets_count": "relative_attention_num_buckets",
         "attention.relative_max_distance": UnlessUsual("relative_attention_max_distance", FAR),
-        "decoder_start_token_id": "decoder_start_token_id|pad_token_id", "logit_scale": logit_scale,
+        "decoder_start_token_id": "decoder_start_token_id|pad_token_id",
+        "logit_scale": logit_scale,
         "hidden_activation": activation,
     },
     defaults={
-        "model_type": "t5", "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6,
-        "num_decoder_layers": lambda config: lookup(config, "num_layers"), "num_heads": 8, "n_positions": 512,
-        "relative_attention_num_buckets": 32, "relative_attention_max_distance": FAR, "layer_norm_epsilon": 1e-6,
-        "feed_forward_proj": "relu", "pad_token_id": 0, "vocab_size": 32_128,
+        "model_type": "t5",
+        "d_model": 512,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_decoder_layers": lambda config: lookup(config, "num_layers"),
+        "num_heads": 8,
+        "n_positions": 512,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": FAR,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu",
+        "pad_token_id": 0,
+        "vocab_size": 32_128,
     },
-    config_from_gguf=config_from_gguf, legacy_names=legacy_names,
+    config_from_gguf=config_from_gguf,
+    legacy_names=legacy_names,
     tensors={
-        "shared": "token_embd", **side("encoder", "enc", attends_twice=False),
-        **side("decoder", "dec", attends_twice=True), "lm_head": "output",
+        "shared": "token_embd",
+        **side("encoder", "enc", attends_twice=False),
+        **side("decoder", "dec", attends_twice=True),
+        "lm_head": "output",
     },
     layers_vary=True,
     prefixes=("", "model", "transformer", "language_model", "text_model"),
     activation="",
     block={"rope": "none", "activation": "relu", "output_norm": "dec.output_norm"},
-)  # fmt: skip
+)
 
 
 def with_head_in_mind(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -123,11 +146,13 @@ def with_head_in_mind(config: Config, tensors: Tensors) -> tuple[Config, Tensors
 
 
 UMT5 = T5.derive(
-    hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"), variant=None, prepare=with_head_in_mind,
+    hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"),
+    variant=None,
+    prepare=with_head_in_mind,
     prepare_export=lambda config, tensors: tensors,  # they keep their names
     config_from_gguf=lambda keys, tensors: config_from_gguf(keys, tensors, each_layer=True),
     defaults={"model_type": "umt5", **MULTILINGUAL},
-)  # fmt: skip
+)
 
 
 def encoder_config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool = False) -> ConfigKeys:
@@ -143,15 +168,20 @@ def multilingual_encoder(config: Config) -> Architecture | None:
 
 
 T5_ENCODER: Architecture = T5.derive(
-    name="t5encoder", hf_classes=("T5EncoderModel", "MT5EncoderModel"), variant=multilingual_encoder,
+    name="t5encoder",
+    hf_classes=("T5EncoderModel", "MT5EncoderModel"),
+    variant=multilingual_encoder,
     metadata={"decoder_block_count": None, "decoder_start_token_id": None, "logit_scale": None},
     defaults={"model_type": "t5", "num_decoder_layers": None},
     tensors={name: None for name in T5.tensors if name.startswith("decoder.")} | {"lm_head": None},
-    ignored=("decoder.*", "lm_head.*"), config_from_gguf=encoder_config_from_gguf,
+    ignored=("decoder.*", "lm_head.*"),
+    config_from_gguf=encoder_config_from_gguf,
     block={"output_norm": "enc.output_norm", "causal": False, "hidden_states": True},
-)  # fmt: skip
+)
 
 UMT5_ENCODER = T5_ENCODER.derive(
-    hf_classes=("UMT5EncoderModel",), variant=None, defaults={"model_type": "umt5", **MULTILINGUAL},
+    hf_classes=("UMT5EncoderModel",),
+    variant=None,
+    defaults={"model_type": "umt5", **MULTILINGUAL},
     config_from_gguf=lambda keys, tensors: encoder_config_from_gguf(keys, tensors, each_layer=True),
-)  # fmt: skip
+)

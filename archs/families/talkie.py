@@ -9,8 +9,8 @@ import numpy as np
 
 from archs.config import changed, head_dim, lookup
 from archs.families.llama import HALVES
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import Computed, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, Transform
 from archs.transforms import column, scaled_rows
 from quants import from_array
@@ -50,10 +50,10 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "logit_scale": keys.get("logit_scale"),
         "head_dim": keys["embedding_length"] // keys["attention.head_count"],
         **dict.fromkeys(("attention_bias", "mlp_bias", "rope_scaling"), ...),
-    }  # fmt: skip
+    }
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def hparams_hook(keys: Keys, usual: HParams) -> HParams:
     return usual.with_layers(lambda index, own: {"qk_l2_norm": True})
 
 
@@ -64,19 +64,37 @@ def epsilon(config: Config) -> float:
 KEYS: dict[str, str | Computed | None] = {"attention.layer_norm_rms_epsilon": epsilon, "logit_scale": "logit_scale"}
 
 TALKIE = HALVES.derive(
-    name="talkie", hf_classes=("TalkieForCausalLM",), layers="blocks", metadata=KEYS, prepare=with_logit_scale,
+    name="talkie",
+    hf_classes=("TalkieForCausalLM",),
+    layers="blocks",
+    metadata=KEYS,
+    prepare=with_logit_scale,
     defaults={"model_type": "talkie", "rms_norm_eps": None, "head_dim": head_dim},
     tensors={
-        **dict.fromkeys(HALVES.tensors), "embed": "token_embd", "lm_head": "output",
+        **dict.fromkeys(HALVES.tensors),
+        "embed": "token_embd",
+        "lm_head": "output",
         ".attn.attn_query": TensorMap("attn_q", turned("num_attention_heads")),
-        ".attn.attn_key": TensorMap("attn_k", turned("num_key_value_heads")), ".attn.attn_value": "attn_v",
-        ".attn.attn_resid": "attn_output", ".attn.head_gain.head_g": TensorMap("attn_q_norm.weight", column),
-        ".attn_gain.a_g": "attn_output.scale", ".mlp.mlp_gate": "ffn_gate", ".mlp.mlp_linear": "ffn_up",
-        ".mlp.mlp_resid": "ffn_down", ".mlp_gain.a_g": "ffn_down.scale", ".embed_skip.a_g": "layer_output_scale.weight",
+        ".attn.attn_key": TensorMap("attn_k", turned("num_key_value_heads")),
+        ".attn.attn_value": "attn_v",
+        ".attn.attn_resid": "attn_output",
+        ".attn.head_gain.head_g": TensorMap("attn_q_norm.weight", column),
+        ".attn_gain.a_g": "attn_output.scale",
+        ".mlp.mlp_gate": "ffn_gate",
+        ".mlp.mlp_linear": "ffn_up",
+        ".mlp.mlp_resid": "ffn_down",
+        ".mlp_gain.a_g": "ffn_down.scale",
+        ".embed_skip.a_g": "layer_output_scale.weight",
     },
-    config_from_gguf=config_from_gguf, prepare_export=published, of_prepare=("logit_scale",), activation="",
+    config_from_gguf=config_from_gguf,
+    prepare_export=published,
+    derived_keys=("logit_scale",),
+    activation="",
     block={
-        "norm": "rms_without_weights", "numbers": numbers, "normed_embedding": True, "embedding_skip": True,
+        "norm": "rms_without_weights",
+        "hparams_hook": hparams_hook,
+        "normed_embedding": True,
+        "embedding_skip": True,
         "qkv_steps": ("rope", "norm_without_weights", "norm"),
     },
-)  # fmt: skip
+)

@@ -32,10 +32,17 @@ Extra = Mapping[str, bool | int | str]
 
 
 def vocabulary(
-    folder: Path, kinds: Sequence[str], config: Mapping[str, Any], rows: int, pre: str | None = None,
-    generation_config: Mapping[str, Any] | None = None, *, extra: Extra | None = None,
-    user_defined: Iterable[str] = (), embed: bool = False,
-) -> Metadata:  # fmt: skip
+    folder: Path,
+    kinds: Sequence[str],
+    config: Mapping[str, Any],
+    rows: int,
+    pre: str | None = None,
+    generation_config: Mapping[str, Any] | None = None,
+    *,
+    extra: Extra | None = None,
+    user_defined: Iterable[str] = (),
+    embed: bool = False,
+) -> Metadata:
     """The `tokenizer.*` keys of a folder's vocabulary.
 
     kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram" (as llama.cpp writes it for
@@ -199,10 +206,15 @@ def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
     lost = [
         {"id": row, **vars(token)}
         for row, token in sorted(added.items())
-        if row < len(tokens) and (
-            tokens[row] != plain_text(token) or types[row] not in NAMED_TYPES
-            or token.lstrip or token.rstrip or token.single_word or (normalizes and token.is_normalized)
+        if row < len(tokens)
+        and (
+            tokens[row] != plain_text(token)
+            or types[row] not in NAMED_TYPES
+            or token.lstrip
+            or token.rstrip
+            or token.single_word
+            or (normalizes and token.is_normalized)
         )
-    ]  # fmt: skip
+    ]
     if lost:
         metadata[ADDED_TOKENS] = json.dumps(lost, ensure_ascii=False)

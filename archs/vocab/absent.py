@@ -16,7 +16,7 @@ from typing import Any
 
 from gguf.constants import Keys, TokenType
 
-from ..assumed import DEFAULT, Assumed
+from ..hparams.assumed import DEFAULT, Assumed
 from ..schema import SPECIAL_TOKENS
 
 LLAMA, GPT2, BERT, T5, PLAMO = "llama", "gpt2", "bert", "t5", "plamo2"

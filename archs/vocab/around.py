@@ -16,7 +16,7 @@ from quants.errors import VocabularyError
 from ..metadata import Metadata
 from ..schema import POST_PROCESSOR
 from .absent import BERT, GPT2
-from .blocks import Block, parts, token_of
+from .blocks import LayerSpec, parts, token_of
 from .files import TokenizerFiles
 from .listed import TokenList
 from .pretokenizer import pre_tokenizer
@@ -129,7 +129,7 @@ def _configured(wanted: Around, side: str, number: int | None, flag: bool) -> Ar
     return replace(wanted, **{side: changed, f"{side}_pair": paired})
 
 
-def processed(tokenizer: Block, places: Mapping[str, int], where: str, size: int) -> Around:
+def processed(tokenizer: LayerSpec, places: Mapping[str, int], where: str, size: int) -> Around:
     """What a tokenizer.json's post-processor puts around texts. places: ids by text, of templates that name none.
 
     Raises VocabularyError where it does something else, or with tokens that there are not.
@@ -154,7 +154,7 @@ def processed(tokenizer: Block, places: Mapping[str, int], where: str, size: int
     return found
 
 
-def _sides(block: Block, name: str, places: Mapping[str, int], where: str) -> list[Ids]:
+def _sides(block: LayerSpec, name: str, places: Mapping[str, int], where: str) -> list[Ids]:
     """The special tokens before, between and after the texts of a template."""
     sides, texts = [list[int]()], list[str]()
     special = block.get("special_tokens", {})
@@ -180,10 +180,10 @@ def template(around: Around, texts: Sequence[str]) -> dict[str, Any] | None:
     if not used:
         return None
 
-    def special(ids: Iterable[int], type_id: int) -> list[Block]:
+    def special(ids: Iterable[int], type_id: int) -> list[LayerSpec]:
         return [{"SpecialToken": {"id": texts[number], "type_id": type_id}} for number in ids]
 
-    def sequence(name: str, type_id: int) -> Block:
+    def sequence(name: str, type_id: int) -> LayerSpec:
         return {"Sequence": {"id": name, "type_id": type_id}}
 
     pair = [*special(around.before_pair, 0), sequence("A", 0), *special(around.between, 0), sequence("B", 1)]

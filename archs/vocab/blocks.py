@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-Block = Mapping[str, Any]
+LayerSpec = Mapping[str, Any]
 INNER = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
 
 
-def parts(tokenizer: Block, key: str) -> list[Block]:
+def parts(tokenizer: LayerSpec, key: str) -> list[LayerSpec]:
     """The blocks under a key of tokenizer.json, which may be sequences."""
 
-    def of(block: Block) -> list[Block]:
+    def of(block: LayerSpec) -> list[LayerSpec]:
         return [part for inner in block[INNER[key]] for part in of(inner)] if block["type"] == "Sequence" else [block]
 
     return of(tokenizer[key]) if tokenizer.get(key) else []
@@ -24,13 +24,13 @@ def split(regex: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
 
 
-def around(first: str | None, text: str, last: str | None, type_id: int = 0) -> list[Block]:
+def around(first: str | None, text: str, last: str | None, type_id: int = 0) -> list[LayerSpec]:
     """A text of a template, with the special tokens around it."""
     tokens = [[{"SpecialToken": {"id": token, "type_id": type_id}}] if token else [] for token in (first, last)]
     return [*tokens[0], {"Sequence": {"id": text, "type_id": type_id}}, *tokens[1]]
 
 
-def token_of(part: Block) -> str | None:
+def token_of(part: LayerSpec) -> str | None:
     """The special token that a part of a template is."""
     name = part.get("SpecialToken", {}).get("id")
     return None if name is None else str(name)

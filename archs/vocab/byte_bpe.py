@@ -9,7 +9,7 @@ from quants.errors import VocabularyError
 
 from ..metadata import Metadata
 from ..schema import NORMALIZER, PRE_TOKENIZER
-from .blocks import Block, parts, split
+from .blocks import LayerSpec, parts, split
 from .files import TokenizerFiles
 from .listed import BYTE
 from .pretokenizer import LINES, canonical, cutting, name_of, structure, table
@@ -87,9 +87,9 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
             metadata[PRE_TOKENIZER] = json.dumps(files.tokenizer["pre_tokenizer"], ensure_ascii=False)
 
 
-def _cut_by(tokenizer: Block) -> list[Block]:
+def _cut_by(tokenizer: LayerSpec) -> list[LayerSpec]:
     """The blocks that cut a text, each in one spelling."""
-    found: list[Block] = []
+    found: list[LayerSpec] = []
     for block in parts(tokenizer, "pre_tokenizer"):
         kept = {key: value for key, value in block.items() if key != "trim_offsets"}
         if block["type"] == "Split" and "Regex" in block["pattern"]:

@@ -60,9 +60,7 @@ def restored_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def template_files(templates: Mapping[str, str]) -> dict[str, bytes]:
     """Return templates as files of Jinja, which are what processors read."""
-    return {
-        JINJA if name == DEFAULT else f"{FOLDER}/{name}.jinja": text.encode() for name, text in templates.items()
-    }
+    return {JINJA if name == DEFAULT else f"{FOLDER}/{name}.jinja": text.encode() for name, text in templates.items()}
 
 
 def _from_files(files: TokenizerFiles) -> dict[str, str]:
@@ -97,7 +95,8 @@ def _named(templates: Any) -> dict[str, str]:
         if originals.setdefault(name, entry["name"]) != entry["name"]:
             raise VocabularyError(
                 f"chat templates {originals[name]!r} and {entry['name']!r} would have one key, "
-                f"{Keys.Tokenizer.CHAT_TEMPLATE_N.format(name=name)}", "rename one of them"
-            )  # fmt: skip
+                f"{Keys.Tokenizer.CHAT_TEMPLATE_N.format(name=name)}",
+                "rename one of them",
+            )
         named[name] = entry["template"]
     return named

@@ -28,14 +28,22 @@ CONFIG: dict[str, Kind] = {
 }
 TOKENIZER: dict[str, Kind] = {
     "added_tokens": ListOf(TOKEN),
-    "model": Fields({
-        "type": TEXT, "unk_token": TEXT, "unk_id": ID, "byte_fallback": FLAG, "ignore_merges": FLAG,
-        "continuing_subword_prefix": TEXT, "end_of_word_suffix": TEXT, "max_input_chars_per_word": Whole(1, 1 << 20),
-    }),
+    "model": Fields(
+        {
+            "type": TEXT,
+            "unk_token": TEXT,
+            "unk_id": ID,
+            "byte_fallback": FLAG,
+            "ignore_merges": FLAG,
+            "continuing_subword_prefix": TEXT,
+            "end_of_word_suffix": TEXT,
+            "max_input_chars_per_word": Whole(1, 1 << 20),
+        }
+    ),
     "normalizer": Fields({"type": TEXT, "normalizers": ListOf(BLOCK), "lowercase": FLAG, "strip_accents": FLAG}),
     "pre_tokenizer": Fields({"type": TEXT, "pretokenizers": ListOf(BLOCK)}),
     "post_processor": Fields({"type": TEXT, "processors": ListOf(BLOCK)}),
-}  # fmt: skip
+}
 
 
 def read_tokenizer_config(content: Mapping[str, Any], file: str) -> dict[str, Any]:

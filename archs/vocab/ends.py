@@ -21,12 +21,23 @@ SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # which are never drawn
 LISTED = "tokenizer.huggingface.eos_token_ids"
 # Keys with the names of tokens that llama.cpp takes for theirs in files without the key.
 FREE: dict[str, frozenset[str]] = {
-    Keys.Tokenizer.EOT_ID: frozenset({
-        "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
-        "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
-    }),
+    Keys.Tokenizer.EOT_ID: frozenset(
+        {
+            "<|eot_id|>",
+            "<|im_end|>",
+            "<|end|>",
+            "<end_of_turn>",
+            "<|endoftext|>",
+            "<|end_of_text|>",
+            "<EOT>",
+            "_<EOT>",
+            "[EOT]",
+            "<｜end▁of▁sentence｜>",
+            "<end_of_utterance>",
+        }
+    ),
     Keys.Tokenizer.EOM_ID: frozenset({"<|eom_id|>"}),
-}  # fmt: skip
+}
 SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
 # What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
 ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}

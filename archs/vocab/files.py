@@ -59,9 +59,11 @@ class TokenizerFiles:
     def read(folder: Path) -> "TokenizerFiles":
         """Read a folder's files. Raises FileError for a file that is not JSON, VocabularyError for other content."""
         readers: dict[Path, Callable[[Any, str], dict[str, Any]]] = {
-            folder / "tokenizer.json": read_tokenizer, folder / "tokenizer_config.json": read_tokenizer_config,
-            folder / "special_tokens_map.json": read_tokenizer_config, folder / "added_tokens.json": check_ids,
-        }  # fmt: skip
+            folder / "tokenizer.json": read_tokenizer,
+            folder / "tokenizer_config.json": read_tokenizer_config,
+            folder / "special_tokens_map.json": read_tokenizer_config,
+            folder / "added_tokens.json": check_ids,
+        }
         found = [read(read_json_object(path, optional=True), str(path)) for path, read in readers.items()]
         files = TokenizerFiles(folder, *found)
         if not files.tokenizer:
@@ -133,9 +135,12 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
         model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}
         lowercase, accents = files.config.get("do_lower_case", True), files.config.get("strip_accents")
         normalizer = {
-            "type": "BertNormalizer", "clean_text": True, "lowercase": lowercase, "strip_accents": accents,
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "lowercase": lowercase,
+            "strip_accents": accents,
             "handle_chinese_chars": files.config.get("tokenize_chinese_chars", True),
-        }  # fmt: skip
+        }
         last = files.role("sep") or "[SEP]"
         single = around(files.role("cls") or "[CLS]", "A", last)
         cutting = {"type": "BertPreTokenizer"}
@@ -143,11 +148,14 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
     else:
         return {}
     return {
-        "model": model, "normalizer": normalizer, "pre_tokenizer": cutting, "post_processor": closing,
+        "model": model,
+        "normalizer": normalizer,
+        "pre_tokenizer": cutting,
+        "post_processor": closing,
         "added_tokens": [
             {"id": id, **vars(token)} for id, token in replace(files, tokenizer={"model": model}).added.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _merges(folder: Path) -> list[str]:

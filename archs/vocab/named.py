@@ -15,14 +15,39 @@ from gguf.constants import Keys, TokenType
 from .files import AddedToken
 
 ROLES = (
-    Keys.Tokenizer.EOS_ID, Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID, Keys.Tokenizer.FIM_PAD_ID,
-    Keys.Tokenizer.FIM_REP_ID, Keys.Tokenizer.FIM_SEP_ID,
-)  # fmt: skip
-TEXTS = frozenset({
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
-})  # fmt: skip
+    Keys.Tokenizer.EOS_ID,
+    Keys.Tokenizer.EOT_ID,
+    Keys.Tokenizer.EOM_ID,
+    Keys.Tokenizer.FIM_PAD_ID,
+    Keys.Tokenizer.FIM_REP_ID,
+    Keys.Tokenizer.FIM_SEP_ID,
+)
+TEXTS = frozenset(
+    {
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",
+        "[e~[",
+    }
+)
 # Of models that fill gaps, where no key names them; of each group the first.
 GAP_ENDS = {
     Keys.Tokenizer.FIM_PAD_ID: ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
@@ -31,18 +56,36 @@ GAP_ENDS = {
 }
 GAPS = GAP_ENDS | {
     Keys.Tokenizer.FIM_PRE_ID: (
-        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<｜fim▁begin｜>",
+        "<PRE>",
+        "▁<PRE>",
+        "<|code_prefix|>",
         "<|prefix|>",
     ),
     Keys.Tokenizer.FIM_SUF_ID: (
-        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<｜fim▁hole｜>",
+        "<SUF>",
+        "▁<SUF>",
+        "<|code_suffix|>",
         "<|suffix|>",
     ),
     Keys.Tokenizer.FIM_MID_ID: (
-        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<｜fim▁end｜>",
+        "<MID>",
+        "▁<MID>",
+        "<|code_middle|>",
         "<|middle|>",
     ),
-}  # fmt: skip
+}
 SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: whoever reads its texts needs them
 NAMES = TEXTS.union(*GAPS.values(), SHOWN)
 

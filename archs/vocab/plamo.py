@@ -76,10 +76,11 @@ def restored(texts: Sequence[str], scores: Sequence[float], types: Sequence[int]
     """The file of a list of tokens. The four numbers of a line that say nothing of how text is cut are zero."""
     kinds = {number: kind for kind, number in TYPES.items()}
     lines = [
-        json.dumps([text, float(str(np.float32(score))), kinds.get(TokenType(kind), "NORMAL"), 0, 0, 0, 0],
-                   ensure_ascii=False)
+        json.dumps(
+            [text, float(str(np.float32(score))), kinds.get(TokenType(kind), "NORMAL"), 0, 0, 0, 0], ensure_ascii=False
+        )
         for text, score, kind in zip(texts, scores, types, strict=False)
-    ]  # fmt: skip
+    ]
     return "".join(f"{line}\n" for line in lines).encode()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from quants.errors import VocabularyError
 from quants.spelling import did_you_mean
 
-from .blocks import Block, byte_level, parts, split
+from .blocks import LayerSpec, byte_level, parts, split
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LINES = r"[^\n]+|[\n]+"  # how escaped (SentencePiece-like) BPE is cut: byte fallback, no byte characters
@@ -46,7 +46,7 @@ class PreTokenizer:
     """
 
     name: str
-    steps: tuple[str | Block, ...]
+    steps: tuple[str | LayerSpec, ...]
     ignore_merges: bool = False
     normalizer: str | None = None
     add_bos: bool = False
@@ -55,7 +55,7 @@ class PreTokenizer:
     escaped: bool = False
     bare: bool = False
     always_bos: bool = False
-    also: tuple[tuple[str | Block, ...], ...] = ()
+    also: tuple[tuple[str | LayerSpec, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def byte_characters() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-def structure(tokenizer: Block) -> Structure:
+def structure(tokenizer: LayerSpec) -> Structure:
     """What tokenizer.json says about cutting text (its parsed content)."""
     processors, blocks = parts(tokenizer, "post_processor"), parts(tokenizer, "pre_tokenizer")
     model = tokenizer.get("model", {})
@@ -128,9 +128,10 @@ def name_of(found: Structure, where: str) -> str:
     Raises VocabularyError, with the structure and the nearest known one, where none cuts text in the same way.
     """
     fitting = [
-        name for name, entry in table().items()
+        name
+        for name, entry in table().items()
         if found.raw in (None, entry.raw) and found.splits in map(_canonical_steps, (entry.steps, *entry.also))
-    ]  # fmt: skip
+    ]
     if fitting:  # the first of those that agree best in other things
         return max(fitting, key=lambda name: [getattr(table()[name], flag) == getattr(found, flag) for flag in TELLING])
     known = {name: _canonical_steps(entry.steps) for name, entry in table().items() if found.raw in (None, entry.raw)}
@@ -170,7 +171,7 @@ def canonical(regex: str) -> str:
     return regex.removesuffix(r"|\s+") if regex.endswith(r"|\s+(?!\S)|\s+") else regex
 
 
-def _regexes(block: Block) -> list[str]:
+def _regexes(block: LayerSpec) -> list[str]:
     """A pre-tokenizer block as regular expressions; as its own JSON where it is none."""
     match block:
         case {"type": "ByteLevel"}:
@@ -188,7 +189,7 @@ def _regexes(block: Block) -> list[str]:
     return [json.dumps(block, ensure_ascii=False)]
 
 
-def _normalizer(tokenizer: Block) -> str | None:
+def _normalizer(tokenizer: LayerSpec) -> str | None:
     match parts(tokenizer, "normalizer"):
         case []:
             return None
@@ -197,7 +198,7 @@ def _normalizer(tokenizer: Block) -> str | None:
     return json.dumps(tokenizer["normalizer"], ensure_ascii=False)
 
 
-def _canonical_steps(steps: Iterable[str | Block]) -> tuple[str, ...]:
+def _canonical_steps(steps: Iterable[str | LayerSpec]) -> tuple[str, ...]:
     return tuple(regex for step in steps for regex in ([canonical(step)] if isinstance(step, str) else _regexes(step)))
 
 

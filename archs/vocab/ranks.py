@@ -20,17 +20,29 @@ from .pretokenizer import byte_characters, pre_tokenizer
 # A tiktoken file does not say how text is cut; the class of the tokenizer that comes with it does.
 PRE_TOKENIZERS = {"TikTokenTokenizer": "kimi-k2", "QWenTokenizer": "qwen2", "ChatGLM4Tokenizer": "chatglm-bpe"}
 TEKKEN_SPECIAL = (  # of tekken.json files that do not list their own
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]", "[TOOL_CALLS]", "<pad>", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
-)  # fmt: skip
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+    "<pad>",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+)
 
 LONGEST = 512  # bytes of a word
 TEKKEN: dict[str, Kind] = {
-    "config": Fields({
-        "default_num_special_tokens": Whole(0, 1 << 20), "default_vocab_size": Whole(), "pattern": Text(),
-    }),
+    "config": Fields(
+        {"default_num_special_tokens": Whole(0, 1 << 20), "default_vocab_size": Whole(), "pattern": Text()}
+    ),
     "special_tokens": ListOf(Fields({"rank": Whole(), "token_str": Text(), "is_control": Flag()})),
-}  # fmt: skip
+}
 
 
 def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

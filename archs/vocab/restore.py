@@ -36,9 +36,11 @@ from .wordpiece import pre_tokenizer_of as word_cuts
 METASPACE = {"type": "Metaspace", "replacement": "▁"}
 SPACES_IN_A_ROW = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 CLASSES = {
-    **dict.fromkeys(("gpt2", "gemma4"), "PreTrainedTokenizerFast"), "llama": "LlamaTokenizer", "t5": "T5Tokenizer",
+    **dict.fromkeys(("gpt2", "gemma4"), "PreTrainedTokenizerFast"),
+    "llama": "LlamaTokenizer",
+    "t5": "T5Tokenizer",
     "bert": "BertTokenizer",
-}  # fmt: skip
+}
 OTHERS = ("plamo2", "rwkv")  # which no class of transformers reads
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # in front of XLM-RoBERTa's tokens; its model file begins with <unk>
 
@@ -203,33 +205,49 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     if kind.raw:
         raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
     return _tokenizer_json(
-        found, {TokenType.NORMAL}, [as_text(merge) for merge in found.merges()],
-        normalizer=normalizer(found, kind), pre_tokenizer=pre_tokenizer_of(found, kind),
+        found,
+        {TokenType.NORMAL},
+        [as_text(merge) for merge in found.merges()],
+        normalizer=normalizer(found, kind),
+        pre_tokenizer=pre_tokenizer_of(found, kind),
         post_processor=_closing(found) or (None if kind.bare else byte_level()),
         decoder=byte_level(),
         ignore_merges=found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
-    )  # fmt: skip
+    )
 
 
 def _tokenizer_json(
-    found: _Vocabulary, kinds: Collection[int], merges: Sequence[Any], ignore_merges: bool = False,
-    unknown: str | None = None, **blocks: Any,
-) -> dict[str, Any]:  # fmt: skip
+    found: _Vocabulary,
+    kinds: Collection[int],
+    merges: Sequence[Any],
+    ignore_merges: bool = False,
+    unknown: str | None = None,
+    **blocks: Any,
+) -> dict[str, Any]:
     """A tokenizer.json with BPE. kinds: types of the rows that are in its vocabulary, beside the added tokens, whose
     numbers are kept only there.
     """
     added = found.found_first
     rows = {text: row for row, text in enumerate(found.texts) if found.types[row] in kinds and row not in added}
     return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(added.items())], **blocks,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(added.items())],
+        **blocks,
         "model": {
-            "type": "BPE", "dropout": None, "unk_token": unknown, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": unknown is not None, "byte_fallback": unknown is not None,
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": unknown,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": unknown is not None,
+            "byte_fallback": unknown is not None,
             "ignore_merges": ignore_merges,
-            "vocab": rows | {token.content: row for row, token in added.items()}, "merges": merges,
+            "vocab": rows | {token.content: row for row, token in added.items()},
+            "merges": merges,
         },
-    }  # fmt: skip
+    }
 
 
 def normalizer(found: TokenList, kind: PreTokenizer) -> Any:
@@ -262,13 +280,17 @@ def _closing(found: _Vocabulary) -> dict[str, Any] | None:
     first, last = (None if number is None else found.named_text(number) for number in (begin, end))
     if begin is not None and end is not None and roles.add_sep:
         return {
-            "type": "RobertaProcessing", "sep": [last, end], "cls": [first, begin], "trim_offsets": True,
+            "type": "RobertaProcessing",
+            "sep": [last, end],
+            "cls": [first, begin],
+            "trim_offsets": True,
             "add_prefix_space": False,
-        }  # fmt: skip
+        }
     if not first and not last:
         return None
-    special = {text: {"id": text, "ids": [number], "tokens": [text]}
-               for number, text in ((begin, first), (end, last)) if text}  # fmt: skip
+    special = {
+        text: {"id": text, "ids": [number], "tokens": [text]} for number, text in ((begin, first), (end, last)) if text
+    }
     single, second = around(first, "A", last), around(first, "B", last, 1)
     return {"type": "TemplateProcessing", "single": single, "pair": single + second, "special_tokens": special}
 
@@ -285,33 +307,46 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
         always = {"type": "Sequence", "normalizers": [PREPENDED, SPACES]}
         blocks = {"normalizer": always if prefix else SPACES, "pre_tokenizer": None}
     decoders: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-    ]  # fmt: skip
+    ]
     unknown = next((found.texts[row] for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), "<unk>")
     own, known = Keys.Tokenizer.MERGES in found.metadata, frozenset(found.texts)
     merges = [merged(as_text(each), known) for each in found.merges()] if own else _merges(found)
     return _tokenizer_json(
-        found, {kind for kind in TokenType if kind != TokenType.UNUSED}, merges, **blocks,
-        post_processor=_closing(found), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
+        found,
+        {kind for kind in TokenType if kind != TokenType.UNUSED},
+        merges,
+        **blocks,
+        post_processor=_closing(found),
+        decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
         unknown=unknown,
-    )  # fmt: skip
+    )
 
 
 def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of WordPiece."""
-    texts = [found.named_text(row) if row in found.found_first else word for row, word in
-             enumerate(words(found.metadata, found.texts, found.types.tolist()))]  # fmt: skip
+    texts = [
+        found.named_text(row) if row in found.found_first else word
+        for row, word in enumerate(words(found.metadata, found.texts, found.types.tolist()))
+    ]
     unknown = unknown_word(found, texts)
     rows = {text: row for row, text in enumerate(texts[: found.own_rows])}
     model = {
-        "type": "WordPiece", "unk_token": "[UNK]" if unknown is None else texts[unknown],
-        "continuing_subword_prefix": "##", "max_input_chars_per_word": longest_word(found), "vocab": rows,
-    }  # fmt: skip
+        "type": "WordPiece",
+        "unk_token": "[UNK]" if unknown is None else texts[unknown],
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": longest_word(found),
+        "vocab": rows,
+    }
     return _whole(
-        found, model, {"normalizer": word_normalizer(found), "pre_tokenizer": word_cuts(found)},
+        found,
+        model,
+        {"normalizer": word_normalizer(found), "pre_tokenizer": word_cuts(found)},
         {"type": "WordPiece", "prefix": "##", "cleanup": True},
-    )  # fmt: skip
+    )
 
 
 def _unigram(found: _Vocabulary) -> dict[str, Any]:
@@ -319,9 +354,11 @@ def _unigram(found: _Vocabulary) -> dict[str, Any]:
     unknown = next((row for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), None)
     scores = found.scores.astype(float).tolist()
     model = {
-        "type": "Unigram", "unk_id": unknown, "byte_fallback": bool((found.types == TokenType.BYTE).any()),
+        "type": "Unigram",
+        "unk_id": unknown,
+        "byte_fallback": bool((found.types == TokenType.BYTE).any()),
         "vocab": [[text, scores[row]] for row, text in enumerate(found.texts[: found.own_rows])],
-    }  # fmt: skip
+    }
     prefix = "always" if found.flag(Keys.Tokenizer.ADD_PREFIX) else "never"
     prefix = "first" if found.metadata.get(PREPEND_SCHEME) == "first" else prefix
     cut = METASPACE | {"prepend_scheme": prefix, "split": True}
@@ -339,10 +376,15 @@ def _whole(found: _Vocabulary, model: Mapping[str, Any], blocks: Mapping[str, An
     """A tokenizer.json with a model that is none of BPE."""
     around = around_of(found, roles_of(found))
     return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.found_first.items())], **blocks,
-        "post_processor": template(around, found.texts), "decoder": decoder, "model": model,
-    }  # fmt: skip
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.found_first.items())],
+        **blocks,
+        "post_processor": template(around, found.texts),
+        "decoder": decoder,
+        "model": model,
+    }
 
 
 def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
@@ -351,10 +393,14 @@ def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
     blocks = blocks_of(found) if has_blocks(found) else {"normalizer": SPACES, "pre_tokenizer": AT_SPACES}
     used = {kind for kind in TokenType if kind != TokenType.UNUSED}
     return _tokenizer_json(
-        found, used, [as_text(merge).split(" ", 1) for merge in found.merges()], **blocks,
-        post_processor=_closing(found), decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]},
+        found,
+        used,
+        [as_text(merge).split(" ", 1) for merge in found.merges()],
+        **blocks,
+        post_processor=_closing(found),
+        decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]},
         unknown=found.text("unk") or "<unk>",
-    )  # fmt: skip
+    )
 
 
 def _merges(found: _Vocabulary) -> list[list[str]]:

@@ -57,9 +57,7 @@ def serve(folder: str) -> None:
     try:
         from transformers import AutoTokenizer  # slow to import
 
-        found = AutoTokenizer.from_pretrained(
-            folder, use_fast=True, local_files_only=True, trust_remote_code=False
-        )
+        found = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
         answer = {"tokenizer": found.backend_tokenizer.to_str()}
     except Exception as error:  # whatever a tokenizer class raises on files it does not like
         answer = {"error": str(error) or type(error).__name__}

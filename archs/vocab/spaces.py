@@ -11,7 +11,7 @@ from gguf.constants import Keys
 
 from ..metadata import Metadata
 from ..schema import NORMALIZER, PRE_TOKENIZER, PREPEND_SCHEME
-from .blocks import Block, parts
+from .blocks import LayerSpec, parts
 from .files import TokenizerFiles
 from .listed import TokenList
 from .named import cuts
@@ -20,7 +20,7 @@ CHARSMAP = "precompiled_charsmap"
 PREPENDED = {"type": "Prepend", "prepend": "▁"}
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 AT_SPACES = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-NO_CUTS: tuple[list[Block], ...] = ([], [AT_SPACES])  # where spaces are none any more
+NO_CUTS: tuple[list[LayerSpec], ...] = ([], [AT_SPACES])  # where spaces are none any more
 
 
 def is_plain(files: TokenizerFiles) -> bool:
@@ -29,7 +29,7 @@ def is_plain(files: TokenizerFiles) -> bool:
     return usual and parts(files.tokenizer, "pre_tokenizer") in NO_CUTS
 
 
-def puts_space(tokenizer: Block) -> bool:
+def puts_space(tokenizer: LayerSpec) -> bool:
     """Whether tokenizer.json puts a space before a text."""
     prepends = any(block["type"] == "Prepend" for block in parts(tokenizer, "normalizer"))
     return prepends or any(_scheme(block) != "never" for block in parts(tokenizer, "pre_tokenizer"))
@@ -50,9 +50,9 @@ def write_scheme(metadata: Metadata, files: TokenizerFiles, unigram: bool) -> No
 
 def write_blocks(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write tokenizer.json's normalizer and pre-tokenizer; a map of characters has a key of its own."""
-    normalizer = _mapped(files.tokenizer.get("normalizer"), lambda block: {
-        key: value for key, value in block.items() if key != CHARSMAP
-    })  # fmt: skip
+    normalizer = _mapped(
+        files.tokenizer.get("normalizer"), lambda block: {key: value for key, value in block.items() if key != CHARSMAP}
+    )
     metadata[NORMALIZER] = json.dumps(normalizer, ensure_ascii=False)
     metadata[PRE_TOKENIZER] = json.dumps(files.tokenizer.get("pre_tokenizer"), ensure_ascii=False)
 
@@ -64,7 +64,8 @@ def has_blocks(tokens: TokenList) -> bool:
 
 def blocks_of(tokens: TokenList, start: bool = True) -> dict[str, Any]:
     """The two blocks of a file. start: of the text that begins all; no other is the first."""
-    def later(block: Block) -> Block:
+
+    def later(block: LayerSpec) -> LayerSpec:
         return block if start or _scheme(block) != "first" else {**block, "prepend_scheme": "never"}
 
     return {
@@ -73,7 +74,7 @@ def blocks_of(tokens: TokenList, start: bool = True) -> dict[str, Any]:
     }
 
 
-def with_charsmap(tokens: TokenList, block: Block) -> Block:
+def with_charsmap(tokens: TokenList, block: LayerSpec) -> LayerSpec:
     """A normalizer with the file's map of characters, if it goes by one and does not have it."""
     if block.get("type") != "Precompiled" or CHARSMAP in block:
         return block
@@ -112,7 +113,7 @@ def possible_pairs(vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str]]:
                 yield left, right
 
 
-def _scheme(block: Block) -> str:
+def _scheme(block: LayerSpec) -> str:
     """Where a block puts a space: "always", "first", "never"."""
     if block.get("type") != "Metaspace":
         return "never"
@@ -120,10 +121,13 @@ def _scheme(block: Block) -> str:
     return str(block.get("prepend_scheme", default))
 
 
-def _mapped(block: Any, change: Callable[[Block], Block]) -> Any:
+def _mapped(block: Any, change: Callable[[LayerSpec], LayerSpec]) -> Any:
     """A block with each of those in it changed."""
     if not isinstance(block, Mapping):
         return block
-    inner = {key: [_mapped(each, change) for each in block[key]] for key in ("normalizers", "pretokenizers")
-             if isinstance(block.get(key), list)}  # fmt: skip
+    inner = {
+        key: [_mapped(each, change) for each in block[key]]
+        for key in ("normalizers", "pretokenizers")
+        if isinstance(block.get(key), list)
+    }
     return {**change(block), **inner}

@@ -14,7 +14,7 @@ from quants.errors import VocabularyError
 
 from ..metadata import Metadata
 from ..schema import SPECIAL_TOKENS
-from .blocks import Block, parts, token_of
+from .blocks import LayerSpec, parts, token_of
 from .checked import ROLES
 from .ends import said_ends
 from .files import TokenizerFiles
@@ -25,9 +25,13 @@ ADD_KEYS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep":
 
 
 def write_special(
-    metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], generation: Mapping[str, Any], rows: int,
+    metadata: Metadata,
+    files: TokenizerFiles,
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    rows: int,
     kind: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """Write the ids of special tokens and the add_* flags. Ids beyond `rows` are left out. kind: see `vocabulary`.
 
     Raises VocabularyError for a negative id.
@@ -78,7 +82,7 @@ def _special(files: TokenizerFiles) -> tuple[dict[str, str], dict[str, bool]]:
     return texts, adds
 
 
-def _template(texts: dict[str, str], adds: dict[str, bool], processor: Block) -> None:
+def _template(texts: dict[str, str], adds: dict[str, bool], processor: LayerSpec) -> None:
     """A list of special tokens and texts, for one text and for a pair."""
     single, pair = processor.get("single", []), processor.get("pair", [])
     first = last = None
@@ -100,7 +104,7 @@ def _template(texts: dict[str, str], adds: dict[str, bool], processor: Block) ->
             texts.setdefault("sep", texts["eos"])
 
 
-def _between(pair: list[Block], first: str | None, last: str | None) -> list[str | None] | None:
+def _between(pair: list[LayerSpec], first: str | None, last: str | None) -> list[str | None] | None:
     """What stands between the two texts of a pair; None where nothing does."""
     start = 1 if first and pair and token_of(pair[0]) == first else 0
     stop = len(pair) - 1 if last and pair and token_of(pair[-1]) == last else len(pair)

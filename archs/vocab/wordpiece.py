@@ -18,9 +18,12 @@ CONTINUATIONS = "tokenizer.huggingface.continuations"  # that begin with U+2581,
 STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
 LONGEST_WORD_KEY, LONGEST_WORD = "tokenizer.huggingface.max_input_chars_per_word", 100
 BERT_NORMALIZER = {
-    "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
     "lowercase": True,
-}  # fmt: skip
+}
 IMPLIED = ("type", "clean_text", "handle_chinese_chars")  # what GGUF's keys cannot say otherwise
 BERT_CUTS = {"type": "BertPreTokenizer"}
 
@@ -65,8 +68,9 @@ def normalizer_of(tokens: TokenList) -> Any:
     if NORMALIZER in tokens.metadata:
         return tokens.block(NORMALIZER)
     return BERT_NORMALIZER | {
-        "lowercase": tokens.flag(LOWERCASE, True), "strip_accents": tokens.metadata.get(STRIP_ACCENTS)
-    }  # fmt: skip
+        "lowercase": tokens.flag(LOWERCASE, True),
+        "strip_accents": tokens.metadata.get(STRIP_ACCENTS),
+    }
 
 
 def pre_tokenizer_of(tokens: TokenList) -> Any:

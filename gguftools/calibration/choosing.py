@@ -17,8 +17,8 @@ from quants import Format
 from .bounds import AT_ONCE
 
 if TYPE_CHECKING:
-    from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Products
+    from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
 Raw = NDArray[np.uint8]
@@ -85,7 +85,7 @@ def pieces_of(
 
     An expert without inputs that were held back is judged by its own others. One after the other: matrices are large.
     """
-    from runtime.block_diagonal import weighted_sum
+    from runtime.products.block_diagonal import weighted_sum
 
     if not found:
         return
@@ -149,9 +149,14 @@ def encode_by_columns(form: Format, factors: Sequence[Floats], weights: Floats, 
 
 
 def choose(
-    values: Floats, piece: Piece, form: Format, before: Encode, before_name: str, threads: int,
+    values: Floats,
+    piece: Piece,
+    form: Format,
+    before: Encode,
+    before_name: str,
+    threads: int,
     elsewhere: EncodeAll | None = None,
-) -> Chosen:  # fmt: skip
+) -> Chosen:
     """Encode values (rows, width) of a piece in the way that is best for inputs held back.
 
     elsewhere: encodes all of them once a way is chosen, or gives None where that is not worth it.
@@ -208,8 +213,8 @@ def correction(drift: "BlockDiagonal", factors: Sequence[Floats], threads: int) 
     Of all rows V those with V = W + W (y - x) x^T (x x^T)^-1 come nearest to W y with V x; of that change the share AIM
     is taken. factors: of the damped inverse, for blocks of columns (see `quants.feedback.upper_factor`).
     """
-    from runtime.block_diagonal import BlockDiagonal
     from runtime.kernels.threads import parallel, spans
+    from runtime.products.block_diagonal import BlockDiagonal
 
     blocks = []
     for (_, own), factor in zip(drift.columns(), factors, strict=True):

@@ -28,11 +28,11 @@ from .row_tasks import Workers
 from .texts import Windows, split_evenly
 
 if TYPE_CHECKING:
-    from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
     from runtime.model import Model as RunningModel
+    from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
@@ -42,16 +42,25 @@ def wanted_items(planned: Planned) -> dict[str, Item]:
     """The items of an output that feedback may encode: weights of products that get a format of blocks."""
     return {
         item.tensor.name: item
-        for file in planned.files for item in file.items
+        for file in planned.files
+        for item in file.items
         if item.format.is_quantized and not item.is_copy and item.format.has_codec and len(item.tensor.shape) in (2, 3)
-    }  # fmt: skip
+    }
 
 
 def encode_layers(
-    model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], items: Mapping[str, Item],
-    windows: Windows, kept: Encoded, *, memory: int, threads: int, workers: Workers | None = None,
+    model: Model,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    items: Mapping[str, Item],
+    windows: Windows,
+    kept: Encoded,
+    *,
+    memory: int,
+    threads: int,
+    workers: Workers | None = None,
     progress: Progress | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Encode the weights of `items` that products of the model have, into `kept`.
 
     metadata, tensors: of the model as it is written, by the output's names. memory: bytes that matrices of the inputs
@@ -182,7 +191,7 @@ def readers_of(net: "RunningModel", layer: "Layer", found: "Hessians") -> "Block
     found: what a run through the layer saw; the products that share its first input are meant. (width, width); None
     where no product reads what the norm gives.
     """
-    from runtime.block_diagonal import BlockDiagonal
+    from runtime.products.block_diagonal import BlockDiagonal
 
     if not found.of or "altup_router.weight" in layer:  # which reads it through another norm
         return None

@@ -58,9 +58,7 @@ def best_within(tables: Tables, budget: int, units: int = UNITS) -> dict[str, Ca
 
 def _unit(tables: Tables) -> int:
     """The most bytes that divide all differences between a weight's sizes."""
-    return math.gcd(*(
-        each.nbytes - candidates[0].nbytes for candidates in tables.values() for each in candidates
-    ))  # fmt: skip
+    return math.gcd(*(each.nbytes - candidates[0].nbytes for candidates in tables.values() for each in candidates))
 
 
 def _solved(
@@ -98,9 +96,10 @@ def _fill(tables: Tables, chosen: dict[str, Candidate], left: int) -> None:
     while True:
         fitting = [
             (chosen[name].cost - each.cost, name, each)
-            for name, candidates in tables.items() for each in candidates
+            for name, candidates in tables.items()
+            for each in candidates
             if each.cost < chosen[name].cost and 0 < each.nbytes - chosen[name].nbytes <= left
-        ]  # fmt: skip
+        ]
         if not fitting:
             return
         _, name, best = max(fitting, key=lambda each: each[:2])

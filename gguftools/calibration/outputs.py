@@ -43,19 +43,30 @@ def with_feedback(model: Model, calibration: Calibration, progress: Progress | N
             importances.update(f"{name} {item.format.name} {item.tensor.shape}".encode())
             importances.update(b"" if item.importance is None else item.importance.tobytes())
         head = {
-            "gguftools": VERSION, "texts": windows.digest(), "weights": importances.hexdigest(),
-            "dampings": list(DAMPINGS), "aim": AIM, "memory": calibration.memory,
+            "gguftools": VERSION,
+            "texts": windows.digest(),
+            "weights": importances.hexdigest(),
+            "dampings": list(DAMPINGS),
+            "aim": AIM,
+            "memory": calibration.memory,
             "sources": fingerprint(planner.origin.files, planner.origin.recorded),
-        }  # fmt: skip
+        }
         with encoded_beside(planned.files[0].path, head, run.resume) as kept:
             kept.restore({name: (item.tensor, [item.format]) for name, item in items.items()})
             layers, threads = planner.layers, thread_count(run.threads)
             away = run.executor if leaves_process(run.executor) else None
             encode_layers(
-                model, layers.metadata, layers.tensors, items, windows, kept,
-                memory=calibration.memory, threads=threads, progress=progress,
+                model,
+                layers.metadata,
+                layers.tensors,
+                items,
+                windows,
+                kept,
+                memory=calibration.memory,
+                threads=threads,
+                progress=progress,
                 workers=None if away is None else Workers(away, run.source, kept, threads),
-            )  # fmt: skip
+            )
             made_by = json.dumps(head, sort_keys=True)
 
             def ready(item: Item) -> Item:

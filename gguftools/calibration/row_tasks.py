@@ -23,7 +23,7 @@ from .choosing import SPAN, Encode, Floats, Raw, Way, encode_aimed, encode_by_co
 from .encoded import Encoded, Lent
 
 if TYPE_CHECKING:
-    from runtime.block_diagonal import BlockDiagonal
+    from runtime.products.block_diagonal import BlockDiagonal
 
 ROWS = 4 * SPAN  # of a task
 
@@ -52,9 +52,7 @@ class Workers:
     kept: Encoded
     threads: int  # of this process
 
-    def encode(
-        self, item: Item, first: int, way: Way, change: "BlockDiagonal | None", values: Floats
-    ) -> Raw | None:  # fmt: skip
+    def encode(self, item: Item, first: int, way: Way, change: "BlockDiagonal | None", values: Floats) -> Raw | None:
         """Encode rows of an item's tensor, values (n, width) from its row `first` on, changed first by a `correction`.
 
         None for too few to be sent, and for what workers do not know how to encode. Raises FileError, FormatError.
@@ -88,7 +86,7 @@ class Workers:
 
 def _encode(arrays: Sequence[Floats], aimed: bool, rows: Floats, form: Format, threads: int) -> Raw:
     """Encode rows with the arrays of a task."""
-    from runtime.block_diagonal import BlockDiagonal
+    from runtime.products.block_diagonal import BlockDiagonal
 
     weights, *blocks = arrays
     count = len(blocks) // 2 if aimed else len(blocks)

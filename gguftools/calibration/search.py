@@ -43,8 +43,12 @@ class Choice:
     measured: float
 
     def as_dict(self) -> dict[str, Any]:
-        return {"size_bytes": self.nbytes, "predicted": self.predicted, "measured": self.measured,
-                "formats": dict(self.formats)}  # fmt: skip
+        return {
+            "size_bytes": self.nbytes,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "formats": dict(self.formats),
+        }
 
 
 @dataclass
@@ -73,10 +77,14 @@ class Search:
     def _tables(self, size: Size) -> dict[str, list[Candidate]]:
         costs, tensors = self.sensitivities.costs(self.corrections), self.net.tensors
         return {
-            name: [Candidate(form.name, size(tensors[name].rows * form.row_bytes(tensors[name].width)),
-                             costs[name][form.name]) for form in self.candidates[name]]
+            name: [
+                Candidate(
+                    form.name, size(tensors[name].rows * form.row_bytes(tensors[name].width)), costs[name][form.name]
+                )
+                for form in self.candidates[name]
+            ]
             for name in costs
-        }  # fmt: skip
+        }
 
     def choose(self, budget: int, size: Size, rounds: int = ROUNDS) -> Choice:
         """The best recipe whose weights have `budget` bytes together. Raises OptionError where none has so few."""
@@ -92,8 +100,11 @@ class Search:
                 break
             self.tell(f"recipe {number + 1} of {rounds} at most")
             predicted = sum(each.cost for each in chosen.values())
-            tried.append(Choice(formats, sum(each.nbytes for each in chosen.values()), predicted,
-                                self._divergence("held", formats)))  # fmt: skip
+            tried.append(
+                Choice(
+                    formats, sum(each.nbytes for each in chosen.values()), predicted, self._divergence("held", formats)
+                )
+            )
             if number + 1 < rounds and (number == 0 or tried[-1].measured <= tried[-2].measured):
                 self._correct(formats)
             elif number:
@@ -137,9 +148,14 @@ class Search:
 
 
 def searched(
-    net: Any, candidates: Mapping[str, Sequence[Format]], windows: Windows, at_once: int, texts: Sequence[str],
-    kept: Encoded, tell: Tell,
-) -> Search:  # fmt: skip
+    net: Any,
+    candidates: Mapping[str, Sequence[Format]],
+    windows: Windows,
+    at_once: int,
+    texts: Sequence[str],
+    kept: Encoded,
+    tell: Tell,
+) -> Search:
     """Measure what weights cost in each format.
 
     net: the model as it is written, ready to run. candidates: formats of each weight. windows: see `windows_for`;

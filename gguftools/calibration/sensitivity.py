@@ -29,11 +29,11 @@ from .feedback import EMBEDDING, HEAD, readers_of
 from .texts import Windows, split_evenly
 
 if TYPE_CHECKING:
-    from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
     from runtime.model import Model as RunningModel
+    from runtime.products.block_diagonal import BlockDiagonal
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -48,9 +48,12 @@ LOGITS = 1 << 25  # of the base that are kept at most: every so-manieth position
 WHOLE = ("Q8_0", "Q6_K", "Q5_K", "Q4_K", "IQ4_XS", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS")
 LEGACY = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "IQ4_NL", "Q4_0")
 ROLES = {
-    "attn_q.": "attention scores", "attn_k.": "attention scores", "attn_": "attention values",
-    "ffn_down": "feed-forward down", "ffn_": "feed-forward up",
-}  # fmt: skip
+    "attn_q.": "attention scores",
+    "attn_k.": "attention scores",
+    "attn_": "attention values",
+    "ffn_down": "feed-forward down",
+    "ffn_": "feed-forward up",
+}
 
 
 def candidates_for(width: int) -> list[Format]:
@@ -217,9 +220,13 @@ def encoded_bytes(tensor: Tensor, form: Format, weights: Floats | None, threads:
 
 
 def measure(
-    net: "RunningModel", candidates: Mapping[str, Sequence[Format]], windows: Windows, judge: Judge, kept: Encoded,
+    net: "RunningModel",
+    candidates: Mapping[str, Sequence[Format]],
+    windows: Windows,
+    judge: Judge,
+    kept: Encoded,
     tell: Tell,
-) -> Sensitivities:  # fmt: skip
+) -> Sensitivities:
     """Walk through the model's layers. candidates: formats of each weight. tell(where): called at each layer.
 
     kept: has what an earlier run measured, and gets what this one does.
@@ -288,8 +295,9 @@ class _Walk:
             return
         before = [replace(batch, x=batch.x.copy()) for batch in probe]
         after = self._through(layer, before)
-        moved = {name: self._moved(layerwise.with_tensors(layer, [made]), before, after)
-                 for name, made in coarse.items()}  # fmt: skip
+        moved = {
+            name: self._moved(layerwise.with_tensors(layer, [made]), before, after) for name, made in coarse.items()
+        }
         carried = [replace(batch, x=batch.x.copy()) for batch in probe]
         layers = self.net.network.layers
         self.judge.carry(carried, [layerwise.with_tensors(layer, coarse.values()), *layers[i + 1 :]])
@@ -318,8 +326,8 @@ class _Walk:
         self, head: str, probe: Sequence["Batch"], seen: "Hessians", readers: "BlockDiagonal | None"
     ) -> None:
         """The parts of what stands around the layers. head: the weight that makes logits, the embedding if tied."""
-        from runtime.block_diagonal import weighted_sum
         from runtime.model import Model as RunningModel
+        from runtime.products.block_diagonal import weighted_sum
 
         by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}
         pieces = self._pieces(head, seen)
@@ -337,8 +345,10 @@ class _Walk:
             self.found.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
             errors, coarse = self._errors(tensor, pieces), self._coarse(tensor)
             other = RunningModel(self.net.metadata, {**self.net.tensors, EMBEDDING: coarse}, threads=self.net.threads)
-            batches = [replace(after, forward=before.forward) for after, before in
-                       zip(self.judge.begin(other), self.judge.begin(self.net), strict=True)]  # fmt: skip
+            batches = [
+                replace(after, forward=before.forward)
+                for after, before in zip(self.judge.begin(other), self.judge.begin(self.net), strict=True)
+            ]
             self.judge.carry(batches, self.net.network.layers)
             gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
             by_name.setdefault(EMBEDDING, []).append((Part(EMBEDDING, "embedding", gain, errors), readers))
@@ -376,9 +386,13 @@ class _Walk:
             losses = [0.0] * len(forms)
 
             def attempt(
-                start: int, stop: int, values: Floats = values, weights: Floats = weights, piece: Piece = piece,
+                start: int,
+                stop: int,
+                values: Floats = values,
+                weights: Floats = weights,
+                piece: Piece = piece,
                 losses: list[float] = losses,
-            ) -> None:  # fmt: skip
+            ) -> None:
                 for i in range(start, stop):
                     losses[i] = loss(forms[i].decode(forms[i].encode(values, weights)) - values, piece.found)
 

@@ -92,9 +92,10 @@ class Sizing:
     def formats(self) -> dict[str, str]:
         """Of all tensors whose format a recipe decides, those of the base."""
         return {
-            each.name: each.format for each in self.base.tensors
+            each.name: each.format
+            for each in self.base.tensors
             if is_quantizable(each.name, each.shape, format_named(each.source))
-        }  # fmt: skip
+        }
 
     def size_of(self, target: Target) -> Callable[[int], int]:
         """Bytes of a tensor → bytes that count for the target: in a file each begins at a multiple."""
@@ -150,10 +151,13 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
     """
     base = plan(LARGE, None)
     found = {
-        each.name: each for each in base.tensors
-        if each.format in ("Q8_0",) and len(each.shape) in (2, 3) and not decided(each)
+        each.name: each
+        for each in base.tensors
+        if each.format in ("Q8_0",)
+        and len(each.shape) in (2, 3)
+        and not decided(each)
         and candidates_for(each.shape[-1])
-    }  # fmt: skip
+    }
     if not found:
         raise OptionError(f"{model.path} has no weights to choose formats for")
     again = [name for name in found if model.tensors[name].format.is_quantized]
@@ -189,9 +193,12 @@ def measured(
     texts = [text.name for text in calibration.all_texts]
     forms = {name: [form.name for form in some] for name, some in candidates.items()}
     head = {
-        "gguftools": VERSION, "texts": windows.digest(), "names": texts, "candidates": digest_of(forms),
+        "gguftools": VERSION,
+        "texts": windows.digest(),
+        "names": texts,
+        "candidates": digest_of(forms),
         "sources": fingerprint(model.origin.files, model.origin.recorded) if beside else [],
-    }  # fmt: skip
+    }
     with ExitStack() as stack:
         place = beside or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
         kept = stack.enter_context(encoded_beside(place, head, run.resume and beside is not None, SEARCHED))

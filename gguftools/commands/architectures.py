@@ -12,7 +12,7 @@ EXAMPLES = ("gguftools architectures", "gguftools architectures --json")
 def architectures(json: bool = False, markdown: bool = False) -> None:
     from ..console.ui import print_line, print_markdown, print_table, said
     from ..inspection.catalogue import architectures as known
-    from ..inspection.catalogue import towers
+    from ..inspection.catalogue import encoders
 
     found = known()
     if said(found, json):
@@ -20,18 +20,27 @@ def architectures(json: bool = False, markdown: bool = False) -> None:
     show = print_markdown if markdown else print_table
     named = tuple(each for each in found if not each.wrapper)
     rows = [
-        (each.name, ", ".join(each.hf_classes), ", ".join(each.vocabularies) or "the target's",
-         "yes" if each.exports else "no")
+        (
+            each.name,
+            ", ".join(each.hf_classes),
+            ", ".join(each.vocabularies) or "the target's",
+            "yes" if each.exports else "no",
+        )
         for each in named
-    ]  # fmt: skip
+    ]
     show(None, ("GGUF name", "Hugging Face classes", "vocabularies", "back again"), rows)
     having = [
-        (", ".join(each.hf_classes), ", ".join(each.model_types), ", ".join(each.parts), ", ".join(each.running),
-         ", ".join(each.exporting))
-        for each in towers()
-    ]  # fmt: skip
+        (
+            ", ".join(each.hf_classes),
+            ", ".join(each.model_types),
+            ", ".join(each.parts),
+            ", ".join(each.running),
+            ", ".join(each.exporting),
+        )
+        for each in encoders()
+    ]
     columns = ("classes", "model types", "towers", "that run", "back again with --mmproj")
-    show("Classes with towers, which `convert --mmproj` writes", columns, having)
+    show("Classes with encoders, which `convert --mmproj` writes", columns, having)
     for line in _remarks(named):
         print_line(line)
 
@@ -50,6 +59,6 @@ def _remarks(found: "tuple[ArchitectureInfo, ...]") -> Iterator[str]:
     yield (
         f"{count['classes']} classes are converted and run, {count['wrappers']} more wrap a text model of these, "
         f"{count['drafts']} are drafts; {count['exported']} become checkpoints again; {count['with_towers']} have "
-        f"towers, those of {count['with_running_towers']} run; {count['exported_with_towers']} become checkpoints with "
-        "them again"
+        f"encoders, those of {count['with_running_towers']} run; {count['exported_with_towers']} become checkpoints "
+        "with them again"
     )

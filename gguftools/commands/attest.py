@@ -23,8 +23,10 @@ def attest(
     imatrix: Path | None = None,
     output: Annotated[str | None, "a file or a folder; default: FILE.intoto.json."] = None,
     sign: Annotated[bool, "Also write FILE.sigstore.json, signed with the credential of a CI."] = False,
-    overwrite: bool = False, threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, print_line, said, usage
     from ..provenance.attest import attest as write
     from ..provenance.attest import verify_attestation
@@ -44,9 +46,17 @@ def attest(
         usage(f"{statement} is a statement to be checked: --verify is missing", f"-o {statement} writes one there")
     with bytes_progress(f"attest {file.name}") as progress:
         made = write(
-            file, manifest=manifest_file, source=source, recipe=recipe, imatrix=imatrix, output=output, sign=sign,
-            overwrite=overwrite, threads=threads, progress=progress,
-        )  # fmt: skip
+            file,
+            manifest=manifest_file,
+            source=source,
+            recipe=recipe,
+            imatrix=imatrix,
+            output=output,
+            sign=sign,
+            overwrite=overwrite,
+            threads=threads,
+            progress=progress,
+        )
     if not said(made, json, [made.path, *([made.bundle] if made.bundle else [])]):
         what = f"from {made.manifest}" if made.manifest else "of its digests and what was named: it has no manifest"
         print_line(f"{made.path}: a statement {what}")

@@ -19,8 +19,9 @@ def audit(
     ] = None,
     tensor_values: Annotated[bool, "Also look for tensors out of line; reads all data."] = False,
     fail_on: Annotated[Any, "Exit code 1 from this severity on: info, low, medium or high."] = "medium",
-    threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, print_json, print_line, print_table
     from ..inspection.audit import audit as look
 

@@ -31,8 +31,8 @@ def convert(
     embed_tokenizer: Annotated[bool, "Also keep tokenizer.json itself in the file."] = False,
     lora: Annotated[Path | None, "Write this PEFT adapter of MODEL instead; MODEL's config.json is enough."] = None,
     merge_lora: Annotated[list[Any] | None, "Add an adapter."] = None,
-    mmproj: Annotated[bool, "Towers for pictures and sounds: write these instead, mmproj-NAME-OUTTYPE.gguf."] = False,
-    all_parts: Annotated[bool, "Write both files: the text model, and its towers beside it."] = False,
+    mmproj: Annotated[bool, "Encoders for images and sounds: write these instead, mmproj-NAME-OUTTYPE.gguf."] = False,
+    all_parts: Annotated[bool, "Write both files: the text model, and its encoders beside it."] = False,
     mtp: Annotated[bool, "Write the layers alone that predict tokens further: mtp-NAME-OUTTYPE.gguf, a draft."] = False,
     no_mtp: Annotated[bool, "Leave out the layers that predict tokens further (MTP, NextN)."] = False,
     sentence_transformers_dense_modules: Annotated[
@@ -41,14 +41,22 @@ def convert(
     target_model_dir: Annotated[Path | None, "Folder of the model that MODEL drafts for: EAGLE-3, DFlash, …"] = None,
     task: Annotated[str | None, "Write the weights of this task, where MODEL has some for several (Jina v3)."] = None,
     predictor: Annotated[Path | None, "Predictor folder: write a PowerInfer file of a ReLU model."] = None,
-    imatrix: Path | None = None, reserve: int | None = None, overwrite: bool = False, resume: bool = False,
-    manifest: bool = False, threads: int | None = None, memory: Any = "512M",
-    workers: int | None = None, scheduler: str | None = None,
-    plan: bool = False, rate: Any = None, prices: Path | None = None,
+    imatrix: Path | None = None,
+    reserve: int | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    manifest: bool = False,
+    threads: int | None = None,
+    memory: Any = "512M",
+    workers: int | None = None,
+    scheduler: str | None = None,
+    plan: bool = False,
+    rate: Any = None,
+    prices: Path | None = None,
     no_check_tokenizer: Annotated[bool, "Do not compare the file's tokenizer with MODEL's own on some texts."] = False,
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
     json: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     from ..console.arguments import planned_terms
     from ..console.ui import bytes_progress, note_slow_products, print_report, resumable_note, shared_work
     from ..conversion.convert import convert as run
@@ -65,15 +73,35 @@ def convert(
     bar = bytes_progress(f"convert {located(model).name}")
     with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
         report = run(
-            model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
-            predictor=predictor, mmproj=mmproj, all_parts=all_parts, mtp=mtp, no_mtp=no_mtp,
-            target_model_dir=target_model_dir, sentence_transformers_dense_modules=sentence_transformers_dense_modules,
+            model,
+            output,
+            outtype,
+            pre=pre,
+            embed_tokenizer=embed_tokenizer,
+            lora=lora,
+            merge_lora=merge_lora or (),
+            predictor=predictor,
+            mmproj=mmproj,
+            all_parts=all_parts,
+            mtp=mtp,
+            no_mtp=no_mtp,
+            target_model_dir=target_model_dir,
+            sentence_transformers_dense_modules=sentence_transformers_dense_modules,
             task=task,
-            fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0,
-            resume=resume, threads=threads, memory=memory, progress=progress, executor=executor,
-            terms=terms, overwrite=overwrite, manifest=manifest,
-            check_tokenizer=not no_check_tokenizer, **extra,
-        )  # fmt: skip
+            fallback=fallback,
+            rounded_grids=rounded_grids,
+            reserve=reserve or 0,
+            resume=resume,
+            threads=threads,
+            memory=memory,
+            progress=progress,
+            executor=executor,
+            terms=terms,
+            overwrite=overwrite,
+            manifest=manifest,
+            check_tokenizer=not no_check_tokenizer,
+            **extra,
+        )
     if check_logits:
         note_slow_products(threads)
         report = replace(report, check=check_output(report.outputs[0], model, check_logits))

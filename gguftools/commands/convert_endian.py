@@ -12,8 +12,9 @@ def convert_endian(
     file: Annotated[Path, Argument(help="GGUF file to convert (of a split set, any shard).")],
     order: Annotated[str | None, Argument(help="little or big; the other one if not given.")] = None,
     output: Annotated[str | None, "a file; default NAME-ORDER.gguf."] = None,
-    overwrite: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, print_line, said, size
     from ..conversion.endianness import convert_endian as run
 

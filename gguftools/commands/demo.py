@@ -14,8 +14,9 @@ def demo(
         Path | None, Option("--file", "-f", help="Text for the model to read: the example's if not given.")
     ] = None,
     output: Annotated[Path, "a folder."] = Path("demo"),
-    overwrite: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import note, note_slow_products, print_table, said, size
     from ..demo import demo as run
     from ..demo import example
@@ -25,9 +26,15 @@ def demo(
     if said(rows, json, [row.file for row in rows]):
         return
     cells = [
-        (row.recipe, row.file.name, size(row.bytes), f"{row.bits_per_weight:.2f}",
-         f"{row.perplexity:.3f} ± {row.standard_error:.3f}", f"{row.tokens_per_second:,.0f}")
+        (
+            row.recipe,
+            row.file.name,
+            size(row.bytes),
+            f"{row.bits_per_weight:.2f}",
+            f"{row.perplexity:.3f} ± {row.standard_error:.3f}",
+            f"{row.tokens_per_second:,.0f}",
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     columns = ("type", "file", "size", "bits/weight", "perplexity", "tokens/s")
     print_table(f"{rows[0].file.parent}/", columns, cells, "llrrrr")

@@ -29,8 +29,10 @@ def diff(
     sort: Annotated[str, "Order of --errors: worst, name, layer, rmse or size."] = "worst",
     identify: Annotated[bool, "By which recipe was B made from A, and which tensors otherwise?"] = False,
     full: Annotated[bool, "With --identify: compare all rows, not some of each tensor."] = False,
-    imatrix: Path | None = None, threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    imatrix: Path | None = None,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, print_json, usage
 
     if imatrix and not (errors or identify):
@@ -119,8 +121,10 @@ def _print_identification(found: "Identification") -> None:
     if found.vias and found.unexplained:
         print_line(f"of some, the original was rounded to {' or '.join(found.vias)} first")
     for names, what in (
-        (found.only_original, "missing"), (found.only_file, "new"), (found.other_shapes, "of another shape"),
-    ):  # fmt: skip
+        (found.only_original, "missing"),
+        (found.only_file, "new"),
+        (found.other_shapes, "of another shape"),
+    ):
         for name in names:
             print_line(f"{name} is {what}")
     if found.declared_imatrix and found.imatrix is None:

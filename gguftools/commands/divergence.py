@@ -23,12 +23,13 @@ def divergence(
     others: Annotated[list[Path] | None, Argument(help="GGUF files to measure (of a split set, any shard).")] = None,
     texts: list[str] | None = None,
     chat: Annotated[bool, "By the file's chat template: score the answers of conversations, JSONL."] = False,
-    ctx: int | None = None, chunks: int | None = None, threads: int | None = None,
-    workers: int | None = None, scheduler: str | None = None,
+    ctx: int | None = None,
+    chunks: int | None = None,
+    threads: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
-    precision: Annotated[
-        str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."
-    ] = "float32",
+    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
     save_base: Annotated[
         str | None, Option(metavar="PATH", help="Keep the base: small if the name ends in .gguf, else as llama.cpp.")
     ] = None,
@@ -45,8 +46,10 @@ def divergence(
     fail_above: Annotated[
         str | None, Option(metavar="LIMITS", help="Exit code 1 where a KL figure is above: mean=0.02,p99_9=1.")
     ] = None,
-    html: str | None = None, markdown: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    html: str | None = None,
+    markdown: bool = False,
+    json: bool = False,
+) -> None:
     from quants.errors import GgufToolsError
 
     from ..console.ui import note, note_slow_products, print_error, print_line, said, shared_work, window_progress
@@ -69,11 +72,25 @@ def divergence(
     bar = window_progress(f"measure {len(others or ())} beside {base.name}", "mean KL")
     with shared_work(workers, scheduler) as executor, bar as progress:
         report = measure(
-            base, *(others or ()), text=named, chat=chat, n_ctx=ctx, chunks=chunks, threads=threads,
-            round_activations=round_activations, precision=precision, save_base=save_base, top_k=top_k,
-            with_output=with_output, base_model=base_model, record=record, keep_record=True,
-            overwrite=overwrite, executor=executor, progress=progress,
-        )  # fmt: skip
+            base,
+            *(others or ()),
+            text=named,
+            chat=chat,
+            n_ctx=ctx,
+            chunks=chunks,
+            threads=threads,
+            round_activations=round_activations,
+            precision=precision,
+            save_base=save_base,
+            top_k=top_k,
+            with_output=with_output,
+            base_model=base_model,
+            record=record,
+            keep_record=True,
+            overwrite=overwrite,
+            executor=executor,
+            progress=progress,
+        )
     if html is not None:
         _write_html(report, html, overwrite, reads, threads)
     if markdown:
@@ -93,9 +110,13 @@ def divergence(
 
 
 def _check_report(
-    html: str | None, markdown: bool, others: list[Path] | None, overwrite: bool, save_base: str | None,
+    html: str | None,
+    markdown: bool,
+    others: list[Path] | None,
+    overwrite: bool,
+    save_base: str | None,
     reads: list[Path],
-) -> None:  # fmt: skip
+) -> None:
     """End the program, before anything is measured, where no report could be written in the end."""
     from ..console.ui import usage
 
@@ -109,9 +130,7 @@ def _check_report(
         check_html_target(html, overwrite, reads)
 
 
-def _write_html(
-    report: "DivergenceReport", html: str, overwrite: bool, reads: list[Path], threads: int | None
-) -> None:
+def _write_html(report: "DivergenceReport", html: str, overwrite: bool, reads: list[Path], threads: int | None) -> None:
     """The report as a page, with the errors of the weights where the base has weights."""
     from ..measurement.report.page import write_html
     from ..measurement.report.weights import tensor_errors
@@ -143,10 +162,17 @@ def _row(file: "FileDivergence") -> tuple[str, ...]:
 
     kl, rest = file.kl_divergence, file.figures
     return (
-        Path(file.path).name, size(file.size), f"{rest['perplexity']:.4f}", f"{rest['perplexity_ratio']:.5f}",
-        f"{_bound(file)}{kl['mean']:.6f} ± {kl['standard_error']:.6f}", f"{kl['median']:.6f}", f"{kl['p99_9']:.4f}",
-        f"{kl['max']:.4f}", f"{100 * rest['same_top']:.2f} %", _percent(rest["acceptance"]["mean"], 2),
-    )  # fmt: skip
+        Path(file.path).name,
+        size(file.size),
+        f"{rest['perplexity']:.4f}",
+        f"{rest['perplexity_ratio']:.5f}",
+        f"{_bound(file)}{kl['mean']:.6f} ± {kl['standard_error']:.6f}",
+        f"{kl['median']:.6f}",
+        f"{kl['p99_9']:.4f}",
+        f"{kl['max']:.4f}",
+        f"{100 * rest['same_top']:.2f} %",
+        _percent(rest["acceptance"]["mean"], 2),
+    )
 
 
 def _nats(value: float | None) -> str:
@@ -172,10 +198,13 @@ def _print_file(report: "DivergenceReport", file: "FileDivergence", worst: int) 
     kl, change = rest["kl_divergence"], rest["p_change"]
     names = [name for name in change if name not in ("mean", "standard_error", "rms", "rms_standard_error")]
     spread = [
-        (name[1:].replace("_", ".") + " %" if name[1:2].isdigit() else name, f"{kl[name]:.6f}" if name in kl else "",
-         f"{100 * change[name]:.3f} %")
+        (
+            name[1:].replace("_", ".") + " %" if name[1:2].isdigit() else name,
+            f"{kl[name]:.6f}" if name in kl else "",
+            f"{100 * change[name]:.3f} %",
+        )
         for name in names
-    ]  # fmt: skip
+    ]
     print_table(None, ("", f"{_bound(file)}KL", "Δp"), spread, "lrr")
     print()
     if len(file.texts) > 1:
@@ -199,22 +228,36 @@ def _lines(report: "DivergenceReport", of: Any, bound: str) -> list[tuple[str, s
         ("correlation of ln PPL", f"{100 * of['correlation']:.2f} %", ""),
         ("ln PPL(file) / PPL(base)", f"{of['log_ratio']:.6f}", f"{of['log_ratio_standard_error']:.6f}"),
         ("PPL(file) / PPL(base)", f"{of['perplexity_ratio']:.6f}", f"{of['perplexity_ratio_standard_error']:.6f}"),
-        ("PPL(file) - PPL(base)", f"{of['perplexity_difference']:.6f}",
-         f"{of['perplexity_difference_standard_error']:.6f}"),
-        *((what, _nats(of[name]["mean"]), _nats(of[name]["standard_error"])) for what, name in (
-            (f"{bound}KL(base ‖ file)", "kl_divergence"), ("KL(file ‖ base)", "kl_reverse"),
-            ("total variation", "total_variation"), ("entropy change", "entropy_change"))),
-        *((what, _percent(of[name]["mean"]), _percent(of[name]["standard_error"])) for what, name in (
-            ("acceptance", "acceptance"), ("Δp of the right token", "p_change"))),
+        (
+            "PPL(file) - PPL(base)",
+            f"{of['perplexity_difference']:.6f}",
+            f"{of['perplexity_difference_standard_error']:.6f}",
+        ),
+        *(
+            (what, _nats(of[name]["mean"]), _nats(of[name]["standard_error"]))
+            for what, name in (
+                (f"{bound}KL(base ‖ file)", "kl_divergence"),
+                ("KL(file ‖ base)", "kl_reverse"),
+                ("total variation", "total_variation"),
+                ("entropy change", "entropy_change"),
+            )
+        ),
+        *(
+            (what, _percent(of[name]["mean"]), _percent(of[name]["standard_error"]))
+            for what, name in (("acceptance", "acceptance"), ("Δp of the right token", "p_change"))
+        ),
         ("RMS Δp", f"{100 * change['rms']:.3f} %", f"{100 * change['rms_standard_error']:.3f} %"),
         ("same top token", f"{100 * of['same_top']:.3f} %", f"{100 * of['same_top_standard_error']:.3f} %"),
         ("right token first in one alone", f"{100 * of['flips']:.3f} %", ""),
-    ]  # fmt: skip
+    ]
 
 
 def _row_of_text(of: Any) -> tuple[str, ...]:
     kl = of["kl_divergence"]
     return (
-        f"{of['perplexity']:.4f}", f"{of['perplexity_ratio']:.5f}", f"{kl['mean']:.6f} ± {kl['standard_error']:.6f}",
-        f"{kl['p99_9']:.4f}", f"{100 * of['same_top']:.2f} %",
-    )  # fmt: skip
+        f"{of['perplexity']:.4f}",
+        f"{of['perplexity_ratio']:.5f}",
+        f"{kl['mean']:.6f} ± {kl['standard_error']:.6f}",
+        f"{kl['p99_9']:.4f}",
+        f"{100 * of['same_top']:.2f} %",
+    )

@@ -30,7 +30,8 @@ def draft_check(
     ] = False,
     draft_mtp: Annotated[bool, "Draft by the model's own layer that predicts a token further: measured, too."] = False,
     texts: list[str] | None = None,
-    ctx: int | None = None, chunks: int | None = None,
+    ctx: int | None = None,
+    chunks: int | None = None,
     temps: Annotated[Any, "Temperatures of both models, 0 for the likeliest token; 0,0.5,0.8,1."] = None,
     draft_max: Annotated[int, Option(min=1, max=64, help="Tokens drafted at once: the most that is looked at.")] = 16,
     cost_ratio: Annotated[
@@ -43,8 +44,10 @@ def draft_check(
         int, Option(min=0, help="Tokens written with each draft at each temperature; 0 for none.")
     ] = 256,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Of the draw: what --simulate writes.")] = 1,
-    threads: int | None = None, markdown: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    threads: int | None = None,
+    markdown: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import note_slow_products, said, usage, window_progress
     from ..measurement.draft_check import TEMPERATURES
     from ..measurement.draft_check import draft_check as check
@@ -57,11 +60,22 @@ def draft_check(
     note_slow_products(threads)
     with window_progress(f"check drafts for {target.name}", "acceptance") as progress:
         report = check(
-            opened_gguf(target), *map(opened_gguf, drafts or ()), lookup=draft_lookup, mtp=draft_mtp, text=named,
-            n_ctx=ctx, chunks=chunks, temperatures=temps or TEMPERATURES, draft_max=draft_max,
-            cost_ratio=cost_ratio, verify_cost=verify_cost, simulated=simulate, seed=seed, threads=threads,
+            opened_gguf(target),
+            *map(opened_gguf, drafts or ()),
+            lookup=draft_lookup,
+            mtp=draft_mtp,
+            text=named,
+            n_ctx=ctx,
+            chunks=chunks,
+            temperatures=temps or TEMPERATURES,
+            draft_max=draft_max,
+            cost_ratio=cost_ratio,
+            verify_cost=verify_cost,
+            simulated=simulate,
+            seed=seed,
+            threads=threads,
             progress=progress,
-        )  # fmt: skip
+        )
     if not said(report, json):
         _print(report, markdown)
     if not report.possible:
@@ -95,8 +109,12 @@ def _print(report: "DraftCheckReport", markdown: bool) -> None:
         shown("tokens a cycle, and the speed-up, by draft length", heads, rows, f"lr{'r' * len(lengths)}")
         if len(report.texts) > 1:
             rows = [row for draft in measured for row in _by_text(draft)]
-            shown("texts", ("draft", "temp", "text", "acceptance", "same top", "length", "tokens a cycle"), rows,
-                  "lrlrrrr")  # fmt: skip
+            shown(
+                "texts",
+                ("draft", "temp", "text", "acceptance", "same top", "length", "tokens a cycle"),
+                rows,
+                "lrlrrrr",
+            )
     for line in _lines(report):
         print_line(line)
 
@@ -105,11 +123,15 @@ def _row(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
     length = at.draft_length or 1
     shown = at.tokens_per_cycle[length - 1 : length]
     return (
-        _short(draft), f"{at.temperature:g}", f"{at.acceptance['mean']:.4f}", f"{at.acceptance['standard_error']:.4f}",
-        str(length) if at.draft_length else f"none ({length})", "".join(f"{each:.3f}" for each in shown),
+        _short(draft),
+        f"{at.temperature:g}",
+        f"{at.acceptance['mean']:.4f}",
+        f"{at.acceptance['standard_error']:.4f}",
+        str(length) if at.draft_length else f"none ({length})",
+        "".join(f"{each:.3f}" for each in shown),
         "".join(_number(each, 3) for each in at.standard_error[length - 1 : length]),
         "".join(f"{each:.2f}" for each in at.speedup[length - 1 : length]),
-    )  # fmt: skip
+    )
 
 
 def _simulated(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
@@ -117,10 +139,17 @@ def _simulated(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
     if run is None:
         return (_short(draft), f"{at.temperature:g}", *[""] * 8)
     return (
-        _short(draft), f"{at.temperature:g}", str(run.draft_length), str(run.tokens), f"{run.acceptance:.4f}",
-        f"{run.expected_acceptance:.4f}", f"{run.acceptance_error:.4f}", f"{run.tokens_per_cycle:.3f}",
-        f"{run.standard_error:.3f}", _number(run.predicted, 3),
-    )  # fmt: skip
+        _short(draft),
+        f"{at.temperature:g}",
+        str(run.draft_length),
+        str(run.tokens),
+        f"{run.acceptance:.4f}",
+        f"{run.expected_acceptance:.4f}",
+        f"{run.acceptance_error:.4f}",
+        f"{run.tokens_per_cycle:.3f}",
+        f"{run.standard_error:.3f}",
+        _number(run.predicted, 3),
+    )
 
 
 def _by_length(draft: "DraftFigures", lengths: Sequence[int]) -> Iterator[tuple[str, ...]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 if TYPE_CHECKING:
-    from runtime.pooling import Embeddings
+    from runtime.evaluation.pooling import Embeddings
 
 EXAMPLES = (
     'gguftools embed model.gguf -p "It is a truth" -p "It is a lie"',
@@ -35,9 +35,11 @@ def embed(
         int | None, Option(min=-1, help="p of the norm that becomes 1 (-1: none; 0: largest value 32760); 2.")
     ] = None,
     truncate: Annotated[bool, "Leave out the ends of texts that the model has no positions for."] = False,
-    overwrite: bool = False, threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
-    from runtime.pooling import file_pooling, pooling_named, scores_pairs
+    overwrite: bool = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
+    from runtime.evaluation.pooling import file_pooling, pooling_named, scores_pairs
 
     from ..console import terminal
     from ..console.ui import note_differences, note_slow_products, print_json, print_line, said, window_progress
@@ -82,7 +84,7 @@ def _print(found: "Embeddings") -> None:
     ]
     print_table(None, ("text", "tokens", *columns), rows, "r" * (2 + len(columns)))
     if found.pooling not in ("none", "rank") and 1 < len(texts) <= MOST_COMPARED:
-        from runtime.pooling import EUCLIDEAN, normalized
+        from runtime.evaluation.pooling import EUCLIDEAN, normalized
 
         unit = normalized(found.vectors, EUCLIDEAN)
         alike = [(str(i), *(f"{value:.4f}" for value in row)) for i, row in enumerate(unit @ unit.T, 1)]

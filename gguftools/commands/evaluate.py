@@ -27,12 +27,13 @@ def evaluate(
         int | None, Option(min=1, help="Tasks drawn of each test; 400 of HellaSwag and all others if not given.")
     ] = None,
     seed: Annotated[int, Option(min=0, help="Of the draw: 1 draws llama-perplexity's tasks.")] = 1,
-    ctx: int = 512, threads: int | None = None,
-    precision: Annotated[
-        str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."
-    ] = "float32",
-    record: str | None = None, markdown: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    ctx: int = 512,
+    threads: int | None = None,
+    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
+    record: str | None = None,
+    markdown: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import note_differences, note_slow_products, said, usage, window_progress
     from ..measurement.evaluation import evaluate as measure
     from ..measurement.record import remove_record
@@ -47,10 +48,19 @@ def evaluate(
     what = models[0].name if len(models) == 1 else f"{len(models)} files"
     with window_progress(f"evaluate {what}", "score") as progress:
         result = measure(
-            opened, hellaswag=hellaswag, winogrande=winogrande,
-            multiple_choice=multiple_choice, tasks=tasks, seed=seed, n_ctx=ctx, threads=threads, precision=precision,
-            record=record, keep_record=True, progress=progress,
-        )  # fmt: skip
+            opened,
+            hellaswag=hellaswag,
+            winogrande=winogrande,
+            multiple_choice=multiple_choice,
+            tasks=tasks,
+            seed=seed,
+            n_ctx=ctx,
+            threads=threads,
+            precision=precision,
+            record=record,
+            keep_record=True,
+            progress=progress,
+        )
     if not said(result, json):
         for test in result.tests:
             _print_test(result, test, markdown)

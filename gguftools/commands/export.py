@@ -16,14 +16,17 @@ def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
     output: Annotated[str, "a folder for a checkpoint, or a .safetensors or .npy file."],
     mmproj: Annotated[
-        Path | None, Option(metavar="FILE", help="Towers for pictures and sounds: the checkpoint has them, too.")
+        Path | None, Option(metavar="FILE", help="Encoders for images and sounds: the checkpoint has them, too.")
     ] = None,
     tensors: Annotated[str | None, "Tensors whose names match: they are written under their GGUF names."] = None,
     outtype: Annotated[
         str | None, "Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32."
     ] = None,
-    split_max_size: int | None = None, overwrite: bool = False, threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    split_max_size: int | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, note, print_line, said, size, usage
     from ..conversion.export import export as run
 
@@ -34,9 +37,16 @@ def export(
         usage("--mmproj means nothing for tensors by themselves", "name that file instead of the model")
     with bytes_progress(f"export {source.name}") as progress:
         found = run(
-            source, output, mmproj=mmproj, tensors=tensors, outtype=outtype, max_size=split_max_size,
-            overwrite=overwrite, threads=threads, progress=progress,
-        )  # fmt: skip
+            source,
+            output,
+            mmproj=mmproj,
+            tensors=tensors,
+            outtype=outtype,
+            max_size=split_max_size,
+            overwrite=overwrite,
+            threads=threads,
+            progress=progress,
+        )
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")
     if said(found, json, [found.path]):

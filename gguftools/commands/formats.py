@@ -1,6 +1,5 @@
 """List the formats a tensor can be stored in: size, block, use of importance weights."""
 
-
 EXAMPLES = ("gguftools formats", "gguftools formats --json")
 
 
@@ -11,8 +10,13 @@ def formats(json: bool = False) -> None:
     if said(known(), json):
         return
     rows = [
-        (each.name, f"{each.bits_per_weight:.4g}", str(each.block), str(each.block_bytes),
-         each.importance.replace("ignored", ""))
+        (
+            each.name,
+            f"{each.bits_per_weight:.4g}",
+            str(each.block),
+            str(each.block_bytes),
+            each.importance.replace("ignored", ""),
+        )
         for each in sorted(known(), key=lambda each: each.bits_per_weight)
-    ]  # fmt: skip
+    ]
     print_table(None, ("format", "bits/weight", "values a block", "bytes a block", "importance weights"), rows, "lrrrl")

@@ -54,9 +54,7 @@ def generate(
     ignore_eos: Annotated[bool, "Bar tokens that end a text."] = False,
     grammar: Annotated[Path | None, Option(metavar="FILE", help="GBNF that the text must follow.")] = None,
     json_schema: Annotated[Path | None, Option(metavar="FILE", help="Schema of the JSON that must come.")] = None,
-    samples: Annotated[
-        int, Option(min=1, help="Texts for each prompt: drawn by --seed, the number after it, …")
-    ] = 1,
+    samples: Annotated[int, Option(min=1, help="Texts for each prompt: drawn by --seed, the number after it, …")] = 1,
     parallel: Annotated[
         int, Option("--parallel", "-np", min=1, metavar="N", help="Texts written together, each with its own cache.")
     ] = 4,
@@ -81,20 +79,20 @@ def generate(
     ] = None,
     draft_typical: Annotated[bool, "Accept what is likely enough (Medusa's rule), not what is exact."] = False,
     mmproj: Annotated[
-        Path | None, Option(metavar="FILE", help="Towers for pictures and sounds: what `convert --mmproj` writes.")
+        Path | None, Option(metavar="FILE", help="Encoders for images and sounds: what `convert --mmproj` writes.")
     ] = None,
     image: Annotated[
-        list[Path] | None, "A picture of the prompt: where <__media__> or <__image__> stands, or in front."
+        list[Path] | None, "An image of the prompt: where <__media__> or <__image__> stands, or in front."
     ] = None,
     audio: Annotated[
         list[Path] | None, "A WAV file of the prompt: where <__media__> or <__audio__> stands, or in front."
     ] = None,
     image_tokens: Annotated[
-        int | None, Option(min=1, metavar="N", help="Of a picture at most, where its size or number is free.")
+        int | None, Option(min=1, metavar="N", help="Of an image at most, where its size or number is free.")
     ] = None,
     threads: int | None = None,
     json: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     from archs.bounded_files import GRAMMAR, JSON_SCHEMA, read_text
     from quants.errors import OptionError
     from quants.spelling import quote
@@ -109,14 +107,22 @@ def generate(
     from ..measurement.perplexity import context_warning
     from ..metadata.prompts import prompts_of
     from ..model import Model, opened_gguf
+
     if (prompt is None) == (prompts is None):
         wrong_call("give one of --prompt and --prompts", "the text to go on with, or a file of several")
     source = opened_gguf(model)
     given = {
-        "temperature": temp, "top_k": top_k, "top_p": top_p, "min_p": min_p, "samplers": samplers, "seed": seed,
-        "repeat_last_n": repeat_last_n, "repeat_penalty": repeat_penalty, "presence_penalty": presence_penalty,
+        "temperature": temp,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "samplers": samplers,
+        "seed": seed,
+        "repeat_last_n": repeat_last_n,
+        "repeat_penalty": repeat_penalty,
+        "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
-    }  # fmt: skip
+    }
     chosen = {name: value for name, value in given.items() if value is not None}
     others = parse_parameters(sampling or ())
     if twice := sorted(chosen.keys() & others.keys()):
@@ -134,12 +140,29 @@ def generate(
     if ctx is not None and (warning := context_warning(source, ctx)):
         note(f"warning: {warning}")
     with prompt_progress() as progress:
-        made = (source.generate_samples(
-            each, parameters, samples=samples, parallel=1, n=n, stop=stop or (), grammar=rules,
-            json_schema=schema, context=ctx, special=special, cache_type=as_cache_type(cache_type), threads=threads,
-            progress=progress, draft=by,
-            drafting=drafting, images=image or (), projector=projector, image_tokens=image_tokens,
-            audio=audio or (),
-        ) for each in texts)  # fmt: skip
+        made = (
+            source.generate_samples(
+                each,
+                parameters,
+                samples=samples,
+                parallel=1,
+                n=n,
+                stop=stop or (),
+                grammar=rules,
+                json_schema=schema,
+                context=ctx,
+                special=special,
+                cache_type=as_cache_type(cache_type),
+                threads=threads,
+                progress=progress,
+                draft=by,
+                drafting=drafting,
+                images=image or (),
+                projector=projector,
+                image_tokens=image_tokens,
+                audio=audio or (),
+            )
+            for each in texts
+        )
         one_by_one = (text for of_prompt in made for text in of_prompt)
         stream(written_together(one_by_one, parallel), model, samples * len(texts), json)

@@ -17,8 +17,9 @@ def gpu_split(
     output: Annotated[str | None, "a file; default MODEL.generated.gpuidx."] = None,
     batch: Annotated[int, Option(min=1, help="Neurons that are placed together.")] = 256,
     least: Annotated[int, Option(min=0, help="Neurons that a layer gets if it gets any.")] = 0,
-    overwrite: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import print_line, said, size
     from ..conversion.placement import gpu_split as run
 

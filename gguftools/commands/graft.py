@@ -33,20 +33,38 @@ def graft(
     ] = None,
     imatrix: Path | None = None,
     measure: Annotated[Path | None, "Measure on this text what it cost: the divergence from TARGET."] = None,
-    ctx: int = 512, chunks: int | None = None,
+    ctx: int = 512,
+    chunks: int | None = None,
     force: Annotated[bool, "Store values that the model cannot have, too."] = False,
-    dry_run: bool = False, overwrite: bool = False, threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    dry_run: bool = False,
+    overwrite: bool = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, said
     from ..conversion.graft import graft as run
 
     with bytes_progress(f"graft {target.name}") as progress:
         report = run(
-            target, output, donors or (), drop=drop or (), drop_layers=drop_layers or (), drop_experts=drop_experts,
-            merge_experts=merge_experts, allow_requantize=allow_requantize,
-            text=file, imatrix=imatrix, measure=measure, n_ctx=ctx, chunks=chunks, threads=threads, force=force,
-            overwrite=overwrite, dry_run=dry_run, progress=progress,
-        )  # fmt: skip
+            target,
+            output,
+            donors or (),
+            drop=drop or (),
+            drop_layers=drop_layers or (),
+            drop_experts=drop_experts,
+            merge_experts=merge_experts,
+            allow_requantize=allow_requantize,
+            text=file,
+            imatrix=imatrix,
+            measure=measure,
+            n_ctx=ctx,
+            chunks=chunks,
+            threads=threads,
+            force=force,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            progress=progress,
+        )
     if not said(report, json, [] if report.dry_run else [report.path]):
         _print(report)
 
@@ -61,8 +79,10 @@ def _print(report: "GraftReport") -> None:
         for line in change.lines():
             print_line(line)
     if report.removed:
-        print_line(f"{len(report.removed)} tensors are left out: {', '.join(report.removed[:3])}"
-                   + (", …" if len(report.removed) > 3 else ""))  # fmt: skip
+        print_line(
+            f"{len(report.removed)} tensors are left out: {', '.join(report.removed[:3])}"
+            + (", …" if len(report.removed) > 3 else "")
+        )
     if report.experts:
         lost = [(str(layer), ", ".join(map(str, numbers))) for layer, numbers in report.experts.items()]
         print_table(None, ("layer", "experts left out"), lost, "rl")

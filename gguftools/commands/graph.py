@@ -31,8 +31,10 @@ def graph(
     values: Annotated[bool, "Run a text; show what each node gives, as llama.cpp's eval-callback does."] = False,
     against: Annotated[
         Path | None,
-        Option(help="Hugging Face folder or GGUF file to compare with: or a file of --save, or what llama-eval-callback"
-                    " printed; the first node that differs is named."),
+        Option(
+            help="Hugging Face folder or GGUF file to compare with: or a file of --save, or what llama-eval-callback"
+            " printed; the first node that differs is named."
+        ),
     ] = None,
     save: Annotated[str | None, Option(metavar="FILE", help="Run a text, and write all values: a .npz file.")] = None,
     prompt: Annotated[
@@ -43,8 +45,10 @@ def graph(
         float | None, Option(min=0, help="Difference that counts, in standard deviations of a value; 0.001.")
     ] = None,
     precision: Annotated[str, "How exactly: float32, exact, or llama.cpp (rounded as it does)."] = "float32",
-    overwrite: bool = False, threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import usage
     from ..inspection.graph import graph as graph_of
     from ..model import opened_gguf
@@ -78,9 +82,14 @@ def graph(
     comparison = None
     if against:
         comparison = compare_values(
-            source, against, given, tolerance=TOLERANCE if tolerance is None else tolerance, precision=precision,
-            threads=threads, values=found,
-        )  # fmt: skip
+            source,
+            against,
+            given,
+            tolerance=TOLERANCE if tolerance is None else tolerance,
+            precision=precision,
+            threads=threads,
+            values=found,
+        )
         if found is None and target is not None:
             found = node_values(source, comparison.tokens, precision=precision, threads=threads)
     if target is not None and found is not None:
@@ -185,10 +194,17 @@ def _print_comparison(found: "Comparison", shown: "ModelGraph", every: bool) -> 
     count = f"{len(found.tokens)} token{'s' if len(found.tokens) != 1 else ''}"
     print_line(f"{found.file} beside {found.other}{kind[found.kind]}: {len(found.nodes)} of {total} values of {count}")
     rows = [
-        (each.name, each.operation, f"{each.relative:.2g}", f"{each.rms:.2g}", f"{each.jump:.2f}" if each.jump else "",
-         "differs" if each.differs else "equal")
-        for each in found.nodes if every or _is_shown(each, found, shown)
-    ]  # fmt: skip
+        (
+            each.name,
+            each.operation,
+            f"{each.relative:.2g}",
+            f"{each.rms:.2g}",
+            f"{each.jump:.2f}" if each.jump else "",
+            "differs" if each.differs else "equal",
+        )
+        for each in found.nodes
+        if every or _is_shown(each, found, shown)
+    ]
     print_table(None, ("node", "operation", "largest / std", "rms / std", "growth", ""), rows, "llrrrl")
     if found.first is None:
         print_line(f"no node differs by more than {found.tolerance:g} standard deviations")
@@ -212,8 +228,10 @@ def _print_difference(title: str, each: "NodeDifference", cause: "Cause | None")
 
     print_line(f"{title}: {each.name} (node {each.number}, {each.operation})")
     amount = f"{each.largest:.4g}, {each.relative:.3g} standard deviations"
-    print_line(f"  by {amount}, at token {each.token}, element {each.element}:"
-               f" {each.value:.6g} here, {each.other_value:.6g} there")  # fmt: skip
+    print_line(
+        f"  by {amount}, at token {each.token}, element {each.element}:"
+        f" {each.value:.6g} here, {each.other_value:.6g} there"
+    )
     if each.jump:
         print_line(f"  its error is {each.jump:.1f} times that of what it reads")
     if cause is None:
@@ -232,8 +250,10 @@ def _print_difference(title: str, each: "NodeDifference", cause: "Cause | None")
         elif weight.rms is None:
             print_line(f"  reads {name}, which has another shape there")
         else:
-            print_line(f"  reads {name}, which differs: {weight.format} here, {weight.other_format} there,"
-                       f" by {weight.rms:.2g} standard deviations (rms), at most {weight.largest:.2g}")  # fmt: skip
+            print_line(
+                f"  reads {name}, which differs: {weight.format} here, {weight.other_format} there,"
+                f" by {weight.rms:.2g} standard deviations (rms), at most {weight.largest:.2g}"
+            )
     for name, (here, there) in (cause.attributes or {}).items():
         print_line(f"  {name} is {here} here, {there} there")
 

@@ -22,8 +22,9 @@ def hash(
     no_tensors: Annotated[bool, "Of each file as a whole only."] = False,
     check: Annotated[Path | None, "Manifest to compare the files with."] = None,
     output: Annotated[str | None, "a file for the manifest."] = None,
-    overwrite: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, print_json, print_line
     from ..inspection.hashing import check_file, write_manifest
     from ..inspection.hashing import hash as hashed

@@ -15,18 +15,21 @@ def imatrix(
     model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],
     file: list[Path],
     output: Annotated[str, "a file; .dat for the legacy form."],
-    ctx: int = 512, chunks: int | None = None,
+    ctx: int = 512,
+    chunks: int | None = None,
     skip_chunks: Annotated[int, Option(min=0, help="Leave out the first so many windows of each text.")] = 0,
     parse_special: Annotated[bool, "Read special tokens that a text spells as these tokens."] = False,
     process_output: Annotated[bool, "Also measure the weights of the head."] = False,
     nextn: Annotated[bool, "Also measure the layer that predicts a token further (NextN, MTP)."] = False,
-    precision: Annotated[
-        str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."
-    ] = "float32",
+    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
     save_every: Annotated[int, Option(min=0, help="Windows after which --resume can go on; 0: none.")] = 10,
-    resume: bool = False, overwrite: bool = False, threads: int | None = None,
-    workers: int | None = None, scheduler: str | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    resume: bool = False,
+    overwrite: bool = False,
+    threads: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import (
         note,
         note_differences,
@@ -35,7 +38,7 @@ def imatrix(
         said,
         shared_work,
         window_progress,
-    )  # fmt: skip
+    )
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf
@@ -50,9 +53,22 @@ def imatrix(
     note_differences(source.metadata)
     with shared_work(workers, scheduler) as executor, window_progress(f"read with {model.name}") as progress:
         matrix = imatrix(
-            source, file, output, n_ctx=ctx, chunks=chunks, skip_chunks=skip_chunks, parse_special=parse_special,
-            with_output=process_output, nextn=nextn, precision=precision, save_every=save_every, resume=resume,
-            threads=threads, executor=executor, overwrite=overwrite, progress=progress,
-        )  # fmt: skip
+            source,
+            file,
+            output,
+            n_ctx=ctx,
+            chunks=chunks,
+            skip_chunks=skip_chunks,
+            parse_special=parse_special,
+            with_output=process_output,
+            nextn=nextn,
+            precision=precision,
+            save_every=save_every,
+            resume=resume,
+            threads=threads,
+            executor=executor,
+            overwrite=overwrite,
+            progress=progress,
+        )
     if not said(matrix, json, [matrix.path]):
         print_matrix(matrix)

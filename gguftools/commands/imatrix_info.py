@@ -25,8 +25,9 @@ def imatrix_info(
     least_rows: Annotated[
         int | None, Option("--least-rows", min=1, help="Complete experts that saw fewer inputs by the mean of all.")
     ] = None,
-    overwrite: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import note, print_json, print_line, print_matrix
     from ..files.atomic import Reads, check_target, output_path
     from ..model import model_of_weights
@@ -75,15 +76,24 @@ def _print_statistics(found: "MatrixStatistics") -> None:
     columns = ("mean", "deviation", "skewness", "kurtosis", "entropy", "sum of squares", "gain")
     beside = ("distance", "cosine", "Pearson", "covariance")
     rows = [
-        (name, *map(shown, (each.mean, each.deviation, each.skewness, each.kurtosis)), shown(each.entropy),
-         shown(each.energy), shown(each.gain, 2),
-         *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)))
+        (
+            name,
+            *map(shown, (each.mean, each.deviation, each.skewness, each.kurtosis)),
+            shown(each.entropy),
+            shown(each.energy),
+            shown(each.gain, 2),
+            *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)),
+        )
         for name, each in found.tensors.items()
-    ]  # fmt: skip
+    ]
     print_table(None, ("weight", *columns, *beside), rows, "l" + "r" * 11)
     layers = [
-        (str(layer), shown(each.energy), shown(each.gain, 2),
-         *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)))
+        (
+            str(layer),
+            shown(each.energy),
+            shown(each.gain, 2),
+            *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)),
+        )
         for layer, each in found.layers.items()
-    ]  # fmt: skip
+    ]
     print_table(None, ("layer", "sum of squares", "gain", *beside), layers, "r" * 7)

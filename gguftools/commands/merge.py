@@ -15,8 +15,10 @@ def merge(
     shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],
     output: Annotated[str | None, "a file; default PREFIX.gguf beside the shards."] = None,
     free: Annotated[bool, "Delete each shard once its bytes are safe; if interrupted, run it again."] = False,
-    overwrite: bool = False, dry_run: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    overwrite: bool = False,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, print_shards
     from ..conversion.shards import merge as run
 

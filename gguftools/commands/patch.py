@@ -18,8 +18,10 @@ def patch(
     other: Annotated[Path, Argument(metavar="NEW-OR-DELTA", help="make: the new file. apply: the delta.")],
     output: Annotated[str, Option("--output", "-o", metavar="PATH", help="Where to write: a file, or a folder.")],
     trust: Annotated[bool, "apply, in a store: verify OLD by its size alone where the delta knows no version."] = False,
-    dry_run: bool = False, overwrite: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    dry_run: bool = False,
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, print_line, print_traffic, said, size, usage
     from ..conversion.patch import apply_patch, check_action, make_patch
 

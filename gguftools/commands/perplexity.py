@@ -16,19 +16,19 @@ EXAMPLES = (
 
 def perplexity(
     model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],
-    texts: list[str], ctx: int = 512, chunks: int | None = None,
+    texts: list[str],
+    ctx: int = 512,
+    chunks: int | None = None,
     stride: Annotated[int, Option(min=0, help="Let windows overlap, each so many tokens on.")] = 0,
     threads: int | None = None,
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
     sparse: Annotated[bool, "Compute only the neurons that a PowerInfer file's predictor marks; compare."] = False,
     no_dense: Annotated[bool, "With --sparse: leave out the comparison."] = False,
-    precision: Annotated[
-        str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."
-    ] = "float32",
+    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
     profile: Annotated[bool, "Show what kinds of work took how long."] = False,
     running: Annotated[bool, "Print the value after every window."] = False,
     json: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     from ..console import terminal
     from ..console.terminal import put
     from ..console.ui import (
@@ -40,7 +40,7 @@ def perplexity(
         print_table,
         said,
         window_progress,
-    )  # fmt: skip
+    )
     from ..measurement.perplexity import context_warning
     from ..measurement.perplexity import perplexity as measure
     from ..measurement.texts import named_texts
@@ -64,15 +64,26 @@ def perplexity(
     told: AbstractContextManager[StepProgress] = nullcontext(print_window) if running else bar
     with told as progress:
         result = measure(
-            source, named, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
-            round_activations=round_activations, precision=precision, profile=profile,
-            sparse=sparse, compare=not no_dense, progress=progress,
-        )  # fmt: skip
+            source,
+            named,
+            n_ctx=ctx,
+            chunks=chunks,
+            stride=stride,
+            threads=threads,
+            round_activations=round_activations,
+            precision=precision,
+            profile=profile,
+            sparse=sparse,
+            compare=not no_dense,
+            progress=progress,
+        )
     if said(result, json):
         return
     if len(result.texts) > 1:
-        rows = [(each.name, str(len(each.chunks)), f"{each.perplexity:.4f} ± {each.standard_error:.4f}")
-                for each in result.texts]  # fmt: skip
+        rows = [
+            (each.name, str(len(each.chunks)), f"{each.perplexity:.4f} ± {each.standard_error:.4f}")
+            for each in result.texts
+        ]
         print_table(None, ("text", "windows", "perplexity"), rows, "lrr")
         print()
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")

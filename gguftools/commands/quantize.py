@@ -46,21 +46,29 @@ def quantize(
     override_kv: Annotated[list[Any] | None, "KEY=TYPE:VALUE; TYPE is int, float, bool or str."] = None,
     new: bool = False,
     keep_split: Annotated[bool, "As many shards as the source."] = False,
-    split_max_size: int | None = None, split_max_tensors: int | None = None, reserve: int | None = None,
+    split_max_size: int | None = None,
+    split_max_tensors: int | None = None,
+    reserve: int | None = None,
     allow_requantize: Annotated[bool, "Quantize tensors that are quantized already; quality suffers."] = False,
     no_fallback: Annotated[bool, "Fail where a tensor cannot have the format of its recipe."] = False,
     check_tensors: Annotated[bool, "Look for NaN and infinity everywhere before writing."] = False,
-    dry_run: bool = False, overwrite: bool = False, resume: bool = False,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    resume: bool = False,
     statistics: Annotated[
         bool | None, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
     ] = None,
     manifest: bool = False,
-    threads: int | None = None, memory: Any = "512M",
-    workers: int | None = None, scheduler: str | None = None,
-    plan: bool = False, rate: Any = None, prices: Path | None = None,
+    threads: int | None = None,
+    memory: Any = "512M",
+    workers: int | None = None,
+    scheduler: str | None = None,
+    plan: bool = False,
+    rate: Any = None,
+    prices: Path | None = None,
     list_recipes: Annotated[bool, "List the recipes and leave."] = False,
     json: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     from gguftools.quantization.recipes import RECIPES, Options
 
     from ..calibration.texts import Calibration
@@ -85,12 +93,20 @@ def quantize(
         given = Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
         with bytes_progress(f"measure {source.name}") as progress:
             found = search_sizes(
-                source, frontier, calibrate=given, plot=plot, allow_requantize=allow_requantize, threads=threads,
-                progress=progress, overwrite=overwrite,
-            )  # fmt: skip
+                source,
+                frontier,
+                calibrate=given,
+                plot=plot,
+                allow_requantize=allow_requantize,
+                threads=threads,
+                progress=progress,
+                overwrite=overwrite,
+            )
         if not said(found, json):
-            figures = [(f"{p.bits_per_weight:.3f}", f"{p.nbytes:,}", f"{p.predicted:.5f}", f"{p.measured:.5f}")
-                       for p in found.points]  # fmt: skip
+            figures = [
+                (f"{p.bits_per_weight:.3f}", f"{p.nbytes:,}", f"{p.predicted:.5f}", f"{p.measured:.5f}")
+                for p in found.points
+            ]
             print_table(None, ("bits/weight", "bytes", "predicted KL", "measured KL"), figures, "rrrr")
         return
     target = target_size is not None or target_bpw is not None
@@ -98,9 +114,12 @@ def quantize(
         wrong_call("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
     rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
     options = Options(
-        pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,
-        leave_output=leave_output_tensor, rules=rules,
-    )  # fmt: skip
+        pure=pure,
+        output_type=output_tensor_type,
+        token_embedding_type=token_embedding_type,
+        leave_output=leave_output_tensor,
+        rules=rules,
+    )
     texts, measured_on = named_texts(gptq or ()), named_texts(calibrate or ())
     reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in (*texts, *measured_on))]
 
@@ -114,15 +133,40 @@ def quantize(
     left = nullcontext() if is_url(source if output is None else output) and not resume else resumable_note()
     with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
         report = run(
-            source, recipes or (), output, imatrix=imatrix, include_weights=include_weights or (),
-            exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, gptq=calibration(texts),
-            target_size=target_size, target_bpw=target_bpw, calibrate=calibration(measured_on), options=options,
-            prune_layers=prune_layers or (), override=once(override_kv or ()), new=new, keep_split=keep_split,
-            max_size=split_max_size, max_tensors=split_max_tensors, reserve=reserve or 0,
-            allow_requantize=allow_requantize, no_fallback=no_fallback, check_tensors=check_tensors, dry_run=dry_run,
-            resume=resume, threads=threads, memory=memory, statistics=json if statistics is None else statistics,
-            progress=progress, executor=executor, terms=terms, overwrite=overwrite, reads=reads, manifest=manifest,
-        )  # fmt: skip
+            source,
+            recipes or (),
+            output,
+            imatrix=imatrix,
+            include_weights=include_weights or (),
+            exclude_weights=exclude_weights or (),
+            allow_missing_experts=allow_missing_experts,
+            gptq=calibration(texts),
+            target_size=target_size,
+            target_bpw=target_bpw,
+            calibrate=calibration(measured_on),
+            options=options,
+            prune_layers=prune_layers or (),
+            override=once(override_kv or ()),
+            new=new,
+            keep_split=keep_split,
+            max_size=split_max_size,
+            max_tensors=split_max_tensors,
+            reserve=reserve or 0,
+            allow_requantize=allow_requantize,
+            no_fallback=no_fallback,
+            check_tensors=check_tensors,
+            dry_run=dry_run,
+            resume=resume,
+            threads=threads,
+            memory=memory,
+            statistics=json if statistics is None else statistics,
+            progress=progress,
+            executor=executor,
+            terms=terms,
+            overwrite=overwrite,
+            reads=reads,
+            manifest=manifest,
+        )
     print_report(report, json, resume)
     if report.search is not None and not json:
         predicted, found = report.search["predicted"], report.search["measured"]

@@ -5,16 +5,15 @@ from typing import Annotated
 
 from typer import Argument
 
-EXAMPLES = (
-    "gguftools report results.json --html report.html",
-    "gguftools report results.json --markdown",
-)
+EXAMPLES = ("gguftools report results.json --html report.html", "gguftools report results.json --markdown")
 
 
 def report(
     results: Annotated[Path, Argument(help="What `gguftools divergence … --json` printed.")],
-    html: str | None = None, markdown: bool = False, overwrite: bool = False,
-) -> None:  # fmt: skip
+    html: str | None = None,
+    markdown: bool = False,
+    overwrite: bool = False,
+) -> None:
     from ..console.ui import print_line, print_table
     from ..measurement.report import card
     from ..measurement.report.page import check_html_target, write_html

@@ -29,16 +29,25 @@ def reproduce(
     tensors: Annotated[str | None, "Tensors whose names match: they alone are compared."] = None,
     sample: Annotated[int | None, Option(min=1, help="Compare so many ranges of rows, drawn at random.")] = None,
     seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="Of the draw: the system's if not given.")] = None,
-    threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, said
     from ..conversion.reproduce import reproduce as run
 
     with bytes_progress(f"reproduce {file.name}") as progress:
         found = run(
-            file, source, manifest=manifest_file, imatrix=imatrix, gptq=gptq or None, tensors=tensors, sample=sample,
-            seed=seed, threads=threads, progress=progress,
-        )  # fmt: skip
+            file,
+            source,
+            manifest=manifest_file,
+            imatrix=imatrix,
+            gptq=gptq or None,
+            tensors=tensors,
+            sample=sample,
+            seed=seed,
+            threads=threads,
+            progress=progress,
+        )
     if not said(found, json):
         _print(found)
     raise Exit(0 if found.equal else 1)

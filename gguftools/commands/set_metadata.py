@@ -28,11 +28,13 @@ def set_metadata(
     output: Annotated[str | None, "a copy; FILE stays as it is."] = None,
     reserve: int | None = None,
     force: Annotated[bool, "Store values that the model cannot have, too."] = False,
-    new: bool = False, overwrite: bool = False,
+    new: bool = False,
+    overwrite: bool = False,
     recover: Annotated[bool, "First complete an edit, or the writing of a set, that was interrupted."] = False,
     roll_back: Annotated[bool, "First undo an edit, or the writing of a set, that was interrupted."] = False,
-    dry_run: bool = False, json: bool = False,
-) -> None:  # fmt: skip
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
     from ..console.ui import bytes_progress, note, print_line, print_traffic, said, size, usage
     from ..metadata.edit import set_metadata as run
@@ -45,15 +47,24 @@ def set_metadata(
     types = once([*types.items(), *(split_pair(text, "KEY=TYPE") for text in type or ())])
     with bytes_progress(f"edit {file.name}") as progress:
         report = run(
-            file, values, types=types, remove=remove or (),
+            file,
+            values,
+            types=types,
+            remove=remove or (),
             rename=once(split_pair(text, "OLD=NEW") for text in rename or ()),
             chat_template=text_or_file(chat_template) if chat_template is not None else None,
-            special_tokens=once(split_pair(text, "ROLE=TOKEN") for text in special_token or ()), output=output,
-            reserve=reserve or 0, force=force, new=new, overwrite=overwrite, recover=recover,
-            roll_back=roll_back, dry_run=dry_run,
+            special_tokens=once(split_pair(text, "ROLE=TOKEN") for text in special_token or ()),
+            output=output,
+            reserve=reserve or 0,
+            force=force,
+            new=new,
+            overwrite=overwrite,
+            recover=recover,
+            roll_back=roll_back,
+            dry_run=dry_run,
             reads=[*named_files([*(assignments or ()), chat_template or ""]), *([from_json] if from_json else [])],
             progress=lambda done, total: progress(done, total, ""),
-        )  # fmt: skip
+        )
     if report.recovered is not None:
         note(f"interrupted: {report.recovered}")
     if said(report, json, [] if report.dry_run or not report.bytes_written else [report.path]):

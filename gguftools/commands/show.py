@@ -14,9 +14,10 @@ def show(
     files: list[Path],
     key: Annotated[list[str] | None, "Print the whole value of one key, arrays too."] = None,
     tensors: Annotated[str | None, "Tensors whose names match: they alone are listed."] = None,
-    json: bool = False, markdown: bool = False,
+    json: bool = False,
+    markdown: bool = False,
     text: Annotated[bool, "A stable dump of keys, types, shapes and hashes, for diff."] = False,
-) -> None:  # fmt: skip
+) -> None:
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
     from ..inspection import describe
     from ..model import opened_gguf, selected

@@ -11,8 +11,9 @@ EXAMPLES = ("gguftools validate model.gguf", "gguftools validate *.gguf --header
 def validate(
     files: list[Path],
     header: Annotated[bool, "Check the header alone, not every block of the data."] = False,
-    threads: int | None = None, json: bool = False,
-) -> None:  # fmt: skip
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
     from ..console.ui import bytes_progress, print_json, print_line, print_table, size
     from ..inspection.validation import validate as check
 

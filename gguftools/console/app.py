@@ -28,17 +28,22 @@ def build_app(version: str, modules: Mapping[str, ModuleType], called: str | Non
     called: the one command that will run, if that is known: of the others only the names and purposes are made.
     """
     app = typer.Typer(
-        cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+        cls=Commands,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "obj": (version, modules, called)},
-    )  # fmt: skip
+    )
 
     @app.callback()
     def options(
         version: Annotated[
             bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
         ] = False,
-        quiet: Quiet = False, verbose: Verbose = False, debug: Debug = False,
-    ) -> None:  # fmt: skip
+        quiet: Quiet = False,
+        verbose: Verbose = False,
+        debug: Debug = False,
+    ) -> None:
         """Turn Hugging Face checkpoints into GGUF files, quantize them, edit them, and measure what quantizing cost."""
         terminal.quiet, terminal.verbose, terminal.debug = quiet, verbose, debug
 
@@ -205,8 +210,9 @@ def _told() -> Iterator[None]:
     try:
         yield
     finally:
-        logging.getLogger(__name__).info("done; %.0f MB of memory at most",
-                                         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)  # fmt: skip
+        logging.getLogger(__name__).info(
+            "done; %.0f MB of memory at most", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        )
         for name in PACKAGES:
             logging.getLogger(name).removeHandler(handler)
 

@@ -25,10 +25,11 @@ SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
 OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what reads it, what a wrong value is, type
-    "int": (int, "not an int", ValueType.INT64), "float": (float, "not a float", ValueType.FLOAT32),
+    "int": (int, "not an int", ValueType.INT64),
+    "float": (float, "not a float", ValueType.FLOAT32),
     "bool": (lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false", ValueType.BOOL),
     "str": (str, "", ValueType.STRING),
-}  # fmt: skip
+}
 # Word that stands for a value in help -> what it may be, for completion by the shell.
 VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
     "FORMAT": lambda: (name for name, each in every_format().items() if each.has_codec),

@@ -26,9 +26,14 @@ class Bar(progress.Progress):
         bar = progress.BarColumn(None, table_column=Column(width=LEAST_BAR, ratio=1))
         self.always = (_Cut(lambda task: task.description), bar)
         super().__init__(
-            *self.always, console=console, transient=True, disable=not console.is_interactive,
-            auto_refresh=False, redirect_stdout=False, redirect_stderr=False,  # no thread, which a fork would lose
-        )  # fmt: skip
+            *self.always,
+            console=console,
+            transient=True,
+            disable=not console.is_interactive,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,  # no thread, which a fork would lose
+        )
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
         """The line; without numbers while it is not known how much there is to do."""
@@ -48,19 +53,22 @@ class Bar(progress.Progress):
 def bytes_details() -> list[tuple[ProgressColumn, int]]:
     """What is shown of work counted in bytes."""
     return [
-        (progress.TaskProgressColumn(table_column=WHOLE), 4), (progress.DownloadColumn(table_column=WHOLE), 14),
-        (progress.TimeRemainingColumn(compact=True, table_column=WHOLE), 7), (_Speed(table_column=WHOLE), 10),
+        (progress.TaskProgressColumn(table_column=WHOLE), 4),
+        (progress.DownloadColumn(table_column=WHOLE), 14),
+        (progress.TimeRemainingColumn(compact=True, table_column=WHOLE), 7),
+        (_Speed(table_column=WHOLE), 10),
         (_Cut(lambda task: str(task.fields["note"]), Column(width=NOTE, no_wrap=True)), NOTE),
-    ]  # fmt: skip
+    ]
 
 
 def window_details() -> list[tuple[ProgressColumn, int]]:
     """What is shown of work counted in windows; its note is a figure."""
     return [
-        (progress.TaskProgressColumn(table_column=WHOLE), 4), (progress.MofNCompleteColumn(table_column=WHOLE), 9),
+        (progress.TaskProgressColumn(table_column=WHOLE), 4),
+        (progress.MofNCompleteColumn(table_column=WHOLE), 9),
         (progress.TextColumn("{task.fields[note]}", markup=False, table_column=WHOLE), 12),
         (progress.TimeRemainingColumn(compact=True, table_column=WHOLE), 7),
-    ]  # fmt: skip
+    ]
 
 
 class _Speed(progress.TransferSpeedColumn):

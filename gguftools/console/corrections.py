@@ -21,9 +21,14 @@ WRITTEN = (".gguf", ".dat", "/")  # what names of files that are written end in
 SEARCHED = ("--target-size", "--target-bpw")
 # Command → the options that an argument too many may have been meant for, the likeliest first.
 PLACES: Mapping[str, Sequence[str]] = {
-    "show": ("--key",), "generate": ("--prompt",), "tokenize": ("--prompt",), "embed": ("--prompt", "--output"),
-    "check": ("--against",), "chat-template": ("--messages",), "report": ("--html",),
-}  # fmt: skip
+    "show": ("--key",),
+    "generate": ("--prompt",),
+    "tokenize": ("--prompt",),
+    "embed": ("--prompt", "--output"),
+    "check": ("--against",),
+    "chat-template": ("--messages",),
+    "report": ("--html",),
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,9 @@ class Known:
         return spellings(self.command, name)
 
 
-def read_call(command: Any, words: Sequence[str], before: Sequence[str], aliases: Mapping[str, str],
-              several: Sequence[str]) -> tuple[Call, Known]:  # fmt: skip
+def read_call(
+    command: Any, words: Sequence[str], before: Sequence[str], aliases: Mapping[str, str], several: Sequence[str]
+) -> tuple[Call, Known]:
     """Take a call of a command apart. aliases: older spellings of its options; several: options of many values."""
     name = str(command.name)
     own = arities(command, several)
@@ -118,9 +124,10 @@ def _is_parsed(call: Call, known: Known) -> bool:
 def translate_options(call: Call, known: Known) -> Mistake | None:
     """Find options of other programs: renamed, made arguments, or left out."""
     foreign = [
-        (part, found) for part in call.parts
+        (part, found)
+        for part in call.parts
         if part.option and (found := elsewhere.meaning(call.command, part.option, known.own))
-    ]  # fmt: skip
+    ]
     if not foreign:
         return None
     foreign, call = _with_hub_file(call, known, foreign)
@@ -174,8 +181,9 @@ def _on_the_hub(parts: Sequence[Part]) -> list[Part]:
     return [Part((f"hf://{first.words[0]}",)) if part is first else part for part in parts]
 
 
-def _with_hub_file(call: Call, known: Known, foreign: list[tuple[Part, elsewhere.Meaning]]) -> tuple[
-        list[tuple[Part, elsewhere.Meaning]], Call]:  # fmt: skip
+def _with_hub_file(
+    call: Call, known: Known, foreign: list[tuple[Part, elsewhere.Meaning]]
+) -> tuple[list[tuple[Part, elsewhere.Meaning]], Call]:
     """The call with the file that -hf and -hff name together as its first argument."""
     repository, file = call.value_of(elsewhere.REPOSITORY), call.value_of(elsewhere.OF_REPOSITORY)
     both = (*elsewhere.REPOSITORY, *elsewhere.OF_REPOSITORY)
@@ -184,7 +192,8 @@ def _with_hub_file(call: Call, known: Known, foreign: list[tuple[Part, elsewhere
     kept = [part for part in call.parts if part.option not in both]
     name = repository.partition(":")[0]
     return [each for each in foreign if each[0].option not in both], call.with_parts(
-        [Part((f"hf://{name}/{file}",)), *kept])  # fmt: skip
+        [Part((f"hf://{name}/{file}",)), *kept]
+    )
 
 
 def _of_hub(part: Part) -> str:

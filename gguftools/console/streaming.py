@@ -76,13 +76,19 @@ def _write(text: str) -> None:
 
 def _described(generation: "Generation", model: Path, broken: bool) -> dict[str, Any]:
     described = {
-        "file": str(model), "prompt_tokens": generation.prompt_tokens, "tokens": generation.tokens,
-        "text": generation.text, "stop_reason": "interrupted" if broken else generation.stop_reason,
+        "file": str(model),
+        "prompt_tokens": generation.prompt_tokens,
+        "tokens": generation.tokens,
+        "text": generation.text,
+        "stop_reason": "interrupted" if broken else generation.stop_reason,
         "stopped_by": generation.stopped_by,
-        "prefill_seconds": generation.prefill_seconds, "decode_seconds": generation.decode_seconds,
-        "prefill_tokens_per_second": generation.prefill_speed, "decode_tokens_per_second": generation.decode_speed,
-        "cache_bytes": generation.cache_bytes, **(asdict(generation.speculated) if generation.speculated else {}),
-    }  # fmt: skip
+        "prefill_seconds": generation.prefill_seconds,
+        "decode_seconds": generation.decode_seconds,
+        "prefill_tokens_per_second": generation.prefill_speed,
+        "decode_tokens_per_second": generation.decode_speed,
+        "cache_bytes": generation.cache_bytes,
+        **(asdict(generation.speculated) if generation.speculated else {}),
+    }
     if generation.sampler.sampling.logprobs is not None:
         described["logprobs"] = [each.as_dict() for each in generation.logprobs]
     return described
@@ -103,6 +109,9 @@ def _tokens(count: int) -> str:
 
 
 ENDINGS = {
-    "end": "the model", "stop": "a stop string", "length": "-n", "context": "the end of the context",
+    "end": "the model",
+    "stop": "a stop string",
+    "length": "-n",
+    "context": "the end of the context",
     "stopped": "an interruption",
-}  # fmt: skip
+}

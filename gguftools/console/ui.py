@@ -259,13 +259,16 @@ def prepared(seconds: float) -> str:
 
 def _print_work(work: "WorkPlan") -> None:
     rows = [
-        ("read", size(work.bytes_read)), ("written", size(work.bytes_written)), ("tasks", f"{work.tasks:,}"),
-        ("requests", f"{work.requests:,}"), ("memory of a worker", size(work.memory)),
+        ("read", size(work.bytes_read)),
+        ("written", size(work.bytes_written)),
+        ("tasks", f"{work.tasks:,}"),
+        ("requests", f"{work.requests:,}"),
+        ("memory of a worker", size(work.memory)),
         ("encoding", f"{work.encode_seconds:,.1f} s of all workers, as measured here"),
         ("reading and writing", f"{work.transfer_seconds:,.1f} s of all workers"),
         (f"{work.workers} worker{'s' if work.workers > 1 else ''}", f"{work.hours:.3f} h, {work.busy:.0%} busy"),
         ("cost", f"{work.cost:,.2f}"),
-    ]  # fmt: skip
+    ]
     print_table(None, ("what it takes", ""), rows, "ll")
 
 
@@ -311,13 +314,20 @@ def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None
     from ..quantization.imatrix_doctor import examine
 
     entries, found = summary(matrix), examine(matrix) if findings is None else findings
-    print_line(f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
-          f" ({', '.join(matrix.datasets) or 'dataset not named'})")  # fmt: skip
+    print_line(
+        f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
+        f" ({', '.join(matrix.datasets) or 'dataset not named'})"
+    )
     rows = [
-        (e.name, str(e.width), f"{e.experts_seen}/{e.experts}" if e.experts > 1 else "-", str(e.zero_columns),
-         f"{e.importance:.4g}")
+        (
+            e.name,
+            str(e.width),
+            f"{e.experts_seen}/{e.experts}" if e.experts > 1 else "-",
+            str(e.zero_columns),
+            f"{e.importance:.4g}",
+        )
         for e in (*entries[: MOST_ROWS // 2], *entries[MOST_ROWS // 2 :][-MOST_ROWS // 2 :])
-    ]  # fmt: skip
+    ]
     columns = ("most and least important", "columns", "experts seen", "zero columns", "mean square")
     print_table(None, columns, rows, "lrrrr")
     layers = [layer for layer in layer_importance(entries) if layer >= 0]

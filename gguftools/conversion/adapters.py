@@ -10,7 +10,7 @@ from archs.decisions import QUESTIONS, of_adapter
 from archs.general import general
 from archs.lora import Adapter, adapter_of, adapter_tensors, merging
 from archs.metadata import Metadata
-from archs.plan import Change, Plan
+from archs.plans.text import Change, Plan
 from archs.registry import of_config
 from archs.small_files import read_json_object
 from archs.spec import Architecture, Config, Tensors

@@ -9,11 +9,11 @@ from typing import Any
 
 from archs.config import normalized
 from archs.general import general
-from archs.layouts import ALONE
 from archs.metadata import Metadata
-from archs.plan import Plan, is_left_out
+from archs.plans.text import Plan, is_left_out
 from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
 from archs.tasks import TASK
+from archs.tensor_maps import ALONE
 from quants import Tensor
 from quants.arguments import PathLike, as_count, as_path, thread_count
 from quants.errors import OptionError
@@ -27,7 +27,7 @@ from ..provenance.recording import Described, Recording
 from ..quantization.outputs import Run, write_file
 from ..quantization.outtypes import FILE_TYPES
 from ..quantization.recipes import recipe_named
-from ..sources import of_checkpoint, of_towers
+from ..sources import of_checkpoint, of_encoders
 from ..writing.executors import leaves_process
 from ..writing.pipeline import DEFAULT_MEMORY, Resumable
 from ..writing.report import QuantizeReport
@@ -43,18 +43,37 @@ from .transcoding import EXACT, write_exact
 
 
 def convert(
-    source: PathLike, output: PathLike | None = None, outtype: str = "auto", *,
-    pre: str | None = None, embed_tokenizer: bool = False,
-    lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
-    predictor: PathLike | None = None, mmproj: bool = False, all_parts: bool = False,
-    mtp: bool = False, no_mtp: bool = False, sentence_transformers_dense_modules: bool = False,
-    target_model_dir: PathLike | None = None, task: str | None = None, fallback: str = "auto",
+    source: PathLike,
+    output: PathLike | None = None,
+    outtype: str = "auto",
+    *,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+    lora: PathLike | None = None,
+    merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
+    predictor: PathLike | None = None,
+    mmproj: bool = False,
+    all_parts: bool = False,
+    mtp: bool = False,
+    no_mtp: bool = False,
+    sentence_transformers_dense_modules: bool = False,
+    target_model_dir: PathLike | None = None,
+    task: str | None = None,
+    fallback: str = "auto",
     rounded_grids: bool = False,
-    reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
-    progress: Progress | None = None, executor: Executor | None = None, terms: Terms | None = None,
-    overwrite: bool = False, reads: Iterable[PathLike] = (), manifest: bool = False, check_tokenizer: bool = True,
+    reserve: int = 0,
+    resume: bool = False,
+    threads: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    terms: Terms | None = None,
+    overwrite: bool = False,
+    reads: Iterable[PathLike] = (),
+    manifest: bool = False,
+    check_tokenizer: bool = True,
     **quantizing: Any,
-) -> QuantizeReport:  # fmt: skip
+) -> QuantizeReport:
     """Convert a Hugging Face checkpoint to GGUF.
 
     source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
@@ -66,8 +85,8 @@ def convert(
     lora: write the adapter in this PEFT folder for the base model `source`, F32 unless outtype says otherwise.
     merge_lora: adapters to add to the weights, each with a scale if it is not 1. predictor: folder of the predictor
     for a PowerInfer file.
-    mmproj: write the towers for pictures and sounds instead of the text model, the file that llama.cpp takes by
-    --mmproj; by itself its name is mmproj-NAME-OUTTYPE.gguf. all_parts: write both, the towers beside the text model
+    mmproj: write the encoders for images and sounds instead of the text model, the file that llama.cpp takes by
+    --mmproj; by itself its name is mmproj-NAME-OUTTYPE.gguf. all_parts: write both, the encoders beside the text model
     as mmproj- and its name, in the type that follows the checkpoint where outtype is a recipe.
     mtp: write the layers alone that predict tokens further, with embedding and output, as a draft's file (by itself its
     name is mtp-NAME-OUTTYPE.gguf); no_mtp: write the model without them. By default they are in the model's file.
@@ -98,19 +117,35 @@ def convert(
     if target_model_dir is not None and (
         mmproj or all_parts or mtp or no_mtp or manifest or lora is not None or merge_lora or predictor is not None
     ):
-        raise OptionError("a draft has no towers, further layers, adapters, predictor or manifest", "leave that out")
+        raise OptionError("a draft has no encoders, further layers, adapters, predictor or manifest", "leave that out")
     if all_parts:
         if mmproj or mtp or lora is not None or terms is not None:
-            raise OptionError("all parts are the text model and its towers", "leave out mmproj, mtp, lora and the plan")
+            raise OptionError(
+                "all parts are the text model and its encoders", "leave out mmproj, mtp, lora and the plan"
+            )
         shared = {
-            "reserve": reserve, "resume": resume, "threads": threads, "memory": memory, "progress": progress,
-            "executor": executor, "overwrite": overwrite, "reads": reads,
-        }  # fmt: skip
+            "reserve": reserve,
+            "resume": resume,
+            "threads": threads,
+            "memory": memory,
+            "progress": progress,
+            "executor": executor,
+            "overwrite": overwrite,
+            "reads": reads,
+        }
         own = {
-            "fallback": fallback, "rounded_grids": rounded_grids, "pre": pre, "embed_tokenizer": embed_tokenizer,
-            "merge_lora": merge_lora, "predictor": predictor, "manifest": manifest, "no_mtp": no_mtp, "task": task,
-            "check_tokenizer": check_tokenizer, **quantizing,
-        }  # fmt: skip
+            "fallback": fallback,
+            "rounded_grids": rounded_grids,
+            "pre": pre,
+            "embed_tokenizer": embed_tokenizer,
+            "merge_lora": merge_lora,
+            "predictor": predictor,
+            "manifest": manifest,
+            "no_mtp": no_mtp,
+            "task": task,
+            "check_tokenizer": check_tokenizer,
+            **quantizing,
+        }
         return _all_parts(source, output, outtype, shared, own)
     as_count(reserve, "reserve", 0)
     if task is not None and (mmproj or lora is not None or predictor is not None or manifest or target_model_dir):
@@ -119,7 +154,7 @@ def convert(
         problem = "layers that predict further are written alone or left out, of a model without adapter or predictor"
         raise OptionError(problem, "give mtp or no_mtp, without mmproj, lora, predictor and manifest")
     if mmproj and (lora is not None or merge_lora or predictor is not None or manifest or pre or embed_tokenizer):
-        problem = "towers have no vocabulary, adapters, predictor or manifest"
+        problem = "encoders have no vocabulary, adapters, predictor or manifest"
         raise OptionError(problem, "leave that out, or convert the text model")
     if manifest and (lora is not None or merge_lora or predictor is not None):
         raise OptionError("a manifest says nothing of adapters or a predictor", "leave out manifest, or them")
@@ -156,12 +191,21 @@ def convert(
         derive = partial(_deciding, decision)
     of_draft = None if target_model_dir is None else Path(target_model_dir)
     model = of_parts(
-        of_towers(source) if mmproj
+        of_encoders(source)
+        if mmproj
         else of_checkpoint(
-            source, pre, embed_tokenizer, change, derive, magic, derived, of_draft, meaning,
+            source,
+            pre,
+            embed_tokenizer,
+            change,
+            derive,
+            magic,
+            derived,
+            of_draft,
+            meaning,
             _compared if check_tokenizer else None,
         )
-    )  # fmt: skip
+    )
     of_source = model.origin.outtype or "F32"
     wanted = of_source if wanted == "AUTO" else wanted
     path = _target(output, model.path, wanted, "mmproj-" if mmproj else "mtp-" if mtp else "")
@@ -172,10 +216,21 @@ def convert(
     described = Described(source, Opening(pre, embed_tokenizer)) if manifest else None
     if (wanted not in FILE_TYPES and wanted != EXACT) or quantizing:
         return quantize(
-            model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory, progress=progress,
-            executor=executor, terms=terms, overwrite=overwrite, reads=read.paths,
-            manifest=described or False, **quantizing,
-        )  # fmt: skip
+            model,
+            wanted,
+            path,
+            reserve=reserve,
+            resume=resume,
+            threads=threads,
+            memory=memory,
+            progress=progress,
+            executor=executor,
+            terms=terms,
+            overwrite=overwrite,
+            reads=read.paths,
+            manifest=described or False,
+            **quantizing,
+        )
     kept = resume or model.origin.remote or leaves_process(executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
@@ -204,22 +259,24 @@ def _compared(metadata: Metadata, folder: Path) -> str:
 
 def _all_parts(
     source: PathLike, output: PathLike | None, outtype: str, shared: dict[str, Any], own: dict[str, Any]
-) -> QuantizeReport:  # fmt: skip
-    """The text model's file and that of its towers. own: arguments for the text model alone."""
-    model = of_parts(of_towers(source))  # what is wrong is said before hours of work on the text model
+) -> QuantizeReport:
+    """The text model's file and that of its encoders. own: arguments for the text model alone."""
+    model = of_parts(of_encoders(source))  # what is wrong is said before hours of work on the text model
     asked, own_type = outtype.upper(), model.origin.outtype or "F32"
     wanted = asked if asked in ("AUTO", *FILE_TYPES) else "AUTO"
     text = _target(output, model.path, own_type if asked == "AUTO" else asked)
-    towers = text.with_name(f"mmproj-{text.name}")
-    check_target(towers, model.origin.reads.also(shared["reads"]), shared["overwrite"])
+    encoders = text.with_name(f"mmproj-{text.name}")
+    check_target(encoders, model.origin.reads.also(shared["reads"]), shared["overwrite"])
     with published_together():
         written = convert(source, text, outtype, **shared, **own)
-        more = convert(source, towers, wanted, mmproj=True, **shared)
+        more = convert(source, encoders, wanted, mmproj=True, **shared)
     told = [each for each in written.warnings if "--mmproj" not in each]
     return replace(
-        written, outputs=(*written.outputs, *more.outputs), warnings=[*told, *more.warnings],
+        written,
+        outputs=(*written.outputs, *more.outputs),
+        warnings=[*told, *more.warnings],
         seconds=written.seconds + more.seconds,
-    )  # fmt: skip
+    )
 
 
 def _check_exact(outtype: str, fallback: str, rounded_grids: bool, quantizing: bool) -> None:
@@ -241,7 +298,7 @@ def _target(output: PathLike | None, folder: Path, outtype: str, beginning: str 
 
 def _next_layers_alone(planned: Plan, checkpoint: Checkpoint) -> Plan:
     """The plan of a file with the layers that predict tokens further. Raises OptionError where there are none."""
-    left_out = [name for name in planned.left_out if not is_left_out(name)]  # those are towers'
+    left_out = [name for name in planned.left_out if not is_left_out(name)]  # those are encoders'
     tensors = alone(planned.metadata, planned.tensors, checkpoint.folder, left_out)
     return _named_anew(replace(planned, tensors=tensors), checkpoint)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from archs.config_keys import FLAG, SIZE
 from archs.general import general, modules_of
-from archs.plan import Plan
+from archs.hparams.config_keys import FLAG, SIZE
+from archs.plans.text import Plan
 from archs.small_files import read_json_object
 from archs.typed_json import Text, read_fields
 from quants import Tensor

@@ -33,9 +33,12 @@ class EndianReport:
 
 
 def convert_endian(
-    source: PathLike | Model, order: str | None = None, output: PathLike | None = None, overwrite: bool = False,
+    source: PathLike | Model,
+    order: str | None = None,
+    output: PathLike | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
-) -> EndianReport:  # fmt: skip
+) -> EndianReport:
     """Write a GGUF file, or all shards of a set, in another byte order: header, metadata, tensors of every type.
 
     source: the file (of a set, any shard), or a Model opened from it. order: "little" or "big"; the other one if not

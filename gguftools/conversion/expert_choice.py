@@ -50,10 +50,17 @@ class Ranking:
 
 
 def chosen_experts(
-    model: Model, mixture: Mixture, wanted: Any, listed: Path | None, text: PathLike | None,
-    imatrix: PathLike | None, n_ctx: int, chunks: int | None, threads: int | None,
+    model: Model,
+    mixture: Mixture,
+    wanted: Any,
+    listed: Path | None,
+    text: PathLike | None,
+    imatrix: PathLike | None,
+    n_ctx: int,
+    chunks: int | None,
+    threads: int | None,
     progress: Callable[[int, int, float], None] | None,
-) -> tuple[dict[int, tuple[int, ...]], Ranking]:  # fmt: skip
+) -> tuple[dict[int, tuple[int, ...]], Ranking]:
     """The experts that go, by layer, and by what they were chosen.
 
     wanted: a share, a number, or a mapping of layers to experts. listed: the file that names them, if one does. text:
@@ -93,15 +100,18 @@ def _as_numbers(wanted: Mapping[Any, Any]) -> dict[int, tuple[int, ...]]:
 
 
 def _ranked_by_text(
-    model: Model, mixture: Mixture, text: PathLike, n_ctx: int, chunks: int | None, threads: int | None,
+    model: Model,
+    mixture: Mixture,
+    text: PathLike,
+    n_ctx: int,
+    chunks: int | None,
+    threads: int | None,
     progress: Callable[[int, int, float], None] | None,
-) -> Ranking:  # fmt: skip
+) -> Ranking:
     from ..measurement.expert_scores import expert_scores
 
     further = mixture.layers[-1] >= next_layers.counts(model.metadata, model.path)[1]
-    sums = expert_scores(
-        model, text, n_ctx=n_ctx, chunks=chunks, further=further, threads=threads, progress=progress
-    )  # fmt: skip
+    sums = expert_scores(model, text, n_ctx=n_ctx, chunks=chunks, further=further, threads=threads, progress=progress)
     for layer in mixture.layers:
         if layer not in sums.scores:
             raise ModelError(f"layer {layer} has experts, but the model runs without it", hint="list what to drop")

@@ -38,9 +38,13 @@ def partners(mixture: Mixture, tensors: Mapping[str, Stored], dropped: Dropped) 
 
 
 def merged(
-    before: Mapping[str, Stored], after: Mapping[str, Stored], mixture: Mixture, dropped: Dropped, counts: Scores,
+    before: Mapping[str, Stored],
+    after: Mapping[str, Stored],
+    mixture: Mixture,
+    dropped: Dropped,
+    counts: Scores,
     requantize: bool = False,
-) -> tuple[dict[str, Stored], dict[int, dict[int, list[int]]]]:  # fmt: skip
+) -> tuple[dict[str, Stored], dict[int, dict[int, list[int]]]]:
     """The tensors `after` experts were left out of them, those that stay merged with their partners among them.
 
     before: with all experts. counts: by layer, how often each was used. requantize: encode blocks again.

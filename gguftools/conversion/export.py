@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from archs.export import ExportPlan, plan_export
-from archs.export.generation import generation_config
 from archs.metadata import Metadata
+from archs.plans.export import ExportPlan, plan_export
+from archs.plans.export.generation import generation_config
 from archs.schema import SPECIAL_TOKENS
 from archs.small_files import read_json_object
 from archs.vocab import vocabulary
@@ -44,13 +44,26 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 # Files of another checkpoint in the folder, which transformers would read instead of what is written.
 INSTEAD = {
     "config.json": (
-        "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "generation_config.json",
+        "model.safetensors",
+        "model-*-of-*.safetensors",
+        "model.safetensors.index.json",
+        "generation_config.json",
     ),
     TOKENIZER_CONFIG: (
-        "tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "vocab.txt",
-        "added_tokens.json", "special_tokens_map.json", "chat_template.json", JINJA, f"{FOLDER}/*.jinja",
+        "tokenizer.json",
+        "tokenizer.model",
+        "spiece.model",
+        "tekken.json",
+        "vocab.json",
+        "merges.txt",
+        "vocab.txt",
+        "added_tokens.json",
+        "special_tokens_map.json",
+        "chat_template.json",
+        JINJA,
+        f"{FOLDER}/*.jinja",
     ),
-}  # fmt: skip
+}
 TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -67,14 +80,21 @@ class ExportReport(Report):
 
 
 def export(
-    source: PathLike | Model, output: PathLike, *, mmproj: PathLike | Model | None = None, tensors: str | None = None,
-    outtype: str | None = None, max_size: int | None = None, overwrite: bool = False, threads: int | None = None,
+    source: PathLike | Model,
+    output: PathLike,
+    *,
+    mmproj: PathLike | Model | None = None,
+    tensors: str | None = None,
+    outtype: str | None = None,
+    max_size: int | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
     progress: Progress | None = None,
-) -> ExportReport:  # fmt: skip
+) -> ExportReport:
     """Make the Hugging Face folder that a model could come from, or write tensors under their GGUF names.
 
     output: a folder for a checkpoint; for tensors a .safetensors file, a .npy file for one, or a folder for a .npy file
-    of each. mmproj: the towers of a model of pictures or sounds, of which `source` is the text model: the checkpoint
+    of each. mmproj: the encoders of a model of images or sounds, of which `source` is the text model: the checkpoint
     has both. tensors: a regular expression that their names must hold. outtype: F32, F16 or BF16; None keeps floats as
     they are and decodes block formats to F32; .npy has no BF16, which becomes F32 there. max_size: bytes of weights in
     a file of a checkpoint. overwrite: replace what exists. threads: default all processors.
@@ -91,11 +111,11 @@ def export(
         raise OptionError("max_size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
     if alone and mmproj is not None:
         raise OptionError("mmproj means nothing for tensors by themselves", "name that file as the source")
-    model, towers = opened(source), None if mmproj is None else opened_gguf(mmproj)
-    reads = model.origin.reads if towers is None else model.origin.reads.beside(towers.origin.reads)
+    model, encoders = opened(source), None if mmproj is None else opened_gguf(mmproj)
+    reads = model.origin.reads if encoders is None else model.origin.reads.beside(encoders.origin.reads)
     writing = _Writing(wanted, not alone, overwrite, reads, threads, progress)
     if not alone:
-        return _write_checkpoint(model, towers, path, max_size or DEFAULT_SHARD, writing)
+        return _write_checkpoint(model, encoders, path, max_size or DEFAULT_SHARD, writing)
     chosen, is_folder = selected(model.readable(), tensors), path.is_dir() or os.fspath(output).endswith("/")
     if is_folder:
         with made_folder(path):
@@ -190,23 +210,25 @@ def _write_npy(tensor: Tensor, path: Path, writing: _Writing) -> int:
         return file.tell()
 
 
-def _planned(model: Model, towers: Model | None) -> ExportPlan:
-    """The checkpoint of a model, and of its towers where they are given."""
+def _planned(model: Model, encoders: Model | None) -> ExportPlan:
+    """The checkpoint of a model, and of its encoders where they are given."""
     check_types(model.metadata, "")
-    if towers is None:
+    if encoders is None:
         return plan_export(model.metadata, dict(model.readable()))
-    from archs.export.whole import plan_whole
+    from archs.plans.export.multimodal_checkpoint import plan_multimodal_checkpoint
 
-    check_types(towers.metadata, "")
-    return plan_whole(model.metadata, dict(model.readable()), towers.metadata, dict(towers.readable()))
+    check_types(encoders.metadata, "")
+    return plan_multimodal_checkpoint(
+        model.metadata, dict(model.readable()), encoders.metadata, dict(encoders.readable())
+    )
 
 
 def _write_checkpoint(
-    model: Model, towers: Model | None, target: Path, max_size: int, writing: _Writing
-) -> ExportReport:  # fmt: skip
-    """Weights, config.json and tokenizer; of a model with towers also the preprocessor's file."""
+    model: Model, encoders: Model | None, target: Path, max_size: int, writing: _Writing
+) -> ExportReport:
+    """Weights, config.json and tokenizer; of a model with encoders also the preprocessor's file."""
     with new_folder(target, writing.overwrite, writing.reads, INSTEAD) as made:
-        rebuilt = _planned(model, towers)
+        rebuilt = _planned(model, encoders)
         config = _config(rebuilt, model.metadata, writing)
         texts = {"config.json": _json(config)}
         if generation := generation_config(config, model.metadata):
@@ -256,9 +278,14 @@ def _vocabulary_differences(folder: Path, rebuilt: ExportPlan, metadata: Metadat
     config = read_json_object(folder / "config.json")
     try:
         again = vocabulary(
-            folder, architecture.vocab, config, len(rows), pre, extra=architecture.vocab_keys,
+            folder,
+            architecture.vocab,
+            config,
+            len(rows),
+            pre,
+            extra=architecture.vocab_keys,
             user_defined=architecture.vocab_user_defined,
-        )  # fmt: skip
+        )
     except VocabularyError:
         return ["tokenizer.ggml.tokens"]
     keys = [key for key in metadata if key.startswith("tokenizer.") and key != "tokenizer.huggingface.json"]

@@ -19,7 +19,7 @@ from ..quantization.recipes import Recipe
 from ..writing.report import OutputReport
 from ..writing.row_blocks import Progress
 
-PICTURES = (".svg", ".png")
+IMAGES = (".svg", ".png")
 
 
 class Point(NamedTuple):
@@ -32,8 +32,13 @@ class Point(NamedTuple):
     recipe: str
 
     def as_dict(self) -> dict[str, Any]:
-        return {"bits_per_weight": self.bits_per_weight, "size_bytes": self.nbytes, "predicted": self.predicted,
-                "measured": self.measured, "recipe": self.recipe}  # fmt: skip
+        return {
+            "bits_per_weight": self.bits_per_weight,
+            "size_bytes": self.nbytes,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "recipe": self.recipe,
+        }
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,19 @@ class Frontier:
 
 
 def frontier(
-    source: PathLike | Model, bits: Sequence[float], *,
-    calibrate: PathLike | Sequence[PathLike] | Calibration | None = None, plot: PathLike | None = None,
-    allow_requantize: bool = False, threads: int | None = None, progress: Progress | None = None,
+    source: PathLike | Model,
+    bits: Sequence[float],
+    *,
+    calibrate: PathLike | Sequence[PathLike] | Calibration | None = None,
+    plot: PathLike | None = None,
+    allow_requantize: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
     overwrite: bool = False,
-) -> Frontier:  # fmt: skip
+) -> Frontier:
     """Search for the recipe of each of some sizes; no model is written.
 
-    bits: per weight of tensor data. plot: a picture of what is found, SVG or PNG; overwrite: replace one that is there.
+    bits: per weight of tensor data. plot: an image of what is found, SVG or PNG; overwrite: replace one that is there.
     calibrate: texts to measure on, default the package's own. allow_requantize: also where weights are quantized
     already. threads: default all processors. progress(done, of how many, what is done): called now and then.
     `quantize` writes files of these sizes (`target_bpw`).
@@ -66,11 +76,11 @@ def frontier(
     if not targets:
         raise OptionError("no size is named", "give bits per weight, as 3.5,4,4.5")
     model = opened(source)
-    picture = None if plot is None else as_path(plot, "the plot")
-    if picture is not None:
-        if picture.suffix.lower() not in PICTURES:
-            raise OptionError(f"{picture} is no name of a picture", f"it ends in {' or '.join(PICTURES)}")
-        check_target(picture, model.origin.reads, overwrite)
+    image = None if plot is None else as_path(plot, "the plot")
+    if image is not None:
+        if image.suffix.lower() not in IMAGES:
+            raise OptionError(f"{image} is no name of an image", f"it ends in {' or '.join(IMAGES)}")
+        check_target(image, model.origin.reads, overwrite)
         _check_drawing()
     write = partial(write_quantized, model, allow_requantize=allow_requantize, dry_run=True)
     run, nowhere = Run(threads, reads=model.origin.reads), [model.path.with_name("frontier.gguf")]
@@ -91,9 +101,9 @@ def frontier(
                 Point(output.bits_per_weight, output.nbytes, found.choice.predicted, found.choice.measured, found.text)
             )
     result = Frontier(model.path, tuple(points))
-    if picture is not None:
-        with atomic_output(picture, overwrite=overwrite, reads=model.origin.reads) as file:
-            _draw(result, file, picture.suffix[1:].lower())
+    if image is not None:
+        with atomic_output(image, overwrite=overwrite, reads=model.origin.reads) as file:
+            _draw(result, file, image.suffix[1:].lower())
     return result
 
 

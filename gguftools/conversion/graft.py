@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archs.further import faults_beyond
 from archs.general import size_label
 from archs.metadata import Metadata
+from archs.mtp import faults_beyond
 from archs.registry import architectures
-from archs.shapes import faults
+from archs.validation.model_validators import faults
 from quants import Tensor
 from quants.arguments import PathLike, as_path, as_texts
 from quants.errors import GgufToolsError, ModelError, OptionError, VocabularyError
@@ -98,16 +98,22 @@ class GraftReport:
     def as_dict(self) -> dict[str, Any]:
         """The contract of `graft --json`."""
         return {
-            "file": str(self.path), "size_bytes": self.nbytes, "moved": [each.as_dict() for each in self.moved],
-            "removed": self.removed, "keys": [each.as_dict() for each in self.keys],
+            "file": str(self.path),
+            "size_bytes": self.nbytes,
+            "moved": [each.as_dict() for each in self.moved],
+            "removed": self.removed,
+            "keys": [each.as_dict() for each in self.keys],
             "experts": {str(layer): list(numbers) for layer, numbers in self.experts.items()},
-            "merged": {str(layer): {str(expert): list(others) for expert, others in into.items()}
-                       for layer, into in self.merged.items()},
+            "merged": {
+                str(layer): {str(expert): list(others) for expert, others in into.items()}
+                for layer, into in self.merged.items()
+            },
             "scores": {str(layer): [float(score) for score in scores] for layer, scores in self.scores.items()},
-            "warnings": self.warnings, "dry_run": self.dry_run,
+            "warnings": self.warnings,
+            "dry_run": self.dry_run,
             "divergence": None if self.divergence is None else self.divergence.as_dict(),
             "store": self.traffic.as_dict() if self.traffic else None,
-        }  # fmt: skip
+        }
 
 
 @dataclass
@@ -133,13 +139,26 @@ class Body:
 
 
 def graft(
-    source: PathLike | Model, output: PathLike, donors: Sequence[tuple[PathLike, str | Sequence[str]]] = (), *,
-    drop: str | Sequence[str] = (), drop_layers: Sequence[int] = (), drop_experts: Any = None,
-    merge_experts: bool = False, allow_requantize: bool = False, text: PathLike | None = None,
-    imatrix: PathLike | None = None, measure: PathLike | None = None, n_ctx: int = 512, chunks: int | None = None,
-    threads: int | None = None, force: bool = False, overwrite: bool = False, dry_run: bool = False,
+    source: PathLike | Model,
+    output: PathLike,
+    donors: Sequence[tuple[PathLike, str | Sequence[str]]] = (),
+    *,
+    drop: str | Sequence[str] = (),
+    drop_layers: Sequence[int] = (),
+    drop_experts: Any = None,
+    merge_experts: bool = False,
+    allow_requantize: bool = False,
+    text: PathLike | None = None,
+    imatrix: PathLike | None = None,
+    measure: PathLike | None = None,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    threads: int | None = None,
+    force: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
-) -> GraftReport:  # fmt: skip
+) -> GraftReport:
     """Write a copy of a GGUF file with tensors and keys of others, or without some of its own; nothing is decoded.
 
     source: the file, any shard of a set, or a Model opened from one. output: a file, or a folder. donors: files, and
@@ -204,15 +223,13 @@ def graft(
         from ..measurement.divergence import divergence
 
         told = None if progress is None else _windows_told(progress)
-        cost = divergence(
-            opened.path, target, text=measure, n_ctx=n_ctx, chunks=chunks, threads=threads, progress=told
-        )  # fmt: skip
+        cost = divergence(opened.path, target, text=measure, n_ctx=n_ctx, chunks=chunks, threads=threads, progress=told)
     moved = [each for name, each in body.moved.items() if name in body.tensors]
     removed = [name for name in opened.tensors if name not in body.tensors]
     keys = list(compare_metadata(without_split_keys(opened.metadata), body.metadata))
     return GraftReport(
         target, layout.total, moved, removed, keys, experts, into, ranking.scores, body.warnings, dry_run, cost, traffic
-    )  # fmt: skip
+    )
 
 
 def _relabel(body: Body, before: Mapping[str, Tensor]) -> None:
@@ -262,8 +279,10 @@ def matched(
     if pattern in SHORTHANDS:
         of_tensors, of_keys = SHORTHANDS[pattern]
         of_keys = of_keys.replace("{}", re.escape(architecture))
-        return ([name for name in tensors if of_tensors and re.fullmatch(of_tensors, name)],
-                [key for key in keys if of_keys and re.fullmatch(of_keys, key)])  # fmt: skip
+        return (
+            [name for name in tensors if of_tensors and re.fullmatch(of_tensors, name)],
+            [key for key in keys if of_keys and re.fullmatch(of_keys, key)],
+        )
     expression = compile_pattern(pattern.removeprefix(KEY), "the pattern")
     if not expression.text:
         raise OptionError("an empty pattern means every tensor", hint="name some of them, such as output")

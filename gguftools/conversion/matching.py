@@ -55,9 +55,7 @@ class Space:
 def spans(old: Space, new: Space, progress: Callable[[int], None] = lambda done: None) -> list[Span]:
     """The new files as ranges of the old ones and bytes of their own, in order; progress(bytes looked at)."""
     old_raw, old_starts = old.raw, old.starts
-    tensors = {
-        name: (index, part.offsets[name]) for index, part in enumerate(old.parts) for name in part.offsets
-    }  # fmt: skip
+    tensors = {name: (index, part.offsets[name]) for index, part in enumerate(old.parts) for name in part.offsets}
     ends = [_ends(part) for part in old.parts]
     found: list[tuple[Raw, list[Span]]] = []
     for number, (part, raw) in enumerate(zip(new.parts, new.raw, strict=True)):
@@ -174,9 +172,8 @@ def _sought(
 
 
 def _found_again(
-    mine: Raw, old: Sequence[Raw], starts: Sequence[int], size: int, keys: NDArray[np.uint64],
-    places: NDArray[np.int64],
-) -> Iterator[Span]:  # fmt: skip
+    mine: Raw, old: Sequence[Raw], starts: Sequence[int], size: int, keys: NDArray[np.uint64], places: NDArray[np.int64]
+) -> Iterator[Span]:
     done = at = 0
     while True:
         at, place = _next_block(mine, at, size, keys, places)
@@ -195,9 +192,7 @@ def _found_again(
         done = at = at + size + after
 
 
-def _next_block(
-    mine: Raw, at: int, size: int, keys: NDArray[np.uint64], places: NDArray[np.int64]
-) -> tuple[int, int]:
+def _next_block(mine: Raw, at: int, size: int, keys: NDArray[np.uint64], places: NDArray[np.int64]) -> tuple[int, int]:
     """The first place from `at` on at which a block of the old files may stand, and the block's; (-1, -1)."""
     from quants.kernels.rolling import find_block
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from archs.further import BLOCKS, COUNT, LAYER, are_alone
 from archs.metadata import Metadata, Value, ValueType
+from archs.mtp import BLOCKS, COUNT, LAYER, are_alone
 from archs.schema import find
 from quants.errors import ModelError, OptionError
 

@@ -46,9 +46,16 @@ class PatchReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The contract of `patch --json`."""
-        return {"files": list(map(str, self.paths)), "size_bytes": self.nbytes, "copied": self.copied,
-                "fresh": self.fresh, "ranges": self.ranges, "dry_run": self.dry_run, "warnings": self.warnings,
-                "store": self.traffic.as_dict() if self.traffic else None}  # fmt: skip
+        return {
+            "files": list(map(str, self.paths)),
+            "size_bytes": self.nbytes,
+            "copied": self.copied,
+            "fresh": self.fresh,
+            "ranges": self.ranges,
+            "dry_run": self.dry_run,
+            "warnings": self.warnings,
+            "store": self.traffic.as_dict() if self.traffic else None,
+        }
 
 
 class _Steps:
@@ -75,9 +82,14 @@ class _Steps:
 
 
 def make_patch(
-    old: PathLike | Model, new: PathLike | Model, output: PathLike, *, overwrite: bool = False, dry_run: bool = False,
+    old: PathLike | Model,
+    new: PathLike | Model,
+    output: PathLike,
+    *,
+    overwrite: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
-) -> PatchReport:  # fmt: skip
+) -> PatchReport:
     """Write what turns one version of a model's file into another: ranges that stay, and the bytes that are new.
 
     old, new: GGUF files, any shards of sets, or Models opened from such; what is in a store is read once.
@@ -152,9 +164,15 @@ def _sha256(read: Callable[[int, int], Any], size: int, steps: _Steps) -> str:
 
 
 def apply_patch(
-    old: PathLike | Model, delta: PathLike, output: PathLike, *, overwrite: bool = False, dry_run: bool = False,
-    trust: bool = False, progress: Progress | None = None,
-) -> PatchReport:  # fmt: skip
+    old: PathLike | Model,
+    delta: PathLike,
+    output: PathLike,
+    *,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    trust: bool = False,
+    progress: Progress | None = None,
+) -> PatchReport:
     """Make the new version of a model's file of the old one and a delta; both versions are verified by their SHA-256.
 
     old: the file, any shard of a set, or a Model opened from one. output: the new file; of a set, what its shards'

@@ -60,14 +60,27 @@ class PlacementReport:
     def as_dict(self) -> dict[str, Any]:
         found = self.placement
         layers = [{"neurons": len(gpu), "on_gpu": int(gpu.sum())} for gpu in found.gpu]
-        return {"file": str(self.file), "model": str(self.model), "vram": self.vram, "used": found.used,
-                "activations": found.activations, "optimal": found.optimal, "layers": layers}  # fmt: skip
+        return {
+            "file": str(self.file),
+            "model": str(self.model),
+            "vram": self.vram,
+            "used": found.used,
+            "activations": found.activations,
+            "optimal": found.optimal,
+            "layers": layers,
+        }
 
 
 def gpu_split(
-    activations: PathLike, vram: int, model: PathLike | None = None, output: PathLike | None = None, *,
-    batch: int = BATCH, least: int = 0, overwrite: bool = False,
-) -> PlacementReport:  # fmt: skip
+    activations: PathLike,
+    vram: int,
+    model: PathLike | None = None,
+    output: PathLike | None = None,
+    *,
+    batch: int = BATCH,
+    least: int = 0,
+    overwrite: bool = False,
+) -> PlacementReport:
     """Place a model's neurons and write the file.
 
     activations: folder of activation_N.pt, one a layer. vram: bytes for neurons. model: the GGUF file, from which the
@@ -170,17 +183,21 @@ def _solve(
     batches, layers = len(worth), len(sizes)
     place, shape = (layer, np.arange(batches)), (layers, batches)
     members, neurons = coo_array((np.ones(batches), place), shape), coo_array((held.astype(np.float64), place), shape)
-    matrix = bmat([
-        [(held * sizes[layer]).astype(np.float64)[None], None],
-        [members, diags(-np.bincount(layer, minlength=layers).astype(np.float64))],
-        [-neurons, diags(np.minimum(least, np.bincount(layer, held, layers)))],
-    ])  # fmt: skip
+    matrix = bmat(
+        [
+            [(held * sizes[layer]).astype(np.float64)[None], None],
+            [members, diags(-np.bincount(layer, minlength=layers).astype(np.float64))],
+            [-neurons, diags(np.minimum(least, np.bincount(layer, held, layers)))],
+        ]
+    )
     limits = np.concatenate([[float(vram)], np.zeros(2 * layers)])
     result = milp(
-        np.concatenate([-worth / (worth.max() or 1.0), np.zeros(layers)]), integrality=np.ones(batches + layers),
-        bounds=Bounds(0, 1), constraints=LinearConstraint(matrix.tocsr(), -np.inf, limits),
+        np.concatenate([-worth / (worth.max() or 1.0), np.zeros(layers)]),
+        integrality=np.ones(batches + layers),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(matrix.tocsr(), -np.inf, limits),
         options={"time_limit": TIME_LIMIT, "mip_rel_gap": 0.0},
-    )  # fmt: skip
+    )
     if result.x is None:
         raise GgufToolsError(f"the solver found no placement: {result.message}")
     return np.asarray(result.x[:batches] > 0.5), result.status == 0

@@ -34,22 +34,42 @@ REMOTE_THREADS = 8  # most of the time they wait for the network
 
 
 def quantize(
-    source: PathLike | Model, recipes: str | Sequence[str] = (), output: PathLike | None = None, *,
-    imatrix: PathLike | ImportanceMatrix | None = None, include_weights: Sequence[str] = (),
-    exclude_weights: Sequence[str] = (), allow_missing_experts: bool = False,
+    source: PathLike | Model,
+    recipes: str | Sequence[str] = (),
+    output: PathLike | None = None,
+    *,
+    imatrix: PathLike | ImportanceMatrix | None = None,
+    include_weights: Sequence[str] = (),
+    exclude_weights: Sequence[str] = (),
+    allow_missing_experts: bool = False,
     gptq: PathLike | Sequence[PathLike] | Calibration | None = None,
-    target_size: int | None = None, target_bpw: float | None = None,
+    target_size: int | None = None,
+    target_bpw: float | None = None,
     calibrate: PathLike | Sequence[PathLike] | Calibration | None = None,
-    rules: Mapping[str, str] | Iterable[tuple[str, str]] = (), options: Options | None = None,
-    prune_layers: Sequence[int] = (), override: Mapping[str, Any] | None = None, new: bool = False,
-    keep_split: bool = False, max_size: int | None = None, max_tensors: int | None = None, reserve: int = 0,
-    allow_requantize: bool = False, no_fallback: bool = False, check_tensors: bool = False,
-    dry_run: bool = False, resume: bool = False, statistics: bool = False,
-    threads: int | None = None, memory: int = DEFAULT_MEMORY, progress: Progress | None = None,
-    executor: Executor | None = None, terms: Terms | None = None, overwrite: bool = False,
+    rules: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    options: Options | None = None,
+    prune_layers: Sequence[int] = (),
+    override: Mapping[str, Any] | None = None,
+    new: bool = False,
+    keep_split: bool = False,
+    max_size: int | None = None,
+    max_tensors: int | None = None,
+    reserve: int = 0,
+    allow_requantize: bool = False,
+    no_fallback: bool = False,
+    check_tensors: bool = False,
+    dry_run: bool = False,
+    resume: bool = False,
+    statistics: bool = False,
+    threads: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    terms: Terms | None = None,
+    overwrite: bool = False,
     reads: Iterable[PathLike] = (),
     manifest: bool | Described = False,
-) -> QuantizeReport:  # fmt: skip
+) -> QuantizeReport:
     """Write `source` once for each recipe, reading it once.
 
     source: a GGUF file, a shard of a split set, a Hugging Face folder, hf://ORG/MODEL, or a Model.
@@ -108,29 +128,49 @@ def quantize(
     reading = model.origin.reads.also(reads)
     run = Run(threads, memory, progress, executor, statistics, resume, overwrite, reading, terms=terms)
     write = partial(
-        write_quantized, model, new=new, options=options, overrides=as_mapping(override, "override"),
-        splitting=Splitting(keep_split, max_size, max_tensors), reserve=reserve, allow_requantize=allow_requantize,
-        allow_missing_experts=allow_missing_experts, no_fallback=no_fallback,
-    )  # fmt: skip
+        write_quantized,
+        model,
+        new=new,
+        options=options,
+        overrides=as_mapping(override, "override"),
+        splitting=Splitting(keep_split, max_size, max_tensors),
+        reserve=reserve,
+        allow_requantize=allow_requantize,
+        allow_missing_experts=allow_missing_experts,
+        no_fallback=no_fallback,
+    )
     recording = None
     if described is not None:
         values = as_mapping(override, "override")
         same = Parameters(
-            opening=described.opening, options=options, splitting=Splitting(keep_split, max_size, max_tensors),
-            include_weights=tuple(include_weights), exclude_weights=tuple(exclude_weights),
-            prune_layers=tuple(prune_layers), override=overridden_values(model.metadata, values), reserve=reserve,
-            gptq=None if feedback is None else Texts(
-                feedback.own_texts, feedback.n_ctx, feedback.chunks, feedback.memory
-            ),
-        )  # fmt: skip
+            opening=described.opening,
+            options=options,
+            splitting=Splitting(keep_split, max_size, max_tensors),
+            include_weights=tuple(include_weights),
+            exclude_weights=tuple(exclude_weights),
+            prune_layers=tuple(prune_layers),
+            override=overridden_values(model.metadata, values),
+            reserve=reserve,
+            gptq=None
+            if feedback is None
+            else Texts(feedback.own_texts, feedback.n_ctx, feedback.chunks, feedback.memory),
+        )
         recording = Recording(described, model, same, feedback, run)
         recording.check(paths)
 
     def finish(recipes: Sequence[Recipe], matrix: PathLike | ImportanceMatrix | None) -> QuantizeReport:
         report: QuantizeReport = write(
-            recipes, paths, run, matrix, include_weights, exclude_weights, prune_layers, check_tensors=check_tensors,
-            dry_run=dry_run, encode=None if feedback is None else with_feedback(model, feedback, progress),
-        )  # fmt: skip
+            recipes,
+            paths,
+            run,
+            matrix,
+            include_weights,
+            exclude_weights,
+            prune_layers,
+            check_tensors=check_tensors,
+            dry_run=dry_run,
+            encode=None if feedback is None else with_feedback(model, feedback, progress),
+        )
         return report if recording is None else recording.write(report, recipes, matrix)
 
     if target is None:

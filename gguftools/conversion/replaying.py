@@ -33,9 +33,14 @@ def opened_again(source: PathLike, opening: Opening) -> Model:
 
 
 def planned_again(
-    model: Model, parameters: Parameters, matrix: ImportanceMatrix | None, formats: Mapping[str, str], path: Path,
-    texts: list[str] | None = None, run: Run | None = None,
-) -> AbstractContextManager[Planned]:  # fmt: skip
+    model: Model,
+    parameters: Parameters,
+    matrix: ImportanceMatrix | None,
+    formats: Mapping[str, str],
+    path: Path,
+    texts: list[str] | None = None,
+    run: Run | None = None,
+) -> AbstractContextManager[Planned]:
     """The plan of an output; within the block, weights that texts decide can be read.
 
     formats: of the file's tensors, which a search chose. path: what the plan calls the file; beside it encoded tensors
@@ -51,11 +56,20 @@ def planned_again(
             file = plan_conversion(path, model.metadata, tensors, model.origin, outtype, reserve)
         return nullcontext(Planned(outtype, (file,)))
     planner = planner_of(
-        model, [parameters.recipe], matrix, parameters.include_weights, parameters.exclude_weights,
-        parameters.prune_layers, options=parameters.options, overrides=dict(parameters.override),
-        splitting=parameters.splitting, reserve=parameters.reserve, allow_missing_experts=True, allow_requantize=True,
+        model,
+        [parameters.recipe],
+        matrix,
+        parameters.include_weights,
+        parameters.exclude_weights,
+        parameters.prune_layers,
+        options=parameters.options,
+        overrides=dict(parameters.override),
+        splitting=parameters.splitting,
+        reserve=parameters.reserve,
+        allow_missing_experts=True,
+        allow_requantize=True,
         dry_run=True,
-    )  # fmt: skip
+    )
     planned = planner.plan(parameters.recipe, path)
     if parameters.gptq is None or texts is None:
         return nullcontext(planned)

@@ -64,10 +64,18 @@ GAP = 1 << 22  # bytes of padding read at a time
 
 
 def reproduce(
-    file: PathLike, source: PathLike | None = None, *, manifest: PathLike | None = None,
-    imatrix: PathLike | None = None, gptq: PathLike | Sequence[PathLike] | None = None, tensors: str | None = None,
-    sample: int | None = None, seed: int | None = None, threads: int | None = None, progress: Progress | None = None,
-) -> Reproduction:  # fmt: skip
+    file: PathLike,
+    source: PathLike | None = None,
+    *,
+    manifest: PathLike | None = None,
+    imatrix: PathLike | None = None,
+    gptq: PathLike | Sequence[PathLike] | None = None,
+    tensors: str | None = None,
+    sample: int | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Reproduction:
     """Make a file's tensors again from its source, and compare them and the keys with what is stored.
 
     file: a GGUF file, or any shard of a set. source: what it was made of, as for `quantize` and `convert`; default:
@@ -156,7 +164,8 @@ def _matrix_path(file: GgufFile, manifest: Manifest | None, given: PathLike | No
 
 
 class _Compared(NamedTuple):
-    """A block of rows: how many blocks differ, the first of their bytes (row, byte); what was stored; what went wrong.
+    """A block of rows: how many blocks differ, the first of their bytes (row, byte); what was stored; what went
+    wrong.
     """
 
     blocks: int
@@ -209,8 +218,11 @@ class _Work:
             checks[name] = check = self.as_planned(name, items.get(name), fed)
             if check.found == UNCHECKED and not check.why:
                 again.append(items[name])
-        checks |= {name: TensorCheck(name, item.format.name, ABSENT) for name, item in items.items()
-                   if name not in self.file.tensors}  # fmt: skip
+        checks |= {
+            name: TensorCheck(name, item.format.name, ABSENT)
+            for name, item in items.items()
+            if name not in self.file.tensors
+        }
         drawn, blocks = self.sampled(again, sample, seed) if sample else (None, list(_blocks(again)))
         checks |= self.compare(again, blocks)
         by_digest = [name for name, check in checks.items() if check.found == BY_DIGEST]
@@ -218,9 +230,15 @@ class _Work:
         keys = tuple(compare_metadata(plans[0].metadata, self.file.parts[0].metadata, (RESERVE_KEY,)))
         layout = [] if keys else self.layout(plans)
         return Reproduction(
-            self.file.path, public_name(self.source), None, self.made(planned), tuple(self.explained(checks).values()),
-            keys, tuple(layout), sample=drawn,
-        )  # fmt: skip
+            self.file.path,
+            public_name(self.source),
+            None,
+            self.made(planned),
+            tuple(self.explained(checks).values()),
+            keys,
+            tuple(layout),
+            sample=drawn,
+        )
 
     def made(self, planned: Planned) -> str:
         """What the output is in words."""
@@ -284,8 +302,10 @@ class _Work:
         total = sum((block.stop - block.start) * block.tensor.row_bytes for block in blocks)
         tell = self.progress or (lambda *_: None)
         compile_codecs(_codecs(items), threads, lambda name: tell(0, total, f"compiling {name}"))
-        checks = {item.tensor.name: TensorCheck(item.tensor.name, item.format.name, UNCHECKED, of_rows=item.tensor.rows)
-                  for item in items}  # fmt: skip
+        checks = {
+            item.tensor.name: TensorCheck(item.tensor.name, item.format.name, UNCHECKED, of_rows=item.tensor.rows)
+            for item in items
+        }
         hashes: dict[str, Any] = {name: hashlib.sha256() for name in checks if self.whole and name in self.records}
         perform: Callable[[_Block], _Compared] = self.compare_rows
         results = run_blocks(blocks, perform, total, threads=threads, progress=self.progress, in_order=True)
@@ -346,8 +366,9 @@ class _Work:
         for name in names:
             good = self.hashes[name] == self.records[name].sha256
             form, rows = self.stored[name].format.name, self.stored[name].rows
-            checks[name] = TensorCheck(name, form, BY_DIGEST if good else DIFFERS, of_rows=rows,
-                                       why=None if good else ALTERED)  # fmt: skip
+            checks[name] = TensorCheck(
+                name, form, BY_DIGEST if good else DIFFERS, of_rows=rows, why=None if good else ALTERED
+            )
         return checks
 
     def hashed(self, names: Sequence[str]) -> dict[str, str]:

@@ -66,15 +66,27 @@ class ShardsReport:
     def as_dict(self) -> dict[str, Any]:
         """The contract of `split --json` and `merge --json`."""
         shards = [{"file": str(each.path), "tensors": each.tensors, "size_bytes": each.nbytes} for each in self.shards]
-        return {"file": str(self.whole), "size_bytes": self.whole_bytes, "shards": shards, "dry_run": self.dry_run,
-                "warnings": self.warnings, "store": self.traffic.as_dict() if self.traffic else None}  # fmt: skip
+        return {
+            "file": str(self.whole),
+            "size_bytes": self.whole_bytes,
+            "shards": shards,
+            "dry_run": self.dry_run,
+            "warnings": self.warnings,
+            "store": self.traffic.as_dict() if self.traffic else None,
+        }
 
 
 def split(
-    source: PathLike | Model, output: PathLike | None = None, *, max_size: int | None = None,
-    max_tensors: int | None = None, metadata_alone: bool = False, overwrite: bool = False, dry_run: bool = False,
+    source: PathLike | Model,
+    output: PathLike | None = None,
+    *,
+    max_size: int | None = None,
+    max_tensors: int | None = None,
+    metadata_alone: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
-) -> ShardsReport:  # fmt: skip
+) -> ShardsReport:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf; the first has all metadata.
 
     source: the file, or a Model opened from it. output: PREFIX, where a final `.gguf` does not count, or a folder; the
@@ -125,9 +137,11 @@ def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> 
     if max_tensors is not None and max_tensors < 1:
         raise OptionError(f"a shard of {max_tensors} tensors is none")
     return filled(
-        tensor_infos(opened), lambda info: align(info.nbytes, DEFAULT_ALIGNMENT), max_size,
+        tensor_infos(opened),
+        lambda info: align(info.nbytes, DEFAULT_ALIGNMENT),
+        max_size,
         max_tensors or (DEFAULT_TENSORS if max_size is None else None),
-    )  # fmt: skip
+    )
 
 
 def _plan_shards(opened: GgufFile, prefix: Path, groups: Sequence[Sequence[TensorInfo]]) -> list[Output]:
@@ -192,9 +206,14 @@ def _going_on(progress: Progress | None, done: int, total: int, label: str) -> C
 
 
 def merge(
-    source: PathLike | Model, output: PathLike | None = None, *, free: bool = False, overwrite: bool = False,
-    dry_run: bool = False, progress: Progress | None = None,
-) -> ShardsReport:  # fmt: skip
+    source: PathLike | Model,
+    output: PathLike | None = None,
+    *,
+    free: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> ShardsReport:
     """Put a split set together; any shard may be named. The result is the file that was split, byte for byte.
 
     source: a shard, or a Model opened from one. output: PREFIX.gguf beside the shards if not given. free: delete each

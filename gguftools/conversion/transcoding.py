@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.plan import stays_float32
+from archs.plans.text import stays_float32
 from quants import Format, Tensor, format_named
 from quants.arguments import thread_count
 from quants.errors import FormatError
@@ -95,9 +95,15 @@ ON_NO_GRID = "no float16 scale makes integers of its values"
 
 
 def write_exact(
-    model: Model, path: Path, fallback: str, run: Run, reserve: int = 0, resumable: Resumable | None = None,
-    warnings: Sequence[str] = (), rounded_grids: bool = False,
-) -> QuantizeReport:  # fmt: skip
+    model: Model,
+    path: Path,
+    fallback: str,
+    run: Run,
+    reserve: int = 0,
+    resumable: Resumable | None = None,
+    warnings: Sequence[str] = (),
+    rounded_grids: bool = False,
+) -> QuantizeReport:
     """Write a checkpoint, each weight in the smallest format that holds it exactly, else as a conversion to `fallback`.
 
     fallback: one of FILE_TYPES. rounded_grids: take blocks for exact, too, that give the values of a BF16 or F16 weight
@@ -137,15 +143,17 @@ def _weights(model: Model, tensors: Mapping[str, Tensor]) -> list[Tensor]:
     """What exact blocks are sought for."""
     name_of_model = str(model.metadata.get("general.architecture", ""))
     return [
-        tensor for name, tensor in tensors.items()
+        tensor
+        for name, tensor in tensors.items()
         if is_quantizable(name, tensor.shape, tensor.format, name_of_model)
-        and not stays_float32(name, tensor.shape, model.origin.float32) and not tensor.format.is_quantized
-    ]  # fmt: skip
+        and not stays_float32(name, tensor.shape, model.origin.float32)
+        and not tensor.format.is_quantized
+    ]
 
 
 def transcoded(
     model: Model, fallback: str, run: Run, rounded_grids: bool = False
-) -> tuple[list[TranscodingReport], dict[str, Tensor]]:  # fmt: skip
+) -> tuple[list[TranscodingReport], dict[str, Tensor]]:
     """What becomes of each weight; and all tensors of the model, those with exact blocks read as such."""
     tensors, keep = model.streamed(), model.origin.float32
     searches = {

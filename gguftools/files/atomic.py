@@ -21,15 +21,7 @@ from typing import IO, Any
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
-from .entries import (
-    check_writable,
-    keep_mode,
-    opened_folder,
-    remove_leftovers,
-    sync_folder,
-    take_name,
-    temporary_name,
-)
+from .entries import check_writable, keep_mode, opened_folder, remove_leftovers, sync_folder, take_name, temporary_name
 from .locks import NO_FILE, State, held, is_named, lock, state_of
 from .naming import refuse_store
 from .replacing import MOVED, Change, pending, replace_together, reserved_names, settle
@@ -458,9 +450,7 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
 
 
 @contextmanager
-def atomic_output(
-    path: Path, mode: str = "wb", overwrite: bool = False, reads: Reads = NOTHING
-) -> Iterator[IO[Any]]:
+def atomic_output(path: Path, mode: str = "wb", overwrite: bool = False, reads: Reads = NOTHING) -> Iterator[IO[Any]]:
     """Write a file that appears under `path` when the block ends, not at all if it raises. mode: "w" for UTF-8 text."""
     with new_file(path, reads=reads, overwrite=overwrite) as unnamed:
         try:

@@ -421,5 +421,3 @@ def _is_running(writer: tuple[str, int, str]) -> bool:
     except OSError:
         return True
     return _began(process) == began
-
-

@@ -43,15 +43,21 @@ class AuditReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "file": str(self.path), "worst": self.worst, "templates": list(self.templates),
+            "file": str(self.path),
+            "worst": self.worst,
+            "templates": list(self.templates),
             "findings": [asdict(finding) for finding in self.findings],
-        }  # fmt: skip
+        }
 
 
 def audit(
-    source: PathLike | Model, against: PathLike | Model | None = None, *,
-    tensors: bool = False, threads: int | None = None, progress: Progress | None = None,
-) -> AuditReport:  # fmt: skip
+    source: PathLike | Model,
+    against: PathLike | Model | None = None,
+    *,
+    tensors: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> AuditReport:
     """Look for harm in a GGUF file, a checkpoint or a Model; nothing of it is run.
 
     against: the Hugging Face folder, GGUF file or Model that it was made from; templates and (tensors=True) weights are

@@ -97,10 +97,13 @@ class DiffReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "a": str(self.a), "b": str(self.b), "differ": self.differ, "summary": self.verdict,
+            "a": str(self.a),
+            "b": str(self.b),
+            "differ": self.differ,
+            "summary": self.verdict,
             "metadata": [key.as_dict() for key in self.keys],
             "tensors": [asdict(tensor) for tensor in self.tensors],
-        }  # fmt: skip
+        }
 
 
 def diff(
@@ -179,7 +182,11 @@ def _compare_rows(others: Mapping[str, Tensor], a: Tensor, start: int, stop: int
     error[np.isnan(x) & np.isnan(y)] = 0.0
     at = int(np.argmax(error)) if error.size else 0
     return _Part(
-        (start, stop), same=False, rounded=rounded, squares=float(np.vdot(error, error)), power=float(np.vdot(x, x)),
-        largest=float(error.max(initial=0.0)), row=start + at // max(1, a.width),
-    )  # fmt: skip
-
+        (start, stop),
+        same=False,
+        rounded=rounded,
+        squares=float(np.vdot(error, error)),
+        power=float(np.vdot(x, x)),
+        largest=float(error.max(initial=0.0)),
+        row=start + at // max(1, a.width),
+    )

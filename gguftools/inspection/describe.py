@@ -72,11 +72,16 @@ def as_json(opened: Model, tensors: Iterable[Tensor]) -> dict[str, Any]:
             for each in assumed_values(opened.metadata)
         },
         "tensors": [
-            {"name": t.name, "type": t.format.name, "shape": list(t.shape),
-             **({"offset": file.offsets[t.name]} if file else {}), "size_bytes": t.nbytes}
+            {
+                "name": t.name,
+                "type": t.format.name,
+                "shape": list(t.shape),
+                **({"offset": file.offsets[t.name]} if file else {}),
+                "size_bytes": t.nbytes,
+            }
             for t in tensors
         ],
-    }  # fmt: skip
+    }
 
 
 def _json_value(value: Value) -> dict[str, Any]:

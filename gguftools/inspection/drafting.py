@@ -49,9 +49,16 @@ def can_draft(target: PathLike | Model, draft: PathLike | Model) -> DraftingRepo
     )
     ids = {role: (_id(pair[0].metadata, role), _id(pair[1].metadata, role)) for role in ROLES}
     return DraftingReport(
-        pair[0].path, pair[1].path, found.tokens, found.same_until, found.differing,
-        {role: both for role, both in ids.items() if both != (None, None)}, found.obstacles, found.edits, found.notes,
-    )  # fmt: skip
+        pair[0].path,
+        pair[1].path,
+        found.tokens,
+        found.same_until,
+        found.differing,
+        {role: both for role, both in ids.items() if both != (None, None)},
+        found.obstacles,
+        found.edits,
+        found.notes,
+    )
 
 
 def _id(metadata: Metadata, role: str) -> int | None:

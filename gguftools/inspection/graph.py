@@ -15,7 +15,7 @@ from ..model import Model, opened
 from ..writing.report import Report
 
 if TYPE_CHECKING:
-    from archs.hyper import Hyper
+    from archs.hparams.model_hparams import HParams
     from quants import Tensor
     from runtime.graph.builder import Node
     from runtime.graph.operations import Operation
@@ -121,24 +121,28 @@ def graph(source: PathLike | Model) -> ModelGraph:
 
     model = opened(source)
     running = model.running()
-    hyper, nodes = running.network.hyper, whole_graph(running).nodes
-    return ModelGraph(str(model.path), model.architecture, tuple(_plain(node, nodes, hyper) for node in nodes))
+    hparams, nodes = running.network.hparams, whole_graph(running).nodes
+    return ModelGraph(str(model.path), model.architecture, tuple(_plain(node, nodes, hparams) for node in nodes))
 
 
-def _plain(node: "Node", nodes: "Sequence[Node]", hyper: "Hyper") -> GraphNode:
+def _plain(node: "Node", nodes: "Sequence[Node]", hparams: "HParams") -> GraphNode:
     return GraphNode(
-        node.value.number, node.name, node.layer, type(node.operation).__name__,
+        node.value.number,
+        node.name,
+        node.layer,
+        type(node.operation).__name__,
         tuple(nodes[value.number].name for value in node.operation.inputs()),
         tuple(_weight(tensor) for tensor in node.operation.weights()),
-        node.value.shape, attributes(node.operation, hyper),
-    )  # fmt: skip
+        node.value.shape,
+        attributes(node.operation, hparams),
+    )
 
 
 def _weight(tensor: "Tensor") -> NodeWeight:
     return NodeWeight(tensor.name, tensor.format.name, tuple(tensor.shape))
 
 
-def attributes(operation: "Operation", hyper: "Hyper") -> dict[str, Any]:
+def attributes(operation: "Operation", hparams: "HParams") -> dict[str, Any]:
     """What decides an operation's result beside its inputs and weights."""
     found: dict[str, Any] = {}
     for each in fields(operation):
@@ -148,7 +152,7 @@ def attributes(operation: "Operation", hyper: "Hyper") -> dict[str, Any]:
         if each.name not in ("role", "size", "suffix") and value not in (None, False, ()) and _is_plain(value):
             found[each.name] = value
     more = _BY_OPERATION.get(type(operation).__name__)
-    return found | (more(operation, hyper) if more else {})
+    return found | (more(operation, hparams) if more else {})
 
 
 def _is_plain(value: Any) -> bool:
@@ -159,31 +163,35 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _of_rotation(operation: Any, hyper: "Hyper") -> dict[str, Any]:
+def _of_rotation(operation: Any, hparams: "HParams") -> dict[str, Any]:
     own = operation.own
-    return {"base": own.rope_base, "width": own.rope_width, "scaled": own.rope_scaled, "pairs": hyper.rope}
+    return {"base": own.rope_base, "width": own.rope_width, "scaled": own.rope_scaled, "pairs": hparams.rope}
 
 
-def _of_attention(operation: Any, hyper: "Hyper") -> dict[str, Any]:
+def _of_attention(operation: Any, hparams: "HParams") -> dict[str, Any]:
     own = operation.own
     numbers = {"heads": own.heads, "kv_heads": own.kv_heads, "scale": own.attention_scale, "window": own.window}
-    numbers |= {"chunk": own.chunk, "softcap": hyper.attention_softcap, "alibi": hyper.alibi}
+    numbers |= {"chunk": own.chunk, "softcap": hparams.attention_softcap, "alibi": hparams.alibi}
     return {name: value for name, value in numbers.items() if value}
 
 
-def _of_layer(operation: Any, hyper: "Hyper") -> dict[str, Any]:
-    return {"heads": hyper.layers[operation.layer.index].heads}
+def _of_layer(operation: Any, hparams: "HParams") -> dict[str, Any]:
+    return {"heads": hparams.layers[operation.layer.index].heads}
 
 
-def _of_norm(operation: Any, hyper: "Hyper") -> dict[str, Any]:
-    return {"eps": operation.eps or hyper.eps}
+def _of_norm(operation: Any, hparams: "HParams") -> dict[str, Any]:
+    return {"eps": operation.eps or hparams.eps}
 
 
-_BY_OPERATION: Mapping[str, Callable[[Any, "Hyper"], dict[str, Any]]] = {
-    "Rope": _of_rotation, "Attention": _of_attention, "SharedAttention": _of_attention, "LatentAttention": _of_layer,
-    "WidenedAttention": _of_layer, "Norm": _of_norm,
-    "HeadNorm": lambda operation, hyper: {"eps": hyper.eps},
-}  # fmt: skip
+_BY_OPERATION: Mapping[str, Callable[[Any, "HParams"], dict[str, Any]]] = {
+    "Rope": _of_rotation,
+    "Attention": _of_attention,
+    "SharedAttention": _of_attention,
+    "LatentAttention": _of_layer,
+    "WidenedAttention": _of_layer,
+    "Norm": _of_norm,
+    "HeadNorm": lambda operation, hparams: {"eps": hparams.eps},
+}
 
 
 def _make(nodes: Sequence[GraphNode]) -> str:
@@ -194,13 +202,19 @@ def _make(nodes: Sequence[GraphNode]) -> str:
     def plain(name: str) -> str:
         return name.removeprefix(f"blk.{layer}.")
 
-    return json.dumps([
+    return json.dumps(
         [
-            node.name.removesuffix(f"-{layer}"), node.operation, [names.get(name, -1) for name in node.inputs],
-            [[plain(weight.name), weight.format, weight.shape] for weight in node.weights], node.shape, node.attributes,
+            [
+                node.name.removesuffix(f"-{layer}"),
+                node.operation,
+                [names.get(name, -1) for name in node.inputs],
+                [[plain(weight.name), weight.format, weight.shape] for weight in node.weights],
+                node.shape,
+                node.attributes,
+            ]
+            for node in nodes
         ]
-        for node in nodes
-    ])  # fmt: skip
+    )
 
 
 def _dot(shown: ModelGraph) -> Iterator[str]:

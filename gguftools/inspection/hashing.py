@@ -30,9 +30,11 @@ from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
 
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "en.wikipedia.org/wiki/Llama.cpp")
 HASHERS: dict[str, Callable[[], Any]] = {
-    "xxh64": xxhash.xxh64, "sha1": hashlib.sha1, "sha256": hashlib.sha256,
+    "xxh64": xxhash.xxh64,
+    "sha1": hashlib.sha1,
+    "sha256": hashlib.sha256,
     "uuid": lambda: hashlib.sha1(UUID_NAMESPACE.bytes),
-}  # fmt: skip
+}
 WORTH_A_THREAD = 1 << 16  # bytes
 CHUNK = 1 << 24
 ESCAPED = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")
@@ -40,9 +42,12 @@ LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
 
 
 def hash(
-    source: PathLike | Model, algorithms: Iterable[str] = ("xxh64",), *,
-    tensors: bool = True, progress: Progress | None = None,
-) -> HashReport:  # fmt: skip
+    source: PathLike | Model,
+    algorithms: Iterable[str] = ("xxh64",),
+    *,
+    tensors: bool = True,
+    progress: Progress | None = None,
+) -> HashReport:
     """Hashes of each tensor (unless tensors=False), then of all, by each of the algorithms: xxh64, sha1, sha256, uuid.
 
     uuid is of the whole only: version 5, in the name space of llama.cpp. Of a split set, any shard may be named; the

@@ -163,21 +163,38 @@ class Identification:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "original": str(self.original), "file": str(self.file), "summary": self.verdict,
-            "explained": self.is_explained, "recipe": self.recipe, "pure": self.pure, "also": list(self.also),
-            "declared": self.declared, "declared_imatrix": self.declared_imatrix,
-            "imatrix": str(self.imatrix) if self.imatrix else None, "made": self.made, "rules": dict(self.rules),
-            "command": self.command, "rows": self.rows, "of_rows": self.of_rows,
+            "original": str(self.original),
+            "file": str(self.file),
+            "summary": self.verdict,
+            "explained": self.is_explained,
+            "recipe": self.recipe,
+            "pure": self.pure,
+            "also": list(self.also),
+            "declared": self.declared,
+            "declared_imatrix": self.declared_imatrix,
+            "imatrix": str(self.imatrix) if self.imatrix else None,
+            "made": self.made,
+            "rules": dict(self.rules),
+            "command": self.command,
+            "rows": self.rows,
+            "of_rows": self.of_rows,
             "tensors": [{**asdict(tensor), "other_format": tensor.is_other_format} for tensor in self.tensors],
-            "only_original": list(self.only_original), "only_file": list(self.only_file),
-            "other_shapes": list(self.other_shapes), "warnings": list(self.warnings),
-        }  # fmt: skip
+            "only_original": list(self.only_original),
+            "only_file": list(self.only_file),
+            "other_shapes": list(self.other_shapes),
+            "warnings": list(self.warnings),
+        }
 
 
 def identify(
-    original: PathLike | Model, file: PathLike | Model, *, imatrix: PathLike | ImportanceMatrix | None = None,
-    full: bool = False, threads: int | None = None, progress: Progress | None = None,
-) -> Identification:  # fmt: skip
+    original: PathLike | Model,
+    file: PathLike | Model,
+    *,
+    imatrix: PathLike | ImportanceMatrix | None = None,
+    full: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Identification:
     """Find out how a quantized file was made from an original: the recipe, and the tensors that were made otherwise.
 
     original: what it may have been made from: a GGUF file, a Hugging Face folder (as the file it would become) or a
@@ -212,12 +229,23 @@ def identify(
     tensors += [TensorOrigin(name, pairs.b[name].format.name, None, UNKNOWN) for name in pairs.unread]
     also = tuple(dict.fromkeys(f.recipe.name for f in fits if f.rank[:3] == best.rank[:3]))
     return Identification(
-        first.path, second.path, best.recipe.name, best.pure, also[1:], declared,
-        None if declared_imatrix is None else str(declared_imatrix), None if matrix is None else matrix.path,
-        tuple(tensors), tuple(chooser.rules(best)), sum(each.rows for each in tensors),
-        sum(pairs.b[each.name].rows for each in tensors), pairs.only_a, pairs.only_b,
-        tuple(name for name, *_ in pairs.shapes), tuple(warnings),
-    )  # fmt: skip
+        first.path,
+        second.path,
+        best.recipe.name,
+        best.pure,
+        also[1:],
+        declared,
+        None if declared_imatrix is None else str(declared_imatrix),
+        None if matrix is None else matrix.path,
+        tuple(tensors),
+        tuple(chooser.rules(best)),
+        sum(each.rows for each in tensors),
+        sum(pairs.b[each.name].rows for each in tensors),
+        pairs.only_a,
+        pairs.only_b,
+        tuple(name for name, *_ in pairs.shapes),
+        tuple(warnings),
+    )
 
 
 class _Fit(NamedTuple):
@@ -239,7 +267,8 @@ class _Chooser:
         self.triples = [(name, tensor.shape, tensor.format) for name, tensor in pairs.a.items()]
 
     def fits(self, declared: str | None, weighted: bool) -> list[_Fit]:
-        """Every recipe, the best first: by tensors of other formats, by their values; then what is usual, or declared.
+        """Every recipe, the best first: by tensors of other formats, by their values; then what is usual, or
+        declared.
         """
         fits = []
         for recipe in (recipe for recipe in RECIPES.values() if recipe.default is not None):
@@ -378,13 +407,19 @@ class _Comparison:
         """How each tensor was made, as far as some rows show."""
         threads = thread_count(self.threads)
         compile_codecs(self._codecs(), processes=threads)
-        blocks = [RowBlock(item.tensor, 0, sum(stop - start for start, stop in _runs(item.tensor)))
-                  for item in self.items.values()]  # fmt: skip
+        blocks = [
+            RowBlock(item.tensor, 0, sum(stop - start for start, stop in _runs(item.tensor)))
+            for item in self.items.values()
+        ]
         total = sum((block.stop - block.start) * block.tensor.row_bytes for block in blocks)
         results = run_blocks(
-            blocks, lambda block: self._sampled(block.tensor), total, threads=threads, progress=self.progress,
+            blocks,
+            lambda block: self._sampled(block.tensor),
+            total,
+            threads=threads,
+            progress=self.progress,
             in_order=True,
-        )  # fmt: skip
+        )
         return [found for _, found in results]
 
     def in_full(self, sampled: Sequence[TensorOrigin]) -> list[TensorOrigin]:

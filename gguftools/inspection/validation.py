@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from archs.draft_faults import draft_faults
-from archs.further import are_alone, faults_beyond
+from archs.encoder import KIND, NAME
 from archs.gguf_names import tensor_names
 from archs.layered import is_zero
+from archs.mtp import are_alone, faults_beyond
 from archs.powerinfer import MAGIC
 from archs.registry import architectures, draft_of_file, drafts
-from archs.shapes import SUFFIX, faults, target_names, written_names
 from archs.spec import Architecture
-from archs.tower import KIND, NAME
-from archs.tower_absent import unread
-from archs.tower_faults import tower_faults
+from archs.unsupported_encoders import unread
+from archs.validation.draft_validators import validate_draft
+from archs.validation.encoder_validators import validate_encoder
+from archs.validation.model_validators import SUFFIX, faults, target_names, written_names
 from quants import Format, Tensor
 from quants.arguments import PathLike
 from quants.errors import GgufToolsError, OptionError
@@ -161,14 +161,14 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     name, kind = metadata.get("general.architecture"), metadata.get("general.type")
     family, draft = [architecture for architecture in architectures() if architecture.name == name], draft_of_file(name)
     if isinstance(kind, str) and isinstance(name, str) and (kind, name) == (KIND, NAME):
-        yield from (Problem(ERROR, *fault) for fault in tower_faults(metadata, model.tensors))
+        yield from (Problem(ERROR, *fault) for fault in validate_encoder(metadata, model.tensors))
         yield from (Problem(NOTE, key, f"is not followed: {meaning}") for key, meaning in unread(metadata))
     elif isinstance(kind, str) and kind in NOT_MODELS:
         yield Problem(NOTE, "general.type", f"is {kind!r}: keys and tensors were not checked")
     elif not isinstance(name, str):
         yield Problem(ERROR, "general.architecture", "is missing")
     elif draft is not None:
-        wrong = draft_faults(draft, metadata, model.tensors)
+        wrong = validate_draft(draft, metadata, model.tensors)
         yield from (Problem(ERROR, fault.where, fault.problem) for fault in wrong)
         yield from _check_names(model, [each for each in drafts() if each.name == name])
     elif not family:

@@ -21,8 +21,12 @@ from ..metadata.checks import type_mismatches
 from ..metadata.text import plain
 
 TOKENS, TYPES, MERGES, MODEL, PRE = (
-    Keys.Tokenizer.LIST, Keys.Tokenizer.TOKEN_TYPE, Keys.Tokenizer.MERGES, Keys.Tokenizer.MODEL, Keys.Tokenizer.PRE
-)  # fmt: skip
+    Keys.Tokenizer.LIST,
+    Keys.Tokenizer.TOKEN_TYPE,
+    Keys.Tokenizer.MERGES,
+    Keys.Tokenizer.MODEL,
+    Keys.Tokenizer.PRE,
+)
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 ERROR, WARNING = "error", "warning"
 SAMPLE = "Hello, world 123\n naïve 日本語 🙂"

@@ -75,18 +75,28 @@ class Errors:
 
     def __add__(self, other: "Errors") -> "Errors":
         return Errors(
-            self.values + other.values, self.nbytes + other.nbytes, self.squares + other.squares,
-            self.power + other.power, self.weighted_squares + other.weighted_squares,
-            self.weighted_power + other.weighted_power, max(self.largest, other.largest),
+            self.values + other.values,
+            self.nbytes + other.nbytes,
+            self.squares + other.squares,
+            self.power + other.power,
+            self.weighted_squares + other.weighted_squares,
+            self.weighted_power + other.weighted_power,
+            max(self.largest, other.largest),
             self.non_finite + other.non_finite,
-        )  # fmt: skip
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "values": self.values, "size_bytes": self.nbytes, "bits_per_weight": self.bits_per_weight,
-            "rmse": self.rmse, "max_error": self.largest, "relative": self.relative,
-            "weighted": self.weighted, "sqnr": self.sqnr, "non_finite": self.non_finite,
-        }  # fmt: skip
+            "values": self.values,
+            "size_bytes": self.nbytes,
+            "bits_per_weight": self.bits_per_weight,
+            "rmse": self.rmse,
+            "max_error": self.largest,
+            "relative": self.relative,
+            "weighted": self.weighted,
+            "sqnr": self.sqnr,
+            "non_finite": self.non_finite,
+        }
 
 
 def _ratio(squares: float, power: float) -> float | None:
@@ -120,9 +130,15 @@ class TensorErrors:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "name": self.name, "kind": self.kind, "layer": self.layer, "shape": list(self.shape), "a": self.a,
-            "b": self.b, **self.errors.as_dict(), "weighted_by_expert": list(self.weighted_by_expert),
-        }  # fmt: skip
+            "name": self.name,
+            "kind": self.kind,
+            "layer": self.layer,
+            "shape": list(self.shape),
+            "a": self.a,
+            "b": self.b,
+            **self.errors.as_dict(),
+            "weighted_by_expert": list(self.weighted_by_expert),
+        }
 
 
 @dataclass(frozen=True)
@@ -184,29 +200,41 @@ class WeightErrors:
         """Name → its rmse, relative error and SQNR: what a report draws."""
         return {
             tensor.name: {
-                "rmse": tensor.errors.rmse, "relative": tensor.errors.relative, "sqnr": tensor.errors.sqnr,
+                "rmse": tensor.errors.rmse,
+                "relative": tensor.errors.relative,
+                "sqnr": tensor.errors.sqnr,
                 "weighted": tensor.errors.weighted,
             }
             for tensor in self.tensors
-        }  # fmt: skip
+        }
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "a": str(self.a), "b": str(self.b), "imatrix": str(self.imatrix) if self.imatrix else None,
-            "summary": self.verdict, "total": self.total.as_dict(),
+            "a": str(self.a),
+            "b": str(self.b),
+            "imatrix": str(self.imatrix) if self.imatrix else None,
+            "summary": self.verdict,
+            "total": self.total.as_dict(),
             "kinds": {name: errors.as_dict() for name, errors in self.kinds.items()},
             "layers": {str(layer): errors.as_dict() for layer, errors in self.layers.items()},
             "tensors": [tensor.as_dict() for tensor in self.tensors],
-            "only_a": list(self.only_a), "only_b": list(self.only_b),
+            "only_a": list(self.only_a),
+            "only_b": list(self.only_b),
             "shapes": [{"name": name, "a": list(a), "b": list(b)} for name, a, b in self.shapes],
-            "unread": list(self.unread), "warnings": list(self.warnings),
-        }  # fmt: skip
+            "unread": list(self.unread),
+            "warnings": list(self.warnings),
+        }
 
 
 def weight_errors(
-    a: PathLike | Model, b: PathLike | Model, *, imatrix: PathLike | ImportanceMatrix | None = None,
-    sort: str = "worst", threads: int | None = None, progress: Progress | None = None,
-) -> WeightErrors:  # fmt: skip
+    a: PathLike | Model,
+    b: PathLike | Model,
+    *,
+    imatrix: PathLike | ImportanceMatrix | None = None,
+    sort: str = "worst",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> WeightErrors:
     """Errors of every tensor of B beside A: of a quantized file beside what it was made from.
 
     a, b: GGUF files, split sets, Hugging Face folders (each as the GGUF file that it would become) or Models. imatrix:
@@ -235,9 +263,16 @@ def weight_errors(
     if matrix is not None and not any(each is not None for each in weights.values()):
         warnings = [*warnings, f"{matrix.path} has nothing on any of the tensors"]
     return WeightErrors(
-        first.path, second.path, path, tuple(sorted(results, key=order)), pairs.only_a, pairs.only_b, pairs.shapes,
-        pairs.unread, tuple(warnings),
-    )  # fmt: skip
+        first.path,
+        second.path,
+        path,
+        tuple(sorted(results, key=order)),
+        pairs.only_a,
+        pairs.only_b,
+        pairs.shapes,
+        pairs.unread,
+        tuple(warnings),
+    )
 
 
 def kind_of(name: str) -> str:

@@ -12,10 +12,10 @@ from quants import Tensor
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError
 from quants.tensor import readable
+from runtime.evaluation.stored_states import StoredStates, StoredTops
+from runtime.evaluation.windows import Window
 from runtime.head import Output
-from runtime.precision import precision_named
-from runtime.stored_states import StoredStates, StoredTops
-from runtime.windows import Window
+from runtime.products.precision import precision_named
 
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..model import Model, opened
@@ -25,9 +25,12 @@ MODELS = ("output.weight", "token_embd.weight")  # the names of output matrices
 
 
 def open_base(
-    path: PathLike, *, base_model: PathLike | Model | None = None, others: Sequence[PathLike | Model] = (),
+    path: PathLike,
+    *,
+    base_model: PathLike | Model | None = None,
+    others: Sequence[PathLike | Model] = (),
     threads: int = 1,
-) -> SavedBase:  # fmt: skip
+) -> SavedBase:
     """Read a base. base_model: what has its output matrix; without it that is looked for in the base itself, in the
     file that it was made of, and in `others`.
 
@@ -55,9 +58,16 @@ def open_base(
         output = _output(file, key, base_model, others)
         source = StoredStates(windows, states, output, precision_named(key.text("precision")), threads)
     return SavedBase(
-        path, texts, key.number("n_ctx"), key.text("model"), precision_named(key.text("precision")),
-        key.text("vocabulary.sha256"), key.text("text.sha256"), source, tuple(range(len(windows))),
-    )  # fmt: skip
+        path,
+        texts,
+        key.number("n_ctx"),
+        key.text("model"),
+        precision_named(key.text("precision")),
+        key.text("vocabulary.sha256"),
+        key.text("text.sha256"),
+        source,
+        tuple(range(len(windows))),
+    )
 
 
 @dataclass(frozen=True)

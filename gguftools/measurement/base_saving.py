@@ -18,8 +18,8 @@ from .reading import Reading, tokens_in
 from .record import Record, check_apart
 
 if TYPE_CHECKING:
-    from runtime.divergence import Base, Rows, Save
-    from runtime.precision import Precision
+    from runtime.evaluation.divergence import Base, Rows, Save
+    from runtime.products.precision import Precision
 
     from ..files.locks import State
 
@@ -88,12 +88,19 @@ def saving_to(
 
 @contextmanager
 def base_writer(
-    saving: Saving, kept: Record | None, base: "Base", model: Model, reading: Reading, precision: "Precision",
-    read: Sequence[Path], reads: Reads, threads: int | None,
-) -> Iterator[Writer | None]:  # fmt: skip
+    saving: Saving,
+    kept: Record | None,
+    base: "Base",
+    model: Model,
+    reading: Reading,
+    precision: "Precision",
+    read: Sequence[Path],
+    reads: Reads,
+    threads: int | None,
+) -> Iterator[Writer | None]:
     """What the base is written with, to a file that appears when the block ends; None where an earlier run did it."""
-    from runtime.divergence import RunningLogits
-    from runtime.stored_logits import StoredLayout
+    from runtime.evaluation.divergence import RunningLogits
+    from runtime.evaluation.stored_logits import StoredLayout
 
     from .base_writing import saved_base
     from .bases import Run, vocabulary_digest

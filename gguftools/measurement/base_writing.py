@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from archs.metadata import Metadata, ValueType
 from quants import Tensor, format_named, from_array
 from quants.errors import OptionError
-from runtime.divergence import Rows
+from runtime.evaluation.divergence import Rows
+from runtime.evaluation.stored_states import Likeliest, likeliest
 from runtime.head import LazyLogits
-from runtime.stored_states import Likeliest, likeliest
 
 from ..files.atomic import NOTHING, Reads
 from ..files.gguf.writer import TensorInfo, plan_file
@@ -71,9 +71,16 @@ class BaseWriter:
 
 @contextmanager
 def saved_base(
-    target: Path, run: Run, *, sources: Sequence[Path] = (), top_k: int | None = None, with_output: bool = False,
-    resume: bool = False, overwrite: bool = False, reads: Reads = NOTHING,
-) -> Iterator[BaseWriter]:  # fmt: skip
+    target: Path,
+    run: Run,
+    *,
+    sources: Sequence[Path] = (),
+    top_k: int | None = None,
+    with_output: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
+) -> Iterator[BaseWriter]:
     """Write a base, which appears when the block ends and all windows were added.
 
     top_k: keep so many likeliest tokens instead of states. with_output: keep the output matrix with the states. A run
@@ -105,8 +112,9 @@ def saved_base(
 def _fixed(run: Run, with_bias: bool) -> Fixed:
     rows = [
         (number, each.start, len(each.inputs), len(each.scored))
-        for number, windows in enumerate(run.texts.values()) for each in windows
-    ]  # fmt: skip
+        for number, windows in enumerate(run.texts.values())
+        for each in windows
+    ]
     fixed: Fixed = {
         "windows": np.array(rows, np.int32),
         "tokens": np.concatenate([each.inputs for each in run.windows]).astype(np.int32),
@@ -129,9 +137,10 @@ def _row_infos(run: Run, top_k: int | None) -> list[TensorInfo]:
         return [TensorInfo("states", (count, run.output.weight.width), one)]
     k = min(top_k, run.output.weight.rows)
     return [
-        TensorInfo("top.ids", (count, k), ids), TensorInfo("top.log_p", (count, k), one),
+        TensorInfo("top.ids", (count, k), ids),
+        TensorInfo("top.log_p", (count, k), one),
         TensorInfo("top.figures", (count, 3), one),
-    ]  # fmt: skip
+    ]
 
 
 def _write_all(file: PartialGguf, index: int, tensor: Tensor) -> None:

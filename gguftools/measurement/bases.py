@@ -1,9 +1,9 @@
 """Base runs in files of our own: what a divergence is measured from, without the model running again.
 
 A base is a GGUF file of general.type "logits-base". It has the windows' tokens, which positions of them are scored, and
-of each scored position the model's final state (`runtime.stored_states`), 24 to 42 times less than the logits. These
-are computed again from the model's output matrix, which is recognised by its digest: it is in the model that the base
-was made of, in any other file that has the same one, or in the base itself. A top-k base needs no matrix.
+of each scored position the model's final state (`runtime.evaluation.stored_states`), 24 to 42 times less than the
+logits. These are computed again from the model's output matrix, which is recognised by its digest: it is in the model
+that the base was made of, in any other file that has the same one, or in the base itself. A top-k base needs no matrix.
 
     windows    I32 (windows, 4): number of the text, where in its tokens it begins, tokens, scored positions
     tokens     I32: what the model is given, of all windows, one after the other
@@ -26,11 +26,11 @@ from archs.metadata import Metadata
 from quants import Tensor
 from quants.errors import OptionError
 from runtime.arrays import Ids
-from runtime.divergence import Rows
+from runtime.evaluation.divergence import Rows
+from runtime.evaluation.stored_states import StoredStates, StoredTops
+from runtime.evaluation.windows import Window
 from runtime.head import Output
-from runtime.precision import Precision
-from runtime.stored_states import StoredStates, StoredTops
-from runtime.windows import Window
+from runtime.products.precision import Precision
 
 from ..files.gguf.writer import encode_header
 
@@ -63,7 +63,7 @@ class Run:
 
 @dataclass(frozen=True)
 class SavedBase:
-    """A base that was read, as a base of `runtime.divergence`: rows are those of `source`.
+    """A base that was read, as a base of `runtime.evaluation.divergence`: rows are those of `source`.
 
     texts: windows by the name of their text. vocabulary_digest, text_digest: as `vocabulary_digest` and `text_digest`
     give them. picked: which windows of `source` these are.

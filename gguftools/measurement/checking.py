@@ -90,7 +90,7 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floa
 
 def loaded_original(
     model: "Model", folder: Path, hint: str = "convert it without --check-logits"
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     """The checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
     import torch
     import transformers
@@ -100,9 +100,13 @@ def loaded_original(
     try:
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         loaded: Callable[..., Any] = kind.from_pretrained(
-            str(folder), config=config, torch_dtype=torch.float32, local_files_only=True, trust_remote_code=False,
+            str(folder),
+            config=config,
+            torch_dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
             attn_implementation="eager" if model.architecture.eager_attention else "sdpa",
-        ).eval()  # fmt: skip
+        ).eval()
     except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
         message = f"transformers cannot load {folder}: {first_line(error)}"
         raise ModelError(message, hint) from error

@@ -24,8 +24,8 @@ from ..model import Model
 from .text_tokens import read_text
 
 if TYPE_CHECKING:
+    from runtime.evaluation.windows import Window
     from runtime.tokenizer import Tokenizer
-    from runtime.windows import Window
 
 AT_ONCE = 64  # texts rendered by one process
 TODAY = "2026-01-01T12:00:00"  # for templates that write the date: the same text whenever it is measured
@@ -219,7 +219,7 @@ def _content(message: Message) -> str:
 
 def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Window | None", bool]:
     """A text's window of at most n_ctx tokens, None where no answer begins in it; and whether answers are cut off."""
-    from runtime.windows import Window
+    from runtime.evaluation.windows import Window
 
     bos = tokenizer.bos if tokenizer.add_bos else None
 

@@ -26,20 +26,32 @@ from .texts import Texts, default_texts, texts_named
 
 if TYPE_CHECKING:
     from runtime.arrays import Doubles
-    from runtime.divergence import Base, Predictions, StoredBase
-    from runtime.precision import Precision
+    from runtime.evaluation.divergence import Base, Predictions, StoredBase
+    from runtime.products.precision import Precision
 
     from .bases import SavedBase
 
 
 def divergence(
-    base: PathLike | Model, *others: PathLike | Model,
-    text: Texts | None = None, chat: bool = False, n_ctx: int | None = None, chunks: int | None = None,
-    threads: int | None = None, round_activations: bool = False, precision: str = "float32",
-    save_base: PathLike | None = None, top_k: int | None = None, with_output: bool = False,
-    base_model: PathLike | Model | None = None, record: PathLike | None = None, keep_record: bool = False,
-    overwrite: bool = False, executor: Executor | None = None, progress: Progress | None = None,
-) -> DivergenceReport:  # fmt: skip
+    base: PathLike | Model,
+    *others: PathLike | Model,
+    text: Texts | None = None,
+    chat: bool = False,
+    n_ctx: int | None = None,
+    chunks: int | None = None,
+    threads: int | None = None,
+    round_activations: bool = False,
+    precision: str = "float32",
+    save_base: PathLike | None = None,
+    top_k: int | None = None,
+    with_output: bool = False,
+    base_model: PathLike | Model | None = None,
+    record: PathLike | None = None,
+    keep_record: bool = False,
+    overwrite: bool = False,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> DivergenceReport:
     """KL divergence of files' predictions from a base's, in nats, with all that llama-perplexity says of it and more.
 
     base: a model, or a base that llama-perplexity or save_base wrote, whose texts and windows are taken; base_model:
@@ -59,11 +71,11 @@ def divergence(
     Raises FileError, ModelError, VocabularyError, and OptionError for too short a text, for files whose vocabularies
     differ from the base's and for a stored base of another text or window.
     """
-    from runtime.divergence import RunningLogits
-    from runtime.divergence import divergence as measure
+    from runtime.evaluation.divergence import RunningLogits
+    from runtime.evaluation.divergence import divergence as measure
     from runtime.head import output_of
     from runtime.model import Model as RunningModel
-    from runtime.precision import Precision, precision_named
+    from runtime.products.precision import Precision, precision_named
 
     from .bases import SavedBase
 
@@ -105,40 +117,69 @@ def divergence(
         measured: Iterator[Doubles] | None = None
         if away is not None:
             numbers = [n for n in range(len(reading.windows)) if kept is None or kept.earlier(n) is None]
-            told = told_of(source or Path(str(base)), base_model, dict(zip(names, files, strict=True)), chunks, threads,
-                           chosen)  # fmt: skip
+            told = told_of(
+                source or Path(str(base)), base_model, dict(zip(names, files, strict=True)), chunks, threads, chosen
+            )
             measured = stack.enter_context(closing(figures_elsewhere(away, told, reading.windows, numbers)))
         if progress:
             progress(0, len(reading.windows), math.nan)
         found = measure(
-            reading.windows, from_, models, progress=progress, threads=thread_count(threads), measured=measured,
+            reading.windows,
+            from_,
+            models,
+            progress=progress,
+            threads=thread_count(threads),
+            measured=measured,
             save=None if writer is None else adding(writer, from_),
             kept=kept if kept is None or writer is None else Both(kept, writer),
-        )  # fmt: skip
-        report = _report(str(base.path if isinstance(base, Model) else base), chosen, names, files, reading, found,
-                         model, from_.lower_bound)  # fmt: skip
+        )
+        report = _report(
+            str(base.path if isinstance(base, Model) else base),
+            chosen,
+            names,
+            files,
+            reading,
+            found,
+            model,
+            from_.lower_bound,
+        )
         if kept is not None and writer is not None:
             kept.note_output(writer.state)
     return report
 
 
 def _report(
-    base: str, precision: "Precision", names: Sequence[str], files: Sequence[Model], reading: Reading,
-    found: "Predictions", model: Model, lower_bound: bool,
-) -> DivergenceReport:  # fmt: skip
-    from runtime.divergence import ENTROPY, LOG_P
-    from runtime.perplexity import perplexity_of
-    from runtime.precision import products
-    from runtime.statistics import mean_and_error
+    base: str,
+    precision: "Precision",
+    names: Sequence[str],
+    files: Sequence[Model],
+    reading: Reading,
+    found: "Predictions",
+    model: Model,
+    lower_bound: bool,
+) -> DivergenceReport:
+    from runtime.evaluation.divergence import ENTROPY, LOG_P
+    from runtime.evaluation.perplexity import perplexity_of
+    from runtime.evaluation.statistics import mean_and_error
+    from runtime.products.precision import products
 
     loss, error = mean_and_error(-found.base[:, LOG_P])
     targets = np.concatenate([window.targets for window in reading.windows])
     return DivergenceReport(
-        base, reading.n_ctx, precision, products(precision), reading.texts,
-        perplexity_of(loss), perplexity_of(loss) * error, float(found.base[:, ENTROPY].mean()),
-        [file_divergence(name, file, reading, found, targets, model.tokenizer, lower_bound)
-         for name, file in zip(names, files, strict=True)], reading.remarks,
-    )  # fmt: skip
+        base,
+        reading.n_ctx,
+        precision,
+        products(precision),
+        reading.texts,
+        perplexity_of(loss),
+        perplexity_of(loss) * error,
+        float(found.base[:, ENTROPY].mean()),
+        [
+            file_divergence(name, file, reading, found, targets, model.tokenizer, lower_bound)
+            for name, file in zip(names, files, strict=True)
+        ],
+        reading.remarks,
+    )
 
 
 def _names(files: Sequence[Model]) -> list[str]:
@@ -153,9 +194,14 @@ def _names(files: Sequence[Model]) -> list[str]:
 
 
 def _reading(
-    model: Model, files: Sequence[Model], given: Texts | None, chat: bool, n_ctx: int | None, chunks: int | None,
+    model: Model,
+    files: Sequence[Model],
+    given: Texts | None,
+    chat: bool,
+    n_ctx: int | None,
+    chunks: int | None,
     stored: "StoredBase | SavedBase | None",
-) -> Reading:  # fmt: skip
+) -> Reading:
     """What is measured on. Raises OptionError where a file would read it otherwise than `model`."""
     for file in files:
         check_vocabulary(model, file)
@@ -173,15 +219,17 @@ def _reading(
 @contextmanager
 def _record(
     path: PathLike, reading: Reading, read: Sequence[Path], files: int, reads: Reads, precision: str, keep: bool
-) -> Iterator[Record]:  # fmt: skip
-    from runtime.divergence import columns
+) -> Iterator[Record]:
+    from runtime.evaluation.divergence import columns
 
     from .bases import text_digest
 
     plan = {
-        "measurement": "divergence", "n_ctx": reading.n_ctx, "precision": precision,
+        "measurement": "divergence",
+        "n_ctx": reading.n_ctx,
+        "precision": precision,
         "text": text_digest(reading.windows),
-    }  # fmt: skip
+    }
     sizes = [len(window.scored) for window in reading.windows]
     with recorded(as_path(path, "the record"), plan, read, sizes, columns(files), reads, keep) as record:
         yield record

@@ -13,7 +13,7 @@ from .divergence_report import FileDivergence
 from .reading import Reading
 
 if TYPE_CHECKING:
-    from runtime.divergence import Predictions
+    from runtime.evaluation.divergence import Predictions
     from runtime.tokenizer import Tokenizer
 
 WORST = 20
@@ -21,11 +21,16 @@ BEFORE, AROUND = 60, 20  # characters in front of a token, tokens on either side
 
 
 def file_divergence(
-    name: str, file: Model, reading: Reading, found: "Predictions", targets: Any, tokenizer: "Tokenizer",
+    name: str,
+    file: Model,
+    reading: Reading,
+    found: "Predictions",
+    targets: Any,
+    tokenizer: "Tokenizer",
     lower_bound: bool,
-) -> FileDivergence:  # fmt: skip
-    from runtime import statistics
-    from runtime.divergence import KL
+) -> FileDivergence:
+    from runtime.evaluation import statistics
+    from runtime.evaluation.divergence import KL
 
     other, apart = found.others[name], found.apart[name]
     kl = apart[:, KL]
@@ -36,12 +41,18 @@ def file_divergence(
     ends = np.cumsum([len(window.scored) for window in reading.windows])
     values = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
     return FileDivergence(
-        str(file.path), _size(file), 8 * file.nbytes / values if values else 0.0, _type(file),
-        figures(slice(None)), lower_bound, {text: figures(part) for text, part in reading.spans()},
-        statistics.by_position(kl, found.position), statistics.histogram(kl),
+        str(file.path),
+        _size(file),
+        8 * file.nbytes / values if values else 0.0,
+        _type(file),
+        figures(slice(None)),
+        lower_bound,
+        {text: figures(part) for text, part in reading.spans()},
+        statistics.by_position(kl, found.position),
+        statistics.histogram(kl),
         [float(value) for value in np.cumsum(kl)[ends - 1] / ends],
         _worst(reading, found, name, kl, targets, tokenizer),
-    )  # fmt: skip
+    )
 
 
 def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,9 +81,9 @@ def _type(file: Model) -> str:
 
 def _worst(
     reading: Reading, found: "Predictions", name: str, kl: Any, targets: Any, tokenizer: "Tokenizer"
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """The predictions that diverge furthest, with what the models saw and favoured. position: of the right token."""
-    from runtime.divergence import LOG_P, TOP
+    from runtime.evaluation.divergence import LOG_P, TOP
 
     names = [text.name for text in reading.texts for _ in range(text.windows)]
     begins = np.cumsum([0, *(len(window.scored) for window in reading.windows)])
@@ -91,12 +102,19 @@ def _worst(
         window, place = reading.windows[number], int(found.position[row]) + 1
         diverged = dict(zip((window.scored + 1).tolist(), kl[begins[number] :].tolist(), strict=False))
         around = range(max(0, place - AROUND), min(len(window.inputs), place + AROUND))
-        result.append({
-            "text": names[number], "window": int(of_window[number]), "position": place, "kl": float(kl[row]),
-            "before": tokenizer.decode(window.inputs[max(0, place - BEFORE) : place].tolist())[-BEFORE:],
-            "token": text(targets[row]),
-            "p_base": math.exp(found.base[row, LOG_P]), "p": math.exp(other[row, LOG_P]),
-            "base_top": text(found.base[row, TOP]), "top": text(other[row, TOP]),
-            "passage": [[text(window.inputs[i]), diverged.get(i, 0.0)] for i in around],
-        })  # fmt: skip
+        result.append(
+            {
+                "text": names[number],
+                "window": int(of_window[number]),
+                "position": place,
+                "kl": float(kl[row]),
+                "before": tokenizer.decode(window.inputs[max(0, place - BEFORE) : place].tolist())[-BEFORE:],
+                "token": text(targets[row]),
+                "p_base": math.exp(found.base[row, LOG_P]),
+                "p": math.exp(other[row, LOG_P]),
+                "base_top": text(found.base[row, TOP]),
+                "top": text(other[row, TOP]),
+                "passage": [[text(window.inputs[i]), diverged.get(i, 0.0)] for i in around],
+            }
+        )
     return result

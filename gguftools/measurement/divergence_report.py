@@ -66,13 +66,14 @@ class DivergenceReport:
         """Plain data."""
         return {
             **{name: value for name, value in vars(self).items() if name not in ("texts", "files")},
-            "texts": [vars(text) for text in self.texts], "files": [file.as_dict() for file in self.files],
-        }  # fmt: skip
+            "texts": [vars(text) for text in self.texts],
+            "files": [file.as_dict() for file in self.files],
+        }
 
 
 def parse_limits(given: str) -> dict[str, float]:
     """Limits of KL figures by name, of "mean=0.02,p99_9=1". Raises OptionError for what is none."""
-    from runtime.statistics import HIGH, LOW
+    from runtime.evaluation.statistics import HIGH, LOW
 
     known = ("mean", "max", *HIGH, "median", *LOW, "min")
     limits: dict[str, float] = {}

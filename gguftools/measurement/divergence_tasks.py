@@ -26,10 +26,10 @@ from .reading import stored_base
 from .workers import Runnable, description, in_turn, runnable
 
 if TYPE_CHECKING:
-    from runtime.divergence import Base, RunningLogits
+    from runtime.evaluation.divergence import Base, RunningLogits
+    from runtime.evaluation.windows import Window
     from runtime.model import Model as RunningModel
-    from runtime.precision import Precision
-    from runtime.windows import Window
+    from runtime.products.precision import Precision
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -84,9 +84,13 @@ class _Task(NamedTuple):
 
 
 def told_of(
-    base: Path | Model, base_model: PathLike | Model | None, files: Mapping[str, Model], chunks: int | None,
-    threads: int | None, precision: "Precision",
-) -> Told:  # fmt: skip
+    base: Path | Model,
+    base_model: PathLike | Model | None,
+    files: Mapping[str, Model],
+    chunks: int | None,
+    threads: int | None,
+    precision: "Precision",
+) -> Told:
     """What workers are told. base: a model, or the path of one that an earlier run kept, with base_model.
 
     Raises OptionError as `runnable` does.
@@ -114,7 +118,7 @@ def figures_elsewhere(
 
 def _tasks(told: Told, windows: Sequence["Window"], numbers: Sequence[int]) -> Iterator[_Task]:
     """Tasks of windows that one process, too, would run together."""
-    from runtime.windows import grouped_alike
+    from runtime.evaluation.windows import grouped_alike
 
     packed = dumps(told)
     gaps = np.flatnonzero(np.diff(numbers) != 1) + 1
@@ -132,9 +136,9 @@ def _packed(window: "Window") -> tuple[Ints, Ints, Ints]:
 
 def _figures_of(task: _Task) -> list[Doubles]:
     """What a worker does."""
-    from runtime.divergence import RunningLogits, window_figures
+    from runtime.evaluation.divergence import RunningLogits, window_figures
+    from runtime.evaluation.windows import Window
     from runtime.head import output_of
-    from runtime.windows import Window
 
     with _OPENING:
         told = _opened(task.told)

@@ -16,13 +16,13 @@ from quants.errors import ModelError
 
 if TYPE_CHECKING:
     from runtime.arrays import Floats, Ids
-    from runtime.divergence import LazyForward, RunningLogits
+    from runtime.evaluation.divergence import LazyForward, RunningLogits
+    from runtime.evaluation.windows import Window
     from runtime.head import LazyLogits
     from runtime.model import Model as RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader
-    from runtime.windows import Window
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,7 +61,7 @@ class DraftLogits(Protocol):
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardContext:
     """A model and its drafts over windows.
 
     size: tokens of the model's vocabulary; what its matrix has beyond them is never drawn. drafts: by name. A draft's
@@ -132,7 +132,7 @@ class Tempered:
     """A model's distributions at a temperature: rows of logits (n, vocabulary). 0: the likeliest token is certain."""
 
     def __init__(self, logits: "Floats", temperature: float, threads: int = 1) -> None:
-        from runtime.divergence import row_figures
+        from runtime.evaluation.divergence import row_figures
 
         self.temperature, self.threads = temperature, threads
         self.likeliest = logits.argmax(axis=1)
@@ -143,7 +143,7 @@ class Tempered:
 
     def overlap(self, logits: "Floats") -> Doubles:
         """Sum of min(p, q) of each row, q being the other model's distribution at the same temperature: (n,)."""
-        from runtime.divergence import VARIATION, compare
+        from runtime.evaluation.divergence import VARIATION, compare
 
         other = Tempered(logits, self.temperature, self.threads)
         if self.temperature == 0:
@@ -255,7 +255,7 @@ class SharedStates:
                 self.own(ids, first)
             assert self._last is not None
             if isinstance(reader, OwnLayer):
-                found = self.net.further_logits(ids, self._last[1])
+                found = self.net.mtp_logits(ids, self._last[1])
                 return replace(found, x=found.x[:, first - 1 :])
             states = self._last[1] if not reader.layers else self._of_layers(reader.layers)
             read = [
@@ -288,9 +288,7 @@ class SharedStates:
 class BlockLogits:
     """What a draft that writes blocks says of the first token of one, at each scored place."""
 
-    def __init__(
-        self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int
-    ) -> None:  # fmt: skip
+    def __init__(self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int) -> None:
         """drafted: tokens of a block, all of which see each other."""
         self.shared, self.writer, self.windows = shared, writer, windows
         self.drafted = min(drafted, writer.most)

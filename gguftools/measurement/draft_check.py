@@ -13,7 +13,7 @@ from quants.errors import ModelError, OptionError, VocabularyError
 
 from ..inspection.drafting import can_draft
 from ..model import Model, opened
-from .draft_acceptance import Acceptance, BlockLogits, DraftLogits, Pass, SharedStates, known_to, of_assistant
+from .draft_acceptance import Acceptance, BlockLogits, DraftLogits, ForwardContext, SharedStates, known_to, of_assistant
 from .draft_costs import bytes_of_further_layer, bytes_read, timed_costs
 from .draft_figures import Costs, cycles, runs
 from .draft_report import AtTemperature, DraftCheckReport, DraftFigures
@@ -24,11 +24,11 @@ from .reading import Reading, texts_read
 from .texts import Texts, default_texts, texts_named
 
 if TYPE_CHECKING:
+    from runtime.evaluation.windows import Window
     from runtime.model import Model as RunningModel
     from runtime.speculation.assistants import Assistant
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader
-    from runtime.windows import Window
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
 LONGEST = 16  # draft length that is looked at
@@ -39,12 +39,22 @@ DEEPEST_READ = 1  # what these say of tokens further on depends on what they dra
 
 
 def draft_check(
-    target: PathLike | Model, *drafts: PathLike | Model, lookup: bool = False, mtp: bool = False,
-    text: Texts | None = None, n_ctx: int | None = None, chunks: int | None = None,
-    temperatures: Sequence[float] = TEMPERATURES, draft_max: int = LONGEST, cost_ratio: float | str = "timed",
-    verify_cost: float | None = None, simulated: int = SIMULATED, seed: int = 1, threads: int | None = None,
+    target: PathLike | Model,
+    *drafts: PathLike | Model,
+    lookup: bool = False,
+    mtp: bool = False,
+    text: Texts | None = None,
+    n_ctx: int | None = None,
+    chunks: int | None = None,
+    temperatures: Sequence[float] = TEMPERATURES,
+    draft_max: int = LONGEST,
+    cost_ratio: float | str = "timed",
+    verify_cost: float | None = None,
+    simulated: int = SIMULATED,
+    seed: int = 1,
+    threads: int | None = None,
     progress: Progress | None = None,
-) -> DraftCheckReport:  # fmt: skip
+) -> DraftCheckReport:
     """How much faster a model writes with a draft: measured on texts, predicted from that, and simulated.
 
     drafts: smaller models of the same vocabulary, and files that read the model's states (EAGLE-3, DFlash, MTP).
@@ -77,9 +87,15 @@ def draft_check(
     figures = run.figures(candidates)
     source = "given" if plan.verify_cost is not None or cost_ratio != "timed" else "timed"
     return DraftCheckReport(
-        str(model.path), reading.n_ctx, reading.texts, [float(each) for each in run.verify], source, seed, figures,
+        str(model.path),
+        reading.n_ctx,
+        reading.texts,
+        [float(each) for each in run.verify],
+        source,
+        seed,
+        figures,
         [*reading.remarks, *_warnings(model, candidates, reading.n_ctx)],
-    )  # fmt: skip
+    )
 
 
 def _warnings(model: Model, candidates: Sequence["_Candidate"], n_ctx: int) -> Iterator[str]:
@@ -181,9 +197,14 @@ class _Run:
     """One check: the model and its drafts on texts. verify, drawn: of `Costs`."""
 
     def __init__(
-        self, model: Model, net: "RunningModel", reading: Reading, plan: _Plan, threads: int | None,
+        self,
+        model: Model,
+        net: "RunningModel",
+        reading: Reading,
+        plan: _Plan,
+        threads: int | None,
         progress: Progress | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.net, self.reading, self.plan, self.threads = model, net, reading, plan, threads
         self.size = min(model.tokenizer.vocab_size, net.vocabulary_size)
         self.progress, self.done, self.steps, self.mean = progress, 0, 0, 0.0
@@ -259,10 +280,13 @@ class _Run:
             self.progress(self.done, self.steps, self.mean)
 
     def _pass(
-        self, windows: Sequence["Window"], drafts: Sequence[_Candidate], nets: Mapping[str, "RunningModel"],
+        self,
+        windows: Sequence["Window"],
+        drafts: Sequence[_Candidate],
+        nets: Mapping[str, "RunningModel"],
         temperatures: Sequence[float],
-    ) -> Pass:  # fmt: skip
-        from runtime.divergence import RunningLogits
+    ) -> ForwardContext:
+        from runtime.evaluation.divergence import RunningLogits
         from runtime.head import output_of
         from runtime.speculation.assistants import Assistant
         from runtime.speculation.blocks import BlockWriter
@@ -288,7 +312,7 @@ class _Run:
                     known_to(net), windows, tokens_at_once(each.model), output_of(net.network)
                 )
         lookup = next((each.name for each in drafts if each.kind == LOOKUP), None)
-        return Pass(windows, self.size, target, running, lookup, temperatures, self.net.threads)
+        return ForwardContext(windows, self.size, target, running, lookup, temperatures, self.net.threads)
 
     def _measured(self, draft: _Candidate, found: Acceptance, nets: Mapping[str, "RunningModel"]) -> DraftFigures:
         plan, size = self.plan, bytes_read(self.model)
@@ -316,10 +340,23 @@ class _Run:
         every = np.concatenate(agree)
         offered = np.concatenate(found.drafted) > 0 if found.drafted else np.ones(len(every), bool)
         return DraftFigures(
-            draft.name, draft.kind, [], list(draft.edits), list(draft.notes), int(own), costs.draft, source, own / size,
-            [float(each) for each in costs.verify], costs.last, costs.drawn, float(offered.mean()),
-            float(every[offered].mean()) if offered.any() else 0.0, None if draft.kind == LOOKUP else runs(agree), at,
-        )  # fmt: skip
+            draft.name,
+            draft.kind,
+            [],
+            list(draft.edits),
+            list(draft.notes),
+            int(own),
+            costs.draft,
+            source,
+            own / size,
+            [float(each) for each in costs.verify],
+            costs.last,
+            costs.drawn,
+            float(offered.mean()),
+            float(every[offered].mean()) if offered.any() else 0.0,
+            None if draft.kind == LOOKUP else runs(agree),
+            at,
+        )
 
     def _with_simulation(
         self, draft: _Candidate, at: AtTemperature, nets: Mapping[str, "RunningModel"]
@@ -330,9 +367,7 @@ class _Run:
         by: Any = nets.get(draft.name) or self.readers.get(draft.name) or LOOKUP
         context = None if draft.model is None else draft.model.context_length
         ends = self.model.tokenizer.end_ids
-        setting = Setting(
-            self.net, by, self.size, context, frozenset(ends), at.temperature, length, self.plan.seed
-        )
+        setting = Setting(self.net, by, self.size, context, frozenset(ends), at.temperature, length, self.plan.seed)
         found, written = simulate(setting, self.prompts, self._prompt_done)
         if found is None:
             return at
@@ -345,9 +380,13 @@ class _Run:
         self._told()
 
     def _predicted(
-        self, draft: _Candidate, written: Sequence["Window"], nets: Mapping[str, "RunningModel"], at: AtTemperature,
+        self,
+        draft: _Candidate,
+        written: Sequence["Window"],
+        nets: Mapping[str, "RunningModel"],
+        at: AtTemperature,
         length: int,
-    ) -> float | None:  # fmt: skip
+    ) -> float | None:
         """Tokens of a cycle, from the chances along texts."""
         found = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
         came = cycles(chances(found, 0, places(written), length, written=True), length)

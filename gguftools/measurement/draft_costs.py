@@ -21,7 +21,9 @@ Doubles = NDArray[np.float64]
 
 BEFORE = 64  # tokens in the cache when a pass is timed
 PASSES = (1, 2, 4, 8, 9, 16, 17, 24, 25, 32, 64)
-"""Tokens of the passes that are timed; between them is a line. More than 8 are run by eights (`runtime.few_inputs`)."""
+"""Tokens of the passes that are timed; between them is a line. More than 8 are run by eights
+(`runtime.products.gemv`).
+"""
 LEAST_ROUNDS, MOST_ROUNDS, LONG = 3, 21, 10.0  # all is timed in turn, again and again, until so many seconds are over
 
 

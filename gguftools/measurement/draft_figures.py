@@ -73,9 +73,13 @@ def chain(chances: Sequence[Doubles], longest: int) -> Chances:
 
 
 def copied(
-    own: Sequence[Doubles], missed: Sequence[Doubles], matched: Sequence[Ints], drafted: Sequence[Ints], longest: int,
+    own: Sequence[Doubles],
+    missed: Sequence[Doubles],
+    matched: Sequence[Ints],
+    drafted: Sequence[Ints],
+    longest: int,
     written: bool = False,
-) -> Chances:  # fmt: skip
+) -> Chances:
     """Of drafts that no chance is in, beside texts: a token stands with the probability p that the model gives it.
 
     Of each text at each place: matched: how many of the first `drafted` tokens are those of the text. own: p of the
@@ -179,10 +183,12 @@ def runs(agree: Sequence[NDArray[np.bool_]]) -> dict[str, Any]:
     counts = np.bincount(np.minimum(found, LONGEST_RUN + 1), minlength=LONGEST_RUN + 2)
     known = len(found) > 0
     return {
-        "counts": counts.tolist(), "mean": float(found.mean()) if known else None,
-        "median": float(np.median(found)) if known else None, "longest": int(found.max()) if known else None,
+        "counts": counts.tolist(),
+        "mean": float(found.mean()) if known else None,
+        "median": float(np.median(found)) if known else None,
+        "longest": int(found.max()) if known else None,
         "open": rest,
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)

@@ -133,16 +133,27 @@ class DraftCheckReport:
             winner = max(measured, key=lambda each: each.temperatures[i].best_speedup)
             gain = winner.temperatures[i]
             faster = gain.draft_length > 0
-            found.append({
-                "temperature": at.temperature, "draft": winner.name if faster else None,
-                "draft_length": gain.draft_length, "speedup": gain.best_speedup,
-            })  # fmt: skip
+            found.append(
+                {
+                    "temperature": at.temperature,
+                    "draft": winner.name if faster else None,
+                    "draft_length": gain.draft_length,
+                    "speedup": gain.best_speedup,
+                }
+            )
         return found
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {
-            "target": self.target, "n_ctx": self.n_ctx, "texts": [vars(text) for text in self.texts],
-            "verify": self.verify, "verify_source": self.verify_source, "seed": self.seed, "possible": self.possible,
-            "drafts": [draft.as_dict() for draft in self.drafts], "best": self.best, "warnings": self.warnings,
-        }  # fmt: skip
+            "target": self.target,
+            "n_ctx": self.n_ctx,
+            "texts": [vars(text) for text in self.texts],
+            "verify": self.verify,
+            "verify_source": self.verify_source,
+            "seed": self.seed,
+            "possible": self.possible,
+            "drafts": [draft.as_dict() for draft in self.drafts],
+            "best": self.best,
+            "warnings": self.warnings,
+        }

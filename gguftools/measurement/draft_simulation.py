@@ -10,11 +10,11 @@ import numpy as np
 from .draft_report import Simulation
 
 if TYPE_CHECKING:
+    from runtime.evaluation.windows import Window
     from runtime.model import Model as RunningModel
     from runtime.sampling.sampler import Distribution
     from runtime.speculation.acceptance import Candidate, Uniform, Verdict
     from runtime.speculation.decoding import Speculation
-    from runtime.windows import Window
 
 PROMPTS = 4  # at least, where there are so many windows
 LEAST_WRITTEN = 32  # tokens behind each prompt
@@ -99,13 +99,23 @@ def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tu
     found, chances = np.array(lengths), np.array(decided.chances)
     decisions = max(1, len(chances))
     return Simulation(
-        setting.draft_length, len(prompts.texts), int(found.sum()), len(found), counts.drafted, counts.accepted,
-        float(found.mean()), float(found.std()) / math.sqrt(max(1, len(found) - 1)), None,
-        sum(decided.stood) / decisions, float(chances.sum()) / decisions,
+        setting.draft_length,
+        len(prompts.texts),
+        int(found.sum()),
+        len(found),
+        counts.drafted,
+        counts.accepted,
+        float(found.mean()),
+        float(found.std()) / math.sqrt(max(1, len(found) - 1)),
+        None,
+        sum(decided.stood) / decisions,
+        float(chances.sum()) / decisions,
         math.sqrt(float((chances * (1 - chances)).sum())) / decisions,
-        [accepted / drafted for accepted, drafted in
-         zip(counts.accepted_per_position, counts.drafted_per_position, strict=True)],
-    ), written  # fmt: skip
+        [
+            accepted / drafted
+            for accepted, drafted in zip(counts.accepted_per_position, counts.drafted_per_position, strict=True)
+        ],
+    ), written
 
 
 def _speculation(setting: Setting, number: int, decided: Decided) -> "Speculation":
@@ -130,9 +140,13 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
 
     sampler, drafter = speculation.sampler, speculation.drafter
     prefill = Prefill(
-        speculation.model, text, more=tokens + speculation.most, back=speculation.most,
-        keep_states=drafter.reads_states, layers=drafter.layers,
-    )  # fmt: skip
+        speculation.model,
+        text,
+        more=tokens + speculation.most,
+        back=speculation.most,
+        keep_states=drafter.reads_states,
+        layers=drafter.layers,
+    )
     cache, logits, _ = prefill.read()
     if drafter.reads_states:
         drafter.follow(prefill.states)
@@ -148,7 +162,7 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
 
 def _window(text: list[int], begin: int) -> "Window":
     """A text whose tokens behind the first one that was written are scored."""
-    from runtime.windows import Window
+    from runtime.evaluation.windows import Window
 
     ids = np.array(text, np.int64)
     scored = np.arange(begin, len(ids) - 1)

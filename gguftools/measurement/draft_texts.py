@@ -12,7 +12,7 @@ from .draft_report import AtTemperature
 from .reading import Reading
 
 if TYPE_CHECKING:
-    from runtime.windows import Window
+    from runtime.evaluation.windows import Window
 
 USUAL_LENGTH = 3  # of a draft, where no length gains anything
 Places = list[list[slice]]
@@ -51,7 +51,7 @@ def at_temperature(
     found: Acceptance, i: int, temperature: float, reading: Reading, longest: int, costs: Costs
 ) -> AtTemperature:
     """All figures but those of decoding. i: the number of the temperature."""
-    from runtime.statistics import by_position
+    from runtime.evaluation.statistics import by_position
 
     where = places(reading.windows)
     of_all = chances(found, i, where, longest)
@@ -67,19 +67,24 @@ def at_temperature(
         texts[name] = _of_text(found, i, where, slice(begin, begin + len(windows)), length)
         begin += len(windows)
     return AtTemperature(
-        temperature, mean or {"mean": 0.0, "standard_error": 0.0}, [each.tokens for each in every],
+        temperature,
+        mean or {"mean": 0.0, "standard_error": 0.0},
+        [each.tokens for each in every],
         [each.standard_error for each in every],
         None if found.drafted or mean is None else [independent_tokens(mean["mean"], each.length) for each in every],
-        every[-1].accepted if every else [], [speedup(each, costs) for each in every], best.length if best else 0,
-        {"edges": positions["edges"], "mean": positions["kl_mean"]}, texts,
-    )  # fmt: skip
+        every[-1].accepted if every else [],
+        [speedup(each, costs) for each in every],
+        best.length if best else 0,
+        {"edges": positions["edges"], "mean": positions["kl_mean"]},
+        texts,
+    )
 
 
 def _acceptance(
     found: Acceptance, i: int, which: slice
 ) -> tuple[dict[str, float] | None, NDArray[np.float64], NDArray[np.bool_]]:
     """Mean and error, None where nothing is drafted; the chances of which it is the mean, and where they are."""
-    from runtime.statistics import with_error
+    from runtime.evaluation.statistics import with_error
 
     stands = np.concatenate(found.stands[which])[:, i]
     offered = np.concatenate(found.drafted[which]) > 0 if found.drafted else np.ones(len(stands), np.bool_)
@@ -93,5 +98,6 @@ def _of_text(found: Acceptance, i: int, where: Places, which: slice, length: int
     return {
         "acceptance": mean,
         "agreement": float(np.concatenate(found.agree[which])[offered].mean()) if mean else None,
-        "draft_length": length, "tokens_per_cycle": None if came is None else came.tokens,
-    }  # fmt: skip
+        "draft_length": length,
+        "tokens_per_cycle": None if came is None else came.tokens,
+    }

@@ -23,14 +23,18 @@ CALLED: dict[str, tuple[tuple[str, str], ...]] = {
     "Qcur_rope": (("Qcur_rope", ""), ("Qcur-post-rope", ""), ("Qcur", "ROPE")),
     "Kcur_rope": (("Kcur_rope", ""), ("Kcur-post-rope", ""), ("Kcur", "ROPE")),
     **{f"{name}_clamped": ((name, "CLAMP"),) for name in ("Qcur", "Kcur", "Vcur")},
-    "q_pe_rope": (("q_pe", "ROPE"),), "k_pe_rope": (("k_pe", "ROPE"),),
+    "q_pe_rope": (("q_pe", "ROPE"),),
+    "k_pe_rope": (("k_pe", "ROPE"),),
     "attn_kv_a_norm": (("kv_cmpr", "MUL"),),
     "wqkv": (("wqkv_b", ""), ("wqkv", "")),
-    "ffn_up": (("ffn_up_b", ""), ("ffn_up", "")), "ffn_gate": (("ffn_gate_b", ""), ("ffn_gate", "")),
+    "ffn_up": (("ffn_up_b", ""), ("ffn_up", "")),
+    "ffn_gate": (("ffn_gate_b", ""), ("ffn_gate", "")),
     "ffn_inp": (("ffn_inp", "ADD"), ("sa_out", "")),
     "q_nope_absorbed": (),  # which lies there in another order
-    "attn_q_a": (("q", "MUL_MAT"),), "attn_q_a_norm": (("q", "MUL"),),
-    "ffn_up_shexp": (("ffn_up", ""),), "ffn_gate_shexp": (("ffn_gate", ""),),
+    "attn_q_a": (("q", "MUL_MAT"),),
+    "attn_q_a_norm": (("q", "MUL"),),
+    "ffn_up_shexp": (("ffn_up", ""),),
+    "ffn_gate_shexp": (("ffn_gate", ""),),
     "ffn_swiglu_shexp": (("ffn_swiglu", ""),),
     "attn_norm": (("attn_norm", ""), ("model.layers.{}.operator_norm", "")),
     "shortconv_out": (("shortconv_out", ""), ("model.layers.{}.conv.out_proj", "")),
@@ -39,7 +43,7 @@ CALLED: dict[str, tuple[tuple[str, str], ...]] = {
     "ffn_post_norm": (("ffn_post_norm", ""), ("post_mlp_norm", "")),
     "embd": (("embd", ""), ("model.embed_tokens", ""), ("inp_embd", "")),
     "result_norm": (("result_norm", ""), ("result_embd", "")),
-}  # fmt: skip
+}
 FIRST = {"kv_cmpr", "q_pe", "k_pe"}  # names that later results have there, too: the first one is meant
 BEFORE_ROTATION = {"Qcur", "Kcur", "Vcur"}  # and before they are clamped
 

@@ -27,7 +27,7 @@ from .tasks.drawing import SEED
 from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
-    from runtime.choices import Choices
+    from runtime.evaluation.choices import Choices
     from runtime.model import Model as RunningModel
     from runtime.tokenizer import Tokenizer
 
@@ -55,12 +55,20 @@ BENCHMARKS = (
 
 
 def evaluate(
-    sources: PathLike | Model | Sequence[PathLike | Model], *,
-    hellaswag: PathLike | None = None, winogrande: PathLike | None = None, multiple_choice: PathLike | None = None,
-    tasks: int | None = None, seed: int = SEED, n_ctx: int = 512, threads: int | None = None,
-    precision: str = "float32", record: PathLike | None = None, keep_record: bool = False,
+    sources: PathLike | Model | Sequence[PathLike | Model],
+    *,
+    hellaswag: PathLike | None = None,
+    winogrande: PathLike | None = None,
+    multiple_choice: PathLike | None = None,
+    tasks: int | None = None,
+    seed: int = SEED,
+    n_ctx: int = 512,
+    threads: int | None = None,
+    precision: str = "float32",
+    record: PathLike | None = None,
+    keep_record: bool = False,
     progress: Progress | None = None,
-) -> EvaluationReport:  # fmt: skip
+) -> EvaluationReport:
     """How often one or several models choose the right answer of tests, as llama-perplexity has them.
 
     hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them.
@@ -72,7 +80,7 @@ def evaluate(
     Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
-    from runtime.precision import precision_named, products
+    from runtime.products.precision import precision_named, products
 
     as_count(n_ctx, "n_ctx", 1)
     if tasks is not None:
@@ -89,9 +97,7 @@ def evaluate(
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
     ]  # one that can't run is found before another has run for an hour
-    parts = [
-        _part(model, net, found.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for found in drawn
-    ]
+    parts = [_part(model, net, found.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for found in drawn]
     total = sum(len(part.tasks) for part in parts)
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": tasks, "seed": seed}
@@ -168,7 +174,7 @@ def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
 
 
 def _choices(tokenizer: "Tokenizer", task: Task) -> "Choices":
-    from runtime.choices import continuations, substitutions
+    from runtime.evaluation.choices import continuations, substitutions
 
     sequences = [tokenizer.encode(text) for text in task.texts]
     if min(map(len, sequences)) < 2:
@@ -180,9 +186,14 @@ def _choices(tokenizer: "Tokenizer", task: Task) -> "Choices":
 
 @contextmanager
 def _record(
-    path: PathLike, plan: dict[str, Any], names: Sequence[str], parts: Sequence[_Part], read: Sequence[Path],
-    reads: Reads, keep: bool,
-) -> Iterator[Record]:  # fmt: skip
+    path: PathLike,
+    plan: dict[str, Any],
+    names: Sequence[str],
+    parts: Sequence[_Part],
+    read: Sequence[Path],
+    reads: Reads,
+    keep: bool,
+) -> Iterator[Record]:
     """A record whose windows are groups of tasks, whose predictions are their answers and the seconds they took."""
     sizes = [sum(part.answers(group)) + 1 for part in parts for group in part.groups]
     for test in BENCHMARKS:
@@ -224,7 +235,7 @@ def _measured(
 
 def _computed(part: _Part, group: slice) -> Doubles:
     """Scores of all answers of a group's tasks, and the seconds that they took: float64 (answers + 1, 1)."""
-    from runtime.choices import mean_log_probabilities
+    from runtime.evaluation.choices import mean_log_probabilities
 
     start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None
     found = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)

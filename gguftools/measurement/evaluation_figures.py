@@ -21,11 +21,20 @@ def score_of(tasks: Sequence[Task], scores: list[list[float]], base: Score | Non
     low, high = wilson(correct, len(tasks))
     difference, error = (None, None) if base is None else paired(right, base.right)
     return Score(
-        tasks=len(tasks), correct=correct, score=correct / len(tasks), standard_error=_standard_error(right),
-        low=low, high=high, chance=len(tasks) / sum(len(task.texts) for task in tasks),
-        difference=difference, difference_error=error, chosen=list(map(_best, tasks, scores)), right=right,
-        scores=[[None if math.isnan(value) else value for value in each] for each in scores], seconds=seconds,
-    )  # fmt: skip
+        tasks=len(tasks),
+        correct=correct,
+        score=correct / len(tasks),
+        standard_error=_standard_error(right),
+        low=low,
+        high=high,
+        chance=len(tasks) / sum(len(task.texts) for task in tasks),
+        difference=difference,
+        difference_error=error,
+        chosen=list(map(_best, tasks, scores)),
+        right=right,
+        scores=[[None if math.isnan(value) else value for value in each] for each in scores],
+        seconds=seconds,
+    )
 
 
 def is_right(task: Task, scores: Sequence[float]) -> bool:

@@ -45,17 +45,23 @@ class ExpertSums:
 
 
 def expert_scores(
-    model: Model, text: PathLike, *, n_ctx: int = 512, chunks: int | None = None, further: bool = False,
-    threads: int | None = None, progress: Progress | None = None,
-) -> ExpertSums:  # fmt: skip
+    model: Model,
+    text: PathLike,
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    further: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> ExpertSums:
     """Let the model read a text in windows, as `imatrix` does.
 
     n_ctx: tokens of a window; chunks: the first so many windows. further: let the layer that predicts a token further
     read it, too. progress(windows done, of how many, 0.0).
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
+    from runtime.evaluation.perplexity import windows
     from runtime.model import Model as RunningModel
-    from runtime.perplexity import windows
 
     net = RunningModel(model.metadata, model.tensors, threads=threads)
     sums = ExpertSums(int(model.metadata.get(f"{model.architecture}.expert_count", 0)))
@@ -68,7 +74,7 @@ def expert_scores(
     for inputs, _ in plan.batches(tokens, bos, max(1, tokens_at_once(model) // n_ctx)):
         read = net.lazy_logits(inputs)
         if further:
-            net.further_logits(inputs, read.states)
+            net.mtp_logits(inputs, read.states)
         done += len(inputs)
         if progress:
             progress(done, len(plan.starts), 0.0)

@@ -30,9 +30,9 @@ from .text_tokens import read_text
 from .workers import Runnable, in_turn, runnable
 
 if TYPE_CHECKING:
+    from runtime.evaluation.perplexity import Windows
     from runtime.importance import Sums
     from runtime.model import Model as RunningModel
-    from runtime.perplexity import Windows
 
 MOST = 3e38  # what float32 holds
 SAVE_EVERY = 10  # windows
@@ -74,12 +74,24 @@ class _Task(NamedTuple):
 
 
 def imatrix(
-    source: PathLike | Model, text: PathLike | Sequence[PathLike], output: PathLike | None = None, *,
-    n_ctx: int = 512, chunks: int | None = None, skip_chunks: int = 0, parse_special: bool = False,
-    with_output: bool = False, nextn: bool = False, precision: str = "float32", save_every: int = SAVE_EVERY,
-    resume: bool = False, threads: int | None = None, executor: Executor | None = None, overwrite: bool = False,
+    source: PathLike | Model,
+    text: PathLike | Sequence[PathLike],
+    output: PathLike | None = None,
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    skip_chunks: int = 0,
+    parse_special: bool = False,
+    with_output: bool = False,
+    nextn: bool = False,
+    precision: str = "float32",
+    save_every: int = SAVE_EVERY,
+    resume: bool = False,
+    threads: int | None = None,
+    executor: Executor | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
-) -> ImportanceMatrix:  # fmt: skip
+) -> ImportanceMatrix:
     """Let the model read files of text in windows: an importance matrix, sums of its weights' inputs and their squares.
 
     text: a file, or several, whose sums add up. Windows are those of perplexity, every position counts. output: where
@@ -95,7 +107,7 @@ def imatrix(
     """
     from runtime.importance import Sums, add_sums
     from runtime.model import Model as RunningModel
-    from runtime.precision import precision_named
+    from runtime.products.precision import precision_named
 
     model = opened(source)
     several: Sequence[Any] = text if isinstance(text, (list, tuple)) else [text]
@@ -128,9 +140,10 @@ def imatrix(
             progress(done, total, 0.0)
         batches = _batches(texts, done, min(at_once, keep) if keep else at_once)
         measured = (
-            _sums_elsewhere(away, told, batches) if away is not None and told is not None
+            _sums_elsewhere(away, told, batches)
+            if away is not None and told is not None
             else _sums_here(_Measured(net, with_output, nextn), batches)
-        )  # fmt: skip
+        )
         try:
             with closing(measured):
                 for windows, found in measured:
@@ -192,12 +205,12 @@ def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
     net.observe = found.observe
     read = net.lazy_logits(ids)
     if measured.nextn:
-        net.further_logits(ids, read.states)
+        net.mtp_logits(ids, read.states)
     return found.sums
 
 
 def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, skip_chunks: int, parse_special: bool) -> _Text:
-    from runtime.perplexity import windows
+    from runtime.evaluation.perplexity import windows
 
     tokenizer = model.tokenizer
     tokens = tokenizer.encode(read_text(file), parse_special=parse_special)
@@ -233,9 +246,11 @@ def _head(
     if nextn:
         options["nextn"] = True
     return {
-        "gguftools": 1, "importance matrix": hashlib.sha256(json.dumps(options).encode()).hexdigest(),
-        "texts": digest.hexdigest(), "sources": fingerprint(model.files),
-    }  # fmt: skip
+        "gguftools": 1,
+        "importance matrix": hashlib.sha256(json.dumps(options).encode()).hexdigest(),
+        "texts": digest.hexdigest(),
+        "sources": fingerprint(model.files),
+    }
 
 
 def _check_finite(found: Mapping[str, "Sums"]) -> None:

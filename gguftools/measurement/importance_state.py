@@ -114,8 +114,9 @@ def unfinished_sums(target: Path, head: Mapping[str, Any], resume: bool) -> Iter
 def _check_same(earlier: Mapping[str, Any], head: Mapping[str, Any], target: Path) -> None:
     reasons = {
         "importance matrix": "with other options, or as another file",
-        "texts": "on other texts or windows", "sources": "with a model that was changed since",
-    }  # fmt: skip
+        "texts": "on other texts or windows",
+        "sources": "with a model that was changed since",
+    }
     for key, why in reasons.items():
         if earlier.get(key) != head[key]:
             raise FileError(f"{target} was begun {why}", hint="run it without --resume to start anew")

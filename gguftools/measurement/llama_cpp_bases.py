@@ -1,4 +1,5 @@
-"""Base runs in files of llama.cpp's form (`runtime.stored_logits`): opened, and written so that a killed run can go on.
+"""Base runs in files of llama.cpp's form (`runtime.evaluation.stored_logits`): opened, and written so that a killed run
+can go on.
 
     NAME.partial           the file, at its full size, with holes
     NAME.partial.journal   one JSON line that says what it is of, then one for each window: [number, crc32 of its rows]
@@ -16,9 +17,9 @@ import numpy as np
 
 from quants.errors import FileError
 from runtime.arrays import Ids
-from runtime.divergence import Rows
+from runtime.evaluation.divergence import Rows
+from runtime.evaluation.stored_logits import MAGIC, StoredLayout, StoredLogits, encode_rows, stored_logits
 from runtime.head import LazyLogits
-from runtime.stored_logits import MAGIC, StoredLayout, StoredLogits, encode_rows, stored_logits
 
 from ..files.atomic import NOTHING, Reads, explained, write_at
 from ..files.locks import State, state_of
@@ -98,9 +99,17 @@ class LlamaCppWriter:
 
 @contextmanager
 def saved_llama_cpp_base(
-    target: Path, tokens: Ids, layout: StoredLayout, *, sources: Sequence[Path] = (), precision: str = "float32",
-    resume: bool = False, overwrite: bool = False, reads: Reads = NOTHING, threads: int = 1,
-) -> Iterator[LlamaCppWriter]:  # fmt: skip
+    target: Path,
+    tokens: Ids,
+    layout: StoredLayout,
+    *,
+    sources: Sequence[Path] = (),
+    precision: str = "float32",
+    resume: bool = False,
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
+    threads: int = 1,
+) -> Iterator[LlamaCppWriter]:
     """Write such a base, which appears when the block ends. tokens: of all windows, as the text has them.
 
     A run that is killed leaves TARGET.partial behind, and with resume the windows in it are not written again; sources:

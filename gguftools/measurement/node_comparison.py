@@ -124,9 +124,15 @@ class Other:
 
 
 def compare_values(
-    source: PathLike | Model, other: PathLike | Model, prompt: Prompt | None = None, *, tolerance: float = TOLERANCE,
-    precision: str = "float32", threads: int | None = None, values: NodeValues | None = None,
-) -> Comparison:  # fmt: skip
+    source: PathLike | Model,
+    other: PathLike | Model,
+    prompt: Prompt | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    precision: str = "float32",
+    threads: int | None = None,
+    values: NodeValues | None = None,
+) -> Comparison:
     """Run a text through a model, and find the first node whose values are not those of the other.
 
     other: a GGUF file or a Model; a file that `NodeValues.save` wrote; the folder of a checkpoint, which transformers
@@ -225,9 +231,19 @@ def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Other, t
     missing = tuple(name for name in mine.values if name not in found)
     keys = {} if other.model is None or first is None else _keys(model, other.model)
     return Comparison(
-        shown.file, other.name, other.kind, mine.tokens, tolerance, tuple(found.values()), missing,
-        first, causes[0], jump, causes[1], keys,
-    )  # fmt: skip
+        shown.file,
+        other.name,
+        other.kind,
+        mine.tokens,
+        tolerance,
+        tuple(found.values()),
+        missing,
+        first,
+        causes[0],
+        jump,
+        causes[1],
+        keys,
+    )
 
 
 @dataclass(frozen=True)
@@ -258,9 +274,14 @@ def _pair(array: Array, name: str, layer: int | None, other: Other) -> Pair | No
         flat = rows.reshape(-1)
         places = printed.places + start
         return Pair(
-            flat[places], printed.values, places, width, _spread(flat[start:]), RESOLUTION,
+            flat[places],
+            printed.values,
+            places,
+            width,
+            _spread(flat[start:]),
+            RESOLUTION,
             (float(flat[start:].sum()), printed.sum, _noise_of_sum(flat[start:])),
-        )  # fmt: skip
+        )
     there = other.values.get(name)
     if there is None:
         return None
@@ -299,21 +320,30 @@ def _difference(
     least = max(before, default=0.0)
     token, element = divmod(int(pair.places[at]), pair.width)
     return NodeDifference(
-        node.number, node.name, node.operation, node.layer, largest, largest / pair.spread, rms, token, element,
-        float(pair.mine[at]), float(pair.theirs[at]), differs, rms / least if least > NOISE else None,
-    )  # fmt: skip
+        node.number,
+        node.name,
+        node.operation,
+        node.layer,
+        largest,
+        largest / pair.spread,
+        rms,
+        token,
+        element,
+        float(pair.mine[at]),
+        float(pair.theirs[at]),
+        differs,
+        rms / least if least > NOISE else None,
+    )
 
 
-def _known_inputs(
-    node: GraphNode, nodes: Mapping[str, GraphNode], found: Mapping[str, NodeDifference]
-) -> list[str]:  # fmt: skip
+def _known_inputs(node: GraphNode, nodes: Mapping[str, GraphNode], found: Mapping[str, NodeDifference]) -> list[str]:
     """The nearest nodes before this one that were compared."""
     return _ways(node, nodes, found)[1]
 
 
 def _ways(
     node: GraphNode, nodes: Mapping[str, GraphNode], found: Mapping[str, NodeDifference]
-) -> tuple[list[str], list[str]]:  # fmt: skip
+) -> tuple[list[str], list[str]]:
     """Nodes between this one and those before it that were compared, and these."""
     between, known, waiting = dict[str, None](), dict[str, None](), list(node.inputs)
     while waiting:
@@ -328,7 +358,7 @@ def _ways(
 
 def _cause(
     difference: NodeDifference, model: Model, shown: ModelGraph, found: Mapping[str, NodeDifference], other: Other
-) -> Cause:  # fmt: skip
+) -> Cause:
     nodes = {node.name: node for node in shown.nodes}
     node = shown.nodes[difference.number]
     between, known = _ways(node, nodes, found)
@@ -340,10 +370,11 @@ def _cause(
     theirs = {each.name: each.attributes for each in other.shown.nodes}
     attributes = {
         f"{each.name}.{key}": (each.attributes.get(key), theirs[each.name].get(key))
-        for each in computing if each.name in theirs
+        for each in computing
+        if each.name in theirs
         for key in dict.fromkeys((*each.attributes, *theirs[each.name]))
         if each.attributes.get(key) != theirs[each.name].get(key)
-    }  # fmt: skip
+    }
     return Cause(tuple(between), tuple(known), tuple(weights), tuple(filter(None, changed)), attributes)
 
 

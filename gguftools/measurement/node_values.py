@@ -32,7 +32,7 @@ MOST_ABOUT = 64 << 20
 class NodeValues:
     """Values by a node's name, in the order in which they were computed: (tokens, …) each.
 
-    file: of the model; tokens: the text's ids; precision: of products, as `runtime.precision` names it.
+    file: of the model; tokens: the text's ids; precision: of products, as `runtime.products.precision` names it.
     """
 
     file: str
@@ -80,7 +80,7 @@ def node_values(
     """
     from runtime.model import Model as RunningModel
     from runtime.node_values import observe_values
-    from runtime.precision import precision_named
+    from runtime.products.precision import precision_named
 
     model, named = opened(source), precision_named(precision)
     tokens = tokens_of(model, prompt)

@@ -62,11 +62,20 @@ class PerplexityReport(Report):
 
 
 def perplexity(
-    source: PathLike | Model, text: Texts, *,
-    n_ctx: int = 512, chunks: int | None = None, stride: int = 0, threads: int | None = None,
-    round_activations: bool = False, precision: str = "float32", sparse: bool = False, compare: bool = True,
-    profile: bool = False, progress: Progress | None = None,
-) -> PerplexityReport:  # fmt: skip
+    source: PathLike | Model,
+    text: Texts,
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    stride: int = 0,
+    threads: int | None = None,
+    round_activations: bool = False,
+    precision: str = "float32",
+    sparse: bool = False,
+    compare: bool = True,
+    profile: bool = False,
+    progress: Progress | None = None,
+) -> PerplexityReport:
     """Perplexity of the model on a text, by llama.cpp's protocol.
 
     text: a file, or several, or several by name, each of which gets its own figures, too, besides those of all.
@@ -78,9 +87,9 @@ def perplexity(
     progress(windows done, of how many, perplexity so far): first with 0 and NaN.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
+    from runtime.evaluation.perplexity import Perplexity, perplexities, windows
     from runtime.model import Model as RunningModel
-    from runtime.perplexity import Perplexity, perplexities, windows
-    from runtime.precision import Precision, precision_named, products
+    from runtime.products.precision import Precision, precision_named, products
     from runtime.profile import Profile
 
     model = opened(source)
@@ -107,9 +116,15 @@ def perplexity(
     def evaluate() -> tuple[Perplexity, list[Perplexity]]:
         batch = max(1, tokens_at_once(model) // n_ctx)
         return perplexities(
-            [each.tokens for each in read], net.lazy_logits, n_ctx, bos=read[0].bos, chunks=chunks, stride=stride,
-            batch=batch, progress=progress,
-        )  # fmt: skip
+            [each.tokens for each in read],
+            net.lazy_logits,
+            n_ctx,
+            bos=read[0].bos,
+            chunks=chunks,
+            stride=stride,
+            batch=batch,
+            progress=progress,
+        )
 
     dense = evaluate()[0].perplexity if sparse and compare else None
     sparsity = net.use_predictor() if sparse else None
@@ -120,12 +135,26 @@ def perplexity(
     if net.profile:
         net.profile.seconds["all other work"] = seconds - sum(net.profile.seconds.values())
     return PerplexityReport(
-        str(model.path), result.perplexity, result.standard_error, result.chunks, result.tokens, n_ctx,
-        result.tokens / seconds, compile_seconds, None if sparsity is None else sparsity.skipped, dense,
-        chosen, products(chosen), net.profile.seconds if net.profile else None,
-        [TextPerplexity(each.name, str(each.path), found.perplexity, found.standard_error, found.chunks, found.tokens)
-         for each, found in zip(texts, alone, strict=True)],
-    )  # fmt: skip
+        str(model.path),
+        result.perplexity,
+        result.standard_error,
+        result.chunks,
+        result.tokens,
+        n_ctx,
+        result.tokens / seconds,
+        compile_seconds,
+        None if sparsity is None else sparsity.skipped,
+        dense,
+        chosen,
+        products(chosen),
+        net.profile.seconds if net.profile else None,
+        [
+            TextPerplexity(
+                each.name, str(each.path), found.perplexity, found.standard_error, found.chunks, found.tokens
+            )
+            for each, found in zip(texts, alone, strict=True)
+        ],
+    )
 
 
 def tokens_at_once(model: Model) -> int:

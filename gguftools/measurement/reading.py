@@ -17,8 +17,8 @@ from .text_tokens import tokens_of
 from .texts import NamedText, windows_of
 
 if TYPE_CHECKING:
-    from runtime.divergence import StoredBase
-    from runtime.windows import Window
+    from runtime.evaluation.divergence import StoredBase
+    from runtime.evaluation.windows import Window
 
     from .bases import SavedBase
 
@@ -102,9 +102,12 @@ def stored_base(
 
 
 def texts_read(
-    model: Model, texts: Sequence[NamedText], n_ctx: int | None, chunks: int | None,
+    model: Model,
+    texts: Sequence[NamedText],
+    n_ctx: int | None,
+    chunks: int | None,
     stored: "StoredBase | SavedBase | None",
-) -> Reading:  # fmt: skip
+) -> Reading:
     """Windows of texts, or those of a stored base, which is of one of `texts` where some are given.
 
     Raises FileError, VocabularyError, and OptionError for too short a text and for a base of other texts or windows.
@@ -130,8 +133,8 @@ def texts_read(
 
 def _read_stored(
     model: Model, texts: Sequence[NamedText], n_ctx: int | None, chunks: int | None, stored: "StoredBase"
-) -> Reading:  # fmt: skip
-    from runtime.windows import Window
+) -> Reading:
+    from runtime.evaluation.windows import Window
 
     if n_ctx not in (None, stored.n_ctx):
         raise OptionError(f"the base was stored with windows of {stored.n_ctx} tokens, not {n_ctx}")

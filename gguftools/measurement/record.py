@@ -108,9 +108,14 @@ class Record:
 
 @contextmanager
 def recorded(
-    path: Path, plan: dict[str, Any], files: Sequence[Path], sizes: Sequence[int], columns: int, reads: Reads,
+    path: Path,
+    plan: dict[str, Any],
+    files: Sequence[Path],
+    sizes: Sequence[int],
+    columns: int,
+    reads: Reads,
     keep: bool = False,
-) -> Iterator[Record]:  # fmt: skip
+) -> Iterator[Record]:
     """Go on with a record, or begin one; it is removed when the block ends, and stays if that raises.
 
     plan: what is measured, in words and digests. files: that must be as they were. sizes: predictions of each window.

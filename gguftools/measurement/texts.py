@@ -14,7 +14,7 @@ from ..model import Model
 from .text_tokens import tokens_of
 
 if TYPE_CHECKING:
-    from runtime.windows import Window
+    from runtime.evaluation.windows import Window
 
 DEFAULT = "default_texts"  # the folder beside this file
 
@@ -99,13 +99,13 @@ def default_texts() -> list[NamedText]:
 
 def windows_of(
     model: Model, text: NamedText, n_ctx: int = 512, *, chunks: int | None = None, stride: int = 0
-) -> TextWindows:  # fmt: skip
+) -> TextWindows:
     """A text cut for a model: as `perplexity` does it, or each conversation a window, whose answers are scored.
 
     chunks: of how many windows, None for all. stride: > 0 lets the windows of a plain text overlap.
     Raises FileError, VocabularyError, and OptionError for too short a text or what are no conversations.
     """
-    from runtime.windows import text_windows
+    from runtime.evaluation.windows import text_windows
 
     if not isinstance(text, NamedText):
         raise wrong("the text", text, "one of named_texts()")

@@ -27,13 +27,18 @@ OUTPUTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("post_self_attn_layernorm",), ("attn_post_norm",)),
     (("post_feedforward_layernorm", "post_mlp_layernorm"), ("ffn_post_norm",)),
     (ATTENTION, ("attn_out",)),
-    (("linear_attn",), ("linear_attn_out",)), (("conv",), ("shortconv_out",)),
+    (("linear_attn",), ("linear_attn_out",)),
+    (("conv",), ("shortconv_out",)),
     (("mixer", "mamba"), ("mamba_out", "ssm_out")),
     (NET, ("ffn_out", "ffn_moe_out")),
-)  # fmt: skip
+)
 HEADS = (
-    ("v_proj", "Vcur"), ("q_proj", "Qcur"), ("k_proj", "Kcur"), ("q_norm", "Qcur_normed"), ("k_norm", "Kcur_normed"),
-)  # fmt: skip
+    ("v_proj", "Vcur"),
+    ("q_proj", "Qcur"),
+    ("k_proj", "Kcur"),
+    ("q_norm", "Qcur_normed"),
+    ("k_norm", "Kcur_normed"),
+)
 IN_NET = (("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"))
 
 Keep = Callable[[str, Any], None]
@@ -46,8 +51,9 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
     and transformers, and ModelError for a checkpoint that transformers cannot run.
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        raise OptionError("a checkpoint is run with transformers on torch, which are not installed",
-                          'pip install "gguftools[verify]"')  # fmt: skip
+        raise OptionError(
+            "a checkpoint is run with transformers on torch, which are not installed", 'pip install "gguftools[verify]"'
+        )
     import torch
 
     found: dict[str, Array] = {}

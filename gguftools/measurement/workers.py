@@ -20,7 +20,7 @@ from ..writing.travel import tensors_of
 
 if TYPE_CHECKING:
     from runtime.model import Model as RunningModel
-    from runtime.precision import Precision
+    from runtime.products.precision import Precision
 
 TEXTS = "tokenizer."  # keys of vocabularies: megabytes, which a run on token ids has no use for
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Runnable:
         processor computes otherwise than that of the process that asks, and as `runtime.model.Model` does.
         """
         from runtime.model import Model as RunningModel
-        from runtime.precision import products
+        from runtime.products.precision import products
 
         if products(self.precision) != self.products:
             problem = f"a worker computes products in {products(self.precision)}, this process in {self.products}"
@@ -56,7 +56,7 @@ def runnable(model: Model, threads: int | None, precision: "Precision") -> Runna
 
     Raises OptionError for a model that only this process has: one made of arrays, or changed since it was opened.
     """
-    from runtime.precision import products
+    from runtime.products.precision import products
 
     metadata = {key: data for key, data in model.metadata.items() if not key.startswith(TEXTS)}
     count = 1 if threads is None else thread_count(threads)
@@ -78,9 +78,7 @@ class _Refused(NamedTuple):
     error: GgufToolsError
 
 
-def in_turn(
-    executor: Executor, function: Callable[[T], R], tasks: Iterable[T]
-) -> Generator[tuple[T, R], None, None]:  # fmt: skip
+def in_turn(executor: Executor, function: Callable[[T], R], tasks: Iterable[T]) -> Generator[tuple[T, R], None, None]:
     """As `done_elsewhere` in order; but what is wrong with a task is raised after the results of those before it."""
     attempt: Callable[[T], R | _Refused] = partial(_attempted, function)
     for task, result in done_elsewhere(executor, attempt, tasks, in_order=True):

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from archs import tower_absent
-from archs.assumed import Assumed
-from archs.config_keys import MOST_LAYERS
-from archs.deviations import Deviation, deviations
-from archs.file_keys import assumed, assumed_rotation
+from archs import unsupported_encoders
+from archs.hparams.assumed import Assumed
+from archs.hparams.config_keys import MOST_LAYERS
+from archs.hparams.deviations import Deviation, deviations
+from archs.hparams.file_keys import assumed, assumed_rotation
 from archs.metadata import Metadata, Value
 from archs.registry import architectures, draft_of_file, of_file
 from archs.schema import find
@@ -25,7 +25,7 @@ def assumed_values(metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
     family = _family(metadata)
     try:
         of_model = () if family is None else (*assumed(family, metadata), *assumed_rotation(family, metadata))
-        return (*of_model, *absent.assumed(metadata), *tower_absent.assumed(metadata))
+        return (*of_model, *absent.assumed(metadata), *unsupported_encoders.assumed(metadata))
     except (ModelError, TypeError, ValueError):  # keys of wrong types, which `validate` names
         return ()
 

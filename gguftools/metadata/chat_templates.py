@@ -24,10 +24,11 @@ QUESTION = {"role": "user", "content": "What is 2 + 2?"}
 WEATHER = {
     "type": "function",
     "function": {
-        "name": "weather", "description": "The weather of a city.",
+        "name": "weather",
+        "description": "The weather of a city.",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
-}  # fmt: skip
+}
 CALL = {"type": "function", "id": "call00001", "function": {"name": "weather", "arguments": {"city": "Bath"}}}
 SAMPLES: dict[str, dict[str, Any]] = {
     "a question": {"messages": [QUESTION]},
@@ -57,7 +58,7 @@ class Answer:
 
 def render(
     template: str, conversations: Sequence[Mapping[str, Any]], seconds: float = SECONDS, now: str | None = None
-) -> list[Answer]:  # fmt: skip
+) -> list[Answer]:
     """What a template makes of conversations, each given as the template's variables, "messages" as transformers hands
     them to a template.
 
@@ -105,9 +106,12 @@ def special_texts(metadata: Metadata) -> dict[str, str]:
 
 
 def rendered(
-    metadata: Metadata, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None,
-    ask_for_answer: bool = True, now: str | None = None,
-) -> str:  # fmt: skip
+    metadata: Metadata,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    ask_for_answer: bool = True,
+    now: str | None = None,
+) -> str:
     """A conversation by the file's own template. ask_for_answer: up to where the answer begins.
 
     Raises VocabularyError for a template that is missing, fails, or refuses the conversation; as `render` does.

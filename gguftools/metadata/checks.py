@@ -135,9 +135,7 @@ def architecture_of(metadata: Metadata) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _vocabulary_problems(
-    key: str, value: Value, metadata: Metadata, tensors: Mapping[str, Tensor]
-) -> Iterator[str]:
+def _vocabulary_problems(key: str, value: Value, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     count = _length(metadata, TOKENS)
     if count is None:
         return

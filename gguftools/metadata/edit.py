@@ -57,11 +57,16 @@ class EditReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "file": str(self.path), "changes": list(map(_as_dict, self.changes)), "in_place": self.in_place,
-            "bytes_written": self.bytes_written, "warnings": self.warnings, "preview": self.preview,
-            "recovered": self.recovered, "dry_run": self.dry_run,
+            "file": str(self.path),
+            "changes": list(map(_as_dict, self.changes)),
+            "in_place": self.in_place,
+            "bytes_written": self.bytes_written,
+            "warnings": self.warnings,
+            "preview": self.preview,
+            "recovered": self.recovered,
+            "dry_run": self.dry_run,
             "store": self.traffic.as_dict() if self.traffic else None,
-        }  # fmt: skip
+        }
 
 
 def _as_dict(change: KeyDifference) -> dict[str, Any]:
@@ -79,13 +84,26 @@ class Editable(Protocol):
 
 
 def set_metadata(
-    source: PathLike | Editable, values: Mapping[str, Any] | None = None, *,
-    operations: Iterable[Operation] = (), types: Mapping[str, str] | None = None, remove: Iterable[str] = (),
-    rename: Mapping[str, str] | None = None, chat_template: str | None = None,
-    special_tokens: Mapping[str, str | int] | None = None, output: PathLike | None = None, reserve: int = 0,
-    force: bool = False, new: bool = False, overwrite: bool = False, reads: Iterable[PathLike] = (),
-    recover: bool = False, roll_back: bool = False, dry_run: bool = False, progress: Progress | None = None,
-) -> EditReport:  # fmt: skip
+    source: PathLike | Editable,
+    values: Mapping[str, Any] | None = None,
+    *,
+    operations: Iterable[Operation] = (),
+    types: Mapping[str, str] | None = None,
+    remove: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
+    chat_template: str | None = None,
+    special_tokens: Mapping[str, str | int] | None = None,
+    output: PathLike | None = None,
+    reserve: int = 0,
+    force: bool = False,
+    new: bool = False,
+    overwrite: bool = False,
+    reads: Iterable[PathLike] = (),
+    recover: bool = False,
+    roll_back: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> EditReport:
     """Change the metadata of a GGUF file; its tensors stay as they are. Of a split set, any shard may be named.
 
     source: the file, or a Model, whose metadata is changed in memory.
@@ -146,8 +164,14 @@ def set_metadata(
             edit = edit_metadata(opened, metadata, target, reserve, overwrite, progress, read, lock)
         path = report.path if dry_run else edit.path
         warnings = [*report.warnings, *([edit.warning] if edit.warning else [])]
-        return replace(report, path=path, in_place=edit.in_place, bytes_written=edit.bytes_written,
-                       traffic=edit.traffic, warnings=warnings)  # fmt: skip
+        return replace(
+            report,
+            path=path,
+            in_place=edit.in_place,
+            bytes_written=edit.bytes_written,
+            traffic=edit.traffic,
+            warnings=warnings,
+        )
 
 
 def _applied(
@@ -170,9 +194,14 @@ def _applied(
 
 
 def _operations(
-    old: Metadata, values: Mapping[str, Any] | None, types: Mapping[str, str] | None, remove: Iterable[str],
-    rename: Mapping[str, str] | None, chat_template: str | None, special_tokens: Mapping[str, str | int] | None,
-) -> Iterator[Operation]:  # fmt: skip
+    old: Metadata,
+    values: Mapping[str, Any] | None,
+    types: Mapping[str, str] | None,
+    remove: Iterable[str],
+    rename: Mapping[str, str] | None,
+    chat_template: str | None,
+    special_tokens: Mapping[str, str | int] | None,
+) -> Iterator[Operation]:
     """What the keywords stand for. Raises OptionError where they contradict each other."""
     values, types = as_mapping(values, "values"), as_mapping(types, "types")
     rename, special_tokens = as_mapping(rename, "rename"), as_mapping(special_tokens, "special_tokens")

@@ -30,9 +30,7 @@ def prompts_of(text: str | None, path: Path | None, chat: bool = False, system: 
     return [messages(each, system) if chat and isinstance(each, str) else each for each in found]
 
 
-def texts_of(
-    given: Sequence[str] | None, path: Path | None, pairs: bool = False
-) -> list[str] | list[tuple[str, str]]:  # fmt: skip
+def texts_of(given: Sequence[str] | None, path: Path | None, pairs: bool = False) -> list[str] | list[tuple[str, str]]:
     """Texts ("-": what stdin has), a file's, or where neither is given the lines of stdin.
 
     pairs: each is a query and a document with a tab between. Raises FileError, OptionError for a file without texts,

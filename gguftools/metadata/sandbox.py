@@ -109,9 +109,7 @@ def tell(answer: Any) -> None:
     sys.stdout.flush()
 
 
-def _answers(
-    template: str, conversations: list[dict[str, Any]], now: datetime | None
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+def _answers(template: str, conversations: list[dict[str, Any]], now: datetime | None) -> Iterator[dict[str, Any]]:
     made: Template | None = None
     for variables in conversations:
         try:

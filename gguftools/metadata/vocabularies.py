@@ -64,9 +64,13 @@ def compare_vocabularies(
         pair = f"{a.get(PRE)!r} and {b.get(PRE)!r}"
         notes.append(f"the pre-tokenizers differ ({pair}): the draft was trained on other cuts of text")
     return VocabularyComparison(
-        (len(texts_a), len(texts_b)), compared[0] if compared else count, len(wrong), tuple(obstacles), tuple(edits),
+        (len(texts_a), len(texts_b)),
+        compared[0] if compared else count,
+        len(wrong),
+        tuple(obstacles),
+        tuple(edits),
         tuple(notes),
-    )  # fmt: skip
+    )
 
 
 def vocabulary_texts(path: Path, metadata: Metadata) -> list[Any]:

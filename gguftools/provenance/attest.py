@@ -77,10 +77,18 @@ class Verification(Report):
 
 
 def attest(
-    file: PathLike, *, manifest: PathLike | None = None, source: PathLike | None = None, recipe: str | None = None,
-    imatrix: PathLike | None = None, output: PathLike | None = None, sign: bool = False, overwrite: bool = False,
-    threads: int | None = None, progress: Progress | None = None,
-) -> Attestation:  # fmt: skip
+    file: PathLike,
+    *,
+    manifest: PathLike | None = None,
+    source: PathLike | None = None,
+    recipe: str | None = None,
+    imatrix: PathLike | None = None,
+    output: PathLike | None = None,
+    sign: bool = False,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Attestation:
     """Write an in-toto statement of a GGUF file, or of a split set any shard of which is named.
 
     manifest: what says how it was made; default FILE.manifest.json, if there is one. It must be of the file as it is.
@@ -138,29 +146,39 @@ def _check_manifest(
 
 
 def _statement_of(manifest: Manifest, files: Sequence[FileRecord], tensors: Sequence[TensorRecord]) -> dict[str, Any]:
-    statement = _statement(
-        files, tensors, manifest.source, manifest.imatrix, manifest.texts, dict(manifest.parameters)
-    )
+    statement = _statement(files, tensors, manifest.source, manifest.imatrix, manifest.texts, dict(manifest.parameters))
     statement["predicate"] |= {
         "builder": {"id": BUILDER, "version": dict(manifest.builder)},
-        "encoders": dict(manifest.encoders), "conversion": manifest.conversion,
-    }  # fmt: skip
+        "encoders": dict(manifest.encoders),
+        "conversion": manifest.conversion,
+    }
     return statement
 
 
 def _statement(
-    files: Sequence[FileRecord], tensors: Sequence[TensorRecord], source: SourceRecord | None,
-    matrix: MatrixRecord | None, texts: Sequence[FileRecord], parameters: Mapping[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+    files: Sequence[FileRecord],
+    tensors: Sequence[TensorRecord],
+    source: SourceRecord | None,
+    matrix: MatrixRecord | None,
+    texts: Sequence[FileRecord],
+    parameters: Mapping[str, Any],
+) -> dict[str, Any]:
     materials = [] if source is None else [_source_material(source, each) for each in source.files]
     if matrix is not None and matrix.file is not None:
         materials.append(_material(matrix.file, "imatrix"))
     materials += [_material(text, "text") for text in texts]
     listed = [
-        {"name": each.name, "file": files[each.file].name, "offset": each.offset, "bytes": each.bytes,
-         "format": each.format, "shape": list(each.shape), "digest": {"sha256": each.sha256}}
+        {
+            "name": each.name,
+            "file": files[each.file].name,
+            "offset": each.offset,
+            "bytes": each.bytes,
+            "format": each.format,
+            "shape": list(each.shape),
+            "digest": {"sha256": each.sha256},
+        }
         for each in tensors
-    ]  # fmt: skip
+    ]
     return {
         "_type": STATEMENT,
         "subject": [{"name": each.name, "digest": {"sha256": each.sha256}} for each in files],
@@ -199,8 +217,11 @@ def verify_attestation(
         raise FileError(f"{path} is of {len(subjects)} files, {first.name} is {len(opened.parts)}")
     ranges = [ByteRange(part.path, 0, part.file_size, part.path.name) for part in opened.parts]
     digests = range_digests(ranges, threads, progress)
-    wrong = [part.path.name for part, digest, (_, wanted) in zip(opened.parts, digests, subjects, strict=True)
-             if digest != wanted]  # fmt: skip
+    wrong = [
+        part.path.name
+        for part, digest, (_, wanted) in zip(opened.parts, digests, subjects, strict=True)
+        if digest != wanted
+    ]
     problems, altered = _altered(opened, listed, threads, progress)
     lines = [f"{name} is not the file that {path.name} is of: its SHA-256 is another" for name in wrong]
     if wrong and listed and not problems:

@@ -128,13 +128,19 @@ class Reproduction:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "file": str(self.file), "source": self.source, "manifest": str(self.manifest) if self.manifest else None,
-            "made": self.made, "verdict": verdict_word(self.equal), "summary": self.verdict,
+            "file": str(self.file),
+            "source": self.source,
+            "manifest": str(self.manifest) if self.manifest else None,
+            "made": self.made,
+            "verdict": verdict_word(self.equal),
+            "summary": self.verdict,
             "causes": list(self.causes),
-            "keys": [key.as_dict() for key in self.keys], "layout": list(self.layout),
-            "sample": self.sample.as_dict() if self.sample else None, "warnings": list(self.warnings),
+            "keys": [key.as_dict() for key in self.keys],
+            "layout": list(self.layout),
+            "sample": self.sample.as_dict() if self.sample else None,
+            "warnings": list(self.warnings),
             "tensors": [tensor.as_dict() for tensor in self.tensors],
-        }  # fmt: skip
+        }
 
 
 def source_differences(found: SourceRecord, wanted: SourceRecord) -> list[str]:
@@ -147,12 +153,19 @@ def source_differences(found: SourceRecord, wanted: SourceRecord) -> list[str]:
     if not here.keys() & there.keys():
         return [f"{found.name} is not the source: that was {wanted.name}, a {wanted.kind}"]
     same = found.kind == wanted.kind  # of a folder that was fetched, not all files may be there
-    lines = [f"the source's {name} is not in {found.name}" for name in there
-             if name not in here and (same or name.endswith(WEIGHTS))]  # fmt: skip
-    lines += [f"{name} in {found.name} is not the source's" for name in here
-              if name not in there and (same or name.endswith(WEIGHTS))]  # fmt: skip
-    return lines + [line for name in here if name in there
-                    for line in record_differences(here[name], there[name], "the source's")]  # fmt: skip
+    lines = [
+        f"the source's {name} is not in {found.name}"
+        for name in there
+        if name not in here and (same or name.endswith(WEIGHTS))
+    ]
+    lines += [
+        f"{name} in {found.name} is not the source's"
+        for name in here
+        if name not in there and (same or name.endswith(WEIGHTS))
+    ]
+    return lines + [
+        line for name in here if name in there for line in record_differences(here[name], there[name], "the source's")
+    ]
 
 
 def record_differences(found: FileRecord, wanted: FileRecord, what: str) -> list[str]:

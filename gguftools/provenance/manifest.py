@@ -79,8 +79,16 @@ class TensorRecord:
 
     def as_dict(self) -> dict[str, Any]:
         fed = {"feedback": True} if self.feedback else {}
-        return {"name": self.name, "file": self.file, "offset": self.offset, "bytes": self.bytes, "format": self.format,
-                "shape": list(self.shape), "sha256": self.sha256, **fed}  # fmt: skip
+        return {
+            "name": self.name,
+            "file": self.file,
+            "offset": self.offset,
+            "bytes": self.bytes,
+            "format": self.format,
+            "shape": list(self.shape),
+            "sha256": self.sha256,
+            **fed,
+        }
 
 
 @dataclass(frozen=True)
@@ -130,12 +138,17 @@ class Manifest:
     def as_dict(self) -> dict[str, Any]:
         """What the file holds."""
         return {
-            "schema": SCHEMA, "builder": dict(self.builder), "encoders": dict(self.encoders),
-            "conversion": self.conversion, "source": self.source.as_dict(), "parameters": dict(self.parameters),
+            "schema": SCHEMA,
+            "builder": dict(self.builder),
+            "encoders": dict(self.encoders),
+            "conversion": self.conversion,
+            "source": self.source.as_dict(),
+            "parameters": dict(self.parameters),
             "imatrix": self.imatrix.as_dict() if self.imatrix else None,
-            "texts": [text.as_dict() for text in self.texts], "files": [file.as_dict() for file in self.files],
+            "texts": [text.as_dict() for text in self.texts],
+            "files": [file.as_dict() for file in self.files],
             "tensors": [tensor.as_dict() for tensor in self.tensors],
-        }  # fmt: skip
+        }
 
     def text(self) -> str:
         """The file's text: a line for each tensor."""
@@ -211,12 +224,16 @@ class _Reader:
         tensors = self.tensors(found, files)
         conversion = found.get("conversion")
         return Manifest(
-            self.names(found, "builder"), {name: self.digest(each, f"encoders.{name}")
-                                           for name, each in self.names(found, "encoders").items()},
-            None if conversion is None else self.digest(conversion, "conversion"), self.source(found),
-            self.object(found, "parameters"), files, tensors, self.matrix(found.get("imatrix")),
+            self.names(found, "builder"),
+            {name: self.digest(each, f"encoders.{name}") for name, each in self.names(found, "encoders").items()},
+            None if conversion is None else self.digest(conversion, "conversion"),
+            self.source(found),
+            self.object(found, "parameters"),
+            files,
+            tensors,
+            self.matrix(found.get("imatrix")),
             tuple(self.file(each, f"texts[{i}]") for i, each in self.items(found, "texts", MOST_FILES)),
-        )  # fmt: skip
+        )
 
     def source(self, found: dict[str, Any]) -> SourceRecord:
         source = self.object(found, "source")
@@ -228,9 +245,11 @@ class _Reader:
             name = self.plain(name, "source.name")
         files = self.items(source, "files", MOST_FILES, "source.files")
         return SourceRecord(
-            kind, name, tuple(self.file(each, f"source.files[{i}]", folder=True) for i, each in files),
+            kind,
+            name,
+            tuple(self.file(each, f"source.files[{i}]", folder=True) for i, each in files),
             None if commit is None else self.text(commit, "source.commit"),
-        )  # fmt: skip
+        )
 
     def matrix(self, found: Any) -> MatrixRecord | None:
         if found is None:

@@ -68,17 +68,27 @@ class Parameters:
         """Plain data; what is as it is by itself is left out."""
         options, cut = self.options, self.splitting
         plain: dict[str, Any] = {
-            "operation": "convert" if self.recipe is None else "quantize", "outtype": self.outtype,
-            "recipe": None if self.recipe is None else _recipe_dict(self.recipe), **self.opening.as_dict(),
-            "pure": options.pure, "output_tensor_type": options.output_type,
-            "token_embedding_type": options.token_embedding_type, "leave_output_tensor": options.leave_output,
-            "rules": [list(rule) for rule in options.rules], "keep_split": cut.keep, "max_size": cut.max_bytes,
-            "max_tensors": cut.max_tensors, "include_weights": list(self.include_weights),
-            "exclude_weights": list(self.exclude_weights), "prune_layers": list(self.prune_layers),
-            "override": {key: _value_dict(value) for key, value in self.override}, "reserve": self.reserve,
+            "operation": "convert" if self.recipe is None else "quantize",
+            "outtype": self.outtype,
+            "recipe": None if self.recipe is None else _recipe_dict(self.recipe),
+            **self.opening.as_dict(),
+            "pure": options.pure,
+            "output_tensor_type": options.output_type,
+            "token_embedding_type": options.token_embedding_type,
+            "leave_output_tensor": options.leave_output,
+            "rules": [list(rule) for rule in options.rules],
+            "keep_split": cut.keep,
+            "max_size": cut.max_bytes,
+            "max_tensors": cut.max_tensors,
+            "include_weights": list(self.include_weights),
+            "exclude_weights": list(self.exclude_weights),
+            "prune_layers": list(self.prune_layers),
+            "override": {key: _value_dict(value) for key, value in self.override},
+            "reserve": self.reserve,
             "gptq": None if self.gptq is None else self.gptq._asdict(),
-            "fallback": None if self.fallback == "AUTO" else self.fallback, "rounded_grids": self.rounded_grids,
-        }  # fmt: skip
+            "fallback": None if self.fallback == "AUTO" else self.fallback,
+            "rounded_grids": self.rounded_grids,
+        }
         return {key: value for key, value in plain.items() if value not in (None, False, 0, [], {})}
 
 
@@ -89,8 +99,12 @@ def _value_dict(value: Value) -> dict[str, Any]:
 def _recipe_dict(recipe: Recipe) -> dict[str, Any]:
     if not recipe.rules:
         return {"name": recipe.name}
-    return {"name": recipe.name, "file_type": recipe.file_type, "default": recipe.default,
-            "rules": [list(rule) for rule in recipe.rules]}  # fmt: skip
+    return {
+        "name": recipe.name,
+        "file_type": recipe.file_type,
+        "default": recipe.default,
+        "rules": [list(rule) for rule in recipe.rules],
+    }
 
 
 def overridden_values(metadata: Metadata, override: Mapping[str, Any]) -> tuple[tuple[str, Value], ...]:
@@ -113,16 +127,28 @@ def parameters_of(found: Mapping[str, Any], what: str) -> Parameters:
     if outtype is not None and outtype not in ("F32", "F16", "BF16", "Q8_0", "EXACT"):
         raise read.error("outtype", outtype, "a type of conversions")
     options = Options(
-        read.flag("pure"), read.form("output_tensor_type"), read.form("token_embedding_type"),
-        read.flag("leave_output_tensor"), read.rules(found.get("rules", []), "rules"),
-    )  # fmt: skip
+        read.flag("pure"),
+        read.form("output_tensor_type"),
+        read.form("token_embedding_type"),
+        read.flag("leave_output_tensor"),
+        read.rules(found.get("rules", []), "rules"),
+    )
     sizes = read.number("max_size") or None, read.number("max_tensors") or None
     return Parameters(
-        outtype, recipe, Opening(read.optional("pre"), read.flag("embed_tokenizer")), options,
-        Splitting(read.flag("keep_split"), *sizes), read.texts("include_weights"), read.texts("exclude_weights"),
-        read.numbers("prune_layers"), read.override(), read.number("reserve", 1 << 30), read.gptq(),
-        read.optional("fallback") or "AUTO", read.flag("rounded_grids"),
-    )  # fmt: skip
+        outtype,
+        recipe,
+        Opening(read.optional("pre"), read.flag("embed_tokenizer")),
+        options,
+        Splitting(read.flag("keep_split"), *sizes),
+        read.texts("include_weights"),
+        read.texts("exclude_weights"),
+        read.numbers("prune_layers"),
+        read.override(),
+        read.number("reserve", 1 << 30),
+        read.gptq(),
+        read.optional("fallback") or "AUTO",
+        read.flag("rounded_grids"),
+    )
 
 
 class _Reader:

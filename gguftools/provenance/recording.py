@@ -86,9 +86,11 @@ class Recording:
                 check_target(path, self.run.reads, self.run.overwrite)
 
     def write(
-        self, report: QuantizeReport, recipes: Sequence[Recipe | str],
+        self,
+        report: QuantizeReport,
+        recipes: Sequence[Recipe | str],
         imatrix: PathLike | ImportanceMatrix | None = None,
-    ) -> QuantizeReport:  # fmt: skip
+    ) -> QuantizeReport:
         """Write the manifest of each output when it has its name, and return the report with their paths.
 
         recipes: of each output, or the type of a plain conversion. Raises FileError, also where another program
@@ -99,9 +101,11 @@ class Recording:
         return replace(report, outputs=outputs)
 
     def _write_all(
-        self, outputs: Sequence[OutputReport], recipes: Sequence[Recipe | str],
+        self,
+        outputs: Sequence[OutputReport],
+        recipes: Sequence[Recipe | str],
         imatrix: PathLike | ImportanceMatrix | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         run = self.run
         source = source_record(self.described.source, self.model, run.threads, run.progress)
         matrix = matrix_record(imatrix)
@@ -117,9 +121,13 @@ class Recording:
                 self._write(output, parameters, source, matrix, texts)
 
     def _write(
-        self, output: OutputReport, parameters: Parameters, source: SourceRecord, matrix: MatrixRecord | None,
+        self,
+        output: OutputReport,
+        parameters: Parameters,
+        source: SourceRecord,
+        matrix: MatrixRecord | None,
         texts: tuple[FileRecord, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         file, path = open_gguf(output.file), manifest_path(output.file)
         wanted = {each.name: (each.shape, each.format) for each in output.tensors}
         if {name: (each.shape, each.format.name) for name, each in file.tensors.items()} != wanted:
@@ -128,9 +136,7 @@ class Recording:
         files, tensors = stored_records(file, self.run.threads, self.run.progress, fed)
         converter = conversion_digest() if self.model.file is None else None
         encoders = encoder_digests(each.format.name for each in file.tensors.values() if not each.format.dialect)
-        manifest = Manifest(
-            builder(), encoders, converter, source, parameters.as_dict(), files, tensors, matrix, texts
-        )
+        manifest = Manifest(builder(), encoders, converter, source, parameters.as_dict(), files, tensors, matrix, texts)
         reads = replace(self.run.reads, states={**self.run.reads.states, **file.states})
         written_whole(path, manifest.text(), self.run.overwrite, reads)
 
@@ -157,7 +163,8 @@ def written_whole(path: Path, text: str, overwrite: bool = False, reads: Reads =
 def stored_records(
     file: GgufFile, threads: int | None = None, progress: Progress | None = None, fed: frozenset[str] = frozenset()
 ) -> tuple[tuple[FileRecord, ...], tuple[TensorRecord, ...]]:
-    """Digests of a file, or a split set, and of each tensor's bytes. fed: tensors encoded by texts. Raises FileError.
+    """Digests of a file, or a split set, and of each tensor's bytes. fed: tensors encoded by texts. Raises
+    FileError.
     """
     whole = [ByteRange(part.path, 0, part.file_size, part.path.name) for part in file.parts]
     tensors = [(number, name) for number, part in enumerate(file.parts) for name in part.tensors]
@@ -169,9 +176,11 @@ def stored_records(
     found = []
     for (number, name), each, digest in zip(tensors, ranges, digests[len(whole) :], strict=True):
         tensor = file.parts[number].tensors[name]
-        found.append(TensorRecord(
-            name, number, each.begin, each.end - each.begin, tensor.format.name, tensor.shape, digest, name in fed,
-        ))  # fmt: skip
+        found.append(
+            TensorRecord(
+                name, number, each.begin, each.end - each.begin, tensor.format.name, tensor.shape, digest, name in fed
+            )
+        )
     return files, tuple(found)
 
 
@@ -183,9 +192,12 @@ def tensor_range(file: GgufFile, number: int, name: str) -> ByteRange:
 
 
 def source_record(
-    source: PathLike, model: Model, threads: int | None = None, progress: Progress | None = None,
+    source: PathLike,
+    model: Model,
+    threads: int | None = None,
+    progress: Progress | None = None,
     largest: int | None = None,
-) -> SourceRecord:  # fmt: skip
+) -> SourceRecord:
     """The files of a model, with their digests; largest: of files with more bytes, none. Raises FileError."""
     name = public_name(source)
     if is_pinned(located(source)) and model.file is None:

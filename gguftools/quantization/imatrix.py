@@ -78,11 +78,14 @@ class ImportanceMatrix:
         """The matrix in figures."""
         entries = summary(self)
         return {
-            "file": str(self.path), "datasets": list(self.datasets), "chunks": self.chunks,
-            "chunk_size": self.chunk_size, "entries": [asdict(entry) for entry in entries],
+            "file": str(self.path),
+            "datasets": list(self.datasets),
+            "chunks": self.chunks,
+            "chunk_size": self.chunk_size,
+            "entries": [asdict(entry) for entry in entries],
             "layers": [{"layer": layer, "importance": value} for layer, value in layer_importance(entries).items()],
             "problems": [asdict(problem) for problem in problems(self)],
-        }  # fmt: skip
+        }
 
 
 def read_imatrix(path: PathLike) -> ImportanceMatrix:
@@ -131,11 +134,13 @@ def _from_gguf(file: GgufFile) -> ImportanceMatrix:
     if not entries:
         raise FileError(f"{what}: it has no tensor whose name ends in {SUMS}")
     return ImportanceMatrix(
-        file.path, entries, tuple(map(str, file.metadata.get("imatrix.datasets", ()))),
+        file.path,
+        entries,
+        tuple(map(str, file.metadata.get("imatrix.datasets", ()))),
         int(file.metadata.get("imatrix.chunk_count", 0)),
         int(file.metadata.get("imatrix.chunk_size", DEFAULT_CHUNK_SIZE)),
         int(file.metadata.get("imatrix.n_layer_nextn", 0)),
-    )  # fmt: skip
+    )
 
 
 def _from_dat(path: Path, data: bytes) -> ImportanceMatrix:
@@ -191,8 +196,12 @@ def write_imatrix(
             for piece in _dat_pieces(matrix):
                 file.write(piece)
         return
-    head: dict[str, Any] = {"general.type": "imatrix", "imatrix.datasets": list(matrix.datasets),
-                            "imatrix.chunk_count": matrix.chunks, "imatrix.chunk_size": matrix.chunk_size}  # fmt: skip
+    head: dict[str, Any] = {
+        "general.type": "imatrix",
+        "imatrix.datasets": list(matrix.datasets),
+        "imatrix.chunk_count": matrix.chunks,
+        "imatrix.chunk_size": matrix.chunk_size,
+    }
     if matrix.next_layers:
         head["imatrix.n_layer_nextn"] = matrix.next_layers
     metadata = Metadata(head | {"imatrix.stats_schema": list(FIGURES)})
@@ -385,10 +394,17 @@ def summary(matrix: ImportanceMatrix) -> list[EntrySummary]:
         finite = np.isfinite(entry.sums)
         seen = entry.counts > 0
         mean = np.where(finite, entry.mean(), 0)[seen]
-        found.append(EntrySummary(
-            name, entry.sums.shape[1], len(entry.counts), int(seen.sum()), int((entry.sums[seen] == 0).sum()),
-            int((~finite).sum()), float(mean.mean()) if mean.size else 0.0,
-        ))  # fmt: skip
+        found.append(
+            EntrySummary(
+                name,
+                entry.sums.shape[1],
+                len(entry.counts),
+                int(seen.sum()),
+                int((entry.sums[seen] == 0).sum()),
+                int((~finite).sum()),
+                float(mean.mean()) if mean.size else 0.0,
+            )
+        )
     return sorted(found, key=lambda item: (-item.importance, item.name))
 
 

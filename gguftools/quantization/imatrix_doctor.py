@@ -17,9 +17,12 @@ FEW_ROWS = 32  # of an expert: the error of a column's mean square is then √(2
 MISSING_SHOWN = 8
 # Weights of a layer that are multiplied with the same inputs, in the order in which they are asked.
 ALIKE = (
-    ("ffn_up", "ffn_gate", "ffn_gate_up"), ("ffn_up_exps", "ffn_gate_exps", "ffn_gate_up_exps"),
-    ("ffn_up_shexp", "ffn_gate_shexp"), ("attn_q", "attn_k", "attn_v", "attn_qkv"), ("attn_q_a", "attn_kv_a_mqa"),
-)  # fmt: skip
+    ("ffn_up", "ffn_gate", "ffn_gate_up"),
+    ("ffn_up_exps", "ffn_gate_exps", "ffn_gate_up_exps"),
+    ("ffn_up_shexp", "ffn_gate_shexp"),
+    ("attn_q", "attn_k", "attn_v", "attn_qkv"),
+    ("attn_q_a", "attn_kv_a_mqa"),
+)
 
 
 @dataclass(frozen=True)

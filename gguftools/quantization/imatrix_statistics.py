@@ -19,9 +19,19 @@ Doubles = NDArray[np.float64]
 
 # What files call the figures, in the order in which they store them.
 FIGURES = (
-    "sum_sq", "mean", "elements", "std_deviation", "skewness", "kurtosis", "gain", "h_norm", "l2_dist", "cossim",
-    "pearson", "covariance",
-)  # fmt: skip
+    "sum_sq",
+    "mean",
+    "elements",
+    "std_deviation",
+    "skewness",
+    "kurtosis",
+    "gain",
+    "h_norm",
+    "l2_dist",
+    "cossim",
+    "pearson",
+    "covariance",
+)
 LEAST = 1e-10  # a sum, spread or share below it counts as none
 LAYER = re.compile(r"(?<!\w)blk\.(\d+)(?!\w)")
 
@@ -175,9 +185,14 @@ def _own(entry: Entry) -> Statistics | None:
         shares = shares[shares > LEAST]
         entropy = float(-(shares * np.log2(shares)).sum())
     return Statistics(
-        float(squares.sum()), float(values.mean()), values.size, deviation, skewness, kurtosis,
+        float(squares.sum()),
+        float(values.mean()),
+        values.size,
+        deviation,
+        skewness,
+        kurtosis,
         entropy=entropy / math.log2(values.size) if values.size > 1 else None,
-    )  # fmt: skip
+    )
 
 
 def _compared(
@@ -204,9 +219,15 @@ def _compared(
     dx, dy = x - x.mean(), y - y.mean()
     of_one, of_other = own[name], own[earlier]
     sums = _Sums(
-        x.size, float(x @ y), float(x @ x), float(y @ y), float(((x - y) ** 2).sum()),
-        float(dx @ dy), float(dx @ dx), float(dy @ dy),
-    )  # fmt: skip
+        x.size,
+        float(x @ y),
+        float(x @ x),
+        float(y @ y),
+        float(((x - y) ** 2).sum()),
+        float(dx @ dy),
+        float(dx @ dx),
+        float(dy @ dy),
+    )
     sums.energy, sums.elements = of_one.energy, of_one.elements
     sums.earlier_energy, sums.earlier_elements = of_other.energy, of_other.elements
     return sums
@@ -231,9 +252,19 @@ def _gain(sums: _Sums) -> float | None:
 def _beside(own: Statistics, sums: _Sums) -> Statistics:
     covariance = sums.covariance / sums.pairs if sums.pairs > 1 else None
     return Statistics(
-        own.energy, own.mean, own.elements, own.deviation, own.skewness, own.kurtosis, _gain(sums), own.entropy,
-        math.sqrt(sums.differences), sums.cosine, sums.pearson, covariance,
-    )  # fmt: skip
+        own.energy,
+        own.mean,
+        own.elements,
+        own.deviation,
+        own.skewness,
+        own.kurtosis,
+        _gain(sums),
+        own.entropy,
+        math.sqrt(sums.differences),
+        sums.cosine,
+        sums.pearson,
+        covariance,
+    )
 
 
 def _of_layer(energy: float, sums: _Sums) -> LayerStatistics:

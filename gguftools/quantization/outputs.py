@@ -49,9 +49,13 @@ class Run:
 
 
 def write_recipes(
-    planner: Planner, recipes: Sequence[Recipe], paths: Sequence[Path], run: Run, check_tensors: bool = False,
+    planner: Planner,
+    recipes: Sequence[Recipe],
+    paths: Sequence[Path],
+    run: Run,
+    check_tensors: bool = False,
     encode: EncodeAhead | None = None,
-) -> QuantizeReport:  # fmt: skip
+) -> QuantizeReport:
     """Write a file for each recipe in one pass; with `planner.dry_run` say only what would be written.
 
     check_tensors: look for NaN everywhere before anything is written. encode: encodes tensors of an output before it is
@@ -82,9 +86,13 @@ def write_recipes(
 
 
 def write_file(
-    file: FilePlan, name: str, run: Run, resumable: Resumable | None = None, warnings: Sequence[str] = (),
+    file: FilePlan,
+    name: str,
+    run: Run,
+    resumable: Resumable | None = None,
+    warnings: Sequence[str] = (),
     choices: Mapping[str, Choice] = {},
-) -> QuantizeReport:  # fmt: skip
+) -> QuantizeReport:
     """Write one planned file; `name`, such as "BF16", is what its report calls it. Raises FileError, FormatError.
 
     choices: why tensors have the formats that they have, for the report.
@@ -111,15 +119,29 @@ def _write(
     files = [file for p in planned for file in p.files]
     if run.executor is not None and run.source is not None and are_written_elsewhere(files, run.executor, run.source):
         outcome = write_files_elsewhere(
-            files, run.executor, run.source, memory=run.memory, statistics=run.statistics, progress=run.progress,
-            resumable=resumable, overwrite=run.overwrite, reads=run.reads,
-        )  # fmt: skip
+            files,
+            run.executor,
+            run.source,
+            memory=run.memory,
+            statistics=run.statistics,
+            progress=run.progress,
+            resumable=resumable,
+            overwrite=run.overwrite,
+            reads=run.reads,
+        )
         return _report(planned, outcome._replace(seconds=outcome.seconds + before), free, warnings)
     outcome = write_files(
-        files, threads=run.threads, memory=run.memory,
-        statistics=run.statistics, progress=run.progress, executor=run.executor, resumable=resumable,
-        overwrite=run.overwrite, reads=run.reads, source=run.source,
-    )  # fmt: skip
+        files,
+        threads=run.threads,
+        memory=run.memory,
+        statistics=run.statistics,
+        progress=run.progress,
+        executor=run.executor,
+        resumable=resumable,
+        overwrite=run.overwrite,
+        reads=run.reads,
+        source=run.source,
+    )
     return _report(planned, outcome._replace(seconds=outcome.seconds + before), free, warnings)
 
 
@@ -169,7 +191,11 @@ def _report(planned: Sequence[Planned], outcome: WriteResult | None, free: int, 
             for item, done in zip(file.items, figures, strict=True):
                 tensor, choice = item.tensor, p.choices.get(item.tensor.name)
                 report = TensorReport(
-                    tensor.name, tensor.shape, tensor.format.name, item.format.name, item.nbytes,
+                    tensor.name,
+                    tensor.shape,
+                    tensor.format.name,
+                    item.format.name,
+                    item.nbytes,
                     *((choice.fallback, choice.rule) if choice else (None, None)),
                     *(done[1:] if done else ()),
                 )
@@ -180,6 +206,13 @@ def _report(planned: Sequence[Planned], outcome: WriteResult | None, free: int, 
     without = tuple(dict.fromkeys(name for p in planned for name in p.without_importance))
     run = outcome or WriteResult([])
     return QuantizeReport(
-        tuple(outputs), outcome is None, source_bytes, free, run.resumed_bytes, run.seconds, run.compile_seconds,
-        without, warnings,
-    )  # fmt: skip
+        tuple(outputs),
+        outcome is None,
+        source_bytes,
+        free,
+        run.resumed_bytes,
+        run.seconds,
+        run.compile_seconds,
+        without,
+        warnings,
+    )

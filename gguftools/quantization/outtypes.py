@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from archs.encoder import encoder_format
 from archs.metadata import Metadata
-from archs.plan import stays_float32
+from archs.plans.text import stays_float32
 from archs.spec import COMMON
-from archs.tower import tower_format
 from quants import Format, Tensor, format_named
 
 from ..writing.items import Item
@@ -31,14 +31,12 @@ def checkpoint_type(tensors: Iterable[Tensor], packed: bool) -> str:
     return most if most in ("F32", "F16", "BF16") else "BF16"
 
 
-def converted_format(
-    tensor: Tensor, outtype: str, keep: tuple[str, ...] = (), fixed: Mapping[str, str] = {}
-) -> Format:
+def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = (), fixed: Mapping[str, str] = {}) -> Format:
     """What a tensor is stored as in a conversion to one of FILE_TYPES. keep, fixed: as in `Origin`."""
     if tensor.format.is_quantized or tensor.format.name in ("I32", "I64"):  # ids of tokens, experts
         return tensor.format  # a checkpoint that already has ggml's blocks (MXFP4) goes over without loss
-    if fixed and (of_tower := tower_format(tensor.name, tensor.shape, fixed, outtype)):
-        return format_named(of_tower)
+    if fixed and (of_encoder := encoder_format(tensor.name, tensor.shape, fixed, outtype)):
+        return format_named(of_encoder)
     if stays_float32(tensor.name, tensor.shape, keep):
         return format_named("F32")
     if outtype == "Q8_0" and tensor.width % format_named("Q8_0").block_size:

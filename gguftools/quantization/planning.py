@@ -106,10 +106,16 @@ class Planner:
         metadata, count, origin = self.metadata(recipe), len(groups), self.origin
         paths = shard_paths(path, path.name.removesuffix(".gguf"), count) if count > 1 else [path]
         files = tuple(
-            FilePlan(each, shard_metadata(metadata, number, count, len(items)) if count > 1 else metadata, tuple(group),
-                     origin.alignment, 0 if number else self.reserve, origin.magic)
+            FilePlan(
+                each,
+                shard_metadata(metadata, number, count, len(items)) if count > 1 else metadata,
+                tuple(group),
+                origin.alignment,
+                0 if number else self.reserve,
+                origin.magic,
+            )
             for number, (each, group) in enumerate(zip(paths, groups, strict=True))
-        )  # fmt: skip
+        )
         return Planned(recipe.name, files, {choice.name: choice for choice in choices}, lacking)
 
     @cached_property
@@ -267,7 +273,7 @@ def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: S
     for name in tensors:
         layer = layer_of(name)
         if layer not in dropped:
-            old_names[name if layer < 0 else f"blk.{new_number[layer]}{name[len(f'blk.{layer}'):]}"] = name
+            old_names[name if layer < 0 else f"blk.{new_number[layer]}{name[len(f'blk.{layer}') :]}"] = name
     renamed = {new: tensors[old] if new == old else tensors[old].renamed(new) for new, old in old_names.items()}
     return PrunedModel(_fewer_layers(metadata, len(present), kept), renamed, old_names)
 

@@ -42,49 +42,56 @@ class Recipe:
     rules: tuple[tuple[str, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "bits_per_weight": self.typical_bits, "format": self.default,
-                "description": self.description}  # fmt: skip
+        return {
+            "name": self.name,
+            "bits_per_weight": self.typical_bits,
+            "format": self.default,
+            "description": self.description,
+        }
 
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (
-    Recipe("F32", 0, "F32", 32.0, "single precision"),
-    Recipe("F16", 1, "F16", 16.0, "half precision"),
-    Recipe("BF16", 32, "BF16", 16.0, "bfloat16: the range of F32, 8 bits of precision"),
-    Recipe("Q8_0", 7, "Q8_0", 8.5, "indistinguishable from F16 in use"),
-    Recipe("Q6_K", 18, "Q6_K", 6.56, "very close to F16"),
-    Recipe("Q5_K_M", 17, "Q5_K", 5.7, "Q5_K, half of attn_v and ffn_down in Q6_K", ("Q5_K",)),
-    Recipe("Q5_K_S", 16, "Q5_K", 5.57, "Q5_K, the output in Q6_K"),
-    Recipe("Q5_1", 9, "Q5_1", 6.04, "legacy; Q5_K_M is better"),
-    Recipe("Q5_0", 8, "Q5_0", 5.57, "legacy; Q5_K_S is better"),
-    Recipe("Q4_K_M", 15, "Q4_K", 4.89, "Q4_K, half of attn_v and ffn_down in Q6_K: the usual choice", ("Q4_K",)),
-    Recipe("Q4_K_S", 14, "Q4_K", 4.67, "Q4_K, the first attn_v and ffn_down in Q5_K"),
-    Recipe("Q4_1", 3, "Q4_1", 5.1, "legacy; Q4_K_M is better"),
-    Recipe("Q4_0", 2, "Q4_0", 4.64, "legacy; fast where the CPU has kernels for it"),
-    Recipe("IQ4_NL", 25, "IQ4_NL", 4.68, "non-linear 4 bits, in blocks of 32"),
-    Recipe("IQ4_XS", 30, "IQ4_XS", 4.46, "non-linear 4 bits, in blocks of 256"),
-    Recipe("MXFP4_MOE", 38, "MXFP4", 8.5, "expert tensors in MXFP4, all others in Q8_0"),
-    Recipe("Q3_K_L", 13, "Q3_K", 4.3, "Q3_K, attention output, attn_v and ffn_down in Q5_K"),
-    Recipe("Q3_K_M", 12, "Q3_K", 4.0, "Q3_K, attention output, attn_v and ffn_down in Q4_K or Q5_K", ("Q3_K",)),
-    Recipe("Q3_K_S", 11, "Q3_K", 3.64, "Q3_K, the output in Q6_K"),
-    Recipe("IQ3_M", 27, "IQ3_S", 3.76, "IQ3_S, attention output and attn_v in Q4_K"),
-    Recipe("IQ3_S", 26, "IQ3_S", 3.66, "3 bits by lookup, better than Q3_K_S"),
-    Recipe("IQ3_XS", 22, "IQ3_S", 3.5, "IQ3_S and IQ3_XXS; needs an importance matrix"),
-    Recipe("IQ3_XXS", 23, "IQ3_XXS", 3.37, "IQ3_XXS and IQ2_S; needs an importance matrix"),
-    Recipe("Q2_K", 10, "Q2_K", 3.16, "Q2_K, attention output and ffn_down in Q3_K"),
-    Recipe("Q2_K_S", 21, "Q2_K", 2.97, "Q2_K nearly everywhere; needs an importance matrix"),
-    Recipe("IQ2_M", 29, "IQ2_S", 2.93, "IQ2_S, attention output in IQ3_S; needs an importance matrix"),
-    Recipe("IQ2_S", 28, "IQ2_XS", 2.74, "IQ2_XS, attention output in IQ3_S; needs an importance matrix"),
-    Recipe("IQ2_XS", 20, "IQ2_XS", 2.59, "2.3 bits by lookup; needs an importance matrix"),
-    Recipe("IQ2_XXS", 19, "IQ2_XXS", 2.38, "2.1 bits by lookup; needs an importance matrix"),
-    Recipe("IQ1_M", 31, "IQ1_M", 2.15, "1.75 bits by lookup; needs an importance matrix"),
-    Recipe("IQ1_S", 24, "IQ1_S", 2.0, "1.56 bits by lookup; needs an importance matrix"),
-    Recipe("TQ2_0", 37, "TQ2_0", 2.52, "for models trained with ternary weights"),
-    Recipe("TQ1_0", 36, "TQ1_0", 2.19, "for models trained with ternary weights, packed tighter"),
-    Recipe("Q2_0", 41, "Q2_0", 2.68, "for models trained with weights of -1, 0, 1, 2"),
-    Recipe("Q1_0", 40, "Q1_0", 1.48, "for models trained with binary weights"),
-    Recipe("COPY", None, None, 16.0, "every tensor as it is"),
-    Recipe("STOCK", None, None, 16.0, "the formats of forks said in llama.cpp's own, every value kept"),
-)}  # fmt: skip
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("F32", 0, "F32", 32.0, "single precision"),
+        Recipe("F16", 1, "F16", 16.0, "half precision"),
+        Recipe("BF16", 32, "BF16", 16.0, "bfloat16: the range of F32, 8 bits of precision"),
+        Recipe("Q8_0", 7, "Q8_0", 8.5, "indistinguishable from F16 in use"),
+        Recipe("Q6_K", 18, "Q6_K", 6.56, "very close to F16"),
+        Recipe("Q5_K_M", 17, "Q5_K", 5.7, "Q5_K, half of attn_v and ffn_down in Q6_K", ("Q5_K",)),
+        Recipe("Q5_K_S", 16, "Q5_K", 5.57, "Q5_K, the output in Q6_K"),
+        Recipe("Q5_1", 9, "Q5_1", 6.04, "legacy; Q5_K_M is better"),
+        Recipe("Q5_0", 8, "Q5_0", 5.57, "legacy; Q5_K_S is better"),
+        Recipe("Q4_K_M", 15, "Q4_K", 4.89, "Q4_K, half of attn_v and ffn_down in Q6_K: the usual choice", ("Q4_K",)),
+        Recipe("Q4_K_S", 14, "Q4_K", 4.67, "Q4_K, the first attn_v and ffn_down in Q5_K"),
+        Recipe("Q4_1", 3, "Q4_1", 5.1, "legacy; Q4_K_M is better"),
+        Recipe("Q4_0", 2, "Q4_0", 4.64, "legacy; fast where the CPU has kernels for it"),
+        Recipe("IQ4_NL", 25, "IQ4_NL", 4.68, "non-linear 4 bits, in blocks of 32"),
+        Recipe("IQ4_XS", 30, "IQ4_XS", 4.46, "non-linear 4 bits, in blocks of 256"),
+        Recipe("MXFP4_MOE", 38, "MXFP4", 8.5, "expert tensors in MXFP4, all others in Q8_0"),
+        Recipe("Q3_K_L", 13, "Q3_K", 4.3, "Q3_K, attention output, attn_v and ffn_down in Q5_K"),
+        Recipe("Q3_K_M", 12, "Q3_K", 4.0, "Q3_K, attention output, attn_v and ffn_down in Q4_K or Q5_K", ("Q3_K",)),
+        Recipe("Q3_K_S", 11, "Q3_K", 3.64, "Q3_K, the output in Q6_K"),
+        Recipe("IQ3_M", 27, "IQ3_S", 3.76, "IQ3_S, attention output and attn_v in Q4_K"),
+        Recipe("IQ3_S", 26, "IQ3_S", 3.66, "3 bits by lookup, better than Q3_K_S"),
+        Recipe("IQ3_XS", 22, "IQ3_S", 3.5, "IQ3_S and IQ3_XXS; needs an importance matrix"),
+        Recipe("IQ3_XXS", 23, "IQ3_XXS", 3.37, "IQ3_XXS and IQ2_S; needs an importance matrix"),
+        Recipe("Q2_K", 10, "Q2_K", 3.16, "Q2_K, attention output and ffn_down in Q3_K"),
+        Recipe("Q2_K_S", 21, "Q2_K", 2.97, "Q2_K nearly everywhere; needs an importance matrix"),
+        Recipe("IQ2_M", 29, "IQ2_S", 2.93, "IQ2_S, attention output in IQ3_S; needs an importance matrix"),
+        Recipe("IQ2_S", 28, "IQ2_XS", 2.74, "IQ2_XS, attention output in IQ3_S; needs an importance matrix"),
+        Recipe("IQ2_XS", 20, "IQ2_XS", 2.59, "2.3 bits by lookup; needs an importance matrix"),
+        Recipe("IQ2_XXS", 19, "IQ2_XXS", 2.38, "2.1 bits by lookup; needs an importance matrix"),
+        Recipe("IQ1_M", 31, "IQ1_M", 2.15, "1.75 bits by lookup; needs an importance matrix"),
+        Recipe("IQ1_S", 24, "IQ1_S", 2.0, "1.56 bits by lookup; needs an importance matrix"),
+        Recipe("TQ2_0", 37, "TQ2_0", 2.52, "for models trained with ternary weights"),
+        Recipe("TQ1_0", 36, "TQ1_0", 2.19, "for models trained with ternary weights, packed tighter"),
+        Recipe("Q2_0", 41, "Q2_0", 2.68, "for models trained with weights of -1, 0, 1, 2"),
+        Recipe("Q1_0", 40, "Q1_0", 1.48, "for models trained with binary weights"),
+        Recipe("COPY", None, None, 16.0, "every tensor as it is"),
+        Recipe("STOCK", None, None, 16.0, "the formats of forks said in llama.cpp's own, every value kept"),
+    )
+}
 
 
 class ModelFacts(NamedTuple):
@@ -191,26 +198,83 @@ def visit_order(names: Iterable[str]) -> list[str]:
 
 
 # What is never quantized, whatever the recipe or the rules. Parts of names, then whole names.
-KEPT_PARTS = re.compile("|".join(map(re.escape, (
-    "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj",
-    "ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight",
-    "attn_rel_b.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd",
-    ".patch_merger", "a.rvq.codebook", "mm.a.code_embd",
-    *(f"time_mix_{part}.weight" for part in (
-        "first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2", "decay_w1", "decay_w2", "lerp_fused",
-    )),
-))))  # fmt: skip
+KEPT_PARTS = re.compile(
+    "|".join(
+        map(
+            re.escape,
+            (
+                "_norm.weight",
+                "ffn_gate_inp.weight",
+                "ffn_gate_tid2eid.weight",
+                "altup",
+                "laurel",
+                "per_layer_model_proj",
+                "ssm_conv1d",
+                "shortconv.conv.weight",
+                "indexer.k_proj.weight",
+                "indexer.q_proj.weight",
+                "attn_rel_b.weight",
+                ".position_embd",
+                "sam.pos_embd",
+                "sam.neck.",
+                "sam.net_",
+                ".rel_pos",
+                ".patch_embd",
+                ".patch_merger",
+                "a.rvq.codebook",
+                "mm.a.code_embd",
+                *(
+                    f"time_mix_{part}.weight"
+                    for part in (
+                        "first",
+                        "w0",
+                        "w1",
+                        "w2",
+                        "v0",
+                        "v1",
+                        "v2",
+                        "a0",
+                        "a1",
+                        "a2",
+                        "g1",
+                        "g2",
+                        "decay_w1",
+                        "decay_w2",
+                        "lerp_fused",
+                    )
+                ),
+            ),
+        )
+    )
+)
 KEPT_BY_ARCHITECTURE = {
-    # Of towers, which llama-quantize does quantize: llama.cpp's convolutions over frames stop at others than float32,
+    # Of encoders, which llama-quantize does quantize: llama.cpp's convolutions over frames stop at others than float32,
     # and Gemma 3's last matrix, which it transposes, gives nonsense.
     "clip": re.compile(r"\.conv_dw\.weight|^mm\.input_projection\.weight"),
-    "glm5-next": re.compile("|".join(map(re.escape, (
-        "hc_", "indexer.attn_q_b", "indexer.attn_k", "indexer.proj", "indexer_compressor_gate",
-        "indexer_compressor_ape",
-        "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight", "ssm_g_b.weight", "ssm_beta.weight",
-        "attn_kv_a_mqa.weight", "attn_k_b.weight", "attn_v_b.weight",
-    )))),
-}  # fmt: skip
+    "glm5-next": re.compile(
+        "|".join(
+            map(
+                re.escape,
+                (
+                    "hc_",
+                    "indexer.attn_q_b",
+                    "indexer.attn_k",
+                    "indexer.proj",
+                    "indexer_compressor_gate",
+                    "indexer_compressor_ape",
+                    "ssm_f_a.weight",
+                    "ssm_f_b.weight",
+                    "ssm_g_a.weight",
+                    "ssm_g_b.weight",
+                    "ssm_beta.weight",
+                    "attn_kv_a_mqa.weight",
+                    "attn_k_b.weight",
+                    "attn_v_b.weight",
+                ),
+            )
+        )
+    ),
+}
 LEAST_Q8_0 = {"glm5-next": re.compile(r"attn_q_a|attn_q_b|nextn\.eh_proj")}  # by architecture: 8 bits at least
 KEPT_NAMES = ("position_embd.weight", "token_types.weight")
 KEPT_FORMATS = ("I8", "I16", "I32", "I64", "F64")  # not weights
@@ -229,10 +293,16 @@ TOKEN_TABLE = "per_layer_token_embd.weight"
 TOKEN_EMBEDDINGS = ("token_embd.weight", TOKEN_TABLE)
 
 ROLES = {  # part of the name: role; the first that is found
-    "attn_qkv.weight": "V", "attn_kv_b.weight": "V", "attn_v.weight": "V",
-    "attn_k.weight": "K", "attn_q.weight": "Q", "attn_output.weight": "O",
-    "ffn_up": "up", "ffn_gate": "gate", "ffn_down": "down",
-}  # fmt: skip
+    "attn_qkv.weight": "V",
+    "attn_kv_b.weight": "V",
+    "attn_v.weight": "V",
+    "attn_k.weight": "K",
+    "attn_q.weight": "Q",
+    "attn_output.weight": "O",
+    "ffn_up": "up",
+    "ffn_gate": "gate",
+    "ffn_down": "down",
+}
 
 
 @dataclass(frozen=True)
@@ -309,11 +379,9 @@ ROLE_FORMATS = {
     },
     "gate": {"IQ3_XS": "middle: IQ3_XXS"},
     "up": {"IQ3_XS": "middle: IQ3_XXS"},
-    "embedding": {
-        "IQ1_S IQ1_M IQ2_XXS IQ2_XS": "Q2_K", "IQ2_S IQ2_M IQ3_XXS": "IQ3_S", "TQ1_0 TQ2_0 Q2_0": "Q4_K",
-    },
+    "embedding": {"IQ1_S IQ1_M IQ2_XXS IQ2_XS": "Q2_K", "IQ2_S IQ2_M IQ3_XXS": "IQ3_S", "TQ1_0 TQ2_0 Q2_0": "Q4_K"},
     "head": {f"{LOW_BIT_RECIPES} IQ3_XXS": "Q5_K", "Q8_0 MXFP4_MOE": "Q8_0"},
-}  # fmt: skip
+}
 
 
 @cache
@@ -367,9 +435,12 @@ class _Chooser:
 
 
 def choose(
-    recipe: Recipe, tensors: Sequence[Triple], model: ModelFacts, has_importance: bool = False,
+    recipe: Recipe,
+    tensors: Sequence[Triple],
+    model: ModelFacts,
+    has_importance: bool = False,
     options: Options | None = None,
-) -> list[Choice]:  # fmt: skip
+) -> list[Choice]:
     """The format of every tensor, in the order in which the reference writes them.
 
     has_importance: whether there is an importance matrix at all; what it holds changes no choice.

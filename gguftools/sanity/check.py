@@ -56,9 +56,14 @@ class CheckReport:
 
 
 def check(
-    source: PathLike | Model, against: PathLike | Model | None = None, *, only: Collection[str] | None = None,
-    n: int = TOKENS_WRITTEN, threads: int | None = None, progress: Told | None = None,
-) -> CheckReport:  # fmt: skip
+    source: PathLike | Model,
+    against: PathLike | Model | None = None,
+    *,
+    only: Collection[str] | None = None,
+    n: int = TOKENS_WRITTEN,
+    threads: int | None = None,
+    progress: Told | None = None,
+) -> CheckReport:
     """Whether a file is sound, and says what its model says. What is wrong is a result, not an exception.
 
     source: a GGUF file or a Model. against: the checkpoint's folder that it was made of, or another file of the same
@@ -141,11 +146,11 @@ def _steps(model: Model, original: Original | None, n: int, threads: int | None)
         TOKENS: partial(check_tokens, model, original),
         SPECIAL: partial(check_special, model, original),
         RUNS: partial(check_run, model, threads),
-        PREDICTIONS: without(PREDICTIONS) if its is None else speaking(
-            PREDICTIONS, lambda: check_predictions(model, its, written(), threads)
-        ),
+        PREDICTIONS: without(PREDICTIONS)
+        if its is None
+        else speaking(PREDICTIONS, lambda: check_predictions(model, its, written(), threads)),
         REPETITION: speaking(REPETITION, lambda: check_repetition(model, its, written(), n, threads)),
         END: speaking(END, lambda: check_end(model, threads)),
         VECTORS: partial(check_vectors, model, original, threads),
         SPARSITY: partial(check_sparsity, model, threads),
-    }  # fmt: skip
+    }

@@ -65,8 +65,9 @@ def prepared(library: Any, config: Mapping[str, Any]) -> Any:
     library.no_truncation()
     library.no_padding()
     known = library.get_added_tokens_decoder()
-    listed = sorted((int(number), AddedToken.of(entry)) for number, entry in
-                    (config.get("added_tokens_decoder") or {}).items())  # fmt: skip
+    listed = sorted(
+        (int(number), AddedToken.of(entry)) for number, entry in (config.get("added_tokens_decoder") or {}).items()
+    )
     for number, token in listed:
         if number not in known and library.token_to_id(token.content) in (None, number):
             added = tokenizers.AddedToken(**vars(token))

@@ -95,9 +95,12 @@ def check_predictions(model: Model, original: Model, written: Sequence[Written],
     together = sum(len(text.tokens) if where is None else where.after for text, where in pairs)
     total = sum(len(text.tokens) for text in written)
     figures: dict[str, Any] = {
-        "mean_kl": None, "same_top": None, "greedy_same": together, "greedy_tokens": total,
+        "mean_kl": None,
+        "same_top": None,
+        "greedy_same": together,
+        "greedy_tokens": total,
         "parted_after": [None if where is None else where.after for where in partings],
-    }  # fmt: skip
+    }
     seen = f"greedy texts: {together} of {total} tokens until they part"
     faults = []
     if kl:
@@ -248,5 +251,3 @@ def check_end(model: Model, threads: int | None) -> Verdict:
     if answer.reason != "end":
         seen = f"not reached within {room} tokens; a model that was not taught to answer need not"
     return judged(END, faults, seen, lines, reached=answer.reason == "end", tokens=len(answer.tokens))
-
-

@@ -3,7 +3,7 @@
 import numpy as np
 
 from archs.general import pooling_type
-from runtime.pooling import AS_THEY_ARE, EUCLIDEAN, POOLINGS, Pooling, file_pooling, normalized
+from runtime.evaluation.pooling import AS_THEY_ARE, EUCLIDEAN, POOLINGS, Pooling, file_pooling, normalized
 
 from ..model import Model
 from .original import Original

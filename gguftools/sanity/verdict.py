@@ -21,9 +21,12 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {
-            "name": self.name, "verdict": self.verdict, "seen": self.seen, "lines": list(self.lines),
+            "name": self.name,
+            "verdict": self.verdict,
+            "seen": self.seen,
+            "lines": list(self.lines),
             "figures": dict(self.figures),
-        }  # fmt: skip
+        }
 
 
 def judged(name: str, faults: Sequence[str], seen: str, lines: Sequence[str] = (), **figures: Any) -> Verdict:

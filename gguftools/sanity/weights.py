@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from archs.hyper import hyper
+from archs.hparams.model_hparams import read_hparams
 from archs.registry import by_gguf_name
 from quants.spelling import quote
 from quants.tensor import all_readable
@@ -40,8 +40,11 @@ def check_keys(model: Model, original: Model) -> Verdict:
         if not _alike(plain(ours.value(key)), plain(theirs.value(key))):
             found = f"{key} is {brief(ours.value(key))}; the original's is {brief(theirs.value(key))}"
             (lines if key.removeprefix(begins) in OTHERWISE else faults).append(found)
-    missing = [f"{key} is missing; the original's is {brief(theirs.value(key))}"
-               for key in theirs if key.startswith(begins) and key not in ours]  # fmt: skip
+    missing = [
+        f"{key} is missing; the original's is {brief(theirs.value(key))}"
+        for key in theirs
+        if key.startswith(begins) and key not in ours
+    ]
     if not faults:
         told = "where a key is missing; the original's is"
         faults = [f"{name} is {a} {told} {b}" for name, a, b in _numbers(model, original)]
@@ -65,7 +68,7 @@ def _numbers(model: Model, original: Model) -> Iterator[tuple[str, Any, Any]]:
     number of the model, and of the first layer in which it differs.
     """
     architecture = by_gguf_name(model.architecture)
-    ours, theirs = (hyper(architecture, each.metadata) for each in (model, original))
+    ours, theirs = (read_hparams(architecture, each.metadata) for each in (model, original))
     for field in fields(ours):
         a, b = getattr(ours, field.name), getattr(theirs, field.name)
         if field.name not in ("context", "layers") and not _alike(a, b):

@@ -17,7 +17,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
     wait,
-)  # fmt: skip
+)
 from contextlib import suppress
 from multiprocessing import connection
 from operator import itemgetter

@@ -19,9 +19,9 @@ class Origin:
     shards: of a GGUF split set, the tensors' names in each. recorded: what decides values beside the files, such as a
     repository's commit or an adapter.
     outtype: of a checkpoint, what its weights are stored as unless asked otherwise (None: no checkpoint). float32:
-    parts of tensors' names that a conversion leaves in float32. fixed: the same of towers, see `archs.tower`. remote:
-    whether it is read over the network. reopen: gives the tensors to another process that it is sent to; None where
-    they were changed as they were opened. warnings: what a conversion is to say of the source.
+    parts of tensors' names that a conversion leaves in float32. fixed: the same of encoders, see `archs.encoder`.
+    remote: whether it is read over the network. reopen: gives the tensors to another process that it is sent to; None
+    where they were changed as they were opened. warnings: what a conversion is to say of the source.
     """
 
     path: Path = Path("model.gguf")

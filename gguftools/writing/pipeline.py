@@ -40,6 +40,7 @@ from .travel import Batch, Job, RowTask, Source, Wanted, Wrote, can_travel, enco
 log = logging.getLogger(__name__)
 DEFAULT_MEMORY = 512 << 20
 
+
 @dataclass(frozen=True)
 class FilePlan:
     """A GGUF file to be written. Items appear in it in the order given; byte_order is little or big."""
@@ -104,10 +105,19 @@ class Task(RowBlock):
 
 
 def write_files(
-    files: Sequence[FilePlan], *, threads: int | None = None, memory: int = DEFAULT_MEMORY, statistics: bool = False,
-    progress: Progress | None = None, executor: Executor | None = None, resumable: Resumable | None = None,
-    overwrite: bool = False, reads: Reads = NOTHING, finite: bool = True, source: Source | None = None,
-) -> WriteResult:  # fmt: skip
+    files: Sequence[FilePlan],
+    *,
+    threads: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    statistics: bool = False,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    resumable: Resumable | None = None,
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
+    finite: bool = True,
+    source: Source | None = None,
+) -> WriteResult:
     """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
 
     The same Tensor object in several files is read and decoded once.
@@ -281,12 +291,16 @@ class _Sender:
         """What is sent: names, numbers and importance; rows themselves only where no one else could read them."""
         wanted = tuple(
             Wanted(
-                number, index, None if item.is_copy else item.format.name, item.groups(task.start, task.stop),
-                self.writer.files[number].layout.row_offset(index, task.start), _tail(task, item),
+                number,
+                index,
+                None if item.is_copy else item.format.name,
+                item.groups(task.start, task.stop),
+                self.writer.files[number].layout.row_offset(index, task.start),
+                _tail(task, item),
             )
             for (number, index, item), figures in zip(task.wanted, self.writer.known(task), strict=True)
             if figures is None
-        )  # fmt: skip
+        )
         tensor, name = task.tensor, self.source.name_of(task.tensor) if self.source else None
         if name is not None:
             return RowTask(name, task.start, task.stop, wanted)
@@ -311,9 +325,14 @@ class _Sender:
 
 
 def _run_elsewhere(
-    tasks: Sequence[Task], sender: _Sender, executor: Executor, total: int, threads: int, progress: Progress,
+    tasks: Sequence[Task],
+    sender: _Sender,
+    executor: Executor,
+    total: int,
+    threads: int,
+    progress: Progress,
     in_order: bool,
-) -> Generator[tuple[Task, list[Figures]], None, None]:  # fmt: skip
+) -> Generator[tuple[Task, list[Figures]], None, None]:
     """As `run_blocks`, on an executor whose workers are other processes; what must be done here is done first."""
     away = [task for task in tasks if sender.leaves(task)]
     gone = set(map(id, away))

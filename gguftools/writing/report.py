@@ -80,10 +80,17 @@ class TensorReport(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """As `quantize --json` shows it; the figures of a run only after one."""
         figures = {"rmse": self.rmse, "max_error": self.max_error, "seconds": self.seconds}
-        return {"name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
-                "size_bytes": self.nbytes, "fallback": self.fallback, "rule": self.rule,
-                **({} if self.feedback is None else {"feedback": dict(self.feedback)}),
-                **({} if self.seconds is None else figures)}  # fmt: skip
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "from": self.source,
+            "to": self.format,
+            "size_bytes": self.nbytes,
+            "fallback": self.fallback,
+            "rule": self.rule,
+            **({} if self.feedback is None else {"feedback": dict(self.feedback)}),
+            **({} if self.seconds is None else figures),
+        }
 
 
 class TranscodingReport(NamedTuple):
@@ -117,9 +124,18 @@ class TranscodingReport(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """As `convert --outtype exact --json` shows it."""
         first = {"nearest": self.nearest, "row": self.row, "column": self.column} if self.inexact else {}
-        return {"name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
-                "reason": self.reason, "blocks": self.blocks, "inexact": self.inexact, **first,
-                "rounded": self.rounded, "as_rounded": self.as_rounded}  # fmt: skip
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "from": self.source,
+            "to": self.format,
+            "reason": self.reason,
+            "blocks": self.blocks,
+            "inexact": self.inexact,
+            **first,
+            "rounded": self.rounded,
+            "as_rounded": self.as_rounded,
+        }
 
 
 @dataclass(frozen=True)
@@ -156,12 +172,15 @@ class OutputReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "recipe": self.recipe, "file": str(self.file), "files": [str(path) for path in self.files],
-            "size_bytes": self.nbytes, "bits_per_weight": self.bits_per_weight,
+            "recipe": self.recipe,
+            "file": str(self.file),
+            "files": [str(path) for path in self.files],
+            "size_bytes": self.nbytes,
+            "bits_per_weight": self.bits_per_weight,
             **({"manifest": str(self.manifest)} if self.manifest else {}),
             "types": {name: {"tensors": n, "size_bytes": size} for name, (n, size) in self.by_format().items()},
             "tensors": [tensor.as_dict() for tensor in self.tensors],
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -197,12 +216,18 @@ class QuantizeReport:
     def as_dict(self) -> dict[str, Any]:
         """The contract of `quantize --json`."""
         return {
-            "outputs": [output.as_dict() for output in self.outputs], "dry_run": self.dry_run,
-            "source_bytes": self.source_bytes, "free_bytes": self.free_bytes, "fits": self.fits,
-            "resumed_bytes": self.resumed_bytes, "seconds": self.seconds, "compile_seconds": self.compile_seconds,
-            "without_importance": list(self.without_importance), "warnings": self.warnings,
+            "outputs": [output.as_dict() for output in self.outputs],
+            "dry_run": self.dry_run,
+            "source_bytes": self.source_bytes,
+            "free_bytes": self.free_bytes,
+            "fits": self.fits,
+            "resumed_bytes": self.resumed_bytes,
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+            "without_importance": list(self.without_importance),
+            "warnings": self.warnings,
             **({"check": self.check.as_dict()} if self.check else {}),
             **({"work": self.work.as_dict()} if self.work else {}),
             **({"search": dict(self.search)} if self.search else {}),
             **({"transcoding": [each.as_dict() for each in self.transcoding]} if self.transcoding else {}),
-        }  # fmt: skip
+        }

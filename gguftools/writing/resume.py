@@ -99,9 +99,13 @@ class PartialGguf(OpenGguf):
         return self._ranges.get((index, start, stop))
 
     def write(
-        self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures = NOT_MEASURED,
+        self,
+        index: int,
+        first_row: int,
+        raw: NDArray[np.uint8],
+        figures: Figures = NOT_MEASURED,
         tail: NDArray[np.uint8] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write rows, and note them."""
         raw = np.ascontiguousarray(raw)
         super().write(index, first_row, raw, figures, tail)
@@ -148,9 +152,15 @@ class PartialGguf(OpenGguf):
 
 @contextmanager
 def resumable_gguf(
-    target: Path, layout: Layout, plan: str, sources: list[list[Any]], resume: bool, overwrite: bool = False,
-    reads: Reads = NOTHING, anew: str = ANEW,
-) -> Iterator[PartialGguf]:  # fmt: skip
+    target: Path,
+    layout: Layout,
+    plan: str,
+    sources: list[list[Any]],
+    resume: bool,
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
+    anew: str = ANEW,
+) -> Iterator[PartialGguf]:
     """Create a GGUF file that a killed or interrupted run leaves behind half done, to be taken up by another.
 
     plan: a digest of everything but the source's values that decides the bytes. sources: `fingerprint` of the files.
@@ -172,9 +182,8 @@ def resumable_gguf(
 
 @contextmanager
 def resumable(
-    target: Path, head: dict[str, Any], resume: bool, overwrite: bool = False, reads: Reads = NOTHING,
-    anew: str = ANEW,
-) -> Iterator[tuple[Unfinished, list[Any]]]:  # fmt: skip
+    target: Path, head: dict[str, Any], resume: bool, overwrite: bool = False, reads: Reads = NOTHING, anew: str = ANEW
+) -> Iterator[tuple[Unfinished, list[Any]]]:
     """Create a file of head["bytes"] bytes that a killed run leaves behind, with a list of what it did, for another.
 
     Yields the open file and what an earlier run noted; it gets its name when the block ends. head, resume: see

@@ -38,9 +38,12 @@ T = TypeVar("T")
 
 
 def over_rows(
-    tensors: Iterable[Tensor], look: Callable[[Tensor, int, int], T], *, threads: int | None = None,
+    tensors: Iterable[Tensor],
+    look: Callable[[Tensor, int, int], T],
+    *,
+    threads: int | None = None,
     progress: Progress | None = None,
-) -> Iterator[tuple[Tensor, int, T]]:  # fmt: skip
+) -> Iterator[tuple[Tensor, int, T]]:
     """Call `look(tensor, start, stop)` for every block of rows; yields (tensor, start, result) in order.
 
     progress(bytes done, of how many, tensor): called in this thread. What `look` raises is raised here.
@@ -49,17 +52,24 @@ def over_rows(
     threads, total = thread_count(threads), sum(tensor.nbytes for tensor in tensors)
     blocks = (RowBlock(tensor, *rows) for tensor in tensors for rows in row_ranges(tensor))
     results = run_blocks(
-        blocks, lambda block: look(block.tensor, block.start, block.stop), total, threads=threads, progress=progress,
+        blocks,
+        lambda block: look(block.tensor, block.start, block.stop),
+        total,
+        threads=threads,
+        progress=progress,
         in_order=True,
-    )  # fmt: skip
+    )
     for block, result in results:
         yield block.tensor, block.start, result
 
 
 def by_tensor(
-    tensors: Iterable[Tensor], look: Callable[[Tensor, int, int], T], *,
-    threads: int | None = None, progress: Progress | None = None,
-) -> dict[str, list[T]]:  # fmt: skip
+    tensors: Iterable[Tensor],
+    look: Callable[[Tensor, int, int], T],
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, list[T]]:
     """The results of `over_rows` by the tensor's name, for each tensor those of its blocks."""
     tensors = list(tensors)
     found: dict[str, list[T]] = {tensor.name: [] for tensor in tensors}
@@ -81,9 +91,15 @@ def row_ranges(tensor: Tensor, step: int | None = None) -> Sequence[tuple[int, i
 
 
 def run_blocks(
-    blocks: Iterable[R], perform: Callable[[R], T], total: int, *, threads: int, executor: Executor | None = None,
-    progress: Progress | None = None, in_order: bool = False,
-) -> Generator[tuple[R, T], None, None]:  # fmt: skip
+    blocks: Iterable[R],
+    perform: Callable[[R], T],
+    total: int,
+    *,
+    threads: int,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    in_order: bool = False,
+) -> Generator[tuple[R, T], None, None]:
     """Call `perform(block)` for every block, in threads; yields (block, result) as they are done, or in_order.
 
     Small tensors go to a thread together; two such batches a thread are under way at most, those included whose results

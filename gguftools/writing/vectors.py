@@ -12,7 +12,7 @@ from quants.errors import OptionError
 from ..files.atomic import Reads, atomic_output, check_target, output_path
 
 if TYPE_CHECKING:
-    from runtime.pooling import Embeddings
+    from runtime.evaluation.pooling import Embeddings
 
 NPY, JSON = ".npy", ".json"
 

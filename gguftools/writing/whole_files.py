@@ -66,10 +66,17 @@ def _is_named(item: Item, source: Source) -> bool:
 
 
 def write_files_elsewhere(
-    files: Sequence[FilePlan], executor: Executor, source: Source, *, memory: int, statistics: bool = False,
-    progress: Progress | None = None, resumable: Resumable | None = None, overwrite: bool = False,
+    files: Sequence[FilePlan],
+    executor: Executor,
+    source: Source,
+    *,
+    memory: int,
+    statistics: bool = False,
+    progress: Progress | None = None,
+    resumable: Resumable | None = None,
+    overwrite: bool = False,
     reads: Reads = NOTHING,
-) -> WriteResult:  # fmt: skip
+) -> WriteResult:
     """As `write_files`, a file a worker; the first is written when all others are there, for who takes them for a set.
 
     An older set's first shard goes before that.
@@ -102,11 +109,14 @@ def _task(
 ) -> FileTask:
     items = tuple(
         NamedItem(
-            source.name_of(item.tensor) or "", item.tensor.name, item.tensor.shape,
-            None if item.is_copy else item.format.name, item.importance,
+            source.name_of(item.tensor) or "",
+            item.tensor.name,
+            item.tensor.shape,
+            None if item.is_copy else item.format.name,
+            item.importance,
         )
         for item in file.items
-    )  # fmt: skip
+    )
     more = (file.alignment, file.reserve, file.magic, memory, statistics, overwrite, resumable)
     return FileTask(source.description, file.path, file.metadata, items, *more)
 
@@ -120,7 +130,11 @@ def write_whole(task: FileTask) -> list[TensorStats]:
         items.append(Item(tensor, format_named(each.format) if each.format else tensor.format, each.importance))
     file = FilePlan(task.path, task.metadata, tuple(items), task.alignment, task.reserve, task.magic)
     outcome = write_files(
-        [file], threads=1, memory=task.memory, statistics=task.statistics, resumable=task.resumable,
+        [file],
+        threads=1,
+        memory=task.memory,
+        statistics=task.statistics,
+        resumable=task.resumable,
         overwrite=task.overwrite,
-    )  # fmt: skip
+    )
     return outcome.files[0]

@@ -97,9 +97,18 @@ def plan_work(files: Sequence[FilePlan], terms: Terms, memory: int = DEFAULT_MEM
     )
     held = max((task.nbytes + 12 * task.values for task in tasks), default=0)  # stored, decoded, kept by encoders
     return WorkPlan(
-        terms.workers, len(tasks), read, written, requests, WORKER_MEMORY + 2 * held, sum(encoding), sum(moving),
-        last / 3600, sum(free) / (last * terms.workers) if last else 1.0, cost,
-    )  # fmt: skip
+        terms.workers,
+        len(tasks),
+        read,
+        written,
+        requests,
+        WORKER_MEMORY + 2 * held,
+        sum(encoding),
+        sum(moving),
+        last / 3600,
+        sum(free) / (last * terms.workers) if last else 1.0,
+        cost,
+    )
 
 
 def _transfer_seconds(task: Task, terms: Terms) -> float:

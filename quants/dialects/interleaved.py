@@ -59,8 +59,11 @@ def _q8_0_r8() -> Layout:
 def _q2_k_r4() -> Layout:
     d, scales, qs = block(16, 64, 256)
     return {
-        "d": _d(d[:8], 4), "dmin": _d(d[8:], 4), "scale": placed(scales, (16, 4, 8), (1, 0, 2), 8, 4), "q": _pairs(qs),
-    }  # fmt: skip
+        "d": _d(d[:8], 4),
+        "dmin": _d(d[8:], 4),
+        "scale": placed(scales, (16, 4, 8), (1, 0, 2), 8, 4),
+        "q": _pairs(qs),
+    }
 
 
 def _third_bits(high: Labels) -> Labels:
@@ -70,9 +73,7 @@ def _third_bits(high: Labels) -> Labels:
 
 def _q3_k_r4() -> Layout:
     d, scales_h, scales_l, high, qs = block(8, 16, 32, 128, 256)
-    return {
-        "d": _d(d, 4), "scale": _scales(scales_h, scales_l, 16, 4), "q": joined(_pairs(qs), _third_bits(high)),
-    }  # fmt: skip
+    return {"d": _d(d, 4), "scale": _scales(scales_h, scales_l, 16, 4), "q": joined(_pairs(qs), _third_bits(high))}
 
 
 def _superblock_r4(with_high: bool) -> Layout:
@@ -81,19 +82,21 @@ def _superblock_r4(with_high: bool) -> Layout:
     top = np.transpose(scales_h.reshape(16, 2, 4), (1, 0, 2)).reshape(8, 4, 4)
     q = _nibbles(qs)
     return {
-        "d": _d(d[:8], 4), "dmin": _d(d[8:], 4),
+        "d": _d(d[:8], 4),
+        "dmin": _d(d[8:], 4),
         "scale": placed(joined(low[..., :4], top[..., :2]), (8, 4, 6), (1, 0, 2), 6, 4),
         "min": placed(joined(low[..., 4:], top[..., 2:]), (8, 4, 6), (1, 0, 2), 6, 4),
         "q": joined(q, placed(high[0], (8, 4, 4, 2, 2, 2), (1, 0, 3, 5, 4, 2), 1, 4)) if high else q,
-    }  # fmt: skip
+    }
 
 
 def _q6_k_r4() -> Layout:
     d, scales, high, low = block(8, 64, 256, 512)
     return {
-        "d": _d(d, 4), "scale": placed(scales, (8, 2, 4, 8), (2, 0, 1, 3), 8, 4),
+        "d": _d(d, 4),
+        "scale": placed(scales, (8, 2, 4, 8), (2, 0, 1, 3), 8, 4),
         "q": joined(_nibbles(low), placed(high, (8, 2, 4, 4, 2, 2, 2), (2, 0, 1, 5, 4, 3, 6), 2, 4)),
-    }  # fmt: skip
+    }
 
 
 def _iq4_nl_r4() -> Layout:
@@ -104,9 +107,10 @@ def _iq4_nl_r4() -> Layout:
 def _iq4_xs_r8() -> Layout:
     d, scales_h, scales_l, qs = block(16, 16, 32, 1024)
     return {
-        "d": _d(d, 8), "scale": _scales(scales_h, scales_l, 8, 8),
+        "d": _d(d, 8),
+        "scale": _scales(scales_h, scales_l, 8, 8),
         "q": placed(qs, (8, 4, 8, 4, 2, 4), (2, 0, 1, 4, 3, 5), 4, 8),
-    }  # fmt: skip
+    }
 
 
 def _words(sas: Labels) -> tuple[Labels, Labels]:
@@ -144,11 +148,12 @@ def _iq2_s_r4() -> Layout:
 def _iq3_s_r4() -> Layout:
     d, qs, high, signs, scales = block(8, 256, 32, 128, 16)
     return {
-        "d": _d(d, 4), "grid": placed(qs, (8, 4, 2, 4, 8), (3, 0, 2, 1, 4), 8, 4),
+        "d": _d(d, 4),
+        "grid": placed(qs, (8, 4, 2, 4, 8), (3, 0, 2, 1, 4), 8, 4),
         "high": placed(high, (8, 4, 8), (1, 0, 2), 8, 4),
         "signs": placed(signs, (8, 4, 4, 4, 2), (1, 0, 3, 4, 2), 8, 4),
         "scale": np.transpose(np.transpose(scales.reshape(16, 2, 4), (1, 0, 2)).reshape(8, 4, 4), (1, 0, 2)),
-    }  # fmt: skip
+    }
 
 
 def _iq2_k_r4() -> Layout:
@@ -165,9 +170,12 @@ def _iq3_k_r4() -> Layout:
     d, extra, signs, scales, qs, high = block(8, 8, 8, 32, 256, 128)
     low = np.transpose(scales.reshape(32, 2, 4), (1, 0, 2)).reshape(16, 4, 4)
     return {
-        "d": _d(d, 4), "table": _extra(extra), "negative": _extra(signs), "scale": np.transpose(low, (1, 0, 2)),
+        "d": _d(d, 4),
+        "table": _extra(extra),
+        "negative": _extra(signs),
+        "scale": np.transpose(low, (1, 0, 2)),
         "q": joined(_pairs(qs), _third_bits(high)),
-    }  # fmt: skip
+    }
 
 
 def _iq4_k_r4() -> Layout:
@@ -182,9 +190,11 @@ def _fifth_bits(high: Labels) -> Labels:
 def _iq5_k_r4() -> Layout:
     d, extra, scales_h, scales_l, qs, high = block(8, 8, 16, 32, 512, 128)
     return {
-        "d": _d(d, 4), "table": _extra(extra), "scale": _scales(scales_h, scales_l, 16, 4),
+        "d": _d(d, 4),
+        "table": _extra(extra),
+        "scale": _scales(scales_h, scales_l, 16, 4),
         "q": joined(_nibbles(qs), _fifth_bits(high)),
-    }  # fmt: skip
+    }
 
 
 def _iq4_ks_r4() -> Layout:
@@ -207,17 +217,19 @@ def _iq1_s_r4() -> Layout:
     word = high.reshape(4, 16)
     return {
         "grid": joined(placed(qs, (4, 4, 8), (1, 0, 2), 8, 4), word[:, :12].reshape(4, 4, 3)),
-        "scale": word[:, None, 12:15], "below": word[:, None, 15:],
-    }  # fmt: skip
+        "scale": word[:, None, 12:15],
+        "below": word[:, None, 15:],
+    }
 
 
 def _iq1_m_r4() -> Layout:
     qs, high, scales = block(16, 8, 4)
     each = np.transpose(high.reshape(2, 4, 2, 4), (1, 0, 2, 3)).reshape(4, 4, 4)
     return {
-        "grid": joined(placed(qs, (4, 4, 8), (1, 0, 2), 8, 4), each[..., :3]), "scale": scales.reshape(4, 2, 4),
+        "grid": joined(placed(qs, (4, 4, 8), (1, 0, 2), 8, 4), each[..., :3]),
+        "scale": scales.reshape(4, 2, 4),
         "below": each[..., 3:],
-    }  # fmt: skip
+    }
 
 
 def _q8_k(rows: int) -> Layout:
@@ -279,9 +291,17 @@ def _iq1_m(heads: Heads, fields: Fields) -> Floats:
 
 
 def _of_ik(
-    name: str, number: int, values: int, size: int, together: int, layout: Callable[[], Layout], same: str = "",
-    decode: Decode | None = None, restated: Restate | None = None, head: int = 0,
-) -> Reading:  # fmt: skip
+    name: str,
+    number: int,
+    values: int,
+    size: int,
+    together: int,
+    layout: Callable[[], Layout],
+    same: str = "",
+    decode: Decode | None = None,
+    restated: Restate | None = None,
+    head: int = 0,
+) -> Reading:
     form = dialect_format(IK, name, number, values, size, same=same or None, head=head, together=together)
     return Reading(form, layout, decode, restated)
 
@@ -292,7 +312,9 @@ def _of_arm(name: str, number: int, together: int, chunk: int, same: str = "Q4_0
 
 
 READINGS = (
-    _of_arm("Q4_0_4_4", 31, 4, 4), _of_arm("Q4_0_4_8", 32, 4, 8), _of_arm("Q4_0_8_8", 33, 8, 8),
+    _of_arm("Q4_0_4_4", 31, 4, 4),
+    _of_arm("Q4_0_4_8", 32, 4, 8),
+    _of_arm("Q4_0_8_8", 33, 8, 8),
     _of_arm("IQ4_NL_4_4", 36, 4, 4, "IQ4_NL"),
     _of_ik("Q4_0_R8", 202, 32, 18, 8, _q4_0_r8, "Q4_0"),
     _of_ik("Q5_0_R4", 206, 32, 22, 4, _q5_0_r4, "Q5_0"),
@@ -323,4 +345,4 @@ READINGS = (
     _of_ik("Q8_K_R16", 397, 256, 258, 16, lambda: _q8_k(16), "Q8_0", None, _less_128),
     _of_ik("Q8_KV_R8", 398, 32, 32, 8, _q8_kv_r8, "", q8_kv, None, 4),
     _of_ik("Q8_K_R8", 399, 256, 258, 8, lambda: _q8_k(8), "Q8_0", None, by_32),
-)  # fmt: skip
+)

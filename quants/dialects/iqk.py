@@ -19,21 +19,82 @@ IQ3 = np.array([-63, -40, -23, -10, 1, 13, 28, 47, -59, -36, -19, -6, 5, 17, 32,
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 IQ4 = np.array([*_IQ4, *(level + 4 for level in _IQ4)], np.int8)
 _IQ5 = (
-    -126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36, -30, -24, -18, -12, -6,
-    -1, 5, 11, 17, 23, 29, 36, 43, 51, 59, 68, 77, 87, 97, 109, 121,
-)  # fmt: skip
+    -126,
+    -114,
+    -103,
+    -92,
+    -83,
+    -74,
+    -65,
+    -57,
+    -50,
+    -43,
+    -36,
+    -30,
+    -24,
+    -18,
+    -12,
+    -6,
+    -1,
+    5,
+    11,
+    17,
+    23,
+    29,
+    36,
+    43,
+    51,
+    59,
+    68,
+    77,
+    87,
+    97,
+    109,
+    121,
+)
 IQ5 = np.array([*_IQ5, *(level + 2 for level in _IQ5)], np.int8)
 # Of IQ6_K, a cubic polynomial, as the fork computes it to decode (its products round these to integers).
 _Q6 = np.arange(64, dtype=np.float32)
 _CUBIC = np.float32(-0.11218) + _Q6 * np.float32(0.0011972)
 _IQ6 = np.float32(-127) + _Q6 * (np.float32(6.2568) + _Q6 * _CUBIC)
 IQ6 = np.concatenate((_IQ6, _IQ6 + np.float32(1)))
-IQ2_PAIRS = np.array([
-    (-63, -23), (-63, 13), (-40, -63), (-40, -10), (-40, 13), (-40, 47), (-23, -40), (-23, -23),
-    (-23, 1), (-23, 13), (-23, 28), (-10, -63), (-10, 1), (-10, 13), (-10, 47), (1, -23),
-    (1, -10), (1, 1), (1, 13), (1, 28), (13, -40), (13, -23), (13, -10), (13, 1),
-    (13, 13), (28, -63), (28, -23), (28, 1), (28, 28), (28, 47), (47, -23), (47, 13),
-], np.int8)  # fmt: skip
+IQ2_PAIRS = np.array(
+    [
+        (-63, -23),
+        (-63, 13),
+        (-40, -63),
+        (-40, -10),
+        (-40, 13),
+        (-40, 47),
+        (-23, -40),
+        (-23, -23),
+        (-23, 1),
+        (-23, 13),
+        (-23, 28),
+        (-10, -63),
+        (-10, 1),
+        (-10, 13),
+        (-10, 47),
+        (1, -23),
+        (1, -10),
+        (1, 1),
+        (1, 13),
+        (1, 28),
+        (13, -40),
+        (13, -23),
+        (13, -10),
+        (13, 1),
+        (13, 13),
+        (28, -63),
+        (28, -23),
+        (28, 1),
+        (28, 28),
+        (28, 47),
+        (47, -23),
+        (47, 13),
+    ],
+    np.int8,
+)
 TRELLIS_STEP, TRELLIS_START = np.uint32(0xCBAC1FED), np.uint32(4096)
 
 
@@ -194,46 +255,52 @@ def _iq2_bn() -> Layout:
 def _layout_iq2_k() -> Layout:
     d, extra, scales, qs = block(2, 2, 8, 64)
     return {
-        "d": d.reshape(1, 1, 16), "table": extra.reshape(1, 16, 1), "scale": scales.reshape(1, 16, 4),
+        "d": d.reshape(1, 1, 16),
+        "table": extra.reshape(1, 16, 1),
+        "scale": scales.reshape(1, 16, 4),
         "q": placed(qs, (2, 32, 4, 2), (0, 2, 1, 3), 2),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq3_k() -> Layout:
     d, extra, negative, scales, qs, high = block(2, 2, 2, 8, 64, 32)
     return {
-        "d": d.reshape(1, 1, 16), "table": extra.reshape(1, 16, 1), "negative": negative.reshape(1, 16, 1),
+        "d": d.reshape(1, 1, 16),
+        "table": extra.reshape(1, 16, 1),
+        "negative": negative.reshape(1, 16, 1),
         "scale": scales.reshape(1, 16, 4),
         "q": joined(placed(qs, (2, 32, 4, 2), (0, 2, 1, 3), 2), placed(high, (32, 8), (1, 0), 1)),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq4_k() -> Layout:
     d, extra, high, low, qs = block(2, 2, 4, 8, 128)
     return {
-        "d": d.reshape(1, 1, 16), "table": extra.reshape(1, 16, 1),
+        "d": d.reshape(1, 1, 16),
+        "table": extra.reshape(1, 16, 1),
         "scale": joined(low.reshape(1, 16, 4), high.reshape(1, 16, 2)),
         "q": placed(qs, (8, 16, 2, 4), (0, 2, 1, 3), 4),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq5_k() -> Layout:
     d, extra, high, low, qs, fifth = block(2, 2, 4, 8, 128, 32)
     return {
-        "d": d.reshape(1, 1, 16), "table": extra.reshape(1, 16, 1),
+        "d": d.reshape(1, 1, 16),
+        "table": extra.reshape(1, 16, 1),
         "scale": joined(low.reshape(1, 16, 4), high.reshape(1, 16, 2)),
         "q": joined(placed(qs, (4, 32, 2, 4), (0, 2, 1, 3), 4), placed(fifth, (32, 8), (1, 0), 1)),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq6_k() -> Layout:
     d, extra, scales, qs, high = block(2, 2, 16, 128, 64)
     return {
-        "d": d.reshape(1, 1, 16), "table": extra.reshape(1, 16, 1), "scale": scales[None],
-        "q": joined(
-            placed(qs, (4, 32, 2, 4), (0, 2, 1, 3), 4), placed(high, (2, 32, 2, 2, 2), (0, 2, 3, 1, 4), 2)
-        ),
-    }  # fmt: skip
+        "d": d.reshape(1, 1, 16),
+        "table": extra.reshape(1, 16, 1),
+        "scale": scales[None],
+        "q": joined(placed(qs, (4, 32, 2, 4), (0, 2, 1, 3), 4), placed(high, (2, 32, 2, 2, 2), (0, 2, 3, 1, 4), 2)),
+    }
 
 
 def _layout_iq4_ks() -> Layout:
@@ -250,18 +317,20 @@ def _layout_iq5_ks() -> Layout:
 def _layout_iq2_ks() -> Layout:
     extra, scales, qs = block(2, 4, 64)
     return {
-        "table": extra[0].reshape(1, 8, 1), "scale": joined(scales.reshape(1, 8, 4), extra[1].reshape(1, 8, 1)),
+        "table": extra[0].reshape(1, 8, 1),
+        "scale": joined(scales.reshape(1, 8, 4), extra[1].reshape(1, 8, 1)),
         "q": placed(qs, (2, 32, 4, 2), (0, 2, 1, 3), 2),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq3_ks() -> Layout:
     extra, scales, qs, high = block(2, 4, 64, 32)
     low = placed(scales, (4, 2, 4), (1, 0, 2), 4)
     return {
-        "table": extra[1].reshape(1, 8, 1), "scale": joined(low, extra[0].reshape(1, 8, 1)),
+        "table": extra[1].reshape(1, 8, 1),
+        "scale": joined(low, extra[0].reshape(1, 8, 1)),
         "q": joined(placed(qs, (2, 32, 4, 2), (0, 2, 1, 3), 2), placed(high, (32, 8), (1, 0), 1)),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq2_kl() -> Layout:
@@ -270,7 +339,7 @@ def _layout_iq2_kl() -> Layout:
     return {
         "scale": joined(low, scales_h.reshape(1, 8, 2)),
         "q": joined(placed(qs, (4, 16, 2, 4), (0, 2, 1, 3), 4), placed(high, (16, 8), (1, 0), 1)),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq1_kt() -> Layout:
@@ -278,7 +347,7 @@ def _layout_iq1_kt() -> Layout:
     return {
         "scale": sh[None, :, :4],
         "q": joined(low[None], placed(high, (16, 2, 4), (1, 0, 2), 4), sh[:, 4:].reshape(1, 32, 1)),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq2_kt() -> Layout:
@@ -289,9 +358,10 @@ def _layout_iq2_kt() -> Layout:
 def _layout_iq3_kt() -> Layout:
     scales, qs, negative = block(4, 64, 32)
     return {
-        "scale": placed(scales, (4, 2, 4), (1, 0, 2), 4), "q": qs.reshape(1, 32, 16),
+        "scale": placed(scales, (4, 2, 4), (1, 0, 2), 4),
+        "q": qs.reshape(1, 32, 16),
         "negative": placed(negative, (32, 8), (1, 0), 1),
-    }  # fmt: skip
+    }
 
 
 def _layout_iq4_kt() -> Layout:
@@ -300,13 +370,20 @@ def _layout_iq4_kt() -> Layout:
     return {
         "scale": each[None, :, :8],
         "q": joined(low[None], placed(high, (32, 2, 4), (1, 0, 2), 4), each[:, 8:].reshape(1, 64, 3)),
-    }  # fmt: skip
+    }
 
 
 def _of(
-    name: str, number: int, size: int, head_bytes: int, layout: Any, values: Decode | None = None, of: int = 256,
-    same: str | None = None, restated: Restate | None = None,
-) -> Reading:  # fmt: skip
+    name: str,
+    number: int,
+    size: int,
+    head_bytes: int,
+    layout: Any,
+    values: Decode | None = None,
+    of: int = 256,
+    same: str | None = None,
+    restated: Restate | None = None,
+) -> Reading:
     return Reading(dialect_format(IK, name, number, of, size, same=same, head=head_bytes), layout, values, restated)
 
 

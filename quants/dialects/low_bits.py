@@ -70,9 +70,15 @@ def _i2_s_as_q2_0(heads: Heads, fields: Fields) -> Fields:
 
 
 def _of(
-    dialect: str, name: str, number: int, values: int, size: int, layout: Callable[[], Layout] | None = None,
-    same: str | None = None, restated: Restate | None = None,
-) -> Reading:  # fmt: skip
+    dialect: str,
+    name: str,
+    number: int,
+    values: int,
+    size: int,
+    layout: Callable[[], Layout] | None = None,
+    same: str | None = None,
+    restated: Restate | None = None,
+) -> Reading:
     form = dialect_format(dialect, name, number, values, size, same=same, codec=layout is not None)
     return Reading(form, layout, None, restated)
 
@@ -85,5 +91,6 @@ READINGS = (
     _of("llama-dx", "Q2_0_64", 48, 64, 18, lambda: _in_order(64, 2), "Q2_0"),
     Reading(dialect_format(BITNET, "I2_S", 36, 128, 32, tail=32), _i2_s, _i2_s_values, _i2_s_as_q2_0),
     _of("TurboQuant", "TQ3_0", 41, 32, 14),
-    _of("EAddario's branches", "IQ2_NL", 43, 32, 10), _of("EAddario's branches", "IQ3_NL", 44, 32, 14),
-)  # fmt: skip
+    _of("EAddario's branches", "IQ2_NL", 43, 32, 10),
+    _of("EAddario's branches", "IQ3_NL", 44, 32, 14),
+)

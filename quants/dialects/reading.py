@@ -63,11 +63,28 @@ def signed(numbers: NDArray[Any], zero: int) -> Floats:
 
 
 def dialect_format(
-    dialect: str, name: str, number: int, values: int, size: int, *, same: str | None = None, head: int = 0,
-    together: int = 1, tail: int = 0, codec: bool = True,
-) -> Format:  # fmt: skip
+    dialect: str,
+    name: str,
+    number: int,
+    values: int,
+    size: int,
+    *,
+    same: str | None = None,
+    head: int = 0,
+    together: int = 1,
+    tail: int = 0,
+    codec: bool = True,
+) -> Format:
     """A Format of a dialect: blocks of so many values in so many bytes of a row. same: ggml's with the same values."""
     return Format(
-        name, number, values, BYTES[size], codec="quants.dialects.codec" if codec else None, dialect=dialect,
-        same_values=same, head_bytes=head, rows_together=together, tail_bytes=tail,
-    )  # fmt: skip
+        name,
+        number,
+        values,
+        BYTES[size],
+        codec="quants.dialects.codec" if codec else None,
+        dialect=dialect,
+        same_values=same,
+        head_bytes=head,
+        rows_together=together,
+        tail_bytes=tail,
+    )

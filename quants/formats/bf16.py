@@ -18,6 +18,12 @@ def decode_small(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 FORMAT = Format(
-    "BF16", 30, 1, BLOCK, codec="quants.kernels.half_precision", activations="BF16", infinity=0x7F80,
+    "BF16",
+    30,
+    1,
+    BLOCK,
+    codec="quants.kernels.half_precision",
+    activations="BF16",
+    infinity=0x7F80,
     decode_small=decode_small,
-)  # fmt: skip
+)

@@ -17,6 +17,12 @@ def decode_small(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 FORMAT = Format(
-    "F16", 1, 1, BLOCK, codec="quants.kernels.half_precision", activations="F16", infinity=0x7C00,
+    "F16",
+    1,
+    1,
+    BLOCK,
+    codec="quants.kernels.half_precision",
+    activations="F16",
+    infinity=0x7C00,
     decode_small=decode_small,
-)  # fmt: skip
+)

@@ -29,9 +29,22 @@ def bad_blocks(blocks: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 FORMAT = Format(
-    "IQ1_M", 29, 256, BLOCK, codec="quants.kernels.iq1", importance="used", is_very_low_bits=True,
-    fallback="IQ4_NL", activations="Q8_K", compile_cost=4, bad_blocks=bad_blocks,
+    "IQ1_M",
+    29,
+    256,
+    BLOCK,
+    codec="quants.kernels.iq1",
+    importance="used",
+    is_very_low_bits=True,
+    fallback="IQ4_NL",
+    activations="Q8_K",
+    compile_cost=4,
+    bad_blocks=bad_blocks,
     points=Points(
-        "IQ1_M", 16, scale=Scale((Bits(384, 3, 3, run=4, apart=16),)), indexes=(Bits(0, 8, 8), Bits(256, 3, 4)),
-        signs=Bits(259, 1, 4)),
-)  # fmt: skip
+        "IQ1_M",
+        16,
+        scale=Scale((Bits(384, 3, 3, run=4, apart=16),)),
+        indexes=(Bits(0, 8, 8), Bits(256, 3, 4)),
+        signs=Bits(259, 1, 4),
+    ),
+)

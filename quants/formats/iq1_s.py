@@ -18,8 +18,17 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)])
 FORMAT = Format(
-    "IQ1_S", 19, 256, BLOCK, codec="quants.kernels.iq1", importance="needed", is_very_low_bits=True,
-    fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
+    "IQ1_S",
+    19,
+    256,
+    BLOCK,
+    codec="quants.kernels.iq1",
+    importance="needed",
+    is_very_low_bits=True,
+    fallback="IQ4_NL",
+    activations="Q8_K",
+    compile_cost=4,
     points=Points(
-        "IQ1_S", 32, scale=Scale((Bits(284, 3, 16),)), indexes=(Bits(16, 8, 8), Bits(272, 3, 3, run=4, apart=16))),
-)  # fmt: skip
+        "IQ1_S", 32, scale=Scale((Bits(284, 3, 16),)), indexes=(Bits(16, 8, 8), Bits(272, 3, 3, run=4, apart=16))
+    ),
+)

@@ -17,8 +17,17 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)])
 FORMAT = Format(
-    "IQ2_S", 22, 256, BLOCK, codec="quants.kernels.iq2", importance="used", is_very_low_bits=True, fallback="IQ4_NL",
-    activations="Q8_K", compile_cost=4,
+    "IQ2_S",
+    22,
+    256,
+    BLOCK,
+    codec="quants.kernels.iq2",
+    importance="used",
+    is_very_low_bits=True,
+    fallback="IQ4_NL",
+    activations="Q8_K",
+    compile_cost=4,
     points=Points(
-        "IQ2_S", 16, scale=Scale((Bits(592, 4, 4),)), indexes=(Bits(16, 8, 8), Bits(528, 2, 2)), signs=Bits(272, 8, 8)),
-)  # fmt: skip
+        "IQ2_S", 16, scale=Scale((Bits(592, 4, 4),)), indexes=(Bits(16, 8, 8), Bits(528, 2, 2)), signs=Bits(272, 8, 8)
+    ),
+)

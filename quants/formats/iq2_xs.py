@@ -17,7 +17,15 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])
 FORMAT = Format(
-    "IQ2_XS", 17, 256, BLOCK, codec="quants.kernels.iq2", importance="needed", is_very_low_bits=True,
-    fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
+    "IQ2_XS",
+    17,
+    256,
+    BLOCK,
+    codec="quants.kernels.iq2",
+    importance="needed",
+    is_very_low_bits=True,
+    fallback="IQ4_NL",
+    activations="Q8_K",
+    compile_cost=4,
     points=Points("IQ2_XS", 16, scale=Scale((Bits(528, 4, 4),)), indexes=(Bits(16, 9, 16),), signs=Bits(25, 7, 16)),
-)  # fmt: skip
+)

@@ -17,9 +17,21 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", [("indexes", "u1", 4), ("signs_and_scale", "<u4")], 8)])
 FORMAT = Format(
-    "IQ2_XXS", 16, 256, BLOCK, codec="quants.kernels.iq2", importance="needed", is_very_low_bits=True,
-    fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
+    "IQ2_XXS",
+    16,
+    256,
+    BLOCK,
+    codec="quants.kernels.iq2",
+    importance="needed",
+    is_very_low_bits=True,
+    fallback="IQ4_NL",
+    activations="Q8_K",
+    compile_cost=4,
     points=Points(
-        "IQ2_XXS", 32, scale=Scale((Bits(76, 4, 64),)), indexes=(Bits(16, 8, 8, run=4, apart=64),),
-        signs=Bits(48, 7, 7, run=4, apart=64)),
-)  # fmt: skip
+        "IQ2_XXS",
+        32,
+        scale=Scale((Bits(76, 4, 64),)),
+        indexes=(Bits(16, 8, 8, run=4, apart=64),),
+        signs=Bits(48, 7, 7, run=4, apart=64),
+    ),
+)

@@ -19,8 +19,16 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)])
 FORMAT = Format(
-    "IQ3_S", 21, 256, BLOCK, codec="quants.kernels.iq3", importance="used", fallback="IQ4_NL", activations="Q8_K",
+    "IQ3_S",
+    21,
+    256,
+    BLOCK,
+    codec="quants.kernels.iq3",
+    importance="used",
+    fallback="IQ4_NL",
+    activations="Q8_K",
     compile_cost=4,
     points=Points(
-        "IQ3_S", 32, scale=Scale((Bits(848, 4, 4),)), indexes=(Bits(16, 8, 8), Bits(528, 1, 1)), signs=Bits(592, 8, 8)),
-)  # fmt: skip
+        "IQ3_S", 32, scale=Scale((Bits(848, 4, 4),)), indexes=(Bits(16, 8, 8), Bits(528, 1, 1)), signs=Bits(592, 8, 8)
+    ),
+)

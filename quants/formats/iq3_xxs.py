@@ -17,9 +17,21 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("scales_and_signs", "<u4", 8)])
 FORMAT = Format(
-    "IQ3_XXS", 18, 256, BLOCK, codec="quants.kernels.iq3", importance="used", is_very_low_bits=True,
-    fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
+    "IQ3_XXS",
+    18,
+    256,
+    BLOCK,
+    codec="quants.kernels.iq3",
+    importance="used",
+    is_very_low_bits=True,
+    fallback="IQ4_NL",
+    activations="Q8_K",
+    compile_cost=4,
     points=Points(
-        "IQ3_XXS", 32, scale=Scale((Bits(556, 4, 32),)), indexes=(Bits(16, 8, 8),),
-        signs=Bits(528, 7, 7, run=4, apart=32)),
-)  # fmt: skip
+        "IQ3_XXS",
+        32,
+        scale=Scale((Bits(556, 4, 32),)),
+        indexes=(Bits(16, 8, 8),),
+        signs=Bits(528, 7, 7, run=4, apart=32),
+    ),
+)

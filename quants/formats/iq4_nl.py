@@ -17,6 +17,13 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "IQ4_NL", 20, 32, BLOCK, codec="quants.kernels.iq4", importance="used", fallback="F16", activations="Q8_0",
+    "IQ4_NL",
+    20,
+    32,
+    BLOCK,
+    codec="quants.kernels.iq4",
+    importance="used",
+    fallback="F16",
+    activations="Q8_0",
     codes=Codes(32, (Plane(2, 4, 16),), even=False, scale=Scale((Bits(0, 16, 16),), apart=40)),
-)  # fmt: skip
+)

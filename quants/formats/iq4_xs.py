@@ -19,6 +19,13 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
 FORMAT = Format(
-    "IQ4_XS", 23, 256, BLOCK, codec="quants.kernels.iq4", importance="used", fallback="IQ4_NL", activations="Q8_K",
+    "IQ4_XS",
+    23,
+    256,
+    BLOCK,
+    codec="quants.kernels.iq4",
+    importance="used",
+    fallback="IQ4_NL",
+    activations="Q8_K",
     codes=Codes(32, (Plane(8, 4, 16),), even=False, scale=Scale((Bits(32, 4, 4), Bits(16, 2, 2)))),
-)  # fmt: skip
+)

@@ -28,6 +28,13 @@ def bad_blocks(blocks: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 FORMAT = Format(
-    "MXFP4", 39, 32, BLOCK, codec="quants.kernels.fp4", fallback="F16", activations="Q8_0", bad_blocks=bad_blocks,
+    "MXFP4",
+    39,
+    32,
+    BLOCK,
+    codec="quants.kernels.fp4",
+    fallback="F16",
+    activations="Q8_0",
+    bad_blocks=bad_blocks,
     codes=Codes(32, (Plane(1, 4, 16),), even=False, scale=Scale((Bits(0, 8, 8),))),
-)  # fmt: skip
+)

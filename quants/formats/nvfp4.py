@@ -19,6 +19,12 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "u1", 4), ("qs", "u1", 32)])
 FORMAT = Format(
-    "NVFP4", 40, 64, BLOCK, codec="quants.kernels.fp4", fallback="F16", activations="Q8_0",
+    "NVFP4",
+    40,
+    64,
+    BLOCK,
+    codec="quants.kernels.fp4",
+    fallback="F16",
+    activations="Q8_0",
     codes=Codes(16, (Plane(4, 4, 8),), even=False, scale=Scale((Bits(0, 8, 8),))),
-)  # fmt: skip
+)

@@ -16,6 +16,11 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q1_0", 41, 128, BLOCK, codec="quants.kernels.bits_and_trits", activations="Q8_0",
+    "Q1_0",
+    41,
+    128,
+    BLOCK,
+    codec="quants.kernels.bits_and_trits",
+    activations="Q8_0",
     codes=Codes(128, (Plane(2, 1, 1),), scale=Scale((Bits(0, 16, 16),), apart=40)),
-)  # fmt: skip
+)

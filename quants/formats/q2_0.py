@@ -17,6 +17,12 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q2_0", 42, 64, BLOCK, codec="quants.kernels.bits_and_trits", fallback="Q4_0", activations="Q8_0",
+    "Q2_0",
+    42,
+    64,
+    BLOCK,
+    codec="quants.kernels.bits_and_trits",
+    fallback="Q4_0",
+    activations="Q8_0",
     codes=Codes(64, (Plane(2, 2, 1),), unused=1, scale=Scale((Bits(0, 16, 16),), apart=160)),
-)  # fmt: skip
+)

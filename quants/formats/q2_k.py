@@ -18,7 +18,14 @@ from ..format import Format
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 FORMAT = Format(
-    "Q2_K", 10, 256, BLOCK, codec="quants.kernels.offset_superblocks", importance="used", fallback="Q4_0",
-    activations="Q8_K", compile_cost=2,
+    "Q2_K",
+    10,
+    256,
+    BLOCK,
+    codec="quants.kernels.offset_superblocks",
+    importance="used",
+    fallback="Q4_0",
+    activations="Q8_K",
+    compile_cost=2,
     codes=Codes(16, (Plane(16, 2, 32),), scale=Scale((Bits(0, 4, 8),)), minimum=Scale((Bits(4, 4, 8),))),
-)  # fmt: skip
+)

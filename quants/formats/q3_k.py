@@ -20,9 +20,18 @@ from ..format import Format
 
 BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
 FORMAT = Format(
-    "Q3_K", 11, 256, BLOCK, codec="quants.kernels.signed_superblocks", importance="used", fallback="Q4_0",
-    activations="Q8_K", compile_cost=2,
+    "Q3_K",
+    11,
+    256,
+    BLOCK,
+    codec="quants.kernels.signed_superblocks",
+    importance="used",
+    fallback="Q4_0",
+    activations="Q8_K",
+    compile_cost=2,
     codes=Codes(
-        16, (Plane(32, 2, 32), Plane(0, 1, 32, place=2)),
-        scale=Scale((Bits(768, 4, 8, run=8, apart=4), Bits(832, 2, 8, run=4, apart=2)))),
-)  # fmt: skip
+        16,
+        (Plane(32, 2, 32), Plane(0, 1, 32, place=2)),
+        scale=Scale((Bits(768, 4, 8, run=8, apart=4), Bits(832, 2, 8, run=4, apart=2))),
+    ),
+)

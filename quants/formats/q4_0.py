@@ -17,6 +17,13 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q4_0", 2, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_0",
+    "Q4_0",
+    2,
+    32,
+    BLOCK,
+    codec="quants.kernels.small_blocks",
+    importance="used",
+    fallback="F16",
+    activations="Q8_0",
     codes=Codes(32, (Plane(2, 4, 16),), scale=Scale((Bits(0, 16, 16),), apart=40)),
-)  # fmt: skip
+)

@@ -17,8 +17,15 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q4_1", 3, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_1",
+    "Q4_1",
+    3,
+    32,
+    BLOCK,
+    codec="quants.kernels.small_blocks",
+    importance="used",
+    fallback="F16",
+    activations="Q8_1",
     codes=Codes(
-        32, (Plane(4, 4, 16),),
-        scale=Scale((Bits(0, 16, 16),), apart=40), minimum=Scale((Bits(16, 16, 16),), apart=40)),
-)  # fmt: skip
+        32, (Plane(4, 4, 16),), scale=Scale((Bits(0, 16, 16),), apart=40), minimum=Scale((Bits(16, 16, 16),), apart=40)
+    ),
+)

@@ -19,10 +19,19 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
 FORMAT = Format(
-    "Q4_K", 12, 256, BLOCK, codec="quants.kernels.offset_superblocks", importance="used", fallback="Q5_0",
-    activations="Q8_K", compile_cost=2,
+    "Q4_K",
+    12,
+    256,
+    BLOCK,
+    codec="quants.kernels.offset_superblocks",
+    importance="used",
+    fallback="Q5_0",
+    activations="Q8_K",
+    compile_cost=2,
     codes=Codes(
-        32, (Plane(16, 4, 32),),
+        32,
+        (Plane(16, 4, 32),),
         scale=Scale((Bits(32, 4, 8, run=4, apart=64), Bits(36, 2, 8, run=4, apart=2))),
-        minimum=Scale((Bits(64, 4, 8, run=4, apart=36), Bits(68, 2, 8, run=4, apart=2)))),
-)  # fmt: skip
+        minimum=Scale((Bits(64, 4, 8, run=4, apart=36), Bits(68, 2, 8, run=4, apart=2))),
+    ),
+)

@@ -17,6 +17,13 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q5_0", 6, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_0",
+    "Q5_0",
+    6,
+    32,
+    BLOCK,
+    codec="quants.kernels.small_blocks",
+    importance="used",
+    fallback="F16",
+    activations="Q8_0",
     codes=Codes(32, (Plane(6, 4, 16), Plane(2, 1, 1, place=4)), scale=Scale((Bits(0, 16, 16),), apart=40)),
-)  # fmt: skip
+)

@@ -17,8 +17,18 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q5_1", 7, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_1",
+    "Q5_1",
+    7,
+    32,
+    BLOCK,
+    codec="quants.kernels.small_blocks",
+    importance="used",
+    fallback="F16",
+    activations="Q8_1",
     codes=Codes(
-        32, (Plane(8, 4, 16), Plane(4, 1, 1, place=4)),
-        scale=Scale((Bits(0, 16, 16),), apart=40), minimum=Scale((Bits(16, 16, 16),), apart=40)),
-)  # fmt: skip
+        32,
+        (Plane(8, 4, 16), Plane(4, 1, 1, place=4)),
+        scale=Scale((Bits(0, 16, 16),), apart=40),
+        minimum=Scale((Bits(16, 16, 16),), apart=40),
+    ),
+)

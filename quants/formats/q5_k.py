@@ -20,10 +20,19 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)])
 FORMAT = Format(
-    "Q5_K", 13, 256, BLOCK, codec="quants.kernels.offset_superblocks", importance="used", fallback="Q5_1",
-    activations="Q8_K", compile_cost=2,
+    "Q5_K",
+    13,
+    256,
+    BLOCK,
+    codec="quants.kernels.offset_superblocks",
+    importance="used",
+    fallback="Q5_1",
+    activations="Q8_K",
+    compile_cost=2,
     codes=Codes(
-        32, (Plane(48, 4, 32), Plane(16, 1, 32, place=4)),
+        32,
+        (Plane(48, 4, 32), Plane(16, 1, 32, place=4)),
         scale=Scale((Bits(32, 4, 8, run=4, apart=64), Bits(36, 2, 8, run=4, apart=2))),
-        minimum=Scale((Bits(64, 4, 8, run=4, apart=36), Bits(68, 2, 8, run=4, apart=2)))),
-)  # fmt: skip
+        minimum=Scale((Bits(64, 4, 8, run=4, apart=36), Bits(68, 2, 8, run=4, apart=2))),
+    ),
+)

@@ -18,7 +18,14 @@ from ..format import Format
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 FORMAT = Format(
-    "Q6_K", 14, 256, BLOCK, codec="quants.kernels.signed_superblocks", importance="used", fallback="Q8_0",
-    activations="Q8_K", compile_cost=2,
+    "Q6_K",
+    14,
+    256,
+    BLOCK,
+    codec="quants.kernels.signed_superblocks",
+    importance="used",
+    fallback="Q8_0",
+    activations="Q8_K",
+    compile_cost=2,
     codes=Codes(16, (Plane(0, 4, 64), Plane(128, 2, 32, place=4)), scale=Scale((Bits(1536, 8, 8),))),
-)  # fmt: skip
+)

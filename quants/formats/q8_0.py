@@ -16,6 +16,12 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 FORMAT = Format(
-    "Q8_0", 8, 32, BLOCK, codec="quants.kernels.small_blocks", fallback="F16", activations="Q8_0",
+    "Q8_0",
+    8,
+    32,
+    BLOCK,
+    codec="quants.kernels.small_blocks",
+    fallback="F16",
+    activations="Q8_0",
     codes=Codes(32, (Plane(2, 8, 32),), signed=True, scale=Scale((Bits(0, 16, 16),), apart=40)),
-)  # fmt: skip
+)

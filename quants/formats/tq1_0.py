@@ -19,5 +19,5 @@ from ..format import Format
 
 BLOCK = np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])
 FORMAT = Format(
-    "TQ1_0", 34, 256, BLOCK, codec="quants.kernels.bits_and_trits", fallback="Q4_0", activations="Q8_K", like="TQ2_0",
-)  # fmt: skip
+    "TQ1_0", 34, 256, BLOCK, codec="quants.kernels.bits_and_trits", fallback="Q4_0", activations="Q8_K", like="TQ2_0"
+)

@@ -17,6 +17,12 @@ from ..format import Format
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
 FORMAT = Format(
-    "TQ2_0", 35, 256, BLOCK, codec="quants.kernels.bits_and_trits", fallback="Q4_0", activations="Q8_K",
+    "TQ2_0",
+    35,
+    256,
+    BLOCK,
+    codec="quants.kernels.bits_and_trits",
+    fallback="Q4_0",
+    activations="Q8_K",
     codes=Codes(256, (Plane(0, 2, 32),), unused=1, scale=Scale((Bits(512, 16, 16),), apart=160)),
-)  # fmt: skip
+)

@@ -30,9 +30,7 @@ def put_bits(
 
 
 @kernel
-def take_bits(
-    numbers: NDArray[np.uint16], count: int, bits: int, places: Offsets, blocks: Bytes, size: int
-) -> None:
+def take_bits(numbers: NDArray[np.uint16], count: int, bits: int, places: Offsets, blocks: Bytes, size: int) -> None:
     """Read numbers of `bits` bits: the way back from `put_bits`."""
     for b in range(blocks.size // size):
         for i in range(count):

@@ -102,9 +102,7 @@ def load_blocks(x: Floats, first: int, size: int, block_bytes: int, memory: Memo
 
 
 @inlined
-def load_importance(
-    x: Floats, importance: Floats, first: int, size: int, starts: Offsets, weights: Floats
-) -> None:
+def load_importance(x: Floats, importance: Floats, first: int, size: int, starts: Offsets, weights: Floats) -> None:
     """The importance of the same blocks' columns, as weights."""
     count, per_row = x.size // size, importance.size // size
     column = min(first, count - 1) % per_row

@@ -42,10 +42,26 @@ def _meaning(code: int, table: Floats, at: int, even: bool, step: np.float32) ->
 
 @kernel
 def round_columns(
-    left: Floats, rows: int, stride: int, start: int, upper: Floats, carried: int, held_back: Floats, table: Floats,
-    scales: int, known: int, group: int, columns: int, lowest: int, highest: int, even: bool, own: Floats, which: Bytes,
-    codes: NDArray[np.uint8], errors: Floats,
-) -> None:  # fmt: skip
+    left: Floats,
+    rows: int,
+    stride: int,
+    start: int,
+    upper: Floats,
+    carried: int,
+    held_back: Floats,
+    table: Floats,
+    scales: int,
+    known: int,
+    group: int,
+    columns: int,
+    lowest: int,
+    highest: int,
+    even: bool,
+    own: Floats,
+    which: Bytes,
+    codes: NDArray[np.uint8],
+    errors: Floats,
+) -> None:
     """Choose the scales and codes of `columns` columns of `left` from `start` on. All arrays are flat.
 
     left (rows, stride): the weights, corrected by what earlier columns lost; changed. upper (carried, carried): of the

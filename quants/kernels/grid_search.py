@@ -148,9 +148,12 @@ class Search(NamedTuple):
         """What the search finds for rows."""
         count, groups = rows.size // SUPER, SUPER // self.group
         result = Result(
-            np.empty(count, np.uint16), np.empty((count, groups), np.uint8), np.empty((count, groups), np.uint8),
-            np.empty((count, SUPER // self.dims), np.uint16), np.empty((count, SUPER // 8), np.uint8),
-        )  # fmt: skip
+            np.empty(count, np.uint16),
+            np.empty((count, groups), np.uint8),
+            np.empty((count, groups), np.uint8),
+            np.empty((count, SUPER // self.dims), np.uint16),
+            np.empty((count, SUPER // 8), np.uint8),
+        )
         near = neighbours(self.grid, self.distances)
         tables = Tables(near.entries.reshape(-1), near.codes, near.indexes, self.meanings)
         memory = working_memory(SUPER), self.memory()
@@ -179,9 +182,21 @@ def grid_codec(
 
 
 def point_search(
-    grid: str, dims: int, group: int, even: bool, start_even: bool, refit: int, zero_below: float, mean_factor: float,
-    plain_factor: float, fudge: float, distances: int, highest: int, tries: int, step: float,
-) -> Search:  # fmt: skip
+    grid: str,
+    dims: int,
+    group: int,
+    even: bool,
+    start_even: bool,
+    refit: int,
+    zero_below: float,
+    mean_factor: float,
+    plain_factor: float,
+    fudge: float,
+    distances: int,
+    highest: int,
+    tries: int,
+    step: float,
+) -> Search:
     """A search for the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
 
     even: the number of negative signs of every eight values is even. start_even: begin with the scale of even levels.
@@ -212,8 +227,7 @@ def point_search(
                     dead = dead | (peak <= zero)
                 else:
                     start = peak / tried[tried.size // 2]
-                scale = search_group(
-                    blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory, points)
+                scale = search_group(blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory, points)
                 turn = where(scale < zero, every_int(255), 0)
                 for k in range(0, LANES * cells, LANES):
                     store(points, k, where(dead, every_int(0), load(points, k)))
@@ -380,9 +394,18 @@ def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
 
 @inlined
 def nearest_point(
-    x: Floats, root: Floats, at: int, dims: int, scale: np.float32, first: int, count: int,
-    codes: NDArray[np.uint16], meanings: Floats, margin: np.float32, errors: Floats,
-) -> tuple[int, bool]:  # fmt: skip
+    x: Floats,
+    root: Floats,
+    at: int,
+    dims: int,
+    scale: np.float32,
+    first: int,
+    count: int,
+    codes: NDArray[np.uint16],
+    meanings: Floats,
+    margin: np.float32,
+    errors: Floats,
+) -> tuple[int, bool]:
     """Where in `codes` the point of least error is, the first if several; and whether by more than `margin`."""
     terms = _terms(x, root, at, dims, scale, meanings)
     infinite = every(np.float32(np.inf))
@@ -437,9 +460,20 @@ def _prepare(weights: Floats, at: int, cells: int, dims: int, memory: Memory) ->
 
 @inlined
 def _nearest_points(
-    x: Floats, root: Floats, at: int, dims: int, scale_a: np.float32, scale_b: np.float32, two: bool,
-    roots: np.float32, squares: np.float32, first: int, count: int, tables: Tables, errors: Floats,
-) -> tuple[int, int, bool, bool]:  # fmt: skip
+    x: Floats,
+    root: Floats,
+    at: int,
+    dims: int,
+    scale_a: np.float32,
+    scale_b: np.float32,
+    two: bool,
+    roots: np.float32,
+    squares: np.float32,
+    first: int,
+    count: int,
+    tables: Tables,
+    errors: Floats,
+) -> tuple[int, int, bool, bool]:
     """Points (index << 16 | code) of least error at two scales, and if they win by more than arithmetic can be wrong.
 
     roots, squares: what the bound of the error is made of. If not `two`, the second result is as the first.
@@ -464,15 +498,26 @@ def _nearest_points(
         position_a, alone_a = first, False
         for side in range(2 if two else 1):
             position_b, alone_b = nearest_point(
-                x, root, at, dims, scale_b if side else scale_a, first, count, tables.codes, tables.meanings,
-                margin_b if side else margin_a, errors)
+                x,
+                root,
+                at,
+                dims,
+                scale_b if side else scale_a,
+                first,
+                count,
+                tables.codes,
+                tables.meanings,
+                margin_b if side else margin_a,
+                errors,
+            )
             if side == 0:
                 position_a, alone_a = position_b, alone_b
     return (
         np.int32(tables.indexes[position_a]) << 16 | np.int32(tables.codes[position_a]),
         np.int32(tables.indexes[position_b]) << 16 | np.int32(tables.codes[position_b]),
-        alone_a and margin_a > LEAST_NORMAL, alone_b and margin_b > LEAST_NORMAL,
-    )  # fmt: skip
+        alone_a and margin_a > LEAST_NORMAL,
+        alone_b and margin_b > LEAST_NORMAL,
+    )
 
 
 @inlined
@@ -496,7 +541,12 @@ def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Me
     Intervals of scales with the same combination are kept in a queue; that leaves few branches to be predicted.
     """
     numbers, chosen, scales, intervals, changes = (
-        memory.numbers, memory.chosen, memory.scales, memory.intervals, memory.changes)
+        memory.numbers,
+        memory.chosen,
+        memory.scales,
+        memory.intervals,
+        memory.changes,
+    )
     reach = np.float32(25 if dims == 8 else 225)
     for cell in range(cells):
         changed, last = every_int(1), load(numbers, LANES * tries * cell)
@@ -532,19 +582,28 @@ def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Me
                 if dims == 8:
                     a = b = (low + high) // 2
             low_point, high_point, low_clear, high_clear = _nearest_points(
-                memory.x, memory.roots, LANES * dims * cell + lane, dims, scales[LANES * a + lane],
-                scales[LANES * b + lane], a != b, reach * memory.sum_roots[LANES * cell + lane],
-                memory.sum_squares[LANES * cell + lane], first, count, tables, memory.errors)
+                memory.x,
+                memory.roots,
+                LANES * dims * cell + lane,
+                dims,
+                scales[LANES * a + lane],
+                scales[LANES * b + lane],
+                a != b,
+                reach * memory.sum_roots[LANES * cell + lane],
+                memory.sum_squares[LANES * cell + lane],
+                first,
+                count,
+                tables,
+                memory.errors,
+            )
             chosen[base + LANES * a + lane], chosen[base + LANES * b + lane] = low_point, high_point
             changes[lane] |= 1 << a | 1 << b
             low_clear, high_clear = np.int64(low_clear), np.int64(high_clear)
             between = low_clear | high_clear << 1
             waiting = _push(intervals, waiting, lane, a, b, number, low_point, high_point, between)
             if not fresh:
-                waiting = _push(
-                    intervals, waiting, lane, low, a, number, lower, low_point, clear & 1 | low_clear << 1)
-                waiting = _push(
-                    intervals, waiting, lane, b, high, number, high_point, upper, high_clear | clear & 2)
+                waiting = _push(intervals, waiting, lane, low, a, number, lower, low_point, clear & 1 | low_clear << 1)
+                waiting = _push(intervals, waiting, lane, b, high, number, high_point, upper, high_clear | clear & 2)
         changed, point = load(changes, 0), load(chosen, base)
         for c in range(1, tries):
             at = base + LANES * c
@@ -554,9 +613,18 @@ def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Me
 
 @inlined
 def search_group(
-    weights: Floats, at: int, cells: int, dims: int, peak: Lanes, scale: Lanes, tried: Floats, refit: int,
-    tables: Tables, memory: Memory, points: Words,
-) -> Lanes:  # fmt: skip
+    weights: Floats,
+    at: int,
+    cells: int,
+    dims: int,
+    peak: Lanes,
+    scale: Lanes,
+    tried: Floats,
+    refit: int,
+    tables: Tables,
+    memory: Memory,
+    points: Words,
+) -> Lanes:
     """The best scale found for `memory.x`, with `points` (index << 16 | code) chosen for it.
 
     weights: the values' from at on. peak: what tried[k] is mapped to, must not be 0 where the result matters.
@@ -599,8 +667,18 @@ def search_group(
                 point, count = list_of(points[LANES * cell + lane], tables.entries)
                 if count != 0:
                     position, _ = nearest_point(
-                        x, memory.roots, LANES * dims * cell + lane, dims, final[lane], point, count, tables.codes,
-                        tables.meanings, np.float32(0), memory.errors)
+                        x,
+                        memory.roots,
+                        LANES * dims * cell + lane,
+                        dims,
+                        final[lane],
+                        point,
+                        count,
+                        tables.codes,
+                        tables.meanings,
+                        np.float32(0),
+                        memory.errors,
+                    )
                     point = np.int32(tables.indexes[position]) << 16 | np.int32(tables.codes[position])
             points[LANES * cell + lane] = point
     sum_qx, sum_qq = _sums(memory.products, weights, at, cells, dims, points, np.int64(1), np.int64(0))

@@ -27,7 +27,8 @@ NOT_MANY_TIMES = 13  # what E2M1 multiplies half a power of two with is smaller
 
 @inlined
 def _whole_numbers(bits: Bits, at: int, count: int, numbers: Numbers) -> int:
-    """Values at … at + count as numbers * 2^exponent, which is returned; 1000 where they differ too much, or are none.
+    """Values at … at + count as numbers * 2^exponent, which is returned; 1000 where they differ too much, or are
+    none.
     """
     low, high = 255, 0
     for i in range(at, at + count):
@@ -47,7 +48,8 @@ def _whole_numbers(bits: Bits, at: int, count: int, numbers: Numbers) -> int:
 
 @inlined
 def _divisor(numbers: Numbers, at: int, count: int, base: int, most: int) -> int:
-    """The greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than `most` times it.
+    """The greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than `most` times
+    it.
     """
     peak = np.int64(0)
     for i in range(at, at + count):
@@ -341,10 +343,18 @@ def fit_signed_sub_blocks(
 
 @kernel
 def fit_offset_sub_blocks(
-    bits: Bits, size: int, high: int, top: int, numbers: Numbers, scales: Scales, small: Codes, minima: Codes,
+    bits: Bits,
+    size: int,
+    high: int,
+    top: int,
+    numbers: Numbers,
+    scales: Scales,
+    small: Codes,
+    minima: Codes,
     codes: Codes,
-) -> None:  # fmt: skip
-    """value = scale * (small * code - minimum): sub-blocks of `size`, small scales and minima 0 … top, codes 0 … high.
+) -> None:
+    """value = scale * (small * code - minimum): sub-blocks of `size`, small scales and minima 0 … top, codes 0 …
+    high.
     """
     count = 256 // size
     for b in range(scales.size):

@@ -88,9 +88,16 @@ def _memory(group: int) -> Memory:
 
 @inlined
 def _fit_group(
-    at: int, count: int, zero_below: np.float32, split: Split, tables: Tables, blocks: Blocks, memory: Memory,
-    points: Words, downs: Words,
-) -> Lanes:  # fmt: skip
+    at: int,
+    count: int,
+    zero_below: np.float32,
+    split: Split,
+    tables: Tables,
+    blocks: Blocks,
+    memory: Memory,
+    points: Words,
+    downs: Words,
+) -> Lanes:
     """The scale of a group of `count` values, of which a split is known, and its points. downs: as the split has it."""
     x, weights, zero, cells = blocks.x, blocks.weights, every(np.float32(0)), count // 8
     gain, scale, _, lows, highs = split
@@ -113,9 +120,16 @@ def _fit_group(
 
 @inlined
 def _weighted_sums(
-    x: Floats, weights: Floats, at: int, cells: int, points: Words, downs: Words, factor: Lanes | None, qx: Lanes,
+    x: Floats,
+    weights: Floats,
+    at: int,
+    cells: int,
+    points: Words,
+    downs: Words,
+    factor: Lanes | None,
+    qx: Lanes,
     qq: Lanes,
-) -> tuple[Lanes, Lanes]:  # fmt: skip
+) -> tuple[Lanes, Lanes]:
     """qx, qq and the sums of weight * q * x and weight * q * q, q what the points mean, times the factor."""
     for k in range(cells):
         point, down = load(points, LANES * k), load(downs, LANES * k) == 1
@@ -195,9 +209,12 @@ def _keep_best(qx: Lanes, qq: Lanes, kind: int, i: int, j: int, best: Split) -> 
     win = (qq > np.float32(0)) & (qx * qx > gain * qq)
     scale = where(win, qx / qq, scale)
     return (
-        where(win, scale * qx, gain), scale, where(win, every_int(kind), kinds), where(win, every_int(i), lows),
+        where(win, scale * qx, gain),
+        scale,
+        where(win, every_int(kind), kinds),
+        where(win, every_int(i), lows),
         where(win, every_int(j), highs),
-    )  # fmt: skip
+    )
 
 
 @inlined
@@ -212,9 +229,17 @@ def _split_limits(values: Floats, order: Words, lows: Lanes, highs: Lanes, float
 
 @inlined
 def _cell_numbers(
-    x: Floats, weights: Floats, at: int, count: int, floats: Floats, ints: Words, mirrored: Lanes, scale: Lanes,
-    downs: Words, numbers: Words,
-) -> None:  # fmt: skip
+    x: Floats,
+    weights: Floats,
+    at: int,
+    count: int,
+    floats: Floats,
+    ints: Words,
+    mirrored: Lanes,
+    scale: Lanes,
+    downs: Words,
+    numbers: Words,
+) -> None:
     """For every 8 of `count` values the number of their levels: 0 below the first limit, 1 below the second, then 2.
 
     floats, ints: `_split_limits`; values equal to a limit are below if their place is. mirrored: a mask, where levels
@@ -242,9 +267,17 @@ def _cell_numbers(
 
 @inlined
 def _choose_points(
-    x: Floats, weights: Floats, at: int, cells: int, scales: Floats, downs: Words, tables: Tables, errors: Floats,
-    numbers: Words, off_grid: Words,
-) -> None:  # fmt: skip
+    x: Floats,
+    weights: Floats,
+    at: int,
+    cells: int,
+    scales: Floats,
+    downs: Words,
+    tables: Tables,
+    errors: Floats,
+    numbers: Words,
+    off_grid: Words,
+) -> None:
     """Turn the numbers of cells to points, index << 16 | code; off_grid: 1 for lanes where one was not on the grid.
 
     downs: for each cell, 1 in lanes where it is moved down.
@@ -256,8 +289,18 @@ def _choose_points(
             if count != 0:
                 off_grid[lane] = 1
                 position, _ = nearest_point(
-                    x, weights, at + 8 * LANES * cell + lane, 8, scales[lane], point, count, tables.codes,
-                    tables.meanings[LANES * downs[LANES * cell + lane] :], np.float32(0), errors)
+                    x,
+                    weights,
+                    at + 8 * LANES * cell + lane,
+                    8,
+                    scales[lane],
+                    point,
+                    count,
+                    tables.codes,
+                    tables.meanings[LANES * downs[LANES * cell + lane] :],
+                    np.float32(0),
+                    errors,
+                )
                 point = np.int32(tables.indexes[position]) << 16 | np.int32(tables.codes[position])
             numbers[LANES * cell + lane] = point
 
@@ -317,9 +360,11 @@ def _split_sums_iq1_s(sums: Floats, low: Any, at: int) -> Any:
     middle = (load(sums, at) - low[0]) * UP[1]
     middle_square = (load(sums, at + LANES) - low[1]) * UP[1] * UP[1]
     return (
-        low[2] + middle + load(sums, at + 2 * LANES), low[4] + middle_square + load(sums, at + 4 * LANES),
-        low[3] - middle + load(sums, at + 3 * LANES), low[5] + middle_square + load(sums, at + 5 * LANES),
-    )  # fmt: skip
+        low[2] + middle + load(sums, at + 2 * LANES),
+        low[4] + middle_square + load(sums, at + 4 * LANES),
+        low[3] - middle + load(sums, at + 3 * LANES),
+        low[5] + middle_square + load(sums, at + 5 * LANES),
+    )
 
 
 @inlined
@@ -379,9 +424,13 @@ def _below_first_iq1_m(sums: Floats, squares: Any, i: int) -> Any:
     at = 6 * LANES * i
     w_a, w_b = load(sums, at + LANES), load(sums, at + 4 * LANES)
     return (
-        load(sums, at), load(sums, at + 3 * LANES), squares[0] + w_a * UP_FIRST, squares[1] + w_b * UP_FIRST,
-        squares[2] + w_a * DOWN_FIRST, squares[3] + w_b * DOWN_FIRST,
-    )  # fmt: skip
+        load(sums, at),
+        load(sums, at + 3 * LANES),
+        squares[0] + w_a * UP_FIRST,
+        squares[1] + w_b * UP_FIRST,
+        squares[2] + w_a * DOWN_FIRST,
+        squares[3] + w_b * DOWN_FIRST,
+    )
 
 
 @inlined
@@ -402,9 +451,14 @@ def _search(medium: bool, group: int, zero_below: float, fudge: float) -> Search
 
     @kernel
     def search(
-        x: Floats, importance: Floats, network: NDArray[np.int64], tables: Tables, blocks: Blocks, memory: Memory,
+        x: Floats,
+        importance: Floats,
+        network: NDArray[np.int64],
+        tables: Tables,
+        blocks: Blocks,
+        memory: Memory,
         result: Result,
-    ) -> None:  # fmt: skip
+    ) -> None:
         zero = every(np.float32(0))
         for first in range(0, x.size // SUPER, LANES):
             load_weighted(x, importance, first, np.float32(2), np.float32(0), blocks)
@@ -432,7 +486,8 @@ def _search(medium: bool, group: int, zero_below: float, fudge: float) -> Search
                     points, downs = blocks.codes[LANES * cells * g :], blocks.words[LANES * cells * g :]
                     factors = to_float(load(blocks.scale_codes, LANES * g) * 2 + 1)
                     qx, qq = _weighted_sums(
-                        blocks.x, blocks.weights, LANES * group * g, cells, points, downs, factors, qx, qq)
+                        blocks.x, blocks.weights, LANES * group * g, cells, points, downs, factors, qx, qq
+                    )
                 d = where(top > zero, where(qq > zero, qx / qq, d), zero)
             put_result(d * factor, first, 8, groups, blocks, result)
 

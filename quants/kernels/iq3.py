@@ -34,9 +34,12 @@ def _fields(name: str, result: Result) -> dict[str, NDArray[Any]]:
     if name == "IQ3_XXS":
         return {"d": d.view("<f2"), "qs": indexes & 255, "scales_and_signs": packed_with_scale(signs, levels)}
     return {
-        "d": d.view("<f2"), "qs": _close_gaps(indexes & 255, alive), "scales": packed_nibbles(levels),
-        "signs": _close_gaps(signs, alive), "qh": np.packbits(indexes >> 8 != 0, axis=1, bitorder="little"),
-    }  # fmt: skip
+        "d": d.view("<f2"),
+        "qs": _close_gaps(indexes & 255, alive),
+        "scales": packed_nibbles(levels),
+        "signs": _close_gaps(signs, alive),
+        "qh": np.packbits(indexes >> 8 != 0, axis=1, bitorder="little"),
+    }
 
 
 def _close_gaps(values: NDArray[Any], alive: Bytes) -> NDArray[Any]:
@@ -70,16 +73,19 @@ def _decode_iq3_s(raw: Bytes, grid: NDArray[np.int8], values: Floats) -> None:
             d = whole * np.float32(1 + 2 * np.int32(level))
             qs, ninth = at + QS + 4 * k, np.int64(raw[at + QH + k // 2]) << 8 >> (4 * (k & 1))
             points = four_points(
-                grid, raw[qs] | ninth & 256, raw[qs + 1] | ninth >> 1 & 256, raw[qs + 2] | ninth >> 2 & 256,
-                raw[qs + 3] | ninth >> 3 & 256)
+                grid,
+                raw[qs] | ninth & 256,
+                raw[qs + 1] | ninth >> 1 & 256,
+                raw[qs + 2] | ninth >> 2 & 256,
+                raw[qs + 3] | ninth >> 3 & 256,
+            )
             bits = raw[at + SIGNS + 2 * k] | np.int64(raw[at + SIGNS + 2 * k + 1]) << 8
             store(values, SUPER * b + LANES * k, signed(to_float(points) * d, bits))
 
 
 # The weight of an error: x * x, or importance * sqrt(2 * mean of the squares + x * x).
 SEARCHES = {
-    "IQ3_XXS": point_search(
-        "IQ3_XXS", 4, 32, True, False, REFIT_OFF_GRID_CELLS, 1e-8, 2, 0, 1.0125, 2, 15, 15, 0.2),
+    "IQ3_XXS": point_search("IQ3_XXS", 4, 32, True, False, REFIT_OFF_GRID_CELLS, 1e-8, 2, 0, 1.0125, 2, 15, 15, 0.2),
     "IQ3_S": point_search("IQ3_S", 4, 32, False, False, REFIT_IF_OFF_GRID, LEAST, 2, 0, 1.033, 3, 15, 9, 0.2),
-}  # fmt: skip
+}
 KERNELS, encode, decode = grid_codec(SEARCHES, {"IQ3_XXS": _decode_iq3_xxs, "IQ3_S": _decode_iq3_s}, _fields)

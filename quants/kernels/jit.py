@@ -35,7 +35,8 @@ class _Part(JITCodeLibrary):  # type: ignore[misc]  # numba has no types for myp
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _Register(LoweringPass):  # type: ignore[misc]
-    """Let callers find what was lowered. numba does so by the entry point; there is none, and anything unique will do.
+    """Let callers find what was lowered. numba does so by the entry point; there is none, and anything unique will
+    do.
     """
 
     _name = "register"

@@ -21,9 +21,14 @@ from .jit import inlined, inlined_once
 from .lanes import BYTES, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, f32x16, i32x16
 
 VECTORS = {
-    nt.float32: FLOATS, nt.int32: WORDS, nt.uint32: WORDS, nt.int16: SHORTS, nt.uint16: SHORTS, nt.int8: BYTES,
+    nt.float32: FLOATS,
+    nt.int32: WORDS,
+    nt.uint32: WORDS,
+    nt.int16: SHORTS,
+    nt.uint16: SHORTS,
+    nt.int8: BYTES,
     nt.uint8: BYTES,
-}  # fmt: skip
+}
 
 
 def address_of(

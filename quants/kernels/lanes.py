@@ -141,7 +141,8 @@ def _call(name: str) -> Emit:
         vector = operands[0].type
         kind = ir.FunctionType(vector, [vector] * len(operands))
         return builder.call(
-            cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{vector.count}f32"), operands)
+            cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{vector.count}f32"), operands
+        )
 
     return emit
 
@@ -217,9 +218,15 @@ def _define_operator(name: str, instruction: str, lanes: LaneType) -> None:
 COMPARISONS = (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="))
 define_floats(f32x16, boolx16)
 for _name, _instruction in (
-    ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("lshift", "shl"), ("rshift", "ashr"), ("and_", "and_"),
-    ("or_", "or_"), ("xor", "xor"),
-):  # fmt: skip
+    ("add", "add"),
+    ("sub", "sub"),
+    ("mul", "mul"),
+    ("lshift", "shl"),
+    ("rshift", "ashr"),
+    ("and_", "and_"),
+    ("or_", "or_"),
+    ("xor", "xor"),
+):
     _define_operator(_name, _instruction, i32x16)
 for _name, _sign in (*COMPARISONS, ("ne", "!=")):
     define(getattr(operator, _name), _comparison("icmp_signed", _sign), boolx16, i32x16, i32x16)

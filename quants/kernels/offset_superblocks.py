@@ -202,6 +202,8 @@ def _decode_q2_k(raw: Bytes, values: Floats) -> None:
 
 
 KERNELS = {
-    "Q2_K": _kernels(2, Q2_BLOCK_BYTES, -0.5, 15), "Q4_K": _kernels(4, 144, -1, 20), "Q5_K": _kernels(5, 176, -0.5, 15),
-}  # fmt: skip
+    "Q2_K": _kernels(2, Q2_BLOCK_BYTES, -0.5, 15),
+    "Q4_K": _kernels(4, 144, -1, 20),
+    "Q5_K": _kernels(5, 176, -0.5, 15),
+}
 encode, decode = codec(KERNELS)

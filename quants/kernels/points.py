@@ -70,8 +70,9 @@ def working_memory(group: int) -> Memory:
 
 
 @inlined
-def _lay_out(depth: int, means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int,
-             memory: Memory) -> None:  # fmt: skip
+def _lay_out(
+    depth: int, means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int, memory: Memory
+) -> None:
     """The costs of what the value number `depth` of a step can be."""
     node = 0 if depth % dims == 0 else memory.nodes[depth]
     error = (memory.left[LANES * depth + depth] - load(means, at)) * blocks[LANES * (STEP * step + depth) + LANES - 1]
@@ -83,8 +84,9 @@ def _lay_out(depth: int, means: Floats, at: int, blocks: Floats, step: int, node
 
 
 @inlined
-def _nearest(means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int, most: float,
-             memory: Memory) -> Any:  # fmt: skip
+def _nearest(
+    means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int, most: float, memory: Memory
+) -> Any:
     """The least cost of a step, with `memory.best`; `most` where all cost that or more.
 
     memory.left begins with what the values should be.
@@ -124,9 +126,22 @@ def _nearest(means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims
 
 @inlined
 def _try_scale(
-    left: Floats, at: int, begin: int, group: int, upper: Floats, carried: int, blocks: Floats, held_back: Floats,
-    means: Floats, means_at: int, nodes: Any, dims: int, signs: int, most: float, memory: Memory,
-) -> Any:  # fmt: skip
+    left: Floats,
+    at: int,
+    begin: int,
+    group: int,
+    upper: Floats,
+    carried: int,
+    blocks: Floats,
+    held_back: Floats,
+    means: Floats,
+    means_at: int,
+    nodes: Any,
+    dims: int,
+    signs: int,
+    most: float,
+    memory: Memory,
+) -> Any:
     """What a group of columns, the block's from `begin` on, costs with a scale, and its lanes to `memory.tried`.
 
     Some number from `most` on where it is not less than that; lanes are not all there then.
@@ -153,9 +168,17 @@ def _try_scale(
 
 @inlined
 def _carry(
-    left: Floats, at: int, begin: int, group: int, upper: Floats, carried: int, means: Floats, means_at: int,
-    errors: Floats, memory: Memory,
-) -> None:  # fmt: skip
+    left: Floats,
+    at: int,
+    begin: int,
+    group: int,
+    upper: Floats,
+    carried: int,
+    means: Floats,
+    means_at: int,
+    errors: Floats,
+    memory: Memory,
+) -> None:
     """Carry the errors of a group whose lanes are `memory.kept` to all columns after it."""
     for i in range(group):
         row, here = (begin + i) * carried, at + begin + i
@@ -167,10 +190,28 @@ def _carry(
 
 @kernel
 def choose_points(
-    left: Floats, rows: int, stride: int, start: int, upper: Floats, carried: int, blocks: Floats, held_back: Floats,
-    table: Floats, scales: int, group: int, columns: int, nodes: NDArray[np.int16], first: Words, dims: int, signs: int,
-    memory: Memory, which: Bytes, points: NDArray[np.uint16], bits: Bytes, errors: Floats,
-) -> None:  # fmt: skip
+    left: Floats,
+    rows: int,
+    stride: int,
+    start: int,
+    upper: Floats,
+    carried: int,
+    blocks: Floats,
+    held_back: Floats,
+    table: Floats,
+    scales: int,
+    group: int,
+    columns: int,
+    nodes: NDArray[np.int16],
+    first: Words,
+    dims: int,
+    signs: int,
+    memory: Memory,
+    which: Bytes,
+    points: NDArray[np.uint16],
+    bits: Bytes,
+    errors: Floats,
+) -> None:
     """Choose scales and points of `columns` columns of `left` from `start` on. All arrays are flat.
 
     left, rows, stride, start, upper, carried, columns, errors: see `feedback.round_columns`. blocks (columns / 8, 8,
@@ -189,8 +230,22 @@ def choose_points(
                 memory.kept[i] = first[i % STEP]  # where nothing is finite
             for scale in range(scales):
                 total = _try_scale(
-                    left, own + begin, begin, group, upper, carried, blocks, held_back, table,
-                    LANES * ((scale * rows + r) * groups + g), nodes, dims, signs, least, memory)
+                    left,
+                    own + begin,
+                    begin,
+                    group,
+                    upper,
+                    carried,
+                    blocks,
+                    held_back,
+                    table,
+                    LANES * ((scale * rows + r) * groups + g),
+                    nodes,
+                    dims,
+                    signs,
+                    least,
+                    memory,
+                )
                 if total < least:
                     least = total
                     which[r * groups + g] = scale

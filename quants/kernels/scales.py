@@ -63,9 +63,15 @@ def signed_codes(v: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
 
 @inlined
 def signed_scale(
-    x: Floats, weights: Floats, products: Floats, limited: Floats, at: int, count: int, top: np.float32,
+    x: Floats,
+    weights: Floats,
+    products: Floats,
+    limited: Floats,
+    at: int,
+    count: int,
+    top: np.float32,
     apart: int | None,
-) -> tuple[Lanes, Lanes]:  # fmt: skip
+) -> tuple[Lanes, Lanes]:
     """The best scale for codes -top … top - 1 of 19 around extreme / -top, and its inverse, for groups `apart`.
 
     Both are 0 where all values are below 1e-15, the scale also where all weights are 0. products, limited: room as
@@ -115,9 +121,15 @@ def middle(low: np.float32, high: np.float32, least: np.float32, most: np.float3
 
 @inlined
 def limit_values(
-    x: Floats, at: int, count: int, signed: Lanes, below: np.float32, above: np.float32, apart: int | None,
+    x: Floats,
+    at: int,
+    count: int,
+    signed: Lanes,
+    below: np.float32,
+    above: np.float32,
+    apart: int | None,
     limited: Floats,
-) -> None:  # fmt: skip
+) -> None:
     """The values between `below` times the extreme, which has the lowest code, and -`above` times."""
     one, other = signed * below, signed * -above
     low, high = smaller(one, other), larger(one, other)
@@ -155,9 +167,17 @@ def offset_codes(v: Lanes, low: Lanes, inverse: Lanes, top: np.float32) -> Lanes
 
 @inlined
 def scale_and_minimum(
-    x: Floats, weights: Floats, at: int, count: int, top: np.float32, first: np.float32, step: np.float32,
-    steps: int, absolute_error: bool, scratch: Floats,
-) -> tuple[Lanes, Lanes, Lanes, Lanes]:  # fmt: skip
+    x: Floats,
+    weights: Floats,
+    at: int,
+    count: int,
+    top: np.float32,
+    first: np.float32,
+    step: np.float32,
+    steps: int,
+    absolute_error: bool,
+    scratch: Floats,
+) -> tuple[Lanes, Lanes, Lanes, Lanes]:
     """The best of `steps` + 1 scales with its minimum: value = scale * code - minimum, codes 0 … top.
 
     For GROUPS groups in step, each following the one before. Tries inverse scales (first + step * k + top) / spread,

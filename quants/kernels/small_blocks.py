@@ -78,13 +78,23 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
                 weigh_columns(group, importance[VALUES * b : VALUES * (b + GROUPS)], mean, memory.weights)
                 if offset:
                     scale, minimum, low, inverse = scale_and_minimum(
-                        group, memory.weights, 0, VALUES, top, np.float32(-0.9), np.float32(0.05), 36, False,
-                        memory.scratch)
+                        group,
+                        memory.weights,
+                        0,
+                        VALUES,
+                        top,
+                        np.float32(-0.9),
+                        np.float32(0.05),
+                        36,
+                        False,
+                        memory.scratch,
+                    )
                     store_wide(memory.minima, 0, LANES, minimum)
                     store_wide(memory.lows, 0, LANES, low)
                 else:
                     scale, inverse = signed_scale(
-                        group, memory.weights, memory.scratch, memory.limited, 0, VALUES, middle, LANES * VALUES)
+                        group, memory.weights, memory.scratch, memory.limited, 0, VALUES, middle, LANES * VALUES
+                    )
                 store_wide(memory.scales, 0, LANES, scale)
                 store_wide(memory.inverses, 0, LANES, inverse)
                 for g in range(min(GROUPS, per_row - b)):
@@ -144,7 +154,10 @@ def _decode_q8_0(raw: Bytes, values: Floats) -> None:
 
 
 KERNELS = {
-    "Q4_0": _kernels(False, False), "Q5_0": _kernels(True, False), "Q4_1": _kernels(False, True),
-    "Q5_1": _kernels(True, True), "Q8_0": Kernels(_encode_q8_0, _encode_q8_0, _decode_q8_0),
-}  # fmt: skip
+    "Q4_0": _kernels(False, False),
+    "Q5_0": _kernels(True, False),
+    "Q4_1": _kernels(False, True),
+    "Q5_1": _kernels(True, True),
+    "Q8_0": Kernels(_encode_q8_0, _encode_q8_0, _decode_q8_0),
+}
 encode, decode = codec(KERNELS)

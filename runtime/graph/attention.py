@@ -9,15 +9,15 @@ from .operations import Value
 
 def attention(b: Builder, layer: Layer, x: Value) -> Value:
     """Self-attention over x, with its output projection."""
-    own, block, hyper, start = b.numbers(layer), b.network.block, b.network.hyper, len(b.nodes)
+    own, block, hparams, start = b.numbers(layer), b.network.block, b.network.hparams, len(b.nodes)
     if own.kv_source_layer is not None:
         return _with_shared_keys(b, layer, x)
     q, k, v = queries_keys_values(b, layer, x)
     gate = None
     for step in block.qkv_steps:
-        if step == "clamp" and hyper.clamp:
+        if step == "clamp" and hparams.clamp:
             parts = zip(_NAMES, (q, k, v), strict=True)
-            q, k, v = (b.add(f"{name}_clamped", op.Clamp(part, hyper.clamp)) for name, part in parts)
+            q, k, v = (b.add(f"{name}_clamped", op.Clamp(part, hparams.clamp)) for name, part in parts)
         elif step == "gates":
             both, width = q, q.shape[1] // 2
             q = b.add("Qcur", op.Columns(both, 0, width))
@@ -25,14 +25,16 @@ def attention(b: Builder, layer: Layer, x: Value) -> Value:
         elif step == "norm":
             q, k = (_head_norm(b, layer, role, part) for role, part in (("attn_q_norm", q), ("attn_k_norm", k)))
         elif step == "norm_values":
-            v = b.add("Vcur_normed", op.PlainNorm(v, hyper.eps))
+            v = b.add("Vcur_normed", op.PlainNorm(v, hparams.eps))
         elif step == "norm_without_weights" and own.qk_l2_norm:
-            q, k = (b.add(f"{name}_normed", op.PlainNorm(part, hyper.eps)) for name, part in (("Qcur", q), ("Kcur", k)))
+            q, k = (
+                b.add(f"{name}_normed", op.PlainNorm(part, hparams.eps)) for name, part in (("Qcur", q), ("Kcur", k))
+            )
         elif step == "rope" and own.rotates:
             q, k = (b.add(f"{name}_rope", op.Rope(part, own)) for name, part in (("Qcur", q), ("Kcur", k)))
     if block.query_scale is not None:
         q = b.add("Qcur_attn_temp_scaled", op.ScaleQueries(q, own.rotates))
-    v = b.scaled(v, hyper.value_scale, "Vcur_scaled")
+    v = b.scaled(v, hparams.value_scale, "Vcur_scaled")
     chosen = chosen_blocks(b, layer, x) if "indexer.k_proj.weight" in layer else None
     mixed = b.add("kqv_out", op.Attention(q, k, v, x, layer, own, chosen))
     return projected(b, layer, b.enclose("attention", layer, start, (x,), gated(b, layer, x, mixed, gate)))

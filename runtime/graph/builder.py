@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from archs.hyper import LayerHyper
+from archs.hparams.model_hparams import LayerHParams
 from quants.errors import ModelError
 
 from ..layer import Layer, Network
@@ -162,8 +162,8 @@ class Builder:
     def full_name(self, name: str) -> str:
         return name if self.layer is None else f"{name}-{self.layer.index}"
 
-    def numbers(self, layer: Layer) -> LayerHyper:
-        return self.network.hyper.layers[layer.index]
+    def numbers(self, layer: Layer) -> LayerHParams:
+        return self.network.hparams.layers[layer.index]
 
     def kept(self, x: Value) -> Value:
         """x of the rows that the head reads, in the last layer; x itself in others."""

@@ -14,28 +14,29 @@ from weakref import ref
 
 import numpy as np
 
-from archs.hyper import LayerHyper
+from archs.hparams.model_hparams import LayerHParams
 from quants import Tensor
 from quants.errors import ModelError
 
 from ..arrays import Floats, Ids
 from ..embedding import embed
-from ..few_inputs import MOST_TOKENS, Vectors, aligned, product_fields
 from ..head import LazyLogits, output_of
-from ..kernels import dots, pass_state
+from ..kernels import context_state, dots
 from ..kernels import token_parts as parts
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
-from ..layer import DAMAGED, Network, Pass
+from ..layer import DAMAGED, ForwardContext, Network
+from ..mixers.self_attention import alibi_slopes
+from ..products.gemv import MOST_TOKENS, Vectors, aligned, product_fields
 from ..rope import rope_table
-from ..self_attention import alibi_slopes
-from ..team import team_of, worth
+from ..thread_team import team_of, worth
 from .builder import Graph
 from .lowering import Call, Lowering
 from .text import Read, computed
 
-PLAIN = frozenset({"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias",
-                   "rope_freqs.weight"})  # fmt: skip
+PLAIN = frozenset(
+    {"token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias", "rope_freqs.weight"}
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class BoundTo:
     def of(cache: KVCache, layers: Iterable[int]) -> "BoundTo":
         return BoundTo(ref(cache), cache.version, min((cache.room_of(layer) for layer in layers), default=1 << 62))
 
-    def serves(self, cache: KVCache, tokens: int) -> bool:
+    def supports(self, cache: KVCache, tokens: int) -> bool:
         return self.cache() is cache and self.version == cache.version and tokens <= self.room
 
 
@@ -78,9 +79,10 @@ class CompiledGraph:
         self.normed = self._write_head() if self.compiles_head else None
         self.rows = np.stack(lowering.list.rows) if lowering.list.rows else np.zeros((0, 32), np.int64)
         self.embeds_plainly = (
-            set(network.global_tensors.tensors) <= PLAIN and not network.block.normed_embedding
+            set(network.global_tensors.tensors) <= PLAIN
+            and not network.block.normed_embedding
             and network.keys.get("adapters.count") is None
-        )  # fmt: skip
+        )
         self.is_whole = self.embeds_plainly and self.compiles_head and not lowering.calls  # all of it is compiled
         self.can_break_off = bool(lowering.calls)  # in the middle, when some states have been changed
         self.workers = worth(threads, self.rows, lowering.list.read)
@@ -93,7 +95,7 @@ class CompiledGraph:
     def _write_head(self) -> Vectors:
         network, lowering = self.network, self.lowering
         outside, weight = network.global_tensors, output_of(network).weight
-        x, width = lowering.vectors_of(self.graph.output), network.hyper.width
+        x, width = lowering.vectors_of(self.graph.output), network.hparams.width
         role = network.block.output_norm
         gain, bias = outside.array(f"{role}.weight"), outside.array(f"{role}.bias")
         gain = outside.array(role) if gain is None else gain
@@ -102,12 +104,21 @@ class CompiledGraph:
             return x
         out = lowering.workspace.vectors("result_norm", width)
         rms = network.block.norm.startswith("rms")
-        lowering.add(parts.rms_norm if rms else parts.layer_norm, {
-            parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.EPS: float(network.hyper.eps),
-            parts.WEIGHT: np.ones(width, np.float32) if gain is None else gain,
-            parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, parts.OUT: out.floats,
-            parts.OUT_WIDTH: out.room, parts.SHORTS: out.shorts, parts.NUMBERS_AT: out.numbers,
-        })  # fmt: skip
+        lowering.add(
+            parts.rms_norm if rms else parts.layer_norm,
+            {
+                parts.X: x.floats,
+                parts.X_WIDTH: x.room,
+                parts.WIDTH: width,
+                parts.EPS: float(network.hparams.eps),
+                parts.WEIGHT: np.ones(width, np.float32) if gain is None else gain,
+                parts.BIAS: np.zeros(width, np.float32) if bias is None else bias,
+                parts.OUT: out.floats,
+                parts.OUT_WIDTH: out.room,
+                parts.SHORTS: out.shorts,
+                parts.NUMBERS_AT: out.numbers,
+            },
+        )
         self._write_product(out, weight)
         return out
 
@@ -172,7 +183,7 @@ class CompiledGraph:
                 run.faults[number] = ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
         return [fault or own for fault, own in zip(run.faults, logits, strict=True)]
 
-    def angles(self, own: LayerHyper, rows: int) -> tuple[Floats, Floats]:
+    def angles(self, own: LayerHParams, rows: int) -> tuple[Floats, Floats]:
         """cos and sin of so many positions, and some more; behind them, where the length of a text decides how it is
         rotated, those of long texts.
         """
@@ -199,17 +210,17 @@ class Run:
         self.tokens = sum(self.counts)
         self.ends = np.cumsum(self.counts)
         self.faults: list[ModelError | None] = [None] * len(texts)  # why a text of several cannot go on
-        self._passes: list[Pass] = []
+        self._passes: list[ForwardContext] = []
         self._reads: list[Read] = []
         self._embedded: Floats = np.empty((0, 0), np.float32)
         self._prepared = False
 
     @property
-    def passes(self) -> list[Pass]:
+    def passes(self) -> list[ForwardContext]:
         """A pass of each text, for operations that are called."""
         if not self._passes:
             network, threads = self.owner.network, self.owner.threads
-            self._passes = [Pass(network, 1, len(text.ids), text.cache, threads) for text in self.texts]
+            self._passes = [ForwardContext(network, 1, len(text.ids), text.cache, threads) for text in self.texts]
             for forward, text in zip(self._passes, self.texts, strict=True):
                 forward.tokens = text.ids
         return self._passes
@@ -220,14 +231,14 @@ class Run:
             table, ids = network.global_tensors.need("token_embd.weight"), self.texts[0].ids
             ids = ids if len(self.texts) == 1 else np.concatenate([text.ids for text in self.texts])
             x: Floats = table.format.decode(self.owner.lowering.bytes_of(table)[ids])[:, : table.width]
-            x *= np.float32(network.hyper.embedding_scale)
+            x *= np.float32(network.hparams.embedding_scale)
             return x
         embedded = []
         for number, (forward, text) in enumerate(zip(self.passes, self.texts, strict=True)):
             with self._noting_fault(number):
                 embedded.append(embed(forward, text.ids))
             if self.faults[number]:
-                embedded.append(np.zeros((len(text.ids), network.hyper.width), np.float32))
+                embedded.append(np.zeros((len(text.ids), network.hparams.width), np.float32))
         return np.concatenate(embedded)
 
     @contextmanager
@@ -266,7 +277,7 @@ class Run:
         x = self._rows(self.owner.lowering.vectors_of(graph.layer_inputs.get(layer, after)))
         if not self.owner.has_streams:
             return x
-        return np.asarray(x.reshape(len(x), -1, network.hyper.width).mean(axis=1), np.float32)
+        return np.asarray(x.reshape(len(x), -1, network.hparams.width).mean(axis=1), np.float32)
 
     def _walk(self, start: int, stop: int | None) -> None:
         rows = self.owner.rows[start:stop]
@@ -279,16 +290,16 @@ class Run:
             return
         state, lowering = self.owner.state, self.owner.lowering
         self._bind()
-        state[pass_state.TOKENS], state[pass_state.FIRST] = self.tokens, self.seen[0]
+        state[context_state.TOKENS], state[context_state.FIRST] = self.tokens, self.seen[0]
         at = 0
         for slot, (text, seen, count) in enumerate(zip(self.texts, self.seen, self.counts, strict=True)):
             shift = text.cache.shift
             if self.owner.is_long(seen + count):
                 shift += self.owner.long_from
             for i in range(count):
-                state[pass_state.POSITIONS + at] = seen + i
-                state[pass_state.ANGLES + at] = seen + shift + i
-                state[pass_state.SLOTS + at] = slot
+                state[context_state.POSITIONS + at] = seen + i
+                state[context_state.ANGLES + at] = seen + shift + i
+                state[context_state.SLOTS + at] = slot
                 at += 1
         x = lowering.vectors_of(self.owner.graph.nodes[0].value)
         x.floats[: self.tokens, : x.width] = self._embedded
@@ -296,13 +307,13 @@ class Run:
 
     def _empty(self) -> None:
         """Let operations find no tokens."""
-        self.owner.state[pass_state.TOKENS] = 0
+        self.owner.state[context_state.TOKENS] = 0
 
     def _bind(self) -> None:
         """Let operations know where keys, values and states are, and tables of positions, where those have moved."""
         owner, ends = self.owner, [seen + count for seen, count in zip(self.seen, self.counts, strict=True)]
         if len(self.texts) == len(owner.bound_to) and all(
-            known.serves(text.cache, end) for known, text, end in zip(owner.bound_to, self.texts, ends, strict=True)
+            known.supports(text.cache, end) for known, text, end in zip(owner.bound_to, self.texts, ends, strict=True)
         ):
             return
         lowering, owner.bound_to = owner.lowering, []
@@ -311,23 +322,26 @@ class Run:
                 self._bind_states(slot, layer, text.cache)
             for layer, shapes in lowering.keys.items():
                 text.cache.reserve(layer, end, *shapes)
-        room = max(max(end, text.cache.room_of(layer)) + max(0, text.cache.shift)
-                   for text, end in zip(self.texts, ends, strict=True) for layer in (*lowering.keys, -1))  # fmt: skip
+        room = max(
+            max(end, text.cache.room_of(layer)) + max(0, text.cache.shift)
+            for text, end in zip(self.texts, ends, strict=True)
+            for layer in (*lowering.keys, -1)
+        )
         for layer, bound in lowering.bound.items():
             for slot, text in enumerate(self.texts):
                 if layer in lowering.keys:
                     bound.keys[slot], bound.values[slot] = (each.ctypes.data for each in text.cache.arrays(layer))
             bound.put_kind(owner.rows, self.texts[0].cache.kind)
-            self._put_tables(layer, owner.network.hyper.layers[layer], room)
+            self._put_tables(layer, owner.network.hparams.layers[layer], room)
         owner.bound_to = [BoundTo.of(text.cache, lowering.keys) for text in self.texts]
 
-    def _put_tables(self, layer: int, own: LayerHyper, room: int) -> None:
+    def _put_tables(self, layer: int, own: LayerHParams, room: int) -> None:
         owner, bound = self.owner, self.owner.lowering.bound[layer]
         network = owner.network
         if bound.rotating:
             bound.put_angles(owner.rows, *owner.angles(own, room))
         if bound.tempered and network.block.query_scale is not None:
-            factors = network.block.query_scale(network.hyper, np.arange(room), own.rotates)
+            factors = network.block.query_scale(network.hparams, np.arange(room), own.rotates)
             factors = np.ones(room, np.float32) if factors is None else factors
             owner.tables["factors", layer] = factors, factors
             bound.put_factors(owner.rows, factors)
@@ -370,7 +384,7 @@ class Run:
             for value in call.forgets:
                 read.values.pop(value, None)
 
-    def _compute(self, call: Call, forward: Pass, read: Read, rows: slice) -> None:
+    def _compute(self, call: Call, forward: ForwardContext, read: Read, rows: slice) -> None:
         """What operations give of a text, whose tokens are in these rows."""
         lowering, own = self.owner.lowering, {node.value.number for node in call.nodes}
         for value in (value for node in call.nodes for value in node.operation.inputs()):
@@ -403,7 +417,7 @@ class Run:
         network, threads = self.owner.network, self.owner.threads
         x, made = self._rows(self.owner.lowering.vectors_of(self.owner.graph.output)), []
         for rows in np.split(x, self.ends[:-1]):  # each as it is alone
-            forward = Pass(network, 1, len(rows), None, threads)
+            forward = ForwardContext(network, 1, len(rows), None, threads)
             normed = forward.norm(network.global_tensors, network.block.output_norm, rows)
             if "output_proj.weight" in network.global_tensors:
                 normed = forward.project(network.global_tensors, "output_proj", normed)
@@ -418,4 +432,3 @@ class Run:
         output, texts = output_of(owner.network), np.split(self._head_inputs(), self.ends[:-1])
         found = [LazyLogits(x, output.weight, owner.finish, owner.threads).float32() for x in texts]
         return np.concatenate(found)
-

@@ -20,7 +20,7 @@ def side_graph(
     The relative positions of a layer that has them serve those after it, too.
     """
     b = Builder(network)
-    x, bias = b.add("inp_embd", op.Input((network.hyper.width,))), None
+    x, bias = b.add("inp_embd", op.Input((network.hparams.width,))), None
     for place, layer in enumerate(layers):
         b.layer = layer
         if "attn_rel_b.weight" in layer:
@@ -43,14 +43,14 @@ def side_graph(
 
 
 def _heads(b: Builder, layer: Layer, role: str, x: Value, name: str) -> Value:
-    return b.linear(layer, role, x, name, (b.network.hyper.layers[0].heads, -1))
+    return b.linear(layer, role, x, name, (b.network.hparams.layers[0].heads, -1))
 
 
 def _net(b: Builder, layer: Layer, x: Value, activations: tuple[str, str]) -> Value:
     hidden = b.linear(layer, "ffn_up", x)
     if "ffn_gate.weight" in layer:
         gate = b.linear(layer, "ffn_gate", x)
-        hidden = b.add("ffn_gate_par", op.Gated(gate, hidden, activations[1], b.network.hyper.activation_limit))
+        hidden = b.add("ffn_gate_par", op.Gated(gate, hidden, activations[1], b.network.hparams.activation_limit))
     else:
         hidden = b.add("ffn_act", op.Activate(hidden, activations[0]))
     return b.linear(layer, "ffn_down", hidden, "ffn_out")
@@ -71,7 +71,7 @@ def codes_graph(
     for block in blocks:
         b.layer = block
         inner = b.norm(block, "norm", b.add("dw", enc.FrameConvolution(x, block, "dw", each=True)))
-        inner = b.add("pw1_act", op.Activate(b.linear(block, "pw1", inner), network.hyper.activation))
+        inner = b.add("pw1_act", op.Activate(b.linear(block, "pw1", inner), network.hparams.activation))
         inner = b.add("gamma", op.ScaleBy(b.linear(block, "pw2", inner), block, "gamma.weight"))
         x = b.add("convnext_out", op.Add(x, inner))
         b.checked[x.number] = block.prefix

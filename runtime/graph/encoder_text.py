@@ -4,32 +4,38 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..attention import attend
-from ..layer import Pass
+from ..layer import ForwardContext
+from ..mixers.attention import attend
 from ..relative_bias import relative_bias
 from . import encoder_operations as op
 from .read import Read, computes
 
 
 @computes(op.RelativeBias)
-def _relative_bias(forward: Pass, o: op.RelativeBias, read: Read) -> Floats:
+def _relative_bias(forward: ForwardContext, o: op.RelativeBias, read: Read) -> Floats:
     weight, keys = o.layer.need("attn_rel_b.weight"), int(forward.positions[-1]) + 1
     return relative_bias(weight, forward.positions, keys, o.farthest, causal=o.causal)
 
 
 @computes(op.BiasedAttention)
-def _biased_attention(forward: Pass, o: op.BiasedAttention, read: Read) -> Floats:
+def _biased_attention(forward: ForwardContext, o: op.BiasedAttention, read: Read) -> Floats:
     k, v = read(o.k), read(o.v)
     if o.causal and forward.cache is not None:
         k, v = forward.cache.append(o.layer.index, k, v)
     return attend(
-        read(o.q), k, v, q_positions=forward.positions, scale=1.0, causal=o.causal,
-        bias=None if o.bias is None else read(o.bias), threads=forward.threads,
-    )  # fmt: skip
+        read(o.q),
+        k,
+        v,
+        q_positions=forward.positions,
+        scale=1.0,
+        causal=o.causal,
+        bias=None if o.bias is None else read(o.bias),
+        threads=forward.threads,
+    )
 
 
 @computes(op.CrossAttention)
-def _cross_attention(forward: Pass, o: op.CrossAttention, read: Read) -> Floats:
+def _cross_attention(forward: ForwardContext, o: op.CrossAttention, read: Read) -> Floats:
     assert forward.cache is not None  # as `encoder_decoder.decode` checks
     k, v = forward.cache.context[o.place]
     return attend(
@@ -38,7 +44,7 @@ def _cross_attention(forward: Pass, o: op.CrossAttention, read: Read) -> Floats:
 
 
 @computes(op.FrameConvolution)
-def _frame_convolution(forward: Pass, o: op.FrameConvolution, read: Read) -> Floats:
+def _frame_convolution(forward: ForwardContext, o: op.FrameConvolution, read: Read) -> Floats:
     x, kernel = read(o.x), o.layer.need_array(f"{o.role}.weight")
     around, bias = windows(x, kernel.shape[-1]), o.layer.need_array(f"{o.role}.bias").reshape(-1)
     if o.each:
@@ -57,7 +63,7 @@ def windows(x: Floats, taps: int) -> Floats:
 
 
 @computes(op.FrameNorm)
-def _frame_norm(forward: Pass, o: op.FrameNorm, read: Read) -> Floats:
+def _frame_norm(forward: ForwardContext, o: op.FrameNorm, read: Read) -> Floats:
     x: Floats = read(o.x)
     grouped = x.reshape(len(x), o.groups, -1).astype(np.float64)
     centered = grouped - grouped.mean(axis=(0, 2), keepdims=True)
@@ -68,7 +74,7 @@ def _frame_norm(forward: Pass, o: op.FrameNorm, read: Read) -> Floats:
 
 
 @computes(op.FrameAttention)
-def _frame_attention(forward: Pass, o: op.FrameAttention, read: Read) -> Floats:
+def _frame_attention(forward: ForwardContext, o: op.FrameAttention, read: Read) -> Floats:
     q, k, v = read(o.q), read(o.k), read(o.v)
     mixed: Floats = ops.softmax(q @ k.T * np.float32(q.shape[1] ** -0.5)) @ v
     return mixed

@@ -16,7 +16,7 @@ RATIOS = "attention.compress_ratios"
 def latent_indexer_keys(b: Builder, layer: Layer, x: Value) -> Value:
     """What the indexer of latent attention keeps of x: a key, and in GLM-5-Next as many gates."""
     keys = b.linear(layer, "indexer.attn_k", x, "indexer_k")
-    eps = b.network.block.indexer_eps or b.network.hyper.eps
+    eps = b.network.block.indexer_eps or b.network.hparams.eps
     keys = b.add("indexer_k_normed", idx.LayerNorm(keys, layer, "indexer.k_norm", eps))
     if has(layer, "indexer_compressor_gate"):
         keys = b.add("indexer_k_gate", op.Concat(keys, b.linear(layer, "indexer_compressor_gate", x)))
@@ -76,7 +76,7 @@ def compressed_attention(b: Builder, layer: Layer, x: Value) -> Value:
 
     All heads share one key a token, which is its value, too: what attention makes of the rotated part is turned back.
     """
-    own, eps, keys = b.numbers(layer), b.network.hyper.eps, b.network.keys
+    own, eps, keys = b.numbers(layer), b.network.hparams.eps, b.network.keys
     low = b.norm(layer, "attn_q_a_norm", b.linear(layer, "attn_q_a", x, "qr"), "qr_norm")
     q = b.linear(layer, "attn_q_b", low, "q", (own.heads, own.key_width))
     q = b.add("q_rope", idx.RopeTail(b.add("q_norm", op.PlainNorm(q, eps)), own))

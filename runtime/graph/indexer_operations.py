@@ -5,7 +5,7 @@ As long as all keys are seen nothing is compared: `Candidates` give nothing, and
 
 from dataclasses import dataclass
 
-from archs.hyper import LayerHyper
+from archs.hparams.model_hparams import LayerHParams
 
 from ..layer import Layer
 from .operations import Operation, Shape, Value
@@ -122,7 +122,7 @@ class RopeTail(Operation):
 
     kind = "attention"
     x: Value
-    own: LayerHyper
+    own: LayerHParams
     back: bool = False
 
 

@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import compressed_attention, indexer, ops
+from .. import ops
 from ..arrays import Floats
-from ..attention import attend
-from ..layer import Pass
+from ..layer import ForwardContext
+from ..mixers import compressed_attention, indexer
+from ..mixers.attention import attend
 from . import indexer_operations as op
 from .read import Read, computes
 
@@ -20,25 +21,25 @@ class Cached(NamedTuple):
 
 
 @computes(op.CacheKeys)
-def _cache_keys(forward: Pass, o: op.CacheKeys, read: Read) -> Cached:
+def _cache_keys(forward: ForwardContext, o: op.CacheKeys, read: Read) -> Cached:
     k: Floats = read(o.k)
     v: Floats = k[:, :, :0] if o.v is None else read(o.v)
     return Cached(k, v) if forward.cache is None else Cached(*forward.cache.append(o.place, k, v))
 
 
 @computes(op.IndexerRope)
-def _indexer_rope(forward: Pass, o: op.IndexerRope, read: Read) -> Floats:
+def _indexer_rope(forward: ForwardContext, o: op.IndexerRope, read: Read) -> Floats:
     return indexer.rotated(forward, o.layer, read(o.x))
 
 
 @computes(op.LayerNorm)
-def _layer_norm(forward: Pass, o: op.LayerNorm, read: Read) -> Floats:
+def _layer_norm(forward: ForwardContext, o: op.LayerNorm, read: Read) -> Floats:
     weight, bias = o.layer.need_array(f"{o.role}.weight"), o.layer.array(f"{o.role}.bias")
     return ops.layer_norm(read(o.x), weight, bias, o.eps, forward.threads)
 
 
 @computes(op.Candidates)
-def _candidates(forward: Pass, o: op.Candidates, read: Read) -> Floats | None:
+def _candidates(forward: ForwardContext, o: op.Candidates, read: Read) -> Floats | None:
     given = read(o.x)
     if o.of == "entries":
         return given if given.shape[1] > o.most else None
@@ -53,23 +54,23 @@ def _candidates(forward: Pass, o: op.Candidates, read: Read) -> Floats | None:
 
 
 @computes(op.OnlyIf)
-def _only_if(forward: Pass, o: op.OnlyIf, read: Read) -> Any:
+def _only_if(forward: ForwardContext, o: op.OnlyIf, read: Read) -> Any:
     return read(o.x)
 
 
 @computes(op.IndexerScores)
-def _indexer_scores(forward: Pass, o: op.IndexerScores, read: Read) -> Floats:
+def _indexer_scores(forward: ForwardContext, o: op.IndexerScores, read: Read) -> Floats:
     weights = None if o.weighed is None else read(o.weighed)
     return indexer.scores(forward, read(o.x), weights, read(o.candidates), o.size)
 
 
 @computes(op.BlockScores)
-def _block_scores(forward: Pass, o: op.BlockScores, read: Read) -> Floats:
+def _block_scores(forward: ForwardContext, o: op.BlockScores, read: Read) -> Floats:
     return indexer.block_scores(forward, read(o.x), read(o.candidates), o.size, o.local)
 
 
 @computes(op.TopKeys)
-def _top_keys(forward: Pass, o: op.TopKeys, read: Read) -> Floats:
+def _top_keys(forward: ForwardContext, o: op.TopKeys, read: Read) -> Floats:
     """Of each text, (texts, heads, tokens, keys)."""
     hidden = indexer.hidden_but_best(forward, read(o.x), o.most, o.size if o.rest else 0)
     if o.size > 1:
@@ -78,37 +79,47 @@ def _top_keys(forward: Pass, o: op.TopKeys, read: Read) -> Floats:
 
 
 @computes(op.RopeTail)
-def _rope_tail(forward: Pass, o: op.RopeTail, read: Read) -> Floats:
+def _rope_tail(forward: ForwardContext, o: op.RopeTail, read: Read) -> Floats:
     return compressed_attention.turned(forward, o.own, read(o.x), forward.positions, o.back)
 
 
 @computes(op.Compress)
-def _compress(forward: Pass, o: op.Compress, read: Read) -> Floats:
+def _compress(forward: ForwardContext, o: op.Compress, read: Read) -> Floats:
     return compressed_attention.compressed(forward, o.layer, o.role, read(o.x), read(o.gates), o.ratio)
 
 
 @computes(op.CompressedAttention)
-def _compressed_attention(forward: Pass, o: op.CompressedAttention, read: Read) -> Floats:
+def _compressed_attention(forward: ForwardContext, o: op.CompressedAttention, read: Read) -> Floats:
     entries, chosen = (None if value is None else read(value) for value in (o.entries, o.chosen))
     return compressed_attention.attend_to_entries(forward, o.layer, read(o.q), read(o.k), o.ratio, entries, chosen)
 
 
 @computes(op.BlockAttention)
-def _block_attention(forward: Pass, o: op.BlockAttention, read: Read) -> Floats:
+def _block_attention(forward: ForwardContext, o: op.BlockAttention, read: Read) -> Floats:
     q: Floats = read(o.q)
     own = forward.numbers(o.layer)
     keys = np.concatenate((forward.shared_keys[o.layer.index][0], read(o.k)))
     mixed = attend(
-        q, keys, keys, q_positions=forward.positions, scale=own.attention_scale, window=own.window, causal=False,
-        sinks=o.layer.array("attn_sinks.weight"), threads=forward.threads,
-    )  # fmt: skip
+        q,
+        keys,
+        keys,
+        q_positions=forward.positions,
+        scale=own.attention_scale,
+        window=own.window,
+        causal=False,
+        sinks=o.layer.array("attn_sinks.weight"),
+        threads=forward.threads,
+    )
     return mixed.reshape(q.shape)
 
 
 @computes(op.GroupedLinear)
-def _grouped_linear(forward: Pass, o: op.GroupedLinear, read: Read) -> Floats:
+def _grouped_linear(forward: ForwardContext, o: op.GroupedLinear, read: Read) -> Floats:
     x, rows = read.rows(o.x), o.layer.need(f"{o.role}.weight").shape[0] // o.groups
-    return np.concatenate([
-        forward.project(o.layer, o.role, np.ascontiguousarray(part), np.arange(i * rows, (i + 1) * rows))
-        for i, part in enumerate(np.split(x, o.groups, axis=1))
-    ], axis=1)  # fmt: skip
+    return np.concatenate(
+        [
+            forward.project(o.layer, o.role, np.ascontiguousarray(part), np.arange(i * rows, (i + 1) * rows))
+            for i, part in enumerate(np.split(x, o.groups, axis=1))
+        ],
+        axis=1,
+    )

@@ -12,9 +12,9 @@ from typing import Any
 
 from archs.spec import sum_factor
 
-from .. import compiled_experts
-from ..compiled_attention import AttentionSpec, attention_spec, latent_attention_spec
 from ..layer import Layer, Network
+from ..mixers import compiled_experts
+from ..mixers.compiled_attention import AttentionSpec, attention_spec, latent_attention_spec
 from . import operations as op
 from .builder import Graph, Node, Region
 from .indexer_operations import CacheKeys
@@ -29,10 +29,19 @@ class Anything:
 
 
 SIZES = Anything()
-WHOLE = frozenset({  # mixers, whose steps follow from the tensors that their writers ask for, too
-    "mamba", "mamba2", "mamba of heads", "short convolution", "gated delta", "kimi delta", "lightning", "time mix",
-    "rwkv layer",
-})  # fmt: skip
+WHOLE = frozenset(
+    {  # mixers, whose steps follow from the tensors that their writers ask for, too
+        "mamba",
+        "mamba2",
+        "mamba of heads",
+        "short convolution",
+        "gated delta",
+        "kimi delta",
+        "lightning",
+        "time mix",
+        "rwkv layer",
+    }
+)
 Attributes = Mapping[str, Any]  # what each attribute may be
 Table = Mapping[type[Operation], Attributes]
 _ALONG = (op.Clamp, op.Columns, op.HeadNorm, op.PlainNorm, op.Rope, op.ScaleQueries, op.Scale)
@@ -64,16 +73,16 @@ def knows(table: Table, layer: Layer, operation: Operation) -> bool:
 
 
 def attention_table(network: Network, layer: Layer) -> Table:
-    hyper, block, own = network.hyper, network.block, network.hyper.layers[layer.index]
+    hparams, block, own = network.hparams, network.block, network.hparams.layers[layer.index]
     return {
         op.Linear: {"role": ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_gate"), "split": SIZES},
         op.Columns: dict.fromkeys(("start", "stop", "split"), SIZES),
-        op.Clamp: {"limit": (hyper.clamp,), "low": (None,)},
+        op.Clamp: {"limit": (hparams.clamp,), "low": (None,)},
         op.HeadNorm: {"role": ("attn_q_norm", "attn_k_norm")},
-        op.PlainNorm: {"eps": (hyper.eps,)},
+        op.PlainNorm: {"eps": (hparams.eps,)},
         op.Rope: {"own": (own,)},
         op.ScaleQueries: {"rotated": (own.rotates,)},
-        op.Scale: {"factor": (hyper.value_scale,)},
+        op.Scale: {"factor": (hparams.value_scale,)},
         op.Attention: {"own": (own,), "chosen": (None,)},
         op.SharedAttention: {"own": (own,)},
         op.ScaleByGate: {"function": (block.attention_gate,)},
@@ -82,7 +91,7 @@ def attention_table(network: Network, layer: Layer) -> Table:
 
 
 def latent_table(network: Network, layer: Layer) -> Table:
-    block, own, spec = network.block, network.hyper.layers[layer.index], latent_attention_spec(network, layer)
+    block, own, spec = network.block, network.hparams.layers[layer.index], latent_attention_spec(network, layer)
     roles = ("attn_q", "attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b", "attn_gate")
     return {
         op.Linear: {"role": roles, "split": SIZES},
@@ -100,16 +109,16 @@ def latent_table(network: Network, layer: Layer) -> Table:
 
 
 def experts_table(network: Network, layer: Layer) -> Table:
-    hyper, block, own = network.hyper, network.block, network.hyper.layers[layer.index]
+    hparams, block, own = network.hparams, network.block, network.hparams.layers[layer.index]
     sums = sum_factor(block.add_shared_expert) is not None
     return {
         op.PlainLinear: {"role": ("ffn_gate_inp", "ffn_gate_inp_shexp")},
         op.Norm: {"role": ("ffn_gate_inp.scale",), "eps": (0.0,)},
         op.Scale: {"factor": SIZES},
-        op.Softcap: {"cap": (hyper.router_softcap,)},
-        op.Probabilities: {"scoring": (hyper.scoring, "softmax")},
+        op.Softcap: {"cap": (hparams.router_softcap,)},
+        op.Probabilities: {"scoring": (hparams.scoring, "softmax")},
         op.AddWeight: {"role": ("exp_probs_b", "exp_probs_b.bias")},
-        op.BestGroups: {"groups": (hyper.expert_groups,), "used": (hyper.expert_groups_used,), "pairs": SIZES},
+        op.BestGroups: {"groups": (hparams.expert_groups,), "used": (hparams.expert_groups_used,), "pairs": SIZES},
         op.TopExperts: {"used": (own.experts_used,), "size": (1,)},
         op.ExpertWeights: {},
         op.NormalizeWeights: {},
@@ -118,13 +127,16 @@ def experts_table(network: Network, layer: Layer) -> Table:
         op.ScaleByGate: {"function": ("sigmoid",)},
         op.Linear: {"role": compiled_experts.SHARED, "split": ((),)},
         op.Columns: dict.fromkeys(("start", "stop", "split"), SIZES),
-        op.Activate: {"activation": (hyper.activation,), "parameters": ((),)},
+        op.Activate: {"activation": (hparams.activation,), "parameters": ((),)},
         op.Gated: {
-            "activation": (hyper.activation,), "limit": (own.net_limit or hyper.activation_limit,),
-            "clamps_gate_first": (block.clamps_gate_first,), "clamps_both": (bool(own.net_limit),), "bounds": SIZES,
+            "activation": (hparams.activation,),
+            "limit": (own.net_limit or hparams.activation_limit,),
+            "clamps_gate_first": (block.clamps_gate_first,),
+            "clamps_both": (bool(own.net_limit),),
+            "bounds": SIZES,
         },
         op.Combine: {"function": (block.add_shared_expert,) if sums else ()},
-    }  # fmt: skip
+    }
 
 
 def _is_attention(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
@@ -177,11 +189,15 @@ def _is_latent_attention(network: Network, layer: Layer, nodes: Sequence[Node]) 
     spec, counts = latent_attention_spec(network, layer), _counts(nodes)
     gates, norms = "attn_gate.weight" in layer, ("attn_q_a_norm", "attn_kv_a_norm", "attn_k_norm", "attn_sub_norm")
     wanted = {
-        op.Rope: 2 * spec.rotates, op.Concat: 2, op.PerHead: 2 * spec.absorbed, op.ScaleQueries: int(spec.tempered),
-        op.LatentAttention: int(spec.absorbed), op.WidenedAttention: int(not spec.absorbed),
+        op.Rope: 2 * spec.rotates,
+        op.Concat: 2,
+        op.PerHead: 2 * spec.absorbed,
+        op.ScaleQueries: int(spec.tempered),
+        op.LatentAttention: int(spec.absorbed),
+        op.WidenedAttention: int(not spec.absorbed),
         op.ScaleByGate: int(gates),
         op.Norm: sum(f"{norm}.weight" in layer or norm in layer for norm in norms),
-    }  # fmt: skip
+    }
     return all(counts[kind] == count for kind, count in wanted.items())
 
 

@@ -5,8 +5,8 @@ key; the matrices that widen the latent are multiplied into the query and the re
 DeepSeek V2 report), so every head attends to the same narrow keys.
 """
 
-from ..latent_attention import size_of
 from ..layer import Layer
+from ..mixers.latent_attention import size_of
 from . import operations as op
 from .attention import gated, projected
 from .builder import Builder

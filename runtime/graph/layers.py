@@ -2,7 +2,7 @@
 
 from archs.layer_kinds import Arrangement, Mixer
 
-from .. import cycles
+from .. import hrm
 from ..layer import Layer, Network
 from ..streams import LAST
 from . import operations as op
@@ -35,15 +35,15 @@ def decoder_graph(network: Network, predicts: bool = False) -> Graph:
     predicts: the file's predictor chooses neurons.
     """
     b = Builder(network, predicts)
-    x = begin(b, b.add("inp_embd", op.Input((network.hyper.width,))))
+    x = begin(b, b.add("inp_embd", op.Input((network.hparams.width,))))
     return _through_layers(b, x)
 
 
 def whole_graph(network: Network) -> Graph:
     """The same from ids of tokens to logits, of which no row is left out. Raises ModelError as `decoder_graph` does."""
     b = Builder(network)
-    outside, hyper, block = network.global_tensors, network.hyper, network.block
-    embedded = op.Embed(outside, (hyper.width,), float(hyper.embedding_scale))
+    outside, hparams, block = network.global_tensors, network.hparams, network.block
+    embedded = op.Embed(outside, (hparams.width,), float(hparams.embedding_scale))
     x = _write_layers(b, begin(b, b.add(_name_of_embedding(network), embedded)), keeps=False)
     x = b.norm(outside, block.output_norm, end(b, x), "result_norm")
     if block.hidden_states:
@@ -51,8 +51,8 @@ def whole_graph(network: Network) -> Graph:
     if has(outside, "output_proj"):
         x = b.linear(outside, "output_proj", x, "result_proj")
     tied = not has(outside, "output")
-    scale = float(hyper.logit_scale * (hyper.tied_logit_scale if tied else 1))
-    b.add("result_output", op.Logits(x, outside, tied, scale, hyper.logit_softcap))
+    scale = float(hparams.logit_scale * (hparams.tied_logit_scale if tied else 1))
+    b.add("result_output", op.Logits(x, outside, tied, scale, hparams.logit_softcap))
     return b.graph()
 
 
@@ -99,8 +99,8 @@ def _through_layers(b: Builder, x: Value) -> Graph:
 def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
     """All layers. keeps: the last one goes on with the rows alone that the head reads."""
     network = b.network
-    if cycles.BEGINNING in network.global_tensors:
-        x = b.add("hrm_init", op.BeginCycles(x, network.global_tensors, 2 * x.width))
+    if hrm.BEGINNING in network.global_tensors:
+        x = b.add("hrm_init", op.BeginHrmCycles(x, network.global_tensors, 2 * x.width))
     for layer in network.layers:
         b.layer, b.keeps = layer, keeps and layer is network.layers[-1]
         b.layer_inputs[layer.index] = x
@@ -112,7 +112,7 @@ def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
 
 def end(b: Builder, x: Value) -> Value:
     """What the last norm reads of what the last layer gives."""
-    outside, width = b.network.global_tensors, b.network.hyper.width
+    outside, width = b.network.global_tensors, b.network.hparams.width
     if "altup_proj.weight" in outside:
         return end_copies(b, x)
     if "output_res_score.weight" in outside:
@@ -140,19 +140,19 @@ def _written(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
     """A mixer of tokens, then a net; each reads a norm of the residual stream and is added to it."""
-    block, hyper = b.network.block, b.network.hyper
-    scale, eps, kind = float(hyper.residual_scale), block.post_norm_eps, b.network.kind(layer)
+    block, hparams = b.network.block, b.network.hparams
+    scale, eps, kind = float(hparams.residual_scale), block.post_norm_eps, b.network.kind(layer)
     if kind.mixer == "none":  # in some hybrids a layer has one of both parts
         x = b.kept(x)
         if kind.net == "none":
             return x  # of some the layer has nothing at all
         norm = "attn_norm" if has(layer, "attn_norm") else block.ffn_norm
         return b.add("l_out", op.Add(x, net(b, layer, b.norm(layer, norm, x), x), scale))
-    behind = hyper.norms_behind
+    behind = hparams.post_norm
     mixed = token_mixer(b, layer, x if behind else b.norm(layer, "attn_norm", x))
     mixed = b.norm(layer, "attn_norm", mixed, "attn_post_norm") if behind else mixed
-    if block.ffn_norm != block.mixed_norm:
-        mixed = b.norm_if_there(layer, block.mixed_norm, mixed, "attn_post_norm", eps)
+    if block.ffn_norm != block.attn_post_norm:
+        mixed = b.norm_if_there(layer, block.attn_post_norm, mixed, "attn_post_norm", eps)
     with_input = has(layer, "inp_gate")
     before = b.kept(x) if block.router_reads == "layer_input" else None
     x = b.add("l_out" if kind.net == "none" else "ffn_inp", op.Add(x, mixed, scale))
@@ -161,7 +161,7 @@ def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
         return x
     given = net(b, layer, x if behind else b.norm(layer, block.ffn_norm, x, "ffn_norm"), x, before)
     given = b.norm(layer, block.ffn_norm, given, "ffn_post_norm") if behind else given
-    for role in dict.fromkeys(("post_ffw_norm", block.fed_norm)):
+    for role in dict.fromkeys(("post_ffw_norm", block.ffn_post_norm)):
         given = b.norm_if_there(layer, role, given, "ffn_post_norm", eps)
     x = _norm_of_sum(b, layer, "layer_output_norm", b.add("l_out", op.Add(x, given, scale)))
     if with_input:
@@ -171,7 +171,7 @@ def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
 
 def layer_input(b: Builder, layer: Layer, x: Value) -> Value:
     """What the layer's own embedding of each token gives, gated by x (Gemma 3n and 4)."""
-    gate = b.add("per_layer_gelu", op.Activate(b.linear(layer, "inp_gate", x), b.network.hyper.activation))
+    gate = b.add("per_layer_gelu", op.Activate(b.linear(layer, "inp_gate", x), b.network.hparams.activation))
     own = b.add("inp_per_layer_selected", op.LayerInput(x, layer))
     gated = b.add("per_layer_gated", op.Multiply(gate, own))
     return b.norm(layer, "post_norm", b.linear(layer, "proj", gated, "per_layer_proj"), "per_layer_embd")
@@ -180,7 +180,7 @@ def layer_input(b: Builder, layer: Layer, x: Value) -> Value:
 def _norm_of_sum(b: Builder, layer: Layer, role: str, x: Value) -> Value:
     """A norm of the sum behind a part, where the family has not given its name to another one."""
     block = b.network.block
-    return x if role in (block.ffn_norm, block.mixed_norm, block.fed_norm) else b.norm_if_there(layer, role, x)
+    return x if role in (block.ffn_norm, block.attn_post_norm, block.ffn_post_norm) else b.norm_if_there(layer, role, x)
 
 
 def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
@@ -194,7 +194,7 @@ def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
     """Each part is added to what was normed before it, times a constant."""
-    scale, kind = float(b.network.hyper.residual_scale), b.network.kind(layer)
+    scale, kind = float(b.network.hparams.residual_scale), b.network.kind(layer)
     if kind.mixer != "none":
         normed = b.norm(layer, "attn_norm", x)
         x = b.add("ffn_inp", op.Add(token_mixer(b, layer, normed), normed, scale))
@@ -227,7 +227,7 @@ def _in_mixed_streams(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _over_residuals(b: Builder, layer: Layer, x: Value) -> Value:
     """Each part reads a mean of the hidden states and of what earlier layers left, which stands after them in x."""
-    width = b.network.hyper.width
+    width = b.network.hparams.width
     read = b.add("attn_res", op.ReadResiduals(x, layer, width, "attn_res_score"))
     mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", read))
     if not layer.index % int(b.network.keys.need("attn_res.block_size")):
@@ -239,7 +239,7 @@ def _over_residuals(b: Builder, layer: Layer, x: Value) -> Value:
 
 def _in_cycles(b: Builder, layer: Layer, x: Value) -> Value:
     """A layer of one of two stacks that run by turns, of which the other rests (HRM)."""
-    width = b.network.hyper.width
+    width = b.network.hparams.width
     out = _sequential(b, layer, b.add("hrm_state", op.ReadState(x, layer, width)))
     if layer.index + 1 == len(b.network.layers):
         return out
@@ -282,13 +282,29 @@ def _compressed(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 ARRANGEMENTS: dict[Arrangement, Build] = {
-    "sequential": _sequential, "parallel": _parallel, "normed": _from_normed, "streams": _in_streams,
-    "mixed_streams": _in_mixed_streams, "residuals": _over_residuals, "cycles": _in_cycles, "copies": _in_copies,
-}  # fmt: skip
+    "sequential": _sequential,
+    "parallel": _parallel,
+    "normed": _from_normed,
+    "streams": _in_streams,
+    "mixed_streams": _in_mixed_streams,
+    "residuals": _over_residuals,
+    "cycles": _in_cycles,
+    "copies": _in_copies,
+}
 ATTENDING: dict[Mixer, Build] = {
-    "attention": attention, "compressed": _compressed, "mla": latent_attention, "mla_widened": widened_attention,
+    "attention": attention,
+    "compressed": _compressed,
+    "mla": latent_attention,
+    "mla_widened": widened_attention,
 }
 RECURRENT: dict[Mixer, Build] = {  # mixers with a state
-    "gated_delta": gated_delta, "kimi_delta": kimi_delta, "lightning": lightning, "mamba": mamba, "mamba2": mamba2,
-    "mamba_heads": mamba_of_heads, "rwkv6": time_mix, "rwkv7": time_mix, "shortconv": short_convolution,
-}  # fmt: skip
+    "gated_delta": gated_delta,
+    "kimi_delta": kimi_delta,
+    "lightning": lightning,
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "mamba_heads": mamba_of_heads,
+    "rwkv6": time_mix,
+    "rwkv7": time_mix,
+    "shortconv": short_convolution,
+}

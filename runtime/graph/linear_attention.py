@@ -5,7 +5,7 @@ Source: transformers `models/qwen3_next/modeling_qwen3_next.py` (gated delta net
 """
 
 from ..layer import Layer
-from ..recurrence import LIGHTNING_EPS, lightning_rates
+from ..mixers.recurrence import LIGHTNING_EPS, lightning_rates
 from . import operations as op
 from . import recurrent_operations as rec
 from .builder import Builder
@@ -21,7 +21,7 @@ def gated_delta(b: Builder, layer: Layer, x: Value) -> Value:
     heads, inner = int(keys.need("ssm.time_step_rank")), int(keys.need("ssm.inner_size"))
     mixed = b.linear(layer, "attn_qkv", x, "linear_attn_qkv_mixed")
     mixed = b.add("conv_output_raw", rec.Convolution(mixed, layer, ("ssm_conv1d",)))
-    mixed = b.add("conv_output_silu", op.Activate(mixed, b.network.hyper.activation))
+    mixed = b.add("conv_output_silu", op.Activate(mixed, b.network.hparams.activation))
     wide, per_key, by_key = groups * size, heads // groups, "ssm_ba.weight" in layer
     if by_key:  # Qwen3-Next: heads that share a key are neighbours, with one projection by key
         both = b.linear(layer, "ssm_ba", x, "linear_attn_mixed_ba", (groups, 2 * per_key))
@@ -57,7 +57,7 @@ def kimi_delta(b: Builder, layer: Layer, x: Value) -> Value:
     mixed = b.add("qkv_mixed", op.Concat(b.add("qk_mixed", op.Concat(q, k)), v))
     taps = tuple(f"ssm_conv1d_{kind}" for kind in "qkv")
     mixed = b.add("conv_output_raw", rec.Convolution(mixed, layer, taps))
-    activation = "silu" if b.network.hyper.activation == "situ" else b.network.hyper.activation
+    activation = "silu" if b.network.hparams.activation == "situ" else b.network.hparams.activation
     mixed, wide = b.add("conv_output_silu", op.Activate(mixed, activation)), heads * size
     q, k, v = (
         b.add(f"{kind}_conv", op.Columns(mixed, i * wide, i * wide + wide, (heads, size)))
@@ -92,9 +92,9 @@ def lightning(b: Builder, layer: Layer, x: Value) -> Value:
     own, start = b.numbers(layer), len(b.nodes)
     heads, size = own.heads, own.key_width
     mixed = b.linear(layer, "attn_qkv", x, "QKVcur", (heads, 3 * size))
-    mixed = b.add("QKVcur_silu", op.Activate(mixed, b.network.hyper.activation))
+    mixed = b.add("QKVcur_silu", op.Activate(mixed, b.network.hparams.activation))
     q, k, v = (b.add(f"{n}cur", op.Columns(mixed, i * size, i * size + size)) for i, n in enumerate("QKV"))
-    rates = lightning_rates(layer.index, len(b.network.hyper.layers), heads)
+    rates = lightning_rates(layer.index, len(b.network.hparams.layers), heads)
     y = b.add("qkv", rec.LightningScan(v, layer, q, k, tuple(map(float, rates))))
     y = b.norm(layer, "attn_norm_2", b.add("qkv_view", op.Reshape(y, (heads * size,))), "qkv_norm", LIGHTNING_EPS)
     y = b.add("attn_gated", op.ScaleByGate(y, b.linear(layer, "attn_gate", x, "g")))

@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.hyper import LayerHyper
+from archs.hparams.model_hparams import LayerHParams
 from archs.spec import sum_factor
 from quants import Tensor
 
-from .. import compiled_experts, delta_mixers, rwkv_mixers, state_mixers
 from ..arrays import Floats
-from ..compiled_attention import (
+from ..kernels import attention_operations as heads_of
+from ..kernels import context_state, dots, expert_operations, state_operations, thread_team
+from ..kernels import token_parts as parts
+from ..layer import Layer, Network
+from ..mixers import compiled_experts, delta_mixers, rwkv_mixers, state_mixers
+from ..mixers.compiled_attention import (
     Bound,
     Workspace,
     Writer,
@@ -27,11 +31,7 @@ from ..compiled_attention import (
     write_attention,
     write_latent_attention,
 )
-from ..few_inputs import Vectors, product_fields, stored_rows, vectors
-from ..kernels import attention_operations as heads_of
-from ..kernels import dots, expert_operations, pass_state, state_operations, team
-from ..kernels import token_parts as parts
-from ..layer import Layer, Network
+from ..products.gemv import Vectors, product_fields, stored_rows, vectors
 from . import operations as op
 from .builder import Graph, Node, Region
 from .known import is_known
@@ -39,7 +39,7 @@ from .operations import Operation, Shape, Value
 from .text import COMPUTE
 
 Ints = NDArray[np.int64]
-SLOTS = pass_state.MAX_TOKENS  # texts that run together at most
+SLOTS = context_state.MAX_TOKENS  # texts that run together at most
 
 
 @dataclass
@@ -56,7 +56,7 @@ class MachineList:
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
         """An operation, after which threads wait for one another. In fields arrays become addresses."""
         self.kept += [value for value in fields.values() if isinstance(value, np.ndarray)]
-        self.rows.append(team.operation_row(operation(), fields, wait))
+        self.rows.append(thread_team.operation_row(operation(), fields, wait))
         self.waits += wait
         if dots.WEIGHTS in fields and operation in dots.OF_FORMAT.values():
             self.read += fields[dots.ROW_BYTES] * fields[dots.ROWS] * fields.get(dots.USED, 1)
@@ -88,7 +88,7 @@ class Lowering:
 
     def __init__(self, network: Network, graph: Graph, threads: int) -> None:
         self.network, self.graph, self.threads = network, graph, threads
-        self.state: Ints = np.zeros(pass_state.SIZE, np.int64)
+        self.state: Ints = np.zeros(context_state.SIZE, np.int64)
         self.list, self.workspace, self.rooms = MachineList(), Workspace(threads), compiled_experts.Rooms()
         self.rows_of: dict[int, Vectors] = {}
         self.calls: list[Call] = []
@@ -170,10 +170,16 @@ class Lowering:
 
     def copy(self, x: Floats, out: Vectors) -> None:
         """Copy the first columns of x to `out`, also as integers."""
-        self.list.add(state_operations.norm_groups, {
-            state_operations.STATE: self.state, state_operations.WIDTH: out.width, state_operations.GROUPS: 1,
-            **state_mixers.rows_in(x), **state_mixers.rows_out(out, True),
-        })  # fmt: skip
+        self.list.add(
+            state_operations.norm_groups,
+            {
+                state_operations.STATE: self.state,
+                state_operations.WIDTH: out.width,
+                state_operations.GROUPS: 1,
+                **state_mixers.rows_in(x),
+                **state_mixers.rows_out(out, True),
+            },
+        )
 
     # Writing
 
@@ -262,9 +268,9 @@ class Lowering:
 
 Write = Callable[[Lowering, Any, Value], bool]
 WRITERS: dict[type[Operation], Write] = {}
-SMALL: frozenset[type[Operation]] = frozenset({
-    op.Scale, op.Clamp, op.Add, op.Activate, op.Gated, op.Columns, op.Combine, op.PlainNorm,
-})  # fmt: skip
+SMALL: frozenset[type[Operation]] = frozenset(
+    {op.Scale, op.Clamp, op.Add, op.Activate, op.Gated, op.Columns, op.Combine, op.PlainNorm}
+)
 REGIONS: dict[str, Callable[[Lowering, Region], bool]] = {}
 
 
@@ -304,14 +310,21 @@ def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vect
     weight = layer.array(role) if weight is None else weight
     weight = np.ones(width, np.float32) if weight is None else weight
     bias = layer.array(f"{role}.bias")
-    lowering.add(parts.rms_norm if kind.startswith("rms") else parts.layer_norm, {
-        parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: width, parts.WEIGHT: weight,
-        parts.EPS: float(eps or lowering.network.hyper.eps),
-        parts.BIAS: np.zeros(width, np.float32) if bias is None else bias, **_output(out),
-    })  # fmt: skip
+    lowering.add(
+        parts.rms_norm if kind.startswith("rms") else parts.layer_norm,
+        {
+            parts.X: x.floats,
+            parts.X_WIDTH: x.room,
+            parts.WIDTH: width,
+            parts.WEIGHT: weight,
+            parts.EPS: float(eps or lowering.network.hparams.eps),
+            parts.BIAS: np.zeros(width, np.float32) if bias is None else bias,
+            **_output(out),
+        },
+    )
 
 
-def serves_product(layer: Layer, role: str) -> bool:
+def supports_product(layer: Layer, role: str) -> bool:
     """Whether a weight is multiplied from its blocks, and nothing is added to its product but a bias."""
     weight = layer.tensors.get(f"{role}.weight")
     return (
@@ -326,7 +339,7 @@ def serves_product(layer: Layer, role: str) -> bool:
 @writes(op.Linear)
 def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
     layer, role = operation.layer, operation.role
-    if not serves_product(layer, role):
+    if not supports_product(layer, role):
         return False
     weight, into = layer.need(f"{role}.weight"), _sum_of(lowering, value, lowering.number + 1)
     x = (lowering.vectors_of if weight.format.name in dots.OF_FLOATS else lowering.packed)(operation.x)
@@ -358,7 +371,7 @@ def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
     following = lowering.graph.nodes[lowering.number + 1].operation
     if not isinstance(following, op.Linear) or following.x is not operation.x:
         return False
-    return serves_product(following.layer, following.role)
+    return supports_product(following.layer, following.role)
 
 
 @writes(op.Add)
@@ -372,10 +385,17 @@ def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
     else:
         out = lowering.new(value)
         lowering.copy(x.floats, out)
-    lowering.add(parts.add_scaled, {
-        parts.X: part.floats, parts.X_WIDTH: part.room, parts.WIDTH: value.width, parts.OUT: out.floats,
-        parts.OUT_WIDTH: out.room, parts.SCALE: float(operation.scale),
-    })  # fmt: skip
+    lowering.add(
+        parts.add_scaled,
+        {
+            parts.X: part.floats,
+            parts.X_WIDTH: part.room,
+            parts.WIDTH: value.width,
+            parts.OUT: out.floats,
+            parts.OUT_WIDTH: out.room,
+            parts.SCALE: float(operation.scale),
+        },
+    )
     lowering.put(value, out)
     return True
 
@@ -383,11 +403,22 @@ def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
 def _step(lowering: Lowering, x: Vectors, out: Vectors, shape: Shape, code: int, fields: dict[int, Any]) -> None:
     """A step of `attention_operations.prepare_heads` with each number, or with heads of this shape."""
     heads, width = (1, shape[0]) if len(shape) == 1 else shape
-    lowering.list.add(heads_of.prepare_heads, {
-        heads_of.STATE: lowering.state, heads_of.X: x.floats, heads_of.X_WIDTH: x.room, heads_of.OUT: out.floats,
-        heads_of.OUT_WIDTH: out.room, heads_of.HEADS: heads, heads_of.HEAD_WIDTH: width, heads_of.X_APART: width,
-        heads_of.OUT_APART: width, heads_of.STEPS: code, **fields,
-    })  # fmt: skip
+    lowering.list.add(
+        heads_of.prepare_heads,
+        {
+            heads_of.STATE: lowering.state,
+            heads_of.X: x.floats,
+            heads_of.X_WIDTH: x.room,
+            heads_of.OUT: out.floats,
+            heads_of.OUT_WIDTH: out.room,
+            heads_of.HEADS: heads,
+            heads_of.HEAD_WIDTH: width,
+            heads_of.X_APART: width,
+            heads_of.OUT_APART: width,
+            heads_of.STEPS: code,
+            **fields,
+        },
+    )
 
 
 @writes(op.Scale)
@@ -430,10 +461,17 @@ def _combine(lowering: Lowering, operation: op.Combine, value: Value) -> bool:
     routed, shared = map(lowering.vectors_of, (operation.routed, operation.shared))
     out = lowering.new(value)
     _step(lowering, routed, out, value.shape, heads_of.MULTIPLY, {heads_of.SCALE: float(factor)})
-    lowering.add(parts.add_scaled, {
-        parts.X: shared.floats, parts.X_WIDTH: shared.room, parts.WIDTH: value.width, parts.OUT: out.floats,
-        parts.OUT_WIDTH: out.room, parts.SCALE: float(factor),
-    })  # fmt: skip
+    lowering.add(
+        parts.add_scaled,
+        {
+            parts.X: shared.floats,
+            parts.X_WIDTH: shared.room,
+            parts.WIDTH: value.width,
+            parts.OUT: out.floats,
+            parts.OUT_WIDTH: out.room,
+            parts.SCALE: float(factor),
+        },
+    )
     return True
 
 
@@ -444,13 +482,18 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
     first = lowering.vectors_of(operation.gate if isinstance(operation, op.Gated) else operation.x)
     out = lowering.new(value, True)
     fields = {
-        expert_operations.STATE: lowering.state, expert_operations.X: first.floats,
-        expert_operations.X_WIDTH: first.room, expert_operations.OUT: out.floats, expert_operations.OUT_WIDTH: out.room,
-        expert_operations.WIDTH: value.width, expert_operations.SHORTS: out.shorts,
+        expert_operations.STATE: lowering.state,
+        expert_operations.X: first.floats,
+        expert_operations.X_WIDTH: first.room,
+        expert_operations.OUT: out.floats,
+        expert_operations.OUT_WIDTH: out.room,
+        expert_operations.WIDTH: value.width,
+        expert_operations.SHORTS: out.shorts,
         expert_operations.NUMBERS_AT: out.numbers,
         expert_operations.KIND: expert_operations.KINDS[operation.activation],
-        expert_operations.LIMIT: np.inf, expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
-    }  # fmt: skip
+        expert_operations.LIMIT: np.inf,
+        expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
+    }
     if isinstance(operation, op.Gated):
         up = lowering.vectors_of(operation.up)
         fields |= {expert_operations.Y: up.floats, expert_operations.Y_WIDTH: up.room}
@@ -474,7 +517,7 @@ def _columns(lowering: Lowering, operation: op.Columns, value: Value) -> bool:
 # Attention
 
 
-def _serves_attention(lowering: Lowering, region: Region) -> bool:
+def _supports_attention(lowering: Lowering, region: Region) -> bool:
     network, layer = lowering.network, region.layer
     roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
     products = [role for role in roles if role.startswith("attn_") and len(layer.need(f"{role}.weight").shape) == 2]
@@ -487,14 +530,14 @@ def _serves_attention(lowering: Lowering, region: Region) -> bool:
         and (scaling is None or scaling.kind in ("none", "linear", "yarn", "longrope"))
         and not any(role.startswith("indexer") for role in roles)
         and network.keys.get("adapters.count") is None
-        and all(serves_product(layer, role) for role in matrices)
+        and all(supports_product(layer, role) for role in matrices)
     )
 
 
 def _write_attention(lowering: Lowering, region: Region) -> bool:
-    if not _serves_attention(lowering, region):
+    if not _supports_attention(lowering, region):
         return False
-    network, layer, own = lowering.network, region.layer, lowering.network.hyper.layers[region.layer.index]
+    network, layer, own = lowering.network, region.layer, lowering.network.hparams.layers[region.layer.index]
     latent = region.kind == "latent attention"
     source = own.kv_source_layer
     if source is not None and source not in lowering.bound:
@@ -532,7 +575,7 @@ class _Bytes(dict[str, NDArray[np.uint8]]):
         return self._lowering.bytes_of(tensor)
 
 
-def _bound(lowering: Lowering, own: LayerHyper) -> Bound:
+def _bound(lowering: Lowering, own: LayerHParams) -> Bound:
     """Addresses of keys and values by slot: the layer's own, or those of the layer that it looks at."""
     if own.kv_source_layer is not None:
         other = lowering.bound[own.kv_source_layer]
@@ -556,9 +599,16 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
         choice = compiled_experts.add_choice(lowering.list, spec, router_input, lowering.state, lowering.rooms)
     factor = sum_factor(network.block.add_shared_expert) if spec.shared else None
     compiled_experts.add_experts(
-        lowering.list, spec, x, out, lowering.state, rooms=lowering.rooms, choice=choice, adds=into is not None,
+        lowering.list,
+        spec,
+        x,
+        out,
+        lowering.state,
+        rooms=lowering.rooms,
+        choice=choice,
+        adds=into is not None,
         scale=1.0 if factor is None else factor,
-    )  # fmt: skip
+    )
     lowering.put(region.output, out)
     return True
 
@@ -575,13 +625,13 @@ def _mixer(
     def written(lowering: Lowering, region: Region) -> bool:
         layer = region.layer
         activations = ("silu", "situ") if region.kind == "kimi delta" else ("silu",)
-        if region.kind in _ACTIVATED and lowering.network.hyper.activation not in activations:
+        if region.kind in _ACTIVATED and lowering.network.hparams.activation not in activations:
             return False  # compiled convolutions have a silu
         roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
         matrices = [
             role for role in roles if role.startswith(_PROJECTIONS) and len(layer.need(f"{role}.weight").shape) == 2
         ]
-        if not all(serves_product(layer, role) for role in matrices):
+        if not all(supports_product(layer, role) for role in matrices):
             return False
         spec = specify(lowering.network, layer)
         tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
@@ -597,13 +647,29 @@ def _mixer(
 
 
 _ACTIVATED = ("gated delta", "kimi delta", "lightning")  # by the model's activation; others by silu alone
-_PROJECTIONS = ("ssm_in", "ssm_out", "ssm_x", "ssm_dt", "ssm_ba", "ssm_beta", "ssm_alpha", "ssm_f", "ssm_g", "attn_qkv",
-                "attn_q", "attn_k", "attn_v", "attn_gate", "attn_output", "shortconv.in_proj",
-                "shortconv.out_proj")  # fmt: skip
+_PROJECTIONS = (
+    "ssm_in",
+    "ssm_out",
+    "ssm_x",
+    "ssm_dt",
+    "ssm_ba",
+    "ssm_beta",
+    "ssm_alpha",
+    "ssm_f",
+    "ssm_g",
+    "attn_qkv",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_gate",
+    "attn_output",
+    "shortconv.in_proj",
+    "shortconv.out_proj",
+)
 
 
 def _of_keys(specify: Callable[..., Any]) -> Callable[[Network, Layer], Any]:
-    return lambda network, layer: specify(layer, network.keys, float(network.hyper.eps))
+    return lambda network, layer: specify(layer, network.keys, float(network.hparams.eps))
 
 
 REGIONS["mamba"] = _mixer(_of_keys(state_mixers.mamba_spec), state_mixers.write_mamba)
@@ -685,4 +751,4 @@ REGIONS["time mix"], REGIONS["rwkv layer"] = _time_mix, _rwkv_layer
 # Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
 CALLED: frozenset[type[Operation]] = frozenset(COMPUTE) - frozenset(WRITERS)
 
-__all__ = ["CALLED", "REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "serves_product"]
+__all__ = ["CALLED", "REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "supports_product"]

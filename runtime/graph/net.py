@@ -60,46 +60,46 @@ def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
 
 def route(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value, Value]:
     """The router's logits, the experts that each token of x chooses, and their weights."""
-    hyper, used = b.network.hyper, b.numbers(layer).experts_used
+    hparams, used = b.network.hparams, b.numbers(layer).experts_used
     with b.counted_as(ROUTING):
         if "ffn_gate_inp.scale" in layer:
             x = b.norm(layer, "ffn_gate_inp.scale", x, "ffn_moe_router_norm")
             x = b.add("ffn_moe_router_scaled", op.Scale(x, x.width**-0.5))
         logits = scores = b.add("ffn_moe_logits", op.PlainLinear(x, layer, "ffn_gate_inp"))
-        if hyper.router_softcap:
-            logits = scores = b.add("ffn_moe_logits_capped", op.Softcap(logits, hyper.router_softcap))
-        if hyper.scoring == "sparsemixer":
-            chosen = b.add("ffn_moe_topk", op.SparseMixer(logits, used, hyper.router_jitter))
-            mixed = op.SparseMixer(logits, used, hyper.router_jitter, gives_weights=True)
+        if hparams.router_softcap:
+            logits = scores = b.add("ffn_moe_logits_capped", op.Softcap(logits, hparams.router_softcap))
+        if hparams.scoring == "sparsemixer":
+            chosen = b.add("ffn_moe_topk", op.SparseMixer(logits, used, hparams.router_jitter))
+            mixed = op.SparseMixer(logits, used, hparams.router_jitter, gives_weights=True)
             return logits, chosen, b.add("ffn_moe_weights", mixed)
-        if hyper.scoring in ("softmax", "sigmoid", "sqrt_softplus"):
-            scores = b.add("ffn_moe_probs", op.Probabilities(logits, hyper.scoring))
+        if hparams.scoring in ("softmax", "sigmoid", "sqrt_softplus"):
+            scores = b.add("ffn_moe_probs", op.Probabilities(logits, hparams.scoring))
         chosen = _chosen(b, layer, scores, used)
         return logits, chosen, _weights(b, layer, scores, chosen)
 
 
 def _chosen(b: Builder, layer: Layer, scores: Value, used: int) -> Value:
-    hyper, ranked = b.network.hyper, scores
+    hparams, ranked = b.network.hparams, scores
     if "ffn_gate_tid2eid.weight" in layer:
         return b.add("ffn_moe_topk", op.ExpertsOfTokens(scores, layer, used))
     correction = next((role for role in ("exp_probs_b.bias", "exp_probs_b") if role in layer), "")
     if correction:
         ranked = b.add("ffn_moe_probs_biased", op.AddWeight(scores, layer, correction))
-    if hyper.expert_groups > hyper.expert_groups_used:
-        groups = hyper.expert_groups, hyper.expert_groups_used
+    if hparams.expert_groups > hparams.expert_groups_used:
+        groups = hparams.expert_groups, hparams.expert_groups_used
         ranked = b.add("ffn_moe_probs_masked", op.BestGroups(ranked, *groups, pairs=bool(correction)))
     return b.add("ffn_moe_topk", op.TopExperts(ranked, used))
 
 
 def _weights(b: Builder, layer: Layer, scores: Value, chosen: Value) -> Value:
-    hyper, weights = b.network.hyper, b.add("ffn_moe_weights", op.ExpertWeights(scores, chosen))
-    if hyper.scoring == "softmax_of_top":
+    hparams, weights = b.network.hparams, b.add("ffn_moe_weights", op.ExpertWeights(scores, chosen))
+    if hparams.scoring == "softmax_of_top":
         weights = b.add("ffn_moe_weights_softmax", op.Probabilities(weights, "softmax"))
-    elif hyper.normalize_experts:
+    elif hparams.normalize_experts:
         weights = b.add("ffn_moe_weights_norm", op.NormalizeWeights(weights))
     if "ffn_down_exps.scale" in layer:
         weights = b.add("ffn_moe_weights_of_expert", op.ScaleByExpert(weights, chosen, layer))
-    return b.scaled(weights, hyper.experts_scale, "ffn_moe_weights_scaled")
+    return b.scaled(weights, hparams.experts_scale, "ffn_moe_weights_scaled")
 
 
 def _group_experts(b: Builder, layer: Layer, x: Value, logits: Value) -> Value:
@@ -130,13 +130,13 @@ _GATED_UNITS = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu", "relu":
 
 
 def _hidden(b: Builder, layer: Layer, x: Value, suffix: str) -> Value:
-    hyper, block, own = b.network.hyper, b.network.block, b.numbers(layer)
+    hparams, block, own = b.network.hparams, b.network.block, b.numbers(layer)
     up = b.linear(layer, f"ffn_up{suffix}", x)
-    name = f"ffn_{'gelu' if hyper.activation == 'gelu_tanh' else hyper.activation}{suffix}"
-    if hyper.activation == "xielu":
-        return b.add(name, op.Activate(up, "xielu", tuple(hyper.xielu[layer.index])))
+    name = f"ffn_{'gelu' if hparams.activation == 'gelu_tanh' else hparams.activation}{suffix}"
+    if hparams.activation == "xielu":
+        return b.add(name, op.Activate(up, "xielu", tuple(hparams.xielu[layer.index])))
     if not block.gated:
-        return b.add(name, op.Activate(up, hyper.activation))
+        return b.add(name, op.Activate(up, hparams.activation))
     if f"ffn_gate{suffix}.weight" in layer:
         gate = b.linear(layer, f"ffn_gate{suffix}", x)
     else:  # one fused projection, the gate first
@@ -145,11 +145,19 @@ def _hidden(b: Builder, layer: Layer, x: Value, suffix: str) -> Value:
         up = b.add(f"ffn_up_half{suffix}", op.Columns(fused, half, up.width))
     if own.sparsity is not None:
         gate = b.add(f"ffn_gate_sparse{suffix}", op.SparseGate(gate, own.sparsity))
-    limit = own.net_limit or hyper.activation_limit
-    return b.add(f"ffn_{_GATED_UNITS.get(hyper.activation, hyper.activation)}{suffix}", op.Gated(
-        gate, up, hyper.activation, limit, clamps_gate_first=block.clamps_gate_first, clamps_both=bool(own.net_limit),
-        bounds=_bounds(hyper.situ),
-    ))  # fmt: skip
+    limit = own.net_limit or hparams.activation_limit
+    return b.add(
+        f"ffn_{_GATED_UNITS.get(hparams.activation, hparams.activation)}{suffix}",
+        op.Gated(
+            gate,
+            up,
+            hparams.activation,
+            limit,
+            clamps_gate_first=block.clamps_gate_first,
+            clamps_both=bool(own.net_limit),
+            bounds=_bounds(hparams.situ),
+        ),
+    )
 
 
 def _bounds(situ: Sequence[float]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from archs.hyper import LayerHyper
+from archs.hparams.model_hparams import LayerHParams
 from quants import Tensor
 from quants.errors import ModelError
 
@@ -406,7 +406,7 @@ class Rope(Operation):
     kind = "rotation"
     overwrites = "x"
     x: Value
-    own: LayerHyper
+    own: LayerHParams
 
     def shape(self) -> Shape:
         if self.own.rope_width > self.x.shape[-1]:
@@ -438,7 +438,7 @@ class Attention(Operation):
     v: Value
     x: Value
     layer: Layer
-    own: LayerHyper
+    own: LayerHParams
     chosen: Value | None = None
 
     def shape(self) -> Shape:
@@ -457,7 +457,7 @@ class SharedAttention(Operation):
 
     kind = "attention"
     q: Value
-    own: LayerHyper
+    own: LayerHParams
 
     def shape(self) -> Shape:
         return (self.own.heads * self.own.value_width,)
@@ -757,7 +757,7 @@ class AddNgrams(Several):
     """The streams with what a table holds of the last few tokens (Qwen4 Exp)."""
 
 
-class BeginCycles(Several):
+class BeginHrmCycles(Several):
     """The states of two stacks of layers before the first one (HRM)."""
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from ..arrays import Floats
-from ..layer import Pass
-from ..matmul import Inputs
+from ..layer import ForwardContext
+from ..products.matmul import Inputs
 from .builder import Graph, Node
 from .operations import Operation, Value
 
 Values = dict[int, Any]
-Compute = Callable[[Pass, Any, "Read"], Any]
+Compute = Callable[[ForwardContext, Any, "Read"], Any]
 Kind = TypeVar("Kind", bound=Operation)
 
 COMPUTE: dict[type[Operation], Compute] = {}
@@ -38,7 +38,7 @@ class Read:
         x = self.values[value.number]
         return cast(Floats, x if self.number in self._memory.overwritable else x.copy())
 
-    def product_inputs(self, forward: Pass, value: Value) -> Inputs:
+    def product_inputs(self, forward: ForwardContext, value: Value) -> Inputs:
         """What several weights are multiplied with, rounded or packed once."""
         if value.number not in self._inputs:
             self._inputs[value.number] = forward.inputs(self.rows(value))
@@ -55,17 +55,19 @@ class Read:
             self._inputs.pop(number, None)
 
 
-def computes(*kinds: type[Kind]) -> Callable[[Callable[[Pass, Kind, Read], Any]], Callable[[Pass, Kind, Read], Any]]:
+def computes(
+    *kinds: type[Kind],
+) -> Callable[[Callable[[ForwardContext, Kind, Read], Any]], Callable[[ForwardContext, Kind, Read], Any]]:
     """Enter a function as what computes operations of these kinds."""
 
-    def entered(function: Callable[[Pass, Kind, Read], Any]) -> Callable[[Pass, Kind, Read], Any]:
+    def entered(function: Callable[[ForwardContext, Kind, Read], Any]) -> Callable[[ForwardContext, Kind, Read], Any]:
         COMPUTE.update(dict.fromkeys(kinds, function))
         return function
 
     return entered
 
 
-def computed(forward: Pass, node: Node, read: Read) -> Any:
+def computed(forward: ForwardContext, node: Node, read: Read) -> Any:
     """What a node gives; nothing where it reads nothing."""
     if node.value.rows == "some" and any(read(value) is None for value in node.operation.inputs()):
         return None

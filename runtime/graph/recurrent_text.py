@@ -9,28 +9,28 @@ from quants.kernels.lanes import LANES
 from .. import ops
 from ..arrays import Floats
 from ..kernels.scan import delta_channels, delta_heads, scan_channels, scan_heads, wkv7_heads, wkv_heads
-from ..layer import Pass
-from ..recurrence import convolved_by, counted, filled, rows_before, scan_values, scanned
+from ..layer import ForwardContext
+from ..mixers.recurrence import convolved_by, counted, filled, rows_before, scan_values, scanned
 from . import recurrent_operations as op
 from .read import Read, computes
 
 
 @computes(op.Convolution)
-def _convolution(forward: Pass, o: op.Convolution, read: Read) -> Floats:
+def _convolution(forward: ForwardContext, o: op.Convolution, read: Read) -> Floats:
     taps = [o.layer.need_array(f"{role}.weight") for role in o.taps]
     each = np.concatenate([own.reshape(-1, own.shape[-1]) for own in taps]) if len(taps) > 1 else taps[0]
     return convolved_by(forward, o.layer, each, o.layer.array(f"{o.taps[0]}.bias"), read(o.x))
 
 
 @computes(op.TokenShift)
-def _token_shift(forward: Pass, o: op.TokenShift, read: Read) -> Floats:
+def _token_shift(forward: ForwardContext, o: op.TokenShift, read: Read) -> Floats:
     x: Floats = read(o.x)
     before = rows_before(forward, o.layer, x, o.state)
     return np.subtract(before, x, out=before)
 
 
 @computes(op.ChannelScan)
-def _channel_scan(forward: Pass, o: op.ChannelScan, read: Read) -> Floats:
+def _channel_scan(forward: ForwardContext, o: op.ChannelScan, read: Read) -> Floats:
     x, a = read(o.x), filled(o.layer.need_array("ssm_a").T)
     wide = filled(x), filled(read(o.dt)), read(o.b), read(o.c)
     y = scanned(forward, o.layer, partial(scan_channels, a), wide, a.shape, a.shape[1] // LANES)
@@ -38,13 +38,13 @@ def _channel_scan(forward: Pass, o: op.ChannelScan, read: Read) -> Floats:
 
 
 @computes(op.HeadScan)
-def _head_scan(forward: Pass, o: op.HeadScan, read: Read) -> Floats:
+def _head_scan(forward: ForwardContext, o: op.HeadScan, read: Read) -> Floats:
     kernel = partial(scan_heads, o.layer.need_array("ssm_a").reshape(-1))
     return scan_values(forward, o.layer, kernel, o.b.shape[-1], read(o.x), read(o.dt), read(o.b), read(o.c))
 
 
 @computes(op.LightningScan)
-def _lightning_scan(forward: Pass, o: op.LightningScan, read: Read) -> Floats:
+def _lightning_scan(forward: ForwardContext, o: op.LightningScan, read: Read) -> Floats:
     x: Floats = read(o.x)
     counted(forward, o.layer)
     kernel, steps = partial(scan_heads, -np.array(o.rates, np.float32)), np.ones(x.shape[:2], np.float32)
@@ -52,24 +52,24 @@ def _lightning_scan(forward: Pass, o: op.LightningScan, read: Read) -> Floats:
 
 
 @computes(op.DeltaRule)
-def _delta_rule(forward: Pass, o: op.DeltaRule, read: Read) -> Floats:
+def _delta_rule(forward: ForwardContext, o: op.DeltaRule, read: Read) -> Floats:
     kernel = delta_heads if o.decay.shape == o.beta.shape else delta_channels
     inputs = map(read, (o.x, o.q, o.k, o.decay, o.beta))
     return scan_values(forward, o.layer, kernel, o.k.shape[-1], *inputs)
 
 
 @computes(op.Wkv)
-def _wkv(forward: Pass, o: op.Wkv, read: Read) -> Floats:
+def _wkv(forward: ForwardContext, o: op.Wkv, read: Read) -> Floats:
     return scan_values(forward, o.layer, wkv_heads, o.k.shape[-1], *map(read, (o.x, o.r, o.k, o.w)))
 
 
 @computes(op.Wkv7)
-def _wkv7(forward: Pass, o: op.Wkv7, read: Read) -> Floats:
+def _wkv7(forward: ForwardContext, o: op.Wkv7, read: Read) -> Floats:
     return scan_values(forward, o.layer, wkv7_heads, o.k.shape[-1], *map(read, (o.x, o.r, o.k, o.w, o.a, o.b)))
 
 
 @computes(op.ReadItself)
-def _read_itself(forward: Pass, o: op.ReadItself, read: Read) -> Floats:
+def _read_itself(forward: ForwardContext, o: op.ReadItself, read: Read) -> Floats:
     scores: Floats = read(o.r) * read(o.k)
     if o.role:
         scores *= o.layer.need_array(f"{o.role}.weight").reshape(-1, o.k.shape[-1])
@@ -78,7 +78,7 @@ def _read_itself(forward: Pass, o: op.ReadItself, read: Read) -> Floats:
 
 
 @computes(op.Lerp)
-def _lerp(forward: Pass, o: op.Lerp, read: Read) -> Floats:
+def _lerp(forward: ForwardContext, o: op.Lerp, read: Read) -> Floats:
     x: Floats = read(o.x)
     share = o.layer.need_array(f"{o.role}.weight").reshape(-1, x.shape[1])[o.row]
     share = share if o.added is None else share + read(o.added)
@@ -87,20 +87,20 @@ def _lerp(forward: Pass, o: op.Lerp, read: Read) -> Floats:
 
 
 @computes(op.KeepValues)
-def _keep_values(forward: Pass, o: op.KeepValues, read: Read) -> Floats:
+def _keep_values(forward: ForwardContext, o: op.KeepValues, read: Read) -> Floats:
     x: Floats = read(o.x)
     forward.first_values = x.copy()
     return x
 
 
 @computes(op.MixValues)
-def _mix_values(forward: Pass, o: op.MixValues, read: Read) -> Floats:
+def _mix_values(forward: ForwardContext, o: op.MixValues, read: Read) -> Floats:
     x: Floats = read(o.x)
     return x if forward.first_values is None else x + (forward.first_values - x) * read(o.gate)
 
 
 @computes(op.L2Norm)
-def _l2_norm(forward: Pass, o: op.L2Norm, read: Read) -> Floats:
+def _l2_norm(forward: ForwardContext, o: op.L2Norm, read: Read) -> Floats:
     x, eps = read(o.x), np.float32(o.eps)
     if o.is_least:
         unit: Floats = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), eps)
@@ -110,7 +110,7 @@ def _l2_norm(forward: Pass, o: op.L2Norm, read: Read) -> Floats:
 
 
 @computes(op.GroupNorm)
-def _group_norm(forward: Pass, o: op.GroupNorm, read: Read) -> Floats:
+def _group_norm(forward: ForwardContext, o: op.GroupNorm, read: Read) -> Floats:
     x: Floats = read(o.x)
     weight, bias = o.layer.need_array(f"{o.role}.weight"), o.layer.array(f"{o.role}.bias")
     groups = x.reshape(len(x), -1, o.width)
@@ -123,7 +123,7 @@ def _group_norm(forward: Pass, o: op.GroupNorm, read: Read) -> Floats:
 
 
 @computes(op.RepeatHeads)
-def _repeat_heads(forward: Pass, o: op.RepeatHeads, read: Read) -> Floats:
+def _repeat_heads(forward: ForwardContext, o: op.RepeatHeads, read: Read) -> Floats:
     x: Floats = read(o.x)
     times = o.heads // x.shape[1]
     return np.tile(x, (1, times, 1)) if o.in_turns else np.repeat(x, times, axis=1)

@@ -66,7 +66,7 @@ def _gated(b: Builder, layer: Layer, y: Value, gate: Value) -> Value:
 
 def _group_norm(b: Builder, layer: Layer, y: Value) -> Value:
     width = layer.need("ssm_norm.weight").shape[-1]
-    return b.add("mamba_normed", rec.GroupNorm(y, layer, "ssm_norm", b.network.hyper.eps, width))
+    return b.add("mamba_normed", rec.GroupNorm(y, layer, "ssm_norm", b.network.hparams.eps, width))
 
 
 def mamba_of_heads(b: Builder, layer: Layer, x: Value) -> Value:

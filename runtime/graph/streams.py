@@ -29,13 +29,13 @@ def end_streams(b: Builder, x: Value) -> Value:
         return b.add("hc_head", streams.SumStreams(x, _side(b, outside, LAST, "hc_head_pre", mixes, 0, mixes.width)))
     if has(outside, f"{LAST}_down"):
         return gated_mean(b, outside, LAST, x)[0]
-    return b.add("hc_head", streams.StreamMean(x, b.network.hyper.width))
+    return b.add("hc_head", streams.StreamMean(x, b.network.hparams.width))
 
 
 def gated_mean(b: Builder, layer: Layer, role: str, x: Value) -> tuple[Value, Value]:
     """A gated mean of the streams, and the norm of all of them (Qwen4 Exp)."""
-    width, name = b.network.hyper.width, role.replace("output_hc", "hc_head")
-    normed = b.add(f"{name}_norm", rec.GroupNorm(x, layer, f"{role}_norm", b.network.hyper.eps, width))
+    width, name = b.network.hparams.width, role.replace("output_hc", "hc_head")
+    normed = b.add(f"{name}_norm", rec.GroupNorm(x, layer, f"{role}_norm", b.network.hparams.eps, width))
     low = b.add(f"{name}_low", op.Scale(b.linear(layer, f"{role}_down", normed), width / x.width))
     gate = b.linear(layer, f"{role}_up", b.add(f"{name}_silu", op.Activate(low, "silu")))
     gated = b.add(f"{name}_gated", op.ScaleByGate(normed, gate))
@@ -45,7 +45,7 @@ def gated_mean(b: Builder, layer: Layer, role: str, x: Value) -> tuple[Value, Va
 def inject(b: Builder, layer: Layer, role: str, x: Value, normed: Value, part: Value, name: str) -> Value:
     """The streams x with what a part of the layer gives, added to each by its weight. normed: of x."""
     scores = b.linear(layer, f"{role}_inject", normed)
-    scores = b.add(f"{role}_scores", op.Scale(scores, b.network.hyper.width / x.width))
+    scores = b.add(f"{role}_scores", op.Scale(scores, b.network.hparams.width / x.width))
     weights = b.add(f"{role}_weights", op.Scale(b.add(f"{role}_sigmoid", op.Activate(scores, "sigmoid")), 2.0))
     return b.add(name, streams.AddToStreams(x, part, weights))
 
@@ -79,7 +79,7 @@ class HyperConnection:
 
 
 def _mixes(b: Builder, layer: Layer, role: str, name: str, x: Value) -> Value:
-    return b.linear(layer, f"{role}_fn", b.add(f"{name}_norm", op.PlainNorm(x, b.network.hyper.eps)), f"{name}_mixes")
+    return b.linear(layer, f"{role}_fn", b.add(f"{name}_norm", op.PlainNorm(x, b.network.hparams.eps)), f"{name}_mixes")
 
 
 def _side(b: Builder, layer: Layer, role: str, name: str, mixes: Value, number: int, count: int) -> Value:
@@ -99,7 +99,7 @@ def begin_copies(b: Builder, x: Value) -> Value:
 
 def end_copies(b: Builder, x: Value) -> Value:
     """What the copies give together after the last layer."""
-    outside, first, width = b.network.global_tensors, _copy(b, "altup_first", x, 0), b.network.hyper.width
+    outside, first, width = b.network.global_tensors, _copy(b, "altup_first", x, 0), b.network.hparams.width
     parts = [first]
     for i in range(x.width // width - 1):
         copy = _copy(b, f"altup_copy_{i}", x, i + 1)
@@ -110,7 +110,7 @@ def end_copies(b: Builder, x: Value) -> Value:
 
 def predict_copies(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value]:
     """The copies as they are expected after a layer, and the one that the layer computes with."""
-    active, count = int(b.network.keys.get("altup.active_idx")), x.width // b.network.hyper.width
+    active, count = int(b.network.keys.get("altup.active_idx")), x.width // b.network.hparams.width
     kinds = _modalities(b, layer, _copy(b, "activated", x, active), "predict")
     coefficients = b.linear(layer, "altup_predict_coef", kinds, split=(count, count))
     mixed = b.add("altup_mixed", streams.MixStreams(x, coefficients, to_first=True))
@@ -129,7 +129,7 @@ def correct_copies(b: Builder, layer: Layer, expected: Value, before: Value, aft
 
 
 def _copy(b: Builder, name: str, x: Value, number: int) -> Value:
-    width = b.network.hyper.width
+    width = b.network.hparams.width
     return b.add(name, op.Columns(x, number * width, (number + 1) * width))
 
 

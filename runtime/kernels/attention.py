@@ -32,7 +32,7 @@ from quants.kernels.lanes import (
 )
 
 from .exponential import ZERO, exp_of_lanes
-from .shorts import cpu_features, sum_of_lanes
+from .int16x32 import cpu_features, sum_of_lanes
 
 # of a register tile: 24 sums in 32 registers of sixteen floats, or 12 in 16 of eight, or 24 in 32 of four
 ROWS, VECTORS = (12, 2) if "+avx512f" in cpu_features() else (6, 1)
@@ -154,8 +154,23 @@ def _among(j, first, last):  # type: ignore[no-untyped-def]
 
 @kernel
 def mix(  # type: ignore[no-untyped-def]
-    found, stride, base, rows, heads, first, last, sinks, values, at, value_stride, mixed, shares, out, out_at,
-    out_stride, width,
+    found,
+    stride,
+    base,
+    rows,
+    heads,
+    first,
+    last,
+    sinks,
+    values,
+    at,
+    value_stride,
+    mixed,
+    shares,
+    out,
+    out_at,
+    out_stride,
+    width,
 ):
     """softmax(scores) times values, at out_at + query * out_stride + head * width; zeros for a query that sees none.
 
@@ -179,9 +194,19 @@ def mix(  # type: ignore[no-untyped-def]
             if begin < end:
                 for c in range(0, filled, COLUMNS):
                     multiply_tile(
-                        found, r * stride - base + begin, stride, values, at + value_stride * begin + c, value_stride,
-                        LANES, end - begin, mixed, r * filled + c, filled, True,
-                    )  # fmt: skip
+                        found,
+                        r * stride - base + begin,
+                        stride,
+                        values,
+                        at + value_stride * begin + c,
+                        value_stride,
+                        LANES,
+                        end - begin,
+                        mixed,
+                        r * filled + c,
+                        filled,
+                        True,
+                    )
     whole = width // LANES * LANES
     for i in range(rows):
         to = out_at + i // heads * out_stride + i % heads * width

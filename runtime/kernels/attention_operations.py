@@ -45,11 +45,11 @@ from .attention_tiles import (
     score_two,
 )
 from .byte_dots import AHEAD
+from .context_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
 from .dots import NUMBERS, SUPER, pack
 from .exponential import exp, exp_of_lanes, sigmoid, softplus
-from .pass_state import ANGLES, POSITIONS, SIZE, SLOTS, TOKENS
-from .shorts import CACHE_LINE, multiply_add, prefetch, prefetch_later, sum_of_lanes, touch
-from .team import FIELDS, array_at, operation
+from .int16x32 import CACHE_LINE, multiply_add, prefetch, prefetch_later, sum_of_lanes, touch
+from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 ZERO, ONE, NOTHING = f32(0), f32(1), f32(-np.inf)
@@ -475,9 +475,15 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
         for item in range(groups * rows):
             r = first + item % rows
             _weigh(
-                op, numbers, array_at(scores_at + 4 * item * SCORES, SCORES, np.float32), begin, count,
-                state[POSITIONS + t + r // heads], (low + item // rows) * heads + r % heads,
-                array_at(mixed_at + 4 * item * apart, apart, np.float32), value_wide,
+                op,
+                numbers,
+                array_at(scores_at + 4 * item * SCORES, SCORES, np.float32),
+                begin,
+                count,
+                state[POSITIONS + t + r // heads],
+                (low + item // rows) * heads + r % heads,
+                array_at(mixed_at + 4 * item * apart, apart, np.float32),
+                value_wide,
             )
         for j in range(0, count, short):
             at, many = values_at + size * ((begin + j) * apart_v + low * next_v), min(short, count - j)

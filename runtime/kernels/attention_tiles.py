@@ -16,7 +16,7 @@ from quants.kernels.lane_memory import address_of, load_at, store_at
 from quants.kernels.lanes import BYTE, BYTES, FLOAT, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, splat
 from quants.kernels.small_blocks import Q8_BYTES, VALUES
 
-from .shorts import CACHE_LINE, cpu_features, fetch, half_of, halves_of
+from .int16x32 import CACHE_LINE, cpu_features, fetch, half_of, halves_of
 
 WIDE_REGISTERS = "+avx512f" in cpu_features()
 ROWS = 4 if WIDE_REGISTERS else 2  # of the largest tile
@@ -175,8 +175,7 @@ def _mix_tile(rows: int, vectors: int) -> Any:
             shares = _places(builder, w_at, w_stride, rows, w_rows)
             add, apart = _multiply_add(builder), _number(LANES)
             targets = [
-                _places(builder, at, apart, columns, None)
-                for at in _places(builder, out_at, out_stride, rows, w_rows)
+                _places(builder, at, apart, columns, None) for at in _places(builder, out_at, out_stride, rows, w_rows)
             ]
             sums = [
                 [cgutils.alloca_once_value(builder, load_at(context, builder, kinds[8], out, at, FLOATS)) for at in own]

@@ -35,7 +35,7 @@ from quants.kernels.lanes import (
     to_float,
 )
 
-from .shorts import (
+from .int16x32 import (
     bytes_as_floats,
     cpu_features,
     each_twice,
@@ -49,7 +49,7 @@ from .shorts import (
     sum_of_lanes,
     sums_of_lanes,
 )
-from .team import array_at
+from .thread_team import array_at
 
 f32 = np.float32
 SUPER, ZERO = 256, f32(0)
@@ -249,10 +249,11 @@ def q3_k_scales(raw, at):  # type: ignore[no-untyped-def]
     """The sixteen scales of 6 bits, which mean 32 less."""
     first, second, high = load_word(raw, at + 96), load_word(raw, at + 100), load_word(raw, at + 104)
     return bytes_as_floats(
-        first & 0x0F0F0F0F | (high & 0x03030303) << 4, second & 0x0F0F0F0F | (high >> 2 & 0x03030303) << 4,
+        first & 0x0F0F0F0F | (high & 0x03030303) << 4,
+        second & 0x0F0F0F0F | (high >> 2 & 0x03030303) << 4,
         first >> 4 & 0x0F0F0F0F | (high >> 4 & 0x03030303) << 4,
         second >> 4 & 0x0F0F0F0F | (high >> 6 & 0x03030303) << 4,
-    )  # fmt: skip
+    )
 
 
 @inlined

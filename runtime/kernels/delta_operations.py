@@ -5,7 +5,7 @@ import numpy as np
 from quants.kernels.jit import inlined
 from quants.kernels.lanes import LANES
 
-from . import pass_state
+from . import context_state
 from .exponential import exp, sigmoid, softplus
 from .scan import delta_head
 from .state_operations import (
@@ -23,7 +23,7 @@ from .state_operations import (
     row_at,
     state_at,
 )
-from .team import array_at, operation
+from .thread_team import array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
@@ -76,7 +76,7 @@ def delta_step(row, thread, threads):  # type: ignore[no-untyped-def]
     for h in range(heads * thread // threads, heads * (thread + 1) // threads):
         group = h % groups if op[TURNS] else h // (heads // groups)
         place = h // op[BLOCK] * op[APART] + h % op[BLOCK]
-        for t in range(run[pass_state.TOKENS]):
+        for t in range(run[context_state.TOKENS]):
             before = 4 * (t * op[X_WIDTH] + group * size)
             q, k = array_at(op[X] + before, size, np.float32), array_at(op[K] + before, size, np.float32)
             v = array_at(op[V] + 4 * t * op[X_WIDTH], heads * width, np.float32)

@@ -28,8 +28,8 @@ from quants.kernels.lanes import (
 
 from . import byte_dots
 from .byte_dots import AHEAD, LEVELS, TAKES_BYTES, WITH_BYTES, q3_k_scales, spread
-from .pass_state import MAX_TOKENS
-from .shorts import (
+from .context_state import MAX_TOKENS
+from .int16x32 import (
     bits_of,
     cpu_features,
     dot,
@@ -60,7 +60,7 @@ from .shorts import (
     sum_of_lanes,
     sums_of_lanes,
 )
-from .team import FIELDS, array_at, operation
+from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 BLOCK, SUPER = 32, 256
@@ -221,15 +221,11 @@ def _q6_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
     f = scales * each_twice(load(n, n_at), 0)
     a = multiply_add(scales * SIX_BITS_ZERO, load(n, n_at + 16), a)
     high = load_bytes(raw, at + 128)
-    a, b = _low_and_high(
-        load_bytes(raw, at), high, 0, x, x_at, lanes_of(f, 0), lanes_of(f, 2), a, b)  # fmt: skip
-    a, b = _low_and_high(
-        load_bytes(raw, at + 32), high, 2, x, x_at + 32, lanes_of(f, 1), lanes_of(f, 3), a, b)  # fmt: skip
+    a, b = _low_and_high(load_bytes(raw, at), high, 0, x, x_at, lanes_of(f, 0), lanes_of(f, 2), a, b)
+    a, b = _low_and_high(load_bytes(raw, at + 32), high, 2, x, x_at + 32, lanes_of(f, 1), lanes_of(f, 3), a, b)
     high = load_bytes(raw, at + 160)
-    a, b = _low_and_high(
-        load_bytes(raw, at + 64), high, 0, x, x_at + 128, lanes_of(f, 4), lanes_of(f, 6), a, b)  # fmt: skip
-    return _low_and_high(
-        load_bytes(raw, at + 96), high, 2, x, x_at + 160, lanes_of(f, 5), lanes_of(f, 7), a, b)  # fmt: skip
+    a, b = _low_and_high(load_bytes(raw, at + 64), high, 0, x, x_at + 128, lanes_of(f, 4), lanes_of(f, 6), a, b)
+    return _low_and_high(load_bytes(raw, at + 96), high, 2, x, x_at + 160, lanes_of(f, 5), lanes_of(f, 7), a, b)
 
 
 @inlined
@@ -642,9 +638,22 @@ def mxfp4_rows(row, thread, threads):  # type: ignore[no-untyped-def]
 
 
 OF_FORMAT = {
-    "F32": f32_rows, "F16": f16_rows, "BF16": bf16_rows, "Q8_0": q8_0_rows, "Q4_0": q4_0_rows, "Q4_1": q4_1_rows,
-    "Q5_0": q5_0_rows, "Q5_1": q5_1_rows, "IQ4_NL": iq4_nl_rows, "Q2_K": q2_k_rows, "Q4_K": q4_k_rows,
-    "Q5_K": q5_k_rows, "Q6_K": q6_k_rows, "IQ4_XS": iq4_xs_rows, "Q3_K": q3_k_rows, "TQ2_0": tq2_0_rows,
+    "F32": f32_rows,
+    "F16": f16_rows,
+    "BF16": bf16_rows,
+    "Q8_0": q8_0_rows,
+    "Q4_0": q4_0_rows,
+    "Q4_1": q4_1_rows,
+    "Q5_0": q5_0_rows,
+    "Q5_1": q5_1_rows,
+    "IQ4_NL": iq4_nl_rows,
+    "Q2_K": q2_k_rows,
+    "Q4_K": q4_k_rows,
+    "Q5_K": q5_k_rows,
+    "Q6_K": q6_k_rows,
+    "IQ4_XS": iq4_xs_rows,
+    "Q3_K": q3_k_rows,
+    "TQ2_0": tq2_0_rows,
     "MXFP4": mxfp4_rows,
-}  # fmt: skip
+}
 OF_FLOATS = frozenset({"F32", "F16", "BF16"})  # whose inputs are multiplied as they are

@@ -13,10 +13,10 @@ from quants.kernels.lane_memory import load, store
 from quants.kernels.lanes import LANES, every
 
 from .activations import QUICK, gelu_of, gelu_tanh_of
+from .context_state import MAX_TOKENS
 from .dots import NUMBERS, SUPER, pack
 from .exponential import exp, sigmoid, softplus, tanh
-from .pass_state import MAX_TOKENS
-from .team import FIELDS, array_at, operation
+from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)

@@ -18,7 +18,7 @@ from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import load, load_at, store, store_at, transpose_tile
 from quants.kernels.lanes import FLOAT, FLOATS, INDEX, LANES, every, splat
 
-from .shorts import cpu_features
+from .int16x32 import cpu_features
 
 TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32
 VECTORS = ROWS // LANES

@@ -44,7 +44,7 @@ from quants.kernels.lanes import (
 )
 
 from .exponential import MAGIC
-from .shorts import cpu_features, multiply_add, prefetch_to_write, sum_of_lanes
+from .int16x32 import cpu_features, multiply_add, prefetch_to_write, sum_of_lanes
 
 BLOCK, PAIRS = 32, 16
 TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32
@@ -80,8 +80,9 @@ def add_block(typing, sums, sums_at, x, x_at, x_scales, scales_at, w, w_at):  # 
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        arrays = dict(zip(("sums", "x", "scales", "w"), zip(signature.args[::2], args[::2], args[1::2], strict=True),
-                          strict=True))  # fmt: skip
+        arrays = dict(
+            zip(("sums", "x", "scales", "w"), zip(signature.args[::2], args[::2], args[1::2], strict=True), strict=True)
+        )
         tokens, vectors = range(TOKENS), range(VECTORS)
 
         def place(name: str, offset: int, more: Any = None) -> tuple[Any, Any, Any]:

@@ -45,7 +45,7 @@ from quants.kernels.lanes import (
 
 from .exponential import MAGIC
 from .int16 import summing
-from .shorts import load_small, prefetch_to_write, sum_of_lanes
+from .int16x32 import load_small, prefetch_to_write, sum_of_lanes
 
 BLOCK, QUADS = 32, 8
 TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32
@@ -61,7 +61,25 @@ f32 = np.float32
 
 
 @intrinsic
-def add_group(typing, sums, sums_at, x, x_at, scales, sum_step, x_sums, block_at, w, w_at, w_scales, group_at, minima, zero, halves, has_minima):  # type: ignore[no-untyped-def]  # noqa: E501
+def add_group(  # type: ignore[no-untyped-def]
+    typing,
+    sums,
+    sums_at,
+    x,
+    x_at,
+    scales,
+    sum_step,
+    x_sums,
+    block_at,
+    w,
+    w_at,
+    w_scales,
+    group_at,
+    minima,
+    zero,
+    halves,
+    has_minima,
+):
     """Add the products of a group of TOKENS inputs and one of ROWS weights to sums, float32, at sums_at + ROWS * t.
 
     x, w (int32): the group begins at x_at, w_at. scales, x_sums: of the block, which is the block_at-th in memory;
@@ -80,15 +98,45 @@ def add_group(typing, sums, sums_at, x, x_at, scales, sum_step, x_sums, block_at
                 group.add(products, sums_of, None)
         return context.get_dummy_value()
 
-    arguments = [sums, nt.intp, x, nt.intp, scales, nt.intp, x_sums, nt.intp, w, nt.intp, w_scales, nt.intp, minima,
-                 nt.intp, nt.intp, nt.intp]  # fmt: skip
+    arguments = [
+        sums,
+        nt.intp,
+        x,
+        nt.intp,
+        scales,
+        nt.intp,
+        x_sums,
+        nt.intp,
+        w,
+        nt.intp,
+        w_scales,
+        nt.intp,
+        minima,
+        nt.intp,
+        nt.intp,
+        nt.intp,
+    ]
     return nt.void(*arguments), codegen
 
 
 _NAMES = (
-    "sums", "sums_at", "x", "x_at", "scales", "sum_step", "x_sums", "block_at", "w", "w_at", "w_scales", "group_at",
-    "minima", "zero", "halves", "has_minima",
-)  # fmt: skip
+    "sums",
+    "sums_at",
+    "x",
+    "x_at",
+    "scales",
+    "sum_step",
+    "x_sums",
+    "block_at",
+    "w",
+    "w_at",
+    "w_scales",
+    "group_at",
+    "minima",
+    "zero",
+    "halves",
+    "has_minima",
+)
 
 
 @dataclass
@@ -164,7 +212,9 @@ class _Group:
 
 
 @kernel
-def multiply(x, scales, x_sums, w, w_scales, minima, has_minima, zero, groups, tokens, blocks, sums, out, column, columns, stride):  # type: ignore[no-untyped-def]  # noqa: E501
+def multiply(  # type: ignore[no-untyped-def]
+    x, scales, x_sums, w, w_scales, minima, has_minima, zero, groups, tokens, blocks, sums, out, column, columns, stride
+):
     """out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
 
     groups: of a block, 1 or 2. sums: room for ROWS float32 of each token, the last group's of TOKENS whole.
@@ -186,10 +236,23 @@ def multiply(x, scales, x_sums, w, w_scales, minima, has_minima, zero, groups, t
                 for g in range(groups):
                     half = QUADS // 2 * g
                     add_group(
-                        sums, at, x, QUADS * block + half, scales, 2 if groups == 1 else g, x_sums, block, w,
-                        ROWS * (QUADS * b + half), w_scales, ROWS * (groups * b + g), minima, zero, 3 - groups,
+                        sums,
+                        at,
+                        x,
+                        QUADS * block + half,
+                        scales,
+                        2 if groups == 1 else g,
+                        x_sums,
+                        block,
+                        w,
+                        ROWS * (QUADS * b + half),
+                        w_scales,
+                        ROWS * (groups * b + g),
+                        minima,
+                        zero,
+                        3 - groups,
                         has_minima,
-                    )  # fmt: skip
+                    )
             if last == blocks:
                 for i in range(t, min(t + TOKENS, tokens)):
                     if columns == ROWS:

@@ -7,7 +7,7 @@ import numpy as np
 
 from quants.kernels.jit import inlined
 
-from . import pass_state
+from . import context_state
 from .exponential import exp, sigmoid, tanh
 from .scan import wkv7_head, wkv_head
 from .state_operations import (
@@ -31,7 +31,7 @@ from .state_operations import (
     share_of,
     state_at,
 )
-from .team import array_at, operation
+from .thread_team import array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
@@ -50,9 +50,9 @@ K, V, W, SCRATCH, KEY_WIDTH, FIRST, FIRST_VALUES, A, VALUE_GATE, KEY_SCALE, KEY_
 @inlined
 def _row_before(op, run, t):  # type: ignore[no-untyped-def]
     """The address of the row before token t in its text: an input of this run, or what the layer keeps."""
-    slot = run[pass_state.SLOTS + t]
+    slot = run[context_state.SLOTS + t]
     for other in range(t - 1, -1, -1):
-        if run[pass_state.SLOTS + other] == slot:
+        if run[context_state.SLOTS + other] == slot:
             return row_at(op, X, other)
     return state_at(op, run, t)
 
@@ -67,12 +67,12 @@ def mix_shifted(row, thread, threads):  # type: ignore[no-untyped-def]
     op, _, run = opened(row)
     width, count, size = op[WIDTH], op[COUNT], op[OUT_WIDTH]
     first, last = share_of(op, width, thread, threads)
-    stop, tokens = min(last, width), run[pass_state.TOKENS]
+    stop, tokens = min(last, width), run[context_state.TOKENS]
     for t in range(tokens):
         x = array_at(row_at(op, X, t), width, np.float32)
         before = array_at(_row_before(op, run, t), width, np.float32)
         for j in range(count):
-            number = j * pass_state.MAX_TOKENS + t
+            number = j * context_state.MAX_TOKENS + t
             out = array_at(row_at(op, OUT, number), size, np.float32)
             share = array_at(op[WEIGHT] + 4 * j * width, width, np.float32)
             if op[ADDED]:
@@ -98,7 +98,7 @@ def activate(row, thread, threads):  # type: ignore[no-untyped-def]
     op, _, run = opened(row)
     first, last = share_of(op, op[WIDTH], thread, threads)
     stop = min(last, op[WIDTH])
-    for t in range(run[pass_state.TOKENS]):
+    for t in range(run[context_state.TOKENS]):
         x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)
         out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
         if op[KIND] == TANH:
@@ -124,7 +124,7 @@ def add_gated(row, thread, threads):  # type: ignore[no-untyped-def]
     op, numbers, run = opened(row)
     first, last = share_of(op, op[WIDTH], thread, threads)
     stop, scale = min(last, op[WIDTH]), f32(numbers[SCALE])
-    for t in range(run[pass_state.TOKENS]):
+    for t in range(run[context_state.TOKENS]):
         x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)
         out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
         gate = array_at(row_at(op, GATE, t), op[GATE_WIDTH], np.float32)
@@ -159,7 +159,7 @@ def wkv6_step(row, thread, threads):  # type: ignore[no-untyped-def]
     layers made of a Qwen's, without a norm. SCRATCH: rows of 2 * X_WIDTH.
     """
     op, _, run = opened(row)
-    heads, size, tokens = op[HEADS], op[SIZE], run[pass_state.TOKENS]
+    heads, size, tokens = op[HEADS], op[SIZE], run[context_state.TOKENS]
     first = array_at(op[FIRST], heads * size, np.float32)
     root = f32(1.0 / np.sqrt(np.float64(size)))
     for h in range(heads * thread // threads, heads * (thread + 1) // threads):
@@ -211,7 +211,7 @@ def wkv7_step(row, thread, threads):  # type: ignore[no-untyped-def]
         scale = array_at(op[KEY_SCALE] + 4 * at, size, np.float32)
         rate = array_at(op[KEY_RATE] + 4 * at, size, np.float32)
         first = array_at(op[FIRST] + 4 * at, size, np.float32)
-        for t in range(run[pass_state.TOKENS]):
+        for t in range(run[context_state.TOKENS]):
             start = 4 * (t * width + at)
             r, k = array_at(op[X] + start, size, np.float32), array_at(op[K] + start, size, np.float32)
             v, w = array_at(op[V] + start, size, np.float32), array_at(op[W] + start, size, np.float32)

@@ -12,7 +12,7 @@ from quants.kernels.lane_memory import load, store
 from quants.kernels.lanes import LANES, every
 
 from .exponential import exp, exp_of_lanes
-from .shorts import multiply_add
+from .int16x32 import multiply_add
 
 f32 = np.float32
 

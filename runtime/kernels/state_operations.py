@@ -14,12 +14,12 @@ from quants.kernels.jit import inlined, inlined_once
 from quants.kernels.lane_memory import load, store
 from quants.kernels.lanes import LANES, every
 
-from . import pass_state
+from . import context_state
 from .dots import NUMBERS, SUPER, pack
 from .exponential import exp, sigmoid, sigmoid_of_lanes, softplus
+from .int16x32 import multiply_add, sum_of_lanes
 from .scan import advance_channels, advance_head
-from .shorts import multiply_add, sum_of_lanes
-from .team import FIELDS, array_at, operation
+from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
@@ -45,7 +45,7 @@ B, C, B_WIDTH, B_APART, DT, DT_WIDTH, DT_MIN, DT_MAX, A, D, X_HEAD_APART = range
 def opened(row):  # type: ignore[no-untyped-def]
     """An operation's fields, as integers and as float64, and what the pass says."""
     op = array_at(row, FIELDS, np.int64)
-    return op, array_at(row, FIELDS, np.float64), array_at(op[STATE], pass_state.SIZE, np.int64)
+    return op, array_at(row, FIELDS, np.float64), array_at(op[STATE], context_state.SIZE, np.int64)
 
 
 @inlined_once
@@ -57,7 +57,7 @@ def row_at(op, field, t):  # type: ignore[no-untyped-def]
 @inlined
 def state_at(op, run, t):  # type: ignore[no-untyped-def]
     """The address of what the layer keeps of token t's text."""
-    return array_at(op[TABLE], pass_state.MAX_TOKENS, np.int64)[run[pass_state.SLOTS + t]]
+    return array_at(op[TABLE], context_state.MAX_TOKENS, np.int64)[run[context_state.SLOTS + t]]
 
 
 @inlined
@@ -154,7 +154,7 @@ def convolve(row, thread, threads):  # type: ignore[no-untyped-def]
     first, last = share_of(op, channels, thread, threads)
     stop = min(last, channels)
     whole = max(first, stop // LANES * LANES)
-    for t in range(run[pass_state.TOKENS]):
+    for t in range(run[context_state.TOKENS]):
         _convolve_lanes(op, run, t, first, whole)
         _convolve_rest(op, run, t, whole, stop)
         if op[SHORTS] and first < last:
@@ -210,7 +210,7 @@ def norm_groups(row, thread, threads):  # type: ignore[no-untyped-def]
     stop, group = min(last, width), width // op[GROUPS]
     weight = array_at(op[WEIGHT], op[WEIGHT_WIDTH], np.float32)
     bias = array_at(op[BIAS], op[WEIGHT_WIDTH], np.float32)
-    for t in range(run[pass_state.TOKENS]):
+    for t in range(run[context_state.TOKENS]):
         x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)
         out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
         if op[WEIGHT] == 0:
@@ -261,7 +261,7 @@ def scan_heads(row, thread, threads):  # type: ignore[no-untyped-def]
     low, high = f32(numbers[DT_MIN]), f32(numbers[DT_MAX])
     for h in range(heads * thread // threads, heads * (thread + 1) // threads):
         near = 4 * op[B_APART] * (h // share)
-        for t in range(run[pass_state.TOKENS]):
+        for t in range(run[context_state.TOKENS]):
             x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)
             out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
             write = array_at(op[B] + near + 4 * t * op[B_WIDTH], size, np.float32)
@@ -299,7 +299,7 @@ def scan_channels(row, thread, threads):  # type: ignore[no-untyped-def]
     a, d = array_at(op[A], size * channels, np.float32), array_at(op[D], channels, np.float32)
     first, last = share_of(op, width, thread, threads)
     stop = min(last, channels)
-    for t in range(run[pass_state.TOKENS]):
+    for t in range(run[context_state.TOKENS]):
         x = array_at(row_at(op, X, t), op[X_WIDTH], np.float32)
         out = array_at(row_at(op, OUT, t), op[OUT_WIDTH], np.float32)
         dt = array_at(row_at(op, DT, t), op[DT_WIDTH], np.float32)

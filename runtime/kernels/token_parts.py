@@ -11,8 +11,8 @@ from quants.kernels.lanes import LANES, every
 
 from . import activations
 from .dots import NUMBERS, SUPER, pack
-from .shorts import multiply_add, sum_of_lanes
-from .team import FIELDS, array_at, operation
+from .int16x32 import multiply_add, sum_of_lanes
+from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 ZERO = f32(0)

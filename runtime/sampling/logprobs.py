@@ -23,9 +23,11 @@ class TokenLogprobs:
         """Plain data; a token that cannot come has the log-probability None."""
         top = zip(self.ids.tolist(), map(_finite, self.logprobs.tolist()), strict=True)
         return {
-            "token": self.token, "logprob": _finite(self.logprob), "rank": self.rank,
+            "token": self.token,
+            "logprob": _finite(self.logprob),
+            "rank": self.rank,
             "top": [{"token": token, "logprob": value} for token, value in top],
-        }  # fmt: skip
+        }
 
 
 def token_logprobs(logits: Floats, token: int, count: int) -> TokenLogprobs:

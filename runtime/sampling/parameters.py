@@ -12,20 +12,36 @@ from quants.spelling import did_you_mean, quote
 
 # Each sampler by llama.cpp's name, with its letter in a sequence.
 LETTERS = {
-    "penalties": "e", "dry": "d", "top_n_sigma": "s", "top_k": "k", "typ_p": "y", "top_p": "p", "min_p": "m",
-    "xtc": "x", "temperature": "t", "adaptive_p": "a",
-}  # fmt: skip
+    "penalties": "e",
+    "dry": "d",
+    "top_n_sigma": "s",
+    "top_k": "k",
+    "typ_p": "y",
+    "top_p": "p",
+    "min_p": "m",
+    "xtc": "x",
+    "temperature": "t",
+    "adaptive_p": "a",
+}
 DEFAULT_CHAIN = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p", "typical_p": "typ_p", "typical": "typ_p"}
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's number for a seed that nobody chose
 MOST = 3.4e38  # beyond it float32 ends
 # A file's key general.sampling.KEY → the parameter it advises.
 ADVISED = {
-    "sequence": "samplers", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "temp": "temperature",
-    "xtc_probability": "xtc_probability", "xtc_threshold": "xtc_threshold", "penalty_last_n": "repeat_last_n",
-    "penalty_repeat": "repeat_penalty", "mirostat": "mirostat", "mirostat_tau": "mirostat_tau",
+    "sequence": "samplers",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "temp": "temperature",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "penalty_last_n": "repeat_last_n",
+    "penalty_repeat": "repeat_penalty",
+    "mirostat": "mirostat",
+    "mirostat_tau": "mirostat_tau",
     "mirostat_eta": "mirostat_eta",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -43,20 +59,32 @@ ANY = Limit("a finite number", lambda value: True)
 SHARE = Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)
 NOT_NEGATIVE = Limit("a number, 0 or more", lambda value: value >= 0)
 LIMITS = {
-    "temperature": NOT_NEGATIVE, "dynatemp_range": NOT_NEGATIVE, "dynatemp_exponent": NOT_NEGATIVE,
-    "top_k": ANY_WHOLE, "top_p": SHARE, "min_p": SHARE, "typical_p": SHARE, "top_n_sigma": ANY,
-    "xtc_probability": SHARE, "xtc_threshold": SHARE, "min_keep": COUNT,
+    "temperature": NOT_NEGATIVE,
+    "dynatemp_range": NOT_NEGATIVE,
+    "dynatemp_exponent": NOT_NEGATIVE,
+    "top_k": ANY_WHOLE,
+    "top_p": SHARE,
+    "min_p": SHARE,
+    "typical_p": SHARE,
+    "top_n_sigma": ANY,
+    "xtc_probability": SHARE,
+    "xtc_threshold": SHARE,
+    "min_keep": COUNT,
     "repeat_penalty": Limit("a number above 0", lambda value: value > 1e-38),
-    "repeat_last_n": COUNT, "frequency_penalty": ANY, "presence_penalty": ANY,
+    "repeat_last_n": COUNT,
+    "frequency_penalty": ANY,
+    "presence_penalty": ANY,
     "dry_multiplier": NOT_NEGATIVE,
     "dry_base": Limit("a number, 1 or more (0: off)", lambda value: value == 0 or value >= 1),
-    "dry_allowed_length": COUNT, "dry_penalty_last_n": COUNT,
+    "dry_allowed_length": COUNT,
+    "dry_penalty_last_n": COUNT,
     "mirostat": Limit("0, 1 or 2", lambda value: value in (0, 1, 2), whole=True),
-    "mirostat_tau": NOT_NEGATIVE, "mirostat_eta": NOT_NEGATIVE,
+    "mirostat_tau": NOT_NEGATIVE,
+    "mirostat_eta": NOT_NEGATIVE,
     "adaptive_target": Limit("a number up to 1 (below 0: off)", lambda value: value <= 1),
     "adaptive_decay": Limit("a number from 0 to 0.99", lambda value: 0 <= value <= 0.99),
     "min_tokens": COUNT,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

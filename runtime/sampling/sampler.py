@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quants.errors import OptionError
 
 from ..arrays import Doubles, Floats, Ids
-from ..kernels import likely
+from ..kernels import fused_sampler
 from . import adaptive
 from .bias import logit_bias
 from .candidates import Candidates, candidates, checked, softmax
@@ -238,10 +238,12 @@ class Sampler:
         if names == (LIKELIEST,):
             return 1, np.empty(0, np.int64), np.empty(0)
         steps: dict[str, tuple[int, float]] = {
-            "top_k": (likely.TOP_K, own.top_k), "top_p": (likely.TOP_P, own.top_p), "min_p": (likely.MIN_P, own.min_p),
-        }  # fmt: skip
+            "top_k": (fused_sampler.TOP_K, own.top_k),
+            "top_p": (fused_sampler.TOP_P, own.top_p),
+            "min_p": (fused_sampler.MIN_P, own.min_p),
+        }
         if own.temperature > 0 and own.dynatemp_range <= 0:
-            steps["temperature"] = likely.TEMPERATURE, min(own.temperature, HOTTEST)
+            steps["temperature"] = fused_sampler.TEMPERATURE, min(own.temperature, HOTTEST)
         if names[:1] != ("top_k",) or own.top_k > MOST_QUICKLY or not set(names) <= set(steps):
             return None
         taken = [steps[name] for name in names[1:]]
@@ -254,14 +256,14 @@ class Sampler:
             return best
         room = np.empty(count, np.int64), np.empty(count, np.float32), np.empty(count)
         keep = self.sampling.min_keep
-        return int(likely.draw(self._biased(logits), steps, numbers, keep, self.random.random(), *room))
+        return int(fused_sampler.draw(self._biased(logits), steps, numbers, keep, self.random.random(), *room))
 
     def _of_the_likeliest(self, logits: Floats, count: int, steps: Ids, numbers: Doubles) -> Distribution | None:
         """The chain's probabilities; None where that has something to say."""
         if count == 1 and (best := self._best(logits)) >= 0:
             return Distribution(np.array([best]), np.ones(1))
         ids, values, p = np.empty(count, np.int64), np.empty(count, np.float32), np.empty(count)
-        left = likely.probabilities(self._biased(logits), steps, numbers, self.sampling.min_keep, ids, values, p)
+        left = fused_sampler.probabilities(self._biased(logits), steps, numbers, self.sampling.min_keep, ids, values, p)
         return Distribution(ids[:left], p[:left]) if left > 0 else None
 
     def _best(self, logits: Floats) -> int:
@@ -300,10 +302,15 @@ class Sampler:
         numbers = own.repeat_penalty, own.frequency_penalty, own.presence_penalty
         off = {
             "penalties": not own.repeat_last_n or numbers == (1, 0, 0),
-            "dry": own.dry_multiplier <= 0, "top_n_sigma": own.top_n_sigma <= 0, "top_k": own.top_k <= 0,
-            "typ_p": own.typical_p >= 1, "top_p": own.top_p >= 1, "min_p": own.min_p <= 0,
-            "xtc": own.xtc_probability <= 0, "adaptive_p": True,
-        }  # fmt: skip
+            "dry": own.dry_multiplier <= 0,
+            "top_n_sigma": own.top_n_sigma <= 0,
+            "top_k": own.top_k <= 0,
+            "typ_p": own.typical_p >= 1,
+            "top_p": own.top_p >= 1,
+            "min_p": own.min_p <= 0,
+            "xtc": own.xtc_probability <= 0,
+            "adaptive_p": True,
+        }
         steps = tuple(name for name in own.samplers if not off.get(name))
         if own.temperature == 0 and own.dynatemp_range <= 0 and "temperature" in steps and not self._adapts:
             before = [name for name in steps[: steps.index("temperature")] if name not in KEEP_THE_LIKELIEST]

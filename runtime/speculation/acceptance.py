@@ -83,9 +83,12 @@ def verify(p: Distribution, candidates: Sequence[Candidate], uniform: Uniform) -
 
 
 def verify_typically(
-    p: Distribution, candidates: Sequence[Candidate], uniform: Uniform, epsilon: float = TYPICAL_EPSILON,
+    p: Distribution,
+    candidates: Sequence[Candidate],
+    uniform: Uniform,
+    epsilon: float = TYPICAL_EPSILON,
     delta: float = TYPICAL_DELTA,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Not exact: the first candidate stands that is likelier than min(epsilon, delta e^-H), H being the entropy of p.
 
     Texts of a temperature above 0 become more like what the draft would write.

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from archs.draft_faults import as_layers, check_draft
-from archs.file_keys import Keys
-from archs.hyper import hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import read_hparams
 from archs.layered import by_layer
 from archs.spec import Architecture
+from archs.validation.draft_validators import as_layers, check_draft
 from quants import Tensor
 from quants.errors import ModelError
 from quants.tensor import all_readable
@@ -26,9 +26,9 @@ from ..arrays import Floats
 from ..head import LazyLogits
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
-from ..layer import Layer, Network, Pass
-from ..matmul import gather
+from ..layer import ForwardContext, Layer, Network
 from ..model import Model
+from ..products.matmul import gather
 from ..rope import rope_scaling
 from ..sampling.sampler import State
 from .acceptance import Candidate
@@ -41,36 +41,38 @@ class Assistant:
 
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """model: that is drafted for. Raises ModelError where they don't belong together, or the file not to itself."""
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
         whole, grouped = as_layers(metadata), by_layer(tensors)
-        keys, numbers = Keys.of(architecture, whole), hyper(architecture, whole)
+        keys, numbers = Keys.of(architecture, whole), read_hparams(architecture, whole)
         sources = _sources(model)
         of_layers = [own.window is not None for own in numbers.layers]
         if model.architecture.name != "gemma4" or any(each not in sources for each in of_layers):
             raise ModelError(f"the assistant was made for another model than one of {model.architecture.name}")
         for i, own in enumerate(numbers.layers):
-            theirs = model.network.hyper.layers[sources[of_layers[i]]]
+            theirs = model.network.hparams.layers[sources[of_layers[i]]]
             if (own.key_width, own.value_width) != (theirs.key_width, theirs.value_width) or (
                 own.heads % theirs.kv_heads
             ):
                 problem = f"the assistant's layer {i} has {own.heads} heads {own.key_width} wide"
                 raise ModelError(f"{problem}; the model's keys are {theirs.kv_heads}, {theirs.key_width} wide")
         wide = int(keys.need("embedding_length_out"))
-        if wide != model.network.hyper.width:
+        if wide != model.network.hparams.width:
             problem = f"the assistant was made for states {wide} wide; the model's are"
-            raise ModelError(f"{problem} {model.network.hyper.width} wide")
+            raise ModelError(f"{problem} {model.network.hparams.width} wide")
         self.model = model
         self.network = Network(
-            block=architecture.block, keys=keys,
-            hyper=numbers.with_layers(lambda i, own: {
-                "kv_source_layer": sources[of_layers[i]], "window": own.window and own.window + 1,
-            }),
+            block=architecture.block,
+            keys=keys,
+            hparams=numbers.with_layers(
+                lambda i, own: {"kv_source_layer": sources[of_layers[i]], "window": own.window and own.window + 1}
+            ),
             layers=tuple(Layer(f"blk.{i}.", grouped[f"blk.{i}."]) for i in range(len(numbers.layers))),
-            global_tensors=Layer("", grouped[""]), scaling=rope_scaling(keys, two_lists=False),
-        )  # fmt: skip
+            global_tensors=Layer("", grouped[""]),
+            scaling=rope_scaling(keys, two_lists=False),
+        )
 
     def read(self, token: int, state: Floats, place: int, cache: KVCache) -> tuple[LazyLogits, Floats]:
         """Logits (1, …) of the token that follows one, and what stands for the model's state of it, (1, width).
@@ -78,14 +80,15 @@ class Assistant:
         state: the model's of the token before, (1, width). place: of the last token that is known. cache: the model's,
         with all tokens before that one.
         """
-        numbers, outside = self.model.network.hyper, self.network.global_tensors
-        forward = Pass(self.network, 1, 1, None, self.model.threads, self.model.precision)
+        numbers, outside = self.model.network.hparams, self.network.global_tensors
+        forward = ForwardContext(self.network, 1, 1, None, self.model.threads, self.model.precision)
         forward.positions = np.array([place - 1], np.int64)  # windows count from the last token that has keys
         forward.rotated_at = np.array([place + cache.shift], np.int64)
         forward.shared_keys = {
             own.kv_source_layer: cache.read(own.kv_source_layer)
-            for own in self.network.hyper.layers if own.kv_source_layer is not None
-        }  # fmt: skip
+            for own in self.network.hparams.layers
+            if own.kv_source_layer is not None
+        }
         table = self.model.network.global_tensors.need("token_embd.weight")
         embedded = gather(table, np.array([token])) * np.float32(numbers.embedding_scale)
         with one_thread():
@@ -98,7 +101,7 @@ class Assistant:
 
 def _sources(model: Model) -> dict[bool, int]:
     """The model's last layers with keys of their own: that with a window (True), and that without."""
-    layers = model.network.hyper.layers
+    layers = model.network.hparams.layers
     return {own.window is not None: i for i, own in enumerate(layers) if own.kv_source_layer is None}
 
 

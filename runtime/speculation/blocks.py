@@ -13,26 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from archs.draft_faults import as_deepseek4, check_draft
 from archs.families.deepseek4 import DEEPSEEK4
-from archs.file_keys import Keys
-from archs.hyper import hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import read_hparams
 from archs.layered import by_layer
 from archs.spec import Architecture
+from archs.validation.draft_validators import as_deepseek4, check_draft
 from quants import Tensor
 from quants.errors import ModelError
 from quants.tensor import all_readable
 
 from .. import ops, streams
 from ..arrays import Floats, Ids
-from ..attention import attend
 from ..decoder import begin, ended, feed_forward, shared_keys, through_block_layer
 from ..head import output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
-from ..layer import Layer, Network, Pass
-from ..matmul import gather, matmul
+from ..layer import ForwardContext, Layer, Network
+from ..mixers.attention import attend
 from ..model import Model
+from ..products.matmul import gather, matmul
 from ..rope import apply_rope, rope_scaling
 from ..sampling.sampler import State
 from .acceptance import Candidate
@@ -56,21 +56,23 @@ class BlockWriter:
 
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> None:  # fmt: skip
-        """model: that is drafted for. Raises ModelError where they don't belong together, or the file not to itself.
-        """
+    ) -> None:
+        """model: that is drafted for. Raises ModelError where they don't belong together, or the file not to itself."""
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
         if metadata.get(f"{architecture.name}.hyper_connection.count") is not None:
             architecture, metadata = DEEPSEEK4, as_deepseek4(architecture.name, metadata)
         keys, grouped = Keys.of(architecture, metadata), by_layer(tensors)
-        numbers = hyper(architecture, metadata)
+        numbers = read_hparams(architecture, metadata)
         self.model, self.layers = model, tuple(int(layer) for layer in keys.need("target_layers"))
         self.network = Network(
-            block=architecture.block, keys=keys, hyper=numbers,
+            block=architecture.block,
+            keys=keys,
+            hparams=numbers,
             layers=tuple(Layer(f"blk.{i}.", grouped[f"blk.{i}."]) for i in range(len(numbers.layers))),
-            global_tensors=Layer("", grouped[""]), scaling=rope_scaling(keys, two_lists=False),
-        )  # fmt: skip
+            global_tensors=Layer("", grouped[""]),
+            scaling=rope_scaling(keys, two_lists=False),
+        )
         own, outside = self.network.global_tensors, model.network.global_tensors
         self.table = (own if "token_embd.weight" in own else outside).need("token_embd.weight")
         self.output = own.need("output.weight") if "output.weight" in own else output_of(model.network).weight
@@ -84,7 +86,7 @@ class BlockWriter:
         self._check(model)
 
     def _check(self, model: Model) -> None:
-        found, width, own = len(model.network.layers), model.network.hyper.width, self.network.global_tensors
+        found, width, own = len(model.network.layers), model.network.hparams.width, self.network.global_tensors
         if not model.gives_inputs:
             raise ModelError(f"such a draft can't read the states of a model of {model.architecture.name}")
         if max(self.layers) > found:
@@ -95,8 +97,8 @@ class BlockWriter:
         if not 0 <= self.mask < self.table.rows:
             raise ModelError(f"the draft's '{MASK}' is {self.mask}; its embedding has {self.table.rows} rows")
         for tensor in (self.table, self.output):
-            if tensor.width != self.network.hyper.width:
-                problem = f"the draft's states are {self.network.hyper.width} wide, {tensor.name!r} is {tensor.width}"
+            if tensor.width != self.network.hparams.width:
+                problem = f"the draft's states are {self.network.hparams.width} wide, {tensor.name!r} is {tensor.width}"
                 raise ModelError(problem, "it has none of its own, and was made for another target")
         rows = [own.need(f"markov_w{i}.weight") for i in (1, 2)] if self.markov else []
         if rows and (rows[0].width != rows[1].width or rows[1].rows != self.output.rows):
@@ -126,7 +128,7 @@ class BlockWriter:
         forward = self._pass(count, cache.length)
         ids = np.array([last if last < self.table.rows else 0, *[self.mask] * (count - 1)])
         with one_thread():
-            x = begin(forward, gather(self.table, ids) * np.float32(self.network.hyper.embedding_scale))
+            x = begin(forward, gather(self.table, ids) * np.float32(self.network.hparams.embedding_scale))
             for layer in self.network.layers:
                 x = forward.finite("the draft's layer", self._through(forward, layer, x, cache))
             x = ended(forward, x[count - drafted :])
@@ -137,12 +139,12 @@ class BlockWriter:
         logits = self._product(x, self.output)
         if self.selector is None:
             return Written(logits, None)
-        logits *= np.float32(self.network.hyper.logit_scale)
-        if self.network.hyper.logit_softcap:
-            ops.softcap(logits, self.network.hyper.logit_softcap)
+        logits *= np.float32(self.network.hparams.logit_scale)
+        if self.network.hparams.logit_softcap:
+            ops.softcap(logits, self.network.hparams.logit_softcap)
         return Written(logits, self._product(x, self.selector.hidden))
 
-    def _through(self, forward: Pass, layer: Layer, x: Floats, cache: KVCache) -> Floats:
+    def _through(self, forward: ForwardContext, layer: Layer, x: Floats, cache: KVCache) -> Floats:
         if streams.MIXED in layer:
             forward.shared_keys[layer.index] = cache.read(layer.index)
             return through_block_layer(forward, layer, x)
@@ -152,13 +154,19 @@ class BlockWriter:
         if around is not None:
             normed = around.over(normed, BEFORE)
         q = forward.project(layer, "attn_q", normed).reshape(len(x), own.heads, own.key_width)
-        q = apply_rope(forward.norm(layer, "attn_q_norm", q), *forward.rope(own), forward.hyper.rope, threads)
+        q = apply_rope(forward.norm(layer, "attn_q_norm", q), *forward.rope(own), forward.hparams.rope, threads)
         both = zip(cache.read(layer.index), self._keys_values(forward, layer, normed), strict=True)
         mixed = attend(
-            q, *(np.concatenate(each) for each in both), q_positions=forward.positions, scale=own.attention_scale,
-            window=own.window, causal=self.causal, sinks=layer.array("attn_sinks.weight"), threads=threads,
-        )  # fmt: skip
-        mixed *= np.float32(forward.hyper.value_scale)
+            q,
+            *(np.concatenate(each) for each in both),
+            q_positions=forward.positions,
+            scale=own.attention_scale,
+            window=own.window,
+            causal=self.causal,
+            sinks=layer.array("attn_sinks.weight"),
+            threads=threads,
+        )
+        mixed *= np.float32(forward.hparams.value_scale)
         mixed = forward.project(layer, "attn_output", mixed)
         if around is not None:
             mixed = around.over(mixed, AFTER)
@@ -167,14 +175,14 @@ class BlockWriter:
         factor = layer.array("layer_output_scale.weight")
         return x if factor is None else x * factor
 
-    def _fed(self, forward: Pass, layer: Layer, x: Floats) -> Floats:
+    def _fed(self, forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
         normed = forward.norm(layer, "ffn_norm", x)
         if "ffn_conv_base" not in layer:
             return feed_forward(forward, layer, normed)
         around = Convolution(forward, layer, "ffn", normed)
         return around.over(feed_forward(forward, layer, around.over(normed, BEFORE)), AFTER)
 
-    def _keys_values(self, forward: Pass, layer: Layer, x: Floats) -> tuple[Floats, Floats]:
+    def _keys_values(self, forward: ForwardContext, layer: Layer, x: Floats) -> tuple[Floats, Floats]:
         if streams.MIXED in layer:
             keys = shared_keys(forward, layer, x)
             return keys, keys[:, :, :0]  # keys are values, too
@@ -183,9 +191,9 @@ class BlockWriter:
         if "attn_v.weight" in layer:
             v = forward.project(layer, "attn_v", x).reshape(len(x), own.kv_heads, own.value_width)
         else:  # keys that are values as well
-            v = ops.rms_norm(k, None, forward.hyper.eps, forward.threads)
+            v = ops.rms_norm(k, None, forward.hparams.eps, forward.threads)
         k = forward.norm(layer, "attn_k_norm", k)
-        return apply_rope(k, *forward.rope(own), forward.hyper.rope, forward.threads), v
+        return apply_rope(k, *forward.rope(own), forward.hparams.rope, forward.threads), v
 
     def logits(self, written: Written, place: int, before: int) -> Floats:
         """Of the model's tokens, (vocabulary,). before: the token before the one drafted."""
@@ -213,8 +221,8 @@ class BlockWriter:
         placed[self.drafted] = row
         return placed
 
-    def _pass(self, tokens: int, seen: int) -> Pass:
-        forward = Pass(self.network, 1, tokens, None, self.model.threads, self.model.precision)
+    def _pass(self, tokens: int, seen: int) -> ForwardContext:
+        forward = ForwardContext(self.network, 1, tokens, None, self.model.threads, self.model.precision)
         positions: Ids = np.arange(seen, seen + tokens, dtype=np.int64)
         forward.positions = forward.rotated_at = positions
         return forward

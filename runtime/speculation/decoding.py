@@ -119,10 +119,13 @@ class Speculation:
 
 
 def speculation_of(
-    model: Model, sampler: Sampler, by: Model | Reader | Assistant | BlockWriter | Literal["lookup", "mtp"],
+    model: Model,
+    sampler: Sampler,
+    by: Model | Reader | Assistant | BlockWriter | Literal["lookup", "mtp"],
     vocabulary: int,
-    drafting: Drafting | None = None, context: int | None = None,
-) -> Speculation:  # fmt: skip
+    drafting: Drafting | None = None,
+    context: int | None = None,
+) -> Speculation:
     """Decoding with drafts.
 
     by: a smaller model of the same vocabulary, "lookup" for what stands in the text, "mtp" for the model's own layer

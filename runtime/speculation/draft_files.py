@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.families.drafts import EAGLE3, GEMMA4_ASSISTANT
-from archs.further import are_alone
+from archs.mtp import are_alone
 from archs.registry import draft_of_file
 from quants import Tensor
 
 from ..model import Model
 from .assistants import Assistant
 from .blocks import BlockWriter
-from .readers import Eagle3, FurtherLayer, Reader
+from .readers import Eagle3, MtpLayer, Reader
 
 
 def reader_of(
@@ -19,7 +19,7 @@ def reader_of(
 ) -> Reader | Assistant | BlockWriter | None:
     """What a file reads a model's states or keys with; None for a file of another kind. Raises ModelError."""
     if are_alone(metadata, tensors):
-        return FurtherLayer(model, metadata, tensors)
+        return MtpLayer(model, metadata, tensors)
     architecture = draft_of_file(metadata.get("general.architecture"))
     if architecture is None:
         return None

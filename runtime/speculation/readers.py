@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from archs.draft_faults import check_draft
-from archs.file_keys import Keys
-from archs.further import check_beyond
-from archs.hyper import hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import read_hparams
 from archs.layered import by_layer
+from archs.mtp import check_beyond
 from archs.registry import of_file
 from archs.spec import Architecture
+from archs.validation.draft_validators import check_draft
 from quants import Tensor
 from quants.errors import ModelError
 from quants.tensor import all_readable
@@ -25,10 +25,10 @@ from ..decoder import attention, feed_forward
 from ..head import LazyLogits, output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
-from ..layer import Layer, Network, Pass
-from ..matmul import gather
+from ..layer import ForwardContext, Layer, Network
 from ..model import Model
-from ..next_tokens import next_token_network, read_ahead
+from ..mtp import mtp_forward, next_token_network
+from ..products.matmul import gather
 from ..rope import rope_scaling
 
 
@@ -59,14 +59,14 @@ class OwnLayer:
         self.model = model
 
     def begin(self, states: Floats) -> Floats:
-        return self.model.begun_ahead(states)
+        return self.model.mtp_input(states)
 
     def read(self, states: Floats, following: Sequence[int], cache: KVCache | None) -> tuple[LazyLogits, Floats]:
-        ahead = self.model.read_ahead(states, following, cache)
+        ahead = self.model.mtp_forward(states, following, cache)
         return ahead, ahead.states
 
 
-class FurtherLayer:
+class MtpLayer:
     """The layer of another file that predicts a token further, which has embedding and output beside it."""
 
     layers: tuple[int, ...] = ()
@@ -78,10 +78,10 @@ class FurtherLayer:
         keys = Keys.of(architecture, metadata)
         check_beyond(architecture, metadata, tensors)
         scaling = rope_scaling(keys, two_lists="rope_factors_long.weight" in own)
-        numbers = hyper(architecture, metadata)
-        if numbers.width != model.network.hyper.width:
+        numbers = read_hparams(architecture, metadata)
+        if numbers.width != model.network.hparams.width:
             problem = f"the draft was made for states {numbers.width} wide; the model's are"
-            raise ModelError(f"{problem} {model.network.hyper.width} wide")
+            raise ModelError(f"{problem} {model.network.hparams.width} wide")
         streams, those = (int(each.get("hyper_connection.count") or 1) for each in (keys, model.network.keys))
         if streams != those and any(".hc_" in tensor for tensor in tensors):
             raise ModelError(f"the draft was made for states of {streams} streams; the model has {those}")
@@ -89,13 +89,13 @@ class FurtherLayer:
         self.model, self.network = model, next_token_network(network, architecture, metadata, tensors)
 
     def begin(self, states: Floats) -> Floats:
-        return self.model.begun_ahead(states, self.network)
+        return self.model.mtp_input(states, self.network)
 
     def read(self, states: Floats, following: Sequence[int], cache: KVCache | None) -> tuple[LazyLogits, Floats]:
-        forward = Pass(self.network, 1, len(following), cache, self.model.threads, self.model.precision)
+        forward = ForwardContext(self.network, 1, len(following), cache, self.model.threads, self.model.precision)
         rows = self.network.global_tensors.need("token_embd.weight").rows
         with one_thread():
-            ahead = read_ahead(forward, states, np.array([token if token < rows else 0 for token in following]))
+            ahead = mtp_forward(forward, states, np.array([token if token < rows else 0 for token in following]))
         return ahead, ahead.states
 
 
@@ -107,7 +107,7 @@ class Eagle3:
 
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """model: that is drafted for. metadata, tensors: of the draft's file.
 
         Raises ModelError where they don't belong together, or the file not to itself.
@@ -117,10 +117,13 @@ class Eagle3:
         keys, grouped = Keys.of(architecture, metadata), by_layer(tensors)
         self.model, self.layers = model, tuple(int(layer) for layer in keys.need("target_layers"))
         self.network = Network(
-            block=architecture.block, keys=keys, hyper=hyper(architecture, metadata),
-            layers=(Layer("blk.0.", grouped["blk.0."]),), global_tensors=Layer("", grouped[""]),
+            block=architecture.block,
+            keys=keys,
+            hparams=read_hparams(architecture, metadata),
+            layers=(Layer("blk.0.", grouped["blk.0."]),),
+            global_tensors=Layer("", grouped[""]),
             scaling=rope_scaling(keys, two_lists=False),
-        )  # fmt: skip
+        )
         own, outside = self.network.global_tensors, model.network.global_tensors
         self.table = (own if "token_embd.weight" in own else outside).need("token_embd.weight")
         self.output = own.need("output.weight") if "output.weight" in own else output_of(model.network).weight
@@ -131,15 +134,15 @@ class Eagle3:
     def _check(self, model: Model, width: int) -> None:
         if not model.gives_inputs:
             raise ModelError(f"such a draft can't read the states of a model of {model.architecture.name}")
-        found, wide = len(model.network.layers), model.network.hyper.width
+        found, wide = len(model.network.layers), model.network.hparams.width
         if max(self.layers) > found:
             said = ", ".join(map(str, self.layers))
             raise ModelError(f"the draft reads layers {said} of its target; this model has {found}")
         if width != wide:
             raise ModelError(f"the draft was made for states {width} wide; the model's are {wide} wide")
         for tensor in (self.table, self.output):
-            if tensor.width != self.network.hyper.width:
-                problem = f"the draft's states are {self.network.hyper.width} wide, {tensor.name!r} is {tensor.width}"
+            if tensor.width != self.network.hparams.width:
+                problem = f"the draft's states are {self.network.hparams.width} wide, {tensor.name!r} is {tensor.width}"
                 raise ModelError(problem, "it has none of its own, and was made for another target")
         if self.drafted is not None and self.drafted.max(initial=0) >= self.words:
             raise ModelError(f"the draft says token {self.drafted.max()}; the model has {self.words}")
@@ -171,5 +174,5 @@ class Eagle3:
         placed[:, self.drafted] = logits
         return placed
 
-    def _pass(self, tokens: int, cache: KVCache | None) -> Pass:
-        return Pass(self.network, 1, tokens, cache, self.model.threads, self.model.precision)
+    def _pass(self, tokens: int, cache: KVCache | None) -> ForwardContext:
+        return ForwardContext(self.network, 1, tokens, cache, self.model.threads, self.model.precision)

@@ -15,8 +15,8 @@ from quants import Tensor
 from quants.errors import ModelError
 
 from ..arrays import Floats
-from ..layer import DAMAGED, Layer, Pass
-from ..matmul import gather
+from ..layer import DAMAGED, ForwardContext, Layer
+from ..products.matmul import gather
 
 BEFORE, AFTER = 0, 1  # what is convolved: what a part of the layer is given, and what it gives
 
@@ -24,7 +24,7 @@ BEFORE, AFTER = 0, 1  # what is convolved: what a part of the layer is given, an
 class Convolution:
     """That of one part of a layer, over a block of tokens."""
 
-    def __init__(self, forward: Pass, layer: Layer, part: str, x: Floats) -> None:
+    def __init__(self, forward: ForwardContext, layer: Layer, part: str, x: Floats) -> None:
         """part: "attn" or "ffn". x: what it is given, float32 (tokens, width), of which weights are made."""
         fixed = layer.need_array(f"{part}_conv_base")  # (before and after, kernel, width)
         made = forward.project(layer, f"{part}_conv_proj", x)

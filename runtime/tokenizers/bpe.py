@@ -99,9 +99,13 @@ class BytePairs:
         unknown = self.tokens.id(Keys.Tokenizer.UNK_ID) if self.pre.raw else None
         try:
             return models.BPE(
-                vocabulary, merges, ignore_merges=ignore_merges, byte_fallback=self.pre.raw, fuse_unk=self.pre.raw,
+                vocabulary,
+                merges,
+                ignore_merges=ignore_merges,
+                byte_fallback=self.pre.raw,
+                fuse_unk=self.pre.raw,
                 unk_token=None if unknown is None else self.tokens.texts[unknown],
-            )  # fmt: skip
+            )
         except Exception as error:  # the library raises Exception itself
             raise VocabularyError(f"the file's merges do not fit its tokens: {error}") from error
 

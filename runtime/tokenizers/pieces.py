@@ -110,9 +110,12 @@ class Pieces:
             vocabulary = {text: number for number, text in reversed(list(enumerate(texts)))}
             vocabulary |= {token.content: number for number, token in added.items()}
             return models.BPE(
-                vocabulary, [merged(as_text(merge), vocabulary) for merge in self.tokens.merges()],
-                unk_token=texts[unknown], fuse_unk=True, byte_fallback=byte_fallback,
-            )  # fmt: skip
+                vocabulary,
+                [merged(as_text(merge), vocabulary) for merge in self.tokens.merges()],
+                unk_token=texts[unknown],
+                fuse_unk=True,
+                byte_fallback=byte_fallback,
+            )
         except Exception as error:  # the library raises Exception itself
             raise VocabularyError(f"the file's pieces do not fit each other: {error}") from error
 

@@ -14,9 +14,18 @@ from .library import read_library, with_added
 
 # What transformers takes out of a text again, in each word with the space before it.
 SPACED = (
-    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
-    (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
-)  # fmt: skip
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" do not", " don't"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
 
 
 FOUND_FIRST = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNUSED)
@@ -69,9 +78,10 @@ class WordPieces:
         blocks = {"normalizer": normalizer_of(self.tokens), "pre_tokenizer": pre_tokenizer_of(self.tokens)}
         tokenizer = read_library({"version": "1.0", "model": model} | blocks)
         tokenizer.model = models.WordPiece(
-            vocabulary, unk_token="[UNK]" if unknown is None else self._texts[unknown],
+            vocabulary,
+            unk_token="[UNK]" if unknown is None else self._texts[unknown],
             max_input_chars_per_word=longest_word(self.tokens),
-        )  # fmt: skip
+        )
         return with_added(tokenizer, self.tokens.found_normalized)
 
 

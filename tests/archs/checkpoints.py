@@ -18,13 +18,21 @@ import gguftools
 from tests.conftest import DATA
 
 FAMILIES = DATA / "families"
-TOWERS = DATA / "towers"
+ENCODERS = DATA / "towers"
 SOUNDS = DATA / "sounds" / "spectrograms.npz"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
 RECORDS = (
-    "spec.json", "reference.json", "logits.npz", "scores.npz", "encodings.json", "embeddings.npz", "prepared.npz",
-    "together.npz", "heard.npz", "cropped.npz",
-)  # fmt: skip
+    "spec.json",
+    "reference.json",
+    "logits.npz",
+    "scores.npz",
+    "encodings.json",
+    "embeddings.npz",
+    "prepared.npz",
+    "together.npz",
+    "heard.npz",
+    "cropped.npz",
+)
 DTYPES = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I8": "i1", "F8_E8M0": "u1"}
 
 
@@ -48,18 +56,18 @@ def build(entry: str, folder: Path) -> None:
         write_tensors(folder / name, f"{entry}/{name}", spec[name])
 
 
-def towers() -> list[str]:
-    return sorted(path.parent.name for path in TOWERS.glob("*/spec.json"))
+def encoders() -> list[str]:
+    return sorted(path.parent.name for path in ENCODERS.glob("*/spec.json"))
 
 
-def build_tower(entry: str, folder: Path, renamed: Mapping[str, str] = {}) -> None:
+def build_encoder(entry: str, folder: Path, renamed: Mapping[str, str] = {}) -> None:
     """Write a checkpoint of tests/data/towers into `folder`; there is a vocabulary in few of them.
 
     renamed: beginnings of names → what they begin with instead, with the same values.
     """
-    spec = json.loads((TOWERS / entry / "spec.json").read_text(encoding="utf-8"))
+    spec = json.loads((ENCODERS / entry / "spec.json").read_text(encoding="utf-8"))
     folder.mkdir(parents=True)
-    for file in sorted((TOWERS / entry).iterdir()):
+    for file in sorted((ENCODERS / entry).iterdir()):
         if file.name not in RECORDS:
             shutil.copyfile(file, folder / file.name)
     write_tensors(folder / "model.safetensors", entry, spec["tensors"], renamed)
@@ -70,26 +78,26 @@ def build_tower(entry: str, folder: Path, renamed: Mapping[str, str] = {}) -> No
 
 
 def recorded(what: str) -> list[str]:
-    """Towers that have embeddings of a picture ("size") or a sound ("frames")."""
-    return [name for name in towers() if what in truth_of(name, what)]
+    """Encoders that have embeddings of an image ("size") or a sound ("frames")."""
+    return [name for name in encoders() if what in truth_of(name, what)]
 
 
 def truth_of(name: str, what: str) -> Any:
-    """What is recorded of a tower for pictures ("size") or sounds ("frames")."""
+    """What is recorded of an encoder for images ("size") or sounds ("frames")."""
     found: Any = {}
     for file in ("embeddings.npz", "heard.npz"):
-        if (TOWERS / name / file).is_file() and what not in found:
-            found = np.load(TOWERS / name / file)
+        if (ENCODERS / name / file).is_file() and what not in found:
+            found = np.load(ENCODERS / name / file)
     return found
 
 
-def picture(entry: str, height: int, width: int) -> NDArray[np.float32]:
-    """Pixels for a tower, (3, height, width)."""
+def image(entry: str, height: int, width: int) -> NDArray[np.float32]:
+    """Pixels for an encoder, (3, height, width)."""
     return values(entry, "picture", [3, height, width], 0.0, 1.0).astype(np.float32)
 
 
 def scene(height: int, width: int) -> NDArray[np.uint8]:
-    """A picture as it comes, (height, width, 3): waves and an edge."""
+    """An image as it comes, (height, width, 3): waves and an edge."""
     y, x = np.mgrid[:height, :width]
     waves = np.stack([np.sin(x / 5), np.cos(y / 7), np.sin((x + 2 * y) / 11)], axis=-1)
     edge = np.where((x > width // 3) & (y > height // 2), 40, 0)[:, :, None]
@@ -97,7 +105,7 @@ def scene(height: int, width: int) -> NDArray[np.uint8]:
 
 
 def sound(entry: str, mels: int, frames: int) -> NDArray[np.float32]:
-    """A spectrogram for a tower, (mels, frames)."""
+    """A spectrogram for an encoder, (mels, frames)."""
     return values(entry, "sound", [mels, frames], 0.0, 0.5).astype(np.float32)
 
 
@@ -120,14 +128,18 @@ def lettered(special: Sequence[str]) -> dict[str, Any]:
     tokens = [*tokens, *(f"<{i}>" for i in range(len(tokens), 60)), *special, *(f"<{i}>" for i in range(60, 64))][:64]
     kinds = {0: 2, 1: 3, 2: 3} | dict.fromkeys(range(len(letters) + 3, 64), 3)
     return {
-        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": [each.replace(" ", "▁") for each in tokens],
-        "tokenizer.ggml.scores": [0.0] * 64, "tokenizer.ggml.token_type": [kinds.get(i, 1) for i in range(64)],
-        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.add_space_prefix": False,
-    }  # fmt: skip
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [each.replace(" ", "▁") for each in tokens],
+        "tokenizer.ggml.scores": [0.0] * 64,
+        "tokenizer.ggml.token_type": [kinds.get(i, 1) for i in range(64)],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.add_space_prefix": False,
+    }
 
 
 def file_digest(path: Path) -> str:
-    """The sha256 of a tower's file, but for what torch rounds otherwise than exactly, to the last bit."""
+    """The sha256 of an encoder's file, but for what torch rounds otherwise than exactly, to the last bit."""
     content = bytearray(path.read_bytes())
     with gguftools.open(path) as model:
         assert model.file is not None
@@ -142,9 +154,7 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_tensors(
-    file: Path, entry: str, rows: Iterable[Sequence[Any]], renamed: Mapping[str, str] = {}
-) -> None:  # fmt: skip
+def write_tensors(file: Path, entry: str, rows: Iterable[Sequence[Any]], renamed: Mapping[str, str] = {}) -> None:
     """A safetensors file of made weights. rows: name, stored type, shape, mean, standard deviation of each. renamed:
     beginnings of names → what they begin with in the file.
     """

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from archs.export import ExportPlan, plan_export
+from archs.plans.export import ExportPlan, plan_export
 from archs.schema import TOKENS
 from quants import Tensor, from_array
 from tests.conftest import DATA
@@ -67,12 +67,16 @@ def rounded(value: Any) -> Any:
 
 def again(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """What an export of the recorded file says now."""
-    keys = {key: np.array(value) if isinstance(value, list) and not isinstance(value[0], str) else value
-            for key, value in recorded["keys"].items()}  # fmt: skip
+    keys = {
+        key: np.array(value) if isinstance(value, list) and not isinstance(value[0], str) else value
+        for key, value in recorded["keys"].items()
+    }
     values = {name: np.array(each, np.float32) for name, each in recorded["values"].items()}
     zeros = dict.fromkeys(recorded.get("integers", ()), np.int32(0))
-    tensors = {name: from_array(name, values.get(name, np.broadcast_to(zeros.get(name, np.float32(0)), shape)))
-               for name, shape in recorded["tensors"].items()}  # fmt: skip
+    tensors = {
+        name: from_array(name, values.get(name, np.broadcast_to(zeros.get(name, np.float32(0)), shape)))
+        for name, shape in recorded["tensors"].items()
+    }
     if named := recorded.get("named"):
         texts = dict(named.values())
         keys |= {key: number for key, (number, _) in named.items()}

@@ -25,11 +25,19 @@ from quants.errors import FileError, GgufToolsError
 
 SMALL = Limit("a note", 8)
 READERS: dict[str, Callable[[Path], object]] = {
-    "text": read_measured_text, "tasks": read_lines, "prompts": lambda path: prompts_of(None, path),
-    "conversations": conversations, "calibration": read_conversations, "value": lambda path: text_or_file(f"@{path}"),
-    "metadata": read_json_values, "rules": read_rules, "recipe": read_recipe, "experts": read_list,
-    "hashes": read_manifest, "prices": read_prices,
-}  # fmt: skip
+    "text": read_measured_text,
+    "tasks": read_lines,
+    "prompts": lambda path: prompts_of(None, path),
+    "conversations": conversations,
+    "calibration": read_conversations,
+    "value": lambda path: text_or_file(f"@{path}"),
+    "metadata": read_json_values,
+    "rules": read_rules,
+    "recipe": read_recipe,
+    "experts": read_list,
+    "hashes": read_manifest,
+    "prices": read_prices,
+}
 
 
 def test_files_up_to_the_limit(tmp_path: Path) -> None:

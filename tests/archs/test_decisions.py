@@ -14,20 +14,24 @@ import gguftools
 from archs import decisions
 from archs.metadata import Metadata
 from quants.errors import FileError, ModelError, OptionError
-from runtime.joint_decision import OPTION, QUESTION, SEPARATOR, joint_scores, spans_of
-from runtime.option_scores import option_scores
+from runtime.evaluation.joint_decision import OPTION, QUESTION, SEPARATOR, joint_scores, spans_of
+from runtime.evaluation.option_scores import option_scores
 from tests.archs import checkpoints
 from tests.archs.test_more_families import described
 from tests.conftest import DATA
 
 RECORDED = DATA / "decisions"
-WEIGHTS = {"layers.0.mlp.up_proj": (48, 32), "layers.1.self_attn.q_proj": (64, 32),
-           "layers.1.self_attn.o_proj": (32, 32), "layers.0.linear_attn.in_proj_qkv": (64, 32)}  # fmt: skip
+WEIGHTS = {
+    "layers.0.mlp.up_proj": (48, 32),
+    "layers.1.self_attn.q_proj": (64, 32),
+    "layers.1.self_attn.o_proj": (32, 32),
+    "layers.0.linear_attn.in_proj_qkv": (64, 32),
+}
 BESIDE: dict[str, dict[str, Any]] = {
     "lev-model": {
         "lev_release.json": {},
         "calibration.json": {
-            "temperatures": {"choice:A:small": 1.5, "choice:A:mid": 0.5, "score:A": 2.0, "noul:B": 3.0},
+            "temperatures": {"choice:A:small": 1.5, "choice:A:mid": 0.5, "score:A": 2.0, "noul:B": 3.0}
         },
     },
     "kev-4b": {"training_config.json": {"args": {"head_dim": 6}, "base_revision": "x"}},
@@ -41,11 +45,14 @@ def test_prompts_are_those_of_the_reference() -> None:
         value, ensure_ascii=False, separators=tuple(separators) if separators else None
     )
     templates = {
-        "openjev": decisions.openjev(), "lev": decisions.lev(), "kev": decisions.kev(), "nimble": decisions.nimble(),
+        "openjev": decisions.openjev(),
+        "lev": decisions.lev(),
+        "kev": decisions.kev(),
+        "nimble": decisions.nimble(),
         "clef": decisions.clef(),
         "laya": decisions.laya("[CLS]", "[SEP]", "[MASK]", described=False),
         "julia": decisions.laya("[CLS]", "[SEP]", "[MASK]", described=True),
-    }  # fmt: skip
+    }
     cases = json.loads((RECORDED / "prompts.json").read_text(encoding="utf-8"))
     assert {case["kind"] for case in cases} == templates.keys()
     for case in cases:
@@ -89,9 +96,10 @@ def test_adapters_that_make_a_model_decide(name: str, kind: str, tmp_path: Path)
     added = set(found) - set(before.metadata) - set(wanted[kind]["keys"])
     assert added == {"tokenizer.chat_template.systemone", "tokenizer.chat_templates"}
     changed = [
-        name for name, tensor in own.tensors.items()
+        name
+        for name, tensor in own.tensors.items()
         if name not in before.tensors or not np.array_equal(tensor.float32(), before.tensors[name].float32())
-    ]  # fmt: skip
+    ]
     assert sorted(changed) == sorted(wanted[kind]["tensors"])
     if kind == "kev":
         scores = option_scores(own, own.hidden_states(np.arange(20, 40)[None]))[0, -2:]
@@ -139,16 +147,18 @@ def test_clef_decides_questions_jointly(tmp_path: Path) -> None:
     for prompt, wanted in zip(prompts, json.loads((RECORDED / "clef.json").read_text()), strict=True):
         np.testing.assert_allclose(joint_scores(model, spans_of(tokenizer, prompt)), wanted, atol=1e-5)  # of llama.cpp
     for wrong, problem in (
-        ("no question", "no questions"), (f"a{SEPARATOR}{OPTION}b", "in front of all questions"),
-        (f"TYPE: what{SEPARATOR}{QUESTION}b", "not of a known kind"), (f"{OPTION}", "is empty"),
+        ("no question", "no questions"),
+        (f"a{SEPARATOR}{OPTION}b", "in front of all questions"),
+        (f"TYPE: what{SEPARATOR}{QUESTION}b", "not of a known kind"),
+        (f"{OPTION}", "is empty"),
         (f"\nTYPE: noul\nINSTRUCTION: {SEPARATOR}{QUESTION}b", "one without options"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(OptionError, match=problem):
             spans_of(tokenizer, wrong)
 
 
-def test_towers_of_models_that_decide(tmp_path: Path) -> None:
-    checkpoints.build_tower("qwen3-5", tmp_path / "own" / "model")
+def test_encoders_of_models_that_decide(tmp_path: Path) -> None:
+    checkpoints.build_encoder("qwen3-5", tmp_path / "own" / "model")
     shutil.copytree(tmp_path / "own" / "model", tmp_path / "deciding" / "model")
     (tmp_path / "deciding" / "model" / "helper").mkdir()
     (tmp_path / "deciding" / "model" / "helper" / "shim.py").touch()
@@ -162,9 +172,10 @@ def test_files_beside_an_encoder_that_are_wrong(tmp_path: Path) -> None:
     own = tmp_path / "laya" / "rl_agent_config.json"
     said = json.loads(own.read_text())
     for wrong, problem in (
-        ({"head_layers": None}, 'no "head_layers"'), ({"temperature": ["x"]}, '"temperature" is no list'),
+        ({"head_layers": None}, 'no "head_layers"'),
+        ({"temperature": ["x"]}, '"temperature" is no list'),
         ({"temperature_by_options": {"choice:4": 1.0}}, r"'choice\.4'"),
-    ):  # fmt: skip
+    ):
         own.write_text(json.dumps(said | wrong))
         with pytest.raises(ModelError, match=problem):
             gguftools.convert(tmp_path / "laya", tmp_path / "own.gguf")

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from archs.metadata import ValueType
-from archs.plan import Plan, plan
+from archs.plans.text import Plan, plan
 from gguftools.files.checkpoint.folder import open_checkpoint
-from runtime import compiled_attention, self_attention
 from runtime.graph import compiled
+from runtime.mixers import compiled_attention, self_attention
 from runtime.model import Model
 from tests.conftest import SHARED
 from tests.zoo import CLOSE, logit_errors
@@ -26,16 +26,19 @@ from tests.zoo_build import build
 ENTRIES = sorted(path.parent.name for path in SHARED.glob("zoo/*/spec.json"))
 
 # Keys of the reference that are wrong, so that ours differ.
-WRONG_KEYS = {
-    ("gpt2-ninner", "gpt2.feed_forward_length"): "the reference writes 4 * n_embd whatever n_inner is",
-}
+WRONG_KEYS = {("gpt2-ninner", "gpt2.feed_forward_length"): "the reference writes 4 * n_embd whatever n_inner is"}
 
 # Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
 ADDED = {
-    "attention.scale", "attention.sliding_window", "attention.sliding_window_pattern", "logit_scale",
-    "rope.scaling.original_context_length", "rope.scaling.yarn_truncate", "ssm.dt_b_c_rms_epsilon",
+    "attention.scale",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "logit_scale",
+    "rope.scaling.original_context_length",
+    "rope.scaling.yarn_truncate",
+    "ssm.dt_b_c_rms_epsilon",
     "ssm.time_step_min",
-}  # fmt: skip
+}
 
 # Written elsewhere: by the vocabulary (tests of its own), or for the output type.
 ELSEWHERE = ("tokenizer.", "general.file_type", "general.quantization_version")
@@ -57,9 +60,7 @@ def test_entry(entry: str, shared: Path, tmp_path: Path) -> None:
         check_tensors(made, reference["tensors"])
 
 
-def test_falcon_with_alibi_added_twice(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_falcon_with_alibi_added_twice(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its truth comes from transformers' eager attention, which for Falcon adds ALiBi to the mask and to the scores.
 
     Its default attention, and the code that the models were published with, add it once, and so do we. That this is

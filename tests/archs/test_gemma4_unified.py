@@ -3,17 +3,17 @@
 import json
 
 from archs.config import normalized
-from archs.plan import architecture_metadata
+from archs.plans.text import architecture_metadata
 from archs.registry import of_config
 from gguftools.sources import of_checkpoint
 
-from .checkpoints import TOWERS, build
+from .checkpoints import ENCODERS, build
 
 UNIFIED = "Gemma4UnifiedForConditionalGeneration"
 
 
 def test_keys_are_those_of_gemma_4_without_inputs_for_each_layer():
-    config = json.loads((TOWERS / "gemma4-unified" / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((ENCODERS / "gemma4-unified" / "config.json").read_text(encoding="utf-8"))
     said = config["text_config"].pop("hidden_size_per_layer_input")
     family = of_config(config)
     found = architecture_metadata(family, normalized(config, family.defaults, family.keys))

@@ -15,11 +15,17 @@ def card(folder: Path, text: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("text", "key", "value"), [
-    ("model_name: 3", "general.name", "3"), ("model_name: 1.5", "general.name", "1.5"),
-    ("author: 2024-01-02", "general.author", "2024-01-02"), ("license: 3", "general.license", "3"),
-    ("license: true", "general.license", "true"), ("model_name: plain", "general.name", "plain"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("model_name: 3", "general.name", "3"),
+        ("model_name: 1.5", "general.name", "1.5"),
+        ("author: 2024-01-02", "general.author", "2024-01-02"),
+        ("license: 3", "general.license", "3"),
+        ("license: true", "general.license", "true"),
+        ("model_name: plain", "general.name", "plain"),
+    ],
+)
 def test_a_text_that_yaml_takes_for_something_else(tmp_path: Path, text: str, key: str, value: str):
     assert general(card(tmp_path, text), "llama", [])[key] == value
 

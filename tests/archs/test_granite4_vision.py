@@ -5,17 +5,17 @@ import json
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata, map_tensors
+from archs.multimodal.granite4_vision import GRANITE4_VISION
+from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from archs.towers.granite4_vision import GRANITE4_VISION
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants.errors import ModelError
 
-from .checkpoints import TOWERS, build_tower
+from .checkpoints import ENCODERS, build_encoder
 
 
 def keys(**changes):
-    config = json.loads((TOWERS / "granite4-vision" / "config.json").read_text(encoding="utf-8")) | changes
+    config = json.loads((ENCODERS / "granite4-vision" / "config.json").read_text(encoding="utf-8")) | changes
     family = of_config(config)
     return architecture_metadata(family, normalized(config, family.defaults, family.keys))
 
@@ -26,7 +26,7 @@ def test_layers_get_the_projectors_that_the_reference_gives_them(tmp_path):
     assert "granite.deepstack_mapping" not in keys(deepstack_layer_map=None, spatial_target_layers=[])
     with pytest.raises(ModelError, match="projectors for layers"):
         keys(spatial_target_layers=[9])
-    build_tower("granite4-vision", tmp_path / "x")
+    build_encoder("granite4-vision", tmp_path / "x")
     tensors = open_safetensors(tmp_path / "x" / "model.safetensors")
     family = of_config(json.loads((tmp_path / "x" / "config.json").read_text(encoding="utf-8")))
     config = normalized(json.loads((tmp_path / "x" / "config.json").read_text(encoding="utf-8")), family.defaults)
@@ -36,8 +36,8 @@ def test_layers_get_the_projectors_that_the_reference_gives_them(tmp_path):
 
 
 def projected(**changes):
-    """What the tower's file says of layers: which are taken, and the places of those that take each fourth patch."""
-    config = json.loads((TOWERS / "granite4-vision" / "config.json").read_text(encoding="utf-8")) | changes
+    """What the encoder's file says of layers: which are taken, and the places of those that take each fourth patch."""
+    config = json.loads((ENCODERS / "granite4-vision" / "config.json").read_text(encoding="utf-8")) | changes
     full = {**config, "vision": config["vision_config"], "text": config["text_config"]}
     return [GRANITE4_VISION.metadata[f"vision.{key}"](full) for key in ("feature_layer", "projector.spatial_offsets")]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from archs.export import plan_export
+from archs.plans.export import plan_export
 from gguftools.files.checkpoint.folder import open_checkpoint
 from quants.errors import ModelError
 

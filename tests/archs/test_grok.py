@@ -21,13 +21,19 @@ def in_shares(folder: Path, count: int) -> list[Path]:
     values = {name: each.float32() for name, each in open_safetensors(folder / "model.safetensors").items()}
     (folder / "model.safetensors").unlink()
     files = [folder / f"pytorch_model-00001-TP-{i:03d}.safetensors" for i in range(count)]
-    save_file({name: each for name, each in values.items() if EXPERTS not in name},
-              folder / "pytorch_model-00000-TP-common.safetensors")  # fmt: skip
+    save_file(
+        {name: each for name, each in values.items() if EXPERTS not in name},
+        folder / "pytorch_model-00000-TP-common.safetensors",
+    )
     for i, file in enumerate(files):
-        save_file({
-            name: np.ascontiguousarray(np.split(each, count, axis=1 if ".w2." in name else 0)[i])
-            for name, each in values.items() if EXPERTS in name
-        }, file)  # fmt: skip
+        save_file(
+            {
+                name: np.ascontiguousarray(np.split(each, count, axis=1 if ".w2." in name else 0)[i])
+                for name, each in values.items()
+                if EXPERTS in name
+            },
+            file,
+        )
     return files
 
 

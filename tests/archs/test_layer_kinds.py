@@ -6,25 +6,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archs.file_keys import Keys
+from archs.hparams.file_keys import Keys
 from archs.layer_kinds import LayerKind, layer_kind
 from archs.layered import by_layer
 from archs.registry import by_gguf_name, of_file
-from archs.shapes import check_model, faults
+from archs.validation.model_validators import check_model, faults
 from quants import from_array
 from quants.errors import ModelError
 from runtime.model import Model
 from tests import absent_keys
 
 MIXERS = (  # the first of which the layer has the tensor
-    ("attn_kv", "compressed"), ("attn_kv_b", "mla_widened"), ("attn_kv_a_mqa", "mla"),
+    ("attn_kv", "compressed"),
+    ("attn_kv_b", "mla_widened"),
+    ("attn_kv_a_mqa", "mla"),
     ("shortconv.in_proj", "shortconv"),
-    ("ssm_f_a", "kimi_delta"), ("ssm_ba", "gated_delta"), ("ssm_beta", "gated_delta"),
-)  # fmt: skip
+    ("ssm_f_a", "kimi_delta"),
+    ("ssm_ba", "gated_delta"),
+    ("ssm_beta", "gated_delta"),
+)
 ARRANGEMENTS = (
-    ("altup_predict_coef", "copies"), ("hc_attn_fn", "mixed_streams"), ("hc_attn_down", "streams"),
+    ("altup_predict_coef", "copies"),
+    ("hc_attn_fn", "mixed_streams"),
+    ("hc_attn_down", "streams"),
     ("attn_res_score", "residuals"),
-)  # fmt: skip
+)
 DECODERS = [
     name for name, each in absent_keys.descriptions().items() if any(row[0][:6] == "blk.0." for row in each.tensors)
 ]
@@ -85,18 +91,38 @@ def changed(name: str, keys: Mapping[str, Any]) -> tuple[Any, dict[str, Any], di
 @pytest.mark.parametrize(
     ("name", "keys", "where", "problem"),
     [
-        ("afmoe", {"leading_dense_block_count": 0}, "blk.0",
-         "is declared 'experts' by the keys, but has no tensor 'blk.0.ffn_gate_inp.weight'"),
-        ("afmoe", {"leading_dense_block_count": 2}, "blk.1",
-         "is declared 'dense' by the keys, but has no tensor 'blk.1.ffn_up.weight'"),
-        ("qwen3-next", {"attention.recurrent_layers": [True, True, False, False, False]}, "blk.2",
-         "is declared 'attention' by the keys, but has no tensor 'blk.2.attn_output.weight'"),
-        ("lfm2", {"attention.head_count_kv": [0, 2, 2]}, "blk.2",
-         "is declared 'attention' by the keys, but has no tensor 'blk.2.attn_q.weight'"),
-        ("llama4", {"interleave_moe_layer_step": 4}, "blk.1",
-         "is declared 'dense' by the keys, but has no tensor 'blk.1.ffn_up.weight'"),
+        (
+            "afmoe",
+            {"leading_dense_block_count": 0},
+            "blk.0",
+            "is declared 'experts' by the keys, but has no tensor 'blk.0.ffn_gate_inp.weight'",
+        ),
+        (
+            "afmoe",
+            {"leading_dense_block_count": 2},
+            "blk.1",
+            "is declared 'dense' by the keys, but has no tensor 'blk.1.ffn_up.weight'",
+        ),
+        (
+            "qwen3-next",
+            {"attention.recurrent_layers": [True, True, False, False, False]},
+            "blk.2",
+            "is declared 'attention' by the keys, but has no tensor 'blk.2.attn_output.weight'",
+        ),
+        (
+            "lfm2",
+            {"attention.head_count_kv": [0, 2, 2]},
+            "blk.2",
+            "is declared 'attention' by the keys, but has no tensor 'blk.2.attn_q.weight'",
+        ),
+        (
+            "llama4",
+            {"interleave_moe_layer_step": 4},
+            "blk.1",
+            "is declared 'dense' by the keys, but has no tensor 'blk.1.ffn_up.weight'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_tensors_that_contradict_the_declaration(name: str, keys: dict[str, Any], where: str, problem: str) -> None:
     architecture, metadata, tensors = changed(name, keys)
     found = {fault.where: fault.problem for fault in faults(architecture, metadata, tensors)}
@@ -110,15 +136,20 @@ def test_tensors_that_contradict_the_declaration(name: str, keys: dict[str, Any]
 @pytest.mark.parametrize(
     ("name", "keys", "tensor", "shape", "kind"),
     [
-        ("nemotron-h", {"feed_forward_length": [160, 160, 0, 0]}, "blk.0.ssm_in.weight", None,
-         "mixer 'none', net 'none', arrangement 'sequential'"),
+        (
+            "nemotron-h",
+            {"feed_forward_length": [160, 160, 0, 0]},
+            "blk.0.ssm_in.weight",
+            None,
+            "mixer 'none', net 'none', arrangement 'sequential'",
+        ),
         ("qwen3", {}, "blk.1.ssm_in.weight", (8, 8), "mixer 'attention', net 'dense', arrangement 'sequential'"),
         ("qwen2-moe", {}, "blk.0.ffn_up.weight", (8, 8), "mixer 'attention', net 'experts', arrangement 'sequential'"),
         ("qwen3", {}, "blk.0.ffn_up_shexp.weight", (8, 8), "mixer 'attention', net 'dense', arrangement 'sequential'"),
         ("lfm2", {}, "blk.0.attn_q.weight", (8, 8), "mixer 'shortconv', net 'dense', arrangement 'sequential'"),
         ("deepseek-v3", {}, "blk.0.hc_attn_fn.weight", (8, 8), "mixer 'mla', net 'dense', arrangement 'sequential'"),
     ],
-)  # fmt: skip
+)
 def test_tensors_of_other_parts_than_the_layer_has(
     name: str, keys: dict[str, Any], tensor: str, shape: tuple[int, ...] | None, kind: str
 ) -> None:
@@ -137,11 +168,15 @@ def without(tensors: Mapping[str, Any], prefix: str, *roles: str) -> dict[str, A
 
 @pytest.mark.parametrize(
     ("name", "layer", "roles", "lacks"),
-    [("qwen3-next", 0, ("ssm", "attn_qkv", "attn_gate"), "mixer"), ("qwen3-next", 3, ("attn_",), "mixer"),
-     ("qwen3-next", 0, ("ffn_",), "net"), ("lfm2", 0, ("shortconv",), "mixer"),
-     ("deepseek-v3", 1, ("ffn_", "exp_"), "net"),
-     ("deepseek-v3", 0, ("attn_q", "attn_k", "attn_v", "attn_output"), "mixer")],
-)  # fmt: skip
+    [
+        ("qwen3-next", 0, ("ssm", "attn_qkv", "attn_gate"), "mixer"),
+        ("qwen3-next", 3, ("attn_",), "mixer"),
+        ("qwen3-next", 0, ("ffn_",), "net"),
+        ("lfm2", 0, ("shortconv",), "mixer"),
+        ("deepseek-v3", 1, ("ffn_", "exp_"), "net"),
+        ("deepseek-v3", 0, ("attn_q", "attn_k", "attn_v", "attn_output"), "mixer"),
+    ],
+)
 def test_layers_without_any_tensor_of_a_mixer_or_a_net_have_none(
     name: str, layer: int, roles: tuple[str, ...], lacks: str
 ) -> None:
@@ -156,11 +191,13 @@ def test_layers_without_any_tensor_of_a_mixer_or_a_net_have_none(
 
 @pytest.mark.parametrize(
     ("name", "roles", "problem"),
-    [("deepseek-v3", ("attn_kv_a_mqa",), "is declared 'mla_widened' by the keys"),
-     ("deepseek-v3", ("attn_output",), "'blk.0.attn_output.weight' is missing"),
-     ("qwen2-moe", ("ffn_gate_inp.",), "'blk.0.ffn_gate_inp.weight' is missing"),
-     ("deepseek-v4", ("hc_",), "is declared 'mixed_streams' by the keys")],
-)  # fmt: skip
+    [
+        ("deepseek-v3", ("attn_kv_a_mqa",), "is declared 'mla_widened' by the keys"),
+        ("deepseek-v3", ("attn_output",), "'blk.0.attn_output.weight' is missing"),
+        ("qwen2-moe", ("ffn_gate_inp.",), "'blk.0.ffn_gate_inp.weight' is missing"),
+        ("deepseek-v4", ("hc_",), "is declared 'mixed_streams' by the keys"),
+    ],
+)
 def test_layers_with_some_tensors_of_what_they_are_declared(name: str, roles: tuple[str, ...], problem: str) -> None:
     _, metadata, tensors = changed(name, {})
     with pytest.raises(ModelError, match=problem):
@@ -215,7 +252,8 @@ def test_tensors_say_which_layers_have_experts_where_keys_cannot(name: str) -> N
 
 def test_a_layer_of_latents_may_be_of_an_old_conversion() -> None:
     block = by_gguf_name("deepseek2").block
-    found = [layer_kind(block, Keys("deepseek2", {"deepseek2.expert_count": 0}), 0, roles).mixer for roles in (
-        {"attn_kv_a_mqa.weight", "attn_kv_b.weight"}, {"attn_kv_a_mqa.weight", "attn_k_b.weight"},
-    )]  # fmt: skip
+    found = [
+        layer_kind(block, Keys("deepseek2", {"deepseek2.expert_count": 0}), 0, roles).mixer
+        for roles in ({"attn_kv_a_mqa.weight", "attn_kv_b.weight"}, {"attn_kv_a_mqa.weight", "attn_k_b.weight"})
+    ]
     assert found == ["mla_widened", "mla"]

@@ -17,26 +17,40 @@ from archs.families.falcon import FALCON
 from archs.families.gpt import GPT2
 from archs.families.llama import LLAMA, MIXTRAL
 from archs.lora import Adapter, adapter_of, adapter_tensors, merging
-from archs.plan import map_tensors
+from archs.plans.text import map_tensors
 from archs.spec import Architecture
 from quants import Tensor, from_array
 from quants.errors import ModelError
-from tests.archs.packed.writers import CASES as QUANTIZED
-from tests.archs.packed.writers import stored as stored_parts
+from tests.archs.prequantized.writers import CASES as QUANTIZED
+from tests.archs.prequantized.writers import stored as stored_parts
 
 Floats = NDArray[np.float32]
 SETTINGS = {"peft_type": "LORA", "r": 2, "lora_alpha": 6}
 CONFIG = {
-    "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 16, "rms_norm_eps": 1e-6, "vocab_size": 10,
-}  # fmt: skip
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 10,
+}
 LLAMA_SHAPES = {
-    "model.embed_tokens": (10, 8), "model.layers.0.input_layernorm": (8,), "model.layers.0.self_attn.q_proj": (8, 8),
-    "model.layers.0.self_attn.k_proj": (4, 8), "model.layers.0.self_attn.v_proj": (4, 8),
-    "model.layers.0.self_attn.o_proj": (8, 8), "model.layers.0.post_attention_layernorm": (8,),
-    "model.layers.0.mlp.gate_proj": (12, 8), "model.layers.0.mlp.up_proj": (12, 8),
-    "model.layers.0.mlp.down_proj": (8, 12), "model.norm": (8,), "lm_head": (10, 8),
-}  # fmt: skip
+    "model.embed_tokens": (10, 8),
+    "model.layers.0.input_layernorm": (8,),
+    "model.layers.0.self_attn.q_proj": (8, 8),
+    "model.layers.0.self_attn.k_proj": (4, 8),
+    "model.layers.0.self_attn.v_proj": (4, 8),
+    "model.layers.0.self_attn.o_proj": (8, 8),
+    "model.layers.0.post_attention_layernorm": (8,),
+    "model.layers.0.mlp.gate_proj": (12, 8),
+    "model.layers.0.mlp.up_proj": (12, 8),
+    "model.layers.0.mlp.down_proj": (8, 12),
+    "model.norm": (8,),
+    "lm_head": (10, 8),
+}
 Q, HEAD = "model.layers.0.self_attn.q_proj", "lm_head"
 
 
@@ -209,27 +223,52 @@ def test_an_adapter_that_waits_for_its_tokens_is_not_merged():
 GPT2_CONFIG = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16, "layer_norm_epsilon": 1e-5}
 GPT2_SHAPES = {"wte": (10, 8), "h.0.attn.c_attn": (8, 24), "h.0.attn.c_proj": (8, 8), "h.0.mlp.c_fc": (8, 32)}
 FALCON_CONFIG = {
-    "hidden_size": 16, "num_attention_heads": 4, "num_kv_heads": 2, "new_decoder_architecture": True,
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_kv_heads": 2,
+    "new_decoder_architecture": True,
     "num_hidden_layers": 1,
-}  # fmt: skip
+}
 FALCON_SHAPES = {
-    "transformer.word_embeddings": (10, 16), "transformer.h.0.self_attention.query_key_value": (32, 16),
+    "transformer.word_embeddings": (10, 16),
+    "transformer.h.0.self_attention.query_key_value": (32, 16),
     "transformer.h.0.mlp.dense_4h_to_h": (16, 64),
-}  # fmt: skip
+}
 EXPERT = "model.layers.0.block_sparse_moe.experts"
 CASES = {
-    "llama": (LLAMA, CONFIG, LLAMA_SHAPES, {Q: (8, 8), "model.layers.0.self_attn.k_proj": (4, 8), HEAD: (10, 8),
-                                            "model.layers.0.mlp.down_proj": (8, 12)}),
-    "gpt2": (GPT2, GPT2_CONFIG, GPT2_SHAPES, {"transformer.h.0.attn.c_attn": (24, 8),
-                                              "transformer.h.0.attn.c_proj": (8, 8),
-                                              "transformer.h.0.mlp.c_fc": (32, 8)}),
-    "falcon": (FALCON, FALCON_CONFIG, FALCON_SHAPES, {"transformer.h.0.self_attention.query_key_value": (32, 16),
-                                                      "transformer.h.0.mlp.dense_4h_to_h": (16, 64)}),
-    "mixtral": (MIXTRAL, {**CONFIG, "num_local_experts": 3},
-                {"model.embed_tokens": (10, 8), "model.layers.0.block_sparse_moe.gate": (3, 8),
-                 **{f"{EXPERT}.{e}.{w}": (12, 8) for e in range(3) for w in ("w1", "w3")}},
-                {f"{EXPERT}.{e}.w1": (12, 8) for e in range(3)} | {"model.layers.0.block_sparse_moe.gate": (3, 8)}),
-}  # fmt: skip
+    "llama": (
+        LLAMA,
+        CONFIG,
+        LLAMA_SHAPES,
+        {Q: (8, 8), "model.layers.0.self_attn.k_proj": (4, 8), HEAD: (10, 8), "model.layers.0.mlp.down_proj": (8, 12)},
+    ),
+    "gpt2": (
+        GPT2,
+        GPT2_CONFIG,
+        GPT2_SHAPES,
+        {
+            "transformer.h.0.attn.c_attn": (24, 8),
+            "transformer.h.0.attn.c_proj": (8, 8),
+            "transformer.h.0.mlp.c_fc": (32, 8),
+        },
+    ),
+    "falcon": (
+        FALCON,
+        FALCON_CONFIG,
+        FALCON_SHAPES,
+        {"transformer.h.0.self_attention.query_key_value": (32, 16), "transformer.h.0.mlp.dense_4h_to_h": (16, 64)},
+    ),
+    "mixtral": (
+        MIXTRAL,
+        {**CONFIG, "num_local_experts": 3},
+        {
+            "model.embed_tokens": (10, 8),
+            "model.layers.0.block_sparse_moe.gate": (3, 8),
+            **{f"{EXPERT}.{e}.{w}": (12, 8) for e in range(3) for w in ("w1", "w3")},
+        },
+        {f"{EXPERT}.{e}.w1": (12, 8) for e in range(3)} | {"model.layers.0.block_sparse_moe.gate": (3, 8)},
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -275,8 +314,10 @@ def test_norms_go_along_and_other_whole_weights_do_not():
     norm = from_array("norm", values("norm", (8,)))
     name = "base_model.model.model.layers.0.input_layernorm.weight"
     assert list(adapter_tensors(LLAMA, config, adapter(pair(Q, 8, 8) | {name: norm})).tensors) == [
-        "blk.0.attn_norm.weight", "blk.0.attn_q.weight.lora_a", "blk.0.attn_q.weight.lora_b"
-    ]  # fmt: skip
+        "blk.0.attn_norm.weight",
+        "blk.0.attn_q.weight.lora_a",
+        "blk.0.attn_q.weight.lora_b",
+    ]
     head = {"base_model.model.lm_head.weight": from_array("head", values("head", (10, 8)))}
     with pytest.raises(ModelError, match="modules_to_save"):
         adapter_tensors(LLAMA, config, adapter(pair(Q, 8, 8) | head))
@@ -297,7 +338,7 @@ def test_weights_that_are_cut_up_are_refused():
         adapter_tensors(DEEPSEEK_V2, normalized(raw, DEEPSEEK_V2.defaults), adapter(stored))
 
 
-def test_towers_are_left_out_by_name():
+def test_encoders_are_left_out_by_name():
     stored = pair(Q, 8, 8) | pair("model.vision_tower.layers.0.q_proj", 8, 8)
     found = adapter_tensors(LLAMA, normalized(CONFIG, LLAMA.defaults), adapter(stored))
     assert found.left_out == ["model.vision_tower.layers.0.q_proj"]

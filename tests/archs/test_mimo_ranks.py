@@ -14,7 +14,7 @@ from gguftools.files.checkpoint.dtypes import checkpoint_formats
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants.errors import ModelError
 from tests.archs import checkpoints
-from tests.archs.packed.writers import stored
+from tests.archs.prequantized.writers import stored
 
 RANKS, WIDTHS, BLOCK, INPUTS = 4, (64, 32, 20), 16, 40  # 29 rows of a rank: a block and most of another
 

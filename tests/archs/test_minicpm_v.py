@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata, map_tensors
+from archs.plans.mmproj import without_encoders
+from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from archs.tower_plan import without_towers
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants.errors import ModelError
 
-from .checkpoints import TOWERS, build_tower
+from .checkpoints import ENCODERS, build_encoder
 
 
 @pytest.mark.parametrize(
     ("version", "hf_class"), [(2.6, "Qwen2ForCausalLM"), ("2.5", "LlamaForCausalLM"), (4.0, "LlamaForCausalLM")]
 )
 def test_the_text_model_is_that_of_its_family(tmp_path, version, hf_class):
-    build_tower("minicpm-v-2-6", tmp_path / "x")
+    build_encoder("minicpm-v-2-6", tmp_path / "x")
     config = json.loads(Path(tmp_path, "x", "config.json").read_text(encoding="utf-8")) | {"version": version}
     tensors = open_safetensors(tmp_path / "x" / "model.safetensors")
-    text, towers = without_towers(config, tensors)
-    assert len(towers) > 20
+    text, encoders = without_encoders(config, tensors)
+    assert len(encoders) > 20
     alone = {name.removeprefix("llm."): tensor for name, tensor in text.items()}
     ours, theirs = of_config(config), of_config({**config, "architectures": [hf_class]})
     found = map_tensors(ours, normalized(config, ours.defaults, ours.keys, text), text)
@@ -37,17 +37,17 @@ def test_the_text_model_is_that_of_its_family(tmp_path, version, hf_class):
 
 
 def test_versions_that_are_not_known_are_refused():
-    config = json.loads((TOWERS / "minicpm-v-2-6" / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((ENCODERS / "minicpm-v-2-6" / "config.json").read_text(encoding="utf-8"))
     assert of_config(config | {"version": 4.5}).name == "qwen3"
     with pytest.raises(ModelError, match=r"version 3\.0; of MiniCPMV and MiniCPMO 2\.5, 2\.6, 4\.0 and 4\.5"):
         of_config(config | {"version": 3.0})
 
 
 def test_the_text_model_of_meralion_is_gemma_2(tmp_path):
-    build_tower("meralion2", tmp_path / "x")
+    build_encoder("meralion2", tmp_path / "x")
     config = json.loads(Path(tmp_path, "x", "config.json").read_text(encoding="utf-8"))
-    text, towers = without_towers(config, open_safetensors(tmp_path / "x" / "model.safetensors"))
-    assert len(towers) == 62
+    text, encoders = without_encoders(config, open_safetensors(tmp_path / "x" / "model.safetensors"))
+    assert len(encoders) == 62
     alone = {name.removeprefix("text_decoder."): tensor for name, tensor in text.items()}
     ours, theirs = of_config(config), of_config({"architectures": ["Gemma2ForCausalLM"]})
     found = map_tensors(ours, normalized(config, ours.defaults, ours.keys, text), text)

@@ -14,7 +14,10 @@ def test_numbers_have_the_types_that_are_wanted():
     config = {"model_type": "gemma2", "query_pre_attn_scalar": 24.0, "rms_norm_eps": 1.0, "unknown": 2.0}
     typed = with_types(config)
     assert {key: type(value) for key, value in typed.items()} == {
-        "model_type": str, "query_pre_attn_scalar": int, "rms_norm_eps": float, "unknown": float
+        "model_type": str,
+        "query_pre_attn_scalar": int,
+        "rms_norm_eps": float,
+        "unknown": float,
     }
     assert typed == config
 

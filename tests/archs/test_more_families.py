@@ -13,10 +13,10 @@ import pytest
 
 import gguftools
 from archs.config import text_part
-from archs.export import plan_export
 from archs.families.mimo import MIMO2
 from archs.families.step import prepare
 from archs.metadata import Metadata, ValueType
+from archs.plans.export import plan_export
 from archs.registry import architectures, by_hf_class, of_config
 from quants import Tensor
 from quants.errors import ModelError
@@ -48,16 +48,21 @@ ADDED = {
 
 
 # Entries whose files don't become checkpoints again: text parts of other models, or the file does not tell all.
-ONE_WAY = {
-    "glm4v", "glm4v-moe", "qwen2-5-vl", "qwen2-vl", "qwen3-vl", "qwen3-vl-moe",
-}  # fmt: skip
+ONE_WAY = {"glm4v", "glm4v-moe", "qwen2-5-vl", "qwen2-vl", "qwen3-vl", "qwen3-vl-moe"}
 WITHOUT_WRAPPER = {
-    "mistral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM",
-    "gemma3n": "Gemma3nForCausalLM", "llama4": "Llama4ForCausalLM",
-    "gemma4-e": "Gemma4ForCausalLM", "gemma4-moe": "Gemma4ForCausalLM", "idefics3": "LlamaForCausalLM",
-    "internvl": "Qwen2ForCausalLM", "llava": "LlamaForCausalLM",
-    "qwen2-audio": "Qwen2ForCausalLM", "smolvlm": "LlamaForCausalLM", "voxtral": "LlamaForCausalLM",
-}  # fmt: skip
+    "mistral3": "Ministral3ForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
+    "gemma3n": "Gemma3nForCausalLM",
+    "llama4": "Llama4ForCausalLM",
+    "gemma4-e": "Gemma4ForCausalLM",
+    "gemma4-moe": "Gemma4ForCausalLM",
+    "idefics3": "LlamaForCausalLM",
+    "internvl": "Qwen2ForCausalLM",
+    "llava": "LlamaForCausalLM",
+    "qwen2-audio": "Qwen2ForCausalLM",
+    "smolvlm": "LlamaForCausalLM",
+    "voxtral": "LlamaForCausalLM",
+}
 
 
 @pytest.mark.parametrize("entry", checkpoints.entries())
@@ -86,12 +91,7 @@ def test_entry(entry: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("entry", "vocabulary"),
-    [
-        ("xlm-roberta", "xlm-roberta"),
-        ("gemma4-moe", "gemma"),
-        ("rwkv7", "rwkv"),
-        ("plamo3", "plamo"),
-    ],
+    [("xlm-roberta", "xlm-roberta"), ("gemma4-moe", "gemma"), ("rwkv7", "rwkv"), ("plamo3", "plamo")],
 )
 def test_tokenizer(entry: str, vocabulary: str, tmp_path: Path) -> None:
     checkpoints.build(entry, tmp_path / entry)
@@ -106,8 +106,11 @@ def test_tokenizer(entry: str, vocabulary: str, tmp_path: Path) -> None:
     ("hf_class", "text", "wanted"),
     [
         ("LlavaForConditionalGeneration", {"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM"),
-        ("LlavaForConditionalGeneration", {"architectures": ["NobodysForCausalLM"], "model_type": "phi3"},
-         "Phi3ForCausalLM"),
+        (
+            "LlavaForConditionalGeneration",
+            {"architectures": ["NobodysForCausalLM"], "model_type": "phi3"},
+            "Phi3ForCausalLM",
+        ),
         ("NobodysForConditionalGeneration", {"model_type": "qwen3_moe"}, "Qwen3MoeForCausalLM"),
         ("VoxtralForConditionalGeneration", {"model_type": "llama"}, "LlamaForCausalLM"),
         ("Qwen2AudioForConditionalGeneration", {"model_type": "qwen2"}, "Qwen2ForCausalLM"),
@@ -116,8 +119,11 @@ def test_tokenizer(entry: str, vocabulary: str, tmp_path: Path) -> None:
         ("UltravoxModel", {"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
         ("KimiVLForConditionalGeneration", {"model_type": "deepseek_v3"}, "DeepseekV3ForCausalLM"),
         ("Qwen3ASRForConditionalGeneration", {"model_type": "qwen3"}, "Qwen3ForCausalLM"),
-        ("Qwen3ASRForConditionalGeneration", {"model_type": "qwen3", "rope_parameters": {"mrope_section": [2, 3, 3]}},
-         "Qwen3ASRForConditionalGeneration"),
+        (
+            "Qwen3ASRForConditionalGeneration",
+            {"model_type": "qwen3", "rope_parameters": {"mrope_section": [2, 3, 3]}},
+            "Qwen3ASRForConditionalGeneration",
+        ),
         ("Gemma4UnifiedForConditionalGeneration", {"model_type": "gemma4_text"}, "Gemma4ForConditionalGeneration"),
         ("KimiK25ForConditionalGeneration", {"model_type": "kimi_k2"}, "DeepseekV3ForCausalLM"),
         ("Exaone4_5_ForConditionalGeneration", {"model_type": "exaone4_5_text"}, "Exaone4_5_ForConditionalGeneration"),
@@ -131,7 +137,7 @@ def test_tokenizer(entry: str, vocabulary: str, tmp_path: Path) -> None:
         ("MiniMaxM3SparseForConditionalGeneration", {"model_type": "minimax_m3_vl_text"}, "MiniMaxM3SparseForCausalLM"),
         ("NobodysForConditionalGeneration", {"model_type": "glm_moe_dsa"}, "GlmMoeDsaForCausalLM"),
     ],
-)  # fmt: skip
+)
 def test_text_parts_of_wrappers(hf_class: str, text: dict[str, Any], wanted: str) -> None:
     assert of_config({"architectures": [hf_class], "text_config": text}).hf_classes[0] == wanted
 
@@ -214,9 +220,10 @@ def as_stored(data: Any, kind: ValueType) -> Any:
 
 def described_tensor(tensor: Tensor) -> dict[str, Any]:
     return {
-        "shape": list(tensor.shape[::-1]), "type": tensor.format.name,
+        "shape": list(tensor.shape[::-1]),
+        "type": tensor.format.name,
         "sha256": hashlib.sha256(tensor.raw().tobytes()).hexdigest(),
-    }  # fmt: skip
+    }
 
 
 def test_what_a_wrapper_means_by_keys_its_text_part_leaves_out() -> None:
@@ -227,9 +234,9 @@ def test_what_a_wrapper_means_by_keys_its_text_part_leaves_out() -> None:
     assert text_part({"model_type": "voxtral"}) == {}
 
 
-@pytest.mark.parametrize(("config", "wanted"), [
-    ({"sliding_window": 128, "sliding_window_size": 128}, 129), ({"sliding_window": 9}, 9),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "wanted"), [({"sliding_window": 128, "sliding_window_size": 128}, 129), ({"sliding_window": 9}, 9)]
+)
 def test_mimo_sees_so_many_tokens_beside_a_token_itself(config: dict[str, Any], wanted: int) -> None:
     size = MIMO2.metadata["attention.sliding_window"]
     assert callable(size)
@@ -237,8 +244,12 @@ def test_mimo_sees_so_many_tokens_beside_a_token_itself(config: dict[str, Any], 
 
 
 def test_step_rotates_half_of_heads_in_full_layers_alone() -> None:
-    layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-              "layer_types": ["full_attention", "sliding_attention"]}  # fmt: skip
+    layers = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "layer_types": ["full_attention", "sliding_attention"],
+    }
     found, _ = prepare({**layers, "partial_rotary_factors": [0.5, 1.0], "rope_theta": [5e6, 1e4]}, {})
     assert (found["full_base"], found["rope_local_base_freq"]) == (5e6, 1e4)
     with pytest.raises(ModelError, match="rotate"):
@@ -246,5 +257,5 @@ def test_step_rotates_half_of_heads_in_full_layers_alone() -> None:
     for bases in ([], [1e4]):
         with pytest.raises(ModelError, match=f'"rope_theta" has {len(bases)} entries'):
             prepare({**layers, "partial_rotary_factors": [0.5, 1.0], "rope_theta": bases}, {})
-    with pytest.raises(ModelError, match='"swiglu_limits" has \'a\'; numbers'):
+    with pytest.raises(ModelError, match="\"swiglu_limits\" has 'a'; numbers"):
         prepare({**layers, "partial_rotary_factors": [0.5, 1.0], "swiglu_limits": [None, "a"]}, {})

@@ -16,13 +16,13 @@ FAMILY = '''
 """Sharpish: Llama under other names, with scores twice as large; q, k and v are one matrix."""
 
 from archs.families.llama import LLAMA
-from archs.file_keys import Keys
-from archs.hyper import Hyper
+from archs.hparams.file_keys import Keys
+from archs.hparams.model_hparams import HParams
 from archs.spec import TensorMap
 from archs.transforms import chain, interleave_rope, part
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
+def numbers(keys: Keys, usual: HParams) -> HParams:
     return usual.with_layers(lambda index, own: {"attention_scale": 2 * own.attention_scale})
 
 
@@ -41,21 +41,36 @@ SHARPISH = LLAMA.derive(
         ),
     },
     flags_from_tensors={"attention_bias": None, "mlp_bias": None},
-    block={"numbers": numbers},
+    block={"hparams_hook": numbers},
 )
 '''
 CONFIG = {
-    "architectures": ["SharpishForCausalLM"], "model_type": "sharpish", "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64,
-    "vocab_size": 288, "hidden_act": "silu", "tie_word_embeddings": False,
-}  # fmt: skip
+    "architectures": ["SharpishForCausalLM"],
+    "model_type": "sharpish",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+    "vocab_size": 288,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
 LAYER = {
-    "attention.fused": [192, 64], "self_attn.o_proj": [64, 64], "mlp.gate_proj": [96, 64], "mlp.up_proj": [96, 64],
-    "mlp.down_proj": [64, 96], "input_layernorm": [64], "post_attention_layernorm": [64],
-}  # fmt: skip
+    "attention.fused": [192, 64],
+    "self_attn.o_proj": [64, 64],
+    "mlp.gate_proj": [96, 64],
+    "mlp.up_proj": [96, 64],
+    "mlp.down_proj": [64, 96],
+    "input_layernorm": [64],
+    "post_attention_layernorm": [64],
+}
 SHAPES = {f"model.layers.{i}.{name}.weight": shape for i in range(2) for name, shape in LAYER.items()} | {
-    "model.embed_tokens.weight": [288, 64], "model.norm.weight": [64], "lm_head.weight": [288, 64],
-}  # fmt: skip
+    "model.embed_tokens.weight": [288, 64],
+    "model.norm.weight": [64],
+    "lm_head.weight": [288, 64],
+}
 
 # Converted, checked, run beside a Llama of the same weights (with the scores' factor and without), and exported.
 SCRIPT = """
@@ -94,9 +109,12 @@ def test_a_package_brings_a_family(tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=tmp_path,
+        [sys.executable, "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "first.gguf").read_bytes()
 

@@ -14,9 +14,9 @@ import pytest
 
 from archs.config import normalized
 from archs.model_type import own_keys
-from archs.plan import architecture_metadata, map_tensors
+from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from archs.shapes import check_shapes
+from archs.validation.model_validators import check_shapes
 from quants import from_array
 from runtime.model import Model
 from tests.archs import checkpoints

@@ -9,7 +9,7 @@ import pytest
 from archs.config import normalized
 from archs.families.dbrx import DBRX
 from archs.families.minicpm import MINICPM3
-from archs.plan import map_tensors
+from archs.plans.text import map_tensors
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.sources import of_checkpoint
 from quants.errors import ModelError
@@ -17,9 +17,12 @@ from quants.errors import ModelError
 from .checkpoints import build
 
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ from quants.errors import ModelError
 
 
 def folder_with(folder: Path, settings: dict[str, Any]) -> Path:
-    modules = [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
-               {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]  # fmt: skip
+    modules = [
+        {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
@@ -29,7 +31,7 @@ def folder_with(folder: Path, settings: dict[str, Any]) -> Path:
         ({"pooling_mode_lasttoken": True, "pooling_mode_max_tokens": False}, 3),
         ({"pooling_mode": "lasttoken"}, 3),
     ],
-)  # fmt: skip
+)
 def test_ways_of_pooling(settings: dict[str, Any], wanted: int, tmp_path: Path) -> None:
     assert pooling_type(folder_with(tmp_path, settings)) == wanted
 

@@ -9,8 +9,8 @@ import pytest
 
 import gguftools
 from archs.config import ReadConfig
-from archs.export import plan_best, plan_export
 from archs.families import dots3
+from archs.plans.export import plan_best, plan_export
 from archs.registry import architectures
 from gguftools.files.checkpoint.folder import open_checkpoint
 from quants import from_array
@@ -19,16 +19,28 @@ from tests.archs import checkpoints
 
 PRODUCTS = {"norm.weight", "proj.weight"}  # of which files have the products
 OF_OTHERS = {  # of training, of the tokenizer, or under another name
-    "architectures", "attention_dropout", "initializer_range", "dtype", "max_position_embeddings", "rope_parameters",
-    "num_nextn_predict_layers", "bos_token_id", "eos_token_id", "pad_token_id",
-}  # fmt: skip
+    "architectures",
+    "attention_dropout",
+    "initializer_range",
+    "dtype",
+    "max_position_embeddings",
+    "rope_parameters",
+    "num_nextn_predict_layers",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+}
 
 
 def test_dots3_has_its_further_layer_and_unscaled_norms_back() -> None:
     config = ReadConfig(
-        num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"], hidden_size=8, q_lora_rank=3,
-        kv_lora_rank=2, swa_kv_lora_rank=5,
-    )  # fmt: skip
+        num_hidden_layers=2,
+        layer_types=["full_attention", "sliding_attention"],
+        hidden_size=8,
+        q_lora_rank=3,
+        kv_lora_rank=2,
+        swa_kv_lora_rank=5,
+    )
     norms = ("q_a_layernorm", "kv_a_layernorm", "kv_b_proj")
     names = [f"model.layers.{i}.self_attn.{each}.weight" for i in range(3) for each in norms]
     tensors = {name: from_array(name, np.array([0.3, -1.7], np.float32)) for name in [*names, f"model.{dots3.MTP}"]}
@@ -41,11 +53,11 @@ def test_dots3_has_its_further_layer_and_unscaled_norms_back() -> None:
 
 
 @pytest.mark.parametrize(("entry", "left"), [("glm5-next", set()), ("muse-glimmer", set()), ("kimi-k3", PRODUCTS)])
-def test_parts_of_models_with_towers_are_written_with_them_alone(entry: str, left: set[str], tmp_path: Path) -> None:
+def test_parts_of_models_with_encoders_are_written_with_them_alone(entry: str, left: set[str], tmp_path: Path) -> None:
     checkpoints.build(entry, tmp_path / entry)
     gguftools.convert(tmp_path / entry, tmp_path / "f32.gguf", "f32")
     model = gguftools.open(tmp_path / "f32.gguf")
-    with pytest.raises(ModelError, match="text part of a model of pictures"):
+    with pytest.raises(ModelError, match="text part of a model of images"):
         plan_export(model.metadata, dict(model.tensors))
     family = [each for each in architectures() if each.name == model.metadata["general.architecture"]]
     rebuilt = plan_best(family, model.metadata, dict(model.tensors), {})

@@ -8,7 +8,7 @@ import pytest
 
 import gguftools
 from archs.families.qwen4exp import prepare, published, table_from_gguf
-from archs.shapes import faults
+from archs.validation.model_validators import faults
 from quants import from_array
 from quants.errors import ModelError
 from runtime.model import Model
@@ -46,9 +46,10 @@ def test_numbers_that_lie_about_the_table_are_faults(tmp_path: Path) -> None:
     for key, value, said in (
         ("head_vocab_sizes", [41, 43, 47, 54], "means rows 131 to 185 of 184"),
         ("head_vocab_sizes", [41, 43, 47], "has 3 items; 4 are expected"),
-        ("layers", [1], "no layer with a delta net and a table"), ("layer_multipliers", [1], "has 1 items"),
+        ("layers", [1], "no layer with a delta net and a table"),
+        ("layer_multipliers", [1], "has 1 items"),
         ("eos_token_id", None, "is missing"),
-    ):  # fmt: skip
+    ):
         metadata = dict(model.metadata) | {f"qwen4exp.ple.{key}": value}
         assert any(said in str(fault) for fault in faults(model.architecture, metadata, model.tensors)), key
     tensors = {name: tensor for name, tensor in model.tensors.items() if not name.startswith("per_layer")}
@@ -67,9 +68,10 @@ def test_a_table_in_shards_comes_back() -> None:
     }
 
 
-@pytest.mark.parametrize(("sizes", "rows", "said"), [
-    ([41, 47], 88, "no primes one after the other"), ([40, 41], 81, "no primes"), ([41, 43], 83, "has 83 rows"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "rows", "said"),
+    [([41, 47], 88, "no primes one after the other"), ([40, 41], 81, "no primes"), ([41, 43], 83, "has 83 rows")],
+)
 def test_tables_that_transformers_would_not_make_are_refused(sizes: list[int], rows: int, said: str) -> None:
     table = {"per_layer_token_embd.weight": from_array("", np.zeros((rows, 1), np.float32))}
     with pytest.raises(ModelError, match=said):

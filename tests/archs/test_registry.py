@@ -14,11 +14,11 @@ from quants.errors import ModelError
 
 from ..conftest import ROOT
 
-PLUGIN = '''
+PLUGIN = """
 from archs.families.llama import LLAMA
 
 ARCH = LLAMA.derive(name="llamalike", hf_classes=("LlamalikeForCausalLM",))
-'''
+"""
 
 
 def test_architectures_of_one_gguf_name_run_alike():

@@ -9,8 +9,8 @@ import pytest
 
 import gguftools
 from archs.config import ReadConfig, normalized
-from archs.hyper import hyper
-from archs.plan import architecture_metadata
+from archs.hparams.model_hparams import read_hparams
+from archs.plans.text import architecture_metadata
 from archs.registry import by_gguf_name, by_hf_class
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.sources import of_checkpoint
@@ -20,9 +20,12 @@ from .checkpoints import build
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}  # fmt: skip
+}
 PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
 
 
@@ -84,9 +87,9 @@ def test_rows_are_ordered_as_the_file_rotates_them(tmp_path: Path, sections: lis
     gguftools.convert(folder, tmp_path / "x.gguf", "f32")
     model = gguftools.load(tmp_path / "x.gguf")
     halves = sections[1] > 0 < sections[0]
-    assert model.network.hyper.rope == ("halves" if halves else "adjacent")
+    assert model.network.hparams.rope == ("halves" if halves else "adjacent")
     assert np.array_equal(model.tensors["blk.0.attn_q.weight"].float32(), source) != halves
-    assert model.network.hyper.rope_sections == (*sections, 0)
+    assert model.network.hparams.rope_sections == (*sections, 0)
 
 
 def test_sections_that_glm_leaves_out_are_those_of_its_class(tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_sections_that_glm_leaves_out_are_those_of_its_class(tmp_path: Path) -> 
 
 def test_a_part_of_positions_may_turn_nothing() -> None:
     name, keys = prepared("Qwen2VLForConditionalGeneration", rope_scaling={"type": "mrope", "mrope_section": [4, 0, 4]})
-    numbers = hyper(by_gguf_name(name), {f"{name}.{key}": each for key, each in keys.items()})
+    numbers = read_hparams(by_gguf_name(name), {f"{name}.{key}": each for key, each in keys.items()})
     assert numbers.rope_sections == (4, 0, 4, 0)
 
 

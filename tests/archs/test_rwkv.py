@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import gguftools
 from archs.families.rwkv import RWKV7, head_size, prepare
-from archs.plan import map_tensors
+from archs.plans.text import map_tensors
 from archs.vocab import vocabulary
 from archs.vocab.rwkv import FILE, TEMPLATE, spelled_bytes
 from quants import Tensor, from_array
@@ -22,10 +22,16 @@ from tests.archs import checkpoints
 
 WORDS = {"r": "receptance", "k": "key", "v": "value", "o": "output"}
 OTHER_NAMES: tuple[tuple[str, Any], ...] = (
-    (r"model\.layers\.", "model.blocks."), (r"\.attn\.", ".attention."), (r"\.ffn\.", ".feed_forward."),
-    (r"attn_norm", "ln1"), (r"ffn_norm", "ln2"), (r"g_norm", "ln_x"), (r"pre_norm", "pre_ln"),
-    (r"model\.norm", "model.ln_out"), (r"([rkvo])_proj", lambda match: WORDS[match[1]]),
-)  # fmt: skip
+    (r"model\.layers\.", "model.blocks."),
+    (r"\.attn\.", ".attention."),
+    (r"\.ffn\.", ".feed_forward."),
+    (r"attn_norm", "ln1"),
+    (r"ffn_norm", "ln2"),
+    (r"g_norm", "ln_x"),
+    (r"pre_norm", "pre_ln"),
+    (r"model\.norm", "model.ln_out"),
+    (r"([rkvo])_proj", lambda match: WORDS[match[1]]),
+)
 NARROW = re.compile(r"(.*)\.([wavg])_lora\.lora\.([02])\.(weight|bias)")
 
 

@@ -22,21 +22,40 @@ NAN, INFINITY = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("rule", "data", "wrong"),
     [
-        (COUNT, 3, None), (COUNT, np.uint32(3), None), (COUNT, -1, "0 or more"), (COUNT, 1 << 40, "at most"),
-        (COUNT, 1.0, "whole number"), (COUNT, True, "whole number"), (COUNT, [1], "is a list"),
-        (COUNT, "3", "whole number"), (POSITIVE, 1, None), (POSITIVE, 0.0, "more than 0"), (POSITIVE, NAN, "finite"),
-        (POSITIVE, INFINITY, "finite"), (FLAG, True, None), (FLAG, 1, None), (FLAG, "yes", "true or false"),
-        (TEXT, "x", None), (TEXT, b"\xff", "a text"), (TEXT, 3, "a text"), (STRINGS, "x", "a list"),
+        (COUNT, 3, None),
+        (COUNT, np.uint32(3), None),
+        (COUNT, -1, "0 or more"),
+        (COUNT, 1 << 40, "at most"),
+        (COUNT, 1.0, "whole number"),
+        (COUNT, True, "whole number"),
+        (COUNT, [1], "is a list"),
+        (COUNT, "3", "whole number"),
+        (POSITIVE, 1, None),
+        (POSITIVE, 0.0, "more than 0"),
+        (POSITIVE, NAN, "finite"),
+        (POSITIVE, INFINITY, "finite"),
+        (FLAG, True, None),
+        (FLAG, 1, None),
+        (FLAG, "yes", "true or false"),
+        (TEXT, "x", None),
+        (TEXT, b"\xff", "a text"),
+        (TEXT, 3, "a text"),
+        (STRINGS, "x", "a list"),
         (MODEL["rope.scaling.type"], "yarnn", "known are none, linear, yarn, longrope"),
-        (MODEL["expert_gating_func"], 9, "known are"), (MODEL["ssm.time_step_max"], INFINITY, None),
-        (MODEL["attention.scale"], [1.0, 2.0], None), (MODEL["attention.scale"], np.array([1.0, NAN]), "not finite"),
-        (MODEL["attention.scale"], ["a"], "another kind"), (MODEL["attention.head_count_kv"], [0, -1], "the item -1"),
+        (MODEL["expert_gating_func"], 9, "known are"),
+        (MODEL["ssm.time_step_max"], INFINITY, None),
+        (MODEL["attention.scale"], [1.0, 2.0], None),
+        (MODEL["attention.scale"], np.array([1.0, NAN]), "not finite"),
+        (MODEL["attention.scale"], ["a"], "another kind"),
+        (MODEL["attention.head_count_kv"], [0, -1], "the item -1"),
         (MODEL["activation_sparsity_scale"], [-INFINITY, 1.0], None),
         (MODEL["activation_sparsity_scale"], [NAN], "not finite"),
         (MODEL["attention.sliding_window_pattern"], np.array([True, False]), None),
-        (MODEL["attention.sliding_window_pattern"], 6, None), (COUNT, 10**400, "at most"), (Key(COUNT.type), -5, None),
+        (MODEL["attention.sliding_window_pattern"], 6, None),
+        (COUNT, 10**400, "at most"),
+        (Key(COUNT.type), -5, None),
     ],
-)  # fmt: skip
+)
 def test_wrong(rule, data, wrong):
     said = rule.wrong(data)
     assert said is None if wrong is None else wrong in said, said
@@ -62,8 +81,8 @@ def keys_read() -> set[str]:
 def test_every_key_that_is_read_is_in_the_schema():
     keys = keys_read()
     assert len(keys) > 60
-    towers = {key.removeprefix("clip.") for key in KEYS}  # as exports read them
-    assert not keys - MODEL.keys() - KEYS.keys() - towers
+    encoders = {key.removeprefix("clip.") for key in KEYS}  # as exports read them
+    assert not keys - MODEL.keys() - KEYS.keys() - encoders
 
 
 def test_choices_are_those_of_the_code():

@@ -55,8 +55,8 @@ def test_tensors_that_do_not_fit(entry: str, tensor: str, shape: list[int] | Non
 )
 def test_what_makes_sound_of_codes_is_whole(tensor: str, shape: list[int] | None, said: str, tmp_path: Path) -> None:
     entry, folder = "qwen3-tts", "speech_tokenizer"
-    checkpoints.build_tower(entry, tmp_path / entry)
-    spec = json.loads((checkpoints.TOWERS / entry / "spec.json").read_text(encoding="utf-8"))
+    checkpoints.build_encoder(entry, tmp_path / entry)
+    spec = json.loads((checkpoints.ENCODERS / entry / "spec.json").read_text(encoding="utf-8"))
     rows = spec["folders"][folder]["tensors"]
     rows = rows if any(row[0] == tensor for row in rows) else [*rows, [tensor, "F32", [1], 0.0, 1.0]]
     weights = tmp_path / entry / folder / "model.safetensors"

@@ -12,9 +12,9 @@ import pytest
 import gguftools
 from archs.families.deepseek4 import DEEPSEEK4, hash_layers, prepare, ratios
 from archs.families.glm5_next import bound, head_width
-from archs.hyper import hyper
-from archs.packed import unpacked
-from archs.shapes import faults
+from archs.hparams.model_hparams import read_hparams
+from archs.prequantized import unpacked
+from archs.validation.model_validators import faults
 from gguftools.files.checkpoint.dtypes import checkpoint_formats
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -60,21 +60,21 @@ def stored(name: str, dtype: str, shape: tuple[int, ...], seed: int = 0) -> Tens
 
 def test_scales_beside_weights_as_published() -> None:
     parts = [
-        stored("layers.1.attn.wq_a.weight", "F8_E4M3", (4, 32)), stored("layers.1.attn.wq_a.scale", "F8_E8M0", (1, 1)),
+        stored("layers.1.attn.wq_a.weight", "F8_E4M3", (4, 32)),
+        stored("layers.1.attn.wq_a.scale", "F8_E8M0", (1, 1)),
         stored("layers.1.ffn.experts.0.w1.weight", "I8", (4, 16)),
         stored("layers.1.ffn.experts.0.w1.scale", "F8_E8M0", (4, 1)),
         from_array("layers.0.ffn.gate.bias", np.ones(4, np.float32)),
         from_array("layers.0.ffn.gate.tid2eid", np.ones((8, 2), np.int64)),
         from_array("mtp.0.enorm.weight", np.ones(4, np.float32)),
-    ]  # fmt: skip
-    config = {
-        "num_hidden_layers": 2, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-    }  # fmt: skip
+    ]
+    config = {"num_hidden_layers": 2, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
     config, tensors = prepare(config, {tensor.name: tensor for tensor in parts})
     found = unpacked(config, tensors).tensors
     assert {name: each.format.name for name, each in found.items() if name.startswith("layers.1.")} == {
-        "layers.1.attn.wq_a.weight": "F32", "layers.1.ffn.experts.0.w1.weight": "MXFP4",
-    }  # fmt: skip
+        "layers.1.attn.wq_a.weight": "F32",
+        "layers.1.ffn.experts.0.w1.weight": "MXFP4",
+    }
     assert found["layers.1.ffn.experts.0.w1.weight"].shape == (4, 32)
     wanted = parts[0].float32() * parts[1].float32()[0, 0]
     np.testing.assert_array_equal(found["layers.1.attn.wq_a.weight"].float32(), wanted)
@@ -85,9 +85,10 @@ def test_scales_beside_weights_as_published() -> None:
 def test_kinds_of_layers_in_both_spellings() -> None:
     published = {"num_hidden_layers": 3, "compress_ratios": [0, 4, 128, 0]}
     saved = {
-        "num_hidden_layers": 3, "compress_rates": {"compressed_sparse_attention": 8},
+        "num_hidden_layers": 3,
+        "compress_rates": {"compressed_sparse_attention": 8},
         "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
-    }  # fmt: skip
+    }
     assert ratios(published) == [0, 4, 128, 0]
     assert ratios(saved) == [0, 8, 128]
     assert ratios({"num_hidden_layers": 5}) == [128, 128, 128, 4, 128]
@@ -153,7 +154,7 @@ def test_experts_that_there_are_not(models: dict[str, Model]) -> None:
 
 
 def test_layers_with_entries_alone_are_stretched(models: dict[str, Model]) -> None:
-    found = hyper(DEEPSEEK4, models["deepseek-v4"].metadata).layers
+    found = read_hparams(DEEPSEEK4, models["deepseek-v4"].metadata).layers
     assert [(own.rope_base, own.rope_scaled) for own in found[:2]] == [(10_000.0, False), (160_000.0, True)]
 
 

@@ -51,7 +51,9 @@ CASES: dict[str, tuple[transforms.Transform, Array, Array]] = {
     "part, bias": (transforms.part(2, 3), VECTOR, VECTOR[16:]),
     "part, stack": (transforms.part(1, 2), STACK, STACK[:, 4:]),
     "unit_rows_if": (
-        transforms.unit_rows_if(lambda config: True), MATRIX, MATRIX / np.linalg.norm(MATRIX, axis=1, keepdims=True)
+        transforms.unit_rows_if(lambda config: True),
+        MATRIX,
+        MATRIX / np.linalg.norm(MATRIX, axis=1, keepdims=True),
     ),
     "unit_rows_if, not": (transforms.unit_rows_if(lambda config: False), MATRIX, MATRIX),
     "negative_exp": (transforms.negative_exp, MATRIX, -np.exp(MATRIX)),
@@ -63,14 +65,13 @@ CASES: dict[str, tuple[transforms.Transform, Array, Array]] = {
     "scaled_rows": (transforms.scaled_rows(lambda config: VECTOR), MATRIX, MATRIX * VECTOR[:, None]),
     "every_second": (transforms.every_second(1), STACK, STACK[:, 1::2]),
     "every_second, biases": (transforms.every_second(0), STACK[0], STACK[0][:, ::2]),
-    "head_rows": (
-        transforms.head_rows("heads", "low", "low+high"), MATRIX, MATRIX.reshape(4, 6, 6)[:, 1:4]
-    ),
+    "head_rows": (transforms.head_rows("heads", "low", "low+high"), MATRIX, MATRIX.reshape(4, 6, 6)[:, 1:4]),
     "chain": (
-        transforms.chain(transforms.part(0, 2), transforms.interleave_rope("kv_heads")), MATRIX,
+        transforms.chain(transforms.part(0, 2), transforms.interleave_rope("kv_heads")),
+        MATRIX,
         interleaved(MATRIX[:12], 2),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata, map_tensors, targets
+from archs.plans.text import architecture_metadata, map_tensors, targets
 from archs.registry import by_hf_class, of_config
 from archs.spec import TensorMap
 from quants import from_array
@@ -26,10 +26,14 @@ def keys(hf_class: str, **config: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("hf_class", "said", "written"),
     [
-        ("Qwen2MoeForCausalLM", None, None), ("Qwen2MoeForCausalLM", True, True), ("Qwen2MoeForCausalLM", False, None),
-        ("Qwen3MoeForCausalLM", None, False), ("Qwen3MoeForCausalLM", True, None), ("OlmoeForCausalLM", True, True),
+        ("Qwen2MoeForCausalLM", None, None),
+        ("Qwen2MoeForCausalLM", True, True),
+        ("Qwen2MoeForCausalLM", False, None),
+        ("Qwen3MoeForCausalLM", None, False),
+        ("Qwen3MoeForCausalLM", True, None),
+        ("OlmoeForCausalLM", True, True),
     ],
-)  # fmt: skip
+)
 def test_rescaling_of_experts_is_written_where_the_name_does_not_imply_it(hf_class, said, written) -> None:
     config = {} if said is None else {"norm_topk_prob": said}
     assert keys(hf_class, **config).get("expert_weights_norm") is written
@@ -60,9 +64,13 @@ def test_time_steps_without_bounds_write_none(infinity: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [{"hybrid_override_pattern": "M-*M"}, {"layers_block_type": ["mamba", "mlp", "attention", "mamba"]},
-                {"layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"]}],
-)  # fmt: skip
+    "pattern",
+    [
+        {"hybrid_override_pattern": "M-*M"},
+        {"layers_block_type": ["mamba", "mlp", "attention", "mamba"]},
+        {"layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"]},
+    ],
+)
 def test_nemotron_patterns_in_every_spelling(pattern: dict[str, Any]) -> None:
     found = keys("NemotronHForCausalLM", num_key_value_heads=2, intermediate_size=9, **pattern)
     assert found["block_count"] == 4
@@ -71,8 +79,15 @@ def test_nemotron_patterns_in_every_spelling(pattern: dict[str, Any]) -> None:
 
 
 def test_lfm2_widths_and_layers() -> None:
-    adjusted = keys("Lfm2ForCausalLM", num_hidden_layers=3, full_attn_idxs=[1], intermediate_size=100,
-                    block_multiple_of=16, block_ffn_dim_multiplier=1.5, num_key_value_heads=2)  # fmt: skip
+    adjusted = keys(
+        "Lfm2ForCausalLM",
+        num_hidden_layers=3,
+        full_attn_idxs=[1],
+        intermediate_size=100,
+        block_multiple_of=16,
+        block_ffn_dim_multiplier=1.5,
+        num_key_value_heads=2,
+    )
     assert adjusted["feed_forward_length"] == 112  # 100 → 66 → 99 → a multiple of 16
     assert adjusted["attention.head_count_kv"] == [0, 2, 0]
 
@@ -80,10 +95,13 @@ def test_lfm2_widths_and_layers() -> None:
 @pytest.mark.parametrize(
     ("config", "scale"),
     [
-        ({}, 0.125), ({"tie_word_embeddings": False}, None), ({"tie_word_embeddings": True}, 0.125),
-        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, None), ({"model_type": "mt5"}, None),
+        ({}, 0.125),
+        ({"tie_word_embeddings": False}, None),
+        ({"tie_word_embeddings": True}, 0.125),
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, None),
+        ({"model_type": "mt5"}, None),
     ],
-)  # fmt: skip
+)
 def test_t5_scales_the_first_version_only(config: dict[str, Any], scale: float | None) -> None:
     assert keys("T5ForConditionalGeneration", d_model=64, **config).get("logit_scale") == scale
 
@@ -120,7 +138,7 @@ def test_gpt_oss_defaults() -> None:
         ("DeepseekV3ForCausalLM", "rope_interleave", False),
         ("BloomForCausalLM", "apply_residual_connection_post_layernorm", True),
     ],
-)  # fmt: skip
+)
 def test_what_files_cannot_express_is_refused(hf_class: str, key: str, value: bool) -> None:
     with pytest.raises(ModelError, match=rf"config.json has {key} = {value}, which \w+ files cannot express"):
         keys(hf_class, **{key: value})
@@ -172,10 +190,13 @@ def test_an_unknown_kind_of_rope_scaling_is_refused() -> None:
         ("Qwen2MoeForCausalLM", {"max_window_layers": 2}, [True, False, False]),
         ("Qwen3MoeForCausalLM", {"max_window_layers": 2}, [True, True, True]),
         ("SmolLM3ForCausalLM", {"no_rope_layer_interval": 2}, [False, True, False]),
-        ("Qwen2ForCausalLM", {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
-         [True, False, False]),
+        (
+            "Qwen2ForCausalLM",
+            {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+            [True, False, False],
+        ),
     ],
-)  # fmt: skip
+)
 def test_windows_that_are_switched_on(hf_class: str, config: dict[str, Any], pattern: list[bool]) -> None:
     config = {"num_hidden_layers": 3, "sliding_window": 8, **config}
     found = keys(hf_class, **config, use_sliding_window=True)
@@ -227,8 +248,14 @@ def test_activations(hf_class: str, config: dict[str, Any], written: str | None)
 
 
 def test_phimoe_longrope() -> None:
-    scaling = {"type": "longrope", "short_mscale": 1.25, "long_mscale": 1.25, "short_factor": [1.0],
-               "long_factor": [2.0], "original_max_position_embeddings": 32}  # fmt: skip
+    scaling = {
+        "type": "longrope",
+        "short_mscale": 1.25,
+        "long_mscale": 1.25,
+        "short_factor": [1.0],
+        "long_factor": [2.0],
+        "original_max_position_embeddings": 32,
+    }
     found = keys("PhiMoEForCausalLM", rope_scaling=scaling)
     assert (found["rope.scaling.attn_factor"], found["rope.scaling.original_context_length"]) == (1.25, 32)
     assert found["attention.sliding_window"] == 0
@@ -239,14 +266,22 @@ def test_phimoe_longrope() -> None:
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"layer_types": ["mamba", "attention"]}, "granitehybrid"), ({"layer_types": ["attention"] * 2}, "granitemoe"),
+        ({"layer_types": ["mamba", "attention"]}, "granitehybrid"),
+        ({"layer_types": ["attention"] * 2}, "granitemoe"),
         ({"layer_types": ["attention"] * 2, "num_experts_per_tok": 0}, "granite"),
     ],
-)  # fmt: skip
+)
 def test_granite_hybrids_of_attention_alone_are_no_hybrids(changes: dict[str, Any], name: str) -> None:
-    config = {"architectures": ["GraniteMoeHybridForCausalLM"], "position_embedding_type": "rope", "hidden_size": 64,
-              "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
-              "max_position_embeddings": 99, **changes}  # fmt: skip
+    config = {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "position_embedding_type": "rope",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 99,
+        **changes,
+    }
     architecture = of_config(config)
     assert architecture.name == name
     found = architecture_metadata(architecture, normalized(config, architecture.defaults))
@@ -266,11 +301,12 @@ def test_dots_windows_begin_where_the_config_says() -> None:
 @pytest.mark.parametrize(
     ("config", "written"),
     [
-        ({}, 3), ({"global_attn_every_n_layers": 2}, 2),
+        ({}, 3),
+        ({"global_attn_every_n_layers": 2}, 2),
         ({"layer_types": ["full_attention", "sliding_attention"] * 2}, 2),
         ({"layer_types": ["sliding_attention", "full_attention"] * 2}, [True, False, True, False]),
     ],
-)  # fmt: skip
+)
 def test_modernbert_patterns(config: dict[str, Any], written: int | list[bool]) -> None:
     assert keys("ModernBertModel", num_hidden_layers=4, **config)["attention.sliding_window_pattern"] == written
 
@@ -308,12 +344,15 @@ def test_mt5_has_defaults_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("hf_class", "key", "value"),
     [
-        ("MambaForCausalLM", "hidden_act", "gelu"), ("Mamba2ForCausalLM", "hidden_act", "gelu"),
-        ("JambaForCausalLM", "hidden_act", "gelu"), ("FalconH1ForCausalLM", "hidden_act", "gelu"),
-        ("NemotronHForCausalLM", "mamba_hidden_act", "gelu"), ("Ernie4_5_MoeForCausalLM", "moe_norm_min", 0.5),
+        ("MambaForCausalLM", "hidden_act", "gelu"),
+        ("Mamba2ForCausalLM", "hidden_act", "gelu"),
+        ("JambaForCausalLM", "hidden_act", "gelu"),
+        ("FalconH1ForCausalLM", "hidden_act", "gelu"),
+        ("NemotronHForCausalLM", "mamba_hidden_act", "gelu"),
+        ("Ernie4_5_MoeForCausalLM", "moe_norm_min", 0.5),
         ("BertModel", "is_decoder", True),
     ],
-)  # fmt: skip
+)
 def test_values_that_files_cannot_express_are_refused(hf_class: str, key: str, value: object) -> None:
     with pytest.raises(ModelError, match=rf"config.json has {key} = {value!r}, which [\w.-]+ files cannot express"):
         keys(hf_class, **{key: value})
@@ -336,10 +375,13 @@ def test_layers_of_deepseek_v4_that_rotate_otherwise_are_refused(main, compress,
 @pytest.mark.parametrize(
     ("said", "width", "heads"),
     [
-        ({}, 512, 2), ({"global_head_dim": 24}, 24, 2), ({"per_layer_config": {"1": {"head_dim": 24}}}, 24, 2),
-        ({"per_layer_config": {"1": {"num_key_value_heads": 1}}}, 16, [2, 1]), ({"per_layer_config": {}}, 16, 2),
+        ({}, 512, 2),
+        ({"global_head_dim": 24}, 24, 2),
+        ({"per_layer_config": {"1": {"head_dim": 24}}}, 24, 2),
+        ({"per_layer_config": {"1": {"num_key_value_heads": 1}}}, 16, [2, 1]),
+        ({"per_layer_config": {}}, 16, 2),
     ],
-)  # fmt: skip
+)
 def test_gemma4s_full_layers_are_as_the_others_where_transformers_says_no_more(said, width, heads) -> None:
     found = keys("Gemma4ForCausalLM", num_hidden_layers=2, head_dim=16, num_key_value_heads=2, hidden_size=64, **said)
     assert (found["attention.key_length"], found["attention.head_count_kv"]) == (width, heads)
@@ -355,8 +397,14 @@ def test_a_width_of_experts_may_be_said_of_a_model_without_any() -> None:
 @pytest.mark.parametrize("hf_class", ["DeepseekV2ForCausalLM", "KimiLinearForCausalLM", "BailingHybridForCausalLM"])
 @pytest.mark.parametrize("scaling", [{"rope_type": "llama3"}, {"type": "longrope", "long_factor": [1, 2, 3, 4]}])
 def test_divisors_are_those_of_the_part_that_rotates(hf_class: str, scaling: dict[str, Any]) -> None:
-    scaling = {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "short_factor": [1] * 4,
-               "original_max_position_embeddings": 64, **scaling}  # fmt: skip
+    scaling = {
+        "factor": 2.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "short_factor": [1] * 4,
+        "original_max_position_embeddings": 64,
+        **scaling,
+    }
     config = {"hidden_size": 64, "num_attention_heads": 2, "qk_rope_head_dim": 8, "head_dim": 16, "rope_theta": 100.0}
     architecture = by_hf_class([hf_class])
     config = normalized({**config, "rope_scaling": scaling}, architecture.defaults, architecture.keys)
@@ -365,8 +413,10 @@ def test_divisors_are_those_of_the_part_that_rotates(hf_class: str, scaling: dic
 
 
 def test_gemma4s_windows_with_a_scaled_rope_are_refused() -> None:
-    said = {"full_attention": {"rope_type": "proportional", "rope_theta": 1e6},
-            "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}  # fmt: skip
+    said = {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+    }
     architecture = by_hf_class(["Gemma4ForCausalLM"])
     config = normalized({"rope_parameters": said}, architecture.defaults, architecture.keys)
     with pytest.raises(ModelError, match="scales windowed layers' rope"):
@@ -423,8 +473,13 @@ def test_experts_stored_together_are_those_stored_apart(hf_class: str) -> None:
 
 
 def test_nemotron_with_experts_has_a_name_of_its_own() -> None:
-    config = {"architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "ME*-", "moe_intermediate_size": 9,
-              "moe_latent_size": 5, "num_key_value_heads": 2}  # fmt: skip
+    config = {
+        "architectures": ["NemotronHForCausalLM"],
+        "hybrid_override_pattern": "ME*-",
+        "moe_intermediate_size": 9,
+        "moe_latent_size": 5,
+        "num_key_value_heads": 2,
+    }
     architecture = of_config(config)
     assert architecture.name == "nemotron_h_moe"
     made = architecture_metadata(architecture, normalized(config, architecture.defaults))
@@ -447,11 +502,15 @@ def test_gemma_that_sees_both_ways_is_an_encoder() -> None:
 @pytest.mark.parametrize(
     ("hf_class", "net"),
     [
-        ("DeepseekV3ForCausalLM", "mlp"), ("Dots1ForCausalLM", "mlp"), ("Glm4MoeForCausalLM", "mlp"),
-        ("Ernie4_5_MoeForCausalLM", "mlp"), ("MiniMaxM2ForCausalLM", "mlp"), ("JambaForCausalLM", "feed_forward"),
+        ("DeepseekV3ForCausalLM", "mlp"),
+        ("Dots1ForCausalLM", "mlp"),
+        ("Glm4MoeForCausalLM", "mlp"),
+        ("Ernie4_5_MoeForCausalLM", "mlp"),
+        ("MiniMaxM2ForCausalLM", "mlp"),
+        ("JambaForCausalLM", "feed_forward"),
         ("GraniteMoeHybridForCausalLM", "block_sparse_moe"),
     ],
-)  # fmt: skip
+)
 def test_experts_stored_together(hf_class: str, net: str) -> None:
     found = targets(by_hf_class([hf_class]), {}, f"model.layers.1.{net}.experts.gate_up_proj") or []
     assert [name for _, name in found] == ["blk.1.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight"]
@@ -508,12 +567,19 @@ def test_modernbert_scales_the_rope_of_global_layers() -> None:
 
 
 def test_nemotron_predicts_further_tokens_by_one_layer() -> None:
-    config = {"architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "ME", "moe_intermediate_size": 9,
-              "num_key_value_heads": 2, "num_nextn_predict_layers": 1}  # fmt: skip
+    config = {
+        "architectures": ["NemotronHForCausalLM"],
+        "hybrid_override_pattern": "ME",
+        "moe_intermediate_size": 9,
+        "num_key_value_heads": 2,
+        "num_nextn_predict_layers": 1,
+    }
     architecture = of_config(config)
     full = normalized(config, architecture.defaults)
-    made = {key.removeprefix("nemotron_h_moe."): getattr(value, "data", value)
-            for key, value in architecture_metadata(architecture, full).items()}  # fmt: skip
+    made = {
+        key.removeprefix("nemotron_h_moe."): getattr(value, "data", value)
+        for key, value in architecture_metadata(architecture, full).items()
+    }
     assert (made["block_count"], made["nextn_predict_layers"]) == (3, 1)
     assert (made["attention.head_count_kv"], made["feed_forward_length"]) == ([0, 0, 2], [0, 9, 9])
     assert architecture.prepare is not None

@@ -25,17 +25,32 @@ TOKENS = 40
 WITHOUT_EAGER = ("falcon",)  # whose eager attention adds ALiBi twice
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 64}  # fmt: skip
-LONGROPE = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 32,
-            "long_factor": [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5], "short_factor": [1 + i / 9 for i in range(8)]}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "long_factor": [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5],
+    "short_factor": [1 + i / 9 for i in range(8)],
+}
 LINEAR = {"type": "linear", "factor": 2.0}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 LOCAL = {"rope_type": "default", "rope_theta": 20_000.0}
 PHI3_FACTORS = {"long_factor": [1 + i / 5 for i in range(12)], "short_factor": [1 + i / 20 for i in range(12)]}
-NEMOTRON_EXPERTS = {"hybrid_override_pattern": "ME*E", "n_routed_experts": 8, "num_experts_per_tok": 3,
-                    "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
-                    "routed_scaling_factor": 2.5}  # fmt: skip
+NEMOTRON_EXPERTS = {
+    "hybrid_override_pattern": "ME*E",
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 2.5,
+}
 
 # (zoo entry, what differs from its config.json), grouped by family
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -107,8 +122,15 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("cohere", {"logit_scale": DROP, "layer_norm_eps": DROP, "rope_theta": DROP, "rope_scaling": LINEAR}),
     ("cohere2", {"layer_types": ["full_attention", "sliding_attention"] * 2, "head_dim": 24}),
     ("cohere2", {"sliding_window_pattern": 2, "layer_types": DROP, "attention_bias": True, "rope_scaling": YARN}),
-    ("granite", {"attention_bias": True, "mlp_bias": True, "head_dim": 24, "rope_scaling": LONGROPE | {
-        "long_factor": [1 + i / 5 for i in range(12)], "short_factor": [1.0] * 12}}),
+    (
+        "granite",
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "head_dim": 24,
+            "rope_scaling": LONGROPE | {"long_factor": [1 + i / 5 for i in range(12)], "short_factor": [1.0] * 12},
+        },
+    ),
     ("granite", dict.fromkeys(("embedding_multiplier", "attention_multiplier", "residual_multiplier"), DROP)),
     ("granitemoe", {"num_experts_per_tok": 4, "attention_bias": True, "tie_word_embeddings": False}),
     ("granitemoe-shared", {"shared_intermediate_size": 0}),

@@ -28,9 +28,12 @@ from tests.archs.checkpoints import FAMILIES
 
 Json = Any
 KINDS = {
-    "bytes": ("bpe",), "pieces": ("sentencepiece",), "plain": ("plain_bpe",), "unigram": ("unigram",),
+    "bytes": ("bpe",),
+    "pieces": ("sentencepiece",),
+    "plain": ("plain_bpe",),
+    "unigram": ("unigram",),
     "words": ("wordpiece",),
-}  # fmt: skip
+}
 ROWS = 640
 PREPENDED = {"type": "Prepend", "prepend": "▁"}
 SPECIAL = (
@@ -49,10 +52,14 @@ SPECIAL = (
 )
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CORPUS = (
-    "the cat sat on the mat and the dog ate the hat of the cat", "hello world hello there 123 456 7", "naïve café été",
-    "don't you're it's we'll THE CAT SAT", "def f(x):\n    return x + 1\n",
-    "Привет мир 日本語 中文 текст", "a b c aa bb cc aaa abab",
-)  # fmt: skip
+    "the cat sat on the mat and the dog ate the hat of the cat",
+    "hello world hello there 123 456 7",
+    "naïve café été",
+    "don't you're it's we'll THE CAT SAT",
+    "def f(x):\n    return x + 1\n",
+    "Привет мир 日本語 中文 текст",
+    "a b c aa bb cc aaa abab",
+)
 
 
 @cache
@@ -79,8 +86,13 @@ def trained(kind: str) -> Json:
     if kind != "bytes":
         extra = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
         texts = [*extra, *model["vocab"]]
-        model = {**model, "vocab": {text: row for row, text in enumerate(texts)}, "byte_fallback": True,
-                 "unk_token": "<unk>", "fuse_unk": True}  # fmt: skip
+        model = {
+            **model,
+            "vocab": {text: row for row, text in enumerate(texts)},
+            "byte_fallback": True,
+            "unk_token": "<unk>",
+            "fuse_unk": True,
+        }
     return model
 
 
@@ -102,13 +114,24 @@ def normalizer(chance: random.Random, kind: str) -> Json:
         lambda: PREPENDED,
     ]
     usual = {
-        "bytes": [None, {"type": "NFC"}], "unigram": [None, {"type": "NFKC"}],
-        "pieces": [replace({"String": " "}, "▁"), None,
-                   {"type": "Sequence", "normalizers": [PREPENDED, replace({"String": " "}, "▁")]}],
+        "bytes": [None, {"type": "NFC"}],
+        "unigram": [None, {"type": "NFKC"}],
+        "pieces": [
+            replace({"String": " "}, "▁"),
+            None,
+            {"type": "Sequence", "normalizers": [PREPENDED, replace({"String": " "}, "▁")]},
+        ],
         "plain": [replace({"String": " "}, "▁")],
-        "words": [{"type": "BertNormalizer", "clean_text": flag(chance), "handle_chinese_chars": flag(chance),
-                   "strip_accents": chance.choice((None, True, False)), "lowercase": flag(chance)}],
-    }[kind]  # fmt: skip
+        "words": [
+            {
+                "type": "BertNormalizer",
+                "clean_text": flag(chance),
+                "handle_chinese_chars": flag(chance),
+                "strip_accents": chance.choice((None, True, False)),
+                "lowercase": flag(chance),
+            }
+        ],
+    }[kind]
     if flag(chance, 0.6):
         return chance.choice(usual)
     chosen = [chance.choice(parts)() for _ in range(chance.randrange(1, 4))]
@@ -128,14 +151,21 @@ def cuts(chance: random.Random, kind: str) -> Json:
         return {"type": "ByteLevel", "add_prefix_space": flag(chance), "trim_offsets": True, "use_regex": regex}
 
     def metaspace() -> Json:
-        return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": chance.choice(("always", "first", "never")),
-                "split": flag(chance)}  # fmt: skip
+        return {
+            "type": "Metaspace",
+            "replacement": "▁",
+            "prepend_scheme": chance.choice(("always", "first", "never")),
+            "split": flag(chance),
+        }
 
     if kind == "bytes":
         name = chance.choice(sorted(name for name, entry in table().items() if not entry.raw))
-        named = [{**step} if isinstance(step, dict) else
-                 {"type": "Split", "pattern": {"Regex": step}, "behavior": "Isolated", "invert": False}
-                 for step in table()[name].steps]  # fmt: skip
+        named = [
+            {**step}
+            if isinstance(step, dict)
+            else {"type": "Split", "pattern": {"Regex": step}, "behavior": "Isolated", "invert": False}
+            for step in table()[name].steps
+        ]
         odd = [
             split({"Regex": r"[^\n]+|[\n]+"}),
             {"type": "WhitespaceSplit"},
@@ -194,9 +224,11 @@ def around(chance: random.Random, ids: dict[str, int]) -> Json:
     a, b = ({"Sequence": {"id": each, "type_id": 0}} for each in "AB")
     used = {part["SpecialToken"]["id"] for part in (*before, *after)}
     template = {
-        "type": "TemplateProcessing", "single": [*before, a, *after], "pair": [*before, a, *after, b, *after],
+        "type": "TemplateProcessing",
+        "single": [*before, a, *after],
+        "pair": [*before, a, *after, b, *after],
         "special_tokens": {text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in sorted(used)},
-    }  # fmt: skip
+    }
     return {"type": "Sequence", "processors": [byte_level, template]} if what == "sequence" else template
 
 
@@ -224,11 +256,16 @@ def assembled(chance: random.Random, kind: str) -> tuple[Json, Json]:
         flags |= {"normalized": not special and flag(chance)}
         added.append({"id": ids[text], "content": text, "special": special, **flags})
     content = {
-        "version": "1.0", "truncation": None, "padding": None, "normalizer": normalizer(chance, kind),
-        "added_tokens": sorted(added, key=lambda each: each["id"]), "pre_tokenizer": cuts(chance, kind),
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "normalizer": normalizer(chance, kind),
+        "added_tokens": sorted(added, key=lambda each: each["id"]),
+        "pre_tokenizer": cuts(chance, kind),
         "post_processor": around(chance, ids),
-        "decoder": None, "model": model,
-    }  # fmt: skip
+        "decoder": None,
+        "model": model,
+    }
     config: Json = {"tokenizer_class": "PreTrainedTokenizerFast"}
     for role, text in (
         ("bos", "<s>"),

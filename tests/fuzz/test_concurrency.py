@@ -83,8 +83,11 @@ COMMANDS = [
     Command("set-metadata of the output", edit(OUT), edits=OUT),
     Command("set-metadata -o", lambda n: set_metadata("m.gguf", output=OUT, overwrite=OVERWRITE), target=OUT),
     Command("quantize", lambda n: quantize("m.gguf", "Q8_0", OUT, overwrite=OVERWRITE, threads=1), target=OUT),
-    Command("quantize --resume",
-            lambda n: quantize("m.gguf", "Q8_0", OUT, overwrite=OVERWRITE, resume=True, threads=1), target=OUT),
+    Command(
+        "quantize --resume",
+        lambda n: quantize("m.gguf", "Q8_0", OUT, overwrite=OVERWRITE, resume=True, threads=1),
+        target=OUT,
+    ),
     Command("merge", lambda n: merge(SHARDS[1], OUT, overwrite=OVERWRITE), target=OUT),
     Command("merge --free", lambda n: merge(SHARDS[0], OUT, free=True, overwrite=OVERWRITE), target=OUT),
     Command("split", lambda n: split("m.gguf", "s", max_tensors=2, overwrite=OVERWRITE), target=SHARDS[0]),
@@ -92,7 +95,7 @@ COMMANDS = [
     Command("export", lambda n: export("m.gguf", OUT, overwrite=OVERWRITE, threads=1), target=OUT),
     Command("hash -o", hash_to_manifest, target=OUT),
     Command("imatrix-info --merge", merge_imatrices, target=OUT),
-]  # fmt: skip
+]
 
 
 def prepare(folder: Path) -> None:
@@ -236,9 +239,14 @@ def learn(prepared: Path) -> None:
 
 
 def run(
-    rounds: int, processes: Sequence[int], seed: int, folder: Path, say: Callable[[str], object],
-    commands: Sequence[Command] = COMMANDS, every: int = 1,
-) -> Counter[str]:  # fmt: skip
+    rounds: int,
+    processes: Sequence[int],
+    seed: int,
+    folder: Path,
+    say: Callable[[str], object],
+    commands: Sequence[Command] = COMMANDS,
+    every: int = 1,
+) -> Counter[str]:
     """So many rounds of each pair of commands, or of one pair of `every`, with so many processes."""
     chance, seen = random.Random(seed), Counter[str]()
     prepared = folder / "prepared"

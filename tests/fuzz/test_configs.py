@@ -26,10 +26,10 @@ from typing import Any
 import pytest
 
 import gguftools
-from archs.config_keys import KEYS, QUANTIZATION, ROPE_BY_LAYERS
-from archs.plan import Plan, plan
+from archs.hparams.config_keys import KEYS, QUANTIZATION, ROPE_BY_LAYERS
+from archs.plans.text import Plan, plan
 from archs.registry import architectures
-from archs.shapes import faults
+from archs.validation.model_validators import faults
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.validation import validate
@@ -54,19 +54,65 @@ def wrong_values() -> list[Json]:
     for _ in range(40):
         deep = [deep]
     return [
-        None, True, False, "", "many", "2", "auto", "ключ\u202e", [], {}, [1], [None], [[]], ["a", 2], [1.5, -1],
-        {"a": {"b": []}}, {"0": "x"}, -1, 0, 1, 2, 3, 7, 64, 1.5, 2.0, 0.5, -0.0, -2.5, 2**31, 2**31 - 1, 2**32, 2**63,
-        10**4, 10**7, 10**30, -(10**30), 1e-320, 1e300, float("nan"), float("inf"), -float("inf"), "x" * 100_000,
-        [1] * 100_000, list(range(1000)), deep, {"__float__": "Infinity"}, {"__float__": 3},
-    ]  # fmt: skip
+        None,
+        True,
+        False,
+        "",
+        "many",
+        "2",
+        "auto",
+        "ключ\u202e",
+        [],
+        {},
+        [1],
+        [None],
+        [[]],
+        ["a", 2],
+        [1.5, -1],
+        {"a": {"b": []}},
+        {"0": "x"},
+        -1,
+        0,
+        1,
+        2,
+        3,
+        7,
+        64,
+        1.5,
+        2.0,
+        0.5,
+        -0.0,
+        -2.5,
+        2**31,
+        2**31 - 1,
+        2**32,
+        2**63,
+        10**4,
+        10**7,
+        10**30,
+        -(10**30),
+        1e-320,
+        1e300,
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        "x" * 100_000,
+        [1] * 100_000,
+        list(range(1000)),
+        deep,
+        {"__float__": "Infinity"},
+        {"__float__": 3},
+    ]
 
 
 WRONG = wrong_values()
 CLASSES = [name for architecture in architectures() for name in architecture.hf_classes]
 NESTED = {
-    "rope_scaling": ROPE_BY_LAYERS, "rope_parameters": ROPE_BY_LAYERS, "quantization_config": QUANTIZATION,
+    "rope_scaling": ROPE_BY_LAYERS,
+    "rope_parameters": ROPE_BY_LAYERS,
+    "quantization_config": QUANTIZATION,
     "attn_config": dict.fromkeys(("alibi", "alibi_bias_max", "clip_qkv", "kv_n_heads", "softmax_scale")),
-}  # fmt: skip
+}
 KINDS = ("linear", "yarn", "longrope", "su", "llama3", "dynamic", "proportional", "default", "mrope", "nonsense")
 METHODS = ("fp8", "gptq", "awq", "bitsandbytes", "compressed-tensors", "modelopt", "mxfp4", "auto-round", "hqq")
 
@@ -129,8 +175,20 @@ def reclass(config: dict[str, Json], chance: random.Random) -> None:
 
 
 CHANGES: tuple[Change, ...] = (
-    replace, replace, replace, replace, remove, resize, resize, exchange, relist, renest, renest, wrap, reclass,
-)  # fmt: skip
+    replace,
+    replace,
+    replace,
+    replace,
+    remove,
+    resize,
+    resize,
+    exchange,
+    relist,
+    renest,
+    renest,
+    wrap,
+    reclass,
+)
 
 
 def changed(config: dict[str, Json], chance: random.Random) -> dict[str, Json]:
@@ -260,8 +318,11 @@ def main() -> int:
                 differing = {
                     k: str(v)[:80] for k, v in config.items() if entry.checkpoint.config.get(k, ...) != v or v != v
                 }
-                print(f"{i} {entry.checkpoint.folder.name}: {type(error).__name__}: {str(error)[:200]} "
-                      f"({Path(where.filename).name}:{where.lineno})\n  {differing}", file=sys.stderr)  # fmt: skip
+                print(
+                    f"{i} {entry.checkpoint.folder.name}: {type(error).__name__}: {str(error)[:200]} "
+                    f"({Path(where.filename).name}:{where.lineno})\n  {differing}",
+                    file=sys.stderr,
+                )
         seconds, memory = time.perf_counter() - begin, peak_memory() - before
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:8}  {outcome}")

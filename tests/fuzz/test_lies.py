@@ -48,16 +48,47 @@ from tests.archs import checkpoints
 SECONDS, MEMORY = 1.0, 300 << 20
 BATCH = 100  # cases of a child, which a crash ends
 HANGS = 20  # seconds of processor time after which a child is ended
-SMALL = ("gemma3n", "gemma4-moe", "glm4-moe-lite", "lfm2-moe", "llama4", "nemotron-h-moe", "qwen3-5", "umt5",
-         "exaone-moe", "granite-swa", "xlm-roberta")  # fmt: skip
+SMALL = (
+    "gemma3n",
+    "gemma4-moe",
+    "glm4-moe-lite",
+    "lfm2-moe",
+    "llama4",
+    "nemotron-h-moe",
+    "qwen3-5",
+    "umt5",
+    "exaone-moe",
+    "granite-swa",
+    "xlm-roberta",
+)
 TEXT = "the cat sat on the mat and looked at the dog, which looked at the cat in turn. " * 4
 WHOLE = (0, 1, 2, 3, 5, 7, 64, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 REAL = (0.0, -1.0, 1.0, 0.5, 1e-30, 1e30, 3e38, float("nan"), float("inf"), -float("inf"))
 FORMATS = ("I8", "I32", "I64", "F64", "F16", "BF16", "Q8_0", "Q4_0", "IQ4_NL")
-ROLES = ("ssm_x", "ffn_gate_inp", "attn_kv_a_mqa", "shortconv.conv", "attn_sinks", "ssm_ba", "ffn_gate", "inp_gate",
-         "altup_router", "attn_qkv", "attn_gate", "ffn_down_t", "fc1", "attn_q_norm")  # fmt: skip
-OUTSIDE = ("dec.output_norm.weight", "altup_proj.weight", "position_embd.weight", "rope_freqs.weight",
-           "rope_factors_long.weight", "token_embd_proj.weight")  # fmt: skip
+ROLES = (
+    "ssm_x",
+    "ffn_gate_inp",
+    "attn_kv_a_mqa",
+    "shortconv.conv",
+    "attn_sinks",
+    "ssm_ba",
+    "ffn_gate",
+    "inp_gate",
+    "altup_router",
+    "attn_qkv",
+    "attn_gate",
+    "ffn_down_t",
+    "fc1",
+    "attn_q_norm",
+)
+OUTSIDE = (
+    "dec.output_norm.weight",
+    "altup_proj.weight",
+    "position_embd.weight",
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "token_embd_proj.weight",
+)
 FROM_DATA = ("finite", "is past the")  # what no header tells
 
 
@@ -124,8 +155,17 @@ def other_value(key: str, old: Value | None, draw: random.Random) -> Value | Non
     if draw.random() < 0.08:
         return None
     if draw.random() < 0.15:
-        kind = draw.choice((ValueType.UINT32, ValueType.FLOAT32, ValueType.STRING, ValueType.BOOL, ValueType.UINT64,
-                            ValueType.INT32, ValueType.ARRAY))  # fmt: skip
+        kind = draw.choice(
+            (
+                ValueType.UINT32,
+                ValueType.FLOAT32,
+                ValueType.STRING,
+                ValueType.BOOL,
+                ValueType.UINT64,
+                ValueType.INT32,
+                ValueType.ARRAY,
+            )
+        )
     if kind is ValueType.ARRAY or (draw.random() < 0.1 and kind is not ValueType.STRING):
         plain = draw.choice((ValueType.UINT32, ValueType.FLOAT32, ValueType.BOOL))
         element = old.element if old and old.element else plain

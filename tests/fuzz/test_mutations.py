@@ -116,10 +116,8 @@ def tokenizer_seed() -> bytes:
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
         "post_processor": {"type": "ByteLevel"},
-        "model": {
-            "type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": ["a b", "ab c"],
-        },
-    }  # fmt: skip
+        "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": ["a b", "ab c"]},
+    }
     return json.dumps(content).encode()
 
 
@@ -208,9 +206,12 @@ def test_mutated_files(name: str, tmp_path: Path) -> None:
     before = peak_memory()
 
     @settings(
-        max_examples=100 if name == "journal" else 200, deadline=None, derandomize=True, database=None,
+        max_examples=100 if name == "journal" else 200,
+        deadline=None,
+        derandomize=True,
+        database=None,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(STEPS)
     def check(steps: list[Step]) -> None:
         attempt(name, steps, tmp_path / "file")

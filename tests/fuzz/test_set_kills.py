@@ -149,8 +149,8 @@ def prepare_models(folder: Path) -> None:
                     opened.tensors[each] = opened.tensors[each].float32() * np.float32(factor)
                 opened.save(folder / name)
         gguftools.split(folder / f"{model}.gguf", folder / f"set-{model}", max_tensors=10)
-        towers = folder / f"mmproj-{model}.gguf"
-        gguftools.export(folder / f"{model}.gguf", folder / f"checkpoint-{model}", mmproj=towers)
+        encoders = folder / f"mmproj-{model}.gguf"
+        gguftools.export(folder / f"{model}.gguf", folder / f"checkpoint-{model}", mmproj=encoders)
     make_patch(folder / "set-a-00001-of-00003.gguf", folder / "set-b-00001-of-00003.gguf", folder / "a-b.delta.gguf")
 
 
@@ -199,8 +199,9 @@ def contents(folder: Path) -> dict[str, str]:
     """Every file by its path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*")) if path.is_file()
-    }  # fmt: skip
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def visible(found: dict[str, str]) -> dict[str, str]:
@@ -341,9 +342,10 @@ def kill_many(count: int, seed: int) -> Counter[str]:
 def raced(source: Path, work: Path, rounds: int) -> Counter[str]:
     """Two processes that write one set, or one checkpoint, at once, while a third reads it: how they ended."""
     pairs = {
-        "split": (_split("a", 10), _split("b", 10)), "quantize": (_quantize("a"), _quantize("b")),
+        "split": (_split("a", 10), _split("b", 10)),
+        "quantize": (_quantize("a"), _quantize("b")),
         "export": (_export("a", 30_000), _export("b", 30_000)),
-    }  # fmt: skip
+    }
     found = Counter[str]()
     for name, pair in pairs.items():
         results = []
@@ -358,8 +360,11 @@ def raced(source: Path, work: Path, rounds: int) -> Counter[str]:
             folder.mkdir()
             if number % 2:
                 pair[0](source, folder)
-            codes = [_wait(child) for child in [_started(partial(run, source, folder)) for run in pair]
-                     + [_started(partial(_read_on, folder, [models for _, models in results]))]]  # fmt: skip
+            codes = [
+                _wait(child)
+                for child in [_started(partial(run, source, folder)) for run in pair]
+                + [_started(partial(_read_on, folder, [models for _, models in results]))]
+            ]
             assert set(codes) <= {0, 1}, f"{name}: exit codes {codes}"
             assert codes[2] == 0, f"{name}: a mixture was read"
             assert 0 in codes[:2], f"{name}: neither wrote it"

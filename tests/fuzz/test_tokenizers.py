@@ -52,9 +52,11 @@ EXTRA: dict[str, Json] = {  # files that a folder may have beside its own
     "chat_template.json": {"chat_template": "{{ x }}"},
 }
 TEXTS = {
-    "vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\n", "merges.txt": "#version: 0.2\na b\n",
-    "qwen.tiktoken": "YQ== 0\n", "chat_template.jinja": "{{ x }}",
-}  # fmt: skip
+    "vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\n",
+    "merges.txt": "#version: 0.2\na b\n",
+    "qwen.tiktoken": "YQ== 0\n",
+    "chat_template.jinja": "{{ x }}",
+}
 
 
 def places(content: Json) -> list[tuple[Any, Any]]:
@@ -224,8 +226,11 @@ def main() -> int:
             except Exception as error:
                 failures += 1
                 where = traceback.extract_tb(error.__traceback__)[-1]
-                print(f"{i} {source.name}: {type(error).__name__}: {str(error)[:300]} "
-                      f"({Path(where.filename).name}:{where.lineno})", file=sys.stderr)  # fmt: skip
+                print(
+                    f"{i} {source.name}: {type(error).__name__}: {str(error)[:300]} "
+                    f"({Path(where.filename).name}:{where.lineno})",
+                    file=sys.stderr,
+                )
         seconds, memory = time.perf_counter() - begin, peak_memory() - before
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:8}  {outcome}")

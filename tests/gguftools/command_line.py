@@ -25,9 +25,14 @@ TEXT = ROOT / "examples" / "persuasion.txt"
 
 
 def run(
-    *arguments: object, cwd: Path, stdin: str = "", environment: Mapping[str, str] | None = None,
-    memory: int | None = None, timeout: float = 300, counted: bool = False,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    *arguments: object,
+    cwd: Path,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+    memory: int | None = None,
+    timeout: float = 300,
+    counted: bool = False,
+) -> subprocess.CompletedProcess[str]:
     """`gguftools ARGUMENTS` in folder `cwd`. memory: bytes of address space it may have. counted: its time is to count
     among that of this process's children.
     """
@@ -35,9 +40,15 @@ def run(
         return template.run([str(each) for each in arguments], cwd, stdin, timeout, memory)
     assert memory is None
     return subprocess.run(
-        [sys.executable, "-m", "gguftools", *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True,
-        errors="surrogateescape", timeout=timeout, env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-    )  # fmt: skip
+        [sys.executable, "-m", "gguftools", *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+    )
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 1) -> str:
@@ -81,9 +92,13 @@ def on_terminal(
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     with subprocess.Popen(
-        [sys.executable, "-m", "gguftools", *map(str, arguments)], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs,
+        [sys.executable, "-m", "gguftools", *map(str, arguments)],
+        cwd=cwd,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
         env={**inherited, "PYTHONPATH": str(ROOT), "TERM": "xterm", **(environment or {})},
-    ) as process:  # fmt: skip
+    ) as process:
         os.close(theirs)
         kill = threading.Timer(timeout, process.kill)
         kill.start()

@@ -34,9 +34,12 @@ class Tool:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
 
     def together(self, folder: Path, *runs: Sequence[object], apart: float = 0.0) -> list[Done]:
         """Runs that begin at once, or so many seconds after each other."""
@@ -64,9 +67,13 @@ def _serve() -> None:
     with tempfile.TemporaryDirectory() as folder:  # what is imported and compiled here need not be again
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         for run in (
-            f"convert {ROOT / 'examples' / 'austen-4m'} -o m.gguf --outtype f16", "quantize m.gguf Q8_0 -o q.gguf",
-            "hash m.gguf -o h", "split m.gguf", "set-metadata m.gguf general.name=x -o n.gguf", "show m.gguf --key x",
-        ):  # fmt: skip
+            f"convert {ROOT / 'examples' / 'austen-4m'} -o m.gguf --outtype f16",
+            "quantize m.gguf Q8_0 -o q.gguf",
+            "hash m.gguf -o h",
+            "split m.gguf",
+            "set-metadata m.gguf general.name=x -o n.gguf",
+            "show m.gguf --key x",
+        ):
             _run(folder, run.split())
         os.chdir("/")
     for line in sys.stdin:

@@ -1,9 +1,9 @@
 """A server on 127.0.0.1 that speaks as much of the Hugging Face hub's protocol as reading a model needs.
 
-    /api/models/ORG/MODEL[/revision/REVISION]     which commit that is
-    /api/models/ORG/MODEL/tree/COMMIT[/FOLDER]    files and their sizes
-    /ORG/MODEL/resolve/COMMIT/FILE                small files; weights as a redirection, as the hub does it
-    /cdn/…                                        byte ranges
+/api/models/ORG/MODEL[/revision/REVISION]     which commit that is
+/api/models/ORG/MODEL/tree/COMMIT[/FOLDER]    files and their sizes
+/ORG/MODEL/resolve/COMMIT/FILE                small files; weights as a redirection, as the hub does it
+/cdn/…                                        byte ranges
 """
 
 from __future__ import annotations

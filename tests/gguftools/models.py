@@ -19,9 +19,7 @@ from quants import Tensor, format_named, from_array
 
 
 @contextmanager
-def create_gguf(
-    path: Path, layout: Layout, overwrite: bool = False, reads: Reads = NOTHING
-) -> Iterator[OpenGguf]:
+def create_gguf(path: Path, layout: Layout, overwrite: bool = False, reads: Reads = NOTHING) -> Iterator[OpenGguf]:
     """One file of `create_ggufs`."""
     with create_ggufs([(Path(path), layout)], overwrite, reads) as (output,):
         yield output

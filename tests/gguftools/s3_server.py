@@ -1,13 +1,13 @@
 """moto's S3 in a process of its own, behind a part that misbehaves when asked to, and serves a file that nobody stores.
 
-    PUT /_faults                  JSON: {"GET": [fault, ...], "PUT": [...], "POST": [...], "COPY": [...] (PUTs that copy
-                                  from another object, which {"change": 1} then is about)} for the next such requests
-                                  that are about objects: {"status": 503}, {"cut": bytes}, {"hang_up": 1},
-                                  {"change": 1} (another object is put there first), {"range": "bytes 0-1/2"},
-                                  {"delay": seconds}, {"none": 1}
-    GET /_log                     JSON: [method, path, bytes sent, headers, bytes received] of all requests
-    /synthetic/N-of-M.gguf        N matrices of M MB each of F16 values, a tile of random ones again and again
-    /sink/NAME                    takes parts, and keeps nothing but how many bytes they have
+PUT /_faults                  JSON: {"GET": [fault, ...], "PUT": [...], "POST": [...], "COPY": [...] (PUTs that copy
+                              from another object, which {"change": 1} then is about)} for the next such requests
+                              that are about objects: {"status": 503}, {"cut": bytes}, {"hang_up": 1},
+                              {"change": 1} (another object is put there first), {"range": "bytes 0-1/2"},
+                              {"delay": seconds}, {"none": 1}
+GET /_log                     JSON: [method, path, bytes sent, headers, bytes received] of all requests
+/synthetic/N-of-M.gguf        N matrices of M MB each of F16 values, a tile of random ones again and again
+/sink/NAME                    takes parts, and keeps nothing but how many bytes they have
 """
 
 from __future__ import annotations
@@ -144,9 +144,7 @@ class _Misbehaving:
             wanted = environ.get("HTTP_IF_MATCH")
         return wanted is None or wanted == self.asked(environ, "HEAD", path)[1].get("etag")
 
-    def asked(
-        self, environ: dict[str, Any], method: str, path: str, body: bytes = b""
-    ) -> tuple[bytes, dict[str, str]]:
+    def asked(self, environ: dict[str, Any], method: str, path: str, body: bytes = b"") -> tuple[bytes, dict[str, str]]:
         """What moto answers to a request of our own."""
         dropped = ("HTTP_X_AMZ", "HTTP_RANGE", "HTTP_IF_", "HTTP_CONTENT_ENCODING", "HTTP_EXPECT")
         made = {name: value for name, value in environ.items() if not name.startswith(dropped)}

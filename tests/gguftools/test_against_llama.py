@@ -50,11 +50,18 @@ def random_model(chance: random.Random, path: Path) -> None:
     metadata = Metadata()
     metadata["general.architecture"] = arch
     numbers = {
-        "block_count": layers, "context_length": 128, "embedding_length": 256, "feed_forward_length": 256,
-        "attention.head_count": heads, "attention.head_count_kv": chance.choice([1, heads // 4, heads]),
-        "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5,
-        "attention.key_length": 64, "attention.value_length": 64, "attention.sliding_window": 64,
-    }  # fmt: skip
+        "block_count": layers,
+        "context_length": 128,
+        "embedding_length": 256,
+        "feed_forward_length": 256,
+        "attention.head_count": heads,
+        "attention.head_count_kv": chance.choice([1, heads // 4, heads]),
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.key_length": 64,
+        "attention.value_length": 64,
+        "attention.sliding_window": 64,
+    }
     for key, number in numbers.items() | ({("expert_count", experts), ("expert_used_count", 1)} if experts else set()):
         metadata[f"{arch}.{key}"] = number
     roles = {"attn_v", "ffn_down", "attn_output", "attn_k", *chance.sample(ROLES, 8)}

@@ -98,14 +98,24 @@ def test_wrong_input_is_one_clear_error(case, folder):
     assert set(folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("line", [
-    "show {} | head -1", "show --json {} | head -1", "hash {} | head -1", "show {} > /dev/full", "hash {} > /dev/full",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "show {} | head -1",
+        "show --json {} | head -1",
+        "hash {} | head -1",
+        "show {} > /dev/full",
+        "hash {} > /dev/full",
+    ],
+)
 def test_output_that_nobody_takes(line, folder):
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m gguftools {line.format('model-f16.gguf')}"], cwd=folder, text=True,
-        capture_output=True, timeout=300,
-    )  # fmt: skip
+        ["bash", "-c", f"{sys.executable} -m gguftools {line.format('model-f16.gguf')}"],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
     assert len(done.stderr.splitlines()) == ("full" in line), done.stderr
 
 
@@ -116,8 +126,10 @@ def test_interruption_leaves_nothing_behind(folder):
     size, before = source.stat().st_size, set(folder.iterdir())
     process = subprocess.Popen(
         [sys.executable, "-m", "gguftools", "quantize", str(source), "Q4_K_M", "-o", str(folder / "cut.gguf")],
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cold")},
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cold")},
+    )
     while process.poll() is None and not (folder / "cold").exists():  # until it compiles, the cache being cold
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 import gguftools
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants.errors import GgufToolsError, ModelError, OptionError
-from runtime.pooling import behind_pooling, normalized, pooled
+from runtime.evaluation.pooling import behind_pooling, normalized, pooled
 
 from ..archs import checkpoints
 from ..conftest import DATA
@@ -189,10 +189,11 @@ def test_a_decoder_that_embeds_ends_texts_with_a_token_of_its_own(tmp_path: Path
     pair = [text, end, {"Sequence": {"id": "B", "type_id": 1}}, end]
     tokenizer["post_processor"] = {
         "type": "Sequence",
-        "processors": [tokenizer["post_processor"], {
-            "type": "TemplateProcessing", "single": [text, end], "pair": pair, "special_tokens": special,
-        }],
-    }  # fmt: skip
+        "processors": [
+            tokenizer["post_processor"],
+            {"type": "TemplateProcessing", "single": [text, end], "pair": pair, "special_tokens": special},
+        ],
+    }
     (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     (checkpoint / "1_Pooling").mkdir()
     (checkpoint / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
@@ -228,8 +229,12 @@ def with_dense_modules(folder: Path, widths: tuple[int, int], **config: Any) -> 
         (folder / name).mkdir()
         matrices.append(np.random.default_rng(number).standard_normal((rows, width)).astype(np.float32))
         save_file({"linear.weight": matrices[-1]}, folder / name / "model.safetensors")
-        own = {"in_features": width, "out_features": rows, "bias": False,
-               "activation_function": "torch.nn.modules.linear.Identity"}  # fmt: skip
+        own = {
+            "in_features": width,
+            "out_features": rows,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
         (folder / name / "config.json").write_text(json.dumps(own | config))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
@@ -317,8 +322,13 @@ def test_jina_v3_as_it_was_published(tmp_path: Path):
     config = json.loads((folder / "config.json").read_text())
     theta = config.pop("rope_parameters")["rope_theta"]
     tasks = ["retrieval.query", "text-matching"]
-    config |= {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "lora_adaptations": tasks,
-               "rotary_emb_base": theta, "position_embedding_type": "rotary"}  # fmt: skip
+    config |= {
+        "architectures": ["XLMRobertaModel"],
+        "model_type": "xlm-roberta",
+        "lora_adaptations": tasks,
+        "rotary_emb_base": theta,
+        "position_embedding_type": "rotary",
+    }
     (folder / "config.json").write_text(json.dumps(config))
     tensors = {}
     for name, tensor in open_safetensors(folder / "model.safetensors").items():
@@ -344,8 +354,11 @@ def test_weights_of_one_task(tmp_path: Path) -> None:
     """As the published code adds them: alpha / rank times B·A, of embeddings A·B."""
     checkpoints.build("jina-v3", tmp_path / "plain")
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
-    said = {"lora_adaptations": ["classification", "retrieval.query"], "lora_alpha": 3,
-            "task_instructions": {"retrieval.query": "Represent: "}}  # fmt: skip
+    said = {
+        "lora_adaptations": ["classification", "retrieval.query"],
+        "lora_alpha": 3,
+        "task_instructions": {"retrieval.query": "Represent: "},
+    }
     merged, parted, random = {}, {}, np.random.default_rng(2)
     for name, tensor in open_safetensors(tmp_path / "plain" / "model.safetensors").items():
         values = tensor.float32()

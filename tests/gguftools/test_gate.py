@@ -18,7 +18,7 @@ import pytest
 from gguftools import commands
 from gguftools.files.checkpoint.safetensors import open_safetensors
 
-from ..archs.packed.writers import write_safetensors
+from ..archs.prequantized.writers import write_safetensors
 from ..conftest import ROOT
 from .files.torch_files import write_torch
 from .forks import Tool
@@ -26,9 +26,13 @@ from .measurement.report.example import results
 from .models import metadata_of, write_model
 
 GATE = {
-    "files/atomic.py", "files/entries.py", "files/folders.py", "files/locks.py", "files/replacing.py",
+    "files/atomic.py",
+    "files/entries.py",
+    "files/folders.py",
+    "files/locks.py",
+    "files/replacing.py",
     "files/unfinished.py",
-}  # fmt: skip
+}
 # Who may write to an open file, remove or make one by other means, and why.
 ELSEWHERE = {
     "files/gguf/journal.py": "writes into a file that is locked",
@@ -42,15 +46,42 @@ ELSEWHERE = {
 }
 BEHIND = re.compile(r"\.layers\.[23]\.")
 WRITES = {
-    "write_bytes", "write_text", "mkdir", "rename", "replace_file", "unlink", "rmdir", "rmtree", "symlink_to",
-    "hardlink_to", "touch", "truncate", "tofile", "savez", "copyfile", "copytree", "move",
-}  # fmt: skip
+    "write_bytes",
+    "write_text",
+    "mkdir",
+    "rename",
+    "replace_file",
+    "unlink",
+    "rmdir",
+    "rmtree",
+    "symlink_to",
+    "hardlink_to",
+    "touch",
+    "truncate",
+    "tofile",
+    "savez",
+    "copyfile",
+    "copytree",
+    "move",
+}
 FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY", "O_TRUNC", "O_TMPFILE"}
 
 READERS = {
-    "architectures", "audit", "chat_template", "check", "diff", "draft_check", "evaluate", "formats", "generate",
-    "perplexity", "reproduce", "show", "tokenize", "validate",
-}  # fmt: skip
+    "architectures",
+    "audit",
+    "chat_template",
+    "check",
+    "diff",
+    "draft_check",
+    "evaluate",
+    "formats",
+    "generate",
+    "perplexity",
+    "reproduce",
+    "show",
+    "tokenize",
+    "validate",
+}
 
 
 @dataclass(frozen=True)
@@ -89,9 +120,7 @@ WRITERS = {
     "divergence": Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --html TARGET", ("m.gguf", "t")),
     "report": Writer("report results.json --html TARGET", ("results.json",)),
     "patch": Writer("patch apply m.gguf d.gguf -o TARGET", ("m.gguf", "d.gguf")),
-    "quantize": Writer(
-        "quantize m.gguf Q4_0 --imatrix k --tensor-type-file rules -o TARGET", ("m.gguf", "k", "rules")
-    ),
+    "quantize": Writer("quantize m.gguf Q4_0 --imatrix k --tensor-type-file rules -o TARGET", ("m.gguf", "k", "rules")),
     "set_metadata": Writer(
         "set-metadata m.gguf general.description=@t --from-json values.json -o TARGET", ("m.gguf", "t", "values.json")
     ),
@@ -99,8 +128,10 @@ WRITERS = {
 }
 MORE = [  # other forms of output, and other inputs
     Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --save-base TARGET", ("m.gguf", "t")),
-    Writer("patch make s-00001-of-00002.gguf m2.gguf -o TARGET",
-           ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "m2.gguf")),
+    Writer(
+        "patch make s-00001-of-00002.gguf m2.gguf -o TARGET",
+        ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "m2.gguf"),
+    ),
     Writer("merge s-00001-of-00002.gguf --free -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
     Writer("imatrix-info k k --merge TARGET.dat", ("k",)),
     Writer("export m.gguf --tensors output_norm -o TARGET.npy", ("m.gguf",)),
@@ -168,10 +199,12 @@ def made(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "results.json").write_text(json.dumps(results(2, passages=1)))
     (folder / "values.json").write_text('{"general.author": "me"}')
     for line in (
-        "convert ck -o m.gguf --outtype f16", "imatrix m.gguf -f t -o k -c 128 --chunks 1",
-        "split m.gguf -o s --split-max-tensors 20", "set-metadata m.gguf --chat-template @t --force -o m2.gguf",
+        "convert ck -o m.gguf --outtype f16",
+        "imatrix m.gguf -f t -o k -c 128 --chunks 1",
+        "split m.gguf -o s --split-max-tensors 20",
+        "set-metadata m.gguf --chat-template @t --force -o m2.gguf",
         "patch make m.gguf m2.gguf -o d.gguf",
-    ):  # fmt: skip
+    ):
         done = tool.run(folder, *line.split())
         assert done.code == 0, done.line
     matrices = {f"blk.0.{name}.weight": np.zeros((6, 4)) for name in ("ffn_gate", "ffn_up", "ffn_down_t")}
@@ -220,8 +253,10 @@ def test_what_exists_is_kept(tool: Tool, made: Path, tmp_path: Path, line: str) 
         (folder / target).write_text("mine")
         (folder / f"nothing{target}").symlink_to("nowhere")
         os.mkfifo(folder / f"pipe{target}")
-        calls = [written.split(), *([*written.replace("there", f"{kind}there").split(), "--overwrite"]
-                                    for kind in ("nothing", "pipe"))]  # fmt: skip
+        calls = [
+            written.split(),
+            *([*written.replace("there", f"{kind}there").split(), "--overwrite"] for kind in ("nothing", "pipe")),
+        ]
         if "--free" not in line:  # which would do what it is there for
             calls.append(f"{written}/".replace(target, f"none{target}").split())
     before = state(folder)

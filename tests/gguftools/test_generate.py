@@ -125,8 +125,10 @@ def test_a_cache_is_as_large_as_the_formula_says(model: gguftools.Model, kind: C
     generation = model.generate("Anne", GREEDY, n=100, cache_type=kind)
     assert generation.cache_bytes == 0
     next(iter(generation))
-    numbers = {key: int(model.metadata[f"llama.{key}"]) for key in (
-        "block_count", "attention.head_count", "attention.head_count_kv", "embedding_length")}  # fmt: skip
+    numbers = {
+        key: int(model.metadata[f"llama.{key}"])
+        for key in ("block_count", "attention.head_count", "attention.head_count_kv", "embedding_length")
+    }
     width = numbers["embedding_length"] // numbers["attention.head_count"]
     a_token = numbers["block_count"] * numbers["attention.head_count_kv"] * 2 * width * bytes_a_number
     room = a_token * (generation.prompt_tokens + 100)

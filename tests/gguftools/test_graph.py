@@ -22,9 +22,20 @@ from .models import edited
 LOGS = ROOT / "tests" / "data" / "eval_callback"
 TOKENS = (39, 72, 5, 100, 7, 31, 2)
 FAMILIES = (
-    "qwen2", "qwen3-moe", "phi3", "gemma3", "deepseek-v2-lite", "mamba2", "lfm2", "falcon-h1", "bert", "gpt2", "bloom",
-    "glm4", "olmo",
-)  # fmt: skip
+    "qwen2",
+    "qwen3-moe",
+    "phi3",
+    "gemma3",
+    "deepseek-v2-lite",
+    "mamba2",
+    "lfm2",
+    "falcon-h1",
+    "bert",
+    "gpt2",
+    "bloom",
+    "glm4",
+    "olmo",
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +82,15 @@ def test_json_has_a_stable_form(model):
     found = json.loads(typed("graph", model, "--json").stdout)
     assert list(found) == ["file", "architecture", "nodes"]
     assert found["nodes"][0] == {
-        "number": 0, "name": "embd", "layer": None, "operation": "Embed", "inputs": [],
-        "weights": [{"name": "token_embd.weight", "format": "F32", "shape": [512, 64]}], "shape": [64],
+        "number": 0,
+        "name": "embd",
+        "layer": None,
+        "operation": "Embed",
+        "inputs": [],
+        "weights": [{"name": "token_embd.weight", "format": "F32", "shape": [512, 64]}],
+        "shape": [64],
         "attributes": {"scale": 1.0},
-    }  # fmt: skip
+    }
     assert found["nodes"][5]["attributes"] == {"base": 1000000.0, "width": 16, "scaled": True, "pairs": "halves"}
     assert [node["name"] for node in found["nodes"][-2:]] == ["result_norm", "result_output"]
     assert len(found["nodes"]) == 33
@@ -265,13 +281,35 @@ def test_comparisons_as_json(model, tmp_path):
     assert done.returncode == 1
     found = json.loads(done.stdout)
     assert list(found) == [
-        "file", "other", "kind", "tokens", "tolerance", "nodes", "not_compared", "first", "cause", "jump", "jump_cause",
-        "keys", "equal",
-    ]  # fmt: skip
+        "file",
+        "other",
+        "kind",
+        "tokens",
+        "tolerance",
+        "nodes",
+        "not_compared",
+        "first",
+        "cause",
+        "jump",
+        "jump_cause",
+        "keys",
+        "equal",
+    ]
     assert list(found["first"]) == [
-        "number", "name", "operation", "layer", "largest", "relative", "rms", "token", "element", "value",
-        "other_value", "differs", "jump",
-    ]  # fmt: skip
+        "number",
+        "name",
+        "operation",
+        "layer",
+        "largest",
+        "relative",
+        "rms",
+        "token",
+        "element",
+        "value",
+        "other_value",
+        "differs",
+        "jump",
+    ]
 
 
 @pytest.mark.parametrize("entry", ["qwen2", "qwen3-moe"])
@@ -332,21 +370,24 @@ def test_transformers_finds_faults(folder, model, tmp_path):
 # What is refused, in one line
 
 
-@pytest.mark.parametrize(("words", "code", "message"), [
-    (["absent.gguf"], 1, "absent.gguf"),
-    (["--values"], 2, "there is no text to run"),
-    (["-p", "Hi"], 2, "--prompt means nothing without"),
-    (["--tolerance", "1"], 2, "--tolerance means nothing without --against"),
-    (["--values", "--against", "x"], 2, "--values"),
-    (["--dot", "--json"], 2, "--json"),
-    (["--layer", "0", "--all"], 2, "--layer"),
-    (["--values", "--tokens", "1,x"], 1, "'1,x' are no ids of tokens"),
-    (["--values", "--tokens", "512"], 1, "token id 512 is outside the vocabulary of 512"),
-    (["--values", "--tokens", "1", "--precision", "low"], 1, "precision"),
-    (["--against", "nowhere", "--tokens", "1"], 1, "nowhere does not exist"),
-    (["--against", "README.md", "--tokens", "1"], 1, "README.md is nothing to compare with"),
-    (["--against", "tests", "--tokens", "1"], 1, "tests is a folder without config.json"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["absent.gguf"], 1, "absent.gguf"),
+        (["--values"], 2, "there is no text to run"),
+        (["-p", "Hi"], 2, "--prompt means nothing without"),
+        (["--tolerance", "1"], 2, "--tolerance means nothing without --against"),
+        (["--values", "--against", "x"], 2, "--values"),
+        (["--dot", "--json"], 2, "--json"),
+        (["--layer", "0", "--all"], 2, "--layer"),
+        (["--values", "--tokens", "1,x"], 1, "'1,x' are no ids of tokens"),
+        (["--values", "--tokens", "512"], 1, "token id 512 is outside the vocabulary of 512"),
+        (["--values", "--tokens", "1", "--precision", "low"], 1, "precision"),
+        (["--against", "nowhere", "--tokens", "1"], 1, "nowhere does not exist"),
+        (["--against", "README.md", "--tokens", "1"], 1, "README.md is nothing to compare with"),
+        (["--against", "tests", "--tokens", "1"], 1, "tests is a folder without config.json"),
+    ],
+)
 def test_errors_are_one_line(model, monkeypatch, words, code, message):
     monkeypatch.chdir(ROOT)
     done = typed("graph", *([] if words[0].endswith(".gguf") else [model]), *words)

@@ -27,10 +27,14 @@ def file(tmp_path_factory):
 
 def test_made_of_arrays_and_read_back(tmp_path):
     arrays = {
-        "a": A, "half": A.astype(np.float16), "double": A.astype(np.float64), "cube": np.ones((2, 3, 32), np.float32),
+        "a": A,
+        "half": A.astype(np.float16),
+        "double": A.astype(np.float64),
+        "cube": np.ones((2, 3, 32), np.float32),
         "empty": np.zeros(0, np.float32),
-        **{f"i{8 * n}": np.arange(4, dtype=f"i{n}") for n in (1, 2, 4, 8)}, "big-endian": A.astype(">f4"),
-    }  # fmt: skip
+        **{f"i{8 * n}": np.arange(4, dtype=f"i{n}") for n in (1, 2, 4, 8)},
+        "big-endian": A.astype(">f4"),
+    }
     made = Model({"general.architecture": "llama", "llama.context_length": 4096, "mine": [1.5, 2.5]}, arrays)
     report = made.save(tmp_path / "a.gguf")
     assert report.outputs[0].files == (tmp_path / "a.gguf",)

@@ -168,5 +168,9 @@ def test_scales_and_codes_share_no_bits(form: Format) -> None:
 def test_every_format_with_codes_has_a_scale() -> None:
     assert all(form.codes and form.codes.scale for form in WITH_CODES)
     assert [form.name for form in WITH_CODES if form.codes and form.codes.minimum] == [
-        "Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"
-    ]  # fmt: skip
+        "Q4_1",
+        "Q5_1",
+        "Q2_K",
+        "Q4_K",
+        "Q5_K",
+    ]

@@ -12,10 +12,20 @@ ROWS, WIDTH = 24, 1024
 # Whose blocks, of any bytes, are found again.
 FOUND = ("Q4_0", "Q8_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "Q1_0", "Q2_0", "TQ2_0", "Q3_K", "Q6_K")
 INTEGERS = {  # lowest and highest integer that a format with a scale a row holds
-    "Q4_0": (-8, 7), "Q8_0": (-128, 127), "Q4_1": (0, 15), "Q5_0": (-16, 15), "Q5_1": (0, 31), "TQ1_0": (-1, 1),
-    "TQ2_0": (-1, 1), "Q2_0": (-1, 2), "Q2_K": (-2, 1), "Q3_K": (-4, 3), "Q4_K": (-5, 10), "Q5_K": (-20, 11),
+    "Q4_0": (-8, 7),
+    "Q8_0": (-128, 127),
+    "Q4_1": (0, 15),
+    "Q5_0": (-16, 15),
+    "Q5_1": (0, 31),
+    "TQ1_0": (-1, 1),
+    "TQ2_0": (-1, 1),
+    "Q2_0": (-1, 2),
+    "Q2_K": (-2, 1),
+    "Q3_K": (-4, 3),
+    "Q4_K": (-5, 10),
+    "Q5_K": (-20, 11),
     "Q6_K": (-32, 31),
-}  # fmt: skip
+}
 
 
 def scales(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

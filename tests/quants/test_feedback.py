@@ -39,12 +39,33 @@ def test_the_factor_is_that_of_the_inverse(hessian: np.ndarray) -> None:
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("Q4_0", 0.6), ("Q4_1", 0.6), ("Q5_0", 0.6), ("Q5_1", 0.6), ("Q8_0", 0.6), ("IQ4_NL", 0.6), ("MXFP4", 0.6),
-     ("NVFP4", 0.52), ("Q1_0", 0.99), ("TQ2_0", 0.91), ("TQ1_0", 0.91),
-     ("Q2_K", 0.7), ("Q3_K", 0.65), ("Q4_K", 0.65), ("Q5_K", 0.65), ("Q6_K", 0.65), ("IQ4_XS", 0.6),
-     ("IQ3_S", 0.412), ("IQ3_XXS", 0.425), ("IQ2_S", 0.51), ("IQ2_XS", 0.51), ("IQ2_XXS", 0.56), ("IQ1_M", 0.52),
-     ("IQ1_S", 0.54)],
-)  # fmt: skip
+    [
+        ("Q4_0", 0.6),
+        ("Q4_1", 0.6),
+        ("Q5_0", 0.6),
+        ("Q5_1", 0.6),
+        ("Q8_0", 0.6),
+        ("IQ4_NL", 0.6),
+        ("MXFP4", 0.6),
+        ("NVFP4", 0.52),
+        ("Q1_0", 0.99),
+        ("TQ2_0", 0.91),
+        ("TQ1_0", 0.91),
+        ("Q2_K", 0.7),
+        ("Q3_K", 0.65),
+        ("Q4_K", 0.65),
+        ("Q5_K", 0.65),
+        ("Q6_K", 0.65),
+        ("IQ4_XS", 0.6),
+        ("IQ3_S", 0.412),
+        ("IQ3_XXS", 0.425),
+        ("IQ2_S", 0.51),
+        ("IQ2_XS", 0.51),
+        ("IQ2_XXS", 0.56),
+        ("IQ1_M", 0.52),
+        ("IQ1_S", 0.54),
+    ],
+)
 def test_outputs_are_nearer_than_the_format_s_own_encoder_gets(
     name: str, most: float, rows: np.ndarray, hessian: np.ndarray
 ) -> None:
@@ -71,9 +92,7 @@ def test_values_that_are_codes_already_stay(name: str, hessian: np.ndarray) -> N
     assert np.array_equal(form.decode(raw), trits / 8)
 
 
-def test_nothing_changes_where_inputs_have_nothing_in_common(
-    rows: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_changes_where_inputs_have_nothing_in_common(rows: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without correlation there is nothing to carry: each value gets the nearest that the encoder's scales allow."""
     monkeypatch.setattr(feedback, "MOVES", ())
     monkeypatch.setattr(feedback, "MINIMUM_MOVES", ())

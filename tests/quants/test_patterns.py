@@ -43,12 +43,18 @@ def test_answers_of_re(text: str, name: str, ignore_case: bool) -> None:
 
 @pytest.mark.parametrize(
     ("text", "name", "is_found"),
-    [(r"(a+)+$", "a" * 40 + "b", False), ("(a|a)" * 40 + "$", "a" * 40 + "b", False),
-     ("a?" * 40 + "a" * 40, "a" * 40, True),
-     (r"(\w+\s?)*!", "a" * 64, False), (".*a.*a.*a.*a.*a.*a.*b", "a" * 64, False), (r"(.*)*\.weight", "x" * 60, False),
-     (r"^(([a-z])+.)+[A-Z]([a-z])+$", "a" * 64, False), (".*.*.*x", "a" * 20_000, False),
-     (r"(blk\.(1|2)\.)+(attn_(q|k))+", "blk.2.attn_q.weight", True)],
-)  # fmt: skip
+    [
+        (r"(a+)+$", "a" * 40 + "b", False),
+        ("(a|a)" * 40 + "$", "a" * 40 + "b", False),
+        ("a?" * 40 + "a" * 40, "a" * 40, True),
+        (r"(\w+\s?)*!", "a" * 64, False),
+        (".*a.*a.*a.*a.*a.*a.*b", "a" * 64, False),
+        (r"(.*)*\.weight", "x" * 60, False),
+        (r"^(([a-z])+.)+[A-Z]([a-z])+$", "a" * 64, False),
+        (".*.*.*x", "a" * 20_000, False),
+        (r"(blk\.(1|2)\.)+(attn_(q|k))+", "blk.2.attn_q.weight", True),
+    ],
+)
 def test_backtracking_ends(text: str, name: str, is_found: bool) -> None:
     start = time.process_time()
     assert compile_pattern(text, "rule").search(name) is is_found
@@ -57,15 +63,20 @@ def test_backtracking_ends(text: str, name: str, is_found: bool) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("(" * 5000, r"rule '\(\(.* is not a regular expression that can be used: it nests too deep"),
-     ("(", r"rule '\(' is not a regular expression: missing \)"),
-     ("a{99999999999}", "not a regular expression: the repetition number is too large"),
-     ("(?:" * 60 + "a" + ")" * 60, "groups nest deeper than 50"),
-     ("x" * 10_001, "has 10,001 characters; at most 10,000"),
-     ("[\u4e00-\u9fff]" * 9, "18 characters beyond ASCII"), ("(((a{1,30}){1,30}){1,30}){1,30}", "over 2,000 states"),
-     (r"(a+)\1+$", "a back-reference beside"), ("(?=(a+)+$)b", "look-around beside"), ("(?x) a #", "verbose notation"),
-     ("(?:(?i:a)+)+", "flags within it beside")],
-)  # fmt: skip
+    [
+        ("(" * 5000, r"rule '\(\(.* is not a regular expression that can be used: it nests too deep"),
+        ("(", r"rule '\(' is not a regular expression: missing \)"),
+        ("a{99999999999}", "not a regular expression: the repetition number is too large"),
+        ("(?:" * 60 + "a" + ")" * 60, "groups nest deeper than 50"),
+        ("x" * 10_001, "has 10,001 characters; at most 10,000"),
+        ("[\u4e00-\u9fff]" * 9, "18 characters beyond ASCII"),
+        ("(((a{1,30}){1,30}){1,30}){1,30}", "over 2,000 states"),
+        (r"(a+)\1+$", "a back-reference beside"),
+        ("(?=(a+)+$)b", "look-around beside"),
+        ("(?x) a #", "verbose notation"),
+        ("(?:(?i:a)+)+", "flags within it beside"),
+    ],
+)
 def test_what_is_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message) as caught:
         compile_pattern(text, "rule")

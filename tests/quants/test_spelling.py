@@ -9,13 +9,16 @@ from quants.spelling import did_you_mean, nearest
 KNOWN = ("Q4_K_M", "Q4_K_S", "Q8_0", "IQ4_XS", "llama.context_length")
 
 
-@pytest.mark.parametrize(("word", "meant"), [
-    ("q4km", ["Q4_K_M"]),  # case and punctuation aside it is one of them: no other is offered
-    ("Q4-K-S", ["Q4_K_S"]),
-    ("llama.contxt_length", ["llama.context_length"]),
-    ("nothing like it", []),
-    ("", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("q4km", ["Q4_K_M"]),  # case and punctuation aside it is one of them: no other is offered
+        ("Q4-K-S", ["Q4_K_S"]),
+        ("llama.contxt_length", ["llama.context_length"]),
+        ("nothing like it", []),
+        ("", []),
+    ],
+)
 def test_nearest(word, meant):
     assert nearest(word, KNOWN) == meant
 

@@ -27,10 +27,28 @@ from ..gguftools.command_line import EXAMPLE
 from ..zoo import ZOO
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)
-FAMILIES = ("llama3-gqa-rope-tied", "gemma2", "mpt", "qwen3-moe", "gpt-oss-mxfp4", "deepseek-v2-lite", "mamba2",
-            "falcon-h1", "granite-hybrid", "jamba", "lfm2", "phi3-longrope")  # fmt: skip
-PROMPTS = ("Anne", "It is a truth universally acknowledged, that a single man", "I", "She had never, said Emma,", "No",
-           "The park was very large, and contained great variety of ground.")  # fmt: skip
+FAMILIES = (
+    "llama3-gqa-rope-tied",
+    "gemma2",
+    "mpt",
+    "qwen3-moe",
+    "gpt-oss-mxfp4",
+    "deepseek-v2-lite",
+    "mamba2",
+    "falcon-h1",
+    "granite-hybrid",
+    "jamba",
+    "lfm2",
+    "phi3-longrope",
+)
+PROMPTS = (
+    "Anne",
+    "It is a truth universally acknowledged, that a single man",
+    "I",
+    "She had never, said Emma,",
+    "No",
+    "The park was very large, and contained great variety of ground.",
+)
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +229,7 @@ def test_a_text_whose_numbers_break_does_not_take_others_along(
     others = {*wanted[0].tokens, *wanted[2].tokens, *wanted[0].prompt, *wanted[2].prompt, *wanted[1].prompt}
     at, token = next((i, token) for i, token in enumerate(wanted[1].tokens) if token not in others)
     model, tokenizer, metadata = damaged(opened, token), opened.tokenizer, Metadata(opened.metadata)
-    made = [
-        Generation(model, tokenizer, each.prompt, sampler_of(tokenizer, metadata, GREEDY), n=15) for each in wanted
-    ]
+    made = [Generation(model, tokenizer, each.prompt, sampler_of(tokenizer, metadata, GREEDY), n=15) for each in wanted]
     found = written_together(made, 3)
     assert [piece.token for piece in next(found)] == wanted[0].tokens
     with pytest.raises(ModelError, match="not finite"):

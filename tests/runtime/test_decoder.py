@@ -9,17 +9,23 @@ import pytest
 
 from quants import from_array
 from quants.errors import ModelError
-from runtime import self_attention
 from runtime.graph import text
+from runtime.mixers import self_attention
 from runtime.model import Model
 
 RNG = np.random.default_rng(12)
 WIDTH, VOCABULARY = 8, 11
 LAYER = {
-    "attn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, WIDTH), "attn_v": (WIDTH, WIDTH),
-    "attn_output": (WIDTH, WIDTH), "ffn_norm": (WIDTH,), "ffn_up": (10, WIDTH), "ffn_gate": (10, WIDTH),
+    "attn_norm": (WIDTH,),
+    "attn_q": (WIDTH, WIDTH),
+    "attn_k": (WIDTH, WIDTH),
+    "attn_v": (WIDTH, WIDTH),
+    "attn_output": (WIDTH, WIDTH),
+    "ffn_norm": (WIDTH,),
+    "ffn_up": (10, WIDTH),
+    "ffn_gate": (10, WIDTH),
     "ffn_down": (WIDTH, 10),
-}  # fmt: skip
+}
 
 
 def array(*shape):
@@ -30,10 +36,14 @@ def model_of(name, shapes, **keys):
     metadata = {"general.architecture": name} | {
         f"{name}.{key}": value
         for key, value in {
-            "embedding_length": WIDTH, "block_count": 1, "attention.head_count": 2,
-            "attention.layer_norm_rms_epsilon": 1e-6, "attention.layer_norm_epsilon": 1e-6, **keys,
+            "embedding_length": WIDTH,
+            "block_count": 1,
+            "attention.head_count": 2,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "attention.layer_norm_epsilon": 1e-6,
+            **keys,
         }.items()
-    }  # fmt: skip
+    }
     shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | shapes
     return Model(metadata, {name: from_array(name, array(*shape)) for name, shape in shapes.items()})
 
@@ -67,8 +77,11 @@ def test_values_are_clamped_before_norms_or_after_them(name, monkeypatch):
 
 
 def test_encoders_see_both_sides_and_have_no_cache():
-    shapes = {name.replace("attn_norm", "attn_output_norm").replace("ffn_norm", "layer_output_norm"): shape
-              for name, shape in layer().items() if "gate" not in name}  # fmt: skip
+    shapes = {
+        name.replace("attn_norm", "attn_output_norm").replace("ffn_norm", "layer_output_norm"): shape
+        for name, shape in layer().items()
+        if "gate" not in name
+    }
     model = model_of("bert", shapes)
     found, changed = model.logits([1, 2, 3]), model.logits([1, 2, 4])
     assert found.shape == (3, WIDTH)
@@ -88,10 +101,10 @@ def test_distance_penalties_of_falcon_are_bfloat16_from_the_texts_start():
     wide = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | layer()
     wide = {name: tuple(64 if size == WIDTH else size for size in shape) for name, shape in wide.items()}
     falcon, mpt = (model_of(name, wide, **heads) for name in ("falcon", "mpt"))
-    found = self_attention.distance_penalties(falcon.network, falcon.network.hyper.layers[0], 2, 301)["bias"]
+    found = self_attention.distance_penalties(falcon.network, falcon.network.hparams.layers[0], 2, 301)["bias"]
     assert found.shape == (16, 2, 301)
     # 2^-0.5 is 0.70703125 in bfloat16, 3 times that 2.125; 299 and half of it are 300 and 150; q·k is scaled by 1/2
     np.testing.assert_array_equal(found[0, 0, [1, 3]], np.float32([0.70703125, 2.125]) / 2)
     assert found[1, 1, 299] == 75
-    slopes = self_attention.distance_penalties(mpt.network, mpt.network.hyper.layers[0], 2, 301)["alibi"]
+    slopes = self_attention.distance_penalties(mpt.network, mpt.network.hparams.layers[0], 2, 301)["alibi"]
     np.testing.assert_allclose(slopes[:2], [2**-0.5, 0.5])

@@ -11,9 +11,9 @@ CHILD = """
 import sys
 import numpy as np
 from quants import from_array
-from runtime.divergence import RunningLogits, divergence
+from runtime.evaluation.divergence import RunningLogits, divergence
 from runtime.model import Model
-from runtime.windows import Window
+from runtime.evaluation.windows import Window
 
 n_ctx, vocabulary, width = int(sys.argv[1]), 248_320, 64
 rng = np.random.default_rng(0)

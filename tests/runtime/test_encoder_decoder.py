@@ -22,17 +22,25 @@ def array(*shape):
 
 def model_of(name="t5"):
     own = {f"attn_{letter}.weight": (WIDTH, WIDTH) for letter in "qkvo"} | {
-        "attn_norm.weight": (WIDTH,), "ffn_norm.weight": (WIDTH,),
-        "ffn_up.weight": (10, WIDTH), "ffn_down.weight": (WIDTH, 10),
-    }  # fmt: skip
+        "attn_norm.weight": (WIDTH,),
+        "ffn_norm.weight": (WIDTH,),
+        "ffn_up.weight": (10, WIDTH),
+        "ffn_down.weight": (WIDTH, 10),
+    }
     cross = {f"cross_attn_{letter}.weight": (WIDTH, WIDTH) for letter in "qkvo"} | {"cross_attn_norm.weight": (WIDTH,)}
     shapes = {"token_embd.weight": (20, WIDTH), "enc.output_norm.weight": (WIDTH,), "dec.output_norm.weight": (WIDTH,)}
     for side, layers, parts in (("enc", 1, own), ("dec", 2, own | cross)):
         shapes[f"{side}.blk.0.attn_rel_b.weight"] = (BUCKETS, HEADS)
         for layer in range(layers):
             shapes |= {f"{side}.blk.{layer}.{part}": shape for part, shape in parts.items()}
-    keys = {"embedding_length": WIDTH, "block_count": 1, "decoder_block_count": 2, "attention.head_count": HEADS,
-            "attention.key_length": EACH, "attention.layer_norm_rms_epsilon": 1e-6}  # fmt: skip
+    keys = {
+        "embedding_length": WIDTH,
+        "block_count": 1,
+        "decoder_block_count": 2,
+        "attention.head_count": HEADS,
+        "attention.key_length": EACH,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+    }
     metadata = {"general.architecture": name} | {f"{name}.{key}": value for key, value in keys.items()}
     return Model(metadata, {key: from_array(key, 2 * array(*shape)) for key, shape in shapes.items()})
 

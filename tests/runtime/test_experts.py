@@ -36,9 +36,11 @@ def array(*shape):
 
 def weights(**more):
     stacks = {
-        "gate_exps": (EXPERTS, INNER, WIDTH), "up_exps": (EXPERTS, INNER, WIDTH), "down_exps": (EXPERTS, WIDTH, INNER),
+        "gate_exps": (EXPERTS, INNER, WIDTH),
+        "up_exps": (EXPERTS, INNER, WIDTH),
+        "down_exps": (EXPERTS, WIDTH, INNER),
         "gate_inp": (EXPERTS, WIDTH),
-    }  # fmt: skip
+    }
     return {f"ffn_{name}.weight": 3 * array(*shape) for name, shape in stacks.items()} | more
 
 
@@ -46,10 +48,14 @@ def model_of(name, tensors, **keys):
     metadata = {"general.architecture": name} | {
         f"{name}.{key}": value
         for key, value in {
-            "embedding_length": WIDTH, "block_count": 1, "attention.head_count": 2, "expert_used_count": USED,
-            "attention.layer_norm_rms_epsilon": 1e-6, **keys,
+            "embedding_length": WIDTH,
+            "block_count": 1,
+            "attention.head_count": 2,
+            "expert_used_count": USED,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            **keys,
         }.items()
-    }  # fmt: skip
+    }
     named = {f"blk.0.{key}": value for key, value in tensors.items()}
     named |= {"token_embd.weight": array(4, WIDTH), "output_norm.weight": array(WIDTH)}
     return Model(metadata, {key: from_array(key, value) for key, value in named.items()})
@@ -66,8 +72,12 @@ def expert(tensors, e, x):
 
 @pytest.mark.parametrize("normalized", [False, True])
 def test_softmax_routing_with_a_gated_shared_expert(normalized):
-    shared = {"ffn_gate_shexp.weight": array(5, WIDTH), "ffn_up_shexp.weight": array(5, WIDTH),
-              "ffn_down_shexp.weight": array(WIDTH, 5), "ffn_gate_inp_shexp.weight": array(1, WIDTH)}  # fmt: skip
+    shared = {
+        "ffn_gate_shexp.weight": array(5, WIDTH),
+        "ffn_up_shexp.weight": array(5, WIDTH),
+        "ffn_down_shexp.weight": array(WIDTH, 5),
+        "ffn_gate_inp_shexp.weight": array(1, WIDTH),
+    }
     tensors = weights(**shared)
     x = array(11, WIDTH)
     found = fed(model_of("qwen2moe", tensors, expert_weights_norm=normalized), x.copy())
@@ -85,8 +95,13 @@ def test_softmax_routing_with_a_gated_shared_expert(normalized):
 
 def test_sigmoid_routing_with_correction_groups_and_scale():
     tensors = weights(**{"exp_probs_b.bias": array(EXPERTS)})
-    keys = {"expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2, "expert_weights_scale": 2.5,
-            "expert_weights_norm": True}  # fmt: skip
+    keys = {
+        "expert_gating_func": 2,
+        "expert_group_count": 4,
+        "expert_group_used_count": 2,
+        "expert_weights_scale": 2.5,
+        "expert_weights_norm": True,
+    }
     x = array(40, WIDTH)
     found = fed(model_of("glm4moe", tensors, **keys), x.copy())
     for token, out in zip(x.astype(np.float64), found, strict=True):
@@ -101,8 +116,12 @@ def test_sigmoid_routing_with_correction_groups_and_scale():
 
 
 def test_softmax_over_the_chosen_with_biases_and_clamped_units():
-    biases = {"ffn_gate_exps.bias": 3 * array(EXPERTS, INNER), "ffn_up_exps.bias": array(EXPERTS, INNER),
-              "ffn_down_exps.bias": array(EXPERTS, WIDTH), "ffn_gate_inp.bias": array(EXPERTS)}  # fmt: skip
+    biases = {
+        "ffn_gate_exps.bias": 3 * array(EXPERTS, INNER),
+        "ffn_up_exps.bias": array(EXPERTS, INNER),
+        "ffn_down_exps.bias": array(EXPERTS, WIDTH),
+        "ffn_gate_inp.bias": array(EXPERTS),
+    }
     attention = {f"attn_{part}.weight": array(WIDTH, WIDTH) for part in ("q", "k", "v", "output")}
     norms = {f"{part}_norm.weight": array(WIDTH) for part in ("attn", "post_attention")}
     tensors = weights(**biases, **attention, **norms)

@@ -103,7 +103,7 @@ def test_weights_of_one_input_share_it(model: Model, ids: np.ndarray) -> None:
 
 def test_values_are_seen_through_attention(model: Model, ids: np.ndarray) -> None:
     """What attention gives its output projection is the values' weight times the mixed inputs, in every head."""
-    name, own = "blk.0.attn_v.weight", model.network.hyper.layers[0]
+    name, own = "blk.0.attn_v.weight", model.network.hparams.layers[0]
     weight = model.tensors[name].float32()[: own.value_width]  # the same for all heads, whose inputs are summed up
     alike = from_array(name, np.tile(weight, (own.kv_heads, 1)))
     seen: dict[str, np.ndarray] = {}

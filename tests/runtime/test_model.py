@@ -9,23 +9,34 @@ import pytest
 
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import OptionError
+from runtime.evaluation.perplexity import perplexity
 from runtime.kernels import blas, threads
 from runtime.model import Model
-from runtime.perplexity import perplexity
 
 RNG = np.random.default_rng(5)
 WIDTH, INNER, VOCABULARY = 128, 384, 700
-KEYS = {"embedding_length": WIDTH, "block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6}  # fmt: skip
+KEYS = {
+    "embedding_length": WIDTH,
+    "block_count": 2,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+}
 METADATA = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in KEYS.items()}
 LAYER = {
-    "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH // 2, WIDTH), "attn_v": (WIDTH // 2, WIDTH),
-    "attn_output": (WIDTH, WIDTH), "ffn_up": (INNER, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_down": (WIDTH, INNER),
-}  # fmt: skip
+    "attn_q": (WIDTH, WIDTH),
+    "attn_k": (WIDTH // 2, WIDTH),
+    "attn_v": (WIDTH // 2, WIDTH),
+    "attn_output": (WIDTH, WIDTH),
+    "ffn_up": (INNER, WIDTH),
+    "ffn_gate": (INNER, WIDTH),
+    "ffn_down": (WIDTH, INNER),
+}
 SETTINGS = [
-    {"threads": 1, "precision": "float32"}, {"threads": 2, "precision": "llama.cpp"},
+    {"threads": 1, "precision": "float32"},
+    {"threads": 2, "precision": "llama.cpp"},
     {"threads": 3, "precision": "float32"},
-]  # fmt: skip
+]
 
 
 def stored(name: str, rows: int, width: int) -> Tensor:
@@ -38,10 +49,7 @@ TENSORS = {"token_embd.weight": stored("token_embd.weight", VOCABULARY, WIDTH)} 
     for name in ("output_norm.weight", *(f"blk.{i}.{part}_norm.weight" for i in range(2) for part in ("attn", "ffn")))
 }
 TENSORS |= {
-    name: stored(name, *shape)
-    for i in range(2)
-    for part, shape in LAYER.items()
-    for name in [f"blk.{i}.{part}.weight"]
+    name: stored(name, *shape) for i in range(2) for part, shape in LAYER.items() for name in [f"blk.{i}.{part}.weight"]
 }
 TOKENS = RNG.integers(0, VOCABULARY, 4 * 300).tolist()
 

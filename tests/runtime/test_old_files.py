@@ -61,9 +61,10 @@ def test_a_stretched_rotation_by_its_old_name() -> None:
         Model({**keys, **more}, made.tensors, threads=1).logits(IDS)
         for more in (
             {"llama.rope.scale_linear": 4.0},
-            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, {},
+            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+            {},
         )
-    )  # fmt: skip
+    )
     assert_array_equal(old, new)
     assert np.abs(old - plain).max() > 0.01
 
@@ -71,9 +72,13 @@ def test_a_stretched_rotation_by_its_old_name() -> None:
 @pytest.mark.parametrize("said", [True, False, None])
 def test_layers_of_stablelm_are_parallel_where_they_lack_a_norm(said: bool | None) -> None:
     """llama.cpp's converter says that they are in files of models whose config does not say it."""
-    made = converted(next(each for each in CASES if (
-        each["name"].startswith("stablelm-") and not each["config"].get("use_parallel_residual")
-    )))  # fmt: skip
+    made = converted(
+        next(
+            each
+            for each in CASES
+            if (each["name"].startswith("stablelm-") and not each["config"].get("use_parallel_residual"))
+        )
+    )
     key = "stablelm.use_parallel_residual"
     keys = {other: value for other, value in made.metadata.items() if other != key}
     assert "blk.0.ffn_norm.weight" in made.tensors

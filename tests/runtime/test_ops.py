@@ -89,10 +89,11 @@ def test_norms(shape):
     rms = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
     centred = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
     for got, want in [
-        (ops.rms_norm(x, weight, 1e-5), rms * weight), (ops.rms_norm(x, None, 1e-5), rms),
+        (ops.rms_norm(x, weight, 1e-5), rms * weight),
+        (ops.rms_norm(x, None, 1e-5), rms),
         (ops.layer_norm(x, weight, bias, 1e-5), centred * weight + bias),
         (ops.layer_norm(x, None, None, 1e-5), centred),
-    ]:  # fmt: skip
+    ]:
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 

@@ -68,8 +68,7 @@ def test_room_is_not_taken_for_tokens_that_may_never_come():
 
 def test_texts_whose_length_turns_them_pass_at_once():
     keys = {"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 2000}
-    model = model_of("llama", keys=keys, more={
-        f"rope_factors_{each}.weight": (8,) for each in ("long", "short")})  # fmt: skip
+    model = model_of("llama", keys=keys, more={f"rope_factors_{each}.weight": (8,) for each in ("long", "short")})
     assert model.network.scaling is not None
     assert model.network.scaling.kind == "longrope"
     assert [chunk_size(model, tokens) for tokens in (1500, 3000)] == [prefill.CHUNK, 3000]

@@ -14,9 +14,11 @@ def test_rotation_is_a_complex_product(kind, dim):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((40, 3, 8)).astype(np.float32)
     cos, sin = rope_table(dim, 100.0, None, None, np.arange(5, 45))
-    pairs = x[..., :dim].reshape(40, 3, dim // 2, 2) if kind == "adjacent" else (
-        x[..., :dim].reshape(40, 3, 2, dim // 2).swapaxes(-1, -2)
-    )  # fmt: skip
+    pairs = (
+        x[..., :dim].reshape(40, 3, dim // 2, 2)
+        if kind == "adjacent"
+        else (x[..., :dim].reshape(40, 3, 2, dim // 2).swapaxes(-1, -2))
+    )
     angle = np.outer(np.arange(5, 45), 100.0 ** (-np.arange(0, dim, 2) / dim))
     turned = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * angle)[:, None]
     got = apply_rope(x.copy(), cos, sin, kind)
@@ -76,14 +78,17 @@ def test_dynamic_changes_only_long_texts():
     [
         ({"rope_type": "linear", "factor": 4.0}, RopeScaling("linear", 4.0)),
         ({"rope_type": "dynamic", "factor": 4.0}, RopeScaling("dynamic", 4.0, 2048)),
-        (
-            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
-            RopeScaling("yarn", 4.0, 512),
-        ),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}, RopeScaling("yarn", 4.0, 512)),
         (
             {
-                "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 512, "beta_fast": 16.0,
-                "beta_slow": 2.0, "truncate": False, "mscale": 0.7, "mscale_all_dim": 0.9,
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "original_max_position_embeddings": 512,
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+                "truncate": False,
+                "mscale": 0.7,
+                "mscale_all_dim": 0.9,
             },
             RopeScaling("yarn", 32.0, 512, 1.0, 16.0, 2.0, False, 0.7, 0.9),
         ),
@@ -95,9 +100,11 @@ def test_transformers_agrees(parameters, scaling):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config = LlamaConfig(
-        hidden_size=256, num_attention_heads=4, max_position_embeddings=2048,
+        hidden_size=256,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
         rope_parameters={"rope_theta": 1e4, **parameters},
-    )  # fmt: skip
+    )
     theirs, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=3000)
     cos, sin = rope_table(64, 1e4, scaling, None, np.arange(3000))
     angle = np.outer(np.arange(3000, dtype=np.float32), theirs.numpy()).astype(np.float64)

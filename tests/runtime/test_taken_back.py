@@ -11,9 +11,9 @@ import gguftools
 from tests.archs import checkpoints
 
 
-@pytest.mark.parametrize("entry", [
-    "deepseek-v32", "kimi-linear", "minimax-m3", "minimax-text-01", "rwkv7", "qwen4-exp", "bailing-moe-v3",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "entry", ["deepseek-v32", "kimi-linear", "minimax-m3", "minimax-text-01", "rwkv7", "qwen4-exp", "bailing-moe-v3"]
+)
 def test_a_cache_taken_back_goes_on_as_if_nothing_had_been(entry: str, tmp_path: Path) -> None:
     checkpoints.build(entry, tmp_path / entry)
     gguftools.convert(tmp_path / entry, tmp_path / "f32.gguf", "f32")

@@ -232,9 +232,7 @@ def test_word_pieces_are_put_together_as_the_library_does() -> None:
 
     words = ["▁don", "▁do", "▁not", "'t", "▁n't", "▁.", "▁,", "▁'", "▁'s", "▁'ve", "s", "▁", "▁▁", "▁?", "▁!", "▁a.b"]
     types = np.array([1] * len(words), np.int32)
-    metadata = {
-        "tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": words, "tokenizer.ggml.token_type": types,
-    }  # fmt: skip
+    metadata = {"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": words, "tokenizer.ggml.token_type": types}
     found, chance = tokenizer_from_metadata(metadata), np.random.default_rng(0)
     texts = ["##" + word if word == "▁" or word[0] != "▁" else word[1:] for word in words]
     for _ in range(300):

@@ -77,8 +77,14 @@ def described(name: str, metadata: Metadata, tensors: Any) -> Description:
     ids, decoder_ids = (random.integers(3, model.vocabulary_size, size).tolist() for size in (count, 16))
     width = model.logits(ids, decoder_ids if model.encoder_decoder else ()).shape[-1]
     states = width != model.vocabulary_size
-    return Description(name, keys, [moments(each) for each in tensors.values()], ids,
-                       decoder_ids if model.encoder_decoder else [], states)  # fmt: skip
+    return Description(
+        name,
+        keys,
+        [moments(each) for each in tensors.values()],
+        ids,
+        decoder_ids if model.encoder_decoder else [],
+        states,
+    )
 
 
 def moments(tensor: Any) -> list[Any]:
@@ -138,9 +144,14 @@ class Reference:
     def answers(self, lines: list[str], states: bool = False) -> list[str]:
         environment = {**os.environ, "GGML_NO_BACKTRACE": "1"} | ({"STATES": "1"} if states else {})
         done = subprocess.run(
-            [self.program], input="\n".join(lines) + "\n", capture_output=True, text=True, env=environment, check=True,
+            [self.program],
+            input="\n".join(lines) + "\n",
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=True,
             errors="replace",
-        )  # fmt: skip
+        )
         return done.stdout.splitlines()
 
     def run(self, description: Description, cases: list[Case]) -> list[Case]:

@@ -26,7 +26,7 @@ SKIPPED = {
     **dict.fromkeys(("deepseek-v2-lite", "kimi-vl"), "told by 27 layers: deepseek-v2-lite-27l"),
     **dict.fromkeys(("glm5v", "minicpm-v-4-6"), "text parts like those of glm-moe-dsa and qwen3-5"),
     **dict.fromkeys(("clef", "laya", "openjev"), "llama.cpp gives what their heads decide, not states"),
-}  # fmt: skip
+}
 
 
 def changed(description: Description, name: str, keys: Mapping[str, Value | None]) -> Description:
@@ -48,9 +48,7 @@ def resized(
     return replace(changed(description, name, keys), tensors=tensors)
 
 
-def deeper(
-    description: Description, name: str, count: int, keys: Mapping[str, Value | None] = {}
-) -> Description:  # fmt: skip
+def deeper(description: Description, name: str, count: int, keys: Mapping[str, Value | None] = {}) -> Description:
     """The same with more layers, those of the original again and again; so with arrays that have an item for each."""
     own, few = description.architecture, int(description.keys[f"{description.architecture}.block_count"][-1])
     tensors = [row for row in description.tensors if not LAYER.match(row[0])]
@@ -80,10 +78,12 @@ def first_deepseek(description: Description, name: str) -> Description:
         elif not row[0].endswith(".attn_v_b.weight"):
             tensors.append(row)
     keys: dict[str, Value | None] = {
-        "attention.key_length_mla": None, "attention.value_length_mla": None,
+        "attention.key_length_mla": None,
+        "attention.value_length_mla": None,
         "attention.head_count_kv": ("UINT32", heads),
-        "attention.key_length": ("UINT32", key), "attention.value_length": ("UINT32", value),
-    }  # fmt: skip
+        "attention.key_length": ("UINT32", key),
+        "attention.value_length": ("UINT32", value),
+    }
     return replace(changed(description, name, keys), tensors=tensors)
 
 
@@ -91,19 +91,33 @@ def large_gemma3n(description: Description, name: str) -> Description:
     """With 22 layers, as llama.cpp takes the first 20 to have keys; and its widths that no key says."""
     layers, vocabulary, width = 22, 64, 256
     own_keys = changed(description, name, {"block_count": ("UINT32", 3)})  # the last two have those of others
-    made = deeper(own_keys, name, layers, {
-        "embedding_length_per_layer_input": ("UINT32", width),
-        "activation_sparsity_scale": ("ARRAY", "FLOAT32", [1.6448535919189453] * 10 + [float("-inf")] * (layers - 10)),
-        "attention.sliding_window_pattern": ("ARRAY", "BOOL", [layer % 5 < 4 for layer in range(layers)]),
-        "attention.shared_kv_layers": ("UINT32", layers - 20), "final_logit_softcapping": ("FLOAT32", 30.0),
-        "feed_forward_length": ("ARRAY", "INT32", [96] * layers),
-    })  # fmt: skip
+    made = deeper(
+        own_keys,
+        name,
+        layers,
+        {
+            "embedding_length_per_layer_input": ("UINT32", width),
+            "activation_sparsity_scale": (
+                "ARRAY",
+                "FLOAT32",
+                [1.6448535919189453] * 10 + [float("-inf")] * (layers - 10),
+            ),
+            "attention.sliding_window_pattern": ("ARRAY", "BOOL", [layer % 5 < 4 for layer in range(layers)]),
+            "attention.shared_kv_layers": ("UINT32", layers - 20),
+            "final_logit_softcapping": ("FLOAT32", 30.0),
+            "feed_forward_length": ("ARRAY", "INT32", [96] * layers),
+        },
+    )
     shapes = {
-        "token_embd.weight": [vocabulary, 64], "per_layer_token_embd.weight": [vocabulary, layers * width],
-        "per_layer_model_proj.weight": [layers * width, 64], "per_layer_proj_norm.weight": [width],
-        r"blk\.\d+\.inp_gate.weight": [width, 64], r"blk\.\d+\.proj.weight": [64, width],
-        r"blk\.\d+\.laurel_l.weight": [64, 64], r"blk\.\d+\.laurel_r.weight": [64, 64],
-    }  # fmt: skip
+        "token_embd.weight": [vocabulary, 64],
+        "per_layer_token_embd.weight": [vocabulary, layers * width],
+        "per_layer_model_proj.weight": [layers * width, 64],
+        "per_layer_proj_norm.weight": [width],
+        r"blk\.\d+\.inp_gate.weight": [width, 64],
+        r"blk\.\d+\.proj.weight": [64, width],
+        r"blk\.\d+\.laurel_l.weight": [64, 64],
+        r"blk\.\d+\.laurel_r.weight": [64, 64],
+    }
     made = replace(resized(made, name, shapes), ids=[3 + id % (vocabulary - 3) for id in made.ids])
     # llama.cpp's deviations are over n - 1 gates, of which there are few here: nets that count for little
     return replace(made, tensors=[quieter(row) if ".post_ffw_norm." in row[0] else row for row in made.tensors])
@@ -132,20 +146,21 @@ def without_control(description: Description, name: str) -> Description:
 
 
 WIDE_INDEX = {
-    r"blk\.\d+\.indexer\.k_norm\.\w+": [64], r"blk\.\d+\.indexer\.attn_k\.weight": [64, 64],
+    r"blk\.\d+\.indexer\.k_norm\.\w+": [64],
+    r"blk\.\d+\.indexer\.attn_k\.weight": [64, 64],
     r"blk\.\d+\.indexer\.attn_q_b\.weight": [1024, 48],
-}  # fmt: skip
+}
 INDEX_KEYS = {"attention.indexer.key_length": ("UINT32", 64)}
 EVEN_HEADS = {
-    r"blk\.\d+\.ssm_conv1d\.weight": [128, 4], r"blk\.\d+\.attn_qkv\.weight": [128, 64],
-    r"blk\.\d+\.attn_gate\.weight": [64, 64], r"blk\.\d+\.ssm_norm\.weight": [16],
+    r"blk\.\d+\.ssm_conv1d\.weight": [128, 4],
+    r"blk\.\d+\.attn_qkv\.weight": [128, 64],
+    r"blk\.\d+\.attn_gate\.weight": [64, 64],
+    r"blk\.\d+\.ssm_norm\.weight": [16],
     r"blk\.\d+\.ssm_out\.weight": [64, 64],
-}  # fmt: skip
+}
 STATE_KEYS = {"ssm.inner_size": ("UINT32", 64)}
 ALL_CHOSEN = {"attention.indexer.top_k": ("UINT32", 256)}  # scores of 0 are many, and whose come first is chance
-SHARED_EXPERT = {
-    r"blk\.\d+\.ffn_(gate|up)_shexp\.weight": [24, 64], r"blk\.\d+\.ffn_down_shexp\.weight": [64, 24],
-}  # fmt: skip
+SHARED_EXPERT = {r"blk\.\d+\.ffn_(gate|up)_shexp\.weight": [24, 64], r"blk\.\d+\.ffn_down_shexp\.weight": [64, 24]}
 
 # Models whose keys that only our converter writes stay: llama.cpp needs them.
 WITH_OUR_KEYS = ("exaone", "qwen1", "gemma-embedding", "minimax-text-01")
@@ -156,8 +171,10 @@ Change = Callable[[Description, str], Description]
 VARIANTS: dict[str, tuple[str, Change]] = {
     "deepseek-v32": ("deepseek-v32", partial(resized, shapes=WIDE_INDEX, keys=INDEX_KEYS)),
     "glm-moe-dsa": ("glm-moe-dsa", partial(resized, shapes=WIDE_INDEX, keys=INDEX_KEYS)),
-    **{name: (name, partial(resized, shapes=EVEN_HEADS, keys=STATE_KEYS))
-       for name in ("qwen3-next", "qwen3-5", "qwen3-5-moe")},
+    **{
+        name: (name, partial(resized, shapes=EVEN_HEADS, keys=STATE_KEYS))
+        for name in ("qwen3-next", "qwen3-5", "qwen3-5-moe")
+    },
     "minimax-m3": ("minimax-m3", partial(resized, shapes=SHARED_EXPERT, keys=ALL_CHOSEN)),
     **{name: (name, partial(changed, keys=ALL_CHOSEN)) for name in ("hy-v4", "dots3-note")},
     "granite-switch": ("granite-switch", without_control),
@@ -174,4 +191,4 @@ VARIANTS: dict[str, tuple[str, Change]] = {
     "deepseek-v2-first": ("deepseek-v2-yarn", first_deepseek),
     "deepseek-v2-lite-first": ("deepseek-v2-lite-27l", first_deepseek),
     "deepseek-v3-first": ("deepseek-v3", first_deepseek),
-}  # fmt: skip
+}

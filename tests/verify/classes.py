@@ -14,8 +14,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from archs.config_keys import THINKER
-from archs.heads import CLASS as SCORING
+from archs.classifier_heads import CLASS as SCORING
+from archs.hparams.config_keys import THINKER
 from archs.model_type import classifier, of_class
 from archs.registry import architectures, drafts
 from tests.archs import checkpoints
@@ -23,42 +23,61 @@ from tests.archs import checkpoints
 from .options import SPECIAL, WRITTEN_OTHERWISE, Base, Config, bases, family, varied
 
 # Classes that no base is of, with an entry whose config.json they read, but for these keys.
-MINIMAX = ("minimax-text-01", {
-    "model_type": "minimax", "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-    **{f"{part}_alpha_factor": 1.4 for part in ("full_attn", "linear_attn", "mlp")},
-})  # fmt: skip
+MINIMAX = (
+    "minimax-text-01",
+    {
+        "model_type": "minimax",
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        **{f"{part}_alpha_factor": 1.4 for part in ("full_attn", "linear_attn", "mlp")},
+    },
+)
 DOTS3_NOTE: Config = {
     "model_type": "dots3_note",
     "vision_config": {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "moe_intermediate_size": 24, "num_local_experts": 4, "adapter_in_dim": 32, "adapter_out_dim": 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "moe_intermediate_size": 24,
+        "num_local_experts": 4,
+        "adapter_in_dim": 32,
+        "adapter_out_dim": 64,
         "mlp_layer_types": ["dense"],
     },
     "audio_config": {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "downsample_hidden_size": 16, "adapter_input_size": 32, "adapter_out_dim": 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "downsample_hidden_size": 16,
+        "adapter_input_size": 32,
+        "adapter_out_dim": 64,
     },
-}  # fmt: skip
+}
 SIBLINGS: dict[str, tuple[str, Config]] = {
     "CamembertModel": ("roberta", {"model_type": "camembert"}),
     "Dots3NoteForConditionalGeneration": ("dots3-note", DOTS3_NOTE),
-    "HYV4ForCausalLM": ("hy-v4", {}), "MiniMaxForCausalLM": MINIMAX, "MiniMaxForSequenceClassification": MINIMAX,
+    "HYV4ForCausalLM": ("hy-v4", {}),
+    "MiniMaxForCausalLM": MINIMAX,
+    "MiniMaxForSequenceClassification": MINIMAX,
     "MT5EncoderModel": ("flan-t5-style", {"model_type": "mt5"}),
     "MT5ForConditionalGeneration": ("flan-t5-style", {"model_type": "mt5"}),
-}  # fmt: skip
+}
 
 # Text parts of wrappers, with those that have the same keys.
 SAME_KEYS = {
-    "granite4_vision_text": "granite", "gemma4_unified_text": "gemma4_text", "qwen2_5_omni_text": "qwen2",
+    "granite4_vision_text": "granite",
+    "gemma4_unified_text": "gemma4_text",
+    "qwen2_5_omni_text": "qwen2",
     "qwen3_omni_moe_text": "qwen3_moe",
-}  # fmt: skip
+}
 
 # What is changed in a wrapper, by its model type: it feeds layers that the text part does not have.
 CHANGED: dict[str, Config] = {"granite4_vision": {"deepstack_layer_map": [[-1, 1]], "spatial_target_layers": [0]}}
 
 # Classes that transformers has, and that nothing here varies, with the reason.
 NOT_VARIED = {
-    "Gemma3nForConditionalGeneration": "its tower needs timm; the text model is varied",
+    "Gemma3nForConditionalGeneration": "its encoder needs timm; the text model is varied",
     "PocketTTSModel": "it speaks, and makes no logits; tests of its own compare it",
     "UMT5Model": "it ends in the decoder's states, which nothing here gives; the model with a head is varied",
 }
@@ -71,10 +90,19 @@ def registered() -> list[str]:
     import transformers
 
     named = {name for each in architectures() for name in (*each.hf_classes, *each.wrappers)}
-    headed = {f"{_stem(name)}ForSequenceClassification" for each in architectures() if each.block.causal
-              for name in each.hf_classes if name.endswith("ForCausalLM")}  # fmt: skip
-    headed |= {found for each in architectures() if each.block.causal
-               if (found := classifier(each.defaults.get("model_type") or of_class(each.hf_classes[0])))}  # fmt: skip
+    headed = {
+        f"{_stem(name)}ForSequenceClassification"
+        for each in architectures()
+        if each.block.causal
+        for name in each.hf_classes
+        if name.endswith("ForCausalLM")
+    }
+    headed |= {
+        found
+        for each in architectures()
+        if each.block.causal
+        if (found := classifier(each.defaults.get("model_type") or of_class(each.hf_classes[0])))
+    }
     theirs, own = set(dir(transformers)), {name for each in drafts() for name in each.hf_classes}
     return sorted(name for name in named | headed if WRITTEN_OTHERWISE.get(name, name) in theirs and name not in own)
 
@@ -130,8 +158,8 @@ def _made(hf_class: str) -> Base | None:
     kind = _model_type(hf_class)
     if found := _of_type(kind):
         return _of_class(found, hf_class, found.config)
-    for entry in checkpoints.towers():
-        path = checkpoints.TOWERS / entry / "config.json"
+    for entry in checkpoints.encoders():
+        path = checkpoints.ENCODERS / entry / "config.json"
         config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if config.get("model_type") == kind and (around := _around(config)):
             return _of_class(around, hf_class, around.config)
@@ -152,9 +180,10 @@ def _of_type(kind: str) -> Base | None:
 
 
 def _around(config: Config) -> Base | None:
-    """A wrapper's config.json with a text part that has a vocabulary, and tokens for pictures that no text has."""
-    config = {key: value % SPECIAL if key.endswith(("_token_id", "_token_index")) else value
-              for key, value in config.items()} | CHANGED.get(config.get("model_type", ""), {})  # fmt: skip
+    """A wrapper's config.json with a text part that has a vocabulary, and tokens for images that no text has."""
+    config = {
+        key: value % SPECIAL if key.endswith(("_token_id", "_token_index")) else value for key, value in config.items()
+    } | CHANGED.get(config.get("model_type", ""), {})
     if THINKER in config:
         inside = _around(config[THINKER])
         return replace(inside, config={**config, THINKER: inside.config}) if inside else None

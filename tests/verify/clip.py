@@ -1,13 +1,14 @@
-"""Run towers in llama.cpp's own runtime, and compare embeddings of the same pixels or spectrogram with ours.
+"""Run encoders in llama.cpp's own runtime, and compare embeddings of the same pixels or spectrogram with ours.
 
     python -m tests.verify.clip SOURCE LIBRARIES [NAME …] [--write] [--record]
     GGUFTOOLS_LLAMA_CPP=SOURCE GGUFTOOLS_LLAMA_CPP_LIBRARIES=LIBRARIES pytest -m verify tests/verify/test_clip.py
 
 SOURCE is llama.cpp's source, LIBRARIES the folder with its libmtmd (cmake's target `mtmd`); a C++ compiler makes a
-program of clip.cpp beside this file. For each checkpoint of tests/data/towers, or for NAME, and each of its towers that
-run here: mmproj files of several types, each read by both. What the tables show is the least cosine of two embeddings
-of a token, and the largest difference in standard deviations; --write puts the table into docs/multimodal.md. --record
-writes what llama.cpp makes of MiMo's sound, which transformers has no class for, into tests/data/towers.
+program of clip.cpp beside this file. For each checkpoint of tests/data/towers, or for NAME, and each of its encoders
+that run here: mmproj files of several types, each read by both. What the tables show is the least cosine of two
+embeddings of a token, and the largest difference in standard deviations; --write puts the table into
+docs/multimodal.md. --record writes what llama.cpp makes of MiMo's sound, which transformers has no class for, into
+tests/data/towers.
 
 llama.cpp computes convolutions and activations in float16, so that differences of some thousandths are none.
 """
@@ -33,16 +34,16 @@ from numpy.typing import NDArray
 import gguftools
 from quants import from_array
 from runtime import ops
-from runtime.towers import audio, layers, parts, vision
-from runtime.towers.audio import AudioTower
-from runtime.towers.layers import Vit, Weights
-from runtime.towers.vision import VisionTower
+from runtime.multimodal import audio, encoder, layers, vision
+from runtime.multimodal.audio import AudioEncoder
+from runtime.multimodal.layers import Vit, Weights
+from runtime.multimodal.vision import VisionEncoder
 from tests.archs import checkpoints
-from tests.archs.checkpoints import TOWERS
+from tests.archs.checkpoints import ENCODERS
 from tests.conftest import ROOT
 
 Floats = NDArray[np.float32]
-NONE = "has no such tower"
+NONE = "has no such encoder"
 OURS = "(does not run here)"
 TYPES = {"F32": "f32", "F16": "f16", "Q8_0": "q8_0", "Q4_K_M": "f16"}  # what is written → what it is written from
 PAGE, BEGIN, END = ROOT / "docs" / "multimodal.md", "<!-- begin clip -->\n", "<!-- end clip -->\n"
@@ -50,10 +51,16 @@ PAGE, BEGIN, END = ROOT / "docs" / "multimodal.md", "<!-- begin clip -->\n", "<!
 # Heights and widths, or frames, where the recorded ones are none or too many: of Qwen's sounds llama.cpp lets all
 # pieces see each other, so that these are no more than see each other here.
 GIVEN: dict[tuple[str, str], tuple[int, ...]] = {
-    ("gemma4", "vision"): (96, 96), ("qwen3-omni", "vision"): (64, 96), ("qwen4-exp", "vision"): (64, 96),
-    ("qwen2-5-omni", "audio"): (200,), ("qwen3-asr", "audio"): (700,), ("qwen3-omni", "audio"): (700,),
-    ("meralion2", "audio"): (50,), ("mimo-v2-5", "audio"): (24,), ("ling3-vl", "vision"): (64, 96),
-}  # fmt: skip
+    ("gemma4", "vision"): (96, 96),
+    ("qwen3-omni", "vision"): (64, 96),
+    ("qwen4-exp", "vision"): (64, 96),
+    ("qwen2-5-omni", "audio"): (200,),
+    ("qwen3-asr", "audio"): (700,),
+    ("qwen3-omni", "audio"): (700,),
+    ("meralion2", "audio"): (50,),
+    ("mimo-v2-5", "audio"): (24,),
+    ("ling3-vl", "vision"): (64, 96),
+}
 
 
 Rows = list[list[Any]]
@@ -103,9 +110,12 @@ def with_biases(config: dict[str, Any], rows: Rows) -> None:
 
 
 CHANGED: dict[str, Callable[[dict[str, Any], Rows], None]] = {
-    "minicpm-v-4-6": with_positions, "granite-speech-plus": with_another_layer, "lfm2-audio": with_width,
-    "gemma4-unified": of_640_samples, "deepseek-v4-vision": with_biases,
-}  # fmt: skip
+    "minicpm-v-4-6": with_positions,
+    "granite-speech-plus": with_another_layer,
+    "lfm2-audio": with_width,
+    "gemma4-unified": of_640_samples,
+    "deepseek-v4-vision": with_biases,
+}
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,7 @@ def with_sinks(q: Floats, k: Floats, v: Floats, *, scale: float, **more: Any) ->
 
 
 KEPT: list[Floats] = []
-ATTEND, SAMPLING, NET = layers.attend, parts.sampling, Vit._net
+ATTEND, SAMPLING, NET = layers.attend, encoder.sampling, Vit._net
 CONVOLVED, PROJECT, NORM = audio._convolved, Weights.project, Weights.norm
 CLASS = "the class token is put behind the patches, while positions count it first"
 UNTURNED = Theirs(
@@ -190,29 +200,45 @@ UNTURNED = Theirs(
     patched=((audio, "_rotation", lambda *_: None), (audio, "_convolved", moved)),
 )
 DIFFERENT: dict[str, Theirs] = {
-    "llava-1-5": Theirs(f"{CLASS}; and is given instead of the first", class_behind,
-                        rows=lambda ours, theirs: (ours[1:], theirs[:-1])),
-    "internvl": Theirs(f"{CLASS}; norms of q and k are layer norms unless the tower is 3200 wide", class_behind,
-                       ((Vit, "_head_norm", layer_normed),)),
+    "llava-1-5": Theirs(
+        f"{CLASS}; and is given instead of the first", class_behind, rows=lambda ours, theirs: (ours[1:], theirs[:-1])
+    ),
+    "internvl": Theirs(
+        f"{CLASS}; norms of q and k are layer norms unless the encoder is 3200 wide",
+        class_behind,
+        ((Vit, "_head_norm", layer_normed),),
+    ),
     "internvl-hf": Theirs(CLASS, class_behind),
     "llama4": Theirs("tokens of a tile stand by columns", rows=transposed),
-    "glm-asr": UNTURNED, "glm-asr-hf": UNTURNED,
-    "meralion2": Theirs("frames are normed when they are stacked",
-                        patched=((Weights, "norm", unnormed), (Weights, "project", normed_behind))),
-    "voxtral": Theirs("neighbours are averaged before they are stacked",
-                      patched=((audio, "_whisper", partial(audio._whisper, pooled=True)),)),
-    "kimi-vl": Theirs("half of a head's pairs rotate by columns, the other by rows, where the model's take turns; "
-                      "positions are stretched linearly",
-                      patched=((vision, "RUN", {**vision.RUN, "kimivl": vision.RUN["kimik25"]}),
-                               (parts, "sampling", smooth))),
+    "glm-asr": UNTURNED,
+    "glm-asr-hf": UNTURNED,
+    "meralion2": Theirs(
+        "frames are normed when they are stacked",
+        patched=((Weights, "norm", unnormed), (Weights, "project", normed_behind)),
+    ),
+    "voxtral": Theirs(
+        "neighbours are averaged before they are stacked",
+        patched=((audio, "_whisper", partial(audio._whisper, pooled=True)),),
+    ),
+    "kimi-vl": Theirs(
+        "half of a head's pairs rotate by columns, the other by rows, where the model's take turns; "
+        "positions are stretched linearly",
+        patched=((vision, "RUN", {**vision.RUN, "kimivl": vision.RUN["kimik25"]}), (encoder, "sampling", smooth)),
+    ),
     "cogvlm": Theirs(f"{CLASS}; the layers' nets have a quick gelu", class_behind, ((Vit, "_net", quick),)),
-    "mimo-v2-5": Theirs("sinks are in the sum of a softmax alone, where the model adds them to the first patch's "
-                        "scores; biases behind the layers are not read, of which the published model has none",
-                        unbiased, ((layers, "_drawn_to_first", kept_sinks), (layers, "attend", with_sinks)),
-                        part="vision"),
-    "muse-glimmer": Theirs("the norm behind it is the text model's; positions around the grid are those of its edge",
-                           patched=((parts, "sampling", at_edge),), rows=normed),
-}  # fmt: skip
+    "mimo-v2-5": Theirs(
+        "sinks are in the sum of a softmax alone, where the model adds them to the first patch's "
+        "scores; biases behind the layers are not read, of which the published model has none",
+        unbiased,
+        ((layers, "_drawn_to_first", kept_sinks), (layers, "attend", with_sinks)),
+        part="vision",
+    ),
+    "muse-glimmer": Theirs(
+        "the norm behind it is the text model's; positions around the grid are those of its edge",
+        patched=((encoder, "sampling", at_edge),),
+        rows=normed,
+    ),
+}
 
 
 def definition(name: str, part: str) -> Theirs:
@@ -223,17 +249,19 @@ def definition(name: str, part: str) -> Theirs:
 ROUNDED = {"mimo_audio": "of two codes that are nearly as near, rounding chooses another"}  # by kind
 # Why it stops at checkpoints as small as these, by kind.
 STOPS = {
-    "deepseekocr": "layers 2, 5, 8 and 11 of the first tower see all, and there must be some",
-    "deepseekocr2": "pictures have 144 or 256 tokens", "gemma3nv": "stages have the published widths",
-    "resampler": "heads have 128 values", "nemotron_v2_vl": "pictures have 512 pixels a side",
-    "gemma3na": "has no such tower",
+    "deepseekocr": "layers 2, 5, 8 and 11 of the first encoder see all, and there must be some",
+    "deepseekocr2": "images have 144 or 256 tokens",
+    "gemma3nv": "stages have the published widths",
+    "resampler": "heads have 128 values",
+    "nemotron_v2_vl": "images have 512 pixels a side",
+    "gemma3na": "has no such encoder",
     **dict.fromkeys(("pockettts_spkenc", "qwen3tts_spkenc"), "takes the published sizes for given"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One tower of a checkpoint in a file of one type. problem: why there is nothing to compare."""
+    """One encoder of a checkpoint in a file of one type. problem: why there is nothing to compare."""
 
     name: str
     part: str
@@ -263,9 +291,12 @@ def encoded(program: Path, file: Path, part: str, given: Floats) -> Floats:
     rows, columns = given.shape[-2:]
     values = given.transpose(1, 2, 0) if given.ndim == 3 else given
     done = subprocess.run(
-        [program, file, part, str(columns), str(rows)], input=np.ascontiguousarray(values, "<f4").tobytes(),
-        capture_output=True, timeout=300, env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-    )  # fmt: skip
+        [program, file, part, str(columns), str(rows)],
+        input=np.ascontiguousarray(values, "<f4").tobytes(),
+        capture_output=True,
+        timeout=300,
+        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+    )
     said = done.stderr.decode(errors="replace").strip().splitlines() or [""]
     if said[-1] == "not loaded" and not any("failed to load" in line for line in said):
         raise ValueError(NONE)
@@ -276,10 +307,10 @@ def encoded(program: Path, file: Path, part: str, given: Floats) -> Floats:
 
 
 def build(name: str, folder: Path) -> None:
-    checkpoints.build_tower(name, folder)
+    checkpoints.build_encoder(name, folder)
     if name in CHANGED:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        rows = json.loads((TOWERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
+        rows = json.loads((ENCODERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
         CHANGED[name](config, rows)
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         checkpoints.write_tensors(folder / "model.safetensors", name, rows)
@@ -293,8 +324,8 @@ def size_of(name: str, part: str) -> tuple[int, ...]:
     return tuple(map(int, truth[key])) if key in truth else (56, 56)
 
 
-def towers_in(file: Path) -> Iterator[tuple[str, str, bool]]:
-    """Part, kind and whether it runs here, of each tower of a file."""
+def encoders_in(file: Path) -> Iterator[tuple[str, str, bool]]:
+    """Part, kind and whether it runs here, of each encoder of a file."""
     with gguftools.open(file) as model:
         for part, run in (("vision", vision.RUN), ("audio", audio.RUN)):
             if model.metadata.get(f"clip.has_{part}_encoder"):
@@ -308,7 +339,7 @@ def ours(file: Path, part: str, name: str, given: Floats) -> Floats:
         theirs = definition(name, part)
         for target in theirs.patched:
             stack.enter_context(mock.patch.object(*target))
-        kind = VisionTower if part == "vision" else AudioTower
+        kind = VisionEncoder if part == "vision" else AudioEncoder
         return kind(model.metadata, theirs.variant(model.tensors)).embeddings(given)
 
 
@@ -321,7 +352,7 @@ def without_fixed_rows(file: Path, theirs: Floats) -> Floats:
 
 
 def compared(program: Path, name: str, outtypes: Mapping[str, str] = TYPES) -> Iterator[Compared]:
-    """Each tower of a checkpoint that runs here, in files of each type."""
+    """Each encoder of a checkpoint that runs here, in files of each type."""
     with tempfile.TemporaryDirectory() as folder:
         build(name, Path(folder, name))
         for outtype, base in outtypes.items():
@@ -334,12 +365,12 @@ def compared(program: Path, name: str, outtypes: Mapping[str, str] = TYPES) -> I
 
 
 def of_file(program: Path, name: str, outtype: str, file: Path) -> Iterator[Compared]:
-    for part, kind, runs in towers_in(file):
+    for part, kind, runs in encoders_in(file):
         size = size_of(name, part)
         with gguftools.open(file) as model:
             mels = int(model.metadata.get("clip.audio.num_mel_bins", 0))
         mels = 640 if kind == "gemma4ua" else mels
-        given = checkpoints.picture(name, *size) if part == "vision" else checkpoints.sound(name, mels, size[0])
+        given = checkpoints.image(name, *size) if part == "vision" else checkpoints.sound(name, mels, size[0])
         reason = definition(name, part).reason
         try:
             theirs = encoded(program, file, part, given)
@@ -362,7 +393,7 @@ def of_file(program: Path, name: str, outtype: str, file: Path) -> Iterator[Comp
 
 
 def table(found: Iterable[list[Compared]]) -> str:
-    """Lines of the page: of each tower what was found of each type."""
+    """Lines of the page: of each encoder what was found of each type."""
     lines = [f"| checkpoint | kind | {' | '.join(TYPES)} | llama.cpp |", "|---|---|" + "---|" * (len(TYPES) + 1)]
     for each in found:
         cells = ["" if one.problem else f"{one.cosine:.5f}, {one.difference:.4f}" for one in each]
@@ -384,7 +415,7 @@ def record(program: Path, name: str = "mimo-v2-5") -> None:
         with gguftools.open(Path(folder, "x.gguf")) as model:
             features = checkpoints.sound(name, int(model.metadata["clip.audio.num_mel_bins"]), frames)
         embeddings = encoded(program, Path(folder, "x.gguf"), "audio", features)
-    np.savez_compressed(TOWERS / name / "heard.npz", frames=[frames, frames], embeddings=embeddings)
+    np.savez_compressed(ENCODERS / name / "heard.npz", frames=[frames, frames], embeddings=embeddings)
 
 
 def main(arguments: list[str]) -> None:
@@ -395,7 +426,7 @@ def main(arguments: list[str]) -> None:
         if "--record" in arguments:
             record(program)
             return
-        for name in names or checkpoints.towers():
+        for name in names or checkpoints.encoders():
             for each in compared(program, name):
                 found.setdefault((each.name, each.part), []).append(each)
     text = table(found.values())

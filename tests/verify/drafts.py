@@ -54,11 +54,18 @@ def record_reference(converter: Path, name: str) -> None:
         with gguftools.open(file) as model:
             keys = {key: model.metadata.value(key) for key in model.metadata if not key.startswith("tokenizer.")}
             found = {
-                "keys": {key: [f"ARRAY/{value.element.name}" if value.element else value.type.name,
-                               np.asarray(value.data).tolist()] for key, value in keys.items()},
-                "tensors": {each.name: [list(each.shape[::-1]), each.format.name,
-                                        sha256(each.raw().tobytes()).hexdigest()] for each in model.tensors.values()},
-            }  # fmt: skip
+                "keys": {
+                    key: [
+                        f"ARRAY/{value.element.name}" if value.element else value.type.name,
+                        np.asarray(value.data).tolist(),
+                    ]
+                    for key, value in keys.items()
+                },
+                "tensors": {
+                    each.name: [list(each.shape[::-1]), each.format.name, sha256(each.raw().tobytes()).hexdigest()]
+                    for each in model.tensors.values()
+                },
+            }
     (DRAFTS / f"{name}.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
@@ -68,15 +75,28 @@ class Draft:
     def __init__(self, name: str, folder: Path, target: torch.nn.Module) -> None:
         config = CONFIGS[name]
         self.config = {**config, **config.get("transformer_layer_config", {})}
-        self.tensors = {key.replace("layers.0.", "midlayer."): each.double() if each.is_floating_point() else each
-                        for key, each in load_file(folder / "model.safetensors").items()}  # fmt: skip
+        self.tensors = {
+            key.replace("layers.0.", "midlayer."): each.double() if each.is_floating_point() else each
+            for key, each in load_file(folder / "model.safetensors").items()
+        }
         own = self.tensors
         self.embedding = own.get("embed_tokens.weight", target.model.embed_tokens.weight.double())
         self.output = own.get("lm_head.weight", target.lm_head.weight.double())
-        self.rotary = LlamaRotaryEmbedding(transformers.LlamaConfig(**{
-            key: self.config.get(key) for key in ("hidden_size", "num_attention_heads", "head_dim", "rope_theta",
-                                                  "max_position_embeddings", "rope_scaling")
-        }))  # fmt: skip
+        self.rotary = LlamaRotaryEmbedding(
+            transformers.LlamaConfig(
+                **{
+                    key: self.config.get(key)
+                    for key in (
+                        "hidden_size",
+                        "num_attention_heads",
+                        "head_dim",
+                        "rope_theta",
+                        "max_position_embeddings",
+                        "rope_scaling",
+                    )
+                }
+            )
+        )
 
     def norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, x.shape[-1:], self.tensors[f"{name}.weight"], self.config["rms_norm_eps"])
@@ -137,7 +157,7 @@ def record_truth(name: str) -> None:
     (DRAFTS / f"{name}-truth.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
-class Block:
+class LayerSpec:
     """A block's draft as llama.cpp's graph of `dflash` has it: no cache, all tokens at once, in float64."""
 
     def __init__(self, name: str, folder: Path, target_path: Path) -> None:
@@ -146,8 +166,10 @@ class Block:
         self.config = {**config, **config.get("transformer_layer_config", {})}
         self.target = target
         self.settings = {**self.config, **config.get("dflash_config", {})}
-        self.tensors = {key.removeprefix("model."): each.double() if each.is_floating_point() else each
-                        for key, each in load_file(folder / "model.safetensors").items()}  # fmt: skip
+        self.tensors = {
+            key.removeprefix("model."): each.double() if each.is_floating_point() else each
+            for key, each in load_file(folder / "model.safetensors").items()
+        }
         own, words = self.tensors, target.lm_head.weight.double()
         self.output = own["lm_head.weight"] if "d2t" in own else words  # else the target's
         self.embedding = target.model.embed_tokens.weight.double()
@@ -255,8 +277,11 @@ class Block:
 def record_block(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, target_path = build(name, Path(folder))
-        draft: Block | StreamsBlock
-        draft, drafts = StreamsBlock(path, target_path) if name in IN_STREAMS else Block(name, path, target_path), []
+        draft: LayerSpec | StreamsBlock
+        draft, drafts = (
+            StreamsBlock(path, target_path) if name in IN_STREAMS else LayerSpec(name, path, target_path),
+            [],
+        )
         with torch.no_grad():
             states = draft.states()
             for part in PARTS:
@@ -276,8 +301,16 @@ class StreamsBlock:
 
     def __init__(self, path: Path, target_path: Path) -> None:
         self.target = exported(target_path)
-        outside = {"main_proj", "main_norm", "markov_head", "confidence_head", "norm", "hc_head_fn", "hc_head_base",
-                   "hc_head_scale"}  # fmt: skip
+        outside = {
+            "main_proj",
+            "main_norm",
+            "markov_head",
+            "confidence_head",
+            "norm",
+            "hc_head_fn",
+            "hc_head_base",
+            "hc_head_scale",
+        }
         tensors, self.own = {}, {}
         for name, tensor in load_file(path / "model.safetensors").items():
             _, number, bare = name.split(".", 2) if name.startswith("mtp.") else ("", "", "")
@@ -290,8 +323,14 @@ class StreamsBlock:
         layers.mkdir()
         for file in target_path.glob("tokenizer*"):
             (layers / file.name).write_bytes(file.read_bytes())
-        config = {**CONFIGS["deepseek4-dspark"], "architectures": ["DeepseekV4ForCausalLM"], "num_hidden_layers": 2,
-                  "compress_ratios": [0, 0], "num_hash_layers": 0, "num_nextn_predict_layers": 0}  # fmt: skip
+        config = {
+            **CONFIGS["deepseek4-dspark"],
+            "architectures": ["DeepseekV4ForCausalLM"],
+            "num_hidden_layers": 2,
+            "compress_ratios": [0, 0],
+            "num_hash_layers": 0,
+            "num_nextn_predict_layers": 0,
+        }
         (layers / "config.json").write_text(json.dumps(config), encoding="utf-8")
         given = {name: published[name] for name in ("embed.weight", "head.weight")}
         save_file({**tensors, **given}, layers / "model.safetensors")
@@ -377,9 +416,11 @@ def record_assistant(name: str) -> None:
                 state, token, rows = run.hidden_states[-1][:, -1:], ids[:, -1:], []
                 for _ in range(AHEAD):
                     said = assistant(
-                        inputs_embeds=torch.cat([embedding(token), state], dim=-1), attention_mask=None,
-                        position_ids=torch.tensor([[part - 1]]), shared_kv_states=run.shared_kv_states,
-                    )  # fmt: skip
+                        inputs_embeds=torch.cat([embedding(token), state], dim=-1),
+                        attention_mask=None,
+                        position_ids=torch.tensor([[part - 1]]),
+                        shared_kv_states=run.shared_kv_states,
+                    )
                     state, token = said.last_hidden_state, said.logits.argmax(dim=-1)
                     rows.append(said.logits[0, 0])
                 drafts.append({"part": part, "logits": [[_short(each) for each in row.tolist()] for row in rows]})

@@ -40,17 +40,28 @@ from . import attention
 from .options import Base, Config
 
 CLOSE = 2e-5  # of the logits' standard deviation
-# What no file holds, and what transformers does not read: poolers, Chameleon's encoder of pictures.
+# What no file holds, and what transformers does not read: poolers, Chameleon's encoder of images.
 NOT_IN_FILES = ("pooler.", "visual.pooler.", "model.vqmodel.")
-COMPUTED = ("rotary_pos_emb.inv_freq", ".rotary_emb.inv_freq",
-            "_decay", ".slope_rate")  # stored though it follows from the config
+COMPUTED = (
+    "rotary_pos_emb.inv_freq",
+    ".rotary_emb.inv_freq",
+    "_decay",
+    ".slope_rate",
+)  # stored though it follows from the config
 OTHERWISE = "transformers' class with"  # how truths begin that the class itself does not give
 SCALED = {  # factors of the config stay in the file's weights; what nothing reads is zero
     "jais": ("lm_head.weight", "transformer.wte.weight"),
     "arwkv7": tuple(f"model.layers.0.self_attn.time_mixer.v{i}" for i in range(3)),
-}  # fmt: skip
-TEXTS = ("It is a truth universally acknowledged,\n that… 123", "  Hello 12345 wörld!\t\r\n def f(x): return x**2",
-         "日本語 🙂 <s> </s> [CLS] <|endoftext|> don't I'LL", "", " ", "a", "▁x <unk>\n\n\n  2024-01-01")  # fmt: skip
+}
+TEXTS = (
+    "It is a truth universally acknowledged,\n that… 123",
+    "  Hello 12345 wörld!\t\r\n def f(x): return x**2",
+    "日本語 🙂 <s> </s> [CLS] <|endoftext|> don't I'LL",
+    "",
+    " ",
+    "a",
+    "▁x <unk>\n\n\n  2024-01-01",
+)
 
 
 @dataclass
@@ -134,8 +145,11 @@ def is_known(folder: Path) -> bool:
 
 def tensor_differences(folder: Path, back: Path) -> list[str]:
     ours = open_checkpoint(back).tensors
-    theirs = {name: each for name, each in open_checkpoint(folder).tensors.items()
-              if name in ours or not name.endswith(COMPUTED)}  # fmt: skip
+    theirs = {
+        name: each
+        for name, each in open_checkpoint(folder).tensors.items()
+        if name in ours or not name.endswith(COMPUTED)
+    }
     theirs = {name: each for name, each in theirs.items() if name in ours or not name.startswith("mtp.")}
     if ours.keys() != theirs.keys():
         return [f"other tensors: {sorted(ours.keys() ^ theirs.keys())[:4]}"]

@@ -33,9 +33,9 @@ import transformers
 
 import gguftools
 from quants.errors import GgufToolsError
-from runtime import integer_product
+from runtime.evaluation.pooling import scores
 from runtime.model import Model
-from runtime.pooling import scores
+from runtime.products import integer_product
 from tests.choices import flipped, recorded
 from tests.zoo import CLOSE, TOLERANCE
 

@@ -37,10 +37,12 @@ ENTRIES: dict[str, dict[str, Any]] = {
 APART = ("deepseek-v3-mtp", "deepseek-v4", "hy-v4")  # whose layer has a file to itself
 PLAIN = ("hy-v4", "glm5-next")  # whose layer reads one stream, of a model of several
 OUTSIDE = {  # EXAONE's names, and DeepSeek's, of what stands around the layer
-    "fc.weight": "eh_proj.weight", "pre_fc_norm_embedding.weight": "enorm.weight",
-    "pre_fc_norm_hidden.weight": "hnorm.weight", "norm.weight": "shared_head.norm.weight",
+    "fc.weight": "eh_proj.weight",
+    "pre_fc_norm_embedding.weight": "enorm.weight",
+    "pre_fc_norm_hidden.weight": "hnorm.weight",
+    "norm.weight": "shared_head.norm.weight",
 }
-MIXER = "hyper_connection_mixer."  # fmt: skip
+MIXER = "hyper_connection_mixer."
 
 
 def truth(entry: str) -> dict[str, Any]:
@@ -68,12 +70,20 @@ def truth(entry: str) -> dict[str, Any]:
     following = normed("enorm.weight", table[TEXT[1:]])[:, None].expand(each.shape)
     given = torch.cat((following, normed("hnorm.weight", each)), dim=2) @ layer["eh_proj.weight"].T
     own_norm = {"model.norm.weight": layer["shared_head.norm.weight"]} if "shared_head.norm.weight" in layer else {}
-    values = _run({**config, "num_hidden_layers": 1, "num_nextn_predict_layers": 0, **ENTRIES[entry]}, {
-        **{f"model.{'' if name.startswith(MIXER) else 'layers.0.'}{name}": tensor for name, tensor in layer.items()
-           if not name.startswith(("eh_proj", "enorm", "hnorm", "shared_head", "embed_tokens"))},
-        **own_norm, "model.embed_tokens.weight": table,
-        "lm_head.weight": layer.get("shared_head.head.weight", tensors["lm_head.weight"]),
-    }, given)  # fmt: skip
+    values = _run(
+        {**config, "num_hidden_layers": 1, "num_nextn_predict_layers": 0, **ENTRIES[entry]},
+        {
+            **{
+                f"model.{'' if name.startswith(MIXER) else 'layers.0.'}{name}": tensor
+                for name, tensor in layer.items()
+                if not name.startswith(("eh_proj", "enorm", "hnorm", "shared_head", "embed_tokens"))
+            },
+            **own_norm,
+            "model.embed_tokens.weight": table,
+            "lm_head.weight": layer.get("shared_head.head.weight", tensors["lm_head.weight"]),
+        },
+        given,
+    )
     some = values[np.ix_(POSITIONS, [*TOKENS])]
     return {"std": float(f"{values.std():.7g}"), "logits": [[float(f"{x:.7g}") for x in row] for row in some.tolist()]}
 
@@ -128,10 +138,15 @@ def _alone(checkpoint: Path, layer: Path) -> dict[str, Any]:
         elif name.startswith(f"{before}layers.1.hc_"):  # which HY V4's layer lacks; transformers' needs some
             own.setdefault(name.replace("layers.1.", "layers.0."), tensor)
     alone = {
-        "num_hidden_layers": 1, "num_nextn_predict_layers": 0, "compress_ratios": [0], "num_hash_layers": 0,
-        "indexer_types": ["full"], "mlp_layer_types": ["sparse"], "first_k_dense_replace": 0,
+        "num_hidden_layers": 1,
+        "num_nextn_predict_layers": 0,
+        "compress_ratios": [0],
+        "num_hash_layers": 0,
+        "indexer_types": ["full"],
+        "mlp_layer_types": ["sparse"],
+        "first_k_dense_replace": 0,
         "layer_types": ["indexed_attention"],
-    }  # fmt: skip
+    }
     shutil.copytree(checkpoint, layer)
     text = config.get("text_config", config)
     text |= {key: value for key, value in alone.items() if key in text}

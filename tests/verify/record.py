@@ -43,9 +43,16 @@ def record(name: str, base: Base, config: Config) -> tuple[Case, dict[str, Any]]
     tokens = np.sort(random.choice(wanted.shape[1], min(TOKENS, wanted.shape[1]), replace=False)).tolist()
     logits = [[float(f"{value:.7g}") for value in row] for row in wanted[np.ix_(positions, tokens)].tolist()]
     return case, {
-        "name": name, "config": config, "tensors": rows, "ids": ids, "decoder_ids": decoder_ids,
-        "positions": positions, "tokens": tokens, "std": float(f"{wanted.std():.7g}"), "logits": logits,
-    }  # fmt: skip
+        "name": name,
+        "config": config,
+        "tensors": rows,
+        "ids": ids,
+        "decoder_ids": decoder_ids,
+        "positions": positions,
+        "tokens": tokens,
+        "std": float(f"{wanted.std():.7g}"),
+        "logits": logits,
+    }
 
 
 def main(arguments: list[str]) -> int:

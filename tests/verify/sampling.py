@@ -26,9 +26,32 @@ CASES, STEPS, VOCABULARY = 250, 4, 256
 FEW = 500
 SCALE = 512  # logits are whole numbers divided by this, so that they are stored in 16 bits
 CHAINS = [
-    None, None, None, "k", "p", "m", "y", "s", "x", "t", "e", "d", "a", "edskypmxt", "tkp", "mpkt", "ypx", "sytm",
-    "dekt", "xpt", "pya", "kma", "xa", "kk", "",
-]  # fmt: skip
+    None,
+    None,
+    None,
+    "k",
+    "p",
+    "m",
+    "y",
+    "s",
+    "x",
+    "t",
+    "e",
+    "d",
+    "a",
+    "edskypmxt",
+    "tkp",
+    "mpkt",
+    "ypx",
+    "sytm",
+    "dekt",
+    "xpt",
+    "pya",
+    "kma",
+    "xa",
+    "kk",
+    "",
+]
 
 
 @dataclass
@@ -48,22 +71,31 @@ def random_case(generator: np.random.Generator, chain: str | None, vocabulary: i
         return float(np.round(generator.uniform(low, high), 3))
 
     options: dict[str, Any] = {
-        "temperature": one_of(0.0, 0.8, between(0.2, 2)), "dynatemp_range": one_of(0.0, between(0.1, 1)),
+        "temperature": one_of(0.0, 0.8, between(0.2, 2)),
+        "dynatemp_range": one_of(0.0, between(0.1, 1)),
         "dynatemp_exponent": one_of(1.0, between(0.5, 2)),
         "top_k": one_of(0, 40, int(generator.integers(1, vocabulary))),
-        "top_p": one_of(0.95, between(0.05, 1)), "min_p": one_of(0.05, between(0, 0.5)),
-        "typical_p": one_of(1.0, between(0.1, 1)), "top_n_sigma": one_of(-1.0, between(0.5, 3)),
-        "xtc_probability": one_of(0.0, 1.0), "xtc_threshold": one_of(0.1, between(0, 0.3)),
+        "top_p": one_of(0.95, between(0.05, 1)),
+        "min_p": one_of(0.05, between(0, 0.5)),
+        "typical_p": one_of(1.0, between(0.1, 1)),
+        "top_n_sigma": one_of(-1.0, between(0.5, 3)),
+        "xtc_probability": one_of(0.0, 1.0),
+        "xtc_threshold": one_of(0.1, between(0, 0.3)),
         "min_keep": one_of(0, 0, int(generator.integers(1, 9))),
-        "repeat_last_n": one_of(64, int(generator.integers(0, 12))), "repeat_penalty": one_of(1.0, between(1, 1.8)),
-        "frequency_penalty": one_of(0.0, between(-1, 2)), "presence_penalty": one_of(0.0, between(-1, 2)),
-        "dry_multiplier": one_of(0.0, between(0.2, 2)), "dry_base": one_of(1.75, between(1, 3)),
+        "repeat_last_n": one_of(64, int(generator.integers(0, 12))),
+        "repeat_penalty": one_of(1.0, between(1, 1.8)),
+        "frequency_penalty": one_of(0.0, between(-1, 2)),
+        "presence_penalty": one_of(0.0, between(-1, 2)),
+        "dry_multiplier": one_of(0.0, between(0.2, 2)),
+        "dry_base": one_of(1.75, between(1, 3)),
         "dry_allowed_length": one_of(2, int(generator.integers(0, 5))),
         "dry_penalty_last_n": one_of(64, int(generator.integers(1, 30))),
         "logit_bias": {int(token): between(-5, 5) for token in generator.integers(0, vocabulary, one_of(0, 0, 5))},
-        "mirostat_tau": one_of(5.0, between(1, 8)), "mirostat_eta": one_of(0.1, between(0.05, 0.5)),
-        "adaptive_target": one_of(-1.0, between(0, 1), between(0, 1)), "adaptive_decay": one_of(0.9, between(0, 0.99)),
-    }  # fmt: skip
+        "mirostat_tau": one_of(5.0, between(1, 8)),
+        "mirostat_eta": one_of(0.1, between(0.05, 0.5)),
+        "adaptive_target": one_of(-1.0, between(0, 1), between(0, 1)),
+        "adaptive_decay": one_of(0.9, between(0, 0.99)),
+    }
     if options["typical_p"] < 1:  # llama.cpp's entropy is NaN where a token is out, and the order then undefined
         options["top_n_sigma"] = -1.0
     if chain is None:
@@ -133,9 +165,10 @@ def chain_of(case: Case, vocabulary: int, seed: int) -> Any:
         made.append(llama.llama_sampler_init_temp(own.temperature))
         numbers = seed, own.mirostat_tau, own.mirostat_eta
         made.append(
-            llama.llama_sampler_init_mirostat(vocabulary, *numbers, 100) if own.mirostat == 1
+            llama.llama_sampler_init_mirostat(vocabulary, *numbers, 100)
+            if own.mirostat == 1
             else llama.llama_sampler_init_mirostat_v2(*numbers)
-        )  # fmt: skip
+        )
     else:
         makers = {
             "penalties": lambda: llama.llama_sampler_init_penalties(
@@ -193,7 +226,7 @@ def saved() -> Iterator[tuple[Case, list[tuple[int, np.ndarray, np.ndarray]]]]:
 TEXTS = (
     "The cat sat on the mat. Then the cat sat on the",
     "He said: go on, go on!\nHe said: go on, go on!\nHe said",
-    "* one *two* \"three\" * one *two* \"three\" * one",
+    '* one *two* "three" * one *two* "three" * one',
     "end of the road, END OF the road, end of the road, end of",
     "今天。天气。很好。今天。天气。很",
     "a---b---a---b---a---b-",

@@ -23,9 +23,7 @@ from tests.archs.checkpoints import SOUNDS, shown, waveform
 
 
 def granite(sound: np.ndarray) -> np.ndarray:
-    stft = torch.stft(
-        torch.from_numpy(sound), 512, 160, 400, torch.hann_window(400), center=True, return_complex=True
-    )  # fmt: skip
+    stft = torch.stft(torch.from_numpy(sound), 512, 160, 400, torch.hann_window(400), center=True, return_complex=True)
     bank = torch.from_numpy(mel_filter_bank(257, 80, 0.0, 8000.0, 16000, norm=None, mel_scale="htk")).float()
     found = (bank.T @ stft.abs() ** 2).clip(min=1e-10).log10().T
     found = torch.maximum(found, found.max() - 8.0) / 4 + 1

@@ -1,4 +1,4 @@
-"""Towers give in llama.cpp's runtime what they give here, in files of every type (see `tests.verify.clip`)."""
+"""Encoders give in llama.cpp's runtime what they give here, in files of every type (see `tests.verify.clip`)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata
+from archs.plans.text import architecture_metadata
 from archs.registry import of_config
 from quants.errors import ModelError
 
@@ -16,11 +16,29 @@ from .options import Base, Config, bases
 
 # Keys that are worked out from others, or stand for others; those of rotation are by kind of layer in some classes.
 WORKED_OUT = {
-    "num_key_value_heads", "num_kv_heads", "head_dim", "intermediate_size", "ffn_hidden_size", "time_step_rank",
-    "mamba_dt_rank", "num_decoder_layers", "scale_decoder_outputs", "layers_block_type", "layer_types",
-    "sliding_window", "num_local_experts", "text_config", "per_layer_config", "rope_parameters", "architectures",
-    "model_type", "quantization_config", "num_nextn_predict_layers", "dtype", "torch_dtype",
-}  # fmt: skip
+    "num_key_value_heads",
+    "num_kv_heads",
+    "head_dim",
+    "intermediate_size",
+    "ffn_hidden_size",
+    "time_step_rank",
+    "mamba_dt_rank",
+    "num_decoder_layers",
+    "scale_decoder_outputs",
+    "layers_block_type",
+    "layer_types",
+    "sliding_window",
+    "num_local_experts",
+    "text_config",
+    "per_layer_config",
+    "rope_parameters",
+    "architectures",
+    "model_type",
+    "quantization_config",
+    "num_nextn_predict_layers",
+    "dtype",
+    "torch_dtype",
+}
 
 
 @pytest.mark.verify

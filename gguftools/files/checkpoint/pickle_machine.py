@@ -25,22 +25,55 @@ MAX_KEY = 512
 MAX_DIMENSIONS = 64
 
 STORAGES = {
-    "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
-    "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8",
-    "BoolStorage": "BOOL", "ComplexFloatStorage": "C64", "UntypedStorage": "U8",
-}  # fmt: skip
+    "DoubleStorage": "F64",
+    "FloatStorage": "F32",
+    "HalfStorage": "F16",
+    "BFloat16Storage": "BF16",
+    "LongStorage": "I64",
+    "IntStorage": "I32",
+    "ShortStorage": "I16",
+    "CharStorage": "I8",
+    "ByteStorage": "U8",
+    "BoolStorage": "BOOL",
+    "ComplexFloatStorage": "C64",
+    "UntypedStorage": "U8",
+}
 DTYPES = {
-    "float64": "F64", "double": "F64", "float32": "F32", "float": "F32", "float16": "F16", "half": "F16",
-    "bfloat16": "BF16", "int64": "I64", "long": "I64", "int32": "I32", "int": "I32", "int16": "I16", "short": "I16",
-    "int8": "I8", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL", "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0",
-}  # fmt: skip
+    "float64": "F64",
+    "double": "F64",
+    "float32": "F32",
+    "float": "F32",
+    "float16": "F16",
+    "half": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "long": "I64",
+    "int32": "I32",
+    "int": "I32",
+    "int16": "I16",
+    "short": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "bool": "BOOL",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+}
 FUNCTIONS = {
-    ("collections", "OrderedDict"), ("torch", "Size"),
-    ("torch._utils", "_rebuild_tensor"), ("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3"),
-    ("torch._utils", "_rebuild_parameter"), ("torch._utils", "_rebuild_parameter_with_state"),
-}  # fmt: skip
+    ("collections", "OrderedDict"),
+    ("torch", "Size"),
+    ("torch._utils", "_rebuild_tensor"),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_tensor_v3"),
+    ("torch._utils", "_rebuild_parameter"),
+    ("torch._utils", "_rebuild_parameter_with_state"),
+}
 ALLOWED = (
     FUNCTIONS
     | {("torch", name) for name in (*STORAGES, *DTYPES)}
@@ -281,29 +314,46 @@ def _brief(value: Any) -> str:
 STOP = ord(".")
 # Instruction by its code, named as in Python's pickletools.
 INSTRUCTIONS: dict[int, Callable[[PickleMachine], Any]] = {
-    0x80: lambda m: m.take(1), 0x95: lambda m: m.take(8),  # PROTO, FRAME
-    ord("("): lambda m: m.push(_MARK), ord("0"): lambda m: m.pop(),  # MARK, POP
-    ord("N"): lambda m: m.push(None), 0x88: lambda m: m.push(True), 0x89: lambda m: m.push(False),  # NONE, NEWTRUE, …
-    ord("K"): lambda m: m.push(m.unsigned(1)), ord("M"): lambda m: m.push(m.unsigned(2)),  # BININT1, BININT2
+    0x80: lambda m: m.take(1),
+    0x95: lambda m: m.take(8),  # PROTO, FRAME
+    ord("("): lambda m: m.push(_MARK),
+    ord("0"): lambda m: m.pop(),  # MARK, POP
+    ord("N"): lambda m: m.push(None),
+    0x88: lambda m: m.push(True),
+    0x89: lambda m: m.push(False),  # NONE, NEWTRUE, …
+    ord("K"): lambda m: m.push(m.unsigned(1)),
+    ord("M"): lambda m: m.push(m.unsigned(2)),  # BININT1, BININT2
     ord("J"): lambda m: m.push(struct.unpack("<i", m.take(4))[0]),  # BININT
     0x8A: lambda m: m.push(int.from_bytes(m.take(m.unsigned(1)), "little", signed=True)),  # LONG1
     ord("G"): lambda m: m.push(struct.unpack(">d", m.take(8))[0]),  # BINFLOAT
     ord("X"): lambda m: m.text(m.unsigned(4)),  # BINUNICODE
-    0x8C: lambda m: m.text(m.unsigned(1)), 0x8D: lambda m: m.text(m.unsigned(8)),  # SHORT_BINUNICODE, BINUNICODE8
-    ord("U"): lambda m: m.text(m.unsigned(1)), ord("T"): lambda m: m.text(m.unsigned(4)),  # SHORT_BINSTRING, BINSTRING
+    0x8C: lambda m: m.text(m.unsigned(1)),
+    0x8D: lambda m: m.text(m.unsigned(8)),  # SHORT_BINUNICODE, BINUNICODE8
+    ord("U"): lambda m: m.text(m.unsigned(1)),
+    ord("T"): lambda m: m.text(m.unsigned(4)),  # SHORT_BINSTRING, BINSTRING
     ord("C"): lambda m: m.push(bytes(m.take(m.unsigned(1)))),  # SHORT_BINBYTES
     ord("B"): lambda m: m.push(bytes(m.take(m.unsigned(4)))),  # BINBYTES
-    ord("}"): lambda m: m.push({}), ord("]"): lambda m: m.push([]), ord(")"): lambda m: m.push(()),  # EMPTY_DICT, …
-    ord("d"): lambda m: m.make_dict(), ord("l"): lambda m: m.push(m.pop_to_mark()),  # DICT, LIST
-    ord("t"): lambda m: m.push(tuple(m.pop_to_mark())), 0x85: lambda m: m.make_tuple(1),  # TUPLE, TUPLE1
-    0x86: lambda m: m.make_tuple(2), 0x87: lambda m: m.make_tuple(3),  # TUPLE2, TUPLE3
-    ord("a"): lambda m: m.append([m.pop()]), ord("e"): lambda m: m.append(m.pop_to_mark()),  # APPEND, APPENDS
+    ord("}"): lambda m: m.push({}),
+    ord("]"): lambda m: m.push([]),
+    ord(")"): lambda m: m.push(()),  # EMPTY_DICT, …
+    ord("d"): lambda m: m.make_dict(),
+    ord("l"): lambda m: m.push(m.pop_to_mark()),  # DICT, LIST
+    ord("t"): lambda m: m.push(tuple(m.pop_to_mark())),
+    0x85: lambda m: m.make_tuple(1),  # TUPLE, TUPLE1
+    0x86: lambda m: m.make_tuple(2),
+    0x87: lambda m: m.make_tuple(3),  # TUPLE2, TUPLE3
+    ord("a"): lambda m: m.append([m.pop()]),
+    ord("e"): lambda m: m.append(m.pop_to_mark()),  # APPEND, APPENDS
     ord("s"): lambda m: m.set_items([m.pop(), m.pop()][::-1]),  # SETITEM
     ord("u"): lambda m: m.set_items(m.pop_to_mark()),  # SETITEMS
-    ord("q"): lambda m: m.remember(m.unsigned(1)), ord("r"): lambda m: m.remember(m.unsigned(4)),  # BINPUT, LONG_BINPUT
+    ord("q"): lambda m: m.remember(m.unsigned(1)),
+    ord("r"): lambda m: m.remember(m.unsigned(4)),  # BINPUT, LONG_BINPUT
     0x94: lambda m: m.remember(len(m.memo)),  # MEMOIZE
-    ord("h"): lambda m: m.recall(m.unsigned(1)), ord("j"): lambda m: m.recall(m.unsigned(4)),  # BINGET, LONG_BINGET
-    ord("c"): lambda m: m.find(m.line(), m.line()), 0x93: lambda m: m.find_on_stack(),  # GLOBAL, STACK_GLOBAL
-    ord("Q"): lambda m: m.find_storage(), ord("R"): lambda m: m.reduce(),  # BINPERSID, REDUCE
+    ord("h"): lambda m: m.recall(m.unsigned(1)),
+    ord("j"): lambda m: m.recall(m.unsigned(4)),  # BINGET, LONG_BINGET
+    ord("c"): lambda m: m.find(m.line(), m.line()),
+    0x93: lambda m: m.find_on_stack(),  # GLOBAL, STACK_GLOBAL
+    ord("Q"): lambda m: m.find_storage(),
+    ord("R"): lambda m: m.reduce(),  # BINPERSID, REDUCE
     ord("b"): lambda m: m.pop(),  # BUILD: attributes of a dictionary, such as the versions of modules
-}  # fmt: skip
+}

@@ -153,8 +153,9 @@ def listed_files(name: str, commit: str) -> list[tuple[str, int, str | None]]:
     read = (*SMALL_SUFFIXES, ".safetensors")
     return [
         (file, size, repository.digests.get(file))
-        for file, size in sorted(repository.sizes.items()) if file.endswith(read)
-    ]  # fmt: skip
+        for file, size in sorted(repository.sizes.items())
+        if file.endswith(read)
+    ]
 
 
 def _fetch_small_files(place: Place, folder: Path) -> dict[str, int]:

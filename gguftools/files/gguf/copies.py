@@ -55,10 +55,16 @@ class Copy(NamedTuple):
 
 
 def write_copies(
-    copies: Sequence[Copy], overwrite: bool = False, reads: Reads = NOTHING, progress: Progress | None = None, *,
-    mode: int | None = None, locked: int | None = None, replaced: str | None = None,
+    copies: Sequence[Copy],
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
+    progress: Progress | None = None,
+    *,
+    mode: int | None = None,
+    locked: int | None = None,
+    replaced: str | None = None,
     check: Callable[[int, Read], None] | None = None,
-) -> Traffic | None:  # fmt: skip
+) -> Traffic | None:
     """Write files, which appear when all are whole, the first last; returns what that, and reading, cost in stores.
 
     progress(bytes that are copied, of how many, file). mode: permissions of new files on this disk; locked: the target,
@@ -141,9 +147,7 @@ def _pread(fd: int, begin: int, end: int) -> bytes:
     return os.pread(fd, end - begin, begin)
 
 
-def _fill(
-    fd: int, original: Original, moves: Sequence[Move], progress: Callable[[int, int], None] | None
-) -> None:
+def _fill(fd: int, original: Original, moves: Sequence[Move], progress: Callable[[int, int], None] | None) -> None:
     """Copy ranges into an open file, of an object by reading it over several connections."""
     if original.is_file:
         copy_ranges(original.path, fd, moves, progress)

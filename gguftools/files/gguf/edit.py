@@ -54,10 +54,15 @@ def open_locked(path: Path) -> Iterator[tuple[GgufFile, int | None]]:
 
 
 def edit_metadata(
-    path: Path | GgufFile, metadata: Metadata, output: Path | None = None, reserve: int = 0,
-    overwrite_output: bool = False, progress: CopyProgress | None = None, reads: Reads = NOTHING,
+    path: Path | GgufFile,
+    metadata: Metadata,
+    output: Path | None = None,
+    reserve: int = 0,
+    overwrite_output: bool = False,
+    progress: CopyProgress | None = None,
+    reads: Reads = NOTHING,
     lock: int | None = None,
-) -> Edit:  # fmt: skip
+) -> Edit:
     """Give a GGUF file, named or opened just now, new metadata; its tensors stay as they are, byte for byte.
 
     The file is changed in place if the new header fits before the data; the key `gguf.pad` holds the slack.
@@ -159,9 +164,15 @@ def _write_in_place(opened: GgufFile, header: bytes, lock: int) -> Edit:
 
 
 def _write_copy(
-    opened: GgufFile, metadata: Metadata, target: Path, reserve: int, reads: Reads, overwrite_target: bool,
-    progress: CopyProgress | None, lock: int | None = None,
-) -> Edit:  # fmt: skip
+    opened: GgufFile,
+    metadata: Metadata,
+    target: Path,
+    reserve: int,
+    reads: Reads,
+    overwrite_target: bool,
+    progress: CopyProgress | None,
+    lock: int | None = None,
+) -> Edit:
     """lock: the target, where it is the file itself."""
     copy, mode = _planned_copy(opened, metadata, target, reserve, target), None
     if not isinstance(opened.path, StorePath):

@@ -67,14 +67,23 @@ OTHER_FILES = 24  # that are open beside the shards: outputs, what is being impo
 PATIENCE = 10.0  # seconds that others get to end an edit
 
 SCALARS = {
-    ValueType.UINT8: "B", ValueType.INT8: "b", ValueType.UINT16: "H", ValueType.INT16: "h", ValueType.UINT32: "I",
-    ValueType.INT32: "i", ValueType.FLOAT32: "f", ValueType.BOOL: "B", ValueType.UINT64: "Q", ValueType.INT64: "q",
+    ValueType.UINT8: "B",
+    ValueType.INT8: "b",
+    ValueType.UINT16: "H",
+    ValueType.INT16: "h",
+    ValueType.UINT32: "I",
+    ValueType.INT32: "i",
+    ValueType.FLOAT32: "f",
+    ValueType.BOOL: "B",
+    ValueType.UINT64: "Q",
+    ValueType.INT64: "q",
     ValueType.FLOAT64: "d",
-}  # fmt: skip
+}
 # Keys that say how to read the file.
-STRUCTURAL_KEYS = {key: KEYS[key] for key in (
-    "general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count"
-)}  # fmt: skip
+STRUCTURAL_KEYS = {
+    key: KEYS[key]
+    for key in ("general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count")
+}
 
 
 # Name, shape (rows first), format, offset within the data, bytes.
@@ -158,8 +167,14 @@ def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> Gg
     opened = open_one(path)
     if join and opened.split_count > 1:
         opened = _joined(opened, open_one)
-    log.info("opened %s: GGUF version %d, %d keys, %d tensors, %d bytes",
-             path, opened.version, len(opened.metadata), len(opened.tensors), opened.file_size)  # fmt: skip
+    log.info(
+        "opened %s: GGUF version %d, %d keys, %d tensors, %d bytes",
+        path,
+        opened.version,
+        len(opened.metadata),
+        len(opened.tensors),
+        opened.file_size,
+    )
     return opened
 
 
@@ -353,11 +368,20 @@ class Header:
             tail = self.tail(form, data_offset + offset + nbytes) if form.tail_bytes else None
             tensors[name] = Tensor(name, shape, form, rows, f"{file_name}: {name}", tail)
         return GgufFile(
-            path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
-            tensors=tensors, header_bytes=header_bytes, data_offset=data_offset,
+            path=self.path,
+            version=version,
+            byte_order=self.byte_order,
+            alignment=alignment,
+            metadata=metadata,
+            tensors=tensors,
+            header_bytes=header_bytes,
+            data_offset=data_offset,
             offsets={name: data_offset + offset for name, _, _, offset, _ in entries},
-            shards=[self.path], file_size=self.size, magic=magic, state=state,
-        )  # fmt: skip
+            shards=[self.path],
+            file_size=self.size,
+            magic=magic,
+            state=state,
+        )
 
     def read_magic(self) -> tuple[bytes, int]:
         magic = bytes(self.view[:4])
@@ -597,10 +621,15 @@ def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
     if total != len(tensors):
         raise FileError(f"{parts[0].path} claims {total} tensors in all shards, which hold {len(tensors)}")
     return replace(
-        parts[0], path=named.path, metadata=without_split_keys(parts[0].metadata), tensors=tensors,
-        shards=paths, parts=parts, offsets={name: offset for part in parts for name, offset in part.offsets.items()},
+        parts[0],
+        path=named.path,
+        metadata=without_split_keys(parts[0].metadata),
+        tensors=tensors,
+        shards=paths,
+        parts=parts,
+        offsets={name: offset for part in parts for name, offset in part.offsets.items()},
         file_size=sum(part.file_size for part in parts),
-    )  # fmt: skip
+    )
 
 
 def _check_open_files(path: Path, shards: int) -> None:

@@ -55,9 +55,11 @@ def gaps(layout: Layout) -> list[tuple[int, int]]:
 
 @contextmanager
 def create_stored(
-    plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING,
+    plans: Sequence[tuple[Path, Layout]],
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
     made_from: Sequence[object] | None = None,
-) -> Iterator[list[OpenGguf]]:  # fmt: skip
+) -> Iterator[list[OpenGguf]]:
     """Write several GGUF files to a store; they have their names when all are complete, the first last.
 
     made_from: for each, what decides its bytes, where parts that a run has sent are left to the next, and taken from

@@ -73,9 +73,14 @@ class Layout:
 
 
 def plan_file(
-    metadata: Metadata, tensors: Sequence[TensorInfo], alignment: int = DEFAULT_ALIGNMENT, reserve: int = 0,
-    magic: bytes = b"GGUF", version: int = VERSION, byte_order: str = "little",
-) -> Layout:  # fmt: skip
+    metadata: Metadata,
+    tensors: Sequence[TensorInfo],
+    alignment: int = DEFAULT_ALIGNMENT,
+    reserve: int = 0,
+    magic: bytes = b"GGUF",
+    version: int = VERSION,
+    byte_order: str = "little",
+) -> Layout:
     """Lay a file out: tensors in the order given, each padded to the alignment, the last one too.
 
     alignment: taken from `general.alignment` if the metadata has it; another value than 32 needs that key.
@@ -119,9 +124,13 @@ def with_reserve(metadata: Metadata, size: int) -> Metadata:
 
 
 def encode_header(
-    metadata: Metadata, tensors: Sequence[TensorInfo], offsets: Sequence[int], magic: bytes = b"GGUF",
-    version: int = VERSION, byte_order: str = "little",
-) -> bytes:  # fmt: skip
+    metadata: Metadata,
+    tensors: Sequence[TensorInfo],
+    offsets: Sequence[int],
+    magic: bytes = b"GGUF",
+    version: int = VERSION,
+    byte_order: str = "little",
+) -> bytes:
     """The header's bytes without padding; offsets count from the start of the data."""
     order = ORDER_SIGN[byte_order]
     pieces = [magic, struct.pack(f"{order}IQQ", version, len(tensors), len(metadata))]
@@ -244,9 +253,13 @@ class OpenGguf:
         return None
 
     def write(
-        self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures = NOT_MEASURED,
+        self,
+        index: int,
+        first_row: int,
+        raw: NDArray[np.uint8],
+        figures: Figures = NOT_MEASURED,
         tail: NDArray[np.uint8] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row). figures: what they cost.
 
         tail: what follows the last of them, of a format that has it.

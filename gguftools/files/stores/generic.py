@@ -12,16 +12,28 @@ from .path import StorePath, first_line
 from .trying import PASSING, Bytes, PassingError, gathered, tried
 
 # What a file system says of a version: the first of these that it has, beside the size.
-VERSIONS = ("ETag", "etag", "generation", "version_id", "md5Hash", "content_md5", "xet_hash", "blob_id", "mtime",
-            "LastModified", "last_modified", "modified", "updated", "created")  # fmt: skip
+VERSIONS = (
+    "ETag",
+    "etag",
+    "generation",
+    "version_id",
+    "md5Hash",
+    "content_md5",
+    "xet_hash",
+    "blob_id",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "modified",
+    "updated",
+    "created",
+)
 TIMEOUT = 300.0  # seconds for a block
 PART = 16 << 20
 STEP = 8 << 20  # bytes that are asked for at a time
 DIRECT = ("gs", "az", "abfs", "abfss")  # an object has its name there when its file is closed, and not before
 
-NOT_PASSING = (
-    FileExistsError, IsADirectoryError, NotADirectoryError, NotImplementedError, TypeError, ValueError,
-)  # fmt: skip
+NOT_PASSING = (FileExistsError, IsADirectoryError, NotADirectoryError, NotImplementedError, TypeError, ValueError)
 
 T = TypeVar("T")
 
@@ -42,8 +54,14 @@ def ask(path: StorePath, call: Callable[[], T], absent: T | None = None) -> T:
         told = FileError(f"{path}: the store does not do that: {first_line(error)}")
     except Exception as error:  # of any library
         response = getattr(error, "response", None)
-        status = next((s for s in (getattr(error, "code", 0), getattr(error, "status", 0),
-                       getattr(response, "status_code", 0)) if isinstance(s, int) and s), 0)  # fmt: skip
+        status = next(
+            (
+                s
+                for s in (getattr(error, "code", 0), getattr(error, "status", 0), getattr(response, "status_code", 0))
+                if isinstance(s, int) and s
+            ),
+            0,
+        )
         said = first_line(error)
         if status and status not in PASSING:
             told = FileError(f"{path}: the store answers with status {status}: {said}")
@@ -100,9 +118,13 @@ class StoredFile:
             from fsspec.asyn import sync
 
             return sync(  # type: ignore[no-any-return]
-                self._fs.loop, self._fs._cat_file, self._fs._strip_protocol(self._path.url), start=begin, end=end,
+                self._fs.loop,
+                self._fs._cat_file,
+                self._fs._strip_protocol(self._path.url),
+                start=begin,
+                end=end,
                 timeout=TIMEOUT,
-            )  # fmt: skip
+            )
         return self._fs.cat_file(self._path.url, start=begin, end=end)  # type: ignore[no-any-return]
 
 

@@ -91,9 +91,13 @@ class Repository:
     def file(self, name: str) -> WebFile:
         """A file that is in it, or that would be."""
         return WebFile(
-            self.name, name, self.url(name), self.sizes.get(name, -1), token=True,
+            self.name,
+            name,
+            self.url(name),
+            self.sizes.get(name, -1),
+            token=True,
             refused=lambda status: restricted(self.name, self.endpoint, self.repo, status),
-        )  # fmt: skip
+        )
 
     def fetch(self, file: str, begin: int, end: int) -> Bytes:
         """Bytes of a file. A broken connection is made anew, and goes on where it broke. Raises FileError."""

@@ -22,9 +22,29 @@ from quants.errors import FileError
 SCHEME = "hf://"
 # Also taken for URLs where a path was made of them, which has one slash less.
 KNOWN = (
-    "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "http", "https", "hf", "file", "oci", "oss", "r2",
-    "hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb",
-)  # fmt: skip
+    "s3",
+    "s3a",
+    "gs",
+    "gcs",
+    "az",
+    "abfs",
+    "abfss",
+    "adl",
+    "memory",
+    "http",
+    "https",
+    "hf",
+    "file",
+    "oci",
+    "oss",
+    "r2",
+    "hdfs",
+    "webhdfs",
+    "sftp",
+    "ssh",
+    "ftp",
+    "smb",
+)
 SAME = {"s3a": "s3", "gcs": "gs"}
 WEB = ("http", "https")
 BEGINNING = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/(/?)")

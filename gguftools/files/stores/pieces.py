@@ -128,15 +128,20 @@ def traffic_of(parts: Sequence[Part]) -> Traffic:
     sent = [part for part in parts if not part.is_copied]
     read = sum(
         max(0, piece.begin + piece.size - max(piece.begin, len(piece.original.beginning)))
-        for part in sent for piece in part.pieces if piece.original.is_stored
-    )  # fmt: skip
+        for part in sent
+        for piece in part.pieces
+        if piece.original.is_stored
+    )
     return Traffic(read, sum(part.size for part in sent), sum(part.size for part in parts if part.is_copied))
 
 
 def plan_parts(
-    pieces: Iterable[Piece], can_copy: Callable[[Original], bool], part_bytes: int, least: int = LEAST,
+    pieces: Iterable[Piece],
+    can_copy: Callable[[Original], bool],
+    part_bytes: int,
+    least: int = LEAST,
     most_parts: int = MOST_PARTS,
-) -> list[Part]:  # fmt: skip
+) -> list[Part]:
     """The parts of an object that is to be of these pieces, one after the other.
 
     can_copy(original): whether the store copies ranges of it. part_bytes: of a part that is sent, about; 2 × least at
@@ -239,9 +244,11 @@ def _cut(part: Part, most: int) -> Iterator[Part]:
 
 
 def compose(
-    upload: Any, pieces: Sequence[Piece], can_copy: Callable[[Original], bool],
+    upload: Any,
+    pieces: Sequence[Piece],
+    can_copy: Callable[[Original], bool],
     progress: Callable[[int], None] | None = None,
-) -> Traffic:  # fmt: skip
+) -> Traffic:
     """Fill an upload (see `store.Upload`) with pieces, one after the other; progress(bytes that are there).
 
     Parts go over several connections, where the store takes them in any order. Raises FileError, OSError.

@@ -259,9 +259,12 @@ class S3Upload:
         """
         bucket, key = split_path(source)
         arguments = {
-            "UploadId": self._id, "PartNumber": number + 1, "CopySource": {"Bucket": bucket, "Key": key},
-            "CopySourceRange": f"bytes={begin}-{end - 1}", "CopySourceIfMatch": version,
-        }  # fmt: skip
+            "UploadId": self._id,
+            "PartNumber": number + 1,
+            "CopySource": {"Bucket": bucket, "Key": key},
+            "CopySourceRange": f"bytes={begin}-{end - 1}",
+            "CopySourceIfMatch": version,
+        }
         try:
             answer = self._call("upload_part_copy", **arguments)
         except Replaced:
@@ -375,5 +378,3 @@ def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
         if not page.get("IsTruncated"):
             return [each for each in found if each[0]]
         token = {"ContinuationToken": page["NextContinuationToken"]}
-
-

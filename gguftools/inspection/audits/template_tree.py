@@ -10,8 +10,9 @@ from jinja2 import nodes
 from .finding import Finding, Severity
 from .folding import Values, called, fold, name_of
 
-DEFINEDNESS = frozenset({"defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number",
-                         "boolean", "true", "false"})  # fmt: skip
+DEFINEDNESS = frozenset(
+    {"defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean", "true", "false"}
+)
 MESSAGES = frozenset({"messages", "message", "loop_messages", "msg", "m"})
 CONTENT = frozenset({"content", "text", "reasoning_content", "thinking"})
 LETTERS = re.compile(r"[^\W\d_]{2,}")

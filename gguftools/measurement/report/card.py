@@ -36,13 +36,16 @@ def _row(file: Measured) -> Sequence[str]:
     get = file.figures.get
     bound = "≥ " if file.lower_bound else ""
     return (
-        visible(file.name), byte_size(get("size_bytes")), fixed(get("bits_per_weight"), 2),
+        visible(file.name),
+        byte_size(get("size_bytes")),
+        fixed(get("bits_per_weight"), 2),
         with_error(file.figures["perplexity"], get("perplexity_standard_error")),
         significant(get("perplexity_ratio"), 5),
         bound + with_error(file.kl, get("kl_divergence.standard_error")),
         bound + significant(get("kl_divergence.p99_9")),
-        percent(get("same_top")), percent(get("p_change.rms")),
-    )  # fmt: skip
+        percent(get("same_top")),
+        percent(get("p_change.rms")),
+    )
 
 
 def described(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of the results, as SVG to stand in a page: drawn by matplotlib, coloured by the page's own style.
+"""Images of the results, as SVG to stand in a page: drawn by matplotlib, coloured by the page's own style.
 
 Colours are drawn as numbers that stand for variables of the page, which has others for light and dark. Text stays
 text. The same results give the same bytes.
@@ -32,10 +32,13 @@ SERIES = tuple(f"#0002{number:02x}" for number in range(6))  # colours of files;
 STYLES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 HEAT = tuple(f"#0003{number:02x}" for number in range(7))
 VARIABLES = {
-    INK: "--ink", MUTED: "--muted", GRID: "--grid", SURFACE: "--surface",
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--grid",
+    SURFACE: "--surface",
     **{colour: f"--series-{number}" for number, colour in enumerate(SERIES)},
     **{colour: f"--heat-{number}" for number, colour in enumerate(HEAT)},
-}  # fmt: skip
+}
 EXTRA = 'install the extra: pip install "gguftools[report]"'
 LEAST_KL = 1e-9  # what stands for none where the axis has powers of ten
 SIZES = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
@@ -43,7 +46,7 @@ SIZES = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Matplotlib as these pictures need it, whatever the user's own settings. Raises GgufToolsError without it."""
+    """Matplotlib as these images need it, whatever the user's own settings. Raises GgufToolsError without it."""
     try:
         import matplotlib
     except ImportError as error:
@@ -51,14 +54,32 @@ def drawing() -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that its font lacks: the page's fonts draw them
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({
-            "svg.fonttype": "none", "svg.hashsalt": "gguftools", "text.parse_math": False, "font.size": FONT,
-            "axes.edgecolor": GRID, "axes.labelcolor": MUTED, "axes.spines.top": False, "axes.spines.right": False,
-            "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8, "text.color": INK,
-            "xtick.color": GRID, "ytick.color": GRID, "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED,
-            "xtick.labelsize": FONT - 1, "ytick.labelsize": FONT - 1, "axes.facecolor": "none",
-            "lines.linewidth": 1.8, "axes.unicode_minus": True,
-        })  # fmt: skip
+        matplotlib.rcParams.update(
+            {
+                "svg.fonttype": "none",
+                "svg.hashsalt": "gguftools",
+                "text.parse_math": False,
+                "font.size": FONT,
+                "axes.edgecolor": GRID,
+                "axes.labelcolor": MUTED,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.grid": True,
+                "axes.axisbelow": True,
+                "grid.color": GRID,
+                "grid.linewidth": 0.8,
+                "text.color": INK,
+                "xtick.color": GRID,
+                "ytick.color": GRID,
+                "xtick.labelcolor": MUTED,
+                "ytick.labelcolor": MUTED,
+                "xtick.labelsize": FONT - 1,
+                "ytick.labelsize": FONT - 1,
+                "axes.facecolor": "none",
+                "lines.linewidth": 1.8,
+                "axes.unicode_minus": True,
+            }
+        )
         yield
 
 
@@ -72,7 +93,7 @@ def new(height: float) -> tuple["Figure", "Axes"]:
 
 
 def svg(figure: "Figure", name: str, title: str, description: str) -> str:
-    """The picture as an element of a page. name: what its ids begin with; title, description: for who cannot see it."""
+    """The image as an element of a page. name: what its ids begin with; title, description: for who cannot see it."""
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = written.getvalue()
@@ -113,9 +134,7 @@ def plain_logarithm(axis: Any, values: Sequence[float]) -> None:
 def frontier_of(files: Sequence[Measured]) -> list[bool]:
     """Of each file whether no other is both as small and as near to the base, and better in one of the two."""
     pairs = [(file.figures.get("size_bytes", math.inf), file.kl) for file in files]
-    return [
-        not any(s <= size and k <= kl and (s, k) != (size, kl) for s, k in pairs) for size, kl in pairs
-    ]  # fmt: skip
+    return [not any(s <= size and k <= kl and (s, k) != (size, kl) for s, k in pairs) for size, kl in pairs]
 
 
 def frontier(files: Sequence[Measured]) -> str:
@@ -137,8 +156,16 @@ def frontier(files: Sequence[Measured]) -> str:
         if 0 < error < math.inf:
             low = min(2 * error, y * 0.9)
             axes.errorbar(x, y, [[low], [2 * error]], color=SERIES[0] if good else MUTED, linewidth=1.2, zorder=2)
-        axes.plot(x, y, "o", markersize=8, color=SERIES[0] if good else SURFACE, zorder=3,
-                  markeredgecolor=SERIES[0] if good else MUTED, markeredgewidth=1.5)  # fmt: skip
+        axes.plot(
+            x,
+            y,
+            "o",
+            markersize=8,
+            color=SERIES[0] if good else SURFACE,
+            zorder=3,
+            markeredgecolor=SERIES[0] if good else MUTED,
+            markeredgewidth=1.5,
+        )
     axes.margins(x=0.14, y=0.12)
     if len({x for x, _ in points}) == 1:
         axes.set_xlim(0.8 * points[0][0], 1.2 * points[0][0])
@@ -166,8 +193,16 @@ def _place_labels(
     places = axes.transData.transform(points)
     frame = axes.get_window_extent()
     taken: list[tuple[float, ...]] = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
-    choices = [(10, 0, "left"), (-10, 0, "right"), (0, 15, "center"), (0, -15, "center"),
-               (8, 13, "left"), (8, -13, "left"), (-8, 13, "right"), (-8, -13, "right")]  # fmt: skip
+    choices = [
+        (10, 0, "left"),
+        (-10, 0, "right"),
+        (0, 15, "center"),
+        (0, -15, "center"),
+        (8, 13, "left"),
+        (8, -13, "left"),
+        (-8, 13, "right"),
+        (-8, -13, "right"),
+    ]
     for (x, y), name, good in zip(places, names, strong, strict=True):
         wide = 0.62 * FONT * len(name)
 
@@ -184,8 +219,16 @@ def _place_labels(
 
         dx, dy, side = min(choices, key=covered)
         taken.append(box(dx, dy, side))
-        axes.annotate(name, (x + dx, y + dy), xycoords="figure pixels", ha=side, va="center", annotation_clip=False,
-                      color=INK if good else MUTED, in_layout=False)  # fmt: skip
+        axes.annotate(
+            name,
+            (x + dx, y + dy),
+            xycoords="figure pixels",
+            ha=side,
+            va="center",
+            annotation_clip=False,
+            color=INK if good else MUTED,
+            in_layout=False,
+        )
 
 
 def distributions(files: Sequence[Measured]) -> str:
@@ -205,9 +248,11 @@ def distributions(files: Sequence[Measured]) -> str:
             if 0 < value < math.inf:
                 axes.plot([math.log10(value)] * 2, [base, base + 0.86], color=colour, linewidth=1.6, zorder=4)
     used = [
-        edge for file in known for edge, count in zip(file.histogram.edges, file.histogram.values, strict=False)
+        edge
+        for file in known
+        for edge, count in zip(file.histogram.edges, file.histogram.values, strict=False)
         if count > 0.0005 * sum(file.histogram.values)
-    ]  # fmt: skip
+    ]
     low, high = min(used), max(max(used) + 0.3, max(_steps(file.histogram)[0][0] for file in known) + 0.5)
     axes.set_xlim(low, max(high, low + 1))
     axes.set_ylim(-len(known) + 0.9, 1)
@@ -218,8 +263,9 @@ def distributions(files: Sequence[Measured]) -> str:
     axes.spines["left"].set_visible(False)
     said = "; ".join(
         f"{file.label}: median {significant(file.figures.get('kl_divergence.median'))}, mean {significant(file.kl)},"
-        f" 99 % under {significant(file.figures.get('kl_divergence.p99'))}" for file in known
-    )  # fmt: skip
+        f" 99 % under {significant(file.figures.get('kl_divergence.p99'))}"
+        for file in known
+    )
     return svg(figure, "distribution", "Distribution of the divergence", f"{said}.")
 
 
@@ -279,9 +325,7 @@ def _middles(curve: Curve) -> list[float]:
     return [(a + b) / 2 for a, b in pairwise(edges)]
 
 
-def _lines(
-    name: str, title: str, axis: str, lines: Sequence[tuple[Measured, Sequence[float], Sequence[float]]]
-) -> str:
+def _lines(name: str, title: str, axis: str, lines: Sequence[tuple[Measured, Sequence[float], Sequence[float]]]) -> str:
     """Lines over an axis of powers of ten, each with its file's name at its end."""
     if not lines:
         return ""
@@ -303,12 +347,25 @@ def _lines(
     wanted = [float(y) for _, y in axes.transData.transform(ends)]
     left = float(axes.get_window_extent().x1) + 8
     for place, (file, _, _), style, y in zip(_apart(wanted, 15), lines, colours(len(lines)), wanted, strict=True):
-        axes.annotate(file.label, (left, place), xycoords="figure pixels", va="center", color=style["color"],
-                      annotation_clip=False, in_layout=False)  # fmt: skip
+        axes.annotate(
+            file.label,
+            (left, place),
+            xycoords="figure pixels",
+            va="center",
+            color=style["color"],
+            annotation_clip=False,
+            in_layout=False,
+        )
         if abs(place - y) > 4:
-            axes.annotate("", (left - 7, y), (left - 1, place), xycoords="figure pixels", textcoords="figure pixels",
-                          arrowprops={"arrowstyle": "-", "color": style["color"], "linewidth": 0.7, "shrinkA": 0,
-                                      "shrinkB": 0}, annotation_clip=False)  # fmt: skip
+            axes.annotate(
+                "",
+                (left - 7, y),
+                (left - 1, place),
+                xycoords="figure pixels",
+                textcoords="figure pixels",
+                arrowprops={"arrowstyle": "-", "color": style["color"], "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
+                annotation_clip=False,
+            )
     said = "; ".join(f"{file.label}: from {significant(ys[0])} to {significant(ys[-1])}" for file, _, ys in lines)
     return svg(figure, name, title, f"{said}.")
 
@@ -345,8 +402,15 @@ def tensor_errors(file: Measured, number: int) -> str:
 
     low, high = min(errors), max(errors)
     norm = LogNorm(low / 1.001, high * 1.001) if high / low > 3 else None
-    mesh = axes.pcolormesh(range(layers + 1), range(len(kinds) + 1), grid, cmap=ListedColormap(HEAT), norm=norm,
-                           edgecolors=SURFACE, linewidth=1.0)  # fmt: skip
+    mesh = axes.pcolormesh(
+        range(layers + 1),
+        range(len(kinds) + 1),
+        grid,
+        cmap=ListedColormap(HEAT),
+        norm=norm,
+        edgecolors=SURFACE,
+        linewidth=1.0,
+    )
     axes.grid(False)
     axes.set_yticks([row + 0.5 for row in range(len(kinds))], kinds, color=INK)
     axes.invert_yaxis()

@@ -22,9 +22,13 @@ SEEN = {"\n": "↵\n", "\t": "⇥\t", "\r": "␍"}  # what has a sign of its own
 
 
 def write_html(
-    data: Mapping[str, Any], path: PathLike, *, source: str = "the results", overwrite: bool = False,
+    data: Mapping[str, Any],
+    path: PathLike,
+    *,
+    source: str = "the results",
+    overwrite: bool = False,
     reads: Sequence[PathLike] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Write the plain data that `divergence --json` prints as a self-contained page of HTML, UTF-8.
 
     A file's dict may have `tensors`, too: {name: {"rmse", "relative", "sqnr"}}. source: what messages call the data.
@@ -54,22 +58,34 @@ def html(data: Mapping[str, Any], source: str = "the results") -> str:
         raise GgufToolsError("a report needs jinja2, which is not installed", charts.EXTRA) from error
     results = results_of(data, source)
     environment = Environment(
-        loader=PackageLoader("gguftools.measurement.report", "."), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("gguftools.measurement.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     with charts.drawing():
-        pictures = list(_pictures(results))
+        images = list(_images(results))
         tensors = [(f, charts.tensor_errors(f, n), _worst_tensors(f)) for n, f in enumerate(results.files) if f.tensors]
     return environment.get_template("report.html.jinja").render(
-        results=results, base=file_name(results.base), described=described(results), facts=_facts(results),
-        rows=_rows(results), verdicts=_verdicts(results), pictures=pictures, percentiles=_percentiles(results),
-        domains=_domains(results), tensors=tensors, worst=[(f, [_shown(p) for p in f.worst]) for f in results.files],
-        columns=COLUMNS, keys=KEYS,
-    )  # fmt: skip
+        results=results,
+        base=file_name(results.base),
+        described=described(results),
+        facts=_facts(results),
+        rows=_rows(results),
+        verdicts=_verdicts(results),
+        images=images,
+        percentiles=_percentiles(results),
+        domains=_domains(results),
+        tensors=tensors,
+        worst=[(f, [_shown(p) for p in f.worst]) for f in results.files],
+        columns=COLUMNS,
+        keys=KEYS,
+    )
 
 
 @dataclass(frozen=True)
-class Picture:
+class EmbeddedImage:
     """A chart with what it is called and what to see in it."""
 
     name: str
@@ -78,22 +94,45 @@ class Picture:
     svg: str
 
 
-def _pictures(results: Results) -> Iterator[Picture]:
+def _images(results: Results) -> Iterator[EmbeddedImage]:
     """Those that the results have data for."""
     files = results.files
     every = (
-        ("frontier", "Size against divergence", "Lower and further left is better. Filled: no other file is both"
-         " smaller and nearer to the base. Grey: another one is.", charts.frontier(files)),
-        ("distribution", "Distribution of the divergence", "How many predictions diverge how much: a hill for each"
-         " file. Black: the mean. Orange: 99 % are left of it.", charts.distributions(files)),
-        ("changes", "The right token's probability", "The dot is the median change; thick: half of all predictions;"
-         " pale: 90 %; line: 98 %. Left of 0 the file is less sure of the right token.", charts.changes(files)),
-        ("positions", "By position in the window", "Whether the loss grows with what was read before.",
-         charts.by_position(files)),
-        ("settling", "While the text is read", "A line that is level at its end says that the text was long enough.",
-         charts.settling(files)),
-    )  # fmt: skip
-    yield from (Picture(*each) for each in every if each[-1])
+        (
+            "frontier",
+            "Size against divergence",
+            "Lower and further left is better. Filled: no other file is both"
+            " smaller and nearer to the base. Grey: another one is.",
+            charts.frontier(files),
+        ),
+        (
+            "distribution",
+            "Distribution of the divergence",
+            "How many predictions diverge how much: a hill for each"
+            " file. Black: the mean. Orange: 99 % are left of it.",
+            charts.distributions(files),
+        ),
+        (
+            "changes",
+            "The right token's probability",
+            "The dot is the median change; thick: half of all predictions;"
+            " pale: 90 %; line: 98 %. Left of 0 the file is less sure of the right token.",
+            charts.changes(files),
+        ),
+        (
+            "positions",
+            "By position in the window",
+            "Whether the loss grows with what was read before.",
+            charts.by_position(files),
+        ),
+        (
+            "settling",
+            "While the text is read",
+            "A line that is level at its end says that the text was long enough.",
+            charts.settling(files),
+        ),
+    )
+    yield from (EmbeddedImage(*each) for each in every if each[-1])
 
 
 def _facts(results: Results) -> list[tuple[str, str]]:
@@ -122,8 +161,16 @@ class Row:
 
 
 COLUMNS = (
-    "size", "bits per weight", "perplexity", "PPL ratio", "99.9 % KL", "same top", "flips", "RMS Δp", "acceptance"
-)  # fmt: skip
+    "size",
+    "bits per weight",
+    "perplexity",
+    "PPL ratio",
+    "99.9 % KL",
+    "same top",
+    "flips",
+    "RMS Δp",
+    "acceptance",
+)
 
 
 def _rows(results: Results) -> list[Row]:
@@ -135,12 +182,16 @@ def _rows(results: Results) -> list[Row]:
         get = file.figures.get
         bound = "≥ " if file.lower_bound else ""
         cells = [
-            byte_size(get("size_bytes")), fixed(get("bits_per_weight"), 2),
+            byte_size(get("size_bytes")),
+            fixed(get("bits_per_weight"), 2),
             with_error(file.figures["perplexity"], get("perplexity_standard_error")),
             significant(get("perplexity_ratio"), 5),
-            bound + significant(get("kl_divergence.p99_9")), percent(get("same_top")), percent(get("flips")),
-            percent(get("p_change.rms")), percent(get("acceptance.mean")),
-        ]  # fmt: skip
+            bound + significant(get("kl_divergence.p99_9")),
+            percent(get("same_top")),
+            percent(get("flips")),
+            percent(get("p_change.rms")),
+            percent(get("acceptance.mean")),
+        ]
         place = math.log10(max(file.kl, charts.LEAST_KL)) if math.isfinite(file.kl) else high
         kl = bound + with_error(file.kl, get("kl_divergence.standard_error"))
         rows.append(Row(file.label, visible(file.path), cells, kl, round(100 * (place - low) / (high - low), 1), good))
@@ -152,8 +203,11 @@ def _verdicts(results: Results) -> list[tuple[str, str]]:
     files = results.files
     if len(files) < 2:
         get = files[0].figures.get
-        return [("mean KL divergence", significant(files[0].kl)), ("same top token", percent(get("same_top"))),
-                ("perplexity", significant(get("perplexity_ratio"), 4) + " × the base's")]  # fmt: skip
+        return [
+            ("mean KL divergence", significant(files[0].kl)),
+            ("same top token", percent(get("same_top"))),
+            ("perplexity", significant(get("perplexity_ratio"), 4) + " × the base's"),
+        ]
     nearest = min(files, key=lambda file: file.kl)
     found = [("nearest to the base", f"{nearest.label}, {significant(nearest.kl)} nats")]
     sized = [file for file in files if "size_bytes" in file.figures]
@@ -231,9 +285,15 @@ def _shown(worst: Position) -> Passage:
     centre = _centre(around, worst)
     tokens = [(_seen(text), _heat(kl), significant(kl), n == centre) for n, (text, kl) in enumerate(around)]
     return Passage(
-        ", ".join(place), significant(worst.kl), _seen(worst.token, inline=True), percent(worst.p_base, 1),
-        percent(worst.p, 1), _seen(worst.base_top, inline=True), _seen(worst.top, inline=True), tokens,
-    )  # fmt: skip
+        ", ".join(place),
+        significant(worst.kl),
+        _seen(worst.token, inline=True),
+        percent(worst.p_base, 1),
+        percent(worst.p, 1),
+        _seen(worst.base_top, inline=True),
+        _seen(worst.top, inline=True),
+        tokens,
+    )
 
 
 def _centre(around: Sequence[tuple[str, float]], worst: Position) -> int:

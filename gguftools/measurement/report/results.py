@@ -116,8 +116,10 @@ def results_of(data: Mapping[str, Any], source: str = "the results") -> Results:
         raise FileError(f"{source} has no files", EXPECTED)
     for file, label in zip(files, labels([file.path for file in files], [file.type for file in files]), strict=True):
         file.label = label
-    texts = {entry.text("name") or f"text {number}": entry.figures() for number, entry in
-             enumerate(whole.entries("texts", optional=True), 1)}  # fmt: skip
+    texts = {
+        entry.text("name") or f"text {number}": entry.figures()
+        for number, entry in enumerate(whole.entries("texts", optional=True), 1)
+    }
     return Results(
         whole.text("base", needed=True), whole.figures(), whole.text("precision"), whole.text("products"), texts, files
     )
@@ -125,8 +127,10 @@ def results_of(data: Mapping[str, Any], source: str = "the results") -> Results:
 
 def _today(name: str) -> str:
     """A figure's name, also where an older version saved it."""
-    return OLDER.sub(lambda older: f"{older[1]}_standard_error" if older[1] else f"p{older[2]}_{older[3]}",
-                     "size_bytes" if name == "size" else name)  # fmt: skip
+    return OLDER.sub(
+        lambda older: f"{older[1]}_standard_error" if older[1] else f"p{older[2]}_{older[3]}",
+        "size_bytes" if name == "size" else name,
+    )
 
 
 def labels(paths: list[str], types: list[str]) -> list[str]:
@@ -158,13 +162,17 @@ def _measured(entry: "_Entry") -> Measured:
         if key not in figures:
             raise FileError(f"{entry.where} has no number {key}", EXPECTED)
     return Measured(
-        path=path, type=entry.text("type"), figures=figures, lower_bound=entry.value("lower_bound") is True,
+        path=path,
+        type=entry.text("type"),
+        figures=figures,
+        lower_bound=entry.value("lower_bound") is True,
         texts={name: inner.figures() for name, inner in entry.named("texts")},
         positions=Curve(entry.numbers("positions", "edges"), entry.numbers("positions", "kl_mean")),
         histogram=Curve(entry.numbers("histogram", "edges"), entry.numbers("histogram", "counts")),
-        chunks=entry.numbers("chunks"), worst=[_position(each) for each in entry.entries("worst", optional=True)],
+        chunks=entry.numbers("chunks"),
+        worst=[_position(each) for each in entry.entries("worst", optional=True)],
         tensors={name: inner.figures() for name, inner in entry.named("tensors")},
-    )  # fmt: skip
+    )
 
 
 def _position(entry: "_Entry") -> Position:
@@ -176,10 +184,18 @@ def _position(entry: "_Entry") -> Position:
         passage.append((each[0], _finite(each[1]) or 0.0))
     window, position = figures.get("window"), figures.get("position")
     return Position(
-        entry.text("text"), None if window is None else int(window), None if position is None else int(position),
-        figures.get("kl"), entry.text("before"), entry.text("token"), figures.get("p_base"), figures.get("p"),
-        entry.text("base_top"), entry.text("top"), passage,
-    )  # fmt: skip
+        entry.text("text"),
+        None if window is None else int(window),
+        None if position is None else int(position),
+        figures.get("kl"),
+        entry.text("before"),
+        entry.text("token"),
+        figures.get("p_base"),
+        figures.get("p"),
+        entry.text("base_top"),
+        entry.text("top"),
+        passage,
+    )
 
 
 def _finite(value: Any) -> float | None:

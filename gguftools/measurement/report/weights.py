@@ -23,6 +23,4 @@ def tensor_errors(base: PathLike, other: PathLike, threads: int | None = None) -
         log.info("no errors of weights of %s: %s", other, error)
         return {}
     figures: dict[str, dict[str, Any]] = {each.name: each.errors.as_dict() for each in tensors if each.errors.squares}
-    return {
-        name: {key: of[key] for key in FIGURES if of[key] is not None} for name, of in figures.items()
-    }  # fmt: skip
+    return {name: {key: of[key] for key in FIGURES if of[key] is not None} for name, of in figures.items()}

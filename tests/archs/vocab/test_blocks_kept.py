@@ -106,20 +106,32 @@ def test_chinese_characters_of_a_word_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "normalizer",
     [
-        {"type": "NFKC"}, {"type": "Lowercase"}, None,
+        {"type": "NFKC"},
+        {"type": "Lowercase"},
+        None,
         {"type": "Replace", "pattern": {"String": "``"}, "content": '"'},
-        {"type": "Sequence", "normalizers": [{"type": "Strip", "strip_left": True, "strip_right": True},
-                                             {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]},
+        {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Strip", "strip_left": True, "strip_right": True},
+                {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+            ],
+        },
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("cut", [metaspace("always", split=True), metaspace("first")], ids=["always", "first"])
 def test_normalizers_of_unigram(normalizer: Any, cut: Any, tmp_path: Path) -> None:
     model = json.loads(json.dumps(trained("unigram")))
     model["vocab"].append(["<unk>", 0.0])
     last = len(model["vocab"])
     model["unk_id"] = last - 1
-    content = {"model": model, "normalizer": normalizer, "pre_tokenizer": cut, "post_processor": None,
-               "added_tokens": [added(last - 1, "<unk>"), added(last, "<x>")]}  # fmt: skip
+    content = {
+        "model": model,
+        "normalizer": normalizer,
+        "pre_tokenizer": cut,
+        "post_processor": None,
+        "added_tokens": [added(last - 1, "<unk>"), added(last, "<x>")],
+    }
     metadata = same(tmp_path, ("unigram",), content, rows=last + 8)
     collapses = normalizer is not None and normalizer["type"] == "Sequence"
     assert metadata["tokenizer.ggml.remove_extra_whitespaces"] is collapses
@@ -206,9 +218,11 @@ def test_a_space_goes_before_each_piece_between_special_tokens() -> None:
         ({"normalizer": PREPENDED}, False, None),  # tokenizer.json decides
         ({"pre_tokenizer": metaspace("first")}, None, "first"),
         ({"pre_tokenizer": metaspace("always")}, False, None),
-        (None, True, None), (None, False, "first"), (None, None, None),
+        (None, True, None),
+        (None, False, "first"),
+        (None, None, None),
     ],
-)  # fmt: skip
+)
 def test_where_model_files_put_spaces(
     blocks: dict[str, Any] | None, legacy: bool | None, scheme: str | None, tmp_path: Path
 ) -> None:

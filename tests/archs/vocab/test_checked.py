@@ -19,10 +19,15 @@ def test_what_is_read_stays_as_it_is() -> None:
     unigram = {"model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1]], "unk_id": 0}}
     assert read_tokenizer(unigram, "tokenizer.json") == unigram
     config = {
-        "bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>", "pad_token": None, "add_bos_token": True,
-        "added_tokens_decoder": {"0": {"content": "<s>"}}, "extra_special_tokens": {"image_token": "<i>"},
-        "chat_template": [{"name": "default", "template": "{{ x }}"}], "model_max_length": 1e30,
-    }  # fmt: skip
+        "bos_token": {"content": "<s>", "lstrip": False},
+        "eos_token": "</s>",
+        "pad_token": None,
+        "add_bos_token": True,
+        "added_tokens_decoder": {"0": {"content": "<s>"}},
+        "extra_special_tokens": {"image_token": "<i>"},
+        "chat_template": [{"name": "default", "template": "{{ x }}"}],
+        "model_max_length": 1e30,
+    }
     assert read_tokenizer_config(config, "tokenizer_config.json") == config
     assert read_tokenizer({}, "tokenizer.json") == {}
 

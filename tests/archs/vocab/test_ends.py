@@ -18,28 +18,36 @@ NORMAL, CONTROL = 1, 3
 
 def vocabulary(count: int = len(TOKENS), **keys: int) -> Metadata:
     """A vocabulary of the first tokens; 0 and 1 are text, 3 ends one."""
-    metadata = Metadata({
-        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "default", "tokenizer.ggml.tokens": TOKENS[:count],
-        "tokenizer.ggml.token_type": [NORMAL if row < 2 else CONTROL for row in range(count)],
-        "tokenizer.ggml.merges": [], "tokenizer.ggml.eos_token_id": 3,
-    })  # fmt: skip
+    metadata = Metadata(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "default",
+            "tokenizer.ggml.tokens": TOKENS[:count],
+            "tokenizer.ggml.token_type": [NORMAL if row < 2 else CONTROL for row in range(count)],
+            "tokenizer.ggml.merges": [],
+            "tokenizer.ggml.eos_token_id": 3,
+        }
+    )
     for role, number in keys.items():
         metadata[f"tokenizer.ggml.{role}_token_id"] = number
     return metadata
 
 
-@pytest.mark.parametrize(("listed", "keys"), [
-    ([3], {}),
-    ([3, 4], {EOT: 4}),
-    ([4, 3], {EOT: 4}),
-    ([3, 4, 5], {EOT: 4, EOM: 5}),
-    ([3, 4, 5, 6], {EOT: 4, EOM: 5, LISTED: [3, 4, 5, 6]}),
-    ([4], {EOT: 4}),  # the tokenizer names another one
-    (4, {EOT: 4}),
-    (0, {}),  # "#": what a config has where nobody thought of it
-    ([3, 0], {EOT: 0, LISTED: [3, 0]}),  # text, but in a list
-    ([3, 99], {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("listed", "keys"),
+    [
+        ([3], {}),
+        ([3, 4], {EOT: 4}),
+        ([4, 3], {EOT: 4}),
+        ([3, 4, 5], {EOT: 4, EOM: 5}),
+        ([3, 4, 5, 6], {EOT: 4, EOM: 5, LISTED: [3, 4, 5, 6]}),
+        ([4], {EOT: 4}),  # the tokenizer names another one
+        (4, {EOT: 4}),
+        (0, {}),  # "#": what a config has where nobody thought of it
+        ([3, 0], {EOT: 0, LISTED: [3, 0]}),  # text, but in a list
+        ([3, 99], {}),
+    ],
+)
 def test_each_listed_end_has_a_key(listed: Any, keys: dict[str, Any]) -> None:
     metadata = vocabulary(7)
     write_ends(metadata, {"eos_token_id": 3}, {"eos_token_id": listed})

@@ -171,8 +171,11 @@ def test_templates_whose_names_would_be_one_key_are_refused(tmp_path: Path) -> N
 
 def templates(metadata: Metadata) -> dict[str, str]:
     start = "tokenizer.chat_template"
-    return {key.removeprefix(start).removeprefix("."): metadata[key] for key in metadata
-            if key == start or key.startswith(f"{start}.")}  # fmt: skip
+    return {
+        key.removeprefix(start).removeprefix("."): metadata[key]
+        for key in metadata
+        if key == start or key.startswith(f"{start}.")
+    }
 
 
 def test_templates_in_files(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ OURS = {  # what the reference loses, by the tokenizer
 
 ENDS = {  # and which of the ends of a text, by the entry
     "phimoe": {"tokenizer.huggingface.eos_token_ids"},
-    "glm": {"tokenizer.ggml.eom_token_id"}, "glm4": {"tokenizer.ggml.eom_token_id"},
-}  # fmt: skip
+    "glm": {"tokenizer.ggml.eom_token_id"},
+    "glm4": {"tokenizer.ggml.eom_token_id"},
+}
 
 
 def checkpoint(shared: Path, entry: str, folder: Path) -> tuple[Path, str]:

@@ -174,9 +174,12 @@ def compressed_tensors() -> None:
             expected = dequantize(codes, scale, args=args, dtype=torch.float32, global_scale=global_scale)
         weights = json.loads(args.model_dump_json())
         settings = {
-            "quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed",
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}, "ignore": ["lm_head"],
-        }  # fmt: skip
+            "quant_method": "compressed-tensors",
+            "format": form,
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+            "ignore": ["lm_head"],
+        }
         save(f"compressed-{name}", packed, expected, settings, "compressed-tensors 0.20.0")
 
     def some(*shape):

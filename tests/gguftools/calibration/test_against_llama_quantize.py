@@ -28,8 +28,9 @@ def source_and_matrix(folder):
     base = gguftools.convert(EXAMPLE, folder / "base.gguf", "F16").outputs[0].file
     entries = {
         name: Entry((1 + np.arange(tensor.width) * 7 % 13).astype(np.float32)[None], np.ones(1, np.float32))
-        for name, tensor in open_gguf(base).tensors.items() if len(tensor.shape) == 2
-    }  # fmt: skip
+        for name, tensor in open_gguf(base).tensors.items()
+        if len(tensor.shape) == 2
+    }
     matrix = folder / "matrix.gguf"
     write_imatrix(ImportanceMatrix(matrix, entries, ("none",), 1, 512), matrix)
     return base, matrix

@@ -27,11 +27,14 @@ def weight(*shape: int) -> Tensor:
     ("memory", "shapes", "columns"),
     [
         (DEFAULT_MEMORY, [(2048, 2048)] * 4 + [(2048, 8192)], 8192),
-        (DEFAULT_MEMORY, [(576, 1536)], 1536), (1, [(576, 1536)], 256), (1, [(576, 100)], 256),
-        (DEFAULT_MEMORY, [(16384, 53248)], 2536), (DEFAULT_MEMORY, [], 256),
+        (DEFAULT_MEMORY, [(576, 1536)], 1536),
+        (1, [(576, 1536)], 256),
+        (1, [(576, 100)], 256),
+        (DEFAULT_MEMORY, [(16384, 53248)], 2536),
+        (DEFAULT_MEMORY, [], 256),
         (DEFAULT_MEMORY, [(256, 2048, 7168)] * 2 + [(256, 7168, 2048)], 256),
     ],
-)  # fmt: skip
+)
 def test_columns_follow_from_the_bound(memory: int, shapes: list[tuple[int, ...]], columns: int) -> None:
     assert columns_within(memory, [weight(*shape) for shape in shapes]) == columns
 

@@ -93,10 +93,20 @@ def test_figures_outlive_the_bytes(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{", "[]", "{}", "3", '{"figure": [1], "is": 2}', '["a", "Q8_0", -5, 2176, 0, {}]',
-     '["a", "Q8_0", 0, 2175, 0, {}]', '["a", "Q8_0", 1e300, 2176, 0, {}]', '["a", "Q8_0", 0, 2176, 1, {}]',
-     '["x", "Q8_0", 0, 2176, 0, {}]'],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "3",
+        '{"figure": [1], "is": 2}',
+        '["a", "Q8_0", -5, 2176, 0, {}]',
+        '["a", "Q8_0", 0, 2175, 0, {}]',
+        '["a", "Q8_0", 1e300, 2176, 0, {}]',
+        '["a", "Q8_0", 0, 2176, 1, {}]',
+        '["x", "Q8_0", 0, 2176, 0, {}]',
+    ],
+)
 def test_lines_that_lie_are_not_believed(tmp_path, line):
     target, a = tmp_path / "x.gguf", tensor("a")
     stopped(target, lambda kept: kept.note("figure", 1))

@@ -207,7 +207,7 @@ def test_an_expert_that_saw_little_is_drawn_towards_all() -> None:
 def test_what_inputs_held_back_speak_against_is_not_done() -> None:
     """Fitted to inputs that have nothing to do with those that judge: the encoder without feedback is taken."""
     from gguftools.calibration.choosing import Piece
-    from runtime.block_diagonal import BlockDiagonal
+    from runtime.products.block_diagonal import BlockDiagonal
 
     random = np.random.default_rng(1)
     few = random.standard_normal((4, 256))
@@ -260,7 +260,7 @@ def test_a_drift_that_inputs_held_back_do_not_have_is_left() -> None:
 
 def test_the_correction_is_a_part_of_the_least_squares() -> None:
     from quants.feedback import upper_factor
-    from runtime.block_diagonal import BlockDiagonal
+    from runtime.products.block_diagonal import BlockDiagonal
 
     random = np.random.default_rng(0)
     x = random.standard_normal((500, 96))

@@ -66,8 +66,10 @@ def test_in_coarse_units_it_fits_and_is_close_to_the_best():
 
 
 def test_what_rounding_leaves_is_spent():
-    some = {"a": [Candidate("small", 100, 1.0), Candidate("large", 151, 0.5)],
-            "b": [Candidate("one", 7, 0.0), Candidate("other", 8, 0.0)]}  # fmt: skip
+    some = {
+        "a": [Candidate("small", 100, 1.0), Candidate("large", 151, 0.5)],
+        "b": [Candidate("one", 7, 0.0), Candidate("other", 8, 0.0)],
+    }
     assert best_within(some, 158, units=10)["a"].format == "large"  # in units of 6 bytes it does not fit
     assert best_within(some, 157, units=10)["a"].format == "small"
 

@@ -34,9 +34,16 @@ def made_up(monkeypatch, truth):
     tensors = {name: SimpleNamespace(rows=4, width=256) for name in NAMES}
     forms = [format_named(form) for form in FORMS]
     search = Search(
-        SimpleNamespace(tensors=tensors, metadata={}, threads=1), dict.fromkeys(NAMES, forms), None, "held", "probe",
-        Sensitivities(parts), None, Kept(figures={}), lambda where: None,
-    )  # fmt: skip
+        SimpleNamespace(tensors=tensors, metadata={}, threads=1),
+        dict.fromkeys(NAMES, forms),
+        None,
+        "held",
+        "probe",
+        Sensitivities(parts),
+        None,
+        Kept(figures={}),
+        lambda where: None,
+    )
     measured = []
 
     def divergence(self, windows, formats):
@@ -173,8 +180,11 @@ def test_what_was_measured_is_not_measured_again(monkeypatch):
 
 
 def test_costs_of_a_weight_in_two_places_add_up():
-    parts = [Part("t", "embedding", 2.0, {"Q8_0": 1.0}), Part("t", "embedding", 3.0, {"Q8_0": 10.0}),
-             Part("u", "others", 5.0, {"Q8_0": 1.0})]  # fmt: skip
+    parts = [
+        Part("t", "embedding", 2.0, {"Q8_0": 1.0}),
+        Part("t", "embedding", 3.0, {"Q8_0": 10.0}),
+        Part("u", "others", 5.0, {"Q8_0": 1.0}),
+    ]
     found = Sensitivities(parts)
     assert found.costs({}) == {"t": {"Q8_0": 32.0}, "u": {"Q8_0": 5.0}}
     assert found.costs({"embedding": 0.5}) == {"t": {"Q8_0": 16.0}, "u": {"Q8_0": 5.0}}
@@ -184,8 +194,9 @@ def test_costs_of_a_weight_in_two_places_add_up():
 def test_parts_and_entries_are_the_same_from_plain_data():
     random = np.random.default_rng(1)
     tensors = {name: from_array(name, np.zeros((4, 32), np.float32)) for name in "ab"}
-    entries = {name: Entry(random.random((i, 32)).astype(np.float32), np.ones(i, np.float32))
-               for i, name in enumerate("ab", 1)}  # fmt: skip
+    entries = {
+        name: Entry(random.random((i, 32)).astype(np.float32), np.ones(i, np.float32)) for i, name in enumerate("ab", 1)
+    }
     whole = Sensitivities([Part(name, "others", float(random.random()), {"Q8_0": 1 / 3}) for name in "ab"], entries)
     again = Sensitivities(whole.parts[:1], {"a": entries["a"]})
     again.take(whole.as_dict(1), tensors)
@@ -219,8 +230,11 @@ def sizes():
     def report(name, rows, width, form, source="F16"):
         return TensorReport(name, (rows, width), source, form, rows * format_named(form).row_bytes(width))
 
-    tensors = [report("blk.0.ffn_up.weight", 3, 256, "Q8_0"), report("blk.0.ffn_down.weight", 5, 256, "Q6_K"),
-               TensorReport("blk.0.ffn_norm.weight", (256,), "F32", "F32", 1024)]  # fmt: skip
+    tensors = [
+        report("blk.0.ffn_up.weight", 3, 256, "Q8_0"),
+        report("blk.0.ffn_down.weight", 5, 256, "Q6_K"),
+        TensorReport("blk.0.ffn_norm.weight", (256,), "F32", "F32", 1024),
+    ]
     nbytes = 4096 + sum(-(-each.nbytes // 64) * 64 for each in tensors)
     return Sizing(OutputReport("x", None, (), nbytes, tuple(tensors)), {tensors[0].name: tensors[0]}, 64)
 

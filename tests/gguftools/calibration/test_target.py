@@ -81,9 +81,13 @@ def test_the_text_is_the_recipe_of_the_file(base, found, tmp_path):
 
 def test_formats_that_the_user_chose_stay(base, calibration, tmp_path):
     report = gguftools.quantize(
-        base, output=tmp_path / "out.gguf", target_bpw=5.0, calibrate=calibration, rules={"attn_v": "Q8_0"},
+        base,
+        output=tmp_path / "out.gguf",
+        target_bpw=5.0,
+        calibrate=calibration,
+        rules={"attn_v": "Q8_0"},
         dry_run=True,
-    )  # fmt: skip
+    )
     output = report.outputs[0]
     assert {t.format for t in output.tensors if "attn_v" in t.name} == {"Q8_0"}
     text = tmp_path / "recipe.txt"
@@ -166,7 +170,7 @@ def test_a_search_that_was_stopped_is_gone_on_with(base, calibration, found, tmp
 
 def test_a_run_that_was_stopped_behind_its_search_measures_nothing(
     base, calibration, found, tmp_path, counted, monkeypatch
-):  # fmt: skip
+):
     target, options = tmp_path / "out.gguf", {"target_size": SIZE, "calibrate": calibration}
 
     def write(*given, dry_run=False, **options):
@@ -247,13 +251,25 @@ def test_frontier(base, calibration, tmp_path):
 def test_a_frontier_out_of_reach_is_refused(base, tmp_path):
     with pytest.raises(OptionError, match="too small"):
         gguftools.frontier(base, [1.0, 4.0])
-    with pytest.raises(OptionError, match="no name of a picture"):
+    with pytest.raises(OptionError, match="no name of an image"):
         gguftools.frontier(base, [4.0], plot=tmp_path / "x.pdf")
 
 
 def test_command(base, tmp_path):
-    done = typed("quantize", base, "--target-bpw", 4.5, "--calibrate", TEXT, "--gptq-only", "--gptq-chunks", 4,
-                 "-o", tmp_path / "out.gguf", "--json")  # fmt: skip
+    done = typed(
+        "quantize",
+        base,
+        "--target-bpw",
+        4.5,
+        "--calibrate",
+        TEXT,
+        "--gptq-only",
+        "--gptq-chunks",
+        4,
+        "-o",
+        tmp_path / "out.gguf",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["outputs"][0]["bits_per_weight"] <= 4.5

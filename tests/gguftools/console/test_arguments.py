@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gguftools.console.arguments import (
-    parse_donor,
-    parse_layers,
-    parse_merge,
-    parse_rule,
-    parse_size,
-    read_rules,
-)
+from gguftools.console.arguments import parse_donor, parse_layers, parse_merge, parse_rule, parse_size, read_rules
 from quants.errors import FileError, GgufToolsError, OptionError
 
 

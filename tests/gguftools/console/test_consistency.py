@@ -17,10 +17,15 @@ def model(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("call", [
-    "split MODEL -o SET --split-max-size 4M", "split MODEL -o SET --split-max-tensors 20",
-    "diff MODEL MODEL --all-tensors", "audit MODEL --tensor-values",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        "split MODEL -o SET --split-max-size 4M",
+        "split MODEL -o SET --split-max-tensors 20",
+        "diff MODEL MODEL --all-tensors",
+        "audit MODEL --tensor-values",
+    ],
+)
 def test_the_same_thing_has_the_same_name_everywhere(call: str, model: Path, tmp_path: Path):
     named = {"MODEL": model, "SET": tmp_path / "set"}
     done = typed(*(named.get(word, word) for word in call.split()))

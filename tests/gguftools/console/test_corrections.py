@@ -31,11 +31,9 @@ SHARDS = " ".join(f"set-{i}-of-00003.gguf" for i in ("00001", "00002", "00003"))
 # The call of the hint is run in a folder with the files in.gguf, im.gguf, text.txt, set-…, checkpoint; it succeeds.
 REWRITTEN = {
     "quantize --imatrix im.gguf in.gguf out.gguf IQ3_M": "--imatrix im.gguf in.gguf IQ3_M --output out.gguf",
-    "quantize --allow-requantize --leave-output-tensor --pure in.gguf out.gguf Q4_0 2":
-        "--allow-requantize --leave-output-tensor --pure in.gguf Q4_0 --output out.gguf --threads 2",
-    "quantize --imatrix-file im.gguf --token-embedding-type q8_0 --tensor-type ffn_down=q5_K in.gguf out.gguf 15 2":
-        "--imatrix im.gguf --token-embedding-type q8_0 --tensor-type ffn_down=q5_K in.gguf 15 --output out.gguf"
-        " --threads 2",
+    "quantize --allow-requantize --leave-output-tensor --pure in.gguf out.gguf Q4_0 2": "--allow-requantize --leave-output-tensor --pure in.gguf Q4_0 --output out.gguf --threads 2",
+    "quantize --imatrix-file im.gguf --token-embedding-type q8_0 --tensor-type ffn_down=q5_K in.gguf out.gguf 15 2": "--imatrix im.gguf --token-embedding-type q8_0 --tensor-type ffn_down=q5_K in.gguf 15 --output out.gguf"
+    " --threads 2",
     "quantize in.gguf out.gguf Q8_0 --max-buffer-size 64": "in.gguf Q8_0 --memory 64M --output out.gguf",
     "quantize Q8_0 in.gguf -o out.gguf --imatrix im.gguf": "in.gguf Q8_0 -o out.gguf --imatrix im.gguf",
     "quantize Q8_0 in.gguf out.gguf": "in.gguf Q8_0 --output out.gguf",
@@ -49,46 +47,42 @@ REWRITTEN = {
     f"merge {SHARDS} -o out.gguf": "set-00001-of-00003.gguf -o out.gguf ! set-00002",
     f"merge --dry-run {SHARDS}": "--dry-run set-00001-of-00003.gguf ! set-00002 --output",
     "convert checkpoint out.gguf --outtype q8_0": "checkpoint --outtype q8_0 --output out.gguf",
-    "convert checkpoint --outfile out.gguf --no-lazy --ftype f16 --no-nextn":
-        "checkpoint --output out.gguf --outtype f16 --no-mtp",
-    "perplexity -m checkpoint.gguf -f text.txt -ngl 99 -t 2 -c 64 --chunks 1 -fa -b 512":
-        "checkpoint.gguf -f text.txt --threads 2 -c 64 --chunks 1",
-    "perplexity checkpoint.gguf text.txt -c 64 --chunks 1 -f two=text.txt":
-        "checkpoint.gguf -c 64 --chunks 1 -f two=text.txt --file text.txt",
-    "imatrix -m checkpoint.gguf -f text.txt -o i.gguf -ngl 99 --no-ppl -c 64 --chunks 1 -ofreq 5 --chunk 0":
-        "checkpoint.gguf -f text.txt -o i.gguf -c 64 --chunks 1 --skip-chunks 0",
-    "imatrix checkpoint.gguf text.txt i.dat -c 64 --chunks 1":
-        "checkpoint.gguf -c 64 --chunks 1 --file text.txt --output i.dat",
+    "convert checkpoint --outfile out.gguf --no-lazy --ftype f16 --no-nextn": "checkpoint --output out.gguf --outtype f16 --no-mtp",
+    "perplexity -m checkpoint.gguf -f text.txt -ngl 99 -t 2 -c 64 --chunks 1 -fa -b 512": "checkpoint.gguf -f text.txt --threads 2 -c 64 --chunks 1",
+    "perplexity checkpoint.gguf text.txt -c 64 --chunks 1 -f two=text.txt": "checkpoint.gguf -c 64 --chunks 1 -f two=text.txt --file text.txt",
+    "imatrix -m checkpoint.gguf -f text.txt -o i.gguf -ngl 99 --no-ppl -c 64 --chunks 1 -ofreq 5 --chunk 0": "checkpoint.gguf -f text.txt -o i.gguf -c 64 --chunks 1 --skip-chunks 0",
+    "imatrix checkpoint.gguf text.txt i.dat -c 64 --chunks 1": "checkpoint.gguf -c 64 --chunks 1 --file text.txt --output i.dat",
     "generate checkpoint.gguf -ngl 99 -p Hello -n 1": "checkpoint.gguf -p Hello -n 1 ! 99",
-    "generate -m checkpoint.gguf -cnv --xtc-probability 0.5 -p Hello --n-predict 1 --temperature 0":
-        "checkpoint.gguf --chat --sampling xtc_probability=0.5 -p Hello --predict 1 --temp 0",
-    "generate checkpoint.gguf -sys Yes -p Hello -n 1 -ctk f16 -ctv f16 --n-probs 2":
-        "checkpoint.gguf --chat --system Yes -p Hello -n 1 --cache-type f16 --json --logprobs 2 ! f16",
+    "generate -m checkpoint.gguf -cnv --xtc-probability 0.5 -p Hello --n-predict 1 --temperature 0": "checkpoint.gguf --chat --sampling xtc_probability=0.5 -p Hello --predict 1 --temp 0",
+    "generate checkpoint.gguf -sys Yes -p Hello -n 1 -ctk f16 -ctv f16 --n-probs 2": "checkpoint.gguf --chat --system Yes -p Hello -n 1 --cache-type f16 --json --logprobs 2 ! f16",
     "generate checkpoint.gguf -n 1 Hello": "checkpoint.gguf -n 1 --prompt Hello",
-    "generate --mlock --seed 4 -sm none --repeat-penalty 1.1 checkpoint.gguf -p Hello -n 1 -st":
-        "--seed 4 --repeat-penalty 1.1 checkpoint.gguf -p Hello -n 1",
+    "generate --mlock --seed 4 -sm none --repeat-penalty 1.1 checkpoint.gguf -p Hello -n 1 -st": "--seed 4 --repeat-penalty 1.1 checkpoint.gguf -p Hello -n 1",
     "tokenize -m checkpoint.gguf -p Hello --show-count": "checkpoint.gguf -p Hello --count",
     "--json show in.gguf": "show in.gguf --json",
     "set-metadata checkpoint.gguf general.name 'Foo bar' --dry-run": "checkpoint.gguf 'general.name=Foo bar' --dry-run",
-    "set-metadata checkpoint.gguf --dry-run --remove general.name tokenizer.ggml.pre":
-        "checkpoint.gguf --dry-run --remove general.name --remove tokenizer.ggml.pre",
-    "set-metadata checkpoint.gguf --dry-run --force --special-token eos 3":
-        "checkpoint.gguf --dry-run --force --special-token eos=3",
-    "set-metadata checkpoint.gguf --remove-metadata general.name --dry-run":
-        "checkpoint.gguf --remove general.name --dry-run",
-    "hash in.gguf --no-layer --sha256": "in.gguf --no-tensors --sha256", "gguf-hash in.gguf": "in.gguf",
+    "set-metadata checkpoint.gguf --dry-run --remove general.name tokenizer.ggml.pre": "checkpoint.gguf --dry-run --remove general.name --remove tokenizer.ggml.pre",
+    "set-metadata checkpoint.gguf --dry-run --force --special-token eos 3": "checkpoint.gguf --dry-run --force --special-token eos=3",
+    "set-metadata checkpoint.gguf --remove-metadata general.name --dry-run": "checkpoint.gguf --remove general.name --dry-run",
+    "hash in.gguf --no-layer --sha256": "in.gguf --no-tensors --sha256",
+    "gguf-hash in.gguf": "in.gguf",
     "gguf-dump in.gguf --markdown": "show in.gguf --markdown",
     "convert_hf_to_gguf.py checkpoint --outfile out.gguf": "convert checkpoint --output out.gguf",
-}  # fmt: skip
+}
 # A wrong call -> what its hint says where no call is certain to be meant.
 TEXTS = {
-    "generate -hf a/b -p x": "hf://a/b/NAME.gguf", "generate -hf a/b:Q4_K_M -p x": "hf://a/b/NAME-Q4_K_M.gguf",
-    "generate in.gguf -f text.txt": "-p - <", "generate in.gguf -p x --rope-freq-base 5": "set-metadata FILE KEY=VALUE",
-    "perplexity checkpoint.gguf -f text.txt --lora a": "--merge-lora", "perplexity checkpoint.gguf -p Hello": "-f FILE",
-    "quantize in.gguf out.gguf": "name a recipe", "quantize in.gguf a.gguf Q8_0 -o b.gguf": "named already",
-    "quantize in.gguf Q8_0 2 --threads 1": "given already", "show in.gguf --no-tensors": "--key KEY",
-    "validate in.gguf --bogus": "--help", "convert checkpoint x y z": "--help",
-}  # fmt: skip
+    "generate -hf a/b -p x": "hf://a/b/NAME.gguf",
+    "generate -hf a/b:Q4_K_M -p x": "hf://a/b/NAME-Q4_K_M.gguf",
+    "generate in.gguf -f text.txt": "-p - <",
+    "generate in.gguf -p x --rope-freq-base 5": "set-metadata FILE KEY=VALUE",
+    "perplexity checkpoint.gguf -f text.txt --lora a": "--merge-lora",
+    "perplexity checkpoint.gguf -p Hello": "-f FILE",
+    "quantize in.gguf out.gguf": "name a recipe",
+    "quantize in.gguf a.gguf Q8_0 -o b.gguf": "named already",
+    "quantize in.gguf Q8_0 2 --threads 1": "given already",
+    "show in.gguf --no-tensors": "--key KEY",
+    "validate in.gguf --bogus": "--help",
+    "convert checkpoint x y z": "--help",
+}
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +93,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copyfile(GOLDEN / "tiny-dense.imatrix.gguf", made / "im.gguf")
     (made / "checkpoint").symlink_to(EXAMPLE)
     (made / "text.txt").write_text((ROOT / "examples" / "persuasion.txt").read_text(encoding="utf-8")[:2000])
-    for words in ("convert checkpoint -o plain.gguf",
-                  "set-metadata plain.gguf --chat-template CHAT -o checkpoint.gguf"):  # fmt: skip
+    for words in (
+        "convert checkpoint -o plain.gguf",
+        "set-metadata plain.gguf --chat-template CHAT -o checkpoint.gguf",
+    ):
         template = "{% for each in messages %}{{ each.content }} {% endfor %}"
         done = typed_in(made, [template if word == "CHAT" else word for word in words.split()])
         assert done.returncode == 0, done.stderr
@@ -168,12 +164,18 @@ def test_no_option_is_both_needed_and_not():
         assert len(words) == len(set(words))
 
 
-@pytest.mark.parametrize(("words", "parts"), [
-    ("m -j8 --json", [("", "m"), ("-j", "-j8"), ("--json", "--json")]),
-    ("-qj 8 m", [("-j", "-qj 8"), ("", "m")]), ("--threads=8 -", [("--threads", "--threads=8"), ("", "-")]),
-    ("--tensor-type a=b -- --json", [("--tensor-type", "--tensor-type a=b"), ("--", "--"), ("", "--json")]),
-    ("-o", [("-o", "-o")]), ("-qv m", [("-v", "-qv"), ("", "m")]), ("-x y", [("-x", "-x"), ("", "y")]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("m -j8 --json", [("", "m"), ("-j", "-j8"), ("--json", "--json")]),
+        ("-qj 8 m", [("-j", "-qj 8"), ("", "m")]),
+        ("--threads=8 -", [("--threads", "--threads=8"), ("", "-")]),
+        ("--tensor-type a=b -- --json", [("--tensor-type", "--tensor-type a=b"), ("--", "--"), ("", "--json")]),
+        ("-o", [("-o", "-o")]),
+        ("-qv m", [("-v", "-qv"), ("", "m")]),
+        ("-x y", [("-x", "-x"), ("", "y")]),
+    ],
+)
 def test_words_are_taken_apart_as_the_parser_does(words: str, parts: list[tuple[str, str]]):
     call = parse_call("quantize", words.split(), arities(COMMANDS["quantize"]))
     assert [(part.option, " ".join(part.words)) for part in call.parts] == parts
@@ -184,7 +186,12 @@ def test_an_option_has_all_words_up_to_the_next_one():
     words = ["t", "--from=d", "a", "b", "--from", "e", "c", "-o", "x"]
     call = parse_call("graft", [*words, "y"], arities(COMMANDS["graft"], ("--from",)))
     assert [part.words for part in call.parts] == [
-        ("t",), ("--from=d", "a", "b"), ("--from", "e", "c"), ("-o", "x"), ("y",)]  # fmt: skip
+        ("t",),
+        ("--from=d", "a", "b"),
+        ("--from", "e", "c"),
+        ("-o", "x"),
+        ("y",),
+    ]
     assert mistaken(COMMANDS["graft"], words) is None
 
 
@@ -210,12 +217,17 @@ def test_calls_that_the_code_names_exist():
             assert not hints.wrong_names(call, None), f"{where}: {call}"
 
 
-@pytest.mark.parametrize(("call", "shown"), [
-    ("convert org/model --outtype q8_0 -o x.gguf", "gguftools convert hf://org/model --outtype q8_0 -o x.gguf"),
-    ("-q convert -o x.gguf https://huggingface.co/org/model/tree/v2",
-     "gguftools -q convert -o x.gguf hf://org/model@v2"),
-    ("quantize org/model Q8_0", "gguftools convert hf://org/model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        ("convert org/model --outtype q8_0 -o x.gguf", "gguftools convert hf://org/model --outtype q8_0 -o x.gguf"),
+        (
+            "-q convert -o x.gguf https://huggingface.co/org/model/tree/v2",
+            "gguftools -q convert -o x.gguf hf://org/model@v2",
+        ),
+        ("quantize org/model Q8_0", "gguftools convert hf://org/model"),
+    ],
+)
 def test_a_hint_of_the_library_keeps_the_options_of_the_call(call: str, shown: str, folder: Path):
     done = typed_in(folder, call.split())
     assert done.returncode == 1
@@ -231,15 +243,22 @@ def test_names_in_hints_are_quoted_for_the_shell(folder: Path):
     assert "`gguftools quantize 'a b.gguf' Q8_0 --output out.gguf`" in done.stderr
 
 
-@pytest.mark.parametrize(("call", "said"), [
-    ("generate in.gguf -p x -n gl", "--predict is 'gl'; a whole number of at least 0 was expected"),
-    ("generate in.gguf -p x --temp z", "--temp is 'z'; a number was expected"),
-    ("generate in.gguf -p x --seed=99999999999",
-     "--seed is '99999999999'; a whole number of at least 0 and at most 4294967295 was expected"),
-    ("quantize in.gguf Q8_0 -j0", "--threads is '0'; a whole number of at least 1 was expected"),
-    ("generate in.gguf -p x --draft-min-p 3",
-     "--draft-min-p is '3'; a number of at least 0 and at most 1 was expected"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("generate in.gguf -p x -n gl", "--predict is 'gl'; a whole number of at least 0 was expected"),
+        ("generate in.gguf -p x --temp z", "--temp is 'z'; a number was expected"),
+        (
+            "generate in.gguf -p x --seed=99999999999",
+            "--seed is '99999999999'; a whole number of at least 0 and at most 4294967295 was expected",
+        ),
+        ("quantize in.gguf Q8_0 -j0", "--threads is '0'; a whole number of at least 1 was expected"),
+        (
+            "generate in.gguf -p x --draft-min-p 3",
+            "--draft-min-p is '3'; a number of at least 0 and at most 1 was expected",
+        ),
+    ],
+)
 def test_a_wrong_number_is_named_in_our_words(call: str, said: str, folder: Path):
     done = typed_in(folder, call.split())
     assert done.returncode == 2

@@ -28,11 +28,17 @@ def string(text: str) -> bytes:
 
 def model(path: Path, more: str = "") -> Path:
     """A GGUF file whose keys, values, tokens and tensor's name hold EVIL."""
-    values = [string(key) + struct.pack("<I", 8) + string(value) for key, value in (
-        ("general.architecture", "llama"), ("general.name", f"n{EVIL}{more}"), (f"k{EVIL}", f"v{EVIL}"),
-        ("tokenizer.chat_template", f"{{{{ messages }}}}{EVIL}\nline{more}"),
-        (f"tokenizer.chat_template.{EVIL}", "{% if %}"), ("general.url", f"https://{EVIL}"),
-    )]  # fmt: skip
+    values = [
+        string(key) + struct.pack("<I", 8) + string(value)
+        for key, value in (
+            ("general.architecture", "llama"),
+            ("general.name", f"n{EVIL}{more}"),
+            (f"k{EVIL}", f"v{EVIL}"),
+            ("tokenizer.chat_template", f"{{{{ messages }}}}{EVIL}\nline{more}"),
+            (f"tokenizer.chat_template.{EVIL}", "{% if %}"),
+            ("general.url", f"https://{EVIL}"),
+        )
+    ]
     tokens = struct.pack("<IIQ", 9, 8, 2) + string(f"t{EVIL}") + string("\udcff")
     values.append(string("tokenizer.ggml.tokens") + tokens)
     tensors = b"".join(string(f"{name}{EVIL}") + struct.pack("<IQIQ", 1, 8, 0, 32 * (name == "u")) for name in "tu")
@@ -78,8 +84,10 @@ CALLS: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_nothing_unseen_in_what_is_printed(name: str, tmp_path: Path) -> None:
     paths = {
-        "A": str(model(tmp_path / NAME)), "B": str(model(tmp_path / "b.gguf", "!")), "OUT": str(tmp_path / f"o{EVIL}"),
-    }  # fmt: skip
+        "A": str(model(tmp_path / NAME)),
+        "B": str(model(tmp_path / "b.gguf", "!")),
+        "OUT": str(tmp_path / f"o{EVIL}"),
+    }
     done = typed(*(paths.get(word, word) for word in CALLS[name]))
     assert_seen(done.stdout, "\t" if "--text" in CALLS[name] else "")
     assert_seen(done.stderr)
@@ -110,9 +118,12 @@ def test_a_value_is_whole_in_a_pipe_and_harmless_on_a_terminal(tmp_path: Path) -
     model(tmp_path / "m.gguf")
     template = f"{{{{ messages }}}}{EVIL}\nline"
     done = subprocess.run(
-        [sys.executable, "-m", "gguftools", "show", "m.gguf", "--key", "tokenizer.chat_template"], cwd=tmp_path,
-        capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        [sys.executable, "-m", "gguftools", "show", "m.gguf", "--key", "tokenizer.chat_template"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.stdout.decode() == f"{template}\n"
     said = on_a_terminal("show", "m.gguf", "--key", "tokenizer.chat_template", cwd=tmp_path)
     assert "\\x1b[31m" in said
@@ -122,9 +133,12 @@ def test_a_value_is_whole_in_a_pipe_and_harmless_on_a_terminal(tmp_path: Path) -
 def on_a_terminal(*arguments: str, cwd: Path) -> str:
     ours, theirs = pty.openpty()
     command = subprocess.Popen(
-        [sys.executable, "-m", "gguftools", *arguments], cwd=cwd, stdout=theirs, stderr=theirs,
+        [sys.executable, "-m", "gguftools", *arguments],
+        cwd=cwd,
+        stdout=theirs,
+        stderr=theirs,
         env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
-    )  # fmt: skip
+    )
     os.close(theirs)
     said = b""
     try:

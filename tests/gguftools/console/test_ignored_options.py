@@ -35,11 +35,15 @@ def model(original: Path, tmp_path: Path, monkeypatch) -> Path:
 
 WRONG = {  # of shell: usage errors. MODEL: a model's file, CK: its checkpoint, TEXT: a text
     # threads
-    "audit MODEL -j 0": "--threads", "convert CK -o x.gguf -j 0": "--threads",
+    "audit MODEL -j 0": "--threads",
+    "convert CK -o x.gguf -j 0": "--threads",
     "convert CK -o x.gguf -j -3": "--threads",
-    "diff MODEL MODEL -j 0": "--threads", "export MODEL -o x -j -1": "--threads",
-    "imatrix MODEL -f TEXT -o x -j 0": "--threads", "perplexity MODEL -f TEXT -j 0": "--threads",
-    "perplexity MODEL -f TEXT -j -3": "--threads", "quantize MODEL Q8_0 -o x.gguf -j 0": "--threads",
+    "diff MODEL MODEL -j 0": "--threads",
+    "export MODEL -o x -j -1": "--threads",
+    "imatrix MODEL -f TEXT -o x -j 0": "--threads",
+    "perplexity MODEL -f TEXT -j 0": "--threads",
+    "perplexity MODEL -f TEXT -j -3": "--threads",
+    "quantize MODEL Q8_0 -o x.gguf -j 0": "--threads",
     "validate MODEL -j 0": "--threads",
     # numbers that mean nothing
     "quantize MODEL Q8_0 -o x.gguf --split-max-tensors 0": "--split-max-tensors",
@@ -72,8 +76,10 @@ WRONG = {  # of shell: usage errors. MODEL: a model's file, CK: its checkpoint, 
     # nothing where something belongs
     "convert CK -o x.gguf --reserve ''": "--reserve",
     "quantize MODEL Q8_0 -o x.gguf --prune-layers ''": "--prune-layers",
-    "quantize MODEL Q8_0 -o ''": "-o", "convert CK --outtype f16 -o ''": "-o", "show MODEL --tensors=": "--tensors=",
-}  # fmt: skip
+    "quantize MODEL Q8_0 -o ''": "-o",
+    "convert CK --outtype f16 -o ''": "-o",
+    "show MODEL --tensors=": "--tensors=",
+}
 
 
 @pytest.mark.parametrize("call", WRONG)

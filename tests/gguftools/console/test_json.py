@@ -17,12 +17,20 @@ from ..command_line import typed
 MODEL = DATA / "golden" / "e2e" / "tiny-dense-f16.gguf"
 MATRIX = DATA / "golden" / "e2e" / "tiny-dense.imatrix.gguf"
 CALLS = {
-    "architectures": [], "audit": [MODEL], "convert-endian": [MODEL, "-o", "big.gguf"], "diff": [MODEL, MODEL],
-    "export": [MODEL, "-o", "norms.safetensors", "--tensors", "norm"], "formats": [], "hash": [MODEL],
-    "imatrix-info": [MATRIX], "quantize": [MODEL, "Q8_0", "--dry-run", "-o", "."],
-    "set-metadata": [MODEL, "general.name=x", "--dry-run"], "show": [MODEL], "split": [MODEL, "--dry-run"],
+    "architectures": [],
+    "audit": [MODEL],
+    "convert-endian": [MODEL, "-o", "big.gguf"],
+    "diff": [MODEL, MODEL],
+    "export": [MODEL, "-o", "norms.safetensors", "--tensors", "norm"],
+    "formats": [],
+    "hash": [MODEL],
+    "imatrix-info": [MATRIX],
+    "quantize": [MODEL, "Q8_0", "--dry-run", "-o", "."],
+    "set-metadata": [MODEL, "general.name=x", "--dry-run"],
+    "show": [MODEL],
+    "split": [MODEL, "--dry-run"],
     "validate": [MODEL],
-}  # fmt: skip
+}
 
 
 def keys(value: Any) -> Iterator[str]:
@@ -60,11 +68,13 @@ def test_results_are_printed_as_their_dicts(capsys: pytest.CaptureFixture[str]):
 
 OLDER = {"path", "paths", "bytes", "size", "perplexity_error", "p99.9", "p0.1", "sound", "valid", "passed", "equal"}
 MORE_CALLS = {
-    "check": [MODEL, "--predict", "1"], "merge": ["s-00001-of-00001.gguf", "--dry-run"], "quantize": CALLS["quantize"],
+    "check": [MODEL, "--predict", "1"],
+    "merge": ["s-00001-of-00001.gguf", "--dry-run"],
+    "quantize": CALLS["quantize"],
     "patch": ["make", MODEL, MODEL, "-o", "x.delta.gguf", "--dry-run"],
     "graft": [MODEL, "--drop", "blk.0.attn_k", "--force", "-o", "x.gguf", "--dry-run"],
     "diff": [MODEL, MODEL, "--errors"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("command", sorted(CALLS | MORE_CALLS))
@@ -93,8 +103,11 @@ def test_results_that_an_older_version_saved_are_read():
     from gguftools.measurement.report.results import results_of
 
     kl = {"mean": 0.1, "p99.9": 2.0, "p0.1": 0.0}
-    older = {"base": "b.gguf", "base_perplexity_error": 0.3, "files": [
-        {"path": "m.gguf", "size": 7, "perplexity": 9.0, "perplexity_error": 0.2, "kl_divergence": kl}]}  # fmt: skip
+    older = {
+        "base": "b.gguf",
+        "base_perplexity_error": 0.3,
+        "files": [{"path": "m.gguf", "size": 7, "perplexity": 9.0, "perplexity_error": 0.2, "kl_divergence": kl}],
+    }
     found = results_of(older)
     figures = found.files[0].figures
     assert found.files[0].path == "m.gguf"

@@ -53,10 +53,10 @@ def test_nothing_constant_is_shown_while_an_imatrix_is_measured(folder: Path):
 PHASES = {
     # what a signal comes in the middle of -> Python that sends it
     "importing": "class Sends:\n def find_spec(self, name, *rest):\n  if name == 'typer': send()\n"
-                 "sys.meta_path.insert(0, Sends())\n",
+    "sys.meta_path.insert(0, Sends())\n",
     "at work": "import gguftools.files.gguf.reader as reader\nreader.open_gguf = lambda *a, **b: send()\n",
     "at the end": "import atexit; atexit.register(send)\n",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -66,19 +66,25 @@ def test_an_interrupted_run_ends_with_the_signals_code(phase: str, number: int, 
     script += f"{PHASES[phase]}sys.argv = ['gguftools', 'hash', {LONG!r}]\n"
     script += "from gguftools.__main__ import main\nmain()\n"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=300,
+        [sys.executable, "-c", script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_compiling_is_interrupted_with_130_and_no_stale_line(folder: Path):
     with subprocess.Popen(
-        [sys.executable, "-m", "gguftools", "quantize", LONG, "Q4_K_M", "-o", "cut.gguf"], cwd=folder,
-        stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "gguftools", "quantize", LONG, "Q4_K_M", "-o", "cut.gguf"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder / "cold")},
-    ) as process:  # fmt: skip
+    ) as process:
         while process.poll() is None and not (folder / "cold").exists():  # until it compiles, the cache being cold
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)

@@ -29,15 +29,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", line.replace("gguftools", f"{sys.executable} -m gguftools")], cwd=folder, capture_output=True,
-        text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        ["bash", "-c", line.replace("gguftools", f"{sys.executable} -m gguftools")],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
-@pytest.mark.parametrize("line", [
-    "gguftools show model.gguf >&-", "gguftools hash model.gguf >&- 2>&-", "gguftools formats >&-",
-    "gguftools --help > /dev/full",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gguftools show model.gguf >&-",
+        "gguftools hash model.gguf >&- 2>&-",
+        "gguftools formats >&-",
+        "gguftools --help > /dev/full",
+    ],
+)
 def test_output_that_nobody_reads(line: str, folder: Path):
     done = shell(line, folder)
     assert "Traceback" not in done.stderr

@@ -12,15 +12,23 @@ from ..command_line import EXAMPLE, refused, run, typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 WRITES = {
-    "convert": ["CK", "-o"], "quantize": ["m.gguf", "Q8_0", "-o"], "split": ["m.gguf", "-o"],
-    "merge": ["s-00001-of-00001.gguf", "-o"], "convert-endian": ["m.gguf", "-o"], "attest": ["m.gguf", "-o"],
-    "set-metadata": ["m.gguf", "general.name=x", "-o"], "patch": ["make", "m.gguf", "m.gguf", "-o"],
+    "convert": ["CK", "-o"],
+    "quantize": ["m.gguf", "Q8_0", "-o"],
+    "split": ["m.gguf", "-o"],
+    "merge": ["s-00001-of-00001.gguf", "-o"],
+    "convert-endian": ["m.gguf", "-o"],
+    "attest": ["m.gguf", "-o"],
+    "set-metadata": ["m.gguf", "general.name=x", "-o"],
+    "patch": ["make", "m.gguf", "m.gguf", "-o"],
     "graft": ["m.gguf", "--drop", "output_norm", "--force", "-o"],
-}  # fmt: skip
+}
 TO_FILES = {
-    "imatrix": ["m.gguf", "-f", TEXT, "-o"], "hash": ["m.gguf", "-o"], "imatrix-info": ["im.gguf", "--merge"],
-    "report": ["results.json", "--html"], "embed": ["m.gguf", "-p", "x", "--pooling", "mean", "-o"],
-}  # fmt: skip
+    "imatrix": ["m.gguf", "-f", TEXT, "-o"],
+    "hash": ["m.gguf", "-o"],
+    "imatrix-info": ["im.gguf", "--merge"],
+    "report": ["results.json", "--html"],
+    "embed": ["m.gguf", "-p", "x", "--pooling", "mean", "-o"],
+}
 
 
 @pytest.fixture

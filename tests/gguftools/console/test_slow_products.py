@@ -30,9 +30,12 @@ def call(*words):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("perplexity", MODEL, "-f", "TEXT"), ("imatrix", MODEL, "-f", "TEXT", "-o", "OUT"),
-     ("demo", "MISSING", "-f", "TEXT", "-o", "OUT")],
-)  # fmt: skip
+    [
+        ("perplexity", MODEL, "-f", "TEXT"),
+        ("imatrix", MODEL, "-f", "TEXT", "-o", "OUT"),
+        ("demo", "MISSING", "-f", "TEXT", "-o", "OUT"),
+    ],
+)
 @pytest.mark.parametrize("quiet", [False, True])
 def test_said_once_before_the_work(arguments, quiet, held_back, tmp_path, capsys):
     (tmp_path / "TEXT").write_text("too short", encoding="utf-8")

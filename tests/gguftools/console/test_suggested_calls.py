@@ -11,8 +11,7 @@ from ..command_line import EXAMPLE, TEXT, refused, run, typed
 # What is typed -> what the hint has; "MODEL" is a small model, "CK" its checkpoint folder.
 CALLS = {
     # llama-quantize
-    "quantize in.gguf out.gguf Q4_K_M 8":
-        "`gguftools quantize in.gguf Q4_K_M --output out.gguf --threads 8`",
+    "quantize in.gguf out.gguf Q4_K_M 8": "`gguftools quantize in.gguf Q4_K_M --output out.gguf --threads 8`",
     "quantize MODEL out.gguf Q4_K_M": "--output out.gguf`",
     "quantize MODEL Q4_K_M 8": "--threads 8",
     "quantize MODEL out.gguf q8_0": "q8_0 --output out.gguf`",
@@ -21,8 +20,9 @@ CALLS = {
     "quantize MODEL Q8_0 --outfile x.gguf": "--output x.gguf`",
     "quantize MODEL Q8_0 --nthreads 3": "--threads 3`",
     # llama-perplexity, llama-imatrix
-    "perplexity -m model.gguf -f t.txt -c 512 -ngl 99 -t 8":
-        "`gguftools perplexity model.gguf -f t.txt -c 512 --threads 8`",
+    "perplexity -m model.gguf -f t.txt -c 512 -ngl 99 -t 8": (
+        "`gguftools perplexity model.gguf -f t.txt -c 512 --threads 8`"
+    ),
     "perplexity --model model.gguf -f t.txt -t8 -b 512": "`gguftools perplexity model.gguf -f t.txt --threads 8`",
     "perplexity model.gguf -f t.txt --ctx-size=512": "--ctx 512`",
     "perplexity model.gguf -f t.txt --ppl-stride 256": "--stride 256`",
@@ -61,7 +61,7 @@ CALLS = {
     "--json show MODEL": "behind the command",
     "imatrix MODEL -f t.txt": "gguftools imatrix --help",
     "perplexity MODEL -f": "gguftools perplexity --help",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

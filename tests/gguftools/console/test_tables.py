@@ -53,8 +53,11 @@ def test_a_word_wider_than_the_terminal_is_all_there():
 def test_a_word_wider_than_its_column_has_a_line_of_its_own():
     rows = [("key", "type", "value"), ("k" * 18, "UINT32", "1"), ("short", "STRING", "yes")]
     assert [line.rstrip() for line in on_terminal(rows, "", 24).splitlines()] == [
-        "key    type    value", "k" * 18, "       UINT32  1", "short  STRING  yes",
-    ]  # fmt: skip
+        "key    type    value",
+        "k" * 18,
+        "       UINT32  1",
+        "short  STRING  yes",
+    ]
 
 
 def test_text_is_no_markup():

@@ -33,9 +33,9 @@ def test_every_option_that_is_meant_exists():
             assert {word for word in meant if word.startswith("--")} <= options
 
 
-@pytest.mark.parametrize(("command", "old", "new"), [
-    (command, old, new) for command, flags in ALIASES.items() for old, new in flags.items()
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "old", "new"), [(command, old, new) for command, flags in ALIASES.items() for old, new in flags.items()]
+)
 def test_an_old_spelling_means_the_new_one(command, old, new):
     group = typer.main.get_command(build_app())
     _, _, words = group.resolve_command(None, [command, "file", old, f"{old}=1", "x"])  # type: ignore[attr-defined]
@@ -47,14 +47,20 @@ def test_recipes_in_order_are_no_mistake():
     assert mistaken(COMMANDS["quantize"], ["in.gguf", "15"]) is None  # a recipe's number
 
 
-@pytest.mark.parametrize(("call", "twice"), [
-    ("quantize m Q8_0 -j 1 --threads 2", "--threads"), ("quantize m Q8_0 -j1 -j2", "--threads"),
-    ("convert m --outtype f16 --outtype=q8_0", "--outtype"),
-    ("quantize m --statistics --no-statistics", "--statistics"),
-    ("quantize m Q8_0 --json --json -qv", None), ("show m --key a --key a", None),
-    ("set-metadata m --remove --remove --type a=b", None), ("show -- --tensors --tensors", None),
-    ("split m --max-size 2M --split-max-size 3M", "--split-max-size"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "twice"),
+    [
+        ("quantize m Q8_0 -j 1 --threads 2", "--threads"),
+        ("quantize m Q8_0 -j1 -j2", "--threads"),
+        ("convert m --outtype f16 --outtype=q8_0", "--outtype"),
+        ("quantize m --statistics --no-statistics", "--statistics"),
+        ("quantize m Q8_0 --json --json -qv", None),
+        ("show m --key a --key a", None),
+        ("set-metadata m --remove --remove --type a=b", None),
+        ("show -- --tensors --tensors", None),
+        ("split m --max-size 2M --split-max-size 3M", "--split-max-size"),
+    ],
+)
 def test_an_option_of_one_value_is_given_once(call, twice):
     group = typer.main.get_command(build_app())
     if twice is None:
@@ -64,12 +70,16 @@ def test_an_option_of_one_value_is_given_once(call, twice):
         group.resolve_command(None, call.split())  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("words", "made"), [
-    ("t --from d a b -o x", ["t", "--from", "d\0a\0b", "-o", "x"]),
-    ("t --from=d a --from e c", ["t", "--from", "d\0a", "--from", "e\0c"]),
-    ("--from d a", ["--from", "d\0a"]), ("t --from", ["t", "--from"]),
-    ("t --from -o x y", ["t", "--from", "-o", "x", "y"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        ("t --from d a b -o x", ["t", "--from", "d\0a\0b", "-o", "x"]),
+        ("t --from=d a --from e c", ["t", "--from", "d\0a", "--from", "e\0c"]),
+        ("--from d a", ["--from", "d\0a"]),
+        ("t --from", ["t", "--from"]),
+        ("t --from -o x y", ["t", "--from", "-o", "x", "y"]),
+    ],
+)
 def test_words_behind_an_option_that_takes_several(words, made):
     assert gathered("graft", words.split()) == made
     assert gathered("split", words.split()) == words.split()

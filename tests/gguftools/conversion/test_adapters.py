@@ -78,8 +78,12 @@ def test_file_of_its_own(adapter: Path, tmp_path: Path) -> None:
         ("adapter.lora.alpha", ("FLOAT32", 12.0)),
         ("general.quantization_version", ("UINT32", 2)),
     ]
-    names = [f"blk.{i}.{name}.weight.lora_{half}" for i in range(4) for name in ("ffn_down", "attn_q", "attn_v")
-             for half in "ab"]  # fmt: skip
+    names = [
+        f"blk.{i}.{name}.weight.lora_{half}"
+        for i in range(4)
+        for name in ("ffn_down", "attn_q", "attn_v")
+        for half in "ab"
+    ]
     assert list(opened.tensors) == names
     assert {tensor.format.name for tensor in opened.tensors.values()} == {"F32"}
     assert opened.tensors["blk.3.attn_v.weight.lora_b"].shape == (128, 8)
@@ -183,14 +187,18 @@ def test_options_that_contradict_each_other(adapter: Path, tmp_path: Path) -> No
 
 
 PEFT: dict[str, dict[str, Any]] = {  # entry of the zoo: PEFT's settings
-    "llama2-spm": {"target_modules": ["q_proj", "k_proj", "v_proj", "down_proj"], "modules_to_save": ["lm_head"],
-                   "alpha_pattern": {"q_proj": 3, "layers.1.mlp.down_proj": 9}, "rank_pattern": {"k_proj": 2}},
+    "llama2-spm": {
+        "target_modules": ["q_proj", "k_proj", "v_proj", "down_proj"],
+        "modules_to_save": ["lm_head"],
+        "alpha_pattern": {"q_proj": 3, "layers.1.mlp.down_proj": 9},
+        "rank_pattern": {"k_proj": 2},
+    },
     "llama3-gqa-rope-tied": {"target_modules": ["q_proj", "v_proj"], "use_rslora": True},
     "gpt2": {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
     "falcon-40b-style": {"target_modules": ["query_key_value", "dense_h_to_4h"]},
     "gemma2": {"target_modules": ["q_proj", "o_proj"]},
     "phi3": {"target_modules": ["qkv_proj", "gate_up_proj"]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.verify

@@ -66,10 +66,14 @@ def on_a_terminal(*arguments: str, cwd: Path) -> tuple[int, str]:
     """Exit code and output of the tool on a terminal of its own, on which somebody types y again and again."""
     ours, theirs = pty.openpty()
     command = subprocess.Popen(
-        [sys.executable, "-m", "gguftools", *arguments], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs,
+        [sys.executable, "-m", "gguftools", *arguments],
+        cwd=cwd,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HOME": str(cwd / "home"), "TERM": "dumb"},
         start_new_session=True,
-    )  # fmt: skip
+    )
     os.close(theirs)
     said, deadline = b"", time.monotonic() + 300
     while time.monotonic() < deadline:

@@ -70,15 +70,28 @@ def test_bytes_are_those_of_the_reference(tmp_path):
     ours = convert_endian(path, "big").files[0]
     subprocess.run(
         [sys.executable, "-m", "gguf.scripts.gguf_convert_endian", str(path), "big"],
-        input="YES\n", text=True, capture_output=True, check=True,
-    )  # fmt: skip
+        input="YES\n",
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     assert ours.read_bytes() == path.read_bytes()
 
 
 NUMBERS = {  # format: a number of several bytes that ggml reads there, as (first byte, bytes)
-    "Q5_0": (2, 4), "Q5_1": (4, 4), "IQ3_XXS": (66, 4), "IQ2_XXS": (6, 4), "IQ1_M": (48, 2), "IQ1_S": (34, 2),
-    "IQ4_XS": (2, 2), "IQ2_XS": (2, 2), "Q8_K": (260, 2), "Q2_K": (82, 2), "Q3_K": (108, 2), "TQ1_0": (52, 2),
-}  # fmt: skip
+    "Q5_0": (2, 4),
+    "Q5_1": (4, 4),
+    "IQ3_XXS": (66, 4),
+    "IQ2_XXS": (6, 4),
+    "IQ1_M": (48, 2),
+    "IQ1_S": (34, 2),
+    "IQ4_XS": (2, 2),
+    "IQ2_XS": (2, 2),
+    "Q8_K": (260, 2),
+    "Q2_K": (82, 2),
+    "Q3_K": (108, 2),
+    "TQ1_0": (52, 2),
+}
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from archs.export.generation import generation_config
+from archs.plans.export.generation import generation_config
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.export import _Writing, export
@@ -33,12 +33,26 @@ ENTRIES = sorted(path.parent.name for path in SHARED.glob("zoo/*/spec.json"))
 NOT_IN_FILES = ("pooler.", ".attn.bias", ".attn.masked_bias")
 # Values that a file holds after arithmetic that loses something; a conversion gives the same file again all the same.
 APPROXIMATE = {
-    "falcon-h1": "", "gemma": "norm", "gemma-sparse-config": "norm", "gemma2": "norm", "gemma2-scalar": "norm",
-    "gemma3": "norm", "gemma3-linear": "norm", "gemma3-pattern2": "norm", "nemotron": "norm", "falcon-mamba": "A_log",
-    "mamba": "A_log", "mamba2": "A_log", "jamba": "A_log", "granite-hybrid": "A_log", "nemotron-h": "A_log",
-    "opt-125m": "embed_positions", "opt-galactica-style": "embed_positions", "opt-350m": "embed_positions",
+    "falcon-h1": "",
+    "gemma": "norm",
+    "gemma-sparse-config": "norm",
+    "gemma2": "norm",
+    "gemma2-scalar": "norm",
+    "gemma3": "norm",
+    "gemma3-linear": "norm",
+    "gemma3-pattern2": "norm",
+    "nemotron": "norm",
+    "falcon-mamba": "A_log",
+    "mamba": "A_log",
+    "mamba2": "A_log",
+    "jamba": "A_log",
+    "granite-hybrid": "A_log",
+    "nemotron-h": "A_log",
+    "opt-125m": "embed_positions",
+    "opt-galactica-style": "embed_positions",
+    "opt-350m": "embed_positions",
     "roberta": "position_embeddings",
-}  # fmt: skip
+}
 OTHER_TYPE = ("falcon-h1", "gpt-oss-mxfp4")  # weights that were scaled in float32; blocks that become floats
 
 
@@ -78,7 +92,7 @@ def check_values(entry, source, back):
 
 
 def test_chameleons_config_has_its_tokens(tmp_path):
-    """Without them its class is not even made; which tokens are pictures it finds by their names."""
+    """Without them its class is not even made; which tokens are images it finds by their names."""
     checkpoints.build("chameleon", tmp_path / "chameleon")
     convert(tmp_path / "chameleon", tmp_path / "m.gguf")
     export(tmp_path / "m.gguf", tmp_path / "back")
@@ -94,8 +108,15 @@ def test_what_generation_goes_by_comes_back(tmp_path):
     from runtime.tokenizer import tokenizer_from_metadata
 
     shutil.copytree(CHECKPOINT, tmp_path / "source")
-    said = {"bos_token_id": 2044, "eos_token_id": [401, 403, 2045, 17, 18], "bad_words_ids": [[7], [8, 9]],
-            "suppress_tokens": [5], "temperature": 0.5, "top_k": 20, "do_sample": True}  # fmt: skip
+    said = {
+        "bos_token_id": 2044,
+        "eos_token_id": [401, 403, 2045, 17, 18],
+        "bad_words_ids": [[7], [8, 9]],
+        "suppress_tokens": [5],
+        "temperature": 0.5,
+        "top_k": 20,
+        "do_sample": True,
+    }
     (tmp_path / "source" / "generation_config.json").write_text(json.dumps(said))
     convert(tmp_path / "source", tmp_path / "m.gguf")
     metadata = open_file(tmp_path / "m.gguf").metadata

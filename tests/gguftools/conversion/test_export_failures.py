@@ -20,9 +20,13 @@ def test_nothing_is_left_of_a_failed_export(tool: Tool, tmp_path: Path, blocks: 
     assert tool.run(tmp_path, "convert", ROOT / "examples" / "austen-4m", "-o", "m.gguf", "--outtype", "f16").code == 0
     command = shlex.join([sys.executable, "-m", "gguftools", "export", "m.gguf", "-o", "hf"])
     done = subprocess.run(
-        ["sh", "-c", f"trap '' XFSZ; ulimit -f {blocks}; exec {command}"], cwd=tmp_path, capture_output=True, text=True,
-        check=False, env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
+        ["sh", "-c", f"trap '' XFSZ; ulimit -f {blocks}; exec {command}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]

@@ -63,10 +63,13 @@ def test_rotary_settings_are_by_kind_of_layer(tmp_path):
     config, _ = exported("mellum", tmp_path)
     assert config["rope_parameters"] == {
         "full_attention": {
-            "rope_type": "yarn", "rope_theta": 500_000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+            "rope_type": "yarn",
+            "rope_theta": 500_000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
         },
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-    }  # fmt: skip
+    }
 
 
 def test_kinds_of_layers_are_said(tmp_path):

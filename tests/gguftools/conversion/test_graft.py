@@ -35,8 +35,15 @@ from ..models import edited, metadata_of, write_model
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 MIXTURES = (
-    "glm4-moe-lite", "qwen3-5-moe", "llama4", "lfm2-moe", "hunyuan-moe", "afmoe", "granitemoe-swa", "gemma4-moe",
-)  # fmt: skip
+    "glm4-moe-lite",
+    "qwen3-5-moe",
+    "llama4",
+    "lfm2-moe",
+    "hunyuan-moe",
+    "afmoe",
+    "granitemoe-swa",
+    "gemma4-moe",
+)
 
 OF_EXPERTS = re.compile(
     r"router\.(layer|proj|per_expert|weight|bias)|gate\.|experts\.|expert_bias|correction|moe\.(input|output)_linear"
@@ -99,10 +106,14 @@ def test_from_and_of_split_sets(made: Path, tmp_path: Path) -> None:
 
 def test_keys_tokenizer_and_template(made: Path, tmp_path: Path) -> None:
     donor = edited(
-        made / "austen.gguf", tmp_path / "donor.gguf",
-        {"tokenizer.chat_template": "{{ messages }}", "general.url": "here",
-         "tokenizer.ggml.remove_extra_whitespaces": True},
-    )  # fmt: skip
+        made / "austen.gguf",
+        tmp_path / "donor.gguf",
+        {
+            "tokenizer.chat_template": "{{ messages }}",
+            "general.url": "here",
+            "tokenizer.ggml.remove_extra_whitespaces": True,
+        },
+    )
     report = gguftools.graft(made / "austen.gguf", tmp_path / "a.gguf", [(donor, ["template", r"key:general\.url"])])
     found = gguftools.open(tmp_path / "a.gguf").metadata
     assert (found["tokenizer.chat_template"], found["general.url"]) == ("{{ messages }}", "here")
@@ -143,8 +154,8 @@ def test_the_layer_that_predicts_further(made: Path, tmp_path: Path, entry: str)
         net, other = gguftools.load(tmp_path / "again.gguf"), gguftools.load(whole)
         texts = ids[None]
         np.testing.assert_array_equal(
-            net.further_logits(texts, net.lazy_logits(texts).x).float32(),
-            other.further_logits(texts, other.lazy_logits(texts).x).float32(),
+            net.mtp_logits(texts, net.lazy_logits(texts).x).float32(),
+            other.mtp_logits(texts, other.lazy_logits(texts).x).float32(),
         )
 
 
@@ -225,8 +236,13 @@ def test_what_does_not_fit_is_refused(made: Path, tmp_path: Path) -> None:
     refused(ModelError, "is of architecture 'deepseek2', .* of 'llama'", made, tmp_path, donors=[(other, "blk")])
     refused(ModelError, r"attn_v.weight' has shape \[3, 5\] in", made, tmp_path, donors=[(narrow, "attn_v")])
     refused(VocabularyError, "1 tokens of .* are others", made, tmp_path, donors=[(renamed, "embeddings")])
-    refused(VocabularyError, "the vocabulary has .* tokens, token_embd.weight", made, tmp_path,
-            donors=[(fewer, "tokenizer")])  # fmt: skip
+    refused(
+        VocabularyError,
+        "the vocabulary has .* tokens, token_embd.weight",
+        made,
+        tmp_path,
+        donors=[(fewer, "tokenizer")],
+    )
     refused(FileError, "big endian", made, tmp_path, donors=[(big, "attn_v")])
     refused(OptionError, "no tensor of .* matches 'nothing'", made, tmp_path, donors=[(austen, "nothing")])
     refused(OptionError, "no key of .* matches", made, tmp_path, donors=[(austen, "key:nothing")])
@@ -317,9 +333,19 @@ def test_experts_dropped_as_from_the_checkpoint(made: Path, tmp_path: Path, entr
 
 
 @pytest.mark.parametrize(
-    "entry", ["mixtral", "qwen2-moe", "qwen3-moe", "deepseek-v2-lite", "gpt-oss-mxfp4", "gpt-oss-bf16", "granitemoe",
-              "olmoe", "jamba"],
-)  # fmt: skip
+    "entry",
+    [
+        "mixtral",
+        "qwen2-moe",
+        "qwen3-moe",
+        "deepseek-v2-lite",
+        "gpt-oss-mxfp4",
+        "gpt-oss-bf16",
+        "granitemoe",
+        "olmoe",
+        "jamba",
+    ],
+)
 def test_experts_of_the_zoo(entry: str, shared: Path, made: Path, tmp_path: Path) -> None:
     """The same of other families; what config.json of each calls its experts stands there."""
     source = of_zoo(shared, made, entry)
@@ -422,8 +448,15 @@ def test_scores_by_an_importance_matrix(made: Path, tmp_path: Path) -> None:
         counts = matrix.entries[f"blk.{layer}.ffn_down_exps.weight"].counts
         assert max(counts[list(lost)]) <= min(np.delete(counts, lost))
     other = model_of(made, "granitemoe-swa")
-    refused(ModelError, "has nothing on layer", made, tmp_path / "..", target=other, drop_experts=2,
-            imatrix=tmp_path / "k.gguf")  # fmt: skip
+    refused(
+        ModelError,
+        "has nothing on layer",
+        made,
+        tmp_path / "..",
+        target=other,
+        drop_experts=2,
+        imatrix=tmp_path / "k.gguf",
+    )
 
 
 def test_fewer_experts_than_a_token_is_given_to(made: Path, tmp_path: Path) -> None:
@@ -436,26 +469,40 @@ def test_fewer_experts_than_a_token_is_given_to(made: Path, tmp_path: Path) -> N
 
 
 LISTS = [
-    ("0: 1\n", "layer 1 loses 0 experts, layer 0 loses 1"), ("0: 1\n1: 9\n", "there is no expert 9 in layer 1"),
-    ("0: 1\n1: 2\n7: 1\n", "layer 7 has no experts"), ("0: 0-7\n1: 0-7", "no expert would be left"),
-    ("0: a\n", "line 1: '0: a' is no layer"), ("0: 1\n0: 2\n", "layer 0 is there twice"),
-    ("# none\n", "names no experts"), ("0 1\n", "is no layer"),
+    ("0: 1\n", "layer 1 loses 0 experts, layer 0 loses 1"),
+    ("0: 1\n1: 9\n", "there is no expert 9 in layer 1"),
+    ("0: 1\n1: 2\n7: 1\n", "layer 7 has no experts"),
+    ("0: 0-7\n1: 0-7", "no expert would be left"),
+    ("0: a\n", "line 1: '0: a' is no layer"),
+    ("0: 1\n0: 2\n", "layer 0 is there twice"),
+    ("# none\n", "names no experts"),
+    ("0 1\n", "is no layer"),
     ("\xff", "is not UTF-8 text: byte 0 is 0xff; a list of experts is expected"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "message"), LISTS)
 def test_lists_that_mean_nothing(made: Path, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "list").write_bytes(text.encode("latin-1"))
-    refused(GgufToolsError, message, made, tmp_path, target=model_of(made, "hunyuan-moe"),
-            drop_experts=tmp_path / "list")  # fmt: skip
+    refused(
+        GgufToolsError, message, made, tmp_path, target=model_of(made, "hunyuan-moe"), drop_experts=tmp_path / "list"
+    )
 
 
 @pytest.mark.parametrize("wanted", [0, 8, -1, 1.5, 0.01, "100%", "0%", "nothing", True, [1]])
 def test_numbers_that_cannot_be_dropped(made: Path, tmp_path: Path, wanted: Any) -> None:
     source = model_of(made, "hunyuan-moe")
-    refused(OptionError, "drop|experts|neither", made, tmp_path, target=source, drop_experts=wanted, text=TEXT,
-            n_ctx=64, chunks=1)  # fmt: skip
+    refused(
+        OptionError,
+        "drop|experts|neither",
+        made,
+        tmp_path,
+        target=source,
+        drop_experts=wanted,
+        text=TEXT,
+        n_ctx=64,
+        chunks=1,
+    )
 
 
 def test_which_to_drop_has_to_be_told(made: Path, tmp_path: Path) -> None:
@@ -490,8 +537,10 @@ def test_groups_that_cannot_be(made: Path, lost: Sequence[int]) -> None:
 def test_grouped_experts_run(made: Path, tmp_path: Path) -> None:
     """Of a router with groups: four of two become two of four, and lose one each."""
     source = model_of(made, "nemotron-h-moe")
-    two = {"nemotron_h_moe.expert_group_count": Value(2, ValueType.UINT32),
-           "nemotron_h_moe.expert_group_used_count": Value(1, ValueType.UINT32)}  # fmt: skip
+    two = {
+        "nemotron_h_moe.expert_group_count": Value(2, ValueType.UINT32),
+        "nemotron_h_moe.expert_group_used_count": Value(1, ValueType.UINT32),
+    }
     path = edited(source, tmp_path / "two.gguf", two)
     report = gguftools.graft(path, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
     assert all(sum(number < 4 for number in lost) == 1 for lost in report.experts.values())
@@ -502,8 +551,9 @@ def test_whole_groups_go(made: Path, tmp_path: Path) -> None:
     """Those whose scores sum to least; where all that are left are used, there is no choice of groups any more."""
     mixture = Mixture("x", (0, 1), 8, 2, 4, 2)
     assert worst_groups(mixture, {0: [9, 0, 1, 2, 5, 5, 0, 1], 1: [3, 3, 3, 3, 3, 3, 3, 3]}, 2) == {
-        0: (2, 3, 6, 7), 1: (4, 5, 6, 7)
-    }  # fmt: skip
+        0: (2, 3, 6, 7),
+        1: (4, 5, 6, 7),
+    }
     for count in (0, 4, 9):
         with pytest.raises(OptionError, match="groups of experts cannot be dropped"):
             worst_groups(mixture, {}, count)
@@ -530,15 +580,27 @@ def test_whole_groups_go(made: Path, tmp_path: Path) -> None:
 def test_what_is_not_known_of_experts_is_refused(made: Path, tmp_path: Path) -> None:
     more = {"blk.0.ffn_up_chexps.weight": np.ones((2, 4, 4))}
     path = edited(model_of(made, "hunyuan-moe"), tmp_path / "m.gguf", {}, more)
-    refused(ModelError, "it is not known what 'blk.0.ffn_up_chexps.weight' holds", made, tmp_path, target=path,
-            drop_experts={0: [1], 1: [1]})  # fmt: skip
+    refused(
+        ModelError,
+        "it is not known what 'blk.0.ffn_up_chexps.weight' holds",
+        made,
+        tmp_path,
+        target=path,
+        drop_experts={0: [1], 1: [1]},
+    )
 
 
 def test_a_router_that_lies(made: Path, tmp_path: Path) -> None:
     router = {"blk.1.ffn_gate_inp.weight": np.ones((7, 64))}
     path = edited(model_of(made, "hunyuan-moe"), tmp_path / "m.gguf", {}, router)
-    refused(ModelError, r"ffn_gate_inp.weight' has shape \[7, 64\]", made, tmp_path, target=path,
-            drop_experts={0: [1], 1: [1]})  # fmt: skip
+    refused(
+        ModelError,
+        r"ffn_gate_inp.weight' has shape \[7, 64\]",
+        made,
+        tmp_path,
+        target=path,
+        drop_experts={0: [1], 1: [1]},
+    )
 
 
 def test_as_dict_is_json(made: Path, tmp_path: Path) -> None:
@@ -551,8 +613,9 @@ def test_as_dict_is_json(made: Path, tmp_path: Path) -> None:
 def test_files_without_architecture(tmp_path: Path) -> None:
     name = {"general.architecture": "clip"}
     a = write_model(tmp_path / "a.gguf", metadata_of(name), {"mm.0.weight": np.ones((2, 4))})
-    b = write_model(tmp_path / "b.gguf", metadata_of({**name, "clip.x": 5}),
-                    {"mm.0.weight": np.zeros((2, 4)), "v.x": np.ones(3)})  # fmt: skip
+    b = write_model(
+        tmp_path / "b.gguf", metadata_of({**name, "clip.x": 5}), {"mm.0.weight": np.zeros((2, 4)), "v.x": np.ones(3)}
+    )
     gguftools.graft(a, tmp_path / "out.gguf", [(b, [r"^mm\.", r"key:clip\.", r"^v\."])])
     found = gguftools.open(tmp_path / "out.gguf")
     assert not np.array(found.tensors["mm.0.weight"]).any()
@@ -567,7 +630,7 @@ def test_merged_experts_are_means(made: Path, tmp_path: Path) -> None:
     source = model_of(made, "hunyuan-moe")
     report = gguftools.graft(
         source, tmp_path / "out.gguf", drop_experts=2, merge_experts=True, text=TEXT, n_ctx=64, chunks=2
-    )  # fmt: skip
+    )
     old, new = gguftools.open(source).tensors, gguftools.open(tmp_path / "out.gguf").tensors
     counts = expert_scores(gguftools.open(source), TEXT, n_ctx=64, chunks=2).routed
     for layer, into in report.merged.items():
@@ -592,8 +655,15 @@ def test_merging_in_blocks_has_to_be_allowed(made: Path, tmp_path: Path) -> None
     source, blocks = model_of(made, "hunyuan-moe"), tmp_path / "q.gguf"
     gguftools.open(source).save(blocks, rules={"down_exps": "BF16", "_exps": "Q4_0"})
     refused(FormatError, "is Q4_0: experts are averaged by encoding", made, tmp_path, target=blocks, **options)
-    refused(OptionError, "which a list does not say", made, tmp_path, target=blocks, merge_experts=True,
-            drop_experts={0: [1], 1: [2]})  # fmt: skip
+    refused(
+        OptionError,
+        "which a list does not say",
+        made,
+        tmp_path,
+        target=blocks,
+        merge_experts=True,
+        drop_experts={0: [1], 1: [2]},
+    )
     report = gguftools.graft(blocks, tmp_path / "out.gguf", allow_requantize=True, **options)
     old, new = raw(blocks), raw(tmp_path / "out.gguf")
     for layer, into in report.merged.items():
@@ -637,9 +707,14 @@ def test_files_that_lie(data: st.DataObject, made: Path, tmp_path: Path) -> None
     dropped = data.draw(st.sampled_from([None, {1: [1, 2], 2: [0, 7], 3: [3, 4]}]))
     try:
         gguftools.graft(
-            target, out, donors, drop=data.draw(st.sampled_from([(), ["mtp"], ["key:rope"]])), drop_experts=dropped,
-            drop_layers=data.draw(st.sampled_from([(), [1], [3], [0, 2]])), force=data.draw(st.booleans()),
-        )  # fmt: skip
+            target,
+            out,
+            donors,
+            drop=data.draw(st.sampled_from([(), ["mtp"], ["key:rope"]])),
+            drop_experts=dropped,
+            drop_layers=data.draw(st.sampled_from([(), [1], [3], [0, 2]])),
+            force=data.draw(st.booleans()),
+        )
     except GgufToolsError as error:
         assert "\n" not in str(error)  # noqa: PT017
         assert not out.exists()
@@ -664,12 +739,37 @@ def test_formats_of_forks(made: Path, tmp_path: Path) -> None:
 def test_the_command(made: Path, tmp_path: Path) -> None:
     """Words behind --from up to the next option belong to it."""
     austen = made / "austen.gguf"
-    done = run("graft", austen, "--from", austen, "embeddings", "attn_v", "-o", "out.gguf", f"--from={austen}",
-               "template", "--json", cwd=tmp_path)  # fmt: skip
+    done = run(
+        "graft",
+        austen,
+        "--from",
+        austen,
+        "embeddings",
+        "attn_v",
+        "-o",
+        "out.gguf",
+        f"--from={austen}",
+        "template",
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["moved"]) == 5
-    done = run("graft", austen, "-o", "other.gguf", "--drop-layers", "1-2", "--measure", TEXT, "-c", 128, "--chunks", 2,
-               cwd=tmp_path)  # fmt: skip
+    done = run(
+        "graft",
+        austen,
+        "-o",
+        "other.gguf",
+        "--drop-layers",
+        "1-2",
+        "--measure",
+        TEXT,
+        "-c",
+        128,
+        "--chunks",
+        2,
+        cwd=tmp_path,
+    )
     assert "KL divergence" in done.stdout, done.stderr
     for words in (["--from", austen, "-o", "x.gguf"], ["-o", "x.gguf", "--from"], ["--from", "-o", "x.gguf"]):
         done = run("graft", austen, *words, cwd=tmp_path)

@@ -37,9 +37,12 @@ def folder(made: Path, tmp_path: Path) -> Path:
 def merge_until(folder: Path, count: int) -> subprocess.Popen[bytes]:
     """A merge that is stopped, not ended, when so many shards are left."""
     process = subprocess.Popen(
-        [sys.executable, "-c", STOPS, str(count), "merge", SHARDS[0], "-o", "out.gguf", "--free"], cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-c", STOPS, str(count), "merge", SHARDS[0], "-o", "out.gguf", "--free"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     os.waitpid(process.pid, os.WUNTRACED)
     return process
 

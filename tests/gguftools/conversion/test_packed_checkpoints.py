@@ -14,7 +14,7 @@ import gguftools
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from runtime.model import Model
-from tests.archs.packed.writers import BLOCKS, CASES, Parts, write_safetensors
+from tests.archs.prequantized.writers import BLOCKS, CASES, Parts, write_safetensors
 from tests.conftest import ROOT
 
 MODEL = ROOT / "examples" / "austen-4m"

@@ -46,8 +46,9 @@ def there_and_back(old: Path, new: Path, folder: Path) -> tuple[int, int]:
     report = gguftools.make_patch(old, new, delta, overwrite=True)
     assert report.nbytes == delta.stat().st_size
     assert gguftools.make_patch(old, new, delta, overwrite=True, dry_run=True).as_dict() == {
-        **report.as_dict(), "dry_run": True
-    }  # fmt: skip
+        **report.as_dict(),
+        "dry_run": True,
+    }
     gguftools.apply_patch(old, delta, made, overwrite=True)
     assert made.read_bytes() == new.read_bytes()
     assert gguftools.validate(delta).valid

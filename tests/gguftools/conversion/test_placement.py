@@ -50,9 +50,11 @@ def test_file(folder: Path) -> None:
     assert {tensor.format.name for tensor in opened.tensors.values()} == {"I32"}
     values = {name: tensor.elements()[0].tolist() for name, tensor in opened.tensors.items()}
     assert values == {
-        "blk.0.gpu_idx": [0, 0, 1, 1, 0, 0], "blk.0.gpu_bucket": [2, 3],
-        "blk.1.gpu_idx": [1, 1, 0, 0, 0, 1], "blk.1.gpu_bucket": [0, 1, 5],
-    }  # fmt: skip
+        "blk.0.gpu_idx": [0, 0, 1, 1, 0, 0],
+        "blk.0.gpu_bucket": [2, 3],
+        "blk.1.gpu_idx": [1, 1, 0, 0, 0, 1],
+        "blk.1.gpu_bucket": [0, 1, 5],
+    }
     assert report.placement.used == 5 * 48
     assert report.placement.activations == pytest.approx((9 + 7 + 8 + 8 + 6) / 54)
 

@@ -24,8 +24,8 @@ from runtime.feed_forward import predicted
 from runtime.graph import layers, text
 from runtime.graph.builder import Builder
 from runtime.graph.operations import PredictedNet
-from runtime.matmul import matmul_transposed
 from runtime.model import Model
+from runtime.products.matmul import matmul_transposed
 from tests import zoo_build
 
 from ...conftest import ROOT, SHARED
@@ -110,6 +110,7 @@ def test_a_file_that_does_not_say_so_has_relu(files: tuple[Path, Path]) -> None:
 
 def masked(model: Model, threshold: float) -> Model:
     """The model computed with all neurons and those below the threshold set to zero, to compare with."""
+
     def feed_forward(forward: Any, operation: PredictedNet, read: Any) -> Any:
         layer, x, residual = operation.layer, read(operation.x), read(operation.residual)
         first, second = (layer.tensors[f"fc{n}.weight"].float32() for n in (1, 2))
@@ -284,8 +285,7 @@ def test_figures(files: tuple[Path, Path]) -> None:
         (lambda folder: write_torch(folder / "model_2.pt", {"fc1.weight": np.zeros((4, 4), np.float32)}), "fc2.weight"),
         (
             lambda folder: write_torch(
-                folder / "model_2.pt",
-                {f"fc{i}.weight": np.zeros((RANK, 256), np.float32) for i in (1, 2)},
+                folder / "model_2.pt", {f"fc{i}.weight": np.zeros((RANK, 256), np.float32) for i in (1, 2)}
             ),
             "another model",
         ),

@@ -236,8 +236,11 @@ def test_any_architecture_and_any_key_is_carried_over(tmp_path: Path) -> None:
     report = quantize(source, "Q4_0", tmp_path / "out.gguf")
     written = open_gguf(tmp_path / "out.gguf")
     assert {n: t.format.name for n, t in written.tensors.items()} == {
-        tensors[0].name: "Q4_0", tensors[1].name: "F32", tensors[2].name: "F16", "scalar": "F32",
-    }  # fmt: skip
+        tensors[0].name: "Q4_0",
+        tensors[1].name: "F32",
+        tensors[2].name: "F16",
+        "scalar": "F32",
+    }
     assert list(written.metadata["comfy.gguf.orig_shape.x"]) == [3, 5]
     assert written.metadata["general.file_type"] == 2
     assert report.outputs[0].fallbacks[0].name == "vae.conv.weight"
@@ -249,10 +252,14 @@ def test_copy_of_a_file_without_a_type_says_guessed(tmp_path: Path) -> None:
 
 
 def test_overrides_keep_the_type_of_a_key(tmp_path: Path) -> None:
-    given = dict([
-        parse_override("llama.context_length=int:64"), parse_override("general.name=str:a=b"),
-        parse_override("x.flag=bool:true"), parse_override("x.ratio=float:0.5"),
-    ])  # fmt: skip
+    given = dict(
+        [
+            parse_override("llama.context_length=int:64"),
+            parse_override("general.name=str:a=b"),
+            parse_override("x.flag=bool:true"),
+            parse_override("x.ratio=float:0.5"),
+        ]
+    )
     quantize(DENSE, "Q8_0", tmp_path / "x.gguf", override=given, new=True)
     written = open_gguf(tmp_path / "x.gguf").metadata
     assert written.value("llama.context_length") == Value(64, ValueType.UINT32)
@@ -265,9 +272,13 @@ def test_overrides_keep_the_type_of_a_key(tmp_path: Path) -> None:
 def test_pruning_renumbers_layers_and_lists(tmp_path: Path) -> None:
     tensors = [random_tensor(f"blk.{i}.attn_q.weight", 8, 32 + 32 * i) for i in range(12)]
     source = write_gguf(
-        tmp_path / "m.gguf", [random_tensor("token_embd.weight", 8, 32), *tensors], general__architecture="llama",
-        llama__block_count=12, llama__attention__head_count_kv=list(range(12)), llama__leading_dense_block_count=2,
-    )  # fmt: skip
+        tmp_path / "m.gguf",
+        [random_tensor("token_embd.weight", 8, 32), *tensors],
+        general__architecture="llama",
+        llama__block_count=12,
+        llama__attention__head_count_kv=list(range(12)),
+        llama__leading_dense_block_count=2,
+    )
     quantize(source, "Q8_0", tmp_path / "x.gguf", prune_layers=[1, 10])
     written = open_gguf(tmp_path / "x.gguf")
     kept = [0, 2, 3, 4, 5, 6, 7, 8, 9, 11]
@@ -317,9 +328,10 @@ def test_split_by_size(tmp_path: Path) -> None:
 def test_a_rule_that_decides_nothing_is_told(tmp_path: Path) -> None:
     rules = Options(rules=(("attn_norm", "Q8_0"), ("attn_q", "Q8_0")))
     assert quantize(DENSE, ["Q4_0", "F16"], tmp_path, options=rules, dry_run=True).warnings == [
-        "the rule attn_norm=Q8_0 decides nothing in Q4_0", "the rule attn_norm=Q8_0 decides nothing in F16",
+        "the rule attn_norm=Q8_0 decides nothing in Q4_0",
+        "the rule attn_norm=Q8_0 decides nothing in F16",
         "the rule attn_q=Q8_0 decides nothing in F16",
-    ]  # fmt: skip
+    ]
     with pytest.raises(FormatError, match="no format 'Q9'"):
         quantize(DENSE, "Q4_0", tmp_path, options=Options(token_embedding_type="Q9"))
 
@@ -335,8 +347,10 @@ def test_what_the_matrix_lacks(tmp_path: Path) -> None:
     left_out = ["attn_q", "ffn_up"]
     report = quantize(DENSE, "Q4_0", tmp_path / "x.gguf", imatrix=matrix, exclude_weights=left_out, dry_run=True)
     assert set(report.without_importance) == {
-        "output.weight", "token_embd.weight", *(f"blk.{i}.{n}.weight" for i in (0, 1) for n in ("attn_q", "ffn_up")),
-    }  # fmt: skip
+        "output.weight",
+        "token_embd.weight",
+        *(f"blk.{i}.{n}.weight" for i in (0, 1) for n in ("attn_q", "ffn_up")),
+    }
     with pytest.raises(OptionError, match=r"no entry for 'blk\.0\.attn_q\.weight' and 1 more"):
         quantize(DENSE, "IQ2_XXS", tmp_path / "x.gguf", imatrix=matrix, exclude_weights=["attn_q"])
     with pytest.raises(OptionError, match="not both"):

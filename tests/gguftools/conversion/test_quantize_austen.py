@@ -38,9 +38,7 @@ def written(path: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("kind", ["quantize", "quantize_with_imatrix"])
-def test_every_recipe_as_recorded(
-    kind: str, golden: dict[str, Any], half: Path, shared: Path, tmp_path: Path
-) -> None:
+def test_every_recipe_as_recorded(kind: str, golden: dict[str, Any], half: Path, shared: Path, tmp_path: Path) -> None:
     matrix = shared / "golden" / "austen-4m.imatrix.gguf" if kind == "quantize_with_imatrix" else None
     possible = [recipe for recipe, recorded in golden[kind].items() if "error" not in recorded]
     assert len(possible) == (34 if matrix else 25)

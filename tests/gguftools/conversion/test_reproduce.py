@@ -153,11 +153,16 @@ def test_a_repository_that_was_fetched(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rules": {"attn_v": "Q8_0", "ffn_down": "F16"}}, {"prune_layers": (1,)}, {"max_tensors": 15},
-     {"override": {"general.name": "mine"}, "reserve": 500}, {"allow_requantize": True},
-     {"options": gguftools.quantization.recipes.Options(pure=True, output_type="Q8_0")}],
+    [
+        {"rules": {"attn_v": "Q8_0", "ffn_down": "F16"}},
+        {"prune_layers": (1,)},
+        {"max_tensors": 15},
+        {"override": {"general.name": "mine"}, "reserve": 500},
+        {"allow_requantize": True},
+        {"options": gguftools.quantization.recipes.Options(pure=True, output_type="Q8_0")},
+    ],
     ids=lambda options: next(iter(options)),
-)  # fmt: skip
+)
 def test_with_options(folder, tmp_path, options) -> None:
     report = quantize(folder / "austen-F16.gguf", "Q3_K_M", tmp_path / "o.gguf", manifest=True, **options)
     found = reproduce(report.outputs[0].files[-1], folder / "austen-F16.gguf")
@@ -211,8 +216,9 @@ def test_one_bit_in_a_gigabyte(tmp_path) -> None:
     """Found by reading the part of the source that is compared, and by a sample that is large enough."""
     rows, width = 4096, 16384
     rng = np.random.default_rng(1)
-    tensors = {f"blk.{i}.ffn_up.weight": rng.standard_normal((rows, width), np.float32).astype(np.float16)
-               for i in range(8)}  # fmt: skip
+    tensors = {
+        f"blk.{i}.ffn_up.weight": rng.standard_normal((rows, width), np.float32).astype(np.float16) for i in range(8)
+    }
     metadata = metadata_of({"general.architecture": "llama", "llama.block_count": 8})
     with gguftools.open(write_model(tmp_path / "tiny.gguf", metadata, {"a": np.zeros((2, 32))})) as model:
         model.tensors = tensors
@@ -278,8 +284,9 @@ def test_another_encoder_is_named(folder, tmp_path, monkeypatch) -> None:
     path.write_text(text.replace(encoders.encoder_digest("Q4_K"), "5" * 64))
     found = reproduce(folder / "plain.gguf", manifest=path)
     assert found.equal
-    assert found.warnings == ("the encoder of Q4_K is another version than the one that made the file; "
-                              "the bytes are the same",)  # fmt: skip
+    assert found.warnings == (
+        "the encoder of Q4_K is another version than the one that made the file; the bytes are the same",
+    )
 
 
 def test_keys_are_compared(folder, tmp_path) -> None:
@@ -355,8 +362,10 @@ def test_error_feedback_is_told_by_digests_or_made_again(folder, tmp_path) -> No
     assert again.equal, (again.verdict, again.causes)
     assert {tensor.found for tensor in again.tensors} == {"equal"}
     text.write_text(TEXT.read_text()[40_000:80_000])
-    assert any("t.txt is not the text" in cause
-               for cause in reproduce(tmp_path / "g.gguf", folder / "austen-F16.gguf", gptq=text).causes)  # fmt: skip
+    assert any(
+        "t.txt is not the text" in cause
+        for cause in reproduce(tmp_path / "g.gguf", folder / "austen-F16.gguf", gptq=text).causes
+    )
 
 
 def test_manifests_of_other_files_and_paths_that_lead_away(folder, tmp_path) -> None:
@@ -407,19 +416,44 @@ def small(tmp_path_factory) -> Path:
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 1 << 70) | st.floats() | st.text(max_size=9)
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 1 << 70)
+    | st.floats()
+    | st.text(max_size=9)
     | st.sampled_from(["Q4_0", "IQ2_XXS", "gguf", "checkpoint", "hub", "0" * 64, "../s.gguf", "s.gguf", "quantize"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=5,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
 
 
 @settings(max_examples=60)
 @given(data=st.data())
 def test_whatever_a_manifest_says_is_tried_or_refused_in_one_line(small, data) -> None:
     found = json.loads(manifest_path(small / "q.gguf").read_text())
-    found["parameters"] |= data.draw(st.dictionaries(st.sampled_from(
-        ["pure", "rules", "prune_layers", "reserve", "override", "outtype", "recipe", "pre", "gptq", "max_tensors",
-         "include_weights", "keep_split", "output_tensor_type"]), PLAIN, max_size=2))  # fmt: skip
+    found["parameters"] |= data.draw(
+        st.dictionaries(
+            st.sampled_from(
+                [
+                    "pure",
+                    "rules",
+                    "prune_layers",
+                    "reserve",
+                    "override",
+                    "outtype",
+                    "recipe",
+                    "pre",
+                    "gptq",
+                    "max_tensors",
+                    "include_weights",
+                    "keep_split",
+                    "output_tensor_type",
+                ]
+            ),
+            PLAIN,
+            max_size=2,
+        )
+    )
     at = found
     for _ in range(data.draw(st.integers(0, 4))):
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -446,7 +480,10 @@ def test_the_command(folder, tmp_path) -> None:
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert (said["verdict"], len(said["tensors"]), said["manifest"]) == (
-        "ok", TENSORS, str(manifest_path(folder / "plain.gguf")))  # fmt: skip
+        "ok",
+        TENSORS,
+        str(manifest_path(folder / "plain.gguf")),
+    )
     path = altered(folder / "plain.gguf", tmp_path / "x.gguf", (folder / "plain.gguf").stat().st_size - 40)
     done = run.invoke(build_app(), ["reproduce", str(path), "--source", str(folder / "austen-F16.gguf")])
     assert done.exit_code == 1

@@ -28,7 +28,7 @@ F32, Q4_0 = format_named("F32"), format_named("Q4_0")
 
 def make(
     path, alignment=32, tensors=12, tail=None, version=3, byte_order="little", magic=b"GGUF", padding=None, **keys
-):  # fmt: skip
+):
     """Random tensors of several sizes; tail: what ends the file instead of padding."""
     metadata = Metadata()
     metadata["general.architecture"] = "llama"
@@ -67,9 +67,13 @@ FILES = {
     "PowerInfer": {"magic": b"PWRI"},
 }
 WAYS = [
-    {}, {"max_tensors": 5}, {"max_tensors": 1}, {"max_size": 2000}, {"max_size": 1},
+    {},
+    {"max_tensors": 5},
+    {"max_tensors": 1},
+    {"max_size": 2000},
+    {"max_size": 1},
     {"max_tensors": 4, "metadata_alone": True},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from archs.packed import unpacked
+from archs.prequantized import unpacked
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants import decode, encode
@@ -19,23 +19,65 @@ from quants.errors import FormatError, OptionError
 from quants.exact import exact_blocks, formats_that_fit
 from runtime.model import Model
 from tests.archs.checkpoints import build
-from tests.archs.packed.test_libraries import FILES, settings
-from tests.archs.packed.writers import CASES, Parts, Writer, bit_stream, compressed, gptq, packed, write_safetensors
+from tests.archs.prequantized.test_libraries import FILES, settings
+from tests.archs.prequantized.writers import (
+    CASES,
+    Parts,
+    Writer,
+    bit_stream,
+    compressed,
+    gptq,
+    packed,
+    write_safetensors,
+)
 from tests.gguftools.conversion.test_packed_checkpoints import MODEL, TOKENS, checkpoint, checkpoints
 
 # Scheme → the format of every weight of the first layer; none where a block of 32 has several scales, or a scale is no
 # float16 (compressed-int8 and bitsandbytes have float32), or values are 8-bit floats.
 EXPECTED = {
-    "gptq-2": "Q4_0", "gptq-3": "Q4_0", "gptq-4": "Q5_0", "gptq-5": "Q8_0", "gptq-sym": "Q4_0", "gptq-v2": "Q5_0",
-    "awq": "Q5_0", "auto-round": "Q5_0", "auto-round-v2": "Q5_0", "auto-round-awq": "Q5_0",
-    "compressed-int4": "Q4_0", "compressed-int4-zero": "Q5_0", "compressed-int4-zero-i8": "Q5_0",
-    "compressed-int3": "Q4_0", "compressed-int3-whole": "Q4_0", "compressed-mxfp4": "MXFP4",
-    "bitnet-auto": "TQ1_0", "modelopt-nvfp4-one": "NVFP4", "modelopt-nvfp4-power": "NVFP4",
-    **dict.fromkeys(("gptq-3-act-order", "gptq-4-act-order", "compressed-int4-act-order", "gptq-8", "fp8-block",
-                     "fp8-block-e8m0", "fp8-tensor", "fbgemm", "compressed-fp8", "compressed-fp8-block",
-                     "compressed-int8", "bitnet", "bitnet-auto-plain", "nf4", "nf4-nested", "nf4-storage",
-                     "bitsandbytes-int8", "modelopt-fp8"), "F32"),
-}  # fmt: skip
+    "gptq-2": "Q4_0",
+    "gptq-3": "Q4_0",
+    "gptq-4": "Q5_0",
+    "gptq-5": "Q8_0",
+    "gptq-sym": "Q4_0",
+    "gptq-v2": "Q5_0",
+    "awq": "Q5_0",
+    "auto-round": "Q5_0",
+    "auto-round-v2": "Q5_0",
+    "auto-round-awq": "Q5_0",
+    "compressed-int4": "Q4_0",
+    "compressed-int4-zero": "Q5_0",
+    "compressed-int4-zero-i8": "Q5_0",
+    "compressed-int3": "Q4_0",
+    "compressed-int3-whole": "Q4_0",
+    "compressed-mxfp4": "MXFP4",
+    "bitnet-auto": "TQ1_0",
+    "modelopt-nvfp4-one": "NVFP4",
+    "modelopt-nvfp4-power": "NVFP4",
+    **dict.fromkeys(
+        (
+            "gptq-3-act-order",
+            "gptq-4-act-order",
+            "compressed-int4-act-order",
+            "gptq-8",
+            "fp8-block",
+            "fp8-block-e8m0",
+            "fp8-tensor",
+            "fbgemm",
+            "compressed-fp8",
+            "compressed-fp8-block",
+            "compressed-int8",
+            "bitnet",
+            "bitnet-auto-plain",
+            "nf4",
+            "nf4-nested",
+            "nf4-storage",
+            "bitsandbytes-int8",
+            "modelopt-fp8",
+        ),
+        "F32",
+    ),
+}
 
 
 def layer_formats(file: Path) -> set[str]:
@@ -142,10 +184,11 @@ def int4_zero(zero: int, spoiled: bool = False) -> Writer:
             scales[5, 1], zeros[5, 1] = (1 + 2**-10) / 64, 5
         each = np.repeat(scales, 64, axis=1)
         stored = {
-            "weight_packed": ("I32", bit_stream(integers, 4)), "weight_shape": ("I64", np.array(weight.shape)),
+            "weight_packed": ("I32", bit_stream(integers, 4)),
+            "weight_shape": ("I64", np.array(weight.shape)),
             "weight_scale": ("F32", scales),
             "weight_zero_point": ("I8", (zeros - 8).astype(np.int8)),
-        }  # fmt: skip
+        }
         return stored, (integers - np.repeat(zeros, 64, axis=1)).astype(np.float32) * each
 
     return write
@@ -156,7 +199,8 @@ def int4_zero(zero: int, spoiled: bool = False) -> Writer:
     [(int4_zero(4), "Q4_1"), (int4_zero(8), "Q4_0"), (int4_zero(13), "Q4_1"), (int4_zero(4, True), "Q5_0")],
 )
 def test_zero_points(write: Writer, form: str, tmp_path: Path) -> None:
-    """A bfloat16 times a zero point is a float16, or times 15 minus that; a float16 need not be, as in one group here.
+    """A bfloat16 times a zero point is a float16, or times 15 minus that; a float16 need not be, as in one group
+    here.
     """
     folder, plain = written(tmp_path, write, compressed("pack-quantized", num_bits=4, group_size=64, symmetric=False))
     convert(folder, tmp_path / "exact.gguf", "exact")
@@ -306,9 +350,16 @@ def test_options_that_mean_nothing(arguments: dict[str, str], problem: str, tmp_
 
 # What the libraries themselves stored: the smallest format that holds it; none where scales are float32.
 OF_LIBRARIES = {
-    "auto-round-3": "Q4_0", "auto-round-4": "Q5_0", "auto-round-4_zp": "Q5_0", "auto-round-6": "Q8_0", "awq": "Q5_0",
-    "gptq-2": "Q4_0", "gptq-3": "Q4_0", "gptq-4": "Q5_0", "compressed-mxfp4": "MXFP4",
-}  # fmt: skip
+    "auto-round-3": "Q4_0",
+    "auto-round-4": "Q5_0",
+    "auto-round-4_zp": "Q5_0",
+    "auto-round-6": "Q8_0",
+    "awq": "Q5_0",
+    "gptq-2": "Q4_0",
+    "gptq-3": "Q4_0",
+    "gptq-4": "Q5_0",
+    "compressed-mxfp4": "MXFP4",
+}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -20,9 +20,12 @@ def model(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 NOT_THERE = [
-    "convert {example}", "quantize {model} Q8_0", "set-metadata {model} general.name=x", "hash {model}",
+    "convert {example}",
+    "quantize {model} Q8_0",
+    "set-metadata {model} general.name=x",
+    "hash {model}",
     "convert-endian {model}",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("line", NOT_THERE)

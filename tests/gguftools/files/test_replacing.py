@@ -174,12 +174,18 @@ def test_files_of_others_are_not_removed(halves):
 @pytest.mark.parametrize(
     "change",
     [
-        ["../a", ".x.partial", None, False, [1, 1]], ["a", "b", None, False, [1, 1]], ["a", None, "b", False, None],
-        ["a", "../.x.partial", None, False, [1, 1]], ["a", ".x/../.y.partial", None, False, [1, 1]],
+        ["../a", ".x.partial", None, False, [1, 1]],
+        ["a", "b", None, False, [1, 1]],
+        ["a", None, "b", False, None],
+        ["a", "../.x.partial", None, False, [1, 1]],
+        ["a", ".x/../.y.partial", None, False, [1, 1]],
         ["a", 5, None, False, None],
-        ["a"], "a", [".", None, ".x.replaced", False, None], ["a", None, "/tmp/x.replaced", False, None],
+        ["a"],
+        "a",
+        [".", None, ".x.replaced", False, None],
+        ["a", None, "/tmp/x.replaced", False, None],
     ],
-)  # fmt: skip
+)
 def test_journals_of_strangers_are_not_followed(tmp_path, change: Any):
     content = {"gguftools-replacing": 1, "files": [change], "writer": ["host", 1, "1"]}
     (tmp_path / ".a.replacing").write_text(json.dumps(content))
@@ -248,7 +254,7 @@ def test_a_replaced_file_keeps_its_permissions(tmp_path, mode):
         "t0.npy": lambda: gguftools.export(source, f"{folder}/", tensors="t0", overwrite=True),
         SHARDS[0]: lambda: split(source, folder),
         SHARDS[1]: lambda: split(source, folder),
-    }  # fmt: skip
+    }
     for name, call in calls.items():
         call()
         (folder / name).chmod(mode)

@@ -25,9 +25,12 @@ def test_a_model_cut_short_while_it_runs(name: str, tmp_path: Path) -> None:
     run("convert", EXAMPLE, "-o", "m.gguf", "--outtype", "bf16", cwd=tmp_path)
     os.mkfifo(tmp_path / "text")  # the model is open when the text is asked for
     with subprocess.Popen(
-        [sys.executable, "-m", "gguftools", *COMMANDS[name]], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "gguftools", *COMMANDS[name]],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as command:  # fmt: skip
+    ) as command:
         text = _writable(tmp_path / "text", command)
         os.truncate(tmp_path / "m.gguf", 1 << 17)
         with os.fdopen(text, "wb") as pipe:

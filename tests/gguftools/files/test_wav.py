@@ -54,10 +54,11 @@ def test_a_length_that_was_not_known_is_what_there_is(tmp_path):
     ("changes", "wrong"),
     [
         ({"length": 1 << 31}, "cut off: it says 2147483648 bytes of samples, and has 12"),
-        ({"length": 0}, "no samples"), ({"format": 3}, "no WAV file of whole numbers: unknown format: 3"),
+        ({"length": 0}, "no samples"),
+        ({"format": 3}, "no WAV file of whole numbers: unknown format: 3"),
         ({"bits": 64}, "samples of 8 bytes"),
     ],
-)  # fmt: skip
+)
 def test_files_that_lie_are_refused(tmp_path, changes, wrong):
     with pytest.raises(FileError, match=wrong):
         read_wav(altered(tmp_path / "a.wav", **changes))

@@ -91,10 +91,7 @@ def test_strings(key, text, severity, model, tmp_path):
 
 
 def test_bytes_and_lists(model, tmp_path):
-    changes = {
-        "general.description": Value(b"\xff\xfe", ValueType.STRING),
-        "general.tags": ["a", "b\x1b[2J"],
-    }  # fmt: skip
+    changes = {"general.description": Value(b"\xff\xfe", ValueType.STRING), "general.tags": ["a", "b\x1b[2J"]}
     assert found(edited(model, tmp_path / "odd.gguf", changes)) == {("low", "encoding"), ("medium", "terminal")}
 
 

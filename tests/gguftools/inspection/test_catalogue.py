@@ -2,9 +2,9 @@
 
 import json
 
-from archs.export import obstacle
+from archs.plans.export import obstacle
 from archs.registry import of_config
-from gguftools.inspection.catalogue import architectures, coverage, towers, wrappers
+from gguftools.inspection.catalogue import architectures, coverage, encoders, wrappers
 from tests.archs import exported
 from tests.archs.test_more_families import ONE_WAY
 from tests.conftest import DATA
@@ -22,10 +22,10 @@ def test_exports_that_were_verified_are_among_those_that_are_promised() -> None:
 def test_an_obstacle_is_said_where_there_is_one() -> None:
     found = {each.hf_classes[0]: each.export_obstacle for each in architectures()}
     assert found["LlamaForCausalLM"] is None
-    assert found["Qwen2VLForConditionalGeneration"] == "needs --mmproj: it is the text part of a model of pictures"
+    assert found["Qwen2VLForConditionalGeneration"] == "needs --mmproj: it is the text part of a model of images"
     assert found["BitnetForCausalLM"] == "the file has its weights as they were rounded; it becomes BitNetForCausalLM"
     assert found["RuGPT3XLForCausalLM"] is None
-    assert "text part of a model of pictures" in str(found["KimiK3ForConditionalGeneration"])
+    assert "text part of a model of images" in str(found["KimiK3ForConditionalGeneration"])
     assert all(each.exports == (each.export_obstacle is None) for each in architectures())
 
 
@@ -37,22 +37,22 @@ def test_wrappers_are_read_as_the_text_model_that_they_name() -> None:
 
 
 def test_every_class_is_listed_once_as_what_it_is() -> None:
-    """Also in `--json`: a class with a tower alone, around any text model, is converted, too."""
+    """Also in `--json`: a class with an encoder alone, around any text model, is converted, too."""
     found = {name: each for each in architectures() for name in each.hf_classes}
-    assert {name for each in towers() for name in each.hf_classes if not name.endswith("VisionModel")} <= set(found)
+    assert {name for each in encoders() for name in each.hf_classes if not name.endswith("VisionModel")} <= set(found)
     voxtral = found["VoxtralForConditionalGeneration"]
     assert voxtral.wrapper
     assert voxtral.name == ""
-    assert voxtral.towers == voxtral.exporting_towers == voxtral.hf_classes
-    assert not found["JanusForConditionalGeneration"].exporting_towers
-    assert found["UltravoxModel"].running_towers
-    assert found["Gemma3ForConditionalGeneration"].running_towers == ("Gemma3ForConditionalGeneration",)
-    assert not found["Qwen3ForCausalLM"].towers
+    assert voxtral.encoders == voxtral.exporting_encoders == voxtral.hf_classes
+    assert not found["JanusForConditionalGeneration"].exporting_encoders
+    assert found["UltravoxModel"].running_encoders
+    assert found["Gemma3ForConditionalGeneration"].running_encoders == ("Gemma3ForConditionalGeneration",)
+    assert not found["Qwen3ForCausalLM"].encoders
     assert not found["Qwen3ForCausalLM"].wrapper
 
 
-def test_towers_say_which_of_their_parts_run() -> None:
-    found = {each.hf_classes[0]: each for each in towers()}
+def test_encoders_say_which_of_their_parts_run() -> None:
+    found = {each.hf_classes[0]: each for each in encoders()}
     assert found["Gemma3ForConditionalGeneration"].running == ("vision",)
     assert found["UltravoxModel"].running == ("audio",)
     assert all(set(each.running) <= set(each.parts) for each in found.values())
@@ -71,8 +71,11 @@ def test_each_class_counts_once() -> None:
 
 def test_what_was_seen_not_to_export_is_not_promised() -> None:
     """Entries whose export `tests/archs/test_more_families.py` sees refused."""
-    refused = {path.parent.name for path in (DATA / "families").glob("*/spec.json")
-               if json.loads(path.read_text(encoding="utf-8")).get("export") == "none"} | ONE_WAY  # fmt: skip
+    refused = {
+        path.parent.name
+        for path in (DATA / "families").glob("*/spec.json")
+        if json.loads(path.read_text(encoding="utf-8")).get("export") == "none"
+    } | ONE_WAY
     assert len(refused) > 15
     for entry in refused - WITH_HEADS:
         file = DATA / "families" / entry / "config.json"

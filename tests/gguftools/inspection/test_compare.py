@@ -75,8 +75,10 @@ def test_figures_are_those_of_the_values(tmp_path):
     y = x.copy()
     y[4321, 5] += 3
     y[17, 2] -= 1
-    a, b = (write_model(tmp_path / f"{n}.gguf", metadata_of({"general.architecture": "none"}), {"w.weight": v})
-            for n, v in (("a", x), ("b", y)))  # fmt: skip
+    a, b = (
+        write_model(tmp_path / f"{n}.gguf", metadata_of({"general.architecture": "none"}), {"w.weight": v})
+        for n, v in (("a", x), ("b", y))
+    )
     figures = diff(a, b, threads=2).tensors[0].figures
     error = y.astype(np.float64) - x
     assert figures.rmse == pytest.approx(np.sqrt(np.mean(error**2)))
@@ -89,8 +91,10 @@ def test_rows_that_are_the_same_count_for_relative_errors(tmp_path):
     x = np.ones((3 << 14, 64), np.float32)  # three blocks of rows
     y = x.copy()
     y[0, 0] += 1
-    a, b = (write_model(tmp_path / f"{n}.gguf", metadata_of({"general.architecture": "none"}), {"w.weight": v})
-            for n, v in (("a", x), ("b", y)))  # fmt: skip
+    a, b = (
+        write_model(tmp_path / f"{n}.gguf", metadata_of({"general.architecture": "none"}), {"w.weight": v})
+        for n, v in (("a", x), ("b", y))
+    )
     figures = diff(a, b).tensors[0].figures
     assert figures.relative == pytest.approx(figures.rmse)
 
@@ -110,9 +114,12 @@ def test_nan_is_the_largest_error(tmp_path):
 
 
 def test_tensors_of_another_shape_or_on_one_side(model, tmp_path):
-    other = edited(model, tmp_path / "b.gguf", {}, {
-        "output_norm.weight": np.ones(128), "blk.0.attn_norm.weight": None, "more.weight": np.ones((2, 32)),
-    })  # fmt: skip
+    other = edited(
+        model,
+        tmp_path / "b.gguf",
+        {},
+        {"output_norm.weight": np.ones(128), "blk.0.attn_norm.weight": None, "more.weight": np.ones((2, 32))},
+    )
     kinds = {tensor.name: tensor.kind for tensor in diff(model, other).different_tensors}
     assert kinds == {"output_norm.weight": "shape", "blk.0.attn_norm.weight": "removed", "more.weight": "added"}
 
@@ -120,15 +127,25 @@ def test_tensors_of_another_shape_or_on_one_side(model, tmp_path):
 def test_metadata(model, tmp_path):
     tokens = open_file(model).metadata["tokenizer.ggml.tokens"].tolist()
     tokens[7] = "seven"
-    other = edited(model, tmp_path / "b.gguf", {
-        "general.name": "another", "llama.context_length": Value(256, ValueType.UINT64), "general.url": "x",
-        "llama.rope.freq_base": None, "tokenizer.ggml.tokens": tokens,
-    })  # fmt: skip
+    other = edited(
+        model,
+        tmp_path / "b.gguf",
+        {
+            "general.name": "another",
+            "llama.context_length": Value(256, ValueType.UINT64),
+            "general.url": "x",
+            "llama.rope.freq_base": None,
+            "tokenizer.ggml.tokens": tokens,
+        },
+    )
     found = {key.key: key for key in diff(model, other).keys}
     assert {key: each.kind for key, each in found.items()} == {
-        "general.name": "changed", "llama.context_length": "type", "general.url": "added",
-        "llama.rope.freq_base": "removed", "tokenizer.ggml.tokens": "changed",
-    }  # fmt: skip
+        "general.name": "changed",
+        "llama.context_length": "type",
+        "general.url": "added",
+        "llama.rope.freq_base": "removed",
+        "tokenizer.ggml.tokens": "changed",
+    }
     assert "first is item 7" in found["tokenizer.ggml.tokens"].note
 
 
@@ -172,10 +189,14 @@ def test_drafting_with_more_tokens(model, tmp_path):
     for more, possible in ((128, True), (129, False)):
         tokens = [*open_file(model).metadata["tokenizer.ggml.tokens"], *(f"new {i}" for i in range(more))]
         types = np.ones(len(tokens), np.int32)
-        other = edited(model, tmp_path / "b.gguf", {
-            "tokenizer.ggml.tokens": tokens,
-            "tokenizer.ggml.token_type": Value(types, ValueType.ARRAY, ValueType.INT32),
-        })  # fmt: skip
+        other = edited(
+            model,
+            tmp_path / "b.gguf",
+            {
+                "tokenizer.ggml.tokens": tokens,
+                "tokenizer.ggml.token_type": Value(types, ValueType.ARRAY, ValueType.INT32),
+            },
+        )
         assert can_draft(model, other).possible == possible
 
 

@@ -34,20 +34,36 @@ def text(data: str) -> Value:
 
 # Keys of the example (llama: 4 layers, width 256) -> what the answer names.
 KEYS: dict[str, Any] = {
-    "embedding_length": 128, "attention.head_count": 3, "attention.head_count_kv": 3, "rope.dimension_count": 63,
-    "attention.key_length": 7, "attention.value_length": 9, "attention.layer_norm_rms_epsilon": NAN,
-    "rope.freq_base": NAN, "block_count": text("4"), "feed_forward_length": 2**31,
-    "attention.scale": listed(1.0, 2.0, element=ValueType.FLOAT32), "attention.sliding_window": text("all"),
-    "rope.scaling.type": text("yarnn"), "final_logit_softcapping": NAN,
-    "embedding_scale": float("inf"), "attention.clamp_kqv": -1.0,
-}  # fmt: skip
+    "embedding_length": 128,
+    "attention.head_count": 3,
+    "attention.head_count_kv": 3,
+    "rope.dimension_count": 63,
+    "attention.key_length": 7,
+    "attention.value_length": 9,
+    "attention.layer_norm_rms_epsilon": NAN,
+    "rope.freq_base": NAN,
+    "block_count": text("4"),
+    "feed_forward_length": 2**31,
+    "attention.scale": listed(1.0, 2.0, element=ValueType.FLOAT32),
+    "attention.sliding_window": text("all"),
+    "rope.scaling.type": text("yarnn"),
+    "final_logit_softcapping": NAN,
+    "embedding_scale": float("inf"),
+    "attention.clamp_kqv": -1.0,
+}
 # Tensors of the example and what becomes of their shapes.
 SHAPES: dict[str, Any] = {
-    "blk.0.attn_q.weight": (255, 256), "blk.1.attn_k.weight": (256, 128), "blk.1.attn_output.weight": (256, 255),
-    "blk.2.ffn_up.weight": (100, 256), "blk.2.ffn_down.weight": (256, 17), "blk.3.attn_norm.weight": (255,),
-    "blk.3.ffn_norm.weight": (1, 256), "output_norm.weight": (7,), "token_embd.weight": (2048, 255),
+    "blk.0.attn_q.weight": (255, 256),
+    "blk.1.attn_k.weight": (256, 128),
+    "blk.1.attn_output.weight": (256, 255),
+    "blk.2.ffn_up.weight": (100, 256),
+    "blk.2.ffn_down.weight": (256, 17),
+    "blk.3.attn_norm.weight": (255,),
+    "blk.3.ffn_norm.weight": (1, 256),
+    "output_norm.weight": (7,),
+    "token_embd.weight": (2048, 255),
     "output.weight": (2047, 256),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +168,14 @@ def test_other_insides(entry: str, key: str, value: Any, where: str, tmp_path: P
 
 @pytest.mark.parametrize(
     ("key", "command"),
-    [("block_count", "validate"), ("block_count", "export"), ("block_count", "perplexity"),
-     ("rope.dimension_count", "perplexity"), ("rope.dimension_count", "validate")],
-)  # fmt: skip
+    [
+        ("block_count", "validate"),
+        ("block_count", "export"),
+        ("block_count", "perplexity"),
+        ("rope.dimension_count", "perplexity"),
+        ("rope.dimension_count", "validate"),
+    ],
+)
 def test_one_integer(key: str, command: str, model: Path, tmp_path: Path) -> None:
     lie = edited(model, tmp_path / "lie.gguf", {f"llama.{key}": 1 << 31})
     more = {"export": ("-o", "hf"), "perplexity": ("-f", TEXT, "--chunks", "2"), "validate": ()}[command]

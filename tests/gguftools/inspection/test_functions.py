@@ -50,7 +50,13 @@ def test_a_changed_model_is_validated_as_it_is(path):
 
 
 def test_what_is_no_model_is_named(path):
-    for call in (gguftools.validate, gguftools.audit, gguftools.hash, partial(gguftools.diff, path),
-                 partial(gguftools.audit, path), partial(can_draft, path)):  # fmt: skip
+    for call in (
+        gguftools.validate,
+        gguftools.audit,
+        gguftools.hash,
+        partial(gguftools.diff, path),
+        partial(gguftools.audit, path),
+        partial(can_draft, path),
+    ):
         with pytest.raises(OptionError, match="is 3; a path was expected"):
             call(3)

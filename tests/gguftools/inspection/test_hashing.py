@@ -24,9 +24,11 @@ from ..test_cli import gguftools as run_gguftools
 
 ALGORITHMS = ("xxh64", "sha1", "sha256")
 INFOS = [
-    TensorInfo("a.weight", (5, 7), format_named("F32")), TensorInfo("b.weight", (3, 32), format_named("Q8_0")),
-    TensorInfo("c", (11,), format_named("F16")), TensorInfo("d", (600, 1000), format_named("I8")),
-]  # fmt: skip
+    TensorInfo("a.weight", (5, 7), format_named("F32")),
+    TensorInfo("b.weight", (3, 32), format_named("Q8_0")),
+    TensorInfo("c", (11,), format_named("F16")),
+    TensorInfo("d", (600, 1000), format_named("I8")),
+]
 
 
 def make(path, byte_order="little"):
@@ -81,9 +83,7 @@ def test_a_single_flipped_bit_is_found(path, tmp_path):
     assert check_file(path, manifest).mismatches == []
     raw, chance = path.read_bytes(), np.random.default_rng(1)
     opened = open_gguf(path)
-    places = {
-        name: (start := opened.offsets[name], start + tensor.nbytes) for name, tensor in opened.tensors.items()
-    }  # fmt: skip
+    places = {name: (start := opened.offsets[name], start + tensor.nbytes) for name, tensor in opened.tensors.items()}
     for name, (start, end) in places.items():
         for at in (start, end - 1, int(chance.integers(start, end))):
             changed = bytearray(raw)
@@ -137,8 +137,10 @@ def test_manifests(path, tmp_path):
     assert check_file(renamed, manifest).checked == 5
     manifest.write_text("".join(f"{d.line()}\n" for d in digests if d.tensor != "c").replace("a.weight", "x:a.weight"))
     assert [str(mismatch) for mismatch in check_file(renamed, manifest).mismatches] == [
-        "x:a.weight: not in the file", "a.weight: not in the manifest", "c: not in the manifest",
-    ]  # fmt: skip
+        "x:a.weight: not in the file",
+        "a.weight: not in the manifest",
+        "c: not in the manifest",
+    ]
     manifest.write_text(hash(renamed, ["sha1"], tensors=False).digests[0].line().upper().replace("SHA1", "sha1"))
     assert check_file(renamed, manifest).mismatches == []
     manifest.write_text("sha1  00  x.gguf:t\nsha1  00  y.gguf:t\n")

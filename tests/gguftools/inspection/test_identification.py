@@ -192,9 +192,12 @@ def test_an_original_that_was_rounded_first(model, tmp_path):
 
 
 def test_tensors_that_are_missing_or_of_another_shape(model, plain, tmp_path):
-    other = edited(plain, tmp_path / "b.gguf", {}, {
-        "blk.0.attn_norm.weight": None, "output_norm.weight": np.ones(128), "more.weight": np.ones((2, 32)),
-    })  # fmt: skip
+    other = edited(
+        plain,
+        tmp_path / "b.gguf",
+        {},
+        {"blk.0.attn_norm.weight": None, "output_norm.weight": np.ones(128), "more.weight": np.ones((2, 32))},
+    )
     found = identify(model, other)
     assert (found.only_original, found.only_file) == (("blk.0.attn_norm.weight",), ("more.weight",))
     assert found.other_shapes == ("output_norm.weight",)

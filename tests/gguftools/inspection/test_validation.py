@@ -25,8 +25,22 @@ from ..models import edited
 
 TOKENS = "tokenizer.ggml.tokens"
 QUANTIZED = [name for name, form in formats().items() if form.is_quantized and form.has_codec]
-ZOO = ("llama2-spm", "qwen2", "mamba", "opt-350m", "deepseek-v2-lite", "gemma3", "t5", "bert", "gpt-oss-mxfp4",
-       "falcon-40b-style", "jamba", "phi3-longrope", "olmo", "qwen3-moe")  # fmt: skip
+ZOO = (
+    "llama2-spm",
+    "qwen2",
+    "mamba",
+    "opt-350m",
+    "deepseek-v2-lite",
+    "gemma3",
+    "t5",
+    "bert",
+    "gpt-oss-mxfp4",
+    "falcon-40b-style",
+    "jamba",
+    "phi3-longrope",
+    "olmo",
+    "qwen3-moe",
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +104,18 @@ def test_bytes_after_the_last_tensor(model, tmp_path):
         ({"llama.vocab_size": 2047}, TOKENS, "vocab_size is 2047"),
         ({TOKENS: None}, TOKENS, "no tokens"),
         ({TOKENS: ["a", "b"]}, TOKENS, "2048 rows"),
-        ({"tokenizer.ggml.token_type": Value(np.ones(7, np.int32), ValueType.ARRAY, ValueType.INT32)},
-         "tokenizer.ggml.token_type", "7 items"),
-        ({"tokenizer.ggml.token_type": Value(np.full(2048, 9, np.int32), ValueType.ARRAY, ValueType.INT32)},
-         "tokenizer.ggml.token_type", "type 9"),
+        (
+            {"tokenizer.ggml.token_type": Value(np.ones(7, np.int32), ValueType.ARRAY, ValueType.INT32)},
+            "tokenizer.ggml.token_type",
+            "7 items",
+        ),
+        (
+            {"tokenizer.ggml.token_type": Value(np.full(2048, 9, np.int32), ValueType.ARRAY, ValueType.INT32)},
+            "tokenizer.ggml.token_type",
+            "type 9",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_metadata(changes, where, message, model, tmp_path):
     found = errors(edited(model, tmp_path / "wrong.gguf", changes), data=False)
     assert message in found[where]
@@ -135,10 +155,12 @@ def test_bytes_of_sentencepiece(model, tmp_path):
     tokens = [f"<0x{i:02X}>" for i in range(256)] + [f"token {i}" for i in range(2048 - 256)]
     types = np.array([6] * 256 + [1] * 1792, np.int32)
     changes = {
-        "tokenizer.ggml.model": "llama", TOKENS: tokens, "tokenizer.ggml.merges": None,
+        "tokenizer.ggml.model": "llama",
+        TOKENS: tokens,
+        "tokenizer.ggml.merges": None,
         "tokenizer.ggml.token_type": Value(types, ValueType.ARRAY, ValueType.INT32),
         "tokenizer.ggml.scores": Value(np.zeros(2048, np.float32), ValueType.ARRAY, ValueType.FLOAT32),
-    }  # fmt: skip
+    }
     assert not errors(edited(model, tmp_path / "good.gguf", changes), data=False)
     tokens[65] = "A"
     found = errors(edited(model, tmp_path / "bad.gguf", changes), data=False)

@@ -57,9 +57,11 @@ def matrix_for(path: Path, seed: int = 1) -> ImportanceMatrix:
 def wanted(x, y, weights=None) -> dict[str, float]:
     x, error = np.float64(x), np.float64(y) - np.float64(x)
     found = {
-        "rmse": np.sqrt(np.mean(error**2)), "max_error": np.abs(error).max(),
-        "relative": np.sqrt((error**2).sum() / (x**2).sum()), "sqnr": 10 * np.log10((x**2).sum() / (error**2).sum()),
-    }  # fmt: skip
+        "rmse": np.sqrt(np.mean(error**2)),
+        "max_error": np.abs(error).max(),
+        "relative": np.sqrt((error**2).sum() / (x**2).sum()),
+        "sqnr": 10 * np.log10((x**2).sum() / (error**2).sum()),
+    }
     if weights is not None:
         found["weighted"] = np.sqrt((weights * error**2).sum() / (weights * x**2).sum())
     return found
@@ -126,11 +128,16 @@ def test_totals_are_sums_over_tensors(model, quantized):
     assert set(found.by_name()) == {each.name for each in found.tensors}
 
 
-@pytest.mark.parametrize(("sort", "key"), [
-    ("name", lambda each: each.name), ("layer", lambda each: (each.layer, each.name)),
-    ("rmse", lambda each: -each.errors.rmse), ("size", lambda each: -each.errors.nbytes),
-    ("worst", lambda each: -each.errors.relative),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sort", "key"),
+    [
+        ("name", lambda each: each.name),
+        ("layer", lambda each: (each.layer, each.name)),
+        ("rmse", lambda each: -each.errors.rmse),
+        ("size", lambda each: -each.errors.nbytes),
+        ("worst", lambda each: -each.errors.relative),
+    ],
+)
 def test_orders(model, quantized, sort, key):
     keys = [key(each) for each in weight_errors(model, quantized, sort=sort).tensors]
     assert keys == sorted(keys)
@@ -147,12 +154,16 @@ def test_zeros_nan_and_what_is_missing(tmp_path):
     bad = one.copy()
     bad[1, 4] = 3
     ids = from_array("ids", np.arange(4, dtype=np.int32))
-    a = write_model(tmp_path / "a.gguf", METADATA, {
-        "zero": zero, "was_zero": zero, "bad": one, "shape": one, "gone": one, "ids": ids,
-    })  # fmt: skip
-    b = write_model(tmp_path / "b.gguf", METADATA, {
-        "zero": zero, "was_zero": one, "bad": bad, "shape": one[:1], "new": one, "ids": ids,
-    })  # fmt: skip
+    a = write_model(
+        tmp_path / "a.gguf",
+        METADATA,
+        {"zero": zero, "was_zero": zero, "bad": one, "shape": one, "gone": one, "ids": ids},
+    )
+    b = write_model(
+        tmp_path / "b.gguf",
+        METADATA,
+        {"zero": zero, "was_zero": one, "bad": bad, "shape": one[:1], "new": one, "ids": ids},
+    )
     raw, at = bytearray(b.read_bytes()), open_file(b).file.offsets["bad"]
     raw[at : at + 4] = np.float32(np.nan).tobytes()
     b.write_bytes(raw)
@@ -192,9 +203,9 @@ def test_command_line(model, quantized, tmp_path):
     done = run("diff", model, quantized, "--errors", "--imatrix", tmp_path / "matrix.gguf", "--json")
     assert done.exit_code == 0
     found = json.loads(done.stdout)
-    assert found == json.loads(json.dumps(
-        gguftools.weight_errors(model, quantized, imatrix=tmp_path / "matrix.gguf").as_dict()
-    ))  # fmt: skip
+    assert found == json.loads(
+        json.dumps(gguftools.weight_errors(model, quantized, imatrix=tmp_path / "matrix.gguf").as_dict())
+    )
     done = run("diff", model, quantized, "--errors")
     assert done.exit_code == 0
     assert "SQNR" in done.stdout

@@ -1,6 +1,6 @@
 """Files of tasks in llama-perplexity's formats, made of the novel at hand: the same bytes each time.
 
-    python -m tests.gguftools.measurement.task_files FOLDER
+python -m tests.gguftools.measurement.task_files FOLDER
 """
 
 from __future__ import annotations

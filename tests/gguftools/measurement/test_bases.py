@@ -18,11 +18,11 @@ from gguftools.measurement.texts import NamedText, windows_of
 from gguftools.writing.resume import partial_path
 from quants import from_array
 from quants.errors import FileError, OptionError
-from runtime.divergence import KL, RunningLogits, divergence
+from runtime.evaluation.divergence import KL, RunningLogits, divergence
+from runtime.evaluation.stored_states import likeliest
+from runtime.evaluation.windows import Window
 from runtime.head import Output, output_of
 from runtime.model import Model as RunningModel
-from runtime.stored_states import likeliest
-from runtime.windows import Window
 
 from ...conftest import ROOT
 from ..command_line import typed
@@ -144,7 +144,7 @@ def test_all_tokens_are_no_bound_but_the_divergence(measured, tmp_path):
 
 
 def test_equal_logits_are_taken_in_order():
-    from runtime.divergence import row_figures
+    from runtime.evaluation.divergence import row_figures
 
     logits = np.array([[1, 3, 3, 0, 3]], np.float32)
     assert likeliest(row_figures(logits, np.array([0])), 2).ids.tolist() == [[1, 2]]
@@ -229,7 +229,7 @@ def damage(tensor, index, value):
         (lambda _: ({}, {"logits_base.precision": "float8"}), "precision"),
         (lambda _: ({}, {"general.type": "imatrix"}), "not a base"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_lies_is_one_clear_line(measured, tmp_path, change, message):
     write(tmp_path / "base.gguf", measured)
     file = open_gguf(tmp_path / "base.gguf")

@@ -17,7 +17,7 @@ from gguftools.measurement.texts import default_texts
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
-from ...runtime.test_divergence import DATA, as_printed, printed
+from ...runtime.evaluation.test_divergence import DATA, as_printed, printed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 AUSTEN = ROOT / "examples" / "austen-4m"
@@ -118,9 +118,7 @@ def test_answers_alone_are_compared(files, tmp_path):
     rows = [gguftools.load(each).logits(ids)[begin - 1 : -1].astype(np.float64) for each in (base, other)]
     p, q = (row - np.log(np.exp(row).sum(axis=1, keepdims=True)) for row in rows)
     assert got.kl_divergence["mean"] == pytest.approx((np.exp(p) * (p - q)).sum(axis=1).mean(), rel=1e-3)
-    assert got.figures["perplexity"] == pytest.approx(
-        np.exp(-q[np.arange(len(q)), ids[begin:]].mean()), rel=1e-4
-    )  # fmt: skip
+    assert got.figures["perplexity"] == pytest.approx(np.exp(-q[np.arange(len(q)), ids[begin:]].mean()), rel=1e-4)
 
 
 def test_without_a_text(files):

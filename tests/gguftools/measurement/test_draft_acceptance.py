@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gguftools.measurement.draft_acceptance import Acceptance, Pass, Tempered, looked_up
+from gguftools.measurement.draft_acceptance import Acceptance, ForwardContext, Tempered, looked_up
 from gguftools.measurement.draft_simulation import prompts_of
 from quants.errors import ModelError
-from runtime.windows import Window
+from runtime.evaluation.windows import Window
 
 from ...conftest import ROOT
 
@@ -37,7 +37,7 @@ def window(ids, first=0):
 
 def measured(p, q, temperatures, size=3, drafts=None, ids=(0, 1, 0)) -> Acceptance:
     drafts = {"q": Said(q)} if drafts is None else drafts
-    return Pass([window(ids)], size, Said(p), drafts, None, temperatures, 1).run()["q"]
+    return ForwardContext([window(ids)], size, Said(p), drafts, None, temperatures, 1).run()["q"]
 
 
 def test_sums_by_hand():
@@ -62,7 +62,7 @@ def test_tokens_that_a_draft_lacks_have_probability_0():
 def test_numbers_that_are_none():
     good = [[0.5, 0.5]] * 2
     drafts = {"q": Said([[0.5, np.nan]] * 2), "r": Said(good)}
-    found = Pass([window((0, 1, 0))], 2, Said(good), drafts, None, (1.0,), 1).run()
+    found = ForwardContext([window((0, 1, 0))], 2, Said(good), drafts, None, (1.0,), 1).run()
     assert "not finite" in (found["q"].problem or "")
     assert found["r"].problem is None
     assert found["r"].stands[0][:, 0] == pytest.approx([1, 1])
@@ -101,7 +101,7 @@ def test_chances_of_what_is_looked_up():
     for place, token in enumerate(ids[6:], 5):
         p[place - 5, token] = 0.75
     p[2] = [0, 0, 0, 0, 0.25, 0.75]
-    found = Pass([window(ids, first=5)], 6, Said(p), {}, "lookup", (0.0, 1.0), 1).run()["lookup"]
+    found = ForwardContext([window(ids, first=5)], 6, Said(p), {}, "lookup", (0.0, 1.0), 1).run()["lookup"]
     assert found.drafted[0][0] == 0
     assert found.matched[0].tolist() == [0, 1, 0]
     assert found.own[0][:, 1] == pytest.approx([1, 1, 0.75], rel=1e-6)

@@ -21,9 +21,16 @@ from ..command_line import EXAMPLE, TEXT, typed
 from ..models import edited
 
 GIVEN = {
-    "lookup": True, "text": TEXT, "n_ctx": 64, "chunks": 8, "temperatures": (0, 0.5, 1), "draft_max": 4,
-    "cost_ratio": 0.1, "simulated": 160, "threads": 1,
-}  # fmt: skip
+    "lookup": True,
+    "text": TEXT,
+    "n_ctx": 64,
+    "chunks": 8,
+    "temperatures": (0, 0.5, 1),
+    "draft_max": 4,
+    "cost_ratio": 0.1,
+    "simulated": 160,
+    "threads": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +177,7 @@ def test_the_layer_that_reads_ahead(tmp_path):
     net = model.running(1)
     states = net.lazy_logits(ids)
     size = model.tokenizer.vocab_size
-    p, q = (softmax(rows[..., :size]) for rows in (states.float32(), net.further_logits(ids, states.x).float32()))
+    p, q = (softmax(rows[..., :size]) for rows in (states.float32(), net.mtp_logits(ids, states.x).float32()))
     alike = np.minimum(p[:, 16:31], q[:, 15:30]).sum(axis=2)
     at = draft.temperatures[0]
     assert at.acceptance["mean"] == pytest.approx(alike.mean(), rel=1e-4)

@@ -103,9 +103,12 @@ def test_copies():
     Second: .5, then the wrong token with .25, then the mean of what is known so deep: nothing, 0. Third: .8, .9.
     """
     given = (
-        [np.array([0.3, 0.5, 0.8, 0.9])], [np.array([0.0, 0.25, 0.0, 0.1])], [np.array([0, 1, 2, 0])],
-        [np.array([0, 3, 2, 1])], 3,
-    )  # fmt: skip
+        [np.array([0.3, 0.5, 0.8, 0.9])],
+        [np.array([0.0, 0.25, 0.0, 0.1])],
+        [np.array([0, 1, 2, 0])],
+        [np.array([0, 3, 2, 1])],
+        3,
+    )
     found = copied(*given)
     assert found.stands[0] == pytest.approx(np.array([[0, 0, 0], [0.5, 0.125, 0], [0.8, 0.72, 0], [0.1, 0, 0]]))
     assert found.drafted.tolist() == [[0, 3, 2, 1]]

@@ -39,9 +39,10 @@ def model(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def files(folder: Path) -> dict[str, Path]:
     return {
-        "hellaswag": folder / "hellaswag.txt", "winogrande": folder / "winogrande.csv",
+        "hellaswag": folder / "hellaswag.txt",
+        "winogrande": folder / "winogrande.csv",
         "multiple_choice": folder / "choices.bin",
-    }  # fmt: skip
+    }
 
 
 def bits(right: list[bool]) -> str:
@@ -72,8 +73,9 @@ def test_all_tasks_as_the_reference(model, quantized, files):
 def test_a_quantized_file_beside_another(model, quantized, files):
     """Answers of both as the reference's, and how far the second file is from the first."""
     told = []
-    result = evaluate([model, quantized], **files, tasks=FEW, precision="llama.cpp",
-                      progress=lambda *each: told.append(each))  # fmt: skip
+    result = evaluate(
+        [model, quantized], **files, tasks=FEW, precision="llama.cpp", progress=lambda *each: told.append(each)
+    )
     check_choices(result, FEW)
     first, second = result.files
     for name, score in second.tests.items():
@@ -104,9 +106,13 @@ def test_an_interrupted_run_goes_on_at_its_tasks(model, quantized, files, tmp_pa
         evaluate([model, quantized], record=record, progress=progress, **given)
     lines = record.read_bytes().count(b"\n")
     assert lines == 1 + len(begun)
-    others = [({"seed": 2}, "seed was 1, it is 2 now"), ({"tasks": 41}, "tasks was 40, it is 41 now"),
-              ({"precision": "exact"}, "precision was float32"), ({"winogrande": None}, "winogrande is another"),
-              ({"hellaswag": files["hellaswag"]}, "hellaswag is another")]  # fmt: skip
+    others = [
+        ({"seed": 2}, "seed was 1, it is 2 now"),
+        ({"tasks": 41}, "tasks was 40, it is 41 now"),
+        ({"precision": "exact"}, "precision was float32"),
+        ({"winogrande": None}, "winogrande is another"),
+        ({"hellaswag": files["hellaswag"]}, "hellaswag is another"),
+    ]
     for other, what in others:
         with pytest.raises(FileError, match=what):
             evaluate([model, quantized], record=record, **{**given, **other})

@@ -47,8 +47,10 @@ def test_scores_are_reap_s(tmp_path: Path) -> None:
         windows[:, 0] = bos
     net.lazy_logits(windows)
     for layer in (0, 1):
-        weights = {role: np.array(model.tensors[f"blk.{layer}.ffn_{role}.weight"], np.float64)
-                   for role in ("gate_inp", "gate_exps", "up_exps", "down_exps")}  # fmt: skip
+        weights = {
+            role: np.array(model.tensors[f"blk.{layer}.ffn_{role}.weight"], np.float64)
+            for role in ("gate_inp", "gate_exps", "up_exps", "down_exps")
+        }
         x = np.concatenate(inputs[f"blk.{layer}.ffn_gate_inp.weight"])
         scores = softmax(x @ weights["gate_inp"].T)
         chosen = np.argsort(-scores, axis=1)[:, :3]
@@ -69,7 +71,7 @@ def test_windows_at_once_make_no_difference(tmp_path: Path, monkeypatch: pytest.
     told: list[tuple[int, int]] = []
     found = expert_scores(
         model, TEXT, n_ctx=64, chunks=3, further=True, progress=lambda done, total, _: told.append((done, total))
-    )  # fmt: skip
+    )
     assert sorted(found.scores) == [1, 2, 3]  # the last one predicts a token further
     assert told[-1] == (3, 3)
     monkeypatch.setattr("gguftools.measurement.expert_scores.tokens_at_once", lambda model: 64)

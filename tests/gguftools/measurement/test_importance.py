@@ -159,9 +159,8 @@ def test_a_killed_run_goes_on(model: Path, tmp_path: Path) -> None:
     target, seen = tmp_path / "part.gguf", []
     interrupted(model, target)
     imatrix(
-        model, TEXT, target, n_ctx=64, chunks=8, save_every=2, resume=True,
-        progress=lambda done, *_: seen.append(done),
-    )  # fmt: skip
+        model, TEXT, target, n_ctx=64, chunks=8, save_every=2, resume=True, progress=lambda done, *_: seen.append(done)
+    )
     assert seen == [6, 8]
     same(read_imatrix(target), whole)
     assert (tmp_path / "part.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
@@ -208,9 +207,7 @@ def test_what_a_kill_cut_off_is_not_believed(model: Path, tmp_path: Path) -> Non
     with journal.open("a") as lines:
         lines.write('{"windows": 8, "at"')
     whole = imatrix(model, TEXT, n_ctx=64, chunks=8)
-    resumed = imatrix(
-        model, TEXT, target, n_ctx=64, chunks=8, resume=True, progress=lambda done, *_: seen.append(done)
-    )
+    resumed = imatrix(model, TEXT, target, n_ctx=64, chunks=8, resume=True, progress=lambda done, *_: seen.append(done))
     assert seen[0] == 4
     same(resumed, whole, 1e-5)
 

@@ -15,9 +15,12 @@ from ..command_line import EXAMPLE, TEXT, refused, run
 
 # tensor -> what is named
 PLACES = {
-    "blk.2.ffn_norm.weight": "blk.2.ffn_norm.weight", "blk.1.ffn_down.weight": "blk.1", "blk.0.attn_v.weight": "blk.0",
-    "token_embd.weight": "token_embd.weight", "output.weight": "output.weight",
-}  # fmt: skip
+    "blk.2.ffn_norm.weight": "blk.2.ffn_norm.weight",
+    "blk.1.ffn_down.weight": "blk.1",
+    "blk.0.attn_v.weight": "blk.0",
+    "token_embd.weight": "token_embd.weight",
+    "output.weight": "output.weight",
+}
 
 
 @pytest.fixture(scope="module")

@@ -80,8 +80,11 @@ def test_several_texts(model, tmp_path):
     assert [(each.name, each.file) for each in both.texts] == [("a", str(TEXT)), ("b", str(tmp_path / "novel"))]
     for each, own in zip(both.texts, alone, strict=True):
         assert (each.perplexity, each.standard_error, each.chunks, each.tokens) == (
-            own.perplexity, own.standard_error, own.chunks, own.tokens
-        )  # fmt: skip
+            own.perplexity,
+            own.standard_error,
+            own.chunks,
+            own.tokens,
+        )
         assert [text.chunks for text in own.texts] == [own.chunks]
     assert both.perplexity == pytest.approx((alone[0].perplexity * alone[1].perplexity) ** 0.5, rel=1e-9)
     assert (len(both.chunks), both.tokens) == (6, 768)
@@ -100,10 +103,13 @@ def test_the_command_with_several_texts(model, tmp_path, monkeypatch):
     assert lines[4].startswith(f"perplexity  {lines[1].split()[2]} ± ")
     plain = json.loads(typed("perplexity", model, "-f", f"a={TEXT}", *few, "--json").stdout)
     assert plain["file"] == str(model)
-    assert plain["texts"] == [{
-        "name": "a", "file": str(TEXT),
-        **{name: plain[name] for name in ("perplexity", "standard_error", "chunks", "tokens")},
-    }]  # fmt: skip
+    assert plain["texts"] == [
+        {
+            "name": "a",
+            "file": str(TEXT),
+            **{name: plain[name] for name in ("perplexity", "standard_error", "chunks", "tokens")},
+        }
+    ]
     twice = typed("perplexity", model, "-f", TEXT, "-f", TEXT)
     assert twice.returncode == 1
     assert "2 texts are called 'persuasion'" in twice.stderr

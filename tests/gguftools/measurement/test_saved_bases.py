@@ -14,7 +14,7 @@ from gguftools.conversion.convert import convert
 from gguftools.measurement.divergence import divergence
 from gguftools.writing.resume import journal_path, partial_path
 from quants.errors import FileError, OptionError
-from runtime.stored_logits import encode_rows
+from runtime.evaluation.stored_logits import encode_rows
 
 from ...conftest import ROOT
 from ..command_line import typed

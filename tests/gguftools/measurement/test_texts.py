@@ -68,8 +68,11 @@ def test_names(tmp_path, monkeypatch):
     (tmp_path / "x=y.txt").write_text("")
     found = named_texts(["novel=a.txt", "b/code.py", "x=y.txt", "odd=x=y.txt"])
     assert [(text.name, str(text.path)) for text in found] == [
-        ("novel", "a.txt"), ("code", "b/code.py"), ("x=y", "x=y.txt"), ("odd", "x=y.txt"),
-    ]  # fmt: skip
+        ("novel", "a.txt"),
+        ("code", "b/code.py"),
+        ("x=y", "x=y.txt"),
+        ("odd", "x=y.txt"),
+    ]
     with pytest.raises(OptionError, match="2 texts are called 'a'"):
         named_texts(["a.txt", "c/a.md"])
     for wrong in ("=a.txt", "novel="):
@@ -92,8 +95,15 @@ def test_a_plain_text_is_cut_as_perplexity_does(model):
 def test_the_texts_of_the_package(model):
     texts = {text.name: text.path.read_text(encoding="utf-8") for text in default_texts()}
     assert list(texts) == [
-        "code", "conversation", "documents", "encyclopedia", "fiction", "languages", "mathematics", "scripts",
-    ]  # fmt: skip
+        "code",
+        "conversation",
+        "documents",
+        "encyclopedia",
+        "fiction",
+        "languages",
+        "mathematics",
+        "scripts",
+    ]
     assert sum(len(text.encode()) for text in texts.values()) < 300_000
     assert all(len(windows_of(model, text).windows) >= 8 for text in default_texts())
     assert all(unicodedata.is_normalized("NFC", text) for text in texts.values())

@@ -21,8 +21,8 @@ from gguftools.files.gguf.reader import open_gguf
 from gguftools.measurement import divergence_tasks, importance
 from gguftools.writing import executors
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
+from runtime.evaluation.windows import Window, batched, grouped_alike
 from runtime.importance import Importance, add_sums
-from runtime.windows import Window, batched, grouped_alike
 
 from ...conftest import ROOT
 from ..elsewhere import Elsewhere, spawned
@@ -215,7 +215,7 @@ def test_a_source_that_is_another_for_workers_can_be_mended(
 
 
 def test_workers_that_compute_otherwise_are_refused(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from runtime import precision
+    from runtime.products import precision
 
     calls: list[str] = []
 
@@ -337,8 +337,11 @@ def test_windows_are_sent_in_the_groups_that_one_process_makes() -> None:
     for sizes in ([32], [48], [32, 48], [1]):
         parts = list(grouped_alike(windows, sizes))
         assert [len(part) for part in parts] == {
-            (32,): [2, 2, 2, 1, 1, 1, 1, 1], (48,): [3, 3, 1, 2, 2], (32, 48): [6, 1, 2, 2], (1,): [1] * 11
-        }[tuple(sizes)]  # fmt: skip
+            (32,): [2, 2, 2, 1, 1, 1, 1, 1],
+            (48,): [3, 3, 1, 2, 2],
+            (32, 48): [6, 1, 2, 2],
+            (1,): [1] * 11,
+        }[tuple(sizes)]
         for size in sizes:
             apart = [len(group) for part in parts for group in batched(part, size)]
             assert apart == [len(group) for group in batched(windows, size)]

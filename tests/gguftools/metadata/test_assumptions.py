@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import gguftools
-from archs.deviations import DEVIATIONS
-from archs.export import plan_export
+from archs.hparams.deviations import DEVIATIONS
+from archs.plans.export import plan_export
 from archs.registry import architectures, drafts
 from archs.schema import MODEL
 from gguftools.__main__ import build_app
@@ -23,9 +23,13 @@ from ...conftest import ROOT
 from ..models import metadata_of, write_model
 
 SIZES = {
-    "block_count": 6, "embedding_length": 64, "attention.head_count": 4, "context_length": 256,
-    "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5,
-}  # fmt: skip
+    "block_count": 6,
+    "embedding_length": 64,
+    "attention.head_count": 4,
+    "context_length": 256,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
+}
 BASE = "gemma3.rope.freq_base_swa"
 MEANING = "10000  (absent: llama.cpp's default)"
 
@@ -72,29 +76,40 @@ def test_export_writes_what_is_assumed(gemma3: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "keys", "hit"),
     [
-        ("minicpm", {}, {"logit_scale"}), ("minicpm", {"logit_scale": 9.0}, set()),
-        ("phi3", {"attention__sliding_window": 2047}, {"attention.sliding_window"}), ("phi3", {}, set()),
+        ("minicpm", {}, {"logit_scale"}),
+        ("minicpm", {"logit_scale": 9.0}, set()),
+        ("phi3", {"attention__sliding_window": 2047}, {"attention.sliding_window"}),
+        ("phi3", {}, set()),
         ("smallthinker", {"attention__sliding_window": 4096}, set()),
         ("smallthinker", {"attention__sliding_window": 8}, {"attention.sliding_window"}),
         ("exaone4", {"attention__sliding_window": 8}, {"attention.sliding_window"}),
         ("exaone4", {"attention__sliding_window": 8, "block_count": 64}, set()),
-        ("bert", {}, {"attention.causal"}), ("bert", {"attention__causal": False}, set()),
-        ("grok", {}, {"router_logit_softcapping"}), ("baichuan", {}, {"attention.max_alibi_bias"}),
-        ("baichuan", {"block_count": 40}, set()), ("llama", {"rope__dimension_count": 8}, {"rope.dimension_count"}),
+        ("bert", {}, {"attention.causal"}),
+        ("bert", {"attention__causal": False}, set()),
+        ("grok", {}, {"router_logit_softcapping"}),
+        ("baichuan", {}, {"attention.max_alibi_bias"}),
+        ("baichuan", {"block_count": 40}, set()),
+        ("llama", {"rope__dimension_count": 8}, {"rope.dimension_count"}),
         ("deepseek2", {"expert_count": 8, "expert_group_count": 4}, {"expert_group_count"}),
         ("deepseek2", {"attention__temperature_scale": 0.1}, {"attention.temperature_length"}),
-        ("llama", {"rope__scaling__type": "yarn", "rope__scaling__yarn_beta_fast": 8.0},
-         {"rope.scaling.yarn_beta_fast"}),
+        (
+            "llama",
+            {"rope__scaling__type": "yarn", "rope__scaling__yarn_beta_fast": 8.0},
+            {"rope.scaling.yarn_beta_fast"},
+        ),
         ("grok", {"rope__scaling__type": "yarn", "rope__scaling__yarn_beta_fast": 8.0}, {"router_logit_softcapping"}),
         ("gpt-oss", {"rope__scaling__yarn_truncate": False}, {"rope.scaling.yarn_truncate"}),
-        ("deepseek2", {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0},
-         {"rope.scaling.yarn_log_multiplier"}),
+        (
+            "deepseek2",
+            {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0},
+            {"rope.scaling.yarn_log_multiplier"},
+        ),
         ("deepseek2", {"rope__scaling__factor": 4.0}, {"rope.scaling.yarn_log_multiplier", "rope.scaling.type"}),
         ("qwen3moe", {"expert_count": 8, "expert_weights_norm": False}, {"expert_weights_norm"}),
         ("gemma3n", {"block_count": 30, "attention__shared_kv_layers": 10}, set()),
         ("gemma3n", {"block_count": 30, "attention__shared_kv_layers": 5}, {"attention.shared_kv_layers"}),
     ],
-)  # fmt: skip
+)
 def test_deliberate_differences_that_a_file_hits(name: str, keys: dict[str, Any], hit: set[str]) -> None:
     found = metadata(name, **keys)
     assert {each.key for each in deliberate_differences(found)} == hit
@@ -113,13 +128,19 @@ def test_every_difference_is_of_known_keys_and_architectures_and_documented() ->
 @pytest.mark.parametrize(
     "wrong",
     [
-        {}, {"general.architecture": 3}, {"general.architecture": "nobody"}, {"general.architecture": "gemma3"},
-        metadata("gemma3", block_count="six"), metadata("gemma3", block_count=-1),
+        {},
+        {"general.architecture": 3},
+        {"general.architecture": "nobody"},
+        {"general.architecture": "gemma3"},
+        metadata("gemma3", block_count="six"),
+        metadata("gemma3", block_count=-1),
         metadata("gemma3n", block_count=(1 << 32) - 1),
-        metadata("gemma3", attention__sliding_window=[8]), metadata("gemma3n", block_count=0),
-        {**metadata("gemma3"), "general.type": "imatrix"}, {"general.architecture": "clip", "general.type": "mmproj"},
+        metadata("gemma3", attention__sliding_window=[8]),
+        metadata("gemma3n", block_count=0),
+        {**metadata("gemma3"), "general.type": "imatrix"},
+        {"general.architecture": "clip", "general.type": "mmproj"},
     ],
-)  # fmt: skip
+)
 def test_nothing_is_said_of_files_that_are_not_sound(wrong: dict[str, Any]) -> None:
     assert (assumed_values(wrong), deliberate_differences(wrong)) == ((), ())
 

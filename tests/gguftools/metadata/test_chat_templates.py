@@ -34,7 +34,8 @@ def test_messages_are_those_that_transformers_renders(messages: list[dict[str, A
 def test_reasoning_is_given_under_the_names_that_templates_read() -> None:
     found = normalized_messages([{"role": "assistant", "reasoning": "r", "tool_calls": None}, {"role": "user"}])
     assert found == [
-        {"role": "assistant", "reasoning": "r", "reasoning_content": "r", "thinking": "r"}, {"role": "user"}
+        {"role": "assistant", "reasoning": "r", "reasoning_content": "r", "thinking": "r"},
+        {"role": "user"},
     ]
 
 

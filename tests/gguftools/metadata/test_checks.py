@@ -76,13 +76,22 @@ def test_a_key_that_is_there_may_be_called_anything():
         check_new_keys(["my key"], Metadata(), None, new=True)
 
 
-@pytest.mark.parametrize(("key", "value", "strange"), [
-    ("general.type", "model", False), ("general.type", "modell", True), ("general.name", "anything", False),
-    ("tokenizer.ggml.pre", "qwen2", False), ("tokenizer.ggml.pre", "qwen9", True),
-    ("general.architecture", "opt", False), ("general.architecture", "mamba2", False),
-    ("general.architecture", "llamma", True), ("general.file_type", 15, False), ("general.file_type", 5, True),
-    ("general.file_type", 1024 + 15, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "value", "strange"),
+    [
+        ("general.type", "model", False),
+        ("general.type", "modell", True),
+        ("general.name", "anything", False),
+        ("tokenizer.ggml.pre", "qwen2", False),
+        ("tokenizer.ggml.pre", "qwen9", True),
+        ("general.architecture", "opt", False),
+        ("general.architecture", "mamba2", False),
+        ("general.architecture", "llamma", True),
+        ("general.file_type", 15, False),
+        ("general.file_type", 5, True),
+        ("general.file_type", 1024 + 15, False),
+    ],
+)
 def test_values_that_mean_something_are_known(key, value, strange):
     kind = ValueType.STRING if isinstance(value, str) else ValueType.UINT32
     assert (strange_choice(key, Value(value, kind), "llama") is not None) == strange

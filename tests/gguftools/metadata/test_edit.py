@@ -71,11 +71,19 @@ def stored(path, key):
 
 
 SCALARS = {
-    "UINT8": ("255", 255), "INT8": ("-128", -128), "UINT16": ("65535", 65535), "INT16": ("-5", -5),
-    "UINT32": ("0x10", 16), "INT32": ("-7", -7), "UINT64": (str(2**64 - 1), 2**64 - 1),
-    "INT64": (str(-(2**63)), -(2**63)), "FLOAT32": ("1e-3", float(np.float32(1e-3))), "FLOAT64": ("0.1", 0.1),
-    "BOOL": ("true", True), "STRING": ("1 é", "1 é"),
-}  # fmt: skip
+    "UINT8": ("255", 255),
+    "INT8": ("-128", -128),
+    "UINT16": ("65535", 65535),
+    "INT16": ("-5", -5),
+    "UINT32": ("0x10", 16),
+    "INT32": ("-7", -7),
+    "UINT64": (str(2**64 - 1), 2**64 - 1),
+    "INT64": (str(-(2**63)), -(2**63)),
+    "FLOAT32": ("1e-3", float(np.float32(1e-3))),
+    "FLOAT64": ("0.1", 0.1),
+    "BOOL": ("true", True),
+    "STRING": ("1 é", "1 é"),
+}
 
 
 @pytest.mark.parametrize("name", SCALARS)
@@ -203,8 +211,10 @@ def test_remove_and_rename(path):
     assert after.index("general.basename") == before.index("general.name")
     assert "llama.rope.freq_base" not in after
     assert [line for change in report.changes for line in change.lines()] == [
-        '- general.name  STRING  "old"', '+ general.basename  STRING  "old"', "- llama.rope.freq_base  FLOAT32  10000",
-    ]  # fmt: skip
+        '- general.name  STRING  "old"',
+        '+ general.basename  STRING  "old"',
+        "- llama.rope.freq_base  FLOAT32  10000",
+    ]
 
 
 CONTRADICTIONS = [
@@ -315,9 +325,13 @@ def test_changes_are_told_after_the_file_was_overwritten(path):
     report = gguftools.set_metadata(path, {"k": [*range(49), 7], "s": ["other", *(f"text {i}" for i in range(1, 50))]})
     assert report.in_place
     assert [line for change in report.changes for line in change.lines()] == [
-        "  k  ARRAY/UINT32  1 of 50 items differ", "- [49] 49", "+ [49] 7",
-        "  s  ARRAY/STRING  1 of 50 items differ", "- [0] 'text 0'", "+ [0] 'other'",
-    ]  # fmt: skip
+        "  k  ARRAY/UINT32  1 of 50 items differ",
+        "- [49] 49",
+        "+ [49] 7",
+        "  s  ARRAY/STRING  1 of 50 items differ",
+        "- [0] 'text 0'",
+        "+ [0] 'other'",
+    ]
 
 
 def test_long_texts_are_compared_by_lines(path):
@@ -429,13 +443,34 @@ def test_command_line(path, tmp_path):
     (tmp_path / "t.jinja").write_text(CHATML + "{# new #}")
     (tmp_path / "v.json").write_text('{"general.tags": ["x"], "i8": {"type": "ARRAY/INT8", "value": [-1]}}')
     done = run_gguftools(
-        "set-metadata", path, "general.name=New", "k=[1,2]", "--type", "k=ARRAY/INT16", "--from-json", "v.json",
-        "--rename", "llama.rope.freq_base=other", "--remove", "llama.attention.head_count_kv",
-        "--chat-template", "@t.jinja", "--special-token", "eos=<|im_end|>", "--new", cwd=tmp_path,
-    )  # fmt: skip
+        "set-metadata",
+        path,
+        "general.name=New",
+        "k=[1,2]",
+        "--type",
+        "k=ARRAY/INT16",
+        "--from-json",
+        "v.json",
+        "--rename",
+        "llama.rope.freq_base=other",
+        "--remove",
+        "llama.attention.head_count_kv",
+        "--chat-template",
+        "@t.jinja",
+        "--special-token",
+        "eos=<|im_end|>",
+        "--new",
+        cwd=tmp_path,
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    for text in ('- general.name  STRING  "old"', "+ k  ARRAY/INT16  [1, 2]", "+ i8  ARRAY/INT8  [-1]",
-                 "| <|im_start|>user", "was changed in place", "+ tokenizer.ggml.eos_token_id  UINT32  2"):  # fmt: skip
+    for text in (
+        '- general.name  STRING  "old"',
+        "+ k  ARRAY/INT16  [1, 2]",
+        "+ i8  ARRAY/INT8  [-1]",
+        "| <|im_start|>user",
+        "was changed in place",
+        "+ tokenizer.ggml.eos_token_id  UINT32  2",
+    ):
         assert text in done.stdout
     assert stored(path, "k") == (ValueType.ARRAY, ValueType.INT16, [1, 2])
     done = run_gguftools("set-metadata", path, "general.name=X", "--dry-run", "--json", cwd=tmp_path)

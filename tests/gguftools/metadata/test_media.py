@@ -1,4 +1,4 @@
-"""Prompts with pictures and sounds together: what stands where, and what is said where that is not clear."""
+"""Prompts with images and sounds together: what stands where, and what is said where that is not clear."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from quants import from_array
 from quants.errors import OptionError
 from runtime.sampling.parameters import Sampling
 
-from ...archs.checkpoints import build_tower, lettered, scene, waveform
-from ...runtime.towers.test_vision import text_model
+from ...archs.checkpoints import build_encoder, lettered, scene, waveform
+from ...runtime.multimodal.test_vision import text_model
 from ..command_line import typed
 
 Image = pytest.importorskip("PIL.Image")
@@ -28,14 +28,14 @@ PARTS = (
     "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
 )
 TEXTS = "{% for each in messages %}{{ each.role }}:{{ each.content }}{% endfor %}"
-PICTURE, SOUND = "<|vision_bos|>6<|vision_eos|>", "<|audio_bos|>27<|audio_eos|>"
+IMAGE, SOUND = "<|vision_bos|>6<|vision_eos|>", "<|audio_bos|>27<|audio_eos|>"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Qwen2.5-Omni with letters and the tokens around both, its towers, a picture and a sound."""
+    """Qwen2.5-Omni with letters and the tokens around both, its encoders, an image and a sound."""
     made = tmp_path_factory.mktemp("media")
-    build_tower("qwen2-5-omni", made / "qwen2-5-omni")
+    build_encoder("qwen2-5-omni", made / "qwen2-5-omni")
     gguftools.convert(made / "qwen2-5-omni", made / "mmproj.gguf", "f32", mmproj=True)
     running = text_model(made / "qwen2-5-omni")
     words = lettered(SPECIAL[2:])
@@ -64,10 +64,10 @@ def written(folder: Path, prompt, name: str = "parts", **more) -> str:
 @pytest.mark.parametrize(
     ("prompt", "text"),
     [
-        ("what", f"<s>{PICTURE}{SOUND}what"),
-        ("a<__audio__>b<__image__>c", f"<s>a{SOUND}b{PICTURE}c"),
-        ("a<|vision_bos|><|IMAGE|><|vision_eos|>b<__audio__>c", f"<s>a{PICTURE}b{SOUND}c"),
-        ("so <__audio__>", f"<s>{PICTURE}so {SOUND}"),
+        ("what", f"<s>{IMAGE}{SOUND}what"),
+        ("a<__audio__>b<__image__>c", f"<s>a{SOUND}b{IMAGE}c"),
+        ("a<|vision_bos|><|IMAGE|><|vision_eos|>b<__audio__>c", f"<s>a{IMAGE}b{SOUND}c"),
+        ("so <__audio__>", f"<s>{IMAGE}so {SOUND}"),
     ],
 )
 def test_both_stand_where_they_are_marked_or_in_front(folder, prompt, text):
@@ -76,25 +76,25 @@ def test_both_stand_where_they_are_marked_or_in_front(folder, prompt, text):
 
 @pytest.mark.parametrize("name", ["parts", "texts"])
 def test_chat_templates_mark_both_or_are_given_marks(folder, name):
-    assert written(folder, [{"role": "user", "content": "so"}], name) == f"<s>user:{PICTURE}{SOUND}so"
+    assert written(folder, [{"role": "user", "content": "so"}], name) == f"<s>user:{IMAGE}{SOUND}so"
     parts = [{"type": "audio"}, {"type": "text", "text": "in"}, {"type": "image"}]
-    assert written(folder, [{"role": "user", "content": parts}], name) == f"<s>user:{SOUND}in{PICTURE}"
+    assert written(folder, [{"role": "user", "content": parts}], name) == f"<s>user:{SOUND}in{IMAGE}"
     said = [{"role": "user", "content": "a<__audio__>b<__image__>"}]
-    assert written(folder, said, name) == f"<s>user:a{SOUND}b{PICTURE}"
+    assert written(folder, said, name) == f"<s>user:a{SOUND}b{IMAGE}"
 
 
 def test_one_kind_alone_may_have_its_own_mark(folder):
-    assert written(folder, "a<__image__>", audio=()) == f"<s>a{PICTURE}"
+    assert written(folder, "a<__image__>", audio=()) == f"<s>a{IMAGE}"
     assert written(folder, "a<__media__>", images=()) == f"<s>a{SOUND}"
     generations = written(folder, "b<__image__><__image__>", images=[folder / "a.png", scene(40, 40)], audio=())
-    assert generations == f"<s>b{PICTURE}<|vision_bos|>4<|vision_eos|>"
+    assert generations == f"<s>b{IMAGE}<|vision_bos|>4<|vision_eos|>"
 
 
 @pytest.mark.parametrize("prompt", ["a<__media__>b", [{"role": "user", "content": "<__media__>"}]])
 def test_a_mark_that_may_be_either_is_refused(folder, prompt):
-    with pytest.raises(OptionError, match="<__media__> may be a picture or a sound of this prompt"):
+    with pytest.raises(OptionError, match="<__media__> may be an image or a sound of this prompt"):
         written(folder, prompt)
-    with pytest.raises(OptionError, match="pictures and sounds stand in a text"):
+    with pytest.raises(OptionError, match="images and sounds stand in a text"):
         written(folder, [3, 4])
     with pytest.raises(OptionError, match="2 sounds are marked in the prompt; 1 are given"):
         written(folder, "<__audio__><__audio__>")
@@ -114,10 +114,14 @@ def test_files_that_lie_are_one_line(folder, monkeypatch):
                 model.tensors["mm.2.bias"] = from_array("mm.2.bias", np.ones(16, np.float32))
             model.save(f"{name}.gguf", overwrite=True)
     wrong = {
-        "cut.gguf": "the file is cut short", "head.gguf": "claims", "parts.gguf": "no tower for pictures",
-        "a.png": "is not a GGUF file", "absent.gguf": "there is no file",
-        "other.gguf": "64 wide, those of the model 32", "said.gguf": "16 wide, those of the model 32",
-    }  # fmt: skip
+        "cut.gguf": "the file is cut short",
+        "head.gguf": "claims",
+        "parts.gguf": "no encoder for images",
+        "a.png": "is not a GGUF file",
+        "absent.gguf": "there is no file",
+        "other.gguf": "64 wide, those of the model 32",
+        "said.gguf": "16 wide, those of the model 32",
+    }
     for file, said in wrong.items():
         done = typed("generate", "parts.gguf", "-p", "so", "--mmproj", file, "--image", "a.png", "-n", "1")
         assert done.returncode == 1, file

@@ -14,11 +14,18 @@ TOKENS = ["<unk>", "<|im_end|>", "a"]
 
 
 def metadata():
-    return Metadata({
-        "general.architecture": "llama", "general.name": "old", "llama.block_count": 2, "llama.context_length": 64,
-        "llama.rope.freq_base": 10000.0, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": TOKENS,
-        "tokenizer.ggml.token_type": [2, 3, 1],
-    })  # fmt: skip
+    return Metadata(
+        {
+            "general.architecture": "llama",
+            "general.name": "old",
+            "llama.block_count": 2,
+            "llama.context_length": 64,
+            "llama.rope.freq_base": 10000.0,
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.tokens": TOKENS,
+            "tokenizer.ggml.token_type": [2, 3, 1],
+        }
+    )
 
 
 def model():
@@ -27,12 +34,21 @@ def model():
 
 def test_operations_are_applied_in_order():
     changed = model()
-    report = gguftools.set_metadata(changed, {"general.url": "u"}, operations=[
-        gguftools.Set("llama.context_length", 128), gguftools.Rename("general.name", "general.basename"),
-        gguftools.Set("general.name", "new"), gguftools.Remove("general.url"),
-        gguftools.SetItem("tokenizer.ggml.token_type", 2, 4), gguftools.SetSpecialToken("eos", "<|im_end|>"),
-        gguftools.Set("llama.attention.head_count_kv", [1, 2]), gguftools.SetType("llama.context_length", "UINT64"),
-    ], force=True)  # fmt: skip
+    report = gguftools.set_metadata(
+        changed,
+        {"general.url": "u"},
+        operations=[
+            gguftools.Set("llama.context_length", 128),
+            gguftools.Rename("general.name", "general.basename"),
+            gguftools.Set("general.name", "new"),
+            gguftools.Remove("general.url"),
+            gguftools.SetItem("tokenizer.ggml.token_type", 2, 4),
+            gguftools.SetSpecialToken("eos", "<|im_end|>"),
+            gguftools.Set("llama.attention.head_count_kv", [1, 2]),
+            gguftools.SetType("llama.context_length", "UINT64"),
+        ],
+        force=True,
+    )
     found = changed.metadata
     assert list(found)[1] == "general.basename"
     assert (found["general.basename"], found["general.name"], "general.url" in found) == ("old", "new", False)
@@ -41,8 +57,9 @@ def test_operations_are_applied_in_order():
     assert list(found["tokenizer.ggml.token_type"]) == [2, 3, 4]
     assert found.value("tokenizer.ggml.eos_token_id") == Value(1, ValueType.UINT32)
     assert [(each.old_key, each.key, each.kind) for each in report.changes[:2]] == [
-        ("general.name", "general.basename", "changed"), (None, "llama.context_length", "type"),
-    ]  # fmt: skip
+        ("general.name", "general.basename", "changed"),
+        (None, "llama.context_length", "type"),
+    ]
     assert [each["key"] for each in report.as_dict()["changes"]].count("general.name") == 1
 
 

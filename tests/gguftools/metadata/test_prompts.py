@@ -10,13 +10,16 @@ from quants.errors import FileError, OptionError
 ASKED = [{"role": "user", "content": "Hi"}]
 
 
-@pytest.mark.parametrize(("text", "prompts"), [
-    ('"a"\n\n{"prompt": "b"}\n', ["a", "b"]),
-    ('\ufeff{"messages": [{"role": "user", "content": "Hi"}]}', [ASKED]),
-    ('{\n  "messages": [\n    {"role": "user",\n     "content": "Hi"}\n  ]\n}\n', [ASKED]),
-    ('[\n  {"role": "user", "content": "Hi"}\n]', [ASKED]),
-    ('{"messages": [{"role": "user", "content": "Hi"}]}\n"b"', [ASKED, "b"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "prompts"),
+    [
+        ('"a"\n\n{"prompt": "b"}\n', ["a", "b"]),
+        ('\ufeff{"messages": [{"role": "user", "content": "Hi"}]}', [ASKED]),
+        ('{\n  "messages": [\n    {"role": "user",\n     "content": "Hi"}\n  ]\n}\n', [ASKED]),
+        ('[\n  {"role": "user", "content": "Hi"}\n]', [ASKED]),
+        ('{"messages": [{"role": "user", "content": "Hi"}]}\n"b"', [ASKED, "b"]),
+    ],
+)
 def test_a_file_of_json(text: str, prompts: list[object], tmp_path: Path):
     (tmp_path / "prompts.json").write_text(text, encoding="utf-8")
     assert prompts_of(None, tmp_path / "prompts.json") == prompts

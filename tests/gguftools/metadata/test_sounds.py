@@ -1,4 +1,4 @@
-"""Prompts with sounds: what stands where, and what is said of sounds and towers that do not fit."""
+"""Prompts with sounds: what stands where, and what is said of sounds and encoders that do not fit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.metadata.pictures import Sight, read_prompt
+from gguftools.metadata.images import Sight, read_prompt
 from quants.errors import GgufToolsError, ModelError
+from runtime.multimodal.audio import AudioEncoder
+from runtime.multimodal.gemma3n_audio import hard
 from runtime.sampling.parameters import Sampling
-from runtime.towers.audio import AudioTower
-from runtime.towers.gemma3n_audio import hard
 
-from ...archs.checkpoints import build_tower, lettered, waveform
-from ...runtime.towers.test_vision import text_model
+from ...archs.checkpoints import build_encoder, lettered, waveform
+from ...runtime.multimodal.test_vision import text_model
 from ..command_line import typed
 
 GREEDY = Sampling(temperature=0, ignore_eos=True)
@@ -25,7 +25,8 @@ NAMED = {
     "voxtral": ("[AUDIO]", "[BEGIN_AUDIO]"),
     "qwen3-asr": ("<|audio_pad|>", "<|audio_start|>", "<|audio_end|>"),
     "granite-speech": ("<|audio|>",),
-    "qwen2-audio": ("<|AUDIO|>", "<|audio_bos|>"), "lfm2-audio": ("<|pad|>",),
+    "qwen2-audio": ("<|AUDIO|>", "<|audio_bos|>"),
+    "lfm2-audio": ("<|pad|>",),
     "gemma4": ("<|audio|>", "<|audio>", "<audio|>"),
     "mimo-v2-5": ("<|audio_pad|>", "<|mimo_audio_start|>", "<|mimo_audio_end|>"),
 }
@@ -37,10 +38,10 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models with letters and the tokens around sounds, their towers, and a sound of a second."""
+    """Models with letters and the tokens around sounds, their encoders, and a sound of a second."""
     made = tmp_path_factory.mktemp("sounds")
     for name, special in NAMED.items():
-        build_tower(name, made / name)
+        build_encoder(name, made / name)
         gguftools.convert(made / name, made / f"mmproj-{name}.gguf", "f32", mmproj=True)
         running = text_model(made / name)
         metadata = dict(running.metadata) | lettered(special) | {"tokenizer.chat_template": TEMPLATE}
@@ -56,9 +57,7 @@ def written(folder: Path, name: str, prompt, audio=("a.wav",), **more) -> str:
     """The prompt as it is read: its tokens' texts, a run of a sound's as how many there are."""
     model = gguftools.open(folder / f"{name}.gguf")
     files = [folder / each if isinstance(each, str) else each for each in audio]
-    generation = model.generate(
-        prompt, GREEDY, n=1, audio=files, projector=folder / f"mmproj-{name}.gguf", **more
-    )  # fmt: skip
+    generation = model.generate(prompt, GREEDY, n=1, audio=files, projector=folder / f"mmproj-{name}.gguf", **more)
     list(generation)
     names = model.metadata["tokenizer.ggml.tokens"]
     text = "".join(names[token] for token in generation.prompt).replace("▁", " ")
@@ -69,9 +68,11 @@ def written(folder: Path, name: str, prompt, audio=("a.wav",), **more) -> str:
 @pytest.mark.parametrize(
     ("name", "prompt", "text"),
     [
-        ("voxtral", "what", "<s>[BEGIN_AUDIO]18what"), ("granite-speech", "is <__media__> so", "<s>is 18 so"),
+        ("voxtral", "what", "<s>[BEGIN_AUDIO]18what"),
+        ("granite-speech", "is <__media__> so", "<s>is 18 so"),
         ("qwen3-asr", "a<__media__>b", "<s>a<|audio_start|>14<|audio_end|>b"),
-        ("gemma4", "so", "<s><|audio>27<audio|>so"), ("lfm2-audio", "so", "<s>14so"),
+        ("gemma4", "so", "<s><|audio>27<audio|>so"),
+        ("lfm2-audio", "so", "<s>14so"),
         ("qwen3-asr", [{"role": "user", "content": "so"}], "<s>user:<|audio_start|>14<|audio_end|>so"),
     ],
 )
@@ -87,16 +88,20 @@ def test_mimo_hears_more_samples_a_second(folder):
 
 
 GEMMA = {
-    60: "<start_of_image>", 61: "<start_of_audio>", 324: "<end_of_image>", 325: "<image_soft_token>",
-    332: "<end_of_audio>", 333: "<audio_soft_token>",
-}  # fmt: skip
+    60: "<start_of_image>",
+    61: "<start_of_audio>",
+    324: "<end_of_image>",
+    325: "<image_soft_token>",
+    332: "<end_of_audio>",
+    333: "<audio_soft_token>",
+}
 
 
 @pytest.fixture(scope="module")
 def gemma3n(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gemma 3n, whose vocabulary ends with eight words for pictures and eight for sounds; its towers, and a sound."""
+    """Gemma 3n, whose vocabulary ends with eight words for images and eight for sounds; its encoders, and a sound."""
     made = tmp_path_factory.mktemp("gemma3n")
-    build_tower("gemma3n", made / "gemma3n")
+    build_encoder("gemma3n", made / "gemma3n")
     gguftools.convert(made / "gemma3n", made / "mmproj.gguf", "f32", mmproj=True)
     running, words = text_model(made / "gemma3n"), lettered(())
     tokens = [GEMMA.get(i, each) for i, each in enumerate([*words["tokenizer.ggml.tokens"], *[""] * 276])]
@@ -109,20 +114,20 @@ def gemma3n(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_gemma_3n_has_as_many_tokens_for_each_sound_and_words_of_its_tower(gemma3n):
+def test_gemma_3n_has_as_many_tokens_for_each_sound_and_words_of_its_encoder(gemma3n):
     with gguftools.open(gemma3n / "mmproj.gguf") as file, gguftools.open(gemma3n / "m.gguf") as model:
-        tower = AudioTower(file.metadata, file.tensors)
-        ids, found = read_prompt("so<end_of_image>", [(Sight(tower, model.metadata, model.tokenizer), [waveform()])])
+        encoder = AudioEncoder(file.metadata, file.tensors)
+        ids, found = read_prompt("so<end_of_image>", [(Sight(encoder, model.metadata, model.tokenizer), [waveform()])])
         assert ids == [1, 4, 4, 61, *[333] * 188, 332, 4, 4, *model.tokenizer.encode("so", add_special=False), 324]
         assert [each.start for each in found] == [4, 192, len(ids) - 1]
-        np.testing.assert_array_equal(found[1].embeddings, hard(tower.weights, "mm.a.", [0]))
-        np.testing.assert_array_equal(found[2].embeddings, hard(tower.weights, "mm.", [0]))
-        filled = found[0].embeddings[len(tower.spectrograms(waveform())[0][0].T) // 16 + 1 :]
-        np.testing.assert_array_equal(filled, np.repeat(hard(tower.weights, "mm.a.", [7]), len(filled), axis=0))
+        np.testing.assert_array_equal(found[1].embeddings, hard(encoder.weights, "mm.a.", [0]))
+        np.testing.assert_array_equal(found[2].embeddings, hard(encoder.weights, "mm.", [0]))
+        filled = found[0].embeddings[len(encoder.spectrograms(waveform())[0][0].T) // 16 + 1 :]
+        np.testing.assert_array_equal(filled, np.repeat(hard(encoder.weights, "mm.a.", [7]), len(filled), axis=0))
         names = list(model.metadata["tokenizer.ggml.tokens"])
         names[60], names[333] = names[333], names[60]
         other = gguftools.Model(dict(model.metadata) | {"tokenizer.ggml.tokens": names}, model.tensors)
-        sight = Sight(tower, other.metadata, other.tokenizer)
+        sight = Sight(encoder, other.metadata, other.tokenizer)
         _, found = read_prompt("so<end_of_image>", [(sight, [waveform()])])
         assert len(found) == 1  # its last words are others
 
@@ -146,23 +151,27 @@ def test_progress_is_told_of_layers_and_tokens(folder):
     for name, layers in (("granite-speech", 3), ("voxtral", 9)):
         told: list[tuple[int, int]] = []
         written(folder, name, "what", progress=lambda done, total, to=told: to.append((done, total)))
-        assert told[: layers] == [(i, layers) for i in range(layers)]
+        assert told[:layers] == [(i, layers) for i in range(layers)]
         assert told[-1][0] == told[-1][1]
 
 
 @pytest.mark.parametrize(
     ("wanted", "wrong"),
     [
-        ({"projector": None}, "audio is given without projector"), ({"images": ["a.png"]}, "no tower for pictures"),
-        ({"audio": ["absent.wav"]}, "absent.wav can't be read"), ({"audio": ["voxtral.gguf"]}, "no WAV file"),
-        ({"audio": [np.zeros((2, 4))]}, r"a sound of shape \(2, 4\)"), ({"draft": "voxtral.gguf"}, "hear sounds"),
-        ({"image_tokens": 3}, "image_tokens is given without images"), ({"prompt": [3, 4]}, "sounds stand in a text"),
+        ({"projector": None}, "audio is given without projector"),
+        ({"images": ["a.png"]}, "no encoder for images"),
+        ({"audio": ["absent.wav"]}, "absent.wav can't be read"),
+        ({"audio": ["voxtral.gguf"]}, "no WAV file"),
+        ({"audio": [np.zeros((2, 4))]}, r"a sound of shape \(2, 4\)"),
+        ({"draft": "voxtral.gguf"}, "hear sounds"),
+        ({"image_tokens": 3}, "image_tokens is given without images"),
+        ({"prompt": [3, 4]}, "sounds stand in a text"),
         ({"prompt": "<__media__><__media__>"}, "2 sounds are marked in the prompt; 1 are given"),
-        ({"projector": "voxtral.gguf"}, "no tower for sounds"),
+        ({"projector": "voxtral.gguf"}, "no encoder for sounds"),
         ({"projector": "mmproj-granite-speech.gguf"}, r"no token '<\|audio\|>'"),
-        ({"projector": "mmproj-qwen2-audio.gguf"}, "takes 109 frames; the tower is for 48"),
+        ({"projector": "mmproj-qwen2-audio.gguf"}, "takes 109 frames; the encoder is for 48"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_one_error(folder, wanted, wrong, monkeypatch):
     monkeypatch.chdir(folder)
     given = {"prompt": "what", "audio": ["a.wav"], "projector": "mmproj-voxtral.gguf"} | wanted
@@ -178,7 +187,7 @@ def test_the_command_hears_sounds(folder, monkeypatch):
     assert "prompt 23 tokens" in done.stderr
     done = typed("generate", "granite-speech.gguf", "-p", "what", *words, "--image", "a.png")
     assert done.returncode == 1
-    assert "no tower for pictures" in done.stderr
+    assert "no encoder for images" in done.stderr
 
 
 @pytest.mark.parametrize(("key", "most"), [("num_mel_bins", 4096), ("projector.stack_factor", 256)])
@@ -186,4 +195,4 @@ def test_numbers_that_would_fill_the_memory(key, most):
     metadata = {"clip.has_audio_encoder": True, "clip.projector_type": "ultravox", "clip.audio.num_mel_bins": 128}
     for value in (most + 1, 1 << 27):
         with pytest.raises(ModelError, match=f"{key} is {value}; at most {most} is expected"):
-            AudioTower(metadata | {f"clip.audio.{key}": value}, {}).key(key)
+            AudioEncoder(metadata | {f"clip.audio.{key}": value}, {}).key(key)

@@ -25,17 +25,37 @@ from ..models import edited, metadata_of
 
 ARRAY, INT32, STRING, FLOAT32 = ValueType.ARRAY, ValueType.INT32, ValueType.STRING, ValueType.FLOAT32
 STRANGE = [
-    Value(0, ValueType.UINT32), Value(-1, INT32), Value((1 << 64) - 1, ValueType.UINT64), Value(float("nan"), FLOAT32),
-    Value(1e38, FLOAT32), Value("x", STRING), Value("", STRING), Value(b"\xff\xfe", STRING),
-    Value(True, ValueType.BOOL), Value(np.zeros(0, np.int32), ARRAY, INT32),
-    Value(np.arange(3, dtype=np.int32), ARRAY, INT32), Value(["a", b"\xff"], ARRAY, STRING), Value([], ARRAY, STRING),
+    Value(0, ValueType.UINT32),
+    Value(-1, INT32),
+    Value((1 << 64) - 1, ValueType.UINT64),
+    Value(float("nan"), FLOAT32),
+    Value(1e38, FLOAT32),
+    Value("x", STRING),
+    Value("", STRING),
+    Value(b"\xff\xfe", STRING),
+    Value(True, ValueType.BOOL),
+    Value(np.zeros(0, np.int32), ARRAY, INT32),
+    Value(np.arange(3, dtype=np.int32), ARRAY, INT32),
+    Value(["a", b"\xff"], ARRAY, STRING),
+    Value([], ARRAY, STRING),
     Value(np.array([np.nan], np.float32), ARRAY, FLOAT32),
-    Value([Value(np.arange(1, dtype=np.int32), ARRAY, INT32)], ARRAY, ARRAY), Value('{"a": 1}', STRING),
-    Value('[{"id": 5}]', STRING), Value(np.full(2048, 7, np.int32), ARRAY, INT32), None,
-]  # fmt: skip
-MORE = ("tokenizer.huggingface.added_tokens", "tokenizer.huggingface.normalizer", "tokenizer.huggingface.json",
-        "tokenizer.ggml.scores", "tokenizer.ggml.precompiled_charsmap", "tokenizer.chat_template.x",
-        "llama.expert_count", "llama.rope.scaling.type", "llama.attention.sliding_window")  # fmt: skip
+    Value([Value(np.arange(1, dtype=np.int32), ARRAY, INT32)], ARRAY, ARRAY),
+    Value('{"a": 1}', STRING),
+    Value('[{"id": 5}]', STRING),
+    Value(np.full(2048, 7, np.int32), ARRAY, INT32),
+    None,
+]
+MORE = (
+    "tokenizer.huggingface.added_tokens",
+    "tokenizer.huggingface.normalizer",
+    "tokenizer.huggingface.json",
+    "tokenizer.ggml.scores",
+    "tokenizer.ggml.precompiled_charsmap",
+    "tokenizer.chat_template.x",
+    "llama.expert_count",
+    "llama.rope.scaling.type",
+    "llama.attention.sliding_window",
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +78,12 @@ def test_any_value_under_any_key(seed, model, tmp_path):
     except GgufToolsError:
         return  # not even the header can be written
     for look in (
-        lambda: validate(odd, data=False), lambda: audit(odd, model), lambda: can_draft(model, odd),
-        lambda: diff(model, odd).as_dict(), lambda: export(odd, tmp_path / "folder"),
-    ):  # fmt: skip
+        lambda: validate(odd, data=False),
+        lambda: audit(odd, model),
+        lambda: can_draft(model, odd),
+        lambda: diff(model, odd).as_dict(),
+        lambda: export(odd, tmp_path / "folder"),
+    ):
         with suppress(GgufToolsError):
             look()
     shutil.rmtree(tmp_path / "folder", ignore_errors=True)

@@ -123,27 +123,33 @@ def test_keys_of_a_json_file_and_of_python_are_checked_too(model: Path, tmp_path
         gguftools.set_metadata(model, {"llama.contxt_length": 4096})
 
 
-@pytest.mark.parametrize("words", [
-    ["general.name=a", "general.name=b"],
-    ["--type", "general.url=STRING", "--type", "general.url=INT8", "general.url=x"],
-    ["--special-token", "eos=1", "--special-token", "eos=2"],
-    ["--rename", "general.name=general.url", "--rename", "general.name=general.doi"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["general.name=a", "general.name=b"],
+        ["--type", "general.url=STRING", "--type", "general.url=INT8", "general.url=x"],
+        ["--special-token", "eos=1", "--special-token", "eos=2"],
+        ["--rename", "general.name=general.url", "--rename", "general.name=general.doi"],
+    ],
+)
 def test_nothing_is_set_twice(words: list[str], model: Path):
     refused(typed("set-metadata", model, *words), "given twice")
 
 
-@pytest.mark.parametrize(("pre", "meant"), [
-    ("nonsense", "hint: did you mean"), ("lama-bpe", "did you mean llama-bpe"),
-])  # fmt: skip
+@pytest.mark.parametrize(("pre", "meant"), [("nonsense", "hint: did you mean"), ("lama-bpe", "did you mean llama-bpe")])
 def test_an_unknown_pre_tokenizer_is_refused(pre: str, meant: str, tmp_path: Path):
     refused(typed("convert", EXAMPLE, "-o", tmp_path / "x.gguf", "--pre", pre), "pre-tokenizer", meant)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("given", "meant"), [
-    ("llama.contxt_length=int:4096", "llama.context_length"), ("llama.rope.scaling.type=str:yarnn", "yarn"),
-    ("general.name x=str:y", "spaces"), ("llama.context_length=str:many", "UINT32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("llama.contxt_length=int:4096", "llama.context_length"),
+        ("llama.rope.scaling.type=str:yarnn", "yarn"),
+        ("general.name x=str:y", "spaces"),
+        ("llama.context_length=str:many", "UINT32"),
+    ],
+)
 def test_quantizing_overrides_only_what_is_read(given: str, meant: str, model: Path):
     refused(typed("quantize", model, "Q8_0", "-o", "x.gguf", "--override-kv", given), meant)

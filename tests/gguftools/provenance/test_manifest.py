@@ -98,8 +98,16 @@ def test_shards_have_one_manifest(half, tmp_path) -> None:
 
 def test_matrix_and_options_are_recorded(half, tmp_path) -> None:
     imatrix(half, TEXT, tmp_path / "im.gguf", chunks=1, n_ctx=64)
-    quantize(half, ["IQ2_XS", "Q3_K_M"], tmp_path, imatrix=tmp_path / "im.gguf", rules={"attn_v": "Q8_0"},
-             override={"general.name": "mine"}, reserve=100, manifest=True)  # fmt: skip
+    quantize(
+        half,
+        ["IQ2_XS", "Q3_K_M"],
+        tmp_path,
+        imatrix=tmp_path / "im.gguf",
+        rules={"attn_v": "Q8_0"},
+        override={"general.name": "mine"},
+        reserve=100,
+        manifest=True,
+    )
     found = read_manifest(manifest_path(tmp_path / "austen-IQ2_XS.gguf"))
     assert found.imatrix.file.sha256 == sha256((tmp_path / "im.gguf").read_bytes())
     given = parameters_of(found.parameters, "it")
@@ -123,9 +131,12 @@ def test_a_repository_by_its_commit(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("given", "name"),
-    [("https://me:secret@host/m.gguf?token=x#y", "https://host/m.gguf"), ("/home/me/m.gguf", "m.gguf"),
-     ("hf://a/b@main", "hf://a/b")],
-)  # fmt: skip
+    [
+        ("https://me:secret@host/m.gguf?token=x#y", "https://host/m.gguf"),
+        ("/home/me/m.gguf", "m.gguf"),
+        ("hf://a/b@main", "hf://a/b"),
+    ],
+)
 def test_names_tell_no_secrets(given, name) -> None:
     assert public_name(given) == name
 
@@ -158,8 +169,10 @@ def test_who_replaces_a_file_removes_its_manifest(half, tmp_path) -> None:
 def run_in_background(half: Path, target: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "gguftools", "quantize", half, *words, "-o", target, "--manifest", "--overwrite"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
 def belongs(path: Path) -> bool:
@@ -251,15 +264,21 @@ def test_huge_and_deep_texts_are_refused_quickly(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"operation": "exec"}, {"operation": "convert"}, {"operation": "quantize", "recipe": {"name": "Q9_K"}},
-     {"operation": "quantize", "recipe": 7}, {"operation": "convert", "outtype": "Q4_K"},
-     {"operation": "quantize", "recipe": {"name": "Q8_0"}, "rules": [["(a+)+$", "Q8_0"]]},
-     {"operation": "quantize", "recipe": {"name": "Q8_0"}, "rules": [["a", "Q99"]]},
-     {"operation": "quantize", "recipe": {"name": "Q8_0"}, "prune_layers": ["1"]},
-     {"operation": "quantize", "recipe": {"name": "Q8_0"}, "reserve": 1 << 62},
-     {"operation": "quantize", "recipe": {"name": "Q8_0"}, "override": {"a": {"type": "UINT8", "value": 999}}},
-     {"operation": "quantize", "recipe": {"name": "Q8_0"}, "gptq": {"own_texts": True}}],
-)  # fmt: skip
+    [
+        {},
+        {"operation": "exec"},
+        {"operation": "convert"},
+        {"operation": "quantize", "recipe": {"name": "Q9_K"}},
+        {"operation": "quantize", "recipe": 7},
+        {"operation": "convert", "outtype": "Q4_K"},
+        {"operation": "quantize", "recipe": {"name": "Q8_0"}, "rules": [["(a+)+$", "Q8_0"]]},
+        {"operation": "quantize", "recipe": {"name": "Q8_0"}, "rules": [["a", "Q99"]]},
+        {"operation": "quantize", "recipe": {"name": "Q8_0"}, "prune_layers": ["1"]},
+        {"operation": "quantize", "recipe": {"name": "Q8_0"}, "reserve": 1 << 62},
+        {"operation": "quantize", "recipe": {"name": "Q8_0"}, "override": {"a": {"type": "UINT8", "value": 999}}},
+        {"operation": "quantize", "recipe": {"name": "Q8_0"}, "gptq": {"own_texts": True}},
+    ],
+)
 def test_parameters_that_lie(parameters) -> None:
     with pytest.raises(GgufToolsError):
         parameters_of(parameters, "it")
@@ -267,17 +286,25 @@ def test_parameters_that_lie(parameters) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "quick"),
-    [(r"blk\.(1|2)\.ffn_.*_exps", True), (r"^blk\.\d+\.attn_v\.weight$", True), ("(a*)*", False), ("(x|y){9}", False),
-     (".*.*.*.*", False), ("a" * 301, False), ("[+*]x", True)],
-)  # fmt: skip
+    [
+        (r"blk\.(1|2)\.ffn_.*_exps", True),
+        (r"^blk\.\d+\.attn_v\.weight$", True),
+        ("(a*)*", False),
+        ("(x|y){9}", False),
+        (".*.*.*.*", False),
+        ("a" * 301, False),
+        ("[+*]x", True),
+    ],
+)
 def test_rules_of_strangers(pattern, quick) -> None:
     assert is_quick(pattern) is quick
 
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=6,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
 
 
 @settings(max_examples=100)

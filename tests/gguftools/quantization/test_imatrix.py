@@ -140,13 +140,19 @@ def test_merging_is_measuring_both() -> None:
 
 def test_problems_are_named() -> None:
     bad = matrix(
-        a=([[1, np.nan, np.inf]], [1]), b=([[1, -1]], [1]), c=([[0, 1, 0]], [1]), d=([[1], [0]], [5, 0]),
+        a=([[1, np.nan, np.inf]], [1]),
+        b=([[1, -1]], [1]),
+        c=([[0, 1, 0]], [1]),
+        d=([[1], [0]], [5, 0]),
         e=([[1]], [np.nan]),
-    )  # fmt: skip
+    )
     assert [(p.name, p.kind, p.expert, p.columns) for p in problems(bad)] == [
-        ("a.weight", "non-finite", 0, (1, 2)), ("b.weight", "negative", 0, (1,)), ("c.weight", "zero", 0, (0, 2)),
-        ("d.weight", "unseen", 1, ()), ("e.weight", "non-finite", 0, (0,)),
-    ]  # fmt: skip
+        ("a.weight", "non-finite", 0, (1, 2)),
+        ("b.weight", "negative", 0, (1,)),
+        ("c.weight", "zero", 0, (0, 2)),
+        ("d.weight", "unseen", 1, ()),
+        ("e.weight", "non-finite", 0, (0,)),
+    ]
     with pytest.raises(FileError, match=r"a\.weight: 2 non-finite columns: 1, 2, and 2 more"):
         check(bad)
     assert check(only(bad, ["c.", "d."])) == ["c.weight: 2 zero columns: 0, 2"]
@@ -209,8 +215,10 @@ def test_dead_blocks_get_the_least_importance() -> None:
 def test_summary_puts_the_most_important_first() -> None:
     found = summary(matrix(a=([[1, 3]], [1]), b=([[8, 0], [9, 9]], [2, 0]), c=([[np.nan, 1]], [1])))
     assert [(s.name[0], s.width, s.experts, s.experts_seen, s.zero_columns, s.non_finite) for s in found] == [
-        ("a", 2, 1, 1, 0, 0), ("b", 2, 2, 1, 1, 0), ("c", 2, 1, 1, 0, 1),
-    ]  # fmt: skip
+        ("a", 2, 1, 1, 0, 0),
+        ("b", 2, 2, 1, 1, 0),
+        ("c", 2, 1, 1, 0, 1),
+    ]
     assert [s.importance for s in found] == [2, 2, 0.5]
 
 

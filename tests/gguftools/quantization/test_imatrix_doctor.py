@@ -67,10 +67,12 @@ def test_what_is_wrong(bad: Entry, expected: str) -> None:
 
 
 def test_of_another_model() -> None:
-    found = said(examine(
-        matrix(ffn_up=entry([[1, 1]], [9]), attn_x=entry([[1, 1]], [9])),
-        tensors(ffn_up=(4, 3), ffn_gate=(4, 3), ffn_norm=(3,)),
-    ))  # fmt: skip
+    found = said(
+        examine(
+            matrix(ffn_up=entry([[1, 1]], [9]), attn_x=entry([[1, 1]], [9])),
+            tensors(ffn_up=(4, 3), ffn_gate=(4, 3), ffn_norm=(3,)),
+        )
+    )
     assert found == [
         "error: blk.0.ffn_up.weight: 2 values where the model has 3 columns: the matrix is of another model",
         "error: blk.0.attn_x.weight: the model has no such weight: the matrix is of another model",
@@ -110,8 +112,10 @@ def test_merging_sums_of_inputs_and_chunks_of_other_sizes() -> None:
     one, other = (matrix(ffn_up=entry([[n, 2 * n]], [n], [[-n, n]])) for n in (4.0, 6.0))
     both = merge([one, ImportanceMatrix(Path("b"), other.entries, (), 3, 1024)])
     assert [each.tolist() for each in both.entries["blk.0.ffn_up.weight"] if each is not None] == [
-        [[10, 20]], [10], [[-10, 10]]
-    ]  # fmt: skip
+        [[10, 20]],
+        [10],
+        [[-10, 10]],
+    ]
     assert (both.chunks, both.chunk_size) == (7, 512)
     legacy = matrix(ffn_up=entry([[1, 1]], [1]))
     assert merge([one, legacy]).entries["blk.0.ffn_up.weight"].inputs is None

@@ -43,9 +43,14 @@ def test_names_and_files_are_told_apart(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(b"", "no rule"), (b"# all of it\n", "no rule"), (b"ffn\n", "line 1: 'ffn' is not REGEX=TYPE"),
-     (b"\n=Q4_K", "line 2"), (b"GGUF\xff\xfe", "not UTF-8 text: byte 4")],
-)  # fmt: skip
+    [
+        (b"", "no rule"),
+        (b"# all of it\n", "no rule"),
+        (b"ffn\n", "line 1: 'ffn' is not REGEX=TYPE"),
+        (b"\n=Q4_K", "line 2"),
+        (b"GGUF\xff\xfe", "not UTF-8 text: byte 4"),
+    ],
+)
 def test_other_texts_are_refused(tmp_path, text, said):
     path = tmp_path / "text"
     path.write_bytes(text)

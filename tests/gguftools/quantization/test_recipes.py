@@ -224,9 +224,11 @@ def test_an_unknown_architecture_goes_by_role_and_layers_in_names() -> None:
 
 def test_facts_of_layer_0_and_of_nothing() -> None:
     metadata = {
-        "general.architecture": "x", "x.block_count": 80, "x.attention.head_count": [64, 32],
+        "general.architecture": "x",
+        "x.block_count": 80,
+        "x.attention.head_count": [64, 32],
         "x.attention.head_count_kv": [8, 4],
-    }  # fmt: skip
+    }
     assert model_facts(metadata) == ModelFacts("x", 80, 64, 8, 0)
     assert model_facts({}) == ModelFacts()
     assert model_facts({"general.architecture": "x", "x.attention.head_count": 8}).query_heads_per_kv_head == 1

@@ -49,8 +49,12 @@ def lossy(tmp_path_factory):
 
     metadata = Metadata()
     metadata["general.architecture"] = "llama"
-    tensors = {"blk.0.ffn_up.weight": stored("IQ4_K"), "blk.0.ffn_gate.weight": stored("I2_S"),
-               "blk.0.ffn_down.weight": stored("IQ4_KS_R4"), "output_norm.weight": np.ones(512)}  # fmt: skip
+    tensors = {
+        "blk.0.ffn_up.weight": stored("IQ4_K"),
+        "blk.0.ffn_gate.weight": stored("I2_S"),
+        "blk.0.ffn_down.weight": stored("IQ4_KS_R4"),
+        "output_norm.weight": np.ones(512),
+    }
     return write_model(tmp_path_factory.mktemp("lossy") / "m.gguf", metadata, tensors)
 
 

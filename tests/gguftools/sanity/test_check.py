@@ -52,13 +52,18 @@ def broken(name: str, file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "eos": ({"tokenizer.ggml.eos_token_id": np.uint32(BOS)}, {}),
         "no bos": ({"tokenizer.ggml.bos_token_id": None}, {}),
         "no bos in front": ({"tokenizer.ggml.add_bos_token": False}, {}),
-        "rope": ({}, {layer[part]: rows_of_rope_halves(tensors[layer[part]].float32(), heads)
-                      for part, heads in (("attn_q", 8), ("attn_k", 4))}),
+        "rope": (
+            {},
+            {
+                layer[part]: rows_of_rope_halves(tensors[layer[part]].float32(), heads)
+                for part, heads in (("attn_q", 8), ("attn_k", 4))
+            },
+        ),
         "zeros": ({}, {name: np.zeros(tensors[name].shape, np.float32) for name in layer.values()}),
         "scales": ({}, {layer["ffn_up"]: 8 * tensors[layer["ffn_up"]].float32()}),
         "theta": ({"llama.rope.freq_base": np.float32(500_000)}, {}),
         "epsilon": ({"llama.rope.freq_base": None, "llama.rope.dimension_count": np.uint32(16)}, {}),
-    }[name]  # fmt: skip
+    }[name]
 
 
 def wrong(report: Any) -> dict[str, str]:
@@ -213,8 +218,9 @@ def test_an_answer_ends_where_a_text_ends(file: Path, tmp_path: Path, monkeypatc
     assert check(ending, only=["end of text"])["end of text"].seen == "an answer ended after 1 tokens"
     begin = TURNS.replace("end_of_text", "begin_of_text")
     other = edited(file, tmp_path / "other.gguf", {"tokenizer.chat_template": begin})
-    assert "an answer ends with 2044 '<|begin_of_text|>'; a text of this file ends at '<|end_of_text|>'" in (
-        wrong(check(other, only=["end of text"]))["end of text"]
+    assert (
+        "an answer ends with 2044 '<|begin_of_text|>'; a text of this file ends at '<|end_of_text|>'"
+        in (wrong(check(other, only=["end of text"]))["end of text"])
     )
     bare = edited(file, tmp_path / "bare.gguf", {"tokenizer.chat_template": None})
     assert check(bare, only=["end of text"])["end of text"].verdict == "not applicable"
@@ -281,8 +287,11 @@ def test_a_folders_own_words_have_the_last_word(tmp_path: Path, file: Path):
     assert encode("It", True) == [*encode("It", False), EOS]
     assert encode("<|begin_of_text|>It", True) == [BOS, *encode("It", False), EOS]
     assert set(original.tokens("eos")) == {
-        "generation_config.json", "config.json", "the tokenizer", "what stands around texts"
-    }  # fmt: skip
+        "generation_config.json",
+        "config.json",
+        "the tokenizer",
+        "what stands around texts",
+    }
     assert list(original.tokens("eos").values()) == [[EOS]] * 4
     assert original.tokens("mask") == {}
 

@@ -18,9 +18,10 @@ from tests.runtime.test_tokenizer import KINDS
 
 TOKENIZERS = FAMILIES / "tokenizers"
 CHECKPOINT = next(
-    path.parent.name for path in sorted(FAMILIES.glob("*/spec.json"))
+    path.parent.name
+    for path in sorted(FAMILIES.glob("*/spec.json"))
     if json.loads(path.read_text(encoding="utf-8"))["tokenizer"] == "bpe"
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

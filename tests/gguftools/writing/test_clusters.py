@@ -69,9 +69,7 @@ def test_workers_of_a_cluster_that_are_killed_lose_nothing(
     try:
         runs = 0
         while len(killed) < kills or runs == 0:
-            gguftools.quantize(
-                tmp_path / "model.gguf", "Q4_K_M", tmp_path / "b.gguf", executor=cluster, overwrite=True
-            )
+            gguftools.quantize(tmp_path / "model.gguf", "Q4_K_M", tmp_path / "b.gguf", executor=cluster, overwrite=True)
             assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
             runs += 1
     finally:

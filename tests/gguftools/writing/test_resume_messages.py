@@ -34,9 +34,12 @@ def folder(tool: Tool, tmp_path: Path) -> Path:
     """A model, and what a killed run left of a file."""
     assert tool.run(tmp_path, "convert", ROOT / "examples" / "austen-4m", "-o", "m.gguf", "--outtype", "f16").code == 0
     done = subprocess.run(
-        [sys.executable, "-c", DIES, "quantize", "m.gguf", "Q8_0", "-o", "x.gguf", "-j", "1"], cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", DIES, "quantize", "m.gguf", "Q8_0", "-o", "x.gguf", "-j", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 9, done.stderr
     assert (tmp_path / "x.gguf.partial").exists()
     return tmp_path

@@ -190,8 +190,16 @@ def test_a_worker_refuses_a_source_that_is_another_for_it(bf16: Path, tmp_path: 
 def test_what_a_worker_finds_wrong_is_the_same_line(tmp_path: Path, pool: ProcessPoolExecutor) -> None:
     values = RANDOM.standard_normal((4, 64)).astype(np.float32)
     values[2, 5] = np.nan
-    write_files([FilePlan(tmp_path / "x.gguf", metadata_of({"general.architecture": "llama"}),
-                          (Item(from_array("x.weight", values), format_named("F32")),))], finite=False)  # fmt: skip
+    write_files(
+        [
+            FilePlan(
+                tmp_path / "x.gguf",
+                metadata_of({"general.architecture": "llama"}),
+                (Item(from_array("x.weight", values), format_named("F32")),),
+            )
+        ],
+        finite=False,
+    )
     for executor in (None, pool):
         with pytest.raises(FormatError, match=r"tensor 'x\.weight' has NaN in row 2, column 5"):
             gguftools.quantize(tmp_path / "x.gguf", "Q4_0", tmp_path / "y.gguf", executor=executor)

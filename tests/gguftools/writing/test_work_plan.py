@@ -63,8 +63,19 @@ def test_a_plan_writes_nothing_and_counts_what_is_written(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"worker_hours": 1}', '{"worker_hour": -1}', '{"worker_hour": NaN}',
-                                  '{"worker_hour": true}', '{"worker_hour": "1"}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"worker_hours": 1}',
+        '{"worker_hour": -1}',
+        '{"worker_hour": NaN}',
+        '{"worker_hour": true}',
+        '{"worker_hour": "1"}',
+    ],
+)
 def test_what_is_no_price_table_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "prices.json").write_text(text)
     with pytest.raises(OptionError, match=r"prices\.json"):

@@ -44,7 +44,7 @@ DIGESTS = {
     ("TQ2_0", "none"): "e21a3840 b28f65d9 60092a9c 3a307936 baf801d9 5f050d13 af6d8029",
     ("MXFP4", "none"): "1ca1d01a ba7a16f7 a6732096 d8ee65ab e53548f2 a658532f bbf82c3d",
     ("NVFP4", "none"): "119a254f 8161adf5 52597e77 a3ff8ee2 d9a75c8a 369df724 7c8aefd1",
-}  # fmt: skip
+}
 
 
 def drawn(kind: str) -> np.ndarray:

@@ -60,11 +60,27 @@ def float_operations(x, y, out):
     total += b
     total -= np.float32(0.5)
     results = (
-        a + b, a - b, a * b, a / b, -a, np.float32(1) / a, a * np.float32(3), smaller(a, b), larger(a, b),
-        smaller(a, np.float32(0)), where(a < b, a, np.float32(7)), where((a < b) & ~(a > np.float32(0)), b, a),
-        round_even(a), absolute(a), square_root(absolute(a)), with_sign(a, b),
-        to_float(to_int(a)), bits_float(float_bits(b)), every(np.float32(2)) - a, total,
-    )  # fmt: skip
+        a + b,
+        a - b,
+        a * b,
+        a / b,
+        -a,
+        np.float32(1) / a,
+        a * np.float32(3),
+        smaller(a, b),
+        larger(a, b),
+        smaller(a, np.float32(0)),
+        where(a < b, a, np.float32(7)),
+        where((a < b) & ~(a > np.float32(0)), b, a),
+        round_even(a),
+        absolute(a),
+        square_root(absolute(a)),
+        with_sign(a, b),
+        to_float(to_int(a)),
+        bits_float(float_bits(b)),
+        every(np.float32(2)) - a,
+        total,
+    )
     for i in range(len(results)):
         store(out, LANES * i, results[i])
 
@@ -76,11 +92,27 @@ def test_floats_as_in_numpy():
     out = np.full((30, LANES), np.nan, f32)
     float_operations(x, y, out)
     expected = [
-        x + y, x - y, x * y, x / y, -x, f32(1) / x, x * f32(3), np.minimum(x, y), np.maximum(x, y),
-        np.minimum(x, 0), np.where(x < y, x, f32(7)), np.where((x < y) & ~(x > 0), y, x),
-        np.rint(x), np.abs(x), np.sqrt(np.abs(x)), np.copysign(x, y),
-        np.trunc(x), y, f32(2) - x, (x + y) - f32(0.5),
-    ]  # fmt: skip
+        x + y,
+        x - y,
+        x * y,
+        x / y,
+        -x,
+        f32(1) / x,
+        x * f32(3),
+        np.minimum(x, y),
+        np.maximum(x, y),
+        np.minimum(x, 0),
+        np.where(x < y, x, f32(7)),
+        np.where((x < y) & ~(x > 0), y, x),
+        np.rint(x),
+        np.abs(x),
+        np.sqrt(np.abs(x)),
+        np.copysign(x, y),
+        np.trunc(x),
+        y,
+        f32(2) - x,
+        (x + y) - f32(0.5),
+    ]
     for found, wanted in zip(out, expected, strict=False):
         assert found.tolist() == wanted.astype(f32).tolist()
 
@@ -100,9 +132,22 @@ def test_choices_with_nan_and_signed_zeros_are_those_of_a_conditional():
 def integer_operations(x, y, out):
     a, b = load(x, 0), load(y, 0)
     results = (
-        a + b, a - b, a * b, a & 15, a | b, a ^ b, a << 4, a >> 2, shift_right(a, 2), lane_numbers() * 3 - a,
-        where(a == b, 5, a), smaller(a, b), larger(a, 0), every_int(3) + b, to_int(to_float(b)),
-    )  # fmt: skip
+        a + b,
+        a - b,
+        a * b,
+        a & 15,
+        a | b,
+        a ^ b,
+        a << 4,
+        a >> 2,
+        shift_right(a, 2),
+        lane_numbers() * 3 - a,
+        where(a == b, 5, a),
+        smaller(a, b),
+        larger(a, 0),
+        every_int(3) + b,
+        to_int(to_float(b)),
+    )
     for i in range(len(results)):
         store(out, LANES * i, results[i])
 
@@ -114,10 +159,22 @@ def test_integers_as_in_numpy():
     out = np.zeros((15, LANES), i32)
     integer_operations(x, y, out)
     expected = [
-        x + y, x - y, x * y, x & 15, x | y, x ^ y, x << 4, x >> 2, (x.view(np.uint32) >> 2).view(i32),
-        np.arange(LANES) * 3 - x, np.where(x == y, 5, x), np.minimum(x, y), np.maximum(x, 0), 3 + y,
+        x + y,
+        x - y,
+        x * y,
+        x & 15,
+        x | y,
+        x ^ y,
+        x << 4,
+        x >> 2,
+        (x.view(np.uint32) >> 2).view(i32),
+        np.arange(LANES) * 3 - x,
+        np.where(x == y, 5, x),
+        np.minimum(x, y),
+        np.maximum(x, 0),
+        3 + y,
         y.astype(f32).astype(np.int64).clip(-(2**31), 2**31 - 1),
-    ]  # fmt: skip
+    ]
     for number, (found, wanted) in enumerate(zip(out, expected, strict=True)):
         same = found == wanted.astype(i32)
         assert (same | (np.abs(y) > 2**30) if number == 14 else same).all(), number

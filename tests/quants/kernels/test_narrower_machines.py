@@ -20,6 +20,9 @@ def test_golden_blocks_with_avx2_alone(tmp_path: Path):
     chosen = "gives_the_reference and (Q4_0 or Q4_1 or Q8_0 or Q3_K or Q4_K or Q6_K or F16)"
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/quants/test_golden_blocks.py", "-k", chosen],
-        cwd=ROOT, env=os.environ | AVX2 | {"NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | AVX2 | {"NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0, run.stdout

@@ -57,9 +57,13 @@ def test_codes_are_those_of_the_points():
 
 def test_grids_are_those_of_the_files():
     assert {name: grid_values(name).shape for name in LISTS} == {
-        "IQ1_S": (2048, 8), "IQ2_XXS": (256, 8), "IQ2_XS": (512, 8), "IQ2_S": (1024, 8),
-        "IQ3_XXS": (256, 4), "IQ3_S": (512, 4),
-    }  # fmt: skip
+        "IQ1_S": (2048, 8),
+        "IQ2_XXS": (256, 8),
+        "IQ2_XS": (512, 8),
+        "IQ2_S": (1024, 8),
+        "IQ3_XXS": (256, 4),
+        "IQ3_S": (512, 4),
+    }
     for name in LISTS:
         assert len(np.unique(grid_values(name), axis=0)) == len(grid_values(name))
         assert not grid_levels(name)[0].any() or name == "IQ3_S"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-IMPORTS = "import quants.kernels.jit, runtime.kernels.team, numba; print(numba.config.NUMBA_NUM_THREADS > 0)"
+IMPORTS = "import quants.kernels.jit, runtime.kernels.thread_team, numba; print(numba.config.NUMBA_NUM_THREADS > 0)"
 
 
 @pytest.mark.parametrize("value", ["0", "-3"])

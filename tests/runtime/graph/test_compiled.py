@@ -10,42 +10,52 @@ import pytest
 
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import ModelError, OptionError
-from runtime import team as threads_in_step
-from runtime.few_inputs import MOST_TOKENS
+from runtime import thread_team as threads_in_step
 from runtime.graph import compiled
 from runtime.graph import operations as op
 from runtime.graph.compiled import CompiledGraph
 from runtime.graph.text import COMPUTE
-from runtime.kernels import dots, team
+from runtime.kernels import dots, thread_team
 from runtime.kv_cache import KVCache
 from runtime.model import MOST_STEPS, Model
+from runtime.products.gemv import MOST_TOKENS
 from runtime.profile import Profile
-from runtime.team import team_of
+from runtime.thread_team import team_of
 
 from .recorded import in_pieces, models, text_of, written
 
 WIDTH, INNER, VOCABULARY, HEADS, KV_HEADS, HEAD_WIDTH = 96, 160, 131, 6, 2, 16
 KEYS = {
-    "embedding_length": WIDTH, "block_count": 2, "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS,
-    "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5, "context_length": 512,
-}  # fmt: skip
+    "embedding_length": WIDTH,
+    "block_count": 2,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": KV_HEADS,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
+    "context_length": 512,
+}
 NORMS = {"attn_norm.weight": (WIDTH,), "ffn_norm.weight": (WIDTH,)}
 ATTENTION = {
-    "attn_q.weight": (HEADS * HEAD_WIDTH, WIDTH), "attn_k.weight": (KV_HEADS * HEAD_WIDTH, WIDTH),
-    "attn_v.weight": (KV_HEADS * HEAD_WIDTH, WIDTH), "attn_output.weight": (WIDTH, HEADS * HEAD_WIDTH),
-}  # fmt: skip
+    "attn_q.weight": (HEADS * HEAD_WIDTH, WIDTH),
+    "attn_k.weight": (KV_HEADS * HEAD_WIDTH, WIDTH),
+    "attn_v.weight": (KV_HEADS * HEAD_WIDTH, WIDTH),
+    "attn_output.weight": (WIDTH, HEADS * HEAD_WIDTH),
+}
 FUSED = {
-    "attn_qkv.weight": ((HEADS + 2 * KV_HEADS) * HEAD_WIDTH, WIDTH), "attn_output.weight": (WIDTH, HEADS * HEAD_WIDTH)
-}  # fmt: skip
+    "attn_qkv.weight": ((HEADS + 2 * KV_HEADS) * HEAD_WIDTH, WIDTH),
+    "attn_output.weight": (WIDTH, HEADS * HEAD_WIDTH),
+}
 FEED_FORWARD = {"ffn_up.weight": (INNER, WIDTH), "ffn_down.weight": (WIDTH, INNER)}
 GATED = FEED_FORWARD | {"ffn_gate.weight": (INNER, WIDTH)}
 LLAMA = NORMS | ATTENTION | GATED
 AROUND = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)}
 HEAD_NORMS = {"attn_q_norm.weight": (HEAD_WIDTH,), "attn_k_norm.weight": (HEAD_WIDTH,)}
 WIDE_HEADS = {
-    "attn_q.weight": (HEADS * 64, WIDTH), "attn_k.weight": (KV_HEADS * 64, WIDTH),
-    "attn_v.weight": (KV_HEADS * 32, WIDTH), "attn_output.weight": (WIDTH, HEADS * 32),
-}  # fmt: skip
+    "attn_q.weight": (HEADS * 64, WIDTH),
+    "attn_k.weight": (KV_HEADS * 64, WIDTH),
+    "attn_v.weight": (KV_HEADS * 32, WIDTH),
+    "attn_output.weight": (WIDTH, HEADS * 32),
+}
 POST_NORMS = {"post_attention_norm.weight": (WIDTH,), "post_ffw_norm.weight": (WIDTH,)}
 
 
@@ -63,27 +73,65 @@ def with_biases(shapes):
 FAMILIES = {
     "llama": ("llama", LLAMA, {"output.weight": (VOCABULARY, WIDTH)}, {}),
     "frequency factors": ("llama", LLAMA, {"rope_freqs.weight": (HEAD_WIDTH // 2,)}, {}),
-    "yarn": ("llama", LLAMA, {}, {
-        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}),
+    "yarn": (
+        "llama",
+        LLAMA,
+        {},
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64},
+    ),
     "biases": ("qwen2", LLAMA | {f"attn_{p}.bias": ATTENTION[f"attn_{p}.weight"][:1] for p in "qkv"}, {}, {}),
-    "norms of heads": ("qwen3", LLAMA | HEAD_NORMS, {}, {
-        "attention.key_length": HEAD_WIDTH, "attention.value_length": HEAD_WIDTH}),
-    "windows and caps": ("gemma2", LLAMA | POST_NORMS, {}, {
-        "attention.sliding_window": 20, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
-        "attention.key_length": HEAD_WIDTH, "attention.value_length": HEAD_WIDTH}),
+    "norms of heads": (
+        "qwen3",
+        LLAMA | HEAD_NORMS,
+        {},
+        {"attention.key_length": HEAD_WIDTH, "attention.value_length": HEAD_WIDTH},
+    ),
+    "windows and caps": (
+        "gemma2",
+        LLAMA | POST_NORMS,
+        {},
+        {
+            "attention.sliding_window": 20,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+            "attention.key_length": HEAD_WIDTH,
+            "attention.value_length": HEAD_WIDTH,
+        },
+    ),
     "wide heads": ("qwen3", LLAMA | WIDE_HEADS, {}, {"attention.key_length": 64, "attention.value_length": 32}),
-    "wide windows": ("gemma2", LLAMA | WIDE_HEADS | POST_NORMS, {}, {
-        "attention.sliding_window": 20, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
-        "attention.key_length": 64, "attention.value_length": 32}),
-    "scales": ("granite", LLAMA, {}, {
-        "embedding_scale": 1.7, "residual_scale": 0.6, "logit_scale": 0.3, "attention.scale": 0.4}),
+    "wide windows": (
+        "gemma2",
+        LLAMA | WIDE_HEADS | POST_NORMS,
+        {},
+        {
+            "attention.sliding_window": 20,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+            "attention.key_length": 64,
+            "attention.value_length": 32,
+        },
+    ),
+    "scales": (
+        "granite",
+        LLAMA,
+        {},
+        {"embedding_scale": 1.7, "residual_scale": 0.6, "logit_scale": 0.3, "attention.scale": 0.4},
+    ),
     "layer norms": ("starcoder2", with_biases(NORMS | ATTENTION | FEED_FORWARD), {"output_norm.bias": (WIDTH,)}, {}),
-    "fused": ("gptneox", with_biases(NORMS | FUSED | FEED_FORWARD), {"output_norm.bias": (WIDTH,)}, {
-        "use_parallel_residual": False, "rope.dimension_count": 8}),
-    "parallel": ("gptneox", with_biases(NORMS | FUSED | FEED_FORWARD), {"output_norm.bias": (WIDTH,)}, {
-        "use_parallel_residual": True}),
+    "fused": (
+        "gptneox",
+        with_biases(NORMS | FUSED | FEED_FORWARD),
+        {"output_norm.bias": (WIDTH,)},
+        {"use_parallel_residual": False, "rope.dimension_count": 8},
+    ),
+    "parallel": (
+        "gptneox",
+        with_biases(NORMS | FUSED | FEED_FORWARD),
+        {"output_norm.bias": (WIDTH,)},
+        {"use_parallel_residual": True},
+    ),
     "one norm": ("command-r", {k: v for k, v in LLAMA.items() if k != "ffn_norm.weight"}, {}, {"logit_scale": 0.0625}),
-}  # fmt: skip
+}
 BIASED_OUTPUT = {"output.weight": (VOCABULARY, WIDTH), "output.bias": (VOCABULARY,)}
 TOKENS = np.random.default_rng(2).integers(0, VOCABULARY, 72)
 
@@ -275,9 +323,11 @@ def test_threads_give_the_same_bits():
 
 def test_models_beside_each_other_do_not_interfere():
     settings = [
-        ("llama", "Q8_0", 1, "float32"), ("llama", "Q8_0", 2, "llama.cpp"), ("windows and caps", "F16", 3, "float32"),
+        ("llama", "Q8_0", 1, "float32"),
+        ("llama", "Q8_0", 2, "llama.cpp"),
+        ("windows and caps", "F16", 3, "float32"),
         ("llama", "Q8_0", 2, "exact"),
-    ]  # fmt: skip
+    ]
     models = [model_of(*each) for each in settings]
     alone = [in_steps(model_of(*each), TOKENS[:20], [1]) for each in settings]
     assert np.abs(alone[1] - alone[0]).max() > 1e-3 * alone[0].std()  # what is rounded shows
@@ -394,7 +444,7 @@ def test_an_interruption_lets_the_other_threads_go(monkeypatch, at):
         if at == "prepare":
             patched.setattr(compiled.Run, "_prepare", interrupted)
         else:  # of the second helper, when the first is at work
-            while (team_of(3).states[team.APART :: team.APART] != team.GONE).any():
+            while (team_of(3).states[thread_team.APART :: thread_team.APART] != thread_team.GONE).any():
                 time.sleep(0.01)
             patched.setattr(ThreadPoolExecutor, "submit", submit_the_first)
         with pytest.raises(KeyboardInterrupt):

@@ -23,15 +23,20 @@ def test_each_node_is_observed_once_with_its_shape(qwen2):
 
 def test_observers_by_name_and_kind(qwen2):
     found = {"one": [], "each": [], "kind": []}
-    run_observed(qwen2, TOKENS, {
-        "attn_out-1": lambda node, _: found["one"].append(node.name),
-        "attn_out": lambda node, _: found["each"].append(node.name),
-        op.Rope: lambda node, _: found["kind"].append(node.name),
-    })  # fmt: skip
+    run_observed(
+        qwen2,
+        TOKENS,
+        {
+            "attn_out-1": lambda node, _: found["one"].append(node.name),
+            "attn_out": lambda node, _: found["each"].append(node.name),
+            op.Rope: lambda node, _: found["kind"].append(node.name),
+        },
+    )
     assert found == {
-        "one": ["attn_out-1"], "each": ["attn_out-0", "attn_out-1"],
+        "one": ["attn_out-1"],
+        "each": ["attn_out-0", "attn_out-1"],
         "kind": ["Qcur_rope-0", "Kcur_rope-0", "Qcur_rope-1", "Kcur_rope-1"],
-    }  # fmt: skip
+    }
 
 
 def test_what_is_changed_in_place_goes_on(qwen2):
@@ -39,8 +44,11 @@ def test_what_is_changed_in_place_goes_on(qwen2):
         value[:] = 0
 
     values = {}
-    observers = {"attn_out": silence, "ffn_inp-0": lambda node, x: values.update({node.name: x.copy()}),
-                 "embd": lambda node, x: values.update({node.name: x.copy()})}  # fmt: skip
+    observers = {
+        "attn_out": silence,
+        "ffn_inp-0": lambda node, x: values.update({node.name: x.copy()}),
+        "embd": lambda node, x: values.update({node.name: x.copy()}),
+    }
     changed = run_observed(qwen2, TOKENS, observers)
     assert np.array_equal(values["ffn_inp-0"], values["embd"])
     assert not np.allclose(changed, qwen2.logits(TOKENS))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import gguftools
-from archs.hyper import Hyper, LayerHyper
-from archs.spec import Block
+from archs.hparams.model_hparams import HParams, LayerHParams
+from archs.spec import LayerSpec
 from quants.errors import ModelError
 from runtime.layer import Network
 from runtime.model import Model
@@ -22,7 +22,7 @@ from tests.archs import checkpoints
 from .recorded import written
 from .test_compiled import FAMILIES, TOKENS, in_steps, model_of
 
-FIELDS = [(kind, each.name) for kind in (Block, Hyper, LayerHyper) for each in fields(kind)]
+FIELDS = [(kind, each.name) for kind in (LayerSpec, HParams, LayerHParams) for each in fields(kind)]
 ALWAYS_GATED = ("swiglu_oai", "situ")  # activations
 CLOSE = 5e-5  # of the logits' standard deviation
 
@@ -30,27 +30,51 @@ CLOSE = 5e-5  # of the logits' standard deviation
 SIZES = {"width", "layers", "heads", "kv_heads", "key_width", "value_width"}
 # Values of fields whose annotation does not say any.
 OTHERS: dict[str, tuple[Any, ...]] = {
-    "mixer": (lambda keys, layer: "none" if layer else "attention",), "net": ("none",), "arrangement": ("normed",),
-    "ffn_norm": ("post_attention_norm",), "mixed_norm": ("attn_output_norm",), "fed_norm": ("layer_output_norm",),
-    "output_norm": ("token_embd_norm",), "never_written": ((3, 9),), "alibi": (True,), "parallel": (True, False),
-    "qkv_steps": (("clamp", "rope", "norm"), ("gates", "norm", "rope"), ("norm", "rope", "norm_values"), ("norm",),
-                  ("norm_without_weights", "rope")),
-    "parallel_without": ("ffn_norm",), "sees_all": (lambda period, layer: True,),
-    "numbers": (lambda keys, numbers: numbers,),
+    "mixer": (lambda keys, layer: "none" if layer else "attention",),
+    "net": ("none",),
+    "arrangement": ("normed",),
+    "ffn_norm": ("post_attention_norm",),
+    "attn_post_norm": ("attn_output_norm",),
+    "ffn_post_norm": ("layer_output_norm",),
+    "output_norm": ("token_embd_norm",),
+    "suppressed_ids": ((3, 9),),
+    "alibi": (True,),
+    "parallel": (True, False),
+    "qkv_steps": (
+        ("clamp", "rope", "norm"),
+        ("gates", "norm", "rope"),
+        ("norm", "rope", "norm_values"),
+        ("norm",),
+        ("norm_without_weights", "rope"),
+    ),
+    "parallel_without": ("ffn_norm",),
+    "is_global_layer": (lambda period, layer: True,),
+    "hparams_hook": (lambda keys, numbers: numbers,),
     "query_scale": (lambda numbers, positions, rotates: np.full(len(positions), 1.5, np.float32),),
     "alibi_terms": (lambda slopes, keys, scale: np.zeros((len(slopes), keys), np.float32),),
-    "weigh_expert": (lambda net, x, weights: net(x),), "add_shared_expert": (lambda routed, shared: routed - shared,),
-    "rope_sections": ((2, 3, 3),), "xielu": (((1.0, 1.0, 0.5, 1e-6),) * 2,), "situ": ((2.0, 3.0),),
-    "window": (None, 5), "rope_width": (8,), "clamp": (0.1,), "attention_softcap": (None, 1.5),
-    "logit_softcap": (None, 1.5), "kv_source_layer": (0,), "chunk": (4,), "sparsity": (0.5,), "stored": (0,),
-    "router_softcap": (1.5,), "rope": ("adjacent", "halves"),  # a model without has layers that don't rotate
-}  # fmt: skip
+    "weigh_expert": (lambda net, x, weights: net(x),),
+    "add_shared_expert": (lambda routed, shared: routed - shared,),
+    "rope_sections": ((2, 3, 3),),
+    "xielu": (((1.0, 1.0, 0.5, 1e-6),) * 2,),
+    "situ": ((2.0, 3.0),),
+    "window": (None, 5),
+    "rope_width": (8,),
+    "clamp": (0.1,),
+    "attention_softcap": (None, 1.5),
+    "logit_softcap": (None, 1.5),
+    "kv_source_layer": (0,),
+    "chunk": (4,),
+    "sparsity": (0.5,),
+    "stored": (0,),
+    "router_softcap": (1.5,),
+    "rope": ("adjacent", "halves"),  # a model without has layers that don't rotate
+}
 
 
 def others(kind: type, name: str, value: Any) -> Iterator[Any]:
     """Values that a field might have instead."""
     said = typing.get_type_hints(kind)[name]
-    if name in OTHERS and not (kind is Hyper and name in ("alibi", "parallel")):
+    if name in OTHERS and not (kind is HParams and name in ("alibi", "parallel")):
         yield from (each for each in OTHERS[name] if each != value)
     elif typing.get_origin(said) is typing.Literal:
         yield from (each for each in typing.get_args(said) if each != value)
@@ -65,15 +89,17 @@ def others(kind: type, name: str, value: Any) -> Iterator[Any]:
 
 
 def changed(network: Network, kind: type, name: str, value: Any) -> Network:
-    if kind is Block:
+    if kind is LayerSpec:
         return replace(network, block=replace(network.block, **{name: value}))
-    if kind is Hyper:
-        return replace(network, hyper=replace(network.hyper, **{name: value}))
-    return replace(network, hyper=network.hyper.with_layers(lambda i, own: {name: value} if i else {}))
+    if kind is HParams:
+        return replace(network, hparams=replace(network.hparams, **{name: value}))
+    return replace(network, hparams=network.hparams.with_layers(lambda i, own: {name: value} if i else {}))
 
 
 def value_of(network: Network, kind: type, name: str) -> Any:
-    return getattr({Block: network.block, Hyper: network.hyper, LayerHyper: network.hyper.layers[-1]}[kind], name)
+    return getattr(
+        {LayerSpec: network.block, HParams: network.hparams, LayerHParams: network.hparams.layers[-1]}[kind], name
+    )
 
 
 def check_parity(model: Model, exact: Model, tokens: Any, sizes: tuple[int, ...] = (1, 2, 7)) -> None:
@@ -94,7 +120,7 @@ def test_executors_agree_about_each_field(family: str, kind: type, name: str) ->
         if value in ALWAYS_GATED and not network.block.gated:
             continue
         if value == "xielu":
-            network = changed(network, Hyper, "xielu", ((1.0, 1.0, 0.5, 1e-6),) * 2)
+            network = changed(network, HParams, "xielu", ((1.0, 1.0, 0.5, 1e-6),) * 2)
         for each in (model, exact):
             each.network = network
             each.__dict__.pop("_compiled", None)
@@ -115,11 +141,45 @@ def test_norms_behind_parts(family: str) -> None:
 
 
 DECODERS = (
-    "xverse", "orion", "codeshell", "minicpm", "qwen1", "exaone", "chatglm", "chameleon", "chameleon-swin", "deci",
-    "granite-swa", "internlm3", "kormo", "maincoder", "nanbeige", "olmo-first", "openelm", "plamo", "plamo3", "refact",
-    "rugpt3xl", "solar-open", "talkie", "bitnet", "gemma3n", "gemma4-e", "muse-glimmer", "hrm-text", "minicpm3",
-    "lfm2-vl", "qwen3-vl", "qwen2-vl", "smolvlm", "mellum", "llama4", "hunyuan-moe", "cohere2-moe", "spark2-5",
-)  # fmt: skip
+    "xverse",
+    "orion",
+    "codeshell",
+    "minicpm",
+    "qwen1",
+    "exaone",
+    "chatglm",
+    "chameleon",
+    "chameleon-swin",
+    "deci",
+    "granite-swa",
+    "internlm3",
+    "kormo",
+    "maincoder",
+    "nanbeige",
+    "olmo-first",
+    "openelm",
+    "plamo",
+    "plamo3",
+    "refact",
+    "rugpt3xl",
+    "solar-open",
+    "talkie",
+    "bitnet",
+    "gemma3n",
+    "gemma4-e",
+    "muse-glimmer",
+    "hrm-text",
+    "minicpm3",
+    "lfm2-vl",
+    "qwen3-vl",
+    "qwen2-vl",
+    "smolvlm",
+    "mellum",
+    "llama4",
+    "hunyuan-moe",
+    "cohere2-moe",
+    "spark2-5",
+)
 
 
 @pytest.mark.parametrize("entry", DECODERS)

@@ -13,9 +13,9 @@ from runtime.graph import text
 from runtime.graph.builder import Builder
 from runtime.graph.lowering import Lowering
 from runtime.graph.operations import Value
-from runtime.kernels import pass_state
-from runtime.layer import Pass
-from runtime.team import team_of
+from runtime.kernels import context_state
+from runtime.layer import ForwardContext
+from runtime.thread_team import team_of
 
 from .test_compiled import model_of
 
@@ -45,7 +45,7 @@ OPERATIONS: dict[str, Write] = {
 } | {
     f"activation {name}": lambda b, x, name=name: b.add("it", op.Activate(x, name))  # type: ignore[misc]
     for name in ("silu", "gelu", "gelu_tanh", "relu", "relu2")
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -61,9 +61,9 @@ def test_executors_agree_about_an_operation(name: str, width: int, threads: int)
     rows = np.stack(lowering.list.rows)
     for tokens in (1, 5, 8):
         x = rng.standard_normal((tokens, width)).astype(np.float32)
-        wanted = text.run(graph, Pass(network, 1, tokens), x.copy())
+        wanted = text.run(graph, ForwardContext(network, 1, tokens), x.copy())
         lowering.vectors_of(graph.nodes[0].value).floats[:tokens, :width] = x
-        lowering.state[pass_state.TOKENS] = tokens
+        lowering.state[context_state.TOKENS] = tokens
         team_of(threads).run(rows, lambda: None, lambda: None)
         out = lowering.vectors_of(graph.output)
         assert np.abs(out.floats[:tokens, : out.width] - wanted).max() <= 2e-6 * max(1, np.abs(wanted).max())

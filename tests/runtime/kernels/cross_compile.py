@@ -20,7 +20,7 @@ from numba.core.ccallback import CFunc
 from numba.core.codegen import CPUCodegen
 from numba.core.sigutils import normalize_signature
 
-from runtime.kernels import team
+from runtime.kernels import thread_team
 
 SIGNATURE = normalize_signature("void(int64, int64, int64)")
 
@@ -48,7 +48,7 @@ def main(triple: str, cpu: str, names: list[str]) -> None:
     llvm.initialize_all_asmprinters()
     config.CPU_FEATURES = ""  # of x86
     CPUCodegen.magic_tuple = lambda self: (triple, cpu, "")
-    team.operation = lambda function: function
+    thread_team.operation = lambda function: function
     found = {}
     for name in names:
         module, _, function = name.rpartition(".")

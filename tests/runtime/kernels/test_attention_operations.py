@@ -1,31 +1,31 @@
-"""Attention over caches as operations, against `runtime.attention` and float64."""
+"""Attention over caches as operations, against `runtime.mixers.attention` and float64."""
 
 import numpy as np
 import pytest
 
-from runtime.attention import attend
-from runtime.few_inputs import aligned
 from runtime.kernels import attention_operations as ops
-from runtime.kernels import pass_state, team
+from runtime.kernels import context_state, thread_team
+from runtime.mixers.attention import attend
+from runtime.products.gemv import aligned
 
 RNG = np.random.default_rng(6)
 
 
 def state_of(slots):
     """slots: of each text the position of its first token and how many there are."""
-    state, at = np.zeros(pass_state.SIZE, np.int64), 0
+    state, at = np.zeros(context_state.SIZE, np.int64), 0
     for slot, (first, count) in enumerate(slots):
         for i in range(count):
-            state[[pass_state.POSITIONS + at, pass_state.SLOTS + at]] = first + i, slot
+            state[[context_state.POSITIONS + at, context_state.SLOTS + at]] = first + i, slot
             at += 1
-    state[pass_state.TOKENS] = at
+    state[context_state.TOKENS] = at
     return state
 
 
 def run(operation, fields, threads):
-    row = team.operation_row(operation(), fields)
+    row = thread_team.operation_row(operation(), fields)
     for thread in reversed(range(threads)):
-        team.run_share(row, thread, threads)
+        thread_team.run_share(row, thread, threads)
 
 
 def attention_of(q, texts, slots, threads, scale=0.2, **more):
@@ -35,15 +35,26 @@ def attention_of(q, texts, slots, threads, scale=0.2, **more):
     group = heads // groups
     most, room = ops.most_parts(group), ops.scratch_room(groups, width, value_width)
     common = {
-        ops.STATE: state_of(slots), ops.HEADS: group, ops.GROUPS: groups, ops.VALUE_WIDTH: value_width, ops.PARTS: most,
+        ops.STATE: state_of(slots),
+        ops.HEADS: group,
+        ops.GROUPS: groups,
+        ops.VALUE_WIDTH: value_width,
+        ops.PARTS: most,
         ops.PARTIAL: np.full(ops.partial_room(heads, value_width, most, tokens), np.nan, np.float32),
-    }  # fmt: skip
+    }
     tables = [np.array([text[i].ctypes.data for text in texts]) for i in range(2)]
     fields = {
-        ops.X: q, ops.X_WIDTH: heads * width, ops.X_APART: width, ops.HEAD_WIDTH: width, ops.ALL_KEYS: tables[0],
-        ops.ALL_VALUES: tables[1], ops.SCALE: scale, ops.ROOM: room, ops.CAP: 0.0,
+        ops.X: q,
+        ops.X_WIDTH: heads * width,
+        ops.X_APART: width,
+        ops.HEAD_WIDTH: width,
+        ops.ALL_KEYS: tables[0],
+        ops.ALL_VALUES: tables[1],
+        ops.SCALE: scale,
+        ops.ROOM: room,
+        ops.CAP: 0.0,
         ops.SCRATCH: np.full(room * threads, np.nan, np.float32),
-    }  # fmt: skip
+    }
     run(ops.attend, common | fields | more, threads)
     columns = -(-heads * value_width // 256) * 256
     out = aligned((tokens, columns))
@@ -56,9 +67,10 @@ def some(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(("heads", "groups", "width", "value_width"), [
-    (9, 3, 64, 64), (1, 1, 16, 16), (40, 1, 48, 32), (7, 7, 20, 9), (10, 2, 80, 112), (2, 1, 3, 130), (8, 4, 256, 64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("heads", "groups", "width", "value_width"),
+    [(9, 3, 64, 64), (1, 1, 16, 16), (40, 1, 48, 32), (7, 7, 20, 9), (10, 2, 80, 112), (2, 1, 3, 130), (8, 4, 256, 64)],
+)
 def test_any_number_of_threads_gives_the_same(heads, groups, width, value_width):
     slots = [(0, 1), (777, 4), (63, 1), (128, 2)]
     texts = [(some(first + n, groups, width), some(first + n, groups, value_width)) for first, n in slots]
@@ -127,13 +139,29 @@ def test_more_sinks_than_scores():
     np.testing.assert_allclose(found, 1, atol=1e-6)
     room = ops.scratch_room(1, 16, 16)
     common = {
-        ops.STATE: state_of(slots), ops.HEADS: heads, ops.GROUPS: 1, ops.VALUE_WIDTH: 16, ops.PARTS: most,
+        ops.STATE: state_of(slots),
+        ops.HEADS: heads,
+        ops.GROUPS: 1,
+        ops.VALUE_WIDTH: 16,
+        ops.PARTS: most,
         ops.PARTIAL: aligned((ops.partial_room(heads, 16, most, 1),)),
-    }  # fmt: skip
-    run(ops.attend, common | {
-        ops.X: q, ops.X_WIDTH: 32, ops.X_APART: 16, ops.HEAD_WIDTH: 16, ops.ALL_KEYS: np.array([k.ctypes.data]),
-        ops.ALL_VALUES: np.array([v.ctypes.data]), ops.SCALE: 0.2, ops.ROOM: room, ops.SCRATCH: aligned((room,)),
-    }, 1)  # fmt: skip
+    }
+    run(
+        ops.attend,
+        common
+        | {
+            ops.X: q,
+            ops.X_WIDTH: 32,
+            ops.X_APART: 16,
+            ops.HEAD_WIDTH: 16,
+            ops.ALL_KEYS: np.array([k.ctypes.data]),
+            ops.ALL_VALUES: np.array([v.ctypes.data]),
+            ops.SCALE: 0.2,
+            ops.ROOM: room,
+            ops.SCRATCH: aligned((room,)),
+        },
+        1,
+    )
     out = aligned((1, 256))
     run(ops.finish_heads, common | {ops.OUT: out, ops.OUT_WIDTH: 256} | more, 1)
     np.testing.assert_allclose(out[0, :32], [0] * 16 + [1] * 16, atol=1e-6)

@@ -46,10 +46,13 @@ ALL = ("avx", "avx2", "avx512f")
 @pytest.mark.parametrize(
     ("kernel", "features", "used", "able"),
     [
-        ("Haswell", ALL, "AVX2", "AVX-512"), ("Zen", ALL, "AVX2", "AVX-512"), ("Sandybridge", ALL, "AVX", "AVX-512"),
-        ("Prescott", ALL[:2], "SSE", "AVX2"), ("Nehalem", ALL[:1], "SSE", "AVX"),
+        ("Haswell", ALL, "AVX2", "AVX-512"),
+        ("Zen", ALL, "AVX2", "AVX-512"),
+        ("Sandybridge", ALL, "AVX", "AVX-512"),
+        ("Prescott", ALL[:2], "SSE", "AVX2"),
+        ("Nehalem", ALL[:1], "SSE", "AVX"),
     ],
-)  # fmt: skip
+)
 def test_an_older_kernel_than_the_processor(environment, kernel, features, used, able):
     text = f"OpenBLAS multiplies matrices with {used} (for {kernel}), though the processor has {able}: "
     assert environment(kernel, *features) == text + "a newer numpy may know it"
@@ -58,9 +61,18 @@ def test_an_older_kernel_than_the_processor(environment, kernel, features, used,
 
 @pytest.mark.parametrize(
     ("kernel", "features"),
-    [("SkylakeX", ALL), ("Cooperlake", ALL), ("SapphireRapids", ALL), ("Haswell", ALL[:2]), ("Zen", ALL[:2]),
-     ("Sandybridge", ALL[:1]), ("Nehalem", ()), ("neoversev1", ("neon",)), (None, ALL)],
-)  # fmt: skip
+    [
+        ("SkylakeX", ALL),
+        ("Cooperlake", ALL),
+        ("SapphireRapids", ALL),
+        ("Haswell", ALL[:2]),
+        ("Zen", ALL[:2]),
+        ("Sandybridge", ALL[:1]),
+        ("Nehalem", ()),
+        ("neoversev1", ("neon",)),
+        (None, ALL),
+    ],
+)
 def test_nothing_holds_it_back(environment, kernel, features):
     assert environment(kernel, *features, OPENBLAS_CORETYPE=kernel or "") is None
 
@@ -87,9 +99,10 @@ def test_of_this_process(variables):
     libraries, found = map(json.loads, run.stdout.splitlines())
     features = llvmlite.binding.get_host_cpu_features()
     older = [
-        kernel for api, kernel in libraries
+        kernel
+        for api, kernel in libraries
         if api == "openblas" and blas.LEVEL_OF.get(str(kernel).lower()) == "SSE" and features.get("avx")
-    ]  # fmt: skip
+    ]
     if older:
         assert f"(for {older[0]})" in found
         assert found.endswith("unset OPENBLAS_CORETYPE=Nehalem")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from quants import encode, format_named
-from runtime import few_inputs
 from runtime.kernels import byte_dots, dots
-from runtime.kernels.team import operation_row, run_share
+from runtime.kernels.thread_team import operation_row, run_share
+from runtime.products import gemv
 
 pytestmark = pytest.mark.skipif(not byte_dots.TAKES_BYTES, reason="the processor has no products of bytes")
 RNG = np.random.default_rng(5)
@@ -29,7 +29,7 @@ def test_bytes_are_those_of_the_integers():
     x = RNG.standard_normal((3, 700)).astype(np.float32)
     x[1, :4] = 9, -9, 8.99, -8.99
     x[2, 256:] = 0
-    made = few_inputs.as_vectors(x)
+    made = gemv.as_vectors(x)
     assert np.abs(made.shorts).max() == 127 * 256 + 127
     np.testing.assert_array_equal(as_bytes(made), made.shorts)
     numbers = made.numbers.reshape(3, -1, byte_dots.WITH_BYTES)
@@ -44,16 +44,30 @@ def test_products_are_exact(integer):
     values = RNG.standard_normal((5, width)).astype(np.float32)
     raw = np.ascontiguousarray(encode("Q6_K", values))
     weights = format_named("Q6_K").decode(raw).astype(np.float64)
-    x = few_inputs.vectors(width, 4)
+    x = gemv.vectors(width, 4)
     x.shorts[:] = integer
     numbers = x.numbers.reshape(4, -1, dots.NUMBERS)
     numbers[:, :, :8], numbers[:, :, 8:16], numbers[:, :, 16:32] = 1, 32 * integer, 16 * integer
     dots.spread_all(x.shorts.reshape(-1), x.numbers.reshape(-1))
     for tokens in (1, 2, 4):
         out, state = np.zeros((tokens, 5), np.float32), np.array([tokens])
-        run_share(operation_row(dots.OF_FORMAT["Q6_K"](), {
-            dots.WEIGHTS: raw, dots.ROW_BYTES: raw.shape[1], dots.ROWS: 5, dots.WIDTH: width,
-            dots.SHORTS_AT: x.shorts, dots.NUMBERS_AT: x.numbers, dots.OUT: out, dots.OUT_WIDTH: 5, dots.STATE: state,
-        }), 0, 1)  # fmt: skip
+        run_share(
+            operation_row(
+                dots.OF_FORMAT["Q6_K"](),
+                {
+                    dots.WEIGHTS: raw,
+                    dots.ROW_BYTES: raw.shape[1],
+                    dots.ROWS: 5,
+                    dots.WIDTH: width,
+                    dots.SHORTS_AT: x.shorts,
+                    dots.NUMBERS_AT: x.numbers,
+                    dots.OUT: out,
+                    dots.OUT_WIDTH: 5,
+                    dots.STATE: state,
+                },
+            ),
+            0,
+            1,
+        )
         size = np.abs(weights).sum(1) * abs(integer)
         assert (np.abs(out - weights.sum(1) * integer) <= 3e-7 * size).all()

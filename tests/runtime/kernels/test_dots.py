@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from quants import encode, format_named
-from runtime.kernels import dots, team
+from runtime.kernels import dots, thread_team
 from runtime.kernels import token_parts as parts
-from runtime.kernels.team import FIELDS
+from runtime.kernels.thread_team import FIELDS
 
 RNG = np.random.default_rng(8)
 START = RNG.bit_generator.state
@@ -28,10 +28,17 @@ class Rows:
         self.floats = np.pad(x, ((0, 0), (0, room - width)))
         self.shorts = np.zeros((tokens, room), np.int16)
         self.numbers = np.zeros((tokens, room // SUPER * NUMBERS), np.float32)
-        run(parts.pack_rows(), {
-            parts.STATE: np.array([tokens, 0]), parts.OUT: self.floats, parts.OUT_WIDTH: room,
-            parts.SHORTS: self.shorts, parts.NUMBERS_AT: self.numbers,
-        }, 2)  # fmt: skip
+        run(
+            parts.pack_rows(),
+            {
+                parts.STATE: np.array([tokens, 0]),
+                parts.OUT: self.floats,
+                parts.OUT_WIDTH: room,
+                parts.SHORTS: self.shorts,
+                parts.NUMBERS_AT: self.numbers,
+            },
+            2,
+        )
 
 
 def run(address, fields, threads):
@@ -41,7 +48,7 @@ def run(address, fields, threads):
     for at, value in fields.items():
         row[at] = value.ctypes.data if isinstance(value, np.ndarray) else value
     for thread in reversed(range(threads)):
-        team.run_share(row, thread, threads)
+        thread_team.run_share(row, thread, threads)
 
 
 def product(name, raw, x, threads=1, bias=None, adds=None, out_width=None):
@@ -50,12 +57,24 @@ def product(name, raw, x, threads=1, bias=None, adds=None, out_width=None):
     out = np.full((len(x) + 1, out_width or len(raw)), 7, np.float32)
     if adds is not None:
         out[: len(x), : len(raw)] = adds
-    run(dots.OF_FORMAT[name](), {
-        dots.WEIGHTS: raw, dots.ROW_BYTES: raw.shape[1], dots.ROWS: len(raw), dots.WIDTH: x.shape[1],
-        dots.FLOATS_AT: packed.floats, dots.SHORTS_AT: packed.shorts, dots.NUMBERS_AT: packed.numbers, dots.OUT: out,
-        dots.OUT_WIDTH: out.shape[1], dots.BIAS: 0 if bias is None else bias, dots.ADDS: adds is not None,
-        dots.STATE: np.array([len(x), 0]),
-    }, threads)  # fmt: skip
+    run(
+        dots.OF_FORMAT[name](),
+        {
+            dots.WEIGHTS: raw,
+            dots.ROW_BYTES: raw.shape[1],
+            dots.ROWS: len(raw),
+            dots.WIDTH: x.shape[1],
+            dots.FLOATS_AT: packed.floats,
+            dots.SHORTS_AT: packed.shorts,
+            dots.NUMBERS_AT: packed.numbers,
+            dots.OUT: out,
+            dots.OUT_WIDTH: out.shape[1],
+            dots.BIAS: 0 if bias is None else bias,
+            dots.ADDS: adds is not None,
+            dots.STATE: np.array([len(x), 0]),
+        },
+        threads,
+    )
     assert (out[len(x) :] == 7).all()
     return out[: len(x)]
 
@@ -92,9 +111,13 @@ def test_every_format(name):
     """Any number of tokens and threads, odd numbers of rows, with and without a bias and what was there before."""
     block = max(format_named(name).block_size, 32)
     for tokens, rows, width, threads in [
-        (1, 1, block, 1), (1, 37, 3 * block, 2), (2, 5, 2 * block, 3), (3, 2, block, 3), (5, 33, 5 * block, 1),
+        (1, 1, block, 1),
+        (1, 37, 3 * block, 2),
+        (2, 5, 2 * block, 3),
+        (3, 2, block, 3),
+        (5, 33, 5 * block, 1),
         (8, 61, 4 * block, 3),
-    ]:  # fmt: skip
+    ]:
         raw, weights = stored(name, rows, width)
         x = inputs(tokens, width)
         alone = product(name, raw, x)

@@ -15,14 +15,17 @@ JIT = "tests/quants/kernels/test_jit.py"
 def passes(test: str, environment: dict[str, str]) -> None:
     plain = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plain, test], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-m", "pytest", *plain, test],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_state_spaces_on_another_blas() -> None:
-    passes("tests/runtime/test_state_space.py", {"OPENBLAS_CORETYPE": "Haswell"})
+    passes("tests/runtime/mixers/test_state_space.py", {"OPENBLAS_CORETYPE": "Haswell"})
 
 
 def test_kernels_from_the_cache(tmp_path: Path) -> None:

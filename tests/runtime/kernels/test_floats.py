@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from quants import Tensor, encode, format_named, from_array
-from runtime import float_product
 from runtime.kernels import floats
-from runtime.matmul import Inputs, matmul
+from runtime.products import float_product
+from runtime.products.matmul import Inputs, matmul
 
 pytestmark = pytest.mark.skipif(not floats.available(), reason="BLAS multiplies on this processor")
 

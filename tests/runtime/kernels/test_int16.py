@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from quants import Tensor, encode, format_named, from_array
-from runtime import integer_product
-from runtime.integer_product import COLUMNS, packed, tiles
 from runtime.kernels import int16
 from runtime.kernels.int16 import BLOCK, PAIRS, ROWS, TOKENS
-from runtime.matmul import matmul
+from runtime.products import integer_product
+from runtime.products.integer_product import COLUMNS, packed, tiles
+from runtime.products.matmul import matmul
 
 RNG = np.random.default_rng(16)
 START = RNG.bit_generator.state
@@ -83,10 +83,15 @@ def error(found, x, weights):
 @pytest.mark.parametrize(
     ("inputs", "rows", "width", "threads"),
     [
-        (1, 1, 32, 1), (2, 63, 100, 1), (3, 64, 64, 2), (5, 65, 31, 1), (7, 200, 96, 3), (49, 130, 333, 2),
+        (1, 1, 32, 1),
+        (2, 63, 100, 1),
+        (3, 64, 64, 2),
+        (5, 65, 31, 1),
+        (7, 200, 96, 3),
+        (49, 130, 333, 2),
         (100, 64, 2080, 2),
     ],
-)  # fmt: skip
+)
 def test_random_values(inputs, rows, width, threads):
     x, weights = normal(inputs, width), normal(rows, width)
     mean, most = error(product(x, from_array("w", weights), threads=threads), x, weights)
@@ -186,7 +191,7 @@ def test_columns_are_what_is_multiplied_at_once():
     weights = normal(2 * COLUMNS + 70, 64)
     weight, x = from_array("w", weights), normal(20, 64)
     if not int16.available():
-        assert not integer_product.pays(1000, *weights.shape)
+        assert not integer_product.is_faster(1000, *weights.shape)
         return
     whole = product(x, weight, 5, len(weights))
     pieces = [(first, part.copy()) for first, part in integer_product.columns(packed(x, 2), weight, 5, len(weights))]
@@ -203,15 +208,20 @@ def test_which_products_are_made_so():
         same = (found == matmul(inputs, weight, threads=2, precision="exact", may_round=may_round)).all()
         assert same != (int16.available() and may_round and len(inputs) >= integer_product.LEAST_INPUTS)
         assert error(found, inputs, weights)[0] < 1e-4
-    assert not integer_product.pays(1000, 3, 32)
+    assert not integer_product.is_faster(1000, 3, 32)
 
 
 @pytest.mark.parametrize(
     ("tokens", "rows", "width", "saves"),
     [
-        (512, 576, 576, True), (512, 256, 256, True), (512, 128, 256, False), (300, 320, 64, False),
-        (9000, 9000, 64, False), (200, 512, 512, False), (256, 512, 512, True),
+        (512, 576, 576, True),
+        (512, 256, 256, True),
+        (512, 128, 256, False),
+        (300, 320, 64, False),
+        (9000, 9000, 64, False),
+        (200, 512, 512, False),
+        (256, 512, 512, True),
     ],
-)  # fmt: skip
+)
 def test_what_saves_little_is_not_rounded(tokens, rows, width, saves):
     assert integer_product.saves(tokens, rows, width) == saves

@@ -27,9 +27,11 @@ ERRORS = re.compile(r"numba_|Py|cfunc|_ZN7runtime7kernels|mem(cpy|set|move)$")
 
 def assembly(cpu, *names):
     run = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.kernels.cross_compile", TRIPLE, cpu, *names], cwd=ROOT,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.runtime.kernels.cross_compile", TRIPLE, cpu, *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert list(found) == list(names)

@@ -14,12 +14,7 @@ import pytest
 
 from gguftools.files.gguf.reader import open_gguf
 from quants.errors import OptionError, VocabularyError
-from runtime.sampling.grammar import (
-    Grammar,
-    GrammarVocabulary,
-    grammar_from_gbnf,
-    grammar_from_json_schema,
-)
+from runtime.sampling.grammar import Grammar, GrammarVocabulary, grammar_from_gbnf, grammar_from_json_schema
 from runtime.sampling.parameters import Sampling
 from runtime.sampling.sampler import Sampler
 from runtime.tokenizer import tokenizer_from_metadata
@@ -137,7 +132,7 @@ def test_lark_as_llama_takes_it():
         ('root ::= "a" {2', "the grammar is not GBNF: Expected ',' or '}' at line 1"),
         ('root ::= <[999]> "a"', "the grammar has '<[999]>', but the vocabulary has no such token"),
         ('root ::= !<think> "a"', "the grammar has '<think>', but the vocabulary has no such token"),
-        (f'root ::= <[{"9" * 5000}]>', "but the vocabulary has no such token"),
+        (f"root ::= <[{'9' * 5000}]>", "but the vocabulary has no such token"),
         ('root ::= <[> "a"', "the grammar has '<[>', but the vocabulary has no such token"),
         ('root ::= < "a"', "the grammar is not GBNF: Expected name at line 1"),
         ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "the grammar is not GBNF: maximum recursion depth exceeded"),
@@ -261,26 +256,26 @@ def test_nothing_fits_what_the_model_says():
 
 TEXTS = {
     "json": (
-        r'''
+        r"""
 root ::= object
 object ::= "{" ws (pair ("," ws pair)*)? "}" ws
 pair ::= string ":" ws value
 value ::= object | string | [0-9]+ ws
 string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" ["\\nt])* "\"" ws
 ws ::= | " " | "\n" [ \t]{0,20}
-''',
+""",
         r'{"a": "b é\n", "c": {}}',
     ),
     "sum": (
-        r'''
+        r"""
 root ::= (expr "=" term "\n")+
 expr ::= term ([-+*/] term)*
 term ::= [0-9]+ | "(" expr ")"
-''',
+""",
         "1+(2*3)=7\n",
     ),
     "kana": ("root ::= [ぁ-ゟ]+ ([、。] [ぁ-ゟ]+)*", "あいう、え"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.verify

@@ -42,13 +42,15 @@ def test_a_text_that_is_too_complex_is_not_called_wrong(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("root ::= " + " | ".join(f'"w{i}x"' for i in range(200_000)), "199,999 signs of alternatives; at most 50,000"),
-     ("root ::= " + " ".join(f"r{i}" for i in range(60_000)) + "\n" + chain(60_000), "60,002 rules"),
-     ("root ::= r0\n" + chain(20_000), "refer to each other 501 deep, 'root' to 'r499'; at most 500"),
-     ("%llguidance {}\nstart: r0\n" + chain(5000, ":"), "refer to each other 501 deep, 'start' to 'r499'"),
-     ('root ::= "' + "x" * (5 << 20) + '"', "has 5,242,891 characters; at most 4,194,304")],
+    [
+        ("root ::= " + " | ".join(f'"w{i}x"' for i in range(200_000)), "199,999 signs of alternatives; at most 50,000"),
+        ("root ::= " + " ".join(f"r{i}" for i in range(60_000)) + "\n" + chain(60_000), "60,002 rules"),
+        ("root ::= r0\n" + chain(20_000), "refer to each other 501 deep, 'root' to 'r499'; at most 500"),
+        ("%llguidance {}\nstart: r0\n" + chain(5000, ":"), "refer to each other 501 deep, 'start' to 'r499'"),
+        ('root ::= "' + "x" * (5 << 20) + '"', "has 5,242,891 characters; at most 4,194,304"),
+    ],
     ids=["alternatives", "rules", "chain", "lark", "characters"],
-)  # fmt: skip
+)
 def test_what_is_too_large(text: str, message: str) -> None:
     start = time.process_time()
     with pytest.raises(OptionError, match=message):

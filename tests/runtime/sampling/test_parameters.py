@@ -26,16 +26,34 @@ from ...conftest import ROOT
 
 # common_params_sampling of llama.cpp b11434, by the names of its server.
 LLAMA = {
-    "min_keep": 0, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "xtc_probability": 0.0, "xtc_threshold": 0.1,
-    "typical_p": 1.0, "temperature": 0.8, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "repeat_last_n": 64,
-    "repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "dry_multiplier": 0.0, "dry_base": 1.75,
-    "dry_allowed_length": 2, "dry_penalty_last_n": 64, "adaptive_target": -1.0, "adaptive_decay": 0.9, "mirostat": 0,
-    "top_n_sigma": -1.0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "ignore_eos": False,
+    "min_keep": 0,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.1,
+    "typical_p": 1.0,
+    "temperature": 0.8,
+    "dynatemp_range": 0.0,
+    "dynatemp_exponent": 1.0,
+    "repeat_last_n": 64,
+    "repeat_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": 64,
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.9,
+    "mirostat": 0,
+    "top_n_sigma": -1.0,
+    "mirostat_tau": 5.0,
+    "mirostat_eta": 0.1,
+    "ignore_eos": False,
     "dry_sequence_breakers": ("\n", ":", '"', "*"),
-    "samplers": (
-        "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"
-    ),
-}  # fmt: skip
+    "samplers": ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
+}
 
 
 def test_defaults_are_those_of_llama():
@@ -43,8 +61,12 @@ def test_defaults_are_those_of_llama():
     assert {name: getattr(own, name) for name in LLAMA} == LLAMA
     assert own.seed is None
     assert {field.name for field in fields(own)} - LLAMA.keys() == {
-        "seed", "logit_bias", "min_tokens", "stop_ids", "logprobs"
-    }  # fmt: skip
+        "seed",
+        "logit_bias",
+        "min_tokens",
+        "stop_ids",
+        "logprobs",
+    }
 
 
 def test_the_page_has_every_parameter_with_its_default():
@@ -155,18 +177,27 @@ def test_parameters_by_name():
     given = ["Mirostat=2", "xtc-threshold=.3", "logit_bias=5+1", "logit_bias=7-inf", "stop_ids=3", "stop_ids=4"]
     found = parse_parameters([*given, "dry_sequence_breakers==", "dry_sequence_breakers= a"])
     assert found == {
-        "mirostat": 2, "xtc_threshold": 0.3, "logit_bias": {5: 1.0, 7: -np.inf}, "stop_ids": (3, 4),
+        "mirostat": 2,
+        "xtc_threshold": 0.3,
+        "logit_bias": {5: 1.0, 7: -np.inf},
+        "stop_ids": (3, 4),
         "dry_sequence_breakers": ("=", " a"),
-    }  # fmt: skip
+    }
     Sampling(**found)
 
 
-@pytest.mark.parametrize(("texts", "message"), [
-    (["mirostt=1"], "no parameter of sampling is called 'mirostt'"), (["seed=1"], "no parameter of sampling is called"),
-    (["top_k=1.5"], "top_k is '1.5': a whole number is needed"), (["min_p"], "min_p is '': a number from 0 to 1"),
-    (["min_p=0", "min-p=1"], "min_p is given twice: 0.0 and '1'"), (["logit_bias=7"], "'7' is no bias"),
-    (["stop_ids=x"], "stop_ids is 'x': a whole number, 0 or more is needed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["mirostt=1"], "no parameter of sampling is called 'mirostt'"),
+        (["seed=1"], "no parameter of sampling is called"),
+        (["top_k=1.5"], "top_k is '1.5': a whole number is needed"),
+        (["min_p"], "min_p is '': a number from 0 to 1"),
+        (["min_p=0", "min-p=1"], "min_p is given twice: 0.0 and '1'"),
+        (["logit_bias=7"], "'7' is no bias"),
+        (["stop_ids=x"], "stop_ids is 'x': a whole number, 0 or more is needed"),
+    ],
+)
 def test_parameters_that_are_none(texts, message):
     with pytest.raises(OptionError) as caught:
         parse_parameters(texts)
@@ -175,12 +206,18 @@ def test_parameters_that_are_none(texts, message):
 
 def test_what_a_file_advises():
     metadata = {
-        "general.sampling.temp": np.float32(0.5), "general.sampling.top_k": np.int32(20), "general.name": "x",
-        "general.sampling.penalty_last_n": 7, "general.sampling.sequence": "top_k;temp",
-    }  # fmt: skip
+        "general.sampling.temp": np.float32(0.5),
+        "general.sampling.top_k": np.int32(20),
+        "general.name": "x",
+        "general.sampling.penalty_last_n": 7,
+        "general.sampling.sequence": "top_k;temp",
+    }
     assert advised(metadata) == {
-        "temperature": 0.5, "top_k": 20, "repeat_last_n": 7, "samplers": ("top_k", "temperature")
-    }  # fmt: skip
+        "temperature": 0.5,
+        "top_k": 20,
+        "repeat_last_n": 7,
+        "samplers": ("top_k", "temperature"),
+    }
     assert Sampling(**advised(metadata)).top_k == 20
     assert advised({}) == {}
 

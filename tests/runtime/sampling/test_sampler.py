@@ -119,14 +119,23 @@ def test_temperature_0_leaves_the_first_of_the_likeliest(rest):
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"temperature": 0.0}, {"ignore_eos": True}, {"logit_bias": {3: 2.5, 4: -np.inf}},
+        {},
+        {"temperature": 0.0},
+        {"ignore_eos": True},
+        {"logit_bias": {3: 2.5, 4: -np.inf}},
         {"min_keep": 7, "top_p": 0.1},
-        {"min_p": 0.0, "top_p": 1.0}, {"samplers": "ktpm", "temperature": 2.5, "top_k": 200}, {"temperature": 1e-40},
-        {"samplers": "kkpkm", "top_k": 3}, {"samplers": "k"}, {"top_p": 0.0}, {"min_p": 1.0}, {"min_tokens": 400},
+        {"min_p": 0.0, "top_p": 1.0},
+        {"samplers": "ktpm", "temperature": 2.5, "top_k": 200},
+        {"temperature": 1e-40},
+        {"samplers": "kkpkm", "top_k": 3},
+        {"samplers": "k"},
+        {"top_p": 0.0},
+        {"min_p": 1.0},
+        {"min_tokens": 400},
         {"samplers": "kpt", "temperature": 3e38},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_quick_draws_are_those_of_the_chain(options, size):
     quick, slow = (Sampler(Sampling(seed=1, **options), end_ids=[1]) for _ in range(2))
     assert quick._quick

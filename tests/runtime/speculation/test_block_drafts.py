@@ -84,9 +84,7 @@ def test_what_a_selector_leaves_may_be_barred(pair: tuple[str, Path, Path]):
 def agrees(target: Path, draft: Path, drafting: Drafting, draws: int) -> None:
     model, file = gguftools.load(target), gguftools.open(draft)
     few = few_words(model)
-    cut = {
-        name: from_array(name, file.tensors[name].float32()[:WORDS]) for name in OF_WORDS if name in file.tensors
-    }  # fmt: skip
+    cut = {name: from_array(name, file.tensors[name].float32()[:WORDS]) for name in OF_WORDS if name in file.tensors}
     keys = {"tokenizer.ggml.mask_token_id": 5, "tokenizer.ggml.tokens": ["a"] * WORDS, "dflash.selector_top_k": 4}
     writer = reader_of(few, {**file.metadata, **keys}, {**file.tensors, **cut})
     counts, stood = np.zeros((WORDS,) * LENGTH, np.int64), 0
@@ -118,8 +116,10 @@ def test_what_does_not_fit_the_model_is_refused(pair: tuple[str, Path, Path]):
     model, file = gguftools.load(pair[1]), gguftools.open(pair[2])
     wrong = [
         ({"dflash.target_layers": [0, 1, 9][-len(file.metadata["dflash.target_layers"]) :]}, "reads layers"),
-        ({"tokenizer.ggml.mask_token_id": 100_000}, "mask_token_id"), ({"dflash.target_layers": []}, "target_layers"),
-        ({"tokenizer.ggml.mask_token_id": [1]}, "mask_token_id"), ({"dflash.block_size": "x"}, "block_size"),
+        ({"tokenizer.ggml.mask_token_id": 100_000}, "mask_token_id"),
+        ({"dflash.target_layers": []}, "target_layers"),
+        ({"tokenizer.ggml.mask_token_id": [1]}, "mask_token_id"),
+        ({"dflash.block_size": "x"}, "block_size"),
         ({"dflash.attention.head_count": 3}, "blk.0|output_group_count"),
         ({"dflash.target_layers": [1]}, "was made for other states"),
     ]

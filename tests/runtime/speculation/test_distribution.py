@@ -76,14 +76,33 @@ def count(kind: str, model: Model, drafts: Model, sampling: Sampling, draws: int
 
 
 METHODS = [
-    ("chain", 0.3, PLAIN), ("chain", 0.3, CUT), ("chain", 30.0, PLAIN), ("chain", 0.3, PENALTIES),
-    ("chain", 0.3, SURPRISE), ("chain", 0.3, COIN), ("unsure", 0.3, PLAIN), ("lookup", 0.3, PLAIN),
-    ("tree", 0.3, PLAIN), ("tree", 30.0, CUT), ("branching", 0.3, PLAIN), ("sure", 0.3, PLAIN),
-]  # fmt: skip
+    ("chain", 0.3, PLAIN),
+    ("chain", 0.3, CUT),
+    ("chain", 30.0, PLAIN),
+    ("chain", 0.3, PENALTIES),
+    ("chain", 0.3, SURPRISE),
+    ("chain", 0.3, COIN),
+    ("unsure", 0.3, PLAIN),
+    ("lookup", 0.3, PLAIN),
+    ("tree", 0.3, PLAIN),
+    ("tree", 30.0, CUT),
+    ("branching", 0.3, PLAIN),
+    ("sure", 0.3, PLAIN),
+]
 NAMES = [
-    "model", "top-k and temperature", "bad draft", "penalties", "mirostat", "xtc", "min-p", "lookup", "candidates",
-    "candidates of a bad draft", "branches", "likeliest",
-]  # fmt: skip
+    "model",
+    "top-k and temperature",
+    "bad draft",
+    "penalties",
+    "mirostat",
+    "xtc",
+    "min-p",
+    "lookup",
+    "candidates",
+    "candidates of a bad draft",
+    "branches",
+    "likeliest",
+]
 
 
 @cache

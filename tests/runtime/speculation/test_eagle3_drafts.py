@@ -125,8 +125,10 @@ def test_what_does_not_fit_the_model_is_refused(pair: tuple[str, Path, Path]):
     wrong = [
         ({"eagle3.target_layers": [0, 1, 9]}, {}, "reads layers 0, 1, 9 of its target; this model has 4"),
         ({"eagle3.target_hidden_size": 32}, {}, "has shape"),
-        ({"eagle3.target_layers": "x"}, {}, "target_layers"), ({"eagle3.target_layers": 7}, {}, "target_layers"),
-        ({"eagle3.target_layers": []}, {}, "target_layers"), ({"eagle3.block_count": float("nan")}, {}, "block_count"),
+        ({"eagle3.target_layers": "x"}, {}, "target_layers"),
+        ({"eagle3.target_layers": 7}, {}, "target_layers"),
+        ({"eagle3.target_layers": []}, {}, "target_layers"),
+        ({"eagle3.block_count": float("nan")}, {}, "block_count"),
         ({}, {"rope_freqs.weight": from_array("rope_freqs.weight", np.ones(3, np.float32))}, "rope_freqs.weight"),
         ({"eagle3.block_count": 2}, {}, "blk.1"),
         ({"eagle3.attention.head_count": 3}, {}, "attention.head_count"),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import gguftools
-from archs.file_keys import Keys
-from archs.further import faults_beyond
+from archs.hparams.file_keys import Keys
+from archs.mtp import faults_beyond
 from archs.registry import of_file
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -71,7 +71,7 @@ def test_a_draft_is_what_the_layer_says_of_the_whole_text(model: Model, monkeypa
     while len(text) < 40:
         asked.clear()
         ids = np.array([text])
-        truth = model.further_logits(ids, model.lazy_logits(ids).states).float32()[0, -1]
+        truth = model.mtp_logits(ids, model.lazy_logits(ids).states).float32()[0, -1]
         written = speculation.cycle(text, cache, 10)
         assert np.abs(asked[0] - truth).max() < 1e-3 * truth.std()
         stood += len(written) - 1
@@ -89,8 +89,8 @@ def test_a_layer_that_reads_ahead_attends_where_a_period_says_which_layers_do(en
     wanted, other = model.lazy_logits(ids), Model(metadata, model.tensors)
     found = other.lazy_logits(ids)
     np.testing.assert_array_equal(found.float32(), wanted.float32())
-    ahead = model.further_logits(ids, wanted.states).float32()
-    np.testing.assert_array_equal(other.further_logits(ids, found.states).float32(), ahead)
+    ahead = model.mtp_logits(ids, wanted.states).float32()
+    np.testing.assert_array_equal(other.mtp_logits(ids, found.states).float32(), ahead)
     alone = {name: tensor for name, tensor in model.tensors.items() if not name.startswith("blk.") or last in name}
     assert not list(faults_beyond(model.architecture, metadata, alone))
 
@@ -109,7 +109,7 @@ def with_a_layer_that_reads_ahead(model: Model) -> Model:
     name, last = model.architecture.name, len(model.network.layers) - 1
     names = {each: each.replace(f"blk.{last}.", f"blk.{last + 1}.") for each in model.tensors}
     tensors = {new: model.tensors[old].renamed(new) for old, new in names.items() if new != old}
-    width, rng = model.network.hyper.width, np.random.default_rng(0)
+    width, rng = model.network.hparams.width, np.random.default_rng(0)
     for role, shape in {"eh_proj": (width, 2 * width), "enorm": (width,), "hnorm": (width,)}.items():
         values = rng.standard_normal(shape) / np.sqrt(width) if len(shape) > 1 else np.ones(shape)
         tensor = from_array(f"blk.{last + 1}.nextn.{role}.weight", values.astype(np.float32))
@@ -185,7 +185,7 @@ def test_a_layer_in_a_file_of_its_own_says_the_same(files: str, request: pytest.
     ids = [7, 130, 22, 61, 201, 9, 22, 61]
     states = model.lazy_logits(ids).states
     ahead, made = reader.read(reader.begin(states[:-1]), ids[1:], None)
-    own = model.further_logits(np.array([ids]), states[None])
+    own = model.mtp_logits(np.array([ids]), states[None])
     np.testing.assert_array_equal(ahead.float32(), own.float32()[0])
     np.testing.assert_array_equal(made, own.states[0])
 
@@ -211,7 +211,7 @@ def test_a_layer_put_into_the_model_s_file_says_the_same(of_latents: tuple[Path,
     reader = reader_of(gguftools.load(of_latents[0]), file.metadata, file.tensors)
     assert reader is not None
     ahead, _ = reader.read(reader.begin(states[:-1]), ids[1:], None)
-    np.testing.assert_array_equal(ahead.float32(), both.further_logits(np.array([ids]), states[None]).float32()[0])
+    np.testing.assert_array_equal(ahead.float32(), both.mtp_logits(np.array([ids]), states[None]).float32()[0])
 
 
 def test_such_a_file_is_no_model(apart: tuple[Path, Path], tmp_path: Path):

@@ -22,14 +22,24 @@ from runtime.speculation.drafts import Drawing
 
 WORDS, WIDTH, INNER = 6, 32, 48
 KEYS = {
-    "embedding_length": WIDTH, "block_count": 1, "attention.head_count": 2, "attention.head_count_kv": 1,
-    "attention.layer_norm_rms_epsilon": 1e-5, "context_length": 64,
-}  # fmt: skip
+    "embedding_length": WIDTH,
+    "block_count": 1,
+    "attention.head_count": 2,
+    "attention.head_count_kv": 1,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "context_length": 64,
+}
 SHAPES = {
-    "token_embd": (WORDS, WIDTH), "output": (WORDS, WIDTH), "blk.0.attn_q": (WIDTH, WIDTH), "blk.0.attn_k": (16, WIDTH),
-    "blk.0.attn_v": (16, WIDTH), "blk.0.attn_output": (WIDTH, WIDTH), "blk.0.ffn_gate": (INNER, WIDTH),
-    "blk.0.ffn_up": (INNER, WIDTH), "blk.0.ffn_down": (WIDTH, INNER),
-}  # fmt: skip
+    "token_embd": (WORDS, WIDTH),
+    "output": (WORDS, WIDTH),
+    "blk.0.attn_q": (WIDTH, WIDTH),
+    "blk.0.attn_k": (16, WIDTH),
+    "blk.0.attn_v": (16, WIDTH),
+    "blk.0.attn_output": (WIDTH, WIDTH),
+    "blk.0.ffn_gate": (INNER, WIDTH),
+    "blk.0.ffn_up": (INNER, WIDTH),
+    "blk.0.ffn_down": (WIDTH, INNER),
+}
 PROMPT = (1, 4, 2, 1, 4)
 
 
@@ -145,7 +155,7 @@ class Remembering(Model):
         cache.seen += [int(token) for token in tokens]
         return self.rows(paths)
 
-    def read_ahead(self, hidden: Any, following: Any, cache: Any) -> Any:
+    def mtp_forward(self, hidden: Any, following: Any, cache: Any) -> Any:
         keys = []
         for number, token in zip(hidden[:, 0], following, strict=True):
             cache.seen.append((self.numbered[number], token))
@@ -153,7 +163,7 @@ class Remembering(Model):
         for key in keys:
             if key not in self.behind:
                 states = np.stack([self.behind[of][1] for of, _ in key[1:]])
-                run = super().read_ahead(states, [token for _, token in key[1:]], KVCache())
+                run = super().mtp_forward(states, [token for _, token in key[1:]], KVCache())
                 self.behind[key] = run.float32()[-1], run.x[-1]
         return self.rows(keys)
 

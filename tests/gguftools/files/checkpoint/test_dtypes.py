@@ -38,9 +38,12 @@ def test_against_pytorch():
     import torch
 
     names = {
-        "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-        "F8_E5M2FNUZ": torch.float8_e5m2fnuz, "F8_E8M0": torch.float8_e8m0fnu,
-    }  # fmt: skip
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E5M2": torch.float8_e5m2,
+        "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+        "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+        "F8_E8M0": torch.float8_e8m0fnu,
+    }
     for name, dtype in names.items():
         theirs = torch.from_numpy(CODES.copy()).view(dtype).float().numpy()
         np.testing.assert_array_equal(tensor(name, CODES).float32(), theirs)

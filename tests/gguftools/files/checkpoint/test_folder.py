@@ -146,14 +146,21 @@ def test_order_is_the_reference_converter_s(shared):
     """Names map one to one, so the order of the converter's tensors shows the order it reads them in."""
     recorded = json.loads((shared / "golden" / "austen-4m.json").read_text())["convert"]["f32"]["tensors"]
     renamed = {
-        "lm_head.weight": "output.weight", "model.embed_tokens.weight": "token_embd.weight",
+        "lm_head.weight": "output.weight",
+        "model.embed_tokens.weight": "token_embd.weight",
         "model.norm.weight": "output_norm.weight",
-    }  # fmt: skip
+    }
     parts = {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.down_proj": "ffn_down",
-        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    }  # fmt: skip
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "mlp.down_proj": "ffn_down",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+    }
     ours = []
     for name in open_checkpoint(ROOT / "examples" / "austen-4m").tensors:
         if name not in renamed:

@@ -33,10 +33,14 @@ def processor_time(work: Callable[[], None]) -> float:
     return after.ru_utime - before.ru_utime
 
 
-@pytest.mark.parametrize(("keys", "tensors", "slow"), [
-    (20_000, 1, ("show",)),  # 10 s of laying out a table, where listing the same as JSON takes 1
-    (1, 30_000, ("split", "--dry-run")),  # time that grew with the number of shards times that of tensors
-], ids=["many keys", "many tensors"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "tensors", "slow"),
+    [
+        (20_000, 1, ("show",)),  # 10 s of laying out a table, where listing the same as JSON takes 1
+        (1, 30_000, ("split", "--dry-run")),  # time that grew with the number of shards times that of tensors
+    ],
+    ids=["many keys", "many tensors"],
+)
 def test_takes_no_multiple_of_the_time_of_listing(keys: int, tensors: int, slow: tuple[str, ...], tmp_path: Path):
     write(tmp_path / "m.gguf", keys, tensors)
 

@@ -35,9 +35,13 @@ def folder(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_many_shards_and_few_open_files(folder: Path, line: str) -> None:
     command = shlex.join([sys.executable, "-m", "gguftools", *line.split()])
     done = subprocess.run(
-        ["sh", "-c", f"ulimit -n 64; exec {command}"], cwd=folder, capture_output=True, text=True, check=False,
+        ["sh", "-c", f"ulimit -n 64; exec {command}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1)
     if done.returncode:

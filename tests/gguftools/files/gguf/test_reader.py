@@ -153,13 +153,19 @@ def test_not_a_file(tmp_path):
 
 
 EVERY_TYPE = [
-    (ValueType.UINT8, 255, [0, 255]), (ValueType.INT8, -128, [-128, 127]), (ValueType.UINT16, 65535, [0, 65535]),
-    (ValueType.INT16, -32768, [-32768, 32767]), (ValueType.UINT32, 2**32 - 1, [0, 2**32 - 1]),
-    (ValueType.INT32, -(2**31), [-(2**31), 2**31 - 1]), (ValueType.UINT64, 2**64 - 1, [0, 2**64 - 1]),
-    (ValueType.INT64, -(2**63), [-(2**63), 2**63 - 1]), (ValueType.FLOAT32, 0.5, [0.5, -2.0, float("inf")]),
-    (ValueType.FLOAT64, 0.1, [0.1, -1e300]), (ValueType.BOOL, True, [True, False, True]),
+    (ValueType.UINT8, 255, [0, 255]),
+    (ValueType.INT8, -128, [-128, 127]),
+    (ValueType.UINT16, 65535, [0, 65535]),
+    (ValueType.INT16, -32768, [-32768, 32767]),
+    (ValueType.UINT32, 2**32 - 1, [0, 2**32 - 1]),
+    (ValueType.INT32, -(2**31), [-(2**31), 2**31 - 1]),
+    (ValueType.UINT64, 2**64 - 1, [0, 2**64 - 1]),
+    (ValueType.INT64, -(2**63), [-(2**63), 2**63 - 1]),
+    (ValueType.FLOAT32, 0.5, [0.5, -2.0, float("inf")]),
+    (ValueType.FLOAT64, 0.1, [0.1, -1e300]),
+    (ValueType.BOOL, True, [True, False, True]),
     (ValueType.STRING, "grüße", ["", "a", "\0", "grüße", "x" * 300]),
-]  # fmt: skip
+]
 
 
 def every_type() -> Metadata:

@@ -226,10 +226,11 @@ def test_a_changed_source_is_refused(s3, large, target):
 def test_troubles_are_tried_again(s3, large, renamed):
     put(large, URL)
     s3.faults(
-        PUT=[{"status": 503}, {"hang_up": 1}, {"status": 500}], POST=[{"none": 1}, {"status": 500}],
+        PUT=[{"status": 503}, {"hang_up": 1}, {"status": 500}],
+        POST=[{"none": 1}, {"status": 500}],
         COPY=[{"status": 503}, {"hang_up": 1}, {"status": 500}],
         GET=[{"none": 1}, {"cut": 100_000}, {"hang_up": 1}, {"status": 503}],
-    )  # fmt: skip
+    )
     rename()
     assert get(URL) == renamed.read_bytes()
     assert not uploads()

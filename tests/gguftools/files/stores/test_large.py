@@ -55,6 +55,7 @@ def test_memory_and_disk_stay_small(s3, tmp_path, count, size):
     assert values * 4.5 / 8 <= sent < values * 6.6 / 8 + 1_000_000
     assert 100_000_000 < most_memory < 1_500_000_000
     assert most_disk < 200_000_000
-    print(f"{values * 2 / 1e9:.2f} GB in, {sent / 1e9:.2f} GB out, {most_memory / 1e9:.2f} GB of memory at most, "
-          f"{most_disk / 1e6:.1f} MB of disk")  # fmt: skip
-
+    print(
+        f"{values * 2 / 1e9:.2f} GB in, {sent / 1e9:.2f} GB out, {most_memory / 1e9:.2f} GB of memory at most, "
+        f"{most_disk / 1e6:.1f} MB of disk"
+    )

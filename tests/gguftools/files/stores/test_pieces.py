@@ -109,8 +109,10 @@ def test_any_pieces(data: st.DataObject) -> None:
         piece = data.draw(st.sampled_from([fresh, *(Piece(old, 0, 1000) for old in olds)]))
         found.append(piece._replace(begin=begin, size=size))
     parts = planned(found)
-    made, wanted = ([b"".join(data.tobytes() for piece in each for data in piece.read()) for each in group]
-                    for group in ([[piece for part in parts for piece in part.pieces]], [found]))  # fmt: skip
+    made, wanted = (
+        [b"".join(data.tobytes() for piece in each for data in piece.read()) for each in group]
+        for group in ([[piece for part in parts for piece in part.pieces]], [found])
+    )
     assert made == wanted
     assert all(part.size >= LEAST for part in parts[:-1])
     assert all(len(part.pieces) == 1 and part.pieces[0].original.is_stored for part in parts if part.is_copied)

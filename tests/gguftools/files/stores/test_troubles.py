@@ -255,5 +255,3 @@ def test_tricks_in_an_index_are_refused(s3, tmp_path):
         with pytest.raises(FileError, match="which is not the name of a file beside it") as caught:
             convert(url, tmp_path / "x.gguf")
         assert "s3://models/tricky" in str(caught.value)
-
-

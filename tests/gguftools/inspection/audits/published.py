@@ -197,7 +197,15 @@ TYPES = """{%- macro render_type(spec) -%}
 {%- endfor %}"""
 
 PUBLISHED = {
-    "ChatML": CHATML, "SmolLM2": SMOLLM2, "Qwen with tools": QWEN_TOOLS, "Llama 3 with date": LLAMA3, "Mistral": MISTRAL,
-    "Gemma": GEMMA, "Phi": PHI, "DeepSeek": DEEPSEEK, "switches of SmolLM3": SWITCHES, "Granite": GRANITE,
+    "ChatML": CHATML,
+    "SmolLM2": SMOLLM2,
+    "Qwen with tools": QWEN_TOOLS,
+    "Llama 3 with date": LLAMA3,
+    "Mistral": MISTRAL,
+    "Gemma": GEMMA,
+    "Phi": PHI,
+    "DeepSeek": DEEPSEEK,
+    "switches of SmolLM3": SWITCHES,
+    "Granite": GRANITE,
     "types of gpt-oss": TYPES,
-}  # fmt: skip
+}

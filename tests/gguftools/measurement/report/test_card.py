@@ -40,10 +40,20 @@ def test_lower_bounds_are_called_so():
         markdown({"files": []})
 
 
-@pytest.mark.parametrize(("value", "shown"), [
-    (0.0, "0"), (0.012345, "0.0123"), (123.4, "123"), (-0.5, "−0.500"), (1.5e-7, "1.5e−7"), (math.inf, "∞"),
-    (math.nan, "–"), (None, "–"), (2e7, "2e7"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (0.012345, "0.0123"),
+        (123.4, "123"),
+        (-0.5, "−0.500"),
+        (1.5e-7, "1.5e−7"),
+        (math.inf, "∞"),
+        (math.nan, "–"),
+        (None, "–"),
+        (2e7, "2e7"),
+    ],
+)
 def test_numbers_have_the_digits_that_mean_something(value: float | None, shown: str):
     assert significant(value) == shown
 

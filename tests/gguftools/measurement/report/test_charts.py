@@ -30,8 +30,11 @@ def words(svg: str) -> list[str]:
     return [unescape(re.sub(r"<[^>]*>", "", each)).strip() for each in re.findall(r"<text.*?</text>", svg, re.DOTALL)]
 
 
-@pytest.mark.parametrize("draw", [charts.frontier, charts.distributions, charts.changes, charts.by_position,
-                                  charts.settling], ids=lambda draw: draw.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "draw",
+    [charts.frontier, charts.distributions, charts.changes, charts.by_position, charts.settling],
+    ids=lambda draw: draw.__name__,
+)
 def test_each_file_has_its_name(draw, files):
     written = words(draw(files))
     assert [each for each in written if each in ("Q8_0", "Q6_K", "Q5_K_M")] != []
@@ -49,9 +52,9 @@ def test_the_unit_of_sizes(size, unit, files):
 
 def test_what_no_other_file_beats(files):
     def of(*pairs):
-        return charts.frontier_of([
-            replace(files[0], figures={"size_bytes": size, "kl_divergence.mean": kl}) for size, kl in pairs
-        ])  # fmt: skip
+        return charts.frontier_of(
+            [replace(files[0], figures={"size_bytes": size, "kl_divergence.mean": kl}) for size, kl in pairs]
+        )
 
     assert of((1, 3), (2, 2), (3, 1)) == [True, True, True]
     assert of((1, 2), (2, 2), (1, 3)) == [True, False, False]
@@ -61,6 +64,7 @@ def test_what_no_other_file_beats(files):
 
 def test_an_edge_that_is_missing_follows_from_those_before(files):
     curve = Curve([64.0, 80.0, 96.0, 112.0], [0.3, 0.2, 0.1])
+
     def drawn(curve):
         return charts.by_position([replace(files[0], positions=curve)])
 

@@ -96,7 +96,7 @@ def extreme(change: str) -> dict[str, Any]:
         data = {"base": "b.gguf", "files": [{"path": "a.gguf", "perplexity": 3, "kl_divergence": {"mean": 0.1}}]}
     elif change == "names that hurt":
         data["base"] = '/x/<script>alert(1)</script>"\x1b[31m\u202e.gguf'
-        first |= {"path": "$\\frac{$ id=\"a\" #000101 日本 <img src=http://x.example/>.gguf", "type": ""}
+        first |= {"path": '$\\frac{$ id="a" #000101 日本 <img src=http://x.example/>.gguf', "type": ""}
         first["tensors"] = {"blk.0.<b>\u202e.weight": {"relative": 0.1}, "blk.1.x": {"relative": 0.2, "sqnr": 3.0}}
         first["texts"] = {"<i>\u202e": {"kl_divergence": {"mean": 0.1}}, "b": {"kl_divergence": {"mean": 0.2}}}
     elif change == "the same name thrice":
@@ -109,9 +109,14 @@ def extreme(change: str) -> dict[str, Any]:
 
 
 CASES = (
-    "no divergence", "infinite", "a lower bound", "next to nothing", "names that hurt", "the same name thrice",
+    "no divergence",
+    "infinite",
+    "a lower bound",
+    "next to nothing",
+    "names that hurt",
+    "the same name thrice",
     "tensors",
-)  # fmt: skip
+)
 
 
 def checked(text: str) -> Page:
@@ -202,10 +207,18 @@ def test_what_is_lacking_is_named(what: str, tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("wrong", [
-    {"histogram": {"edges": 3}}, {"texts": []}, {"worst": {}}, {"worst": [{"passage": [1]}]}, {"chunks": "x"},
-    {"tensors": {"a": 1}}, {"type": 7},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"histogram": {"edges": 3}},
+        {"texts": []},
+        {"worst": {}},
+        {"worst": [{"passage": [1]}]},
+        {"chunks": "x"},
+        {"tensors": {"a": 1}},
+        {"type": 7},
+    ],
+)
 def test_parts_of_another_kind_are_refused(wrong: dict[str, Any]):
     data = results(1, passages=1)
     data["files"][0] |= wrong
@@ -268,10 +281,22 @@ for (const width of [400, 800, 1280]) {
 def opened(browser: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A page opened; a wrong end may be the machine's, so it is told."""
     done = subprocess.run(
-        [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
-         "--virtual-time-budget=5000", f"--user-data-dir={folder / 'profile'}", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(folder)},
-    )  # fmt: skip
+        [
+            browser,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=5000",
+            f"--user-data-dir={folder / 'profile'}",
+            *map(str, arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "HOME": str(folder)},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "CONSOLE" not in done.stderr, done.stderr
     return done
@@ -279,7 +304,7 @@ def opened(browser: str, folder: Path, *arguments: object) -> subprocess.Complet
 
 @pytest.mark.browser
 def test_a_browser_shows_the_page_at_any_width(browser: str, tmp_path: Path):
-    """Nothing wider than the window, no picture without height, no word on the console."""
+    """Nothing wider than the window, no image without height, no word on the console."""
     text = html(extreme("tensors"))
     script = json.dumps(text).replace("</", "<\\/")
     (tmp_path / "frames.html").write_text(FRAMES.replace("PAGE", script), "utf-8")
@@ -292,13 +317,13 @@ def test_a_browser_shows_the_page_at_any_width(browser: str, tmp_path: Path):
 
 @pytest.mark.browser
 def test_a_browser_draws_the_page(browser: str, tmp_path: Path):
-    """A picture of it has more than a few colours."""
+    """An image of it has more than a few colours."""
     from matplotlib.image import imread
 
     write_html(results(2, passages=2), tmp_path / "r.html")
-    picture = tmp_path / "r.png"
-    opened(browser, tmp_path, "--window-size=1280,1600", f"--screenshot={picture}", f"file://{tmp_path / 'r.html'}")
-    pixels = imread(picture)
+    image = tmp_path / "r.png"
+    opened(browser, tmp_path, "--window-size=1280,1600", f"--screenshot={image}", f"file://{tmp_path / 'r.html'}")
+    pixels = imread(image)
     assert pixels.shape[:2] == (1600, 1280)
     assert len({tuple(pixel) for pixel in pixels[::8, ::8, :3].reshape(-1, 3).round(2).tolist()}) > 50
 

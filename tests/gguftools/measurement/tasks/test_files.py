@@ -23,21 +23,30 @@ def file(tmp_path: Path) -> Path:
 def test_hellaswag(file):
     file.write_text(GOOD.removesuffix("\n"))  # the last line's end may be missing
     [task] = hellaswag.load(file, None, 1).tasks
-    assert task.texts == ("Cooking: They cook a.", "Cooking: They cook b.", "Cooking: They cook c.",
-                          "Cooking: They cook d.")  # fmt: skip
+    assert task.texts == (
+        "Cooking: They cook a.",
+        "Cooking: They cook b.",
+        "Cooking: They cook c.",
+        "Cooking: They cook d.",
+    )
     assert task.right == {2}
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "has no tasks"), (b"\n", "has no tasks"), (GOOD.encode() + b"\n", "7 lines"), (b"a\n0\n", "2 lines"),
+        (b"", "has no tasks"),
+        (b"\n", "has no tasks"),
+        (GOOD.encode() + b"\n", "7 lines"),
+        (b"a\n0\n", "2 lines"),
         (GOOD.replace("2", "4").encode(), "line 2 is '4'; the number of the right ending"),
-        (GOOD.replace("2", "-1").encode(), "line 2 is '-1'"), (GOOD.replace("2", "x").encode(), "line 2 is 'x'"),
+        (GOOD.replace("2", "-1").encode(), "line 2 is '-1'"),
+        (GOOD.replace("2", "x").encode(), "line 2 is 'x'"),
         (GOOD.replace("c.", " ").encode(), "line 5 is empty"),
-        ((GOOD + GOOD.replace("b.", "")).encode(), "line 10 is empty"), (b"\xff" + GOOD.encode(), "byte 0 is 0xff"),
+        ((GOOD + GOOD.replace("b.", "")).encode(), "line 10 is empty"),
+        (b"\xff" + GOOD.encode(), "byte 0 is 0xff"),
     ],
-)  # fmt: skip
+)
 def test_no_file_of_hellaswag(file, content, said):
     file.write_bytes(content)
     with pytest.raises(FileError, match=said):
@@ -52,9 +61,10 @@ def test_winogrande(file):
     )
     found = winogrande.load(file, None, 1)
     assert [task.texts for task in found.tasks] == [
-        ("Well, Ann was late, again.", "Well, Bob was late, again."), ("so he left", "so she left"),
+        ("Well, Ann was late, again.", "Well, Bob was late, again."),
+        ("so he left", "so she left"),
         ('A "b, c" x d _.', 'A "b, c"  d _.'),
-    ]  # fmt: skip
+    ]
     assert found.tasks[0].bases == ("Well, Ann", "Well, Bob")
     assert [task.right for task in found.tasks] == [{1}, {0}, {1}]
     assert found.available == 3
@@ -97,15 +107,17 @@ def test_multiple_choice(file):
     ("content", "said"),
     [
         (b"", "the header: the number of tasks takes 4 bytes, of which the file has 0"),
-        (bytes(4), "there are no tasks"), (b"\xff" * 8, "the table of 4,294,967,295 tasks takes"),
+        (bytes(4), "there are no tasks"),
+        (b"\xff" * 8, "the table of 4,294,967,295 tasks takes"),
         (packed(task())[:-1], "task 1 of 1: the number of answers takes 4 bytes, of which the file has 3"),
         (packed(text("q") + struct.pack("<I", 101)), "101 answers; at most 100"),
         (packed(text("q") + struct.pack("<II", 1, 1 << 31)), "answer 1 takes 2,147,483,648 bytes"),
         (packed(struct.pack("<I", 2) + b"\xc3(" + choices(["a"], [1]) * 2), "question is not UTF-8 text at byte 12"),
-        (packed(task("")), "the question is empty"), (packed(task(answers=("", "a"))), "an answer is empty"),
+        (packed(task("")), "the question is empty"),
+        (packed(task(answers=("", "a"))), "an answer is empty"),
         (packed(task(answers=(), labels=())), "the list of answers is empty"),
     ],
-)  # fmt: skip
+)
 def test_no_file_of_multiple_choice(file, content, said):
     file.write_bytes(content)
     with pytest.raises(FileError, match=said):

@@ -1,0 +1,270 @@
+"""What the encoders of a model are: plain data that says how the parts of a checkpoint beside its text model, which
+turn images and sounds into embeddings, become one more GGUF file (llama.cpp's mmproj file).
+
+A file of `archs/multimodal` declares one or more `Encoder` values. An encoder's config is the checkpoint's config.json
+with the parts "vision" and "audio", the "text" model's own config as its family reads it, and "preprocessor": what
+preprocessor_config.json and processor_config.json say; "shapes": those of the tensors by source name; "folder":
+its name.
+"""
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from .config import lookup, required
+from .spec import Computed, Config, Target, TensorMap, Tensors
+from .typed_json import Kind
+from .wrapper import Wrapper
+
+NAME = "clip"  # `general.architecture` of such files, and what their keys begin with
+KIND = "mmproj"  # their `general.type`
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The encoders of a model family, which are in one file.
+
+    hf_classes: entries of config.json's `architectures`, or of its vision part's. model_types: of its vision or audio
+        part, where wrappers of one class have different encoders (Llava); none: any.
+    metadata: GGUF key without "clip." (with "/" in front: as it is), in the order of the file → a path in the config
+        that must be there, or a function of the config (None leaves the key out).
+    tensors: source name → target, as in `Architecture.tensors`, but that targets are full names.
+    parts: where the parts' configs are, by "vision", "audio" and "speech" (what makes sound): paths in config.json.
+    defaults: what the model type means by keys that config.json omits, by part.
+    fixed: globs of GGUF names → the format that these have in every output type: F32, F16, or PATCHES.
+    ignored: globs of source names → why no program reads them.
+    spellings: other beginnings of source names → those that `tensors` has; "" takes a beginning away.
+    tokens: names → tokens whose ids the encoders need, as `tokens.NAME` of the config.
+    generated: tensors made from the config alone, which come first in the file.
+    prepare: what is done to the tensors first, where names depend on the config.
+    keys: what keys of the parts hold, where it is something else than `archs.hparams.config_keys` says.
+    refused: paths in the config with a test of what files cannot express.
+    folders: those with a config.json and a model.safetensors of their own: "FOLDER" in the config, and "FOLDER." before
+        the names of the tensors, which come first.
+    beside: globs of source names that are the encoders', where a text model's plan would not know them as such.
+    no_way_back: why no class is made of both files again.
+    wrappers: the classes that both files become again. prepare_export: the inverse of `prepare`.
+    """
+
+    hf_classes: tuple[str, ...]
+    metadata: Mapping[str, str | Computed]
+    tensors: Mapping[str, Target]
+    model_types: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=lambda: {"vision": "vision_config"})
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
+    prepare: Callable[[Config, Tensors], Tensors] | None = None
+    keys: Mapping[str, Kind] = field(default_factory=dict)
+    refused: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
+    no_way_back: str = ""
+    folders: tuple[str, ...] = ()
+    wrappers: tuple[Wrapper, ...] = ()
+    prepare_export: Callable[[Config, Tensors], Tensors] | None = None
+
+
+def projectors(encoder: Encoder) -> dict[str, str]:
+    """The kind of projector of each part, by which programs know how to run it."""
+    found, having = {}, {part: {"": True} for part in ("vision", "audio")}  # of a config nothing else counts
+    for part in encoder.parts:
+        key = "gen.audio" if part == "speech" else part
+        said = encoder.metadata.get(f"{key}.projector_type", encoder.metadata.get("projector_type"))
+        if callable(said):
+            found[part] = str(said(having))
+    return found
+
+
+def always_there(encoder: Encoder) -> set[str]:
+    """The parts that every model of the family has."""
+    keys = {part: encoder.metadata.get(f"{part}.projector_type") for part in encoder.parts}
+    return {part for part, source in keys.items() if not isinstance(source, Having)}
+
+
+PATCHES = "F16 or F32"  # F16 in a file of that type, else F32: what convolutions are computed with
+
+# Formats that tensors of any encoder have, by their GGUF names; what comes first counts. Beside these are vectors,
+# norms and whatever does not end with ".weight" F32.
+FIXED = {
+    "*.patch_embd.weight": PATCHES,
+    "*.patch_embd.weight.1": PATCHES,
+    "*.patch_merger.weight": PATCHES,
+    "[va].position_embd.weight": "F32",
+}
+
+
+def encoder_format(name: str, shape: tuple[int, ...], fixed: Mapping[str, str], outtype: str) -> str | None:
+    """What a tensor of an encoder is stored as in files of any type, or of one (F32, F16, …); None where the type
+    decides.
+
+    Every vector, norm, and whatever is no weight is F32, however large it is.
+    """
+    if len(shape) < 2 or name.endswith("_norm.weight"):
+        return "F32"
+    for pattern, form in fixed.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return form if form != PATCHES else "F16" if outtype == "F16" else "F32"
+    return None if name.endswith(".weight") else "F32"
+
+
+@dataclass(frozen=True)
+class Always:
+    """The same of every config."""
+
+    value: Any
+
+    def __call__(self, config: Config) -> Any:
+        return self.value
+
+
+def always(value: Any) -> Computed:
+    """The same of every config."""
+    return Always(value)
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """What a path of the config holds, if it is there; the other way round it is put there."""
+
+    path: str
+    otherwise: Any = None
+
+    def __call__(self, config: Config) -> Any:
+        return self.otherwise if (found := lookup(config, self.path)) is None else found
+
+
+def maybe(path: str, otherwise: Any = None) -> Computed:
+    """What a path of the config holds, if it is there."""
+    return Maybe(path, otherwise)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The side of a square that may be given by both."""
+
+    path: str
+
+    def __call__(self, config: Config) -> Any:
+        value = required(config, self.path)
+        if isinstance(value, list) and len(set(value)) > 1:
+            raise ModelError(f"config.json has {self.path} = {value}; files of encoders know only squares")
+        return value[0] if isinstance(value, list) and value else value
+
+
+def side(path: str) -> Computed:
+    """The side of a square that may be given by both."""
+    return Side(path)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Whether the config names an activation that has this key."""
+
+    path: str
+    key: str
+    flags: Mapping[str, str]
+
+    def __call__(self, config: Config) -> bool | None:
+        name = lookup(config, self.path)
+        if name not in self.flags:
+            raise ModelError(f"{self.path} = {name!r} in config.json is not one of {', '.join(self.flags)}")
+        return True if self.flags[name] == self.key else None
+
+    @property
+    def name(self) -> str:
+        """The first activation with this key."""
+        return next(name for name, key in self.flags.items() if key == self.key)
+
+
+def activation(path: str, **flags: str) -> dict[str, Computed]:
+    """A key `use_…` for the activation that the config names. flags: activations → the keys of these.
+
+    Raises ModelError for another one.
+    """
+    return {key: Activation(path, key, flags) for key in dict.fromkeys(flags.values())}
+
+
+LAYERS = "num_hidden_layers|n_layers|n_layer|num_layers|depth|layers|encoder_layers"
+
+
+def _within(part: str, keys: str) -> str:
+    return "|".join(f"{part}.{key}" for key in keys.split("|"))
+
+
+VISION: dict[str, str | Computed] = {  # what every vision encoder writes, in llama.cpp's order
+    "has_vision_encoder": always(True),
+    "vision.projection_dim": "text.hidden_size|text.n_embd",
+    "vision.image_size": side("vision.image_size"),
+    "vision.patch_size": side("vision.patch_size"),
+    "vision.embedding_length": _within("vision", "hidden_size|width"),
+    "vision.feed_forward_length": "vision.intermediate_size",
+    "vision.block_count": _within("vision", LAYERS),
+    "vision.attention.head_count": _within("vision", "num_attention_heads|num_heads|heads"),
+    "vision.image_mean": "preprocessor.image_mean",
+    "vision.image_std": "preprocessor.image_std",
+}
+AUDIO: dict[str, str | Computed] = {  # the same of sounds
+    "has_audio_encoder": always(True),
+    "audio.projection_dim": "text.hidden_size|text.n_embd",
+    "audio.embedding_length": _within("audio", "hidden_size|d_model"),
+    "audio.feed_forward_length": _within("audio", "intermediate_size|encoder_ffn_dim"),
+    "audio.block_count": _within("audio", LAYERS),
+    "audio.attention.head_count": _within("audio", "num_attention_heads|encoder_attention_heads"),
+}
+
+
+@dataclass(frozen=True)
+class Having:
+    """What is written where the config has a part."""
+
+    part: str
+    source: str | Computed
+
+    def __call__(self, config: Config) -> Any:
+        if not config[self.part]:
+            return None
+        return self.source(config) if callable(self.source) else required(config, self.source)
+
+
+def having(part: str, metadata: Mapping[str, str | Computed]) -> dict[str, Computed]:
+    """Keys that are written where the config has a part, such as "audio"."""
+    return {key: Having(part, source) for key, source in metadata.items()}
+
+
+def at(source: str, name: str, targets: Mapping[str, Target]) -> dict[str, Target]:
+    """Targets by full names: what stands before the source names and before the GGUF names."""
+
+    def full(target: Target) -> Target:
+        if isinstance(target, tuple):
+            return tuple(each for single in target if isinstance(each := full(single), TensorMap))
+        if isinstance(target, TensorMap) and isinstance(target.name, str):
+            return TensorMap(f"{name}{target.name}", target.transform, target.stack)
+        return f"{name}{target}" if isinstance(target, str) else target
+
+    return {f"{source}{each}": full(target) for each, target in targets.items()}
+
+
+# Layers as most checkpoints name them, CLIP's and SigLIP's.
+CLIP_LAYER: dict[str, Target] = {
+    "layer_norm1": "ln1",
+    "layer_norm2": "ln2",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
+CLIP_VISION: dict[str, Target] = {  # behind "vision_model." or what else stands there
+    **at("encoder.layers.{i}.", "v.blk.{i}.", CLIP_LAYER),
+    "embeddings.patch_embedding": "v.patch_embd",
+    "embeddings.position_embedding": "v.position_embd",
+    "post_layernorm": "v.post_ln",
+}

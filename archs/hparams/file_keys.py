@@ -1,0 +1,189 @@
+"""Read the keys of a GGUF file, and say what each one means where the file lacks it.
+
+What absence means is declared, never given by the caller: in `schema.json` ("absent") where it is the same in every
+architecture, in `Architecture.absent` where a family means something else. Both follow llama.cpp; where the original
+model says otherwise, see `archs.hparams.deviations`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from quants.errors import ModelError
+
+from ..schema import F32, MODEL, find
+from ..spec import Architecture
+from .assumed import DEFAULT, Assumed
+
+SAME_AS = "="  # in front of another key, whose value counts
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A value that follows from other keys.
+
+    formula: how users are told, "" where it is a constant. compute: None where the rule of all architectures holds.
+    when: in the docs, what it is and when, where there is no formula.
+    """
+
+    formula: str
+    compute: Callable[["Keys"], Any]
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Metadata of one architecture: `keys.get("attention.head_count")`, without the name in front.
+
+    absent, unread: of the family, see `Architecture`.
+    """
+
+    architecture: str
+    metadata: Mapping[str, Any]
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, architecture: Architecture, metadata: Mapping[str, Any]) -> "Keys":
+        return cls(architecture.name, metadata, architecture.absent, architecture.unread)
+
+    def stored(self, key: str) -> Any:
+        """The file's own value, under an old spelling too; None where it has none.
+
+        A whole number under a key of floats is a float.
+        """
+        if key in self.unread:
+            return None
+        name = f"{self.architecture}.{key}"
+        value, known = self.metadata.get(name), find(name, self.architecture)
+        if value is None and known:
+            values = (self.metadata.get(f"{self.architecture}.{old}") for old in known.old)
+            value = next((each for each in values if each is not None), None)
+        return float(value) if known and known.type is F32 and isinstance(value, int) else value
+
+    def get(self, key: str) -> Any:
+        """The file's value, or what its absence means; None for nothing."""
+        value = self.stored(key)
+        return self.meaning(key) if value is None else value
+
+    def meaning(self, key: str) -> Any:
+        """What a file means that lacks the key; None for nothing."""
+        own = self.of_family(key)
+        return self.usual(key) if own is None else own
+
+    def of_family(self, key: str) -> Any:
+        """The same where the family says it, else None."""
+        return self._resolved(self.absent.get(key))
+
+    def usual(self, key: str) -> Any:
+        """The same by the rule of all architectures."""
+        return self._resolved(COMMON.get(key))
+
+    def _resolved(self, rule: Any) -> Any:
+        if isinstance(rule, Derived):
+            return rule.compute(self)
+        if isinstance(rule, str) and rule.startswith(SAME_AS):
+            return self.get(rule.removeprefix(SAME_AS))
+        return rule
+
+    def need(self, key: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            raise ModelError(f"the file lacks the key '{self.architecture}.{key}', which its architecture needs")
+        return value
+
+    def of_layer(self, key: str, layer: int) -> Any:
+        """A value that may differ by layer: an array has one for each. Raises ModelError where it is too short."""
+        return self._item(key, self.get(key), layer)
+
+    def stored_of_layer(self, key: str, layer: int) -> Any:
+        """The same of the file's own value."""
+        return self._item(key, self.stored(key), layer)
+
+    def _item(self, key: str, value: Any, layer: int) -> Any:
+        if isinstance(value, str) or not hasattr(value, "__len__"):
+            return value
+        if layer >= len(value):
+            raise ModelError(f"'{self.architecture}.{key}' has {len(value)} items; layer {layer} has none")
+        return value[layer]
+
+    @property
+    def layer_count(self) -> int:
+        """How many layers run; the last ones of some models only predict further tokens, or are those of a head."""
+        head = self.get("decision.block_count") if self.get("decision.type") == "laya" else 0
+        return int(self.need("block_count")) - int(self.get("nextn_predict_layers")) - int(head)
+
+
+def where(key: str, value: Any) -> Derived:
+    """The value in files whose `key` is above 0, nothing in others."""
+    said = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+    return Derived("", lambda keys: value if keys.get(key) else None, f"{said} with `{key}`")
+
+
+def with_window(value: Any) -> Derived:
+    return where("attention.sliding_window", value)
+
+
+def with_experts(value: Any) -> Derived:
+    return where("expert_count", value)
+
+
+def of_original(value: Any) -> Derived:
+    """The original model's value with experts, under a key that llama.cpp needs."""
+    return Derived("as the original model; llama.cpp needs the key", with_experts(value).compute)
+
+
+def assumed(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
+    """Return what a family means by keys that the file lacks. Raises ModelError as `Keys.need`."""
+    keys, found = Keys.of(architecture, metadata), []
+    for key, rule in architecture.absent.items():
+        if keys.stored(key) is None and (value := keys.of_family(key)) is not None:
+            formula = formula_of(rule)
+            found.append(Assumed(f"{architecture.name}.{key}", value, f"absent: {formula}" if formula else DEFAULT))
+    return tuple(found)
+
+
+def assumed_rotation(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
+    """Return the base of the rotation that all families take where the file has none, if its layers rotate."""
+    keys, base = Keys.of(architecture, metadata), "rope.freq_base"
+    rotates = architecture.block.rope != "none" and not architecture.block.alibi
+    if base in architecture.absent or not rotates or keys.stored(base) is not None:
+        return ()
+    heads = keys.get("attention.head_count")
+    return (Assumed(f"{architecture.name}.{base}", keys.get(base)),) if np.any(heads) else ()
+
+
+def completed(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata with the assumed values in it, and with current names for old spellings."""
+    start, found = f"{architecture.name}.", dict(metadata)
+    for key, known in MODEL.items():
+        for old in known.old:
+            if (value := found.pop(start + old, None)) is not None:
+                found.setdefault(start + key, value)
+    return {**found, **{each.key: each.value for each in assumed(architecture, metadata)}}
+
+
+def formula_of(rule: Any) -> str:
+    """How a declared absence is shown: what it follows from, "" for a constant."""
+    if isinstance(rule, Derived):
+        return rule.formula
+    return rule.removeprefix(SAME_AS) if isinstance(rule, str) and rule.startswith(SAME_AS) else ""
+
+
+def _head_width(keys: Keys) -> int | None:
+    """By the first layer that has heads, where layers differ."""
+    heads = np.atleast_1d(keys.get("attention.head_count"))
+    attending = heads[heads > 0]
+    return int(keys.need("embedding_length")) // int(attending[0]) if len(attending) else 0
+
+
+HEAD_WIDTH = Derived("embedding_length / attention.head_count", _head_width)
+COMMON: dict[str, Any] = {
+    **{key: known.absent for key, known in MODEL.items() if known.absent is not None},
+    "attention.key_length": HEAD_WIDTH,
+    "attention.value_length": HEAD_WIDTH,
+    "ssm.time_step_max": math.inf,
+}

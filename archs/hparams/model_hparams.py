@@ -1,0 +1,258 @@
+"""Numbers of a model, read from its metadata once: widths, heads, windows, scales."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from quants.errors import ModelError
+
+from ..experts import GATING
+from ..rope import parts_rotate_apart
+from ..spec import ACTIVATIONS, Activation, Architecture, Floats, LayerSpec, Positions, Rope, Scoring, last_of_period
+from .config_keys import MOST_LAYERS
+from .file_keys import Keys
+
+
+@dataclass(frozen=True)
+class LayerHParams:
+    """What differs by layer. window: keys at this distance or more are hidden (None: none are). chunk: keys of other
+    chunks of so many tokens are hidden.
+
+    Widths are of one head; attention_scale: the factor of q·k. kv_source_layer: the layer whose keys and values this
+    one looks at (None: its own). qk_l2_norm: q and k are normalised without weights. sparsity: how many standard
+    deviations above the mean a gate has to be to pass. stored: the file's layer whose tensors it has (None: that of its
+    own number). ends_loop: the model's last norm stands behind it, before all layers run again. net_limit,
+    experts_limit: what the gated units of a dense net
+    or a shared expert, and of routed experts, are clamped to; 0 for nothing.
+    """
+
+    heads: int
+    kv_heads: int
+    window: int | None
+    rotates: bool
+    rope_base: float
+    rope_scaled: bool
+    key_width: int
+    value_width: int
+    rope_width: int
+    attention_scale: float
+    kv_source_layer: int | None = None
+    chunk: int | None = None
+    qk_l2_norm: bool = False
+    sparsity: float | None = None
+    stored: int | None = None
+    ends_loop: bool = False
+    experts_used: int = 0
+    net_limit: float = 0.0
+    experts_limit: float = 0.0
+
+
+@dataclass(frozen=True)
+class HParams:
+    """What holds for the whole model. eps of the norms; softcaps None where there is none.
+
+    value_scale: what attention makes of values is multiplied by it.
+    loops: how often all layers run, one after the other; the file has those of one round. post_norm: norms stand
+    behind attention and net, not in front of them. alibi: the largest exponent of the distance penalties, 0 without
+    them. xielu: each layer's alpha_n, alpha_p, beta
+    and eps of the trained activation. temperature_scale, temperature_length: by how much queries grow with the
+    logarithm of how often that many positions have passed. situ: the bounds of that unit (see `runtime.ops`). rope:
+    always "halves" where positions have several parts.
+    rope_sections: pairs that a position's time, row and column turn; empty in other models.
+    """
+
+    width: int
+    context: int
+    eps: float
+    rope: Rope
+    rope_sections: tuple[int, ...]
+    attention_softcap: float | None
+    logit_softcap: float | None
+    clamp: float | None
+    value_scale: float
+    temperature_scale: float
+    temperature_length: int
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
+    tied_logit_scale: float
+    activation: Activation
+    parallel: bool
+    alibi: float
+    xielu: tuple[tuple[float, ...], ...]
+    activation_limit: float
+    situ: tuple[float, float]
+    experts_scale: float
+    normalize_experts: bool
+    scoring: Scoring
+    expert_groups: int
+    expert_groups_used: int
+    router_jitter: float
+    router_softcap: float | None
+    post_norm: bool
+    loops: int
+    layers: tuple[LayerHParams, ...]
+
+    def with_layers(self, changes: Callable[[int, LayerHParams], Mapping[str, Any]]) -> "HParams":
+        """The same with other numbers for layers: changes, by a layer's index and its numbers, names their fields."""
+        return replace(self, layers=tuple(replace(own, **changes(i, own)) for i, own in enumerate(self.layers)))
+
+
+def read_hparams(architecture: Architecture, metadata: Mapping[str, Any], tensors: Collection[str] = ()) -> HParams:
+    """The numbers that a model computes with. tensors: the names of the file's, where they decide.
+
+    Raises ModelError where a key that the architecture needs is missing. Values are those that the schema allows.
+    """
+    keys, block = Keys.of(architecture, metadata), architecture.block
+    width = int(keys.need("embedding_length"))
+    # Phi-3.5-MoE keeps the epsilon of its layer norms under the key of RMS norms.
+    kinds = ("rms_", "") if block.norm.startswith("rms") else ("", "rms_")
+    own, other = (f"attention.layer_norm_{each}epsilon" for each in kinds)
+    embedding_scale, logit_scale = keys.get("embedding_scale"), float(keys.get("logit_scale"))
+    if embedding_scale is None:
+        embedding_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
+    activation = ACTIVATIONS[named] if (named := keys.get("hidden_activation")) else block.activation
+    coefficients = ("alpha_n", "alpha_p", "beta", "eps") if activation == "xielu" else ()
+    xielu = [Keys("xielu", metadata).need(key) for key in coefficients]
+    normalize = keys.get("expert_weights_norm")
+    scorings: dict[int, Any] = {number: name for name, number in GATING.items()}
+    sections = tuple(map(int, keys.get("rope.dimension_sections")))
+    numbers = HParams(
+        width=width,
+        context=int(keys.get("context_length")),
+        eps=float(keys.need(other if keys.get(own) is None and keys.get(other) is not None else own)),
+        rope="halves" if block.sections_rotate_halves and parts_rotate_apart(sections) else block.rope,
+        rope_sections=sections if any(part > 0 for part in sections) else (),
+        attention_softcap=_positive(keys.get("attn_logit_softcapping")),
+        logit_softcap=_positive(keys.get("final_logit_softcapping")),
+        clamp=_positive(keys.get("attention.clamp_kqv")),
+        value_scale=float(keys.get("attention.value_scale")),
+        temperature_scale=float(keys.get("attention.temperature_scale")),
+        temperature_length=int(keys.get("attention.temperature_length")),
+        embedding_scale=float(embedding_scale),
+        residual_scale=float(keys.get("residual_scale")),
+        tied_logit_scale=float(keys.get("tied_logit_scale")),
+        logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,
+        activation=activation,
+        activation_limit=float(keys.get("swiglu_limit")),
+        situ=(float(keys.get("activation.situ_beta")), float(keys.get("activation.situ_linear_beta"))),
+        parallel=_parallel(keys, block, tensors),
+        alibi=_alibi(keys, block),
+        xielu=tuple(tuple(map(float, of_layer)) for of_layer in zip(*xielu, strict=True)),
+        experts_scale=float(keys.get("expert_weights_scale")) or 1.0,
+        normalize_experts=block.normalize_experts if normalize is None else bool(normalize),
+        scoring=scorings.get(keys.get("expert_gating_func"), block.scoring),
+        expert_groups=int(keys.get("expert_group_count")),
+        expert_groups_used=int(keys.get("expert_group_used_count")),
+        router_jitter=float(keys.get("expert_router_jitter")),
+        router_softcap=_positive(keys.get("router_logit_softcapping")),
+        post_norm=bool(keys.get("swin_norm")),
+        loops=int(keys.get("num_loops")),
+        layers=_rounds(keys, tuple(_layer(keys, block, i) for i in range(keys.layer_count))),
+    )
+    return block.hparams_hook(keys, numbers) if block.hparams_hook else numbers
+
+
+def growing_queries(hparams: HParams, positions: Positions, rotated: bool = True) -> Floats | None:
+    """1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,), in all layers; None where nothing grows."""
+    if not hparams.temperature_scale:
+        return None
+    steps = np.floor(positions / hparams.temperature_length)
+    return (1 + hparams.temperature_scale * np.log1p(steps)).astype(np.float32)
+
+
+def stored_layers(keys: Keys) -> int:
+    """How many layers the file has of those that run one after the other: fewer where some run more than once."""
+    stack = keys.get("hrm.layers_per_stack")
+    return keys.layer_count if stack is None else 2 * int(stack)
+
+
+def _rounds(keys: Keys, layers: tuple[LayerHParams, ...]) -> tuple[LayerHParams, ...]:
+    """The layers as often as they run. Raises ModelError for more than any model has."""
+    loops, norms = int(keys.get("num_loops")), not keys.get("skip_loop_final_norm")
+    if loops * len(layers) > MOST_LAYERS:
+        raise ModelError(f"'{keys.architecture}.num_loops' is {loops}: {loops * len(layers)} layers would run")
+    layers = tuple(replace(layer, stored=i) for i, layer in enumerate(layers)) if loops > 1 else layers
+    again = (*layers[:-1], replace(layers[-1], ends_loop=norms)) if layers else ()
+    return (*again * (loops - 1), *layers)
+
+
+def _layer(keys: Keys, block: LayerSpec, i: int) -> LayerHParams:
+    windowed, window = _windowed(keys, block, i), int(keys.get("attention.sliding_window"))
+    whole_width, heads = int(keys.get("attention.key_length") or 0), int(keys.of_layer("attention.head_count", i))
+    scale, sparsity = keys.of_layer("attention.scale", i), keys.of_layer("activation_sparsity_scale", i)
+    of_kind = "_swa" if windowed else ""
+
+    def width(key: str) -> int:
+        return int(keys.get(key + of_kind) or 0)
+
+    return LayerHParams(
+        heads=heads,
+        kv_heads=int(keys.of_layer("attention.head_count_kv", i)),
+        # the windows of encoders count both sides and not the token itself
+        window=(window if block.causal else window // 2 + 1) if windowed else None,
+        rotates=block.rope != "none" and not _alibi(keys, block) and _rotates(keys, block, i, windowed),
+        rope_base=float(keys.get(f"rope.freq_base{of_kind}")),
+        rope_scaled=block.scales_windowed_rope or not windowed,
+        key_width=width("attention.key_length"),
+        value_width=width("attention.value_length"),
+        rope_width=width("rope.dimension_count"),
+        attention_scale=float(scale or (whole_width**-0.5 if whole_width else 1.0)),
+        kv_source_layer=_kv_source_layer(keys, block, i),
+        sparsity=float(sparsity) if sparsity is not None and sparsity > -np.inf else None,
+        net_limit=float(keys.of_layer("swiglu_clamp_shexp", i)),
+        experts_limit=float(keys.of_layer("swiglu_clamp_exp", i)),
+        experts_used=int(keys.of_layer("expert_used_count", i)),
+    )
+
+
+def _rotates(keys: Keys, block: LayerSpec, layer: int, windowed: bool) -> bool:
+    """Whether a layer of a model with rope has it, which an array of the file says, or the family's rule."""
+    rotating = keys.get("attention.rope_pattern")  # the other is ours, named as in SmolLM3's config
+    rotating = keys.get("no_rope_layers") if rotating is None else rotating
+    if rotating is not None:
+        return bool(rotating[layer])
+    if block.rope_layers == "windowed" and keys.get("attention.sliding_window"):
+        return windowed
+    return not block.rope_period or not last_of_period(block.rope_period, layer)
+
+
+def _kv_source_layer(keys: Keys, block: LayerSpec, layer: int) -> int | None:
+    """Of the last layers, those with the keys and values of others: the last one before them with a window, or
+    without, as the layer itself.
+    """
+    first = keys.layer_count - int(keys.get("attention.shared_kv_layers"))
+    if layer < first:
+        return None
+    windowed = _windowed(keys, block, layer)
+    found = next((i for i in reversed(range(first)) if _windowed(keys, block, i) == windowed), None)
+    if found is None:
+        raise ModelError(f"layer {layer} shares keys and values, but none of the first {first} layers is of its kind")
+    return found
+
+
+def _windowed(keys: Keys, block: LayerSpec, layer: int) -> bool:
+    if not keys.get("attention.sliding_window"):
+        return False
+    said: Any = keys.get("attention.sliding_window_pattern")
+    pattern: Any = block.window_period if said is None else said
+    return bool(
+        pattern[layer] if hasattr(pattern, "__len__") else not pattern or not block.is_global_layer(pattern, layer)
+    )
+
+
+def _parallel(keys: Keys, block: LayerSpec, tensors: Collection[str]) -> bool:
+    if block.parallel_without and tensors:
+        return f"blk.0.{block.parallel_without}.weight" not in tensors
+    return bool(keys.get(block.parallel)) if isinstance(block.parallel, str) else block.parallel
+
+
+def _alibi(keys: Keys, block: LayerSpec) -> float:
+    """The largest distance penalty's exponent; 0 without ALiBi."""
+    return float(keys.get("attention.max_alibi_bias")) if block.alibi else 0.0
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if value else None

@@ -1,0 +1,174 @@
+"""The layers behind the last one, which predict tokens further (MTP, NextN), in a model's file or in one of their own.
+
+They are `blk.N` from the trunk's end on; `block_count` counts them, `nextn_predict_layers` says how many they are. A
+file of their own has all keys of the model, these layers, and of what stands outside of layers what they share with it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from quants.errors import ModelError
+
+from .layered import Fault
+from .schema import MODEL
+from .spec import Architecture, Tensors
+from .validation.model_validators import faults, validate_keys
+
+COUNT, BLOCKS = "nextn_predict_layers", "block_count"
+HASHED = "hash_layer_count"  # layers of the beginning that choose experts by token ids
+DENSE = "leading_dense_block_count"
+RECURRENT, PERIOD = "attention.recurrent_layers", "full_attention_interval"
+LAYER = re.compile(r"blk\.([0-9]+)\.(.+)")
+SHAPES = {"eh_proj": (1, 2), "enorm": (1,), "hnorm": (1,), "shared_head_norm": (1,)}  # in widths of the model
+MEAN = {f"output_hc_{each}.weight": f"nextn.hc_head_{each}.weight" for each in ("norm", "down", "up")}  # of streams
+MOST = 10_000  # layers
+
+
+def trunk_of(metadata: Mapping[str, Any]) -> tuple[int, int]:
+    """Layers of the trunk, and those behind it; 0 of these where the keys mean none."""
+    name = metadata.get("general.architecture")
+    layers, further = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
+    if not isinstance(layers, int) or not isinstance(further, int) or not 0 < further < layers:
+        return layers if isinstance(layers, int) else 0, 0
+    return layers - further, further
+
+
+def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys with an item for each layer behind the trunk, too, in lists that end with it: what the first layer has.
+
+    So published code takes the kind of attention of such layers (vLLM's of EXAONE MoE); an indexer of theirs is whole.
+    Where a period says which layers have a recurrence, these have none.
+    """
+    (trunk, further), name = trunk_of(metadata), metadata.get("general.architecture")
+    found = dict(metadata.items())
+    period = found.get(f"{name}.{PERIOD}")
+    if further and isinstance(period, int) and period > 0 and trunk < MOST:
+        recurrent = [(i + 1) % period != 0 for i in range(trunk)]
+        found.setdefault(f"{name}.{RECURRENT}", [*recurrent, *[False] * further])
+    for key, rule in MODEL.items() if further else ():
+        items = found.get(f"{name}.{key}")
+        if rule.per_layer and isinstance(items, Sequence | np.ndarray) and not isinstance(items, str):
+            found[f"{name}.{key}"] = [*items, *[items[0]] * further] if len(items) == trunk else items
+    return found
+
+
+def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The same keys where all layers are as the first one behind the trunk."""
+    (trunk, further), name = trunk_of(metadata), metadata.get("general.architecture")
+    found = for_each_layer(metadata)
+    for key, rule in MODEL.items():
+        items = found.get(f"{name}.{key}")
+        if rule.per_layer and isinstance(items, Sequence | np.ndarray) and not isinstance(items, str):
+            found[f"{name}.{key}"] = [items[trunk]] * (trunk + further) if len(items) == trunk + further else items
+    return found | {key: 0 for key in (f"{name}.{HASHED}", f"{name}.{DENSE}") if key in found}
+
+
+def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
+    """The keys, without those of several streams where one goes through a further layer of such a model.
+
+    roles: of the layer's tensors.
+    """
+    streams = f"{metadata.get('general.architecture')}.hyper_connection."
+    several = any(role.startswith("hc_") for role in roles)
+    return {key: metadata[key] for key in metadata if several or not key.startswith(streams)}
+
+
+def are_alone(metadata: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """Whether a file has further layers and none of the trunk. names: of its tensors."""
+    trunk, further = trunk_of(metadata)
+    there = {int(match[1]) for match in map(LAYER.fullmatch, names) if match}
+    return bool(further and there) and min(there) >= trunk
+
+
+def faults_beyond(
+    architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors, every: bool = False
+) -> Iterator[Fault]:
+    """What is wrong with the layers behind the trunk, which are made as those of the trunk, with a few more tensors.
+
+    every: also what is wrong with the file as a model of all these layers, such as lists without items for them.
+    """
+    name = architecture.name
+    (trunk, further), width = trunk_of(metadata), metadata.get(f"{name}.embedding_length")
+    if not further:
+        return
+    beyond = {each: tensor for each, tensor in tensors.items() if _layer(each) >= trunk}
+    if not beyond:
+        yield Fault(f"blk.{trunk}", f"has no tensors; '{name}.{COUNT}' says {further} layers behind the trunk")
+        return
+    alone = are_alone(metadata, tensors)
+    if alone and trunk > MOST:
+        yield Fault(f"{name}.{BLOCKS}", f"is {trunk + further}, more than any model has")
+        return
+    whole = {**(as_the_first if alone else for_each_layer)(metadata), f"{name}.{COUNT}": 0}
+    if not isinstance(width, int):
+        yield Fault(f"{name}.embedding_length", f"is {width!r}; a whole number is expected")
+        return
+    roles = _roles(beyond, trunk)
+    if alone:
+        metadata, whole = (as_it_reads(each, roles) for each in (metadata, whole))
+    own_mean = "hc_attn_down.weight" in roles  # it reads several streams
+    standing = {**(_stand_ins(beyond, trunk) if alone else {}), **tensors, **own_mixer(roles)}
+    if alone and (found := validate_keys(architecture, metadata, standing)):
+        yield from found
+        return
+    found = faults(architecture, whole, standing)
+    for fault in _of_the_first(found, trunk) if alone else found:
+        if own_mean and (own := MEAN.get(fault.where)):  # which stood for the trunk's
+            yield replace(fault, where=f"blk.{trunk}.{own}")
+            continue
+        at = re.match(r"blk\.([0-9]+)", fault.where)
+        ends_before = "items; the model has" in fault.problem  # lists without items for further layers are usual
+        if every or (at is None and alone and not ends_before) or (at and int(at[1]) >= trunk):
+            yield fault
+    needed = {f"nextn.{role}.weight" for role in ("eh_proj", "enorm", "hnorm") if alone}
+    needed |= {*MEAN.values()} if own_mean else set()
+    yield from (Fault(f"blk.{trunk}.{each}", "is missing; such a layer needs it") for each in sorted(needed - {*roles}))
+    streams = metadata.get(f"{name}.hyper_connection.count", 1) if own_mean else 1
+    for each, tensor in beyond.items():
+        role = re.fullmatch(r"blk\.([0-9]+)\.nextn\.(\w+)\.weight", each)
+        wanted = SHAPES.get(role[2]) if role else None
+        wanted = (streams,) if role and role[2] == "hnorm" else wanted
+        if wanted and tensor.shape != (shape := tuple(times * width for times in wanted)):
+            yield Fault(each, f"has shape {list(tensor.shape)}; {list(shape)} is expected")
+
+
+def check_beyond(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
+    """Raises ModelError naming the first of these faults."""
+    if fault := next(faults_beyond(architecture, metadata, tensors, every=True), None):
+        trunk, _ = trunk_of(metadata)
+        raise ModelError(f"the layer that predicts a token further ('blk.{trunk}') can't run: {fault}")
+
+
+def _stand_ins(beyond: Tensors, trunk: int) -> Tensors:
+    """Layers of a trunk that is not there: the first one behind it, again and again."""
+    roles = _roles(beyond, trunk)
+    return {f"blk.{i}.{role}": tensor for i in range(trunk) for role, tensor in roles.items()}
+
+
+def _of_the_first(found: Iterable[Fault], trunk: int) -> list[Fault]:
+    """Faults of layers that stand for a trunk's as those of the layer that stands there."""
+    named = (replace(each, where=re.sub(r"^blk\.[0-9]+", f"blk.{trunk}", each.where)) for each in found)
+    return list(dict.fromkeys(named))
+
+
+def _roles(tensors: Tensors, layer: int) -> Tensors:
+    """A layer's tensors by what they are in it."""
+    found = {name: match for name in tensors if (match := LAYER.fullmatch(name)) and int(match[1]) == layer}
+    return {match[2]: tensors[name] for name, match in found.items()}
+
+
+def own_mixer(layer: Tensors) -> Tensors:
+    """What reads a mean of several streams behind a further layer, by the names of what does behind the trunk.
+
+    layer: its tensors by what they are in it.
+    """
+    return {name: layer[role] for name, role in MEAN.items() if role in layer}
+
+
+def _layer(tensor: str) -> int:
+    match = LAYER.fullmatch(tensor)
+    return int(match[1]) if match else -1

@@ -1,0 +1,69 @@
+"""Llama 4: a ViT with rotation in two dimensions and a class token behind the patches, squares of patches put side by
+side, a net of two matrices, and one more to the text model's width.
+"""
+
+from ..encoder import VISION, Encoder, activation, always, at
+from ..spec import Config, Target
+from ..wrapper import Wrapper, columns, inverse, rows, square
+
+LAYER: dict[str, Target] = {
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "ln2",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
+
+
+def _scale(config: Config) -> int:
+    return int(1 / config["vision"]["pixel_shuffle_ratio"])
+
+
+LLAMA4 = Encoder(
+    hf_classes=("Llama4ForConditionalGeneration",),
+    metadata={
+        **VISION,
+        "projector_type": always("llama4"),
+        "vision.attention.layer_norm_epsilon": "vision.norm_eps",
+        "vision.projector.scale_factor": _scale,
+        **activation("vision.hidden_act", gelu="use_gelu"),
+    },
+    tensors={
+        **at("vision_model.model.layers.{i}.", "v.blk.{i}.", LAYER),
+        "vision_model.class_embedding": "v.class_embd",
+        "vision_model.layernorm_pre": "v.pre_ln",
+        "vision_model.layernorm_post": "v.post_ln",
+        "vision_model.patch_embedding.linear": "v.patch_embd",
+        "vision_model.positional_embedding_vlm": "v.position_embd.weight",
+        "vision_model.vision_adapter.mlp.fc1": "mm.model.mlp.1",
+        "vision_model.vision_adapter.mlp.fc2": "mm.model.mlp.2",
+        "multi_modal_projector.linear_1": "mm.model.fc",
+    },
+    wrappers=(
+        Wrapper(
+            "Llama4ForConditionalGeneration",
+            "llama4",
+            texts=("llama4",),
+            text_names={"": "language_model."},
+            biased=("v.pre_ln", "v.post_ln"),
+            config={
+                "vision.pixel_shuffle_ratio": inverse("vision.projector.scale_factor"),
+                "vision.projector_input_dim": rows("mm.model.mlp.1.weight"),
+                "vision.projector_output_dim": rows("mm.model.mlp.2.weight"),
+                "vision.vision_output_dim": columns("mm.model.fc.weight"),
+            },
+            tokens={
+                "image_token_index": ("<|patch|>",),
+                "boi_token_index": ("<|image_start|>",),
+                "eoi_token_index": ("<|image_end|>",),
+            },
+            processor="Llama4Processor",
+            image_processor="Llama4ImageProcessorFast",
+            preprocessor={"size": square()},
+            positions=1,
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Plans of conversion and export: text models, mmproj files, drafts, checkpoints."""

@@ -1,0 +1,498 @@
+"""Architecture + checkpoint → metadata and lazily transformed tensors. Refuses what it cannot account for."""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from ..classifier_heads import check_labels
+from ..config import lookup, normalized, required, rope_scaling
+from ..general import general, pooling_type
+from ..hparams.config_keys import KEYS, TOKEN
+from ..hparams.file_keys import Keys
+from ..metadata import Metadata
+from ..prequantized import method_of, settings_of, unpacked, with_settings_beside
+from ..registry import of_config
+from ..rope import BY_KEY, BY_TENSOR, KINDS
+from ..schema import F32, MODEL, U64
+from ..spec import ACTIVATIONS, Architecture, Config, PerLayerScalars, Target, TensorMap, Tensors
+from ..transforms import stacked, transpose
+from ..typed_json import Kind, ListOf, read_fields
+from ..validation.model_validators import check_shapes
+from ..vocab import add_control_tokens, vocabulary
+from ..vocab.chat import add_template
+from ..vocab.ends import SUPPRESSED, ends, suppressed_ids
+
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+PLACE = re.compile(r"\{\w\}")
+SUFFIX = re.compile(r"\.(weight|bias)$")
+FURTHER = re.compile(r"(model\.|language_model\.)*mtp(_\w+)?\..+")  # layers that predict further, if not `layers.N`
+
+# What else happens to a checkpoint's tensors (by their source names, unpacked) before they are mapped.
+Change = Callable[[Architecture, Config, Tensors], Tensors]
+
+# Buffers that hold nothing a model needs, in any family, and encoders that a text model's file has no place for.
+IGNORED = (
+    "*.rotary_emb.inv_freq",
+    "*.attention.rotary_emb.*",
+    "*.masked_bias",
+    "*.position_ids",
+    "*.rotary_emb.cos_cached",
+    "*.rotary_emb.sin_cached",
+)
+LEFT_OUT = (
+    "*vision_tower.*",
+    "*vision_model.*",
+    "visual.*",
+    "*.visual.*",
+    "*multi_modal_projector.*",
+    "*audio_tower.*",
+    "*mm_projector*",
+    "*vit_large_projector*",
+    "*vision_embed_tokens*",
+    "*image_newline*",
+    "*.connector.*",
+    "*embed_vision.*",
+    "*embed_audio.*",
+    "*sam_model.*",
+    "*qwen2_model.*",
+    "*.projector.*",
+    "*view_seperator*",
+    "*patch_merge_mlp*",
+    "mlp_AR.*",
+    "vit.*",
+    "merger.*",
+    "model.merger.*",
+    "talker.*",
+    "token2wav.*",
+    "code2wav.*",
+    "model.vision.*",
+    "*vqmodel.*",
+    "*generation_embeddings*",
+    "*generation_aligner*",
+    "*generation_head*",
+    "*aligner.fc1*",
+    "*aligner.hidden_layers*",
+    "linear_proj.*",
+    "mlp1.*",
+    "*layerwise_projectors.*",
+    "*spatial_projectors.*",
+    "*vision_adapter.*",
+    "*vision_projection.*",
+)
+
+FLOAT32_MOST = float(np.finfo(np.float32).max)
+# What is read of generation_config.json.
+GENERATION: dict[str, Kind] = {
+    "eos_token_id": KEYS["eos_token_id"],
+    "suppress_tokens": ListOf(TOKEN),
+    "bad_words_ids": ListOf(ListOf(TOKEN)),
+}
+NEEDED = ("block_count", "context_length", "embedding_length")  # by every model, and above 0
+
+# GGUF names of tensors that stay float32 in every output type.
+FLOAT32_NAMES = (
+    "*_norm.weight",
+    "*ffn_gate_inp*",
+    "position_embd.weight",
+    "token_types.weight",
+    "*ssm_conv1d*",
+    "*shortconv.conv*",
+    "*indexer.proj.weight",
+    "*time_mix_first*",
+    "*time_mix_w1*",
+    "*time_mix_w2*",
+    "*time_mix_decay_w1*",
+    "*time_mix_decay_w2*",
+    "*time_mix_lerp_fused*",
+    "*.bias",
+    "*.ssm_a",
+    "*.ssm_d",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checkpoint as the GGUF model it will be: nothing read yet but headers.
+
+    metadata: all but `general.file_type`, which depends on the formats chosen.
+    ignored: source tensors that hold nothing; left_out: those of parts this file has no place for (vision encoders, and
+    layers that predict tokens further).
+    packed: the method that quantized the checkpoint's weights, "" where they are plain.
+    """
+
+    architecture: Architecture
+    metadata: Metadata
+    tensors: dict[str, Tensor]
+    ignored: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    packed: str = ""
+
+
+def plan(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Tensors,
+    generation_config: Mapping[str, Any] | None = None,
+    *,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+    change: Change | None = None,
+) -> Plan:
+    """Plan the conversion of a checkpoint in `folder` (for tokenizer and model card; tensors come as given).
+
+    pre: the pre-tokenizer's GGUF name, where its structure does not tell. embed_tokenizer: also keep tokenizer.json
+        itself in the file. change: what is done to the checkpoint's tensors first.
+    Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
+    """
+    architecture = of_config(config)
+    full = with_settings_beside(folder, normalized(config, architecture.defaults, architecture.keys, tensors))
+    if architecture.prepare:
+        full, tensors = architecture.prepare(full, tensors)
+    mapped = map_tensors(architecture, full, tensors, change)
+    for key in NEEDED:
+        if isinstance(source := architecture.metadata[key], str):
+            required(full, source)
+    metadata = general(folder, architecture.name, mapped.tensors.values())
+    for key, value in (architecture_metadata(architecture, full) | mapped.metadata(architecture)).items():
+        metadata[key] = value
+    check_labels(metadata.get(f"{architecture.name}.classifier.output_labels"), mapped.tensors)
+    if pooling := pooling_type(folder):
+        metadata[f"{architecture.name}.pooling_type"] = pooling
+    check_shapes(architecture, metadata, mapped.tensors)
+    embedding = mapped.tensors["token_embd.weight"]
+    count = embedding.shape[0]
+    if (said := metadata.get(f"{architecture.name}.vocab_size", count)) != count:
+        raise ModelError(f'config.json: "vocab_size" is {said}; {embedding.where} has {count} rows')
+    generation_config = read_fields(generation_config or {}, GENERATION, "generation_config.json")
+    further = architecture.extra_tokens(full) if architecture.extra_tokens else ()
+    decision = full.get("decision") or {}
+    words = vocabulary(
+        folder / (decision.get("folder") or ""),
+        architecture.vocab,
+        full,
+        count - len(further),
+        pre,
+        generation_config,
+        extra={**architecture.vocab_keys, **(decision.get("vocab") or {})},
+        user_defined=architecture.vocab_user_defined,
+        embed=embed_tokenizer,
+    )
+    add_control_tokens(words, further)
+    for key in words:
+        if key not in architecture.metadata:
+            metadata[key] = words.value(key)
+    if template := decision.get("template"):
+        add_template(metadata, "systemone", template)
+    if barred := suppressed_ids(generation_config, ends(words)):
+        metadata[SUPPRESSED] = barred
+    packed = method_of(settings) if (settings := settings_of(full)) else ""
+    return Plan(architecture, metadata, mapped.tensors, mapped.ignored, mapped.left_out, packed)
+
+
+def architecture_metadata(architecture: Architecture, config: Config) -> dict[str, Any]:
+    """The family's keys with their values as plain data, which are stored as the schema says.
+
+    Raises ModelError for a variant that these keys cannot express.
+    """
+    for key, wrong in architecture.refused.items():
+        value = config.get(key)
+        if wrong(value) if callable(wrong) else value == wrong:
+            raise ModelError(f"config.json has {key} = {value!r}, which {architecture.name} files cannot express")
+    found: dict[str, Any] = {}
+    for key, source in architecture.metadata.items():
+        if source is None:
+            continue
+        value = source(config) if callable(source) else lookup(config, source)
+        if value is not None:
+            found[full_key(architecture, key)] = _stored(key, value)
+    found |= _none_said(architecture, found)
+    if not found.get(f"{architecture.name}.expert_count") and found.get(f"{architecture.name}.expert_used_count"):
+        found.pop(f"{architecture.name}.expert_used_count")  # left over in configs of dense models
+    activation = lookup(config, architecture.activation) if architecture.activation else None
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ModelError(f"activation {activation!r} in config.json is not one of {', '.join(ACTIVATIONS)}")
+    if activation is not None and ACTIVATIONS[activation] != architecture.block.activation:
+        found[f"{architecture.name}.hidden_activation"] = activation
+    return found
+
+
+def _none_said(architecture: Architecture, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What says "none" under keys that are copied from the config, which has none, while a file without them would
+    mean something.
+    """
+    keys, said = Keys.of(architecture, found), {}
+    for key in architecture.absent:
+        copied = isinstance(architecture.metadata.get(key), str)
+        if copied and full_key(architecture, key) not in found and keys.of_family(key) is not None:
+            usual = keys.usual(key)
+            said[full_key(architecture, key)] = _stored(key, 0 if usual is None else usual)
+    return said
+
+
+def full_key(architecture: Architecture, key: str) -> str:
+    """A key with the architecture's name in front, where it has that."""
+    return key if key.startswith(("general.", "xielu.", "diffusion.", "tokenizer.")) else f"{architecture.name}.{key}"
+
+
+def _stored(key: str, value: Any) -> Any:
+    """A value as its key's type, whole numbers in 32 bits. Raises ModelError for one that has no place there."""
+    value, listed = value.item() if isinstance(value, np.generic) else value, isinstance(value, (list, tuple))
+    known = MODEL.get(key)
+    least = int(known.least) if known and known.least is not None and known.least < 0 else int(key in NEEDED)
+    most = 2**63 if known and known.type is U64 else 2**31 if listed else 2**32
+    if isinstance(value, float) and not abs(value) <= FLOAT32_MOST:
+        raise ModelError(f"config.json makes {key} {value}, which no float32 can be")
+    for each in value if listed else [value]:
+        if type(each) is int and not least <= each < most:
+            raise ModelError(f"config.json makes {key} {each}; a number from {least} to {most - 1} was expected")
+    return float(value) if known and known.type is F32 and not listed else value
+
+
+@dataclass
+class Mapped:
+    """Tensors by GGUF name, those that become metadata (by key and layer), and those that become nothing.
+
+    stacks: experts on the way into one tensor each, by their number, with the rule of all.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    stacks: dict[str, tuple[TensorMap, dict[int, Tensor]]] = field(default_factory=dict)
+
+    def metadata(self, architecture: Architecture) -> dict[str, list[float]]:
+        """The arrays whose numbers are stored as tensors, one a layer."""
+        return {
+            full_key(architecture, key): [float(of_layer[i].float32().reshape(-1)[0]) for i in sorted(of_layer)]
+            for key, of_layer in self.numbers.items()
+        }
+
+
+def _refuse_lost_rotation(architecture: Architecture, config: Config, generated: Mapping[str, Tensor]) -> None:
+    """Raise ModelError where the config scales its rotation in a way that files of the family do not say."""
+    block, kind = architecture.block, rope_scaling(config, "rope_type")
+    if kind not in KINDS or block.rope == "none" or block.alibi:
+        return
+    if kind in BY_TENSOR:
+        said = BY_TENSOR[kind] in generated
+    else:
+        said = any(architecture.metadata.get(key) is not None for key in BY_KEY)
+    if not said or (block.rope_layers == "windowed" and not block.scales_windowed_rope):
+        problem = f"config.json scales its rotation as {kind} does, which files of {architecture.name} do not say"
+        raise ModelError(problem)
+
+
+def map_tensors(
+    architecture: Architecture, config: Config, tensors: Tensors, change: Change | None = None, whole: bool = True
+) -> Mapped:
+    """Every source tensor by its rule. Raises ModelError naming those that no rule covers.
+
+    whole: these are all of a model, so that embedding and layers must be there.
+    """
+    plain = unpacked(config, tensors)
+    count = layer_count(architecture, config)
+    rules = rules_of(architecture.tensors)
+    result, unknown = Mapped(ignored=plain.ignored), list[str]()
+    for generate in architecture.generated:
+        result.tensors |= {t.name: t for t in generate(config)}
+    _refuse_lost_rotation(architecture, config, result.tensors)
+    sources = _as_stored_plainly(architecture, config, tensors, plain.tensors)
+    sources = change(architecture, config, sources) if change else sources
+    for name, tensor in sources.items():
+        if is_left_out(name):
+            result.left_out.append(name)
+            continue
+        bare = without_prefix(name, architecture.prefixes)
+        if _matches(bare, architecture.ignored) or _matches(name, IGNORED):
+            result.ignored.append(name)
+            continue
+        numbers = [int(n) for n in NUMBER.findall("." + bare)]
+        if bare.startswith("layers.") and numbers and numbers[0] >= count:
+            # left out where the config says that they predict further tokens (DeepSeek)
+            if numbers[0] >= count + int(config.get("num_nextn_predict_layers") or 0):
+                hint = "config.json and weights belong to different models"
+                raise ModelError(f"config.json says {count} layers; the checkpoint has {name!r}", hint)
+            result.left_out.append(name)
+            continue
+        rule = rule_of(rules, bare)
+        if rule is None:
+            further = not architecture.draft and FURTHER.fullmatch(name)
+            (result.left_out if further else unknown).append(name)
+        elif isinstance(rule[0], PerLayerScalars):
+            result.numbers.setdefault(rule[0].key, {})[numbers[0]] = tensor
+        else:
+            for each in maps_of(rule[0]):
+                place(each, rule[1], numbers, tensor, config, result)
+    if unknown:
+        more = f" and {len(unknown) - 1} more tensors" if len(unknown) > 1 else ""
+        hint = "the checkpoint is of another variant, or is quantized in a way this version does not read"
+        family = f"{architecture.name} ({', '.join(architecture.hf_classes)})"
+        raise ModelError(f"{family} has no rule for {unknown[0]!r}{more}", hint)
+    stack_experts(result, config)
+    if whole:
+        _check_layers(architecture, config, result)
+    return result
+
+
+def stack_experts(result: Mapped, config: Config) -> None:
+    """Make one tensor each of experts that came one by one. Raises ModelError where one is missing."""
+    for name, (stack, parts) in result.stacks.items():
+        if missing := sorted(set(range(max(parts) + 1)) - set(parts)):
+            raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
+        tensor = stacked([parts[i] for i in range(len(parts))], name)
+        result.tensors[name] = stack.transform(tensor, config).renamed(name)
+
+
+def targets(architecture: Architecture, config: Config, name: str) -> list[tuple[TensorMap, str]]:
+    """Where the source tensor `name` goes: each rule with the GGUF name it gives; empty where there is no rule."""
+    bare = without_prefix(name, architecture.prefixes)
+    target, suffix = rule_of(rules_of(architecture.tensors), bare) or (None, "")
+    numbers = [int(n) for n in NUMBER.findall("." + bare)]
+    return [(each, _target_name(each, suffix, numbers, config)) for each in maps_of(target)]
+
+
+def unplaced(architecture: Architecture, config: Config, tensors: Tensors) -> list[str]:
+    """The names of those source tensors that a text model's family has no rule for."""
+    if architecture.prepare:
+        config, tensors = architecture.prepare(config, tensors)
+    rules, count = rules_of(architecture.tensors), layer_count(architecture, config)
+    further = range(count, count + int(config.get("num_nextn_predict_layers") or 0))
+
+    def is_known(name: str) -> bool:
+        bare = without_prefix(name, architecture.prefixes)
+        if bare.startswith("layers.") and (number := NUMBER.search("." + bare)) and int(number[0]) in further:
+            return True  # as where the text model is converted
+        ignored = _matches(bare, architecture.ignored) or _matches(name, IGNORED)
+        return ignored or rule_of(rules, bare) is not None or bool(FURTHER.fullmatch(name))
+
+    return [name for name in tensors if not is_known(name)]
+
+
+def _as_stored_plainly(architecture: Architecture, config: Config, stored: Tensors, whole: Tensors) -> Tensors:
+    """Weights that came out of quantized parts, the way round that the family stores weights.
+
+    Libraries that quantize make each layer a linear one, (outputs, inputs), also where it was a GPT-2's (in, out).
+    """
+    every = (rule for target in architecture.tensors.values() for rule in maps_of(target))
+    if not any(rule.transform is transpose for rule in every):
+        return whole
+
+    def turned(name: str, tensor: Tensor) -> bool:
+        rules = [] if stored.get(name) is tensor else targets(architecture, config, name)
+        return any(rule.transform is transpose for rule, _ in rules)
+
+    return {name: transpose(tensor, config) if turned(name, tensor) else tensor for name, tensor in whole.items()}
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a source tensor belongs to a part that a text model's file has no place for."""
+    return _matches(name, LEFT_OUT)
+
+
+def rules_of(tensors: Mapping[str, Target]) -> dict[str, Target]:
+    """Targets by what `rule_of` looks for."""
+    return {PLACE.sub("#", pattern): target for pattern, target in tensors.items()}
+
+
+def rule_of(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
+    """The rule of a source name and the suffix that carries over; an exact rule goes first and carries none.
+
+    Numbers stand for places in the rule, or all but the first for themselves.
+    """
+    for places in (0, 1):
+        key = NUMBER.sub("#", "." + bare, count=places)[1:]
+        if key in rules:
+            return rules[key], ""
+        suffix = SUFFIX.search(key)
+        if suffix and key[: suffix.start()] in rules:
+            return rules[key[: suffix.start()]], suffix[0]
+    return None
+
+
+def maps_of(target: Target) -> tuple[TensorMap, ...]:
+    """The places of a source tensor; none of one that becomes metadata."""
+    places = (TensorMap(target),) if isinstance(target, str) else target if isinstance(target, tuple) else (target,)
+    return tuple(each for each in places if isinstance(each, TensorMap))
+
+
+def _target_name(each: TensorMap, suffix: str, numbers: Sequence[int], config: Config) -> str:
+    pattern = each.name if isinstance(each.name, str) else each.name(config)
+    name = pattern.replace("{i}", str(numbers[0]) if numbers else "")
+    name = name.replace("{j}", str(numbers[1])) if len(numbers) > 1 else name
+    return name if SUFFIX.search(name) else name + suffix
+
+
+def place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped) -> None:
+    """Put a source tensor where a rule says. Raises ModelError where another one is there."""
+    name = _target_name(each, suffix, numbers, config)
+    if name == suffix:
+        result.ignored.append(tensor.name)
+        return
+    if each.stack:
+        result.stacks.setdefault(name, (each, {}))[1][numbers[-1]] = tensor
+        result.tensors.setdefault(name, tensor)  # holds the place in the order of the file
+        return
+    placed = each.transform(tensor, config)
+    if (there := result.tensors.get(name)) is None:
+        result.tensors[name] = placed.renamed(name)
+    elif there.shape == placed.shape:
+        result.ignored.append(tensor.name)
+    else:
+        raise ModelError(f"{tensor.origin} and {there.origin} both become {name!r}")
+
+
+def layer_count(architecture: Architecture, config: Config) -> int:
+    """How many layers a checkpoint with this config has."""
+    source = architecture.stored_layers or architecture.metadata["block_count"]
+    return int((source(config) if callable(source) else lookup(config, source or "")) or 0)
+
+
+def _check_layers(architecture: Architecture, config: Config, result: Mapped) -> None:
+    """Every layer there, and (unless layers vary) with the same tensors."""
+    if "token_embd.weight" not in result.tensors:
+        owner = f"{architecture.name}'s token_embd.weight"
+        raise ModelError(f"no tensor of the checkpoint becomes {owner}: the embedding is missing")
+    if architecture.block.convolutions:
+        return  # what `archs.validation.model_validators` asks for
+    layers: dict[int, set[str]] = {}
+    for match in filter(None, (re.match(r"(?:enc\.)?blk\.(\d+)\.(.*)", name) for name in result.tensors)):
+        layers.setdefault(int(match[1]), set()).add(match[2])
+    count = layer_count(architecture, config)
+    if "nextn_predict_layers" in architecture.metadata:  # which transformers leaves out when it saves such a model
+        count -= config.get("num_nextn_predict_layers") or 0
+    missing = sorted(set(range(count)) - set(layers))
+    if missing:
+        lacking = ", ".join(map(str, missing[:5]))
+        raise ModelError(f"config.json says {count} layers; the checkpoint lacks layer {lacking}")
+    if architecture.layers_vary:
+        return
+    union = set().union(*layers.values())
+    for layer, names in sorted(layers.items()):
+        if absent := sorted(union - names):
+            raise ModelError(f"layer {layer} lacks {absent[0]!r}, which other layers have", "a shard may be missing")
+
+
+def without_prefix(name: str, prefixes: Iterable[str]) -> str:
+    """A source name without the wrappers in front ("model.language_model.layers.0…" → "layers.0…")."""
+    parts = name.split(".")
+    while len(parts) > 1 and parts[0] in prefixes:
+        parts.pop(0)
+    return ".".join(parts)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def stays_float32(name: str, shape: tuple[int, ...], extra: Iterable[str] = ()) -> bool:
+    """Whether a tensor is float32 in every output type: vectors, norms, routers and other small ones."""
+    return len(shape) < 2 or _matches(name, FLOAT32_NAMES) or _matches(name, extra)

@@ -1,0 +1,99 @@
+"""Checkpoints whose weights are quantized already: the tensors that stand for a weight together become that weight.
+
+A method is a function `(settings, tensors) -> Unpacked` in a module of this package that is imported when a checkpoint
+needs it. Weights answer row ranges: float32, or blocks of ggml's where the values go over without loss. Layers that the
+method left alone (`modules_to_not_convert`, `ignore`) are recognised by being stored plainly.
+"""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quants.errors import GgufToolsError, ModelError
+
+from ..config import changed
+from ..hparams.config_keys import QUANTIZATION
+from ..small_files import read_json_object
+from ..spec import Tensors
+from ..typed_json import read_fields
+from .fp4 import gpt_oss
+from .tensor_groups import Settings, Unpacked, refused
+
+METHODS = {  # `quant_method` → module and function
+    "fp8": "scaled.fp8",
+    "fbgemm_fp8": "scaled.fp8",
+    "gptq": "gptq.gptq",
+    "awq": "gptq.awq",
+    "bitsandbytes": "bitsandbytes.unpacked",
+    "compressed-tensors": "compressed_tensors.unpacked",
+    "modelopt": "scaled.modelopt",
+    "modelopt_fp4": "scaled.modelopt",
+    "mxfp4": "fp4.gpt_oss",
+    "auto-round": "gptq.auto_round",
+    "intel/auto-round": "gptq.auto_round",
+    "bitnet": "bitnet.unpacked",
+}
+KEYS = ("quantization_config", "compression_config")
+
+WEIGHTS = ("weight", "weight_packed", "qweight")
+CODES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0", "F4", "I8", "U8", "I16", "I32")
+
+# Files beside a config.json that says nothing: file → method, and where the settings are in it.
+BESIDE = {
+    "hf_quant_config.json": ("modelopt", "quantization"),
+    "quantize_config.json": ("gptq", ""),
+    "quant_config.json": ("awq", ""),
+}
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings | None:
+    """How a checkpoint's weights are quantized, by its normalized config; None where they are not."""
+    return next((config[key] for key in KEYS if isinstance(config.get(key), Mapping) and config[key]), None)
+
+
+def method_of(settings: Settings) -> str:
+    """The method's name in lower case; older configs don't say it, but have keys of their own."""
+    named = str(settings.get("quant_method") or "").lower()
+    if named and named != "none":
+        return named
+    if "config_groups" in settings:
+        return "compressed-tensors"
+    return "bitsandbytes" if settings.get("load_in_4bit") or settings.get("load_in_8bit") else "an unnamed method"
+
+
+def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with what older exports wrote into a file beside config.json. Raises ModelError for a broken one."""
+    if settings_of(config):
+        return config
+    for name, (method, inside) in BESIDE.items():
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            found = read_json_object(path)
+            settings = read_fields(found.get(inside) if inside else found, QUANTIZATION, str(path))
+        except GgufToolsError as error:
+            raise ModelError(f"{path} does not say how the weights are quantized: {error}") from error
+        return changed(config, **{KEYS[0]: {"quant_method": method, **settings}})
+    return config
+
+
+def unpacked(config: Mapping[str, Any], tensors: Tensors) -> Unpacked:
+    """The tensors of a checkpoint with every quantized weight in one piece.
+
+    config: as `archs.config.normalized` gives it. Raises ModelError for a method that is not read, and for parts that
+    are missing or don't belong together.
+    """
+    settings = settings_of(config)
+    if settings is None:
+        return gpt_oss({}, tensors)
+    method = method_of(settings)
+    if method not in METHODS:
+        raise refused(method)
+    module, _, function = METHODS[method].partition(".")
+    result: Unpacked = getattr(importlib.import_module(f"{__name__}.{module}"), function)(settings, tensors)
+    for name, tensor in result.tensors.items():  # codes would be taken for numbers
+        if len(tensor.shape) > 1 and name.endswith(WEIGHTS) and tensor.format.name in CODES:
+            raise refused(method, f"{name} is {tensor.format.name}, without the scales that are known")
+    return result

@@ -1,1 +1,0 @@
-"""Families of towers, one file each; `archs.tower_plan` finds them by where they are."""

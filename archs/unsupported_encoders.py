@@ -1,0 +1,207 @@
+"""What the keys of an mmproj file mean that it does not have: one table, by the kind of projector.
+
+Source: llama.cpp b11434, tools/mtmd (`clip_model_loader::load_hparams`). Each value is what llama.cpp computes with,
+unless a reason stands beside it: then llama.cpp refuses such a file, or takes what no published model has.
+
+Limits of pixels that a file does have are followed, also where llama.cpp goes by a constant of its own (Qwen's kinds
+and GLM-4V: 8 to 4096 tokens; MiniMax: 8 to 576; Youtu: 62500; Kimi-VL: 1024; Muse Glimmer: 4096), because they say what
+the model's processor does. Four kinds go by their processor whether or not there is a key: Pixtral (up to `image_size`;
+llama.cpp: 8 to 1024 tokens), Gemma 4 (as many tokens as are asked for, 280 without; there 70 to 1120), LFM2 (64 to 256
+tokens, as there) and DeepSeek-OCR (tiles of 640 pixels, epsilon 1e-5, as there).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quants.errors import ModelError
+
+from .encoder import NAME
+from .hparams.assumed import DEFAULT, Assumed
+
+MERGE, SCALE = "vision.spatial_merge_size", "vision.projector.scale_factor"
+FEWEST, MOST = "vision.image_min_pixels", "vision.image_max_pixels"
+LEAST_TILES, MOST_TILES = "vision.preproc_min_tiles", "vision.preproc_max_tiles"
+LONGEST, FEATURES = "vision.preproc_image_size", "vision.feature_layer"
+WINDOWS, HEADS_KV = "vision.n_wa_pattern", "vision.attention.head_count_kv"
+QWEN25O = "qwen2.5o"  # as files of spring 2025 name the kinds for images and for sounds of Qwen 2.5 Omni
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The pixels of so many tokens."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class SameAs:
+    """The value of another key, and so much more."""
+
+    key: str
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class Because:
+    """A value that is not llama.cpp's. reason: why."""
+
+    value: Any
+    reason: str
+
+
+def _pixels(fewest: int, most: int, reason: str) -> dict[str, Any]:
+    return {FEWEST: Because(fewest, reason), MOST: Because(most, reason)}
+
+
+def _tokens(fewest: int, most: int) -> dict[str, Any]:
+    return {FEWEST: Tokens(fewest), MOST: Tokens(most)}
+
+
+REFUSED = "llama.cpp refuses files without it; it is what published models have"
+NO_FIT = "with llama.cpp's 1 the projector of no published model fits"
+CONSTANT = "what the model's processor takes; llama.cpp goes by a constant whether there is a key or not"
+QWEN, QWEN3 = (56 * 56, 12_845_056), (256 * 256, 4096 * 4096)
+COMMON: dict[str, Any] = {HEADS_KV: SameAs("vision.attention.head_count")}
+AUDIO_EPS = "audio.attention.layer_norm_epsilon"
+SOUNDS: dict[str, dict[str, Any]] = {  # of Whisper's layers
+    **{
+        kind: {AUDIO_EPS: Because(1e-5, REFUSED)}
+        for kind in (
+            "qwen2a",
+            QWEN25O,
+            "qwen3a",
+            "voxtral",
+            "ultravox",
+            "musicflamingo",
+            "glma",
+            "meralion",
+            "dots3note_a",
+            "mimo_audio",
+        )
+    },
+    "granite_speech": {"audio.feature_layer": ()},
+}
+ABSENT: dict[str, dict[str, Any]] = {
+    "qwen2vl_merger": {MERGE: 2, WINDOWS: 0, **_pixels(*QWEN, CONSTANT)},
+    "qwen2.5vl_merger": {MERGE: 2, **_pixels(*QWEN, CONSTANT)},
+    QWEN25O: {MERGE: 2, **_pixels(*QWEN, CONSTANT)},
+    "qwen3vl_merger": {MERGE: 2, **_pixels(*QWEN3, CONSTANT)},
+    "ling3vl": {MERGE: 2, **_pixels(*QWEN3, CONSTANT)},
+    "glm4v": {MERGE: 2, **_pixels(112 * 112 // 2, 28 * 28 * 15_000 // 2, CONSTANT)},  # half of those of two frames
+    "minimax_m3": {MERGE: 2, **_pixels(4 * 28 * 28, 672 * 672, CONSTANT)},
+    "exaone4_5": {MERGE: 2, WINDOWS: 0, **_pixels(*QWEN, REFUSED)},
+    "mimovl": {MERGE: 2, **_pixels(*QWEN, REFUSED)},
+    "glm5v": {MERGE: 2},
+    "paddleocr": {MERGE: 2, **_pixels(384 * 384, 1536 * 1536, REFUSED)},
+    "dots_ocr": {SCALE: Because(2, REFUSED), **_pixels(56 * 56, 11_289_600, REFUSED)},
+    "dots3note_v": {MERGE: Because(2, REFUSED), **_pixels(56 * 56, 11_289_600, REFUSED)},
+    "hunyuanvl": {MERGE: 2, **_tokens(256, 16_384)},
+    "muse-glimmer": {MERGE: 2, MOST: Tokens(4096)},
+    "youtuvl": {MERGE: 2, MOST: Because(Tokens(9216), CONSTANT)},
+    "kimivl": {SCALE: Because(2, NO_FIT), MOST: Tokens(1024)},
+    "kimik25": {SCALE: Because(2, NO_FIT), MOST: Tokens(4096)},
+    "nemotron_v2_vl": {
+        SCALE: Because(2, NO_FIT),
+        LEAST_TILES: Because(1, "llama.cpp cuts nothing"),
+        MOST_TILES: Because(12, "llama.cpp cuts nothing"),
+    },
+    "internvl": {SCALE: 1, LEAST_TILES: 1, MOST_TILES: 12},
+    "idefics3": {SCALE: 1, LONGEST: 0},
+    "llama4": {SCALE: 1},
+    "lfm2": {SCALE: 1},
+    "minicpmv4_6": {SCALE: 4, "vision.wa_layer_indexes": (0,)},
+    "gemma3": {SCALE: 4},
+    "gemma3nv": {SCALE: 1},
+    "gemma4v": {SCALE: 3},
+    "gemma4uv": {SCALE: 3},
+    "step3vl": {SCALE: 4, LONGEST: 3024},
+    "pixtral": {MERGE: 1},
+    "lightonocr": {MERGE: 1, LONGEST: SameAs("vision.image_size")},
+    "deepseekocr": {MERGE: 4, LEAST_TILES: 2, MOST_TILES: 9},
+    "deepseekocr2": {MERGE: 4, LEAST_TILES: 2, MOST_TILES: 6},
+    "resampler": {"minicpmv_version": 2},
+    "mlp": {FEATURES: SameAs("vision.block_count", -1)},  # of the last layer nothing is read
+}
+SCALED = (
+    "lfm2",
+    "llama4",
+    "gemma4v",
+    "minicpmv4_6",
+    "step3vl",
+    "nemotron_v2_vl",
+    "gemma4uv",
+    "kimivl",
+    "kimik25",
+    "dots_ocr",
+)
+SAID_OF_TILES = "images are read in one size, not in tiles as LLaVA 1.6 cuts them"
+UNREAD = {"mlp": dict.fromkeys(("vision.image_grid_pinpoints", "vision.mm_patch_merge_type"), SAID_OF_TILES)}
+
+
+def projector_type(metadata: Mapping[str, Any], part: str) -> Any:
+    """Return the kind of a part's projector ("vision", "audio"); the key of the whole file goes before the part's."""
+    return metadata.get(f"{NAME}.projector_type") or metadata.get(f"{NAME}.{part}.projector_type")
+
+
+def absent_value(kind: str, key: str, metadata: Mapping[str, Any]) -> Any:
+    """Return what a file means that lacks a key (without "clip."); None for nothing. kind: of its projector."""
+    own = SOUNDS if key.startswith("audio.") else ABSENT
+    rule = own.get(kind, {}).get(key, COMMON.get(key))
+    return _resolved(kind, rule.value if isinstance(rule, Because) else rule, metadata)
+
+
+def merged_key(kind: str) -> str:
+    """Return the key (without "clip.") of how many patches a side become a token, of kinds for images of any size or
+    cut into tiles.
+    """
+    return SCALE if kind in SCALED else MERGE
+
+
+def merged(kind: str, metadata: Mapping[str, Any]) -> int:
+    """Return how many patches a side become a token."""
+    key = merged_key(kind)
+    return int(_value(kind, key, metadata) or 1)
+
+
+def _value(kind: str, key: str, metadata: Mapping[str, Any]) -> Any:
+    stored = metadata.get(f"{NAME}.{key}")
+    return absent_value(kind, key, metadata) if stored is None else stored
+
+
+def _resolved(kind: str, rule: Any, metadata: Mapping[str, Any]) -> Any:
+    if isinstance(rule, SameAs):
+        value = _value(kind, rule.key, metadata)
+        return value if value is None else value + rule.more
+    if isinstance(rule, Tokens):
+        side = metadata.get(f"{NAME}.vision.patch_size")
+        return None if side is None else rule.count * (side * merged(kind, metadata)) ** 2
+    return rule
+
+
+def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
+    """Return what a file's encoders are run with that its keys do not say."""
+    for part in ("vision", "audio"):
+        kind = projector_type(metadata, part)
+        if not metadata.get(f"{NAME}.has_{part}_encoder") or not isinstance(kind, str):
+            continue
+        for key, rule in (SOUNDS if part == "audio" else ABSENT).get(kind, {}).items():
+            value = absent_value(kind, key, metadata)
+            if f"{NAME}.{key}" not in metadata and value not in (None, ()):
+                doubtful = isinstance(rule, Because)
+                yield Assumed(f"{NAME}.{key}", value, f"absent: {rule.reason}" if doubtful else DEFAULT, doubtful)
+
+
+def unread(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Return keys that a file has and its encoder is not run by, with what that means."""
+    for key, meaning in UNREAD.get(str(projector_type(metadata, "vision")), {}).items():
+        if f"{NAME}.{key}" in metadata:
+            yield f"{NAME}.{key}", meaning
+
+
+def activation(metadata: Mapping[str, Any]) -> str:
+    """Return the activation of an encoder's nets. Raises ModelError for a file that names two."""
+    named = [name for name in ("silu", "gelu") if metadata.get(f"{NAME}.use_{name}")]
+    if len(named) > 1:
+        raise ModelError(f"{NAME}.use_gelu and {NAME}.use_silu are both true; one at most is expected")
+    return named[0] if named else "gelu_quick"

@@ -1,0 +1,1 @@
+"""Check that the keys and tensors of a file belong together."""

@@ -1,0 +1,45 @@
+"""A sound's frames of codes by convolutions (WavTokenizer's decoder): units of a posnet, then ConvNeXt's blocks.
+
+Source: llama.cpp b11434, `src/models/wavtokenizer-dec.cpp`; Vocos, whose blocks have the exact GELU.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from archs.hparams.file_keys import Keys
+
+from .arrays import Floats, Ids
+from .graph.encoder_decoder import codes_graph
+from .graph.text import run
+from .layer import ForwardContext, Layer
+from .products.matmul import gather
+
+
+@dataclass(frozen=True)
+class AudioCodec:
+    """units, blocks: in the order in which they run. groups, epsilon: of group norms."""
+
+    units: tuple[Layer, ...]
+    blocks: tuple[Layer, ...]
+    groups: int
+    epsilon: float
+
+
+def decode_audio_codes(keys: Keys, layers: Mapping[str, Layer]) -> AudioCodec:
+    """layers: by prefix."""
+
+    def of(name: str) -> Iterator[Layer]:
+        yield from (layers[f"{name}.{i}."] for i in range(int(keys.need(f"{name}.block_count"))))
+
+    groups, epsilon = (keys.need(f"attention.group_norm_{name}") for name in ("groups", "epsilon"))
+    return AudioCodec(tuple(of("posnet")), tuple(of("convnext")), int(groups), float(epsilon))
+
+
+def spectra(forward: ForwardContext, model: AudioCodec, codes: Ids) -> Floats:
+    """What the last matrix makes of each code of a sound (frames,): float32 (frames, width)."""
+    x, graphs = gather(forward.global_tensors.need("token_embd.weight"), codes), forward.network.graphs
+    if "codes" not in graphs:
+        own = model.units, model.blocks, model.groups, model.epsilon
+        graphs["codes"] = codes_graph(forward.network, x.shape[1], *own)
+    result: Floats = run(graphs["codes"], forward, x)
+    return result

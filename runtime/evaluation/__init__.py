@@ -1,0 +1,1 @@
+"""Measure models: perplexity, divergence, choices, pooling, stored outputs."""

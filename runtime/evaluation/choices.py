@@ -1,0 +1,184 @@
+"""Which of several answers a model finds likeliest: what is scored of each, and how many tasks are computed at a time.
+
+The score of an answer is the mean of log(probability) over those of its tokens that count. Which these are, and which
+logits they are looked up in, follows llama.cpp's `llama-perplexity`, in its peculiarities too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from quants.errors import ModelError
+
+from ..arrays import Ids
+from ..branches import Branches, Tree
+from ..head import LazyLogits
+
+LEAST_TAIL = 3  # tokens; of Winogrande's sentences with more behind the common ones, the choice itself does not count
+
+# (token ids (sequences, n), first position wanted) → the logits of those from there on.
+Forward = Callable[[Ids, int], LazyLogits]
+Branched = Callable[[Branches], LazyLogits]
+Lengths = dict[tuple[int, int], int]  # by task and sequence: how many of its tokens are asked for
+# Logits, and by task and sequence: position → row of x.
+Computed = tuple[LazyLogits, dict[tuple[int, int], Callable[[int], int]]]
+
+
+class Prediction(NamedTuple):
+    """`token` by the logits that stand at `position` of the task's sequence of that number."""
+
+    sequence: int
+    position: int
+    token: int
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One task. sequences: token ids of the context with each answer; common: how many are the same at the beginning
+    of all; scored: what counts of each answer.
+    """
+
+    sequences: tuple[Sequence[int], ...]
+    common: int
+    scored: tuple[tuple[Prediction, ...], ...]
+
+    @property
+    def tokens(self) -> int:
+        """Those of all answers, and the common ones once."""
+        return self.common + sum(len(sequence) - self.common for sequence in self.sequences)
+
+
+def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
+    """How many tokens are the same at the beginning of all."""
+    columns = enumerate(zip(*sequences, strict=False))
+    return next((i for i, column in columns if len(set(column)) > 1), min(map(len, sequences)))
+
+
+def continuations(sequences: Sequence[Sequence[int]]) -> Choices:
+    """A task of HellaSwag or multiple choice: every token counts that is not common to all answers.
+
+    Where one answer begins all others, its last token counts in all, so that none is left without a score.
+    """
+    common = common_prefix(sequences)
+    first = max(1, min(common, *(len(sequence) - 1 for sequence in sequences)))
+    scored = (
+        tuple(Prediction(i, at - 1, sequence[at]) for at in range(first, len(sequence)))
+        for i, sequence in enumerate(sequences)
+    )
+    return Choices(tuple(sequences), common, tuple(scored))
+
+
+def substitutions(sequences: Sequence[Sequence[int]], bases: Sequence[int]) -> Choices:
+    """A task of Winogrande, a sentence with either choice in its gap. bases: tokens up to the end of each choice alone.
+
+    What counts is what follows the choices, if that is long enough, else all that is not common; without the last token
+    where there are more. Where the first token that is not common counts, llama-perplexity takes the second sentence's
+    from the logits behind the first sentence's end, and so is it here.
+    """
+    common = common_prefix(sequences)
+    behind = all(len(sequence) - common > LEAST_TAIL for sequence in sequences)
+    scored = []
+    for i, sequence in enumerate(sequences):
+        first = bases[i] if behind else common
+        last = len(sequence) - (len(sequence) - first > 1)
+        own = (Prediction(i, at - 1, sequence[at]) for at in range(max(1, first), last))
+        slipped = len(sequences[0]) - 1
+        scored.append(
+            tuple(p._replace(sequence=0, position=slipped) if i and p.position == common - 1 else p for p in own)
+        )
+    return Choices(tuple(sequences), common, tuple(scored))
+
+
+def mean_log_probabilities(
+    tasks: Sequence[Choices], forward: Forward, tokens_at_once: int, branched: Branched | None = None
+) -> list[list[float]]:
+    """The score of each answer of each task, rounded to float32; NaN for one of which nothing counts.
+
+    branched: what computes the tokens that are common to a task's answers once, None where the model has no such way.
+    Raises ModelError where logits are not finite.
+    """
+    wanted: dict[tuple[int, int], list[Prediction]] = {}  # by task and sequence
+    for number, task in enumerate(tasks):
+        for prediction in (each for answer in task.scored for each in answer):
+            wanted.setdefault((number, prediction.sequence), []).append(prediction)
+    lengths = {key: 1 + max(each.position for each in predictions) for key, predictions in wanted.items()}
+    found: dict[tuple[int, Prediction], float] = {}
+    passes = (
+        _padded(tasks, lengths, forward, tokens_at_once)
+        if branched is None
+        else (_branched(tasks, lengths, branched, tokens_at_once))
+    )
+    for logits, rows in passes:
+        asked = [(key[0], each, row(each.position)) for key, row in rows.items() for each in wanted[key]]
+        x = logits.x.reshape(-1, logits.x.shape[-1])[[at for _, _, at in asked]]
+        losses = replace(logits, x=x).losses(np.array([each.token for _, each, _ in asked], np.int64))
+        if not np.isfinite(losses).all():
+            raise ModelError(f"logits are not finite, though all layers are: {logits.weight.name!r} is damaged")
+        found.update(((number, each), -float(loss)) for (number, each, _), loss in zip(asked, losses, strict=True))
+    return [
+        [_mean([found[number, each] for each in answer]) for answer in task.scored] for number, task in enumerate(tasks)
+    ]
+
+
+def _padded(tasks: Sequence[Choices], lengths: Lengths, forward: Forward, tokens_at_once: int) -> Iterator[Computed]:
+    """Whole sequences, zeros behind the shorter ones, which those before them do not see."""
+    for keys in _batches(lengths, tokens_at_once):
+        ids = np.zeros((len(keys), lengths[keys[0]]), np.int64)
+        for row, (number, sequence) in zip(ids, keys, strict=True):
+            length = lengths[number, sequence]
+            row[:length] = tasks[number].sequences[sequence][:length]
+        logits = forward(ids, 0)
+        starts = range(0, ids.size, ids.shape[1])
+        yield logits, {key: start.__add__ for key, start in zip(keys, starts, strict=True)}
+
+
+def _branched(
+    tasks: Sequence[Choices], lengths: Lengths, branched: Branched, tokens_at_once: int
+) -> Iterator[Computed]:
+    """What is common once, and of each sequence what follows."""
+    trees = [
+        _tree(task, [lengths.get((number, i), 0) for i in range(len(task.sequences))])
+        for number, task in enumerate(tasks)
+    ]
+    numbers = [number for number, tree in enumerate(trees) if tree.tokens]
+    while numbers:
+        count, tokens = 1, trees[numbers[0]].tokens
+        while count < len(numbers) and tokens + trees[numbers[count]].tokens <= tokens_at_once:
+            tokens += trees[numbers[count]].tokens
+            count += 1
+        some, numbers = numbers[:count], numbers[count:]
+        branches = Branches(tuple(trees[number] for number in some))
+        rows: dict[tuple[int, int], Callable[[int], int]] = {
+            (number, i): partial(_row, start, trees[number], i)
+            for number, start in zip(some, branches.starts, strict=True)
+            for i in range(len(trees[number].branches))
+            if (number, i) in lengths
+        }
+        yield branched(branches), rows
+
+
+def _tree(task: Choices, lengths: Sequence[int]) -> Tree:
+    """lengths: how much of each sequence is asked for."""
+    common = min(task.common, max(lengths))
+    ends = (sequence[common:length] for sequence, length in zip(task.sequences, lengths, strict=True))
+    return Tree(task.sequences[0][:common], tuple(ends))
+
+
+def _row(start: int, tree: Tree, branch: int, position: int) -> int:
+    return start + tree.offset(branch, position)
+
+
+def _batches(lengths: Lengths, tokens_at_once: int) -> Iterator[list[tuple[int, int]]]:
+    """Sequences of like lengths together, the longest first: so many that they have about that many tokens, padded."""
+    order = sorted(lengths, key=lambda key: -lengths[key])
+    while order:
+        count = max(1, tokens_at_once // lengths[order[0]])
+        yield order[:count]
+        del order[:count]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.float32(sum(values) / len(values))) if values else float("nan")

@@ -1,0 +1,260 @@
+"""How far models' predictions are from those of the model they were quantized from, over the same windows of texts.
+
+One pass serves any number of models: for a few positions at a time the base's logits are computed (or read), then each
+model's are, compared with them, and forgotten. Only a few numbers a prediction are kept, from which `statistics` makes
+all figures; what is held of logits does not grow with the window.
+
+A base is a model that runs, or what an earlier run kept of one (`stored_logits`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from quants.errors import ModelError, OptionError
+
+from ..arrays import Doubles, Floats, Ids
+from ..head import LazyLogits, Output
+from ..kernels import softmax
+from ..kernels.threads import share_out, spans
+from .windows import Window, batched
+
+# Columns of what is kept of a prediction: beside the base, and of each model's logits alone.
+KL, KL_REVERSE, VARIATION = range(3)
+Z, ENTROPY, TOP, TOP_LOGIT, LOG_P = range(5)
+APART, OWN = 3, 5  # how many there are of both
+LOGITS_AT_ONCE = 1 << 25  # of one model: 134 MB
+LEAST_POSITIONS = 16  # at a time, however large the vocabulary
+
+LazyForward = Callable[[Ids, int], LazyLogits]  # as `Model.lazy_logits`
+Progress = Callable[[int, int, float], None]  # windows done, of how many, mean KL of the first model so far
+Save = Callable[[int, int, int, "Rows"], None]  # window, predictions start and stop of it, what the base says of them
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Logits float32 (n, vocabulary), and of each row the columns Z … LOG_P: float64 (n, 5)."""
+
+    logits: Floats
+    values: Doubles
+
+    @property
+    def z(self) -> Doubles:
+        """log of the sum of e^logits."""
+        return np.ascontiguousarray(self.values[:, Z])
+
+
+class Logits(Protocol):
+    """What gives logits of the windows: those of predictions start … stop - 1 of a window, float32 (n, vocabulary)."""
+
+    def logits(self, window: int, start: int, stop: int) -> Floats: ...
+
+
+class Base(Protocol):
+    """What models are compared with.
+
+    lower_bound: whether divergences from it are only lower bounds. rows, compare: `row_figures` and `compare`, or what
+    takes their place where a base knows less than all logits, or knows them otherwise.
+    """
+
+    @property
+    def lower_bound(self) -> bool: ...
+    @property
+    def vocabulary(self) -> int: ...
+    def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows: ...
+    def compare(self, base: Rows, other: Rows, threads: int) -> Doubles: ...
+
+
+class StoredBase(Base, Protocol):
+    """A base that an earlier run kept. tokens: of all windows, one after the other, n_ctx of each."""
+
+    @property
+    def tokens(self) -> Ids: ...
+    @property
+    def n_ctx(self) -> int: ...
+
+
+class RunningLogits:
+    """Logits of a model that runs its layers for a few windows at a time, and its output for what is asked for."""
+
+    lower_bound = False
+
+    def __init__(
+        self,
+        forward: LazyForward,
+        windows: Sequence[Window],
+        at_once: int = 2048,
+        output: Output | None = None,
+        number: int = 0,
+    ) -> None:
+        """at_once: tokens of windows (of equal length) whose layers run together; one window is run in any case.
+        output: what the model makes logits with. number: that the first of these windows has among all.
+        """
+        self.forward, self.windows, self.at_once, self._output, self._number = forward, windows, at_once, output, number
+        self._begin = self._first = 0  # window and position that the states begin with
+        self._states: LazyLogits | None = None
+
+    def states(self, window: int, start: int, stop: int) -> LazyLogits:
+        """The final states of predictions start … stop - 1 of a window, and what makes logits of them."""
+        states = self._states
+        if states is None or not 0 <= window - self._begin < len(states.x):
+            self._states = states = None  # those of before are not held beside the new ones
+            self._states = states = self._run(window)
+        at = self.windows[window - self._number].scored[start:stop] - self._first
+        return replace(states, x=np.ascontiguousarray(states.x[window - self._begin, at]))
+
+    def logits(self, window: int, start: int, stop: int) -> Floats:
+        return self.states(window, start, stop).float32()
+
+    @property
+    def output(self) -> Output:
+        if self._output is None:
+            raise OptionError("what makes logits of states is not known")
+        return self._output
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Number of tokens that it gives logits of."""
+        made = self._output or self._states or self.states(self._number, 0, 1)
+        return made.weight.rows
+
+    def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
+        return row_figures(self.logits(window, start, stop), targets, threads)
+
+    def compare(self, base: Rows, other: Rows, threads: int) -> Doubles:
+        return compare(base, other, threads)
+
+    def _run(self, window: int) -> LazyLogits:
+        following = (self.windows[i] for i in range(window - self._number, len(self.windows)))
+        group = next(batched(following, self.at_once))
+        self._begin, self._first = window, group[0].first
+        return self.forward(np.stack([each.inputs for each in group]), self._first)
+
+
+class Kept(Protocol):
+    """What is kept of windows that were measured: float64 (predictions, `columns`)."""
+
+    def earlier(self, window: int) -> Doubles | None: ...
+    def note(self, window: int, values: Doubles) -> None: ...
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What was found of every scored prediction, in the order of windows.
+
+    base: float64 (n, 5), columns Z … LOG_P of the base's logits; of each model by name: others the same, apart (n, 3)
+    with columns KL … VARIATION. window, position: int64 (n,), where each is.
+    """
+
+    base: Doubles
+    others: Mapping[str, Doubles]
+    apart: Mapping[str, Doubles]
+    window: Ids
+    position: Ids
+
+
+def divergence(
+    windows: Sequence[Window],
+    base: Base,
+    others: Mapping[str, Logits],
+    *,
+    progress: Progress | None = None,
+    save: Save | None = None,
+    kept: Kept | None = None,
+    measured: Iterator[Doubles] | None = None,
+    threads: int = 1,
+) -> Predictions:
+    """Compare models, by name, with a base at every scored position.
+
+    save: is given what the base says as it comes. kept: has what was measured before, which is not measured again, and
+    is given each window when it is done. measured: gives `window_figures` of all other windows in their order, made
+    elsewhere. progress: called after each window. Raises OptionError where vocabularies differ, ModelError for logits
+    that are not finite, each with the name.
+    """
+    count = sum(len(window.scored) for window in windows)
+    every = np.empty((count, columns(len(others))))
+    own = {name: every[:, columns(i) : columns(i) + OWN] for i, name in enumerate(others)}
+    apart = {name: every[:, columns(i) + OWN : columns(i + 1)] for i, name in enumerate(others)}
+    begin = 0
+    for number, window in enumerate(windows):
+        whole = slice(begin, begin + len(window.scored))
+        earlier = None if kept is None else kept.earlier(number)
+        if earlier is not None:
+            every[whole] = earlier
+        elif measured is not None:
+            every[whole] = next(measured)
+        else:
+            every[whole] = window_figures(number, window, base, others, save=save, threads=threads)
+        if kept is not None and earlier is None:
+            kept.note(number, every[whole])
+        begin += len(window.scored)
+        if progress is not None:
+            first = next(iter(apart.values()), None)
+            progress(number + 1, len(windows), 0.0 if first is None else float(first[:begin, KL].mean()))
+    where = [(np.full(len(each.scored), i), each.scored) for i, each in enumerate(windows)]
+    of_base = every[:, :OWN]
+    return Predictions(of_base, own, apart, *(np.concatenate(each) for each in zip(*where, strict=True)))
+
+
+def window_figures(
+    number: int, window: Window, base: Base, others: Mapping[str, Logits], *, save: Save | None = None, threads: int = 1
+) -> Doubles:
+    """Figures of a window's predictions, float64 (n, `columns`): the base's, and of each model its own and how far they
+    are apart. number: that the window has among all. Raises as `divergence` does.
+    """
+    found = np.empty((len(window.scored), columns(len(others))))
+    for start, stop in spans(len(window.scored), _step(base)):
+        targets, here = window.targets[start:stop], found[start:stop]
+        expected = base.rows(number, start, stop, targets, threads)
+        here[:, :OWN] = expected.values
+        _check("the base", number, expected.values)
+        if save is not None:
+            save(number, start, stop, expected)
+        for i, (name, model) in enumerate(others.items()):
+            logits = model.logits(number, start, stop)
+            if logits.shape[1] != base.vocabulary:
+                sizes = f"{base.vocabulary} tokens, {name} one of {logits.shape[1]}"
+                raise OptionError(f"the base has a vocabulary of {sizes}; they have to be equal")
+            got = row_figures(logits, targets, threads)
+            _check(name, number, got.values)
+            apart = base.compare(expected, got, threads)
+            _check(name, number, apart[:, : 1 if base.lower_bound else None])
+            here[:, columns(i) : columns(i + 1)] = np.concatenate((got.values, apart), axis=1)
+    return found
+
+
+def columns(models: int) -> int:
+    """How many numbers are kept of a prediction beside so many models."""
+    return OWN + models * (OWN + APART)
+
+
+def _step(base: Base) -> int:
+    return max(LEAST_POSITIONS, LOGITS_AT_ONCE // base.vocabulary)
+
+
+def _check(name: str, window: int, values: Doubles) -> None:
+    if not np.isfinite(values).all():
+        what = f"{name}: logits of window {window + 1} are not finite: there is nothing to compare"
+        raise ModelError(what, "its weights are damaged")
+
+
+def row_figures(logits: Floats, targets: Ids, threads: int = 1) -> Rows:
+    """The columns Z … LOG_P of logits float32 (n, vocabulary). targets: (n,)."""
+    rows, out = np.ascontiguousarray(logits, np.float32), np.empty((len(logits), 5))
+    wanted = np.ascontiguousarray(targets, np.int64)
+    share_out(lambda start, stop: softmax.row_figures(rows, wanted, out, start, stop), len(out), 16, threads)
+    return Rows(rows, out)
+
+
+def compare(base: Rows, other: Rows, threads: int = 1) -> Doubles:
+    """The columns KL … VARIATION of two models' rows: float64 (n, 3)."""
+    out, zs = np.empty((len(base.logits), 3)), (base.z, other.z)
+
+    def share(start: int, stop: int) -> None:
+        softmax.divergences(base.logits, other.logits, *zs, out, start, stop)
+
+    share_out(share, len(out), 16, threads)
+    return out

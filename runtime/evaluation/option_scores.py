@@ -1,0 +1,73 @@
+"""What heads of models that decide make of each token's state: scores, or what scores are made of.
+
+Laya and Julia: three scores for each token, one for each kind of question (choice, score, noul), which are read where
+options begin. Layers of their own see the whole text, once for each kind. Kev: a query and a key for each token, whose
+products are the scores of options.
+Source: llama.cpp's graphs.
+"""
+
+import numpy as np
+
+from archs.layered import by_layer
+
+from .. import ops
+from ..arrays import Floats
+from ..layer import ForwardContext, Layer
+from ..mixers.attention import attend
+from ..model import Model
+from ..products.matmul import matmul
+
+
+def has_option_scores(model: Model) -> bool:
+    """Whether the file has such a head."""
+    return model.network.keys.get("decision.type") in ("laya", "kev")
+
+
+def option_scores(model: Model, states: Floats) -> Floats:
+    """states (texts, n, width) → (texts, n, scores): 3 of Laya, the widths of a query and a key of Kev."""
+    if model.network.keys.get("decision.type") == "kev":
+        return _linear(model, "cls.output", states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], -1)
+    types, found = model.network.global_tensors.need_array("token_types.weight"), list[Floats]()
+    forward, layers = model.new_pass(*states.shape[:2]), head_layers(model)
+    for row in types:
+        x = states.reshape(-1, states.shape[-1]) + row
+        for layer in layers:
+            x = _through(forward, layer, x)
+        x = forward.norm(forward.global_tensors, "cls.norm", x)
+        x = ops.activated("gelu", _linear(model, "cls", x), model.threads)
+        found.append(_linear(model, "cls.output", x))
+    return np.concatenate(found, axis=1).reshape(*states.shape[:2], -1)
+
+
+def head_layers(model: Model) -> list[Layer]:
+    """The layers of the head, which stand behind the encoder's."""
+    grouped, first = by_layer(model.tensors), len(model.network.layers)
+    count = int(model.network.keys.need("decision.block_count"))
+    return [Layer(f"blk.{i}.", grouped.get(f"blk.{i}.", {})) for i in range(first, first + count)]
+
+
+def _through(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
+    """One layer: attention to the whole text without rotation, and a net with ReLU, each behind a norm."""
+    own = forward.hparams.layers[-1]
+    fused = forward.project(layer, "attn_qkv", forward.norm(layer, "attn_norm", x))
+    q, k, v = (np.ascontiguousarray(part).reshape(len(x), own.heads, -1) for part in np.split(fused, 3, axis=1))
+    mixed = attend(
+        q,
+        k,
+        v,
+        q_positions=forward.positions,
+        scale=q.shape[2] ** -0.5,
+        causal=False,
+        sequences=forward.texts,
+        threads=forward.threads,
+    )
+    x = x + forward.project(layer, "attn_output", mixed)
+    hidden = forward.project(layer, "ffn_up", forward.norm(layer, "ffn_norm", x))
+    return x + forward.project(layer, "ffn_down", np.maximum(hidden, np.float32(0)))
+
+
+def _linear(model: Model, name: str, x: Floats) -> Floats:
+    tensors = model.network.global_tensors
+    weight, bias = tensors.need(f"{name}.weight"), tensors.array(f"{name}.bias")
+    product = matmul(np.ascontiguousarray(x), weight, threads=model.threads, precision=model.precision)
+    return product if bias is None else product + bias

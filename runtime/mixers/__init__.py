@@ -1,0 +1,1 @@
+"""Token mixers: attention, latent attention, state spaces, delta nets, RWKV."""

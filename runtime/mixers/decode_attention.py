@@ -1,0 +1,118 @@
+"""Attention of one to eight tokens behind a cache, read straight as it is kept (see `kernels.attention_operations`)."""
+
+from typing import Any
+
+import numpy as np
+
+from archs.hparams.model_hparams import LayerHParams
+from quants.kernels.lanes import LANES
+
+from ..arrays import Floats
+from ..kernels import attention_operations as ops
+from ..kernels import thread_team
+from ..kernels.context_state import POSITIONS, SIZE, TOKENS
+from ..kernels.dots import SUPER
+from ..kernels.threads import parallel, spans
+from ..kv_cache import KVCache
+from ..layer import ForwardContext, Layer
+from ..products.gemv import MOST_TOKENS, aligned
+
+LEAST_WORK = 1 << 16  # multiplications of a thread
+
+
+def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
+    """Whether the layer's attention is causal, with at most a window and a cap, over a cache of one text."""
+    return (
+        forward.cache is not None
+        and forward.texts == 1
+        and forward.length <= MOST_TOKENS
+        and forward.branches is None
+        and forward.tree is None
+        and forward.keys_after is None
+        and forward.observe_values is None
+        and forward.precision == "float32"
+        and forward.block.causal
+        and not forward.hparams.alibi
+        and own.chunk is None
+        and "attn_sinks.weight" not in layer
+        and "indexer.k_proj.weight" not in layer
+        and own.key_width % LANES == 0
+        and own.value_width % LANES == 0
+        and not any(other.kv_source_layer == layer.index for other in forward.hparams.layers)
+    )
+
+
+def attend_few(
+    forward: ForwardContext, cache: KVCache, layer: Layer, own: LayerHParams, q: Floats, k: Floats, v: Floats
+) -> Floats:
+    """What q (n, heads, d) finds behind the cache, to which k and v (n, kv heads, width) are added: (n, heads * dv)."""
+    n, heads, width = q.shape
+    groups, value_width, seen = k.shape[1], v.shape[2], int(forward.positions[0])
+    cache.reserve(layer.index, seen + n, k.shape[1:], v.shape[1:])
+    state, q, k, v = np.zeros(SIZE, np.int64), *map(np.ascontiguousarray, (q, k, v))
+    state[TOKENS], state[POSITIONS : POSITIONS + n] = n, seen + np.arange(n)
+    tables = [np.array([each.ctypes.data]) for each in cache.arrays(layer.index)]
+    work = n * heads * (width + value_width) * (seen + n)
+    threads = max(1, min(forward.threads, work // LEAST_WORK))
+    common: dict[int, Any] = {ops.STATE: state, ops.KIND: ops.KINDS[cache.kind]}
+    for x, table in zip((k, v), tables, strict=True):
+        thread_team.run_share(
+            thread_team.operation_row(
+                ops.prepare_heads(),
+                common
+                | {
+                    ops.X: x,
+                    ops.OUT: x,
+                    ops.OUT_WIDTH: groups * x.shape[2],
+                    ops.OUT_APART: x.shape[2],
+                    ops.HEADS: groups,
+                    ops.HEAD_WIDTH: x.shape[2],
+                    ops.CACHE: table,
+                },
+            ),
+            0,
+            1,
+        )
+    most, room = ops.most_parts(heads // groups), ops.scratch_room(groups, width, value_width)
+    columns = -(-heads * value_width // SUPER) * SUPER
+    partial, out = np.empty(ops.partial_room(heads, value_width, most, n), np.float32), aligned((n, columns))
+    scratch = np.empty(room * threads, np.float32)
+    common |= {
+        ops.HEADS: heads // groups,
+        ops.GROUPS: groups,
+        ops.VALUE_WIDTH: value_width,
+        ops.WINDOW: own.window or 0,
+        ops.PARTIAL: partial,
+        ops.PARTS: most,
+    }
+    _run(
+        threads,
+        ops.ATTEND[cache.kind](),
+        common
+        | {
+            ops.X: q,
+            ops.X_WIDTH: heads * width,
+            ops.X_APART: width,
+            ops.HEAD_WIDTH: width,
+            ops.ALL_KEYS: tables[0],
+            ops.ALL_VALUES: tables[1],
+            ops.SCALE: float(own.attention_scale),
+            ops.ROOM: room,
+            ops.SCRATCH: scratch,
+            ops.CAP: float(forward.hparams.attention_softcap or 0),
+        },
+    )
+    _run(threads, ops.finish_heads(), common | {ops.OUT: out, ops.OUT_WIDTH: columns})
+    cache.advance(range(layer.index, layer.index + 1), n)
+    return np.ascontiguousarray(out[:, : heads * value_width])
+
+
+def _run(threads: int, function: int, fields: dict[int, Any]) -> None:
+    """Run an operation by so many threads."""
+    row = thread_team.operation_row(function, fields)
+
+    def share(start: int, stop: int) -> None:
+        for thread in range(start, stop):
+            thread_team.run_share(row, thread, threads)
+
+    parallel(share, spans(threads, 1), threads)

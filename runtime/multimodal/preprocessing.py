@@ -1,0 +1,548 @@
+"""An image → what an encoder reads: resized, cut into tiles and normalized, by what the mmproj file says.
+
+Images are Pillow's, in RGB, so that what is resized has the bytes that transformers' image processors make. Sources:
+transformers `models/{gemma3,siglip,llava,clip,pixtral,idefics3,smolvlm,got_ocr2,qwen2_vl,glm4v,paddleocr_vl,lfm2_vl,
+llama4,gemma4,gemma4_unified,step3p7,siglip2,kimi_k25,glm5_next,hunyuan_vl,minimax_m3_vl,muse_glimmer,minicpmv4_6,
+llava_next,deepseek_ocr2,unlimited_ocr}/image_processing_*.py`; for Youtu-VL and CogVLM what is published with them.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quants.errors import ModelError, OptionError
+
+from ..arrays import Floats
+from .layers import fitting
+from .vision import VisionEncoder
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+LANCZOS, BILINEAR, BICUBIC = 1, 2, 3  # of Pillow's `Resampling`
+MAX_PIXELS = 1 << 26  # of all tiles of an image
+THINNEST = 200  # a longer side may be so many times the shorter
+LONGEST = 4096  # of Idefics 3: pixels a side
+LFM2_TILE, LFM2_TOKENS = 512, (64, 256)  # what LFM2-VL's files don't say: of a tile's side, and of a whole image
+LLAMA4_TILES = 16
+GEMMA4_TOKENS = 280
+LEAST_CROP, LONG = 256, 1.2  # of Gemma 3: pixels a side of a crop, and how long an image that is cropped is
+MINICPM_TILES = 9
+OCR_TILES = {"deepseekocr": 640, "deepseekocr2": 768}  # pixels a side of DeepSeek-OCR's
+GREY = (127, 127, 127)
+KIMI_SIDE = 512  # patches of a side at most
+STEP3_TILE = 504  # pixels a side of what Step 3's encoder reads of a part of an image
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What encoders read of an image. pixels: float32 (3, height, width) each. rows, columns: of tiles that it was cut
+    into, behind which the whole of it comes once more (before them, with MiniCPM-V); 0 of an image that was not cut.
+    size: height and width of the image as it came.
+    """
+
+    pixels: Sequence[Floats]
+    rows: int = 0
+    columns: int = 0
+    size: tuple[int, int] = (0, 0)
+
+
+def tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None = None) -> Tiles:
+    """The image as an encoder reads it. most_tokens: of encoders that take images of any size.
+
+    Raises OptionError for an image that is too thin for this, ModelError for an encoder that says nothing usable.
+    """
+    if max(image.size) > THINNEST * min(image.size):
+        raise OptionError(
+            f"an image of {image.width} × {image.height} pixels; at most {THINNEST} times as long as wide is read"
+        )
+    if encoder.projector not in PREPARED:
+        raise ModelError(f"images for encoders of the kind {encoder.projector!r} are not prepared")
+    with fitting():
+        images, rows, columns = PREPARED[encoder.projector](encoder, image, most_tokens)
+        if (total := sum(math.prod(each.size) for each in images)) > MAX_PIXELS:
+            raise ModelError(f"an image becomes {total:,} pixels for this encoder; {MAX_PIXELS:,} are the most")
+        pixels = [encoder.normalized(np.asarray(each)) for each in images]
+    return Tiles(pixels, rows, columns, (image.height, image.width))
+
+
+Cut = tuple[list["Image"], int, int]
+
+
+def _panned(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Gemma 3: whatever its sides, a square; behind it crops of a long one ("pan and scan"), as many as the wanted
+    tokens hold, and none where no number is wanted.
+    """
+    side = encoder.image_size
+    tokens = (side // encoder.patch_size // int(encoder.key("projector.scale_factor"))) ** 2
+    most = (most_tokens or 0) // tokens - 1
+    long, short = max(image.size), min(image.size)
+    count = min(most, max(2, min(long // LEAST_CROP, math.floor(long / short + 0.5))))
+    length = math.ceil(long / max(1, count))
+    images = [image]
+    if most >= 2 and long / short >= LONG and min(length, short) >= LEAST_CROP:
+        wide = image.width >= image.height
+        for start in range(0, length * count, length):
+            end = min(start + length, long)
+            images.append(image.crop((start, 0, end, short) if wide else (0, start, short, end)))
+    return [each.resize((side, side), BILINEAR) for each in images], 0, 0
+
+
+def _square(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of CogVLM and Gemma 3n: whatever its sides, a square."""
+    return [image.resize((encoder.image_size,) * 2, BICUBIC if encoder.projector == "cogvlm" else BILINEAR)], 0, 0
+
+
+def _cropped(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Llava 1.5: the middle."""
+    side, least = encoder.image_size, min(image.size)
+    width, height = (side if length == least else int(side * length / least) for length in image.size)
+    left, top = (width - side) // 2, (height - side) // 2
+    return [image.resize((width, height), BICUBIC).crop((left, top, left + side, top + side))], 0, 0
+
+
+def _padded(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Janus: all of it in the middle of a square of the mean colour."""
+    side, colours = encoder.image_size, (int(255 * value) for value in encoder.key("image_mean"))
+    width, height = (max(round(length * (side / max(image.size))), 14) for length in image.size)
+    whole = image.copy().resize((side, side))
+    whole.paste(tuple(colours), (0, 0, side, side))
+    whole.paste(image.resize((width, height), BICUBIC), ((side - width) // 2, (side - height) // 2))
+    return [whole], 0, 0
+
+
+def _at_most(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Pixtral: no side longer than the largest, both in whole patches."""
+    unit = encoder.patch_size * int(encoder.key("spatial_merge_size"))
+    longest = encoder.key("preproc_image_size") if encoder.projector == "lightonocr" else encoder.image_size
+    ratio = max(image.size) / int(longest)
+    sides: list[int] = [int(side // ratio) if ratio > 1 else side for side in image.size]
+    units = [max(1, -(-side // unit)) for side in sides]
+    if most_tokens is not None and units[0] * units[1] > most_tokens:
+        shrunk = math.sqrt(most_tokens / (units[0] * units[1]))
+        units = [max(1, math.floor(each * shrunk)) for each in units]
+    return [image.resize((units[0] * unit, units[1] * unit), BICUBIC)], 0, 0
+
+
+def _of_area(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Qwen: as many pixels as it has, within limits, both sides in whole squares of patches."""
+    unit, height, width = encoder.token_side, image.height, image.width
+    fewest, most = int(encoder.key("image_min_pixels")), int(encoder.key("image_max_pixels"))
+    if most_tokens is not None:
+        most = min(most, most_tokens * unit**2)
+        fewest = min(fewest, most)
+    if min(height, width) < unit and encoder.projector == "glm4v":
+        height, width = (int(side * max(unit / height, unit / width)) for side in (height, width))
+    elif min(height, width) < unit and encoder.projector == "paddleocr":
+        short = min(height, width)
+        height, width = (unit if side == short else round(side * unit / short) for side in (height, width))
+    height, width = area_size(height, width, unit, fewest, most)
+    while most_tokens is not None and height * width > most_tokens * unit**2:  # what is enlarged or thin may have more
+        height, width = (side - unit * (side == max(height, width)) for side in (height, width))
+    return [image.resize((width, height), BICUBIC)], 0, 0
+
+
+def area_size(height: int, width: int, unit: int, fewest: int, most: int, least: int = 0) -> tuple[int, int]:
+    """Sides in whole units, of about so many pixels, in about the same proportion."""
+    sides = [max(least, round(side / unit) * unit) for side in (height, width)]
+    if sides[0] * sides[1] > most:
+        shrunk = math.sqrt(height * width / most)
+        sides = [max(unit, math.floor(side / shrunk / unit) * unit) for side in (height, width)]
+    elif sides[0] * sides[1] < fewest:
+        grown = math.sqrt(fewest / (height * width))
+        sides = [math.ceil(side * grown / unit) * unit for side in (height, width)]
+    return sides[0], sides[1]
+
+
+def _split(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Idefics 3: tiles of the encoder's size, and the whole image in that size."""
+    side, longest = encoder.image_size, min(int(encoder.key("preproc_image_size")) or max(image.size), LONGEST)
+    width, height = _to_longest(image.width, image.height, longest)
+    image = image.resize((width, height), LANCZOS)
+    if width >= height:
+        wide = -(-width // side) * side
+        high = -(-int(wide / (width / height)) // side) * side
+    else:
+        high = -(-height // side) * side
+        wide = -(-int(high * (width / height)) // side) * side
+    image = image.resize((wide, high), LANCZOS)
+    if wide == high == side:
+        return [image], 0, 0
+    return [*_pieces(image, side), image.resize((side, side), LANCZOS)], high // side, wide // side
+
+
+def _to_longest(width: int, height: int, longest: int) -> tuple[int, int]:
+    """The longer side as long as that, the other one even."""
+    ratio = width / height
+    if width >= height:
+        other = int(longest / ratio)
+        return longest, max(other + other % 2, 1)
+    other = int(longest * ratio)
+    return max(other + other % 2, 1), longest
+
+
+def _in_proportion(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of InternVL: as many tiles as make up the image's proportion best, and the whole image behind them."""
+    side = encoder.image_size
+    least, most = int(encoder.key("preproc_min_tiles")), int(encoder.key("preproc_max_tiles"))
+    columns, rows = _proportion(image.width, image.height, side, least, most)
+    cut = _pieces(image.resize((columns * side, rows * side), BICUBIC), side)
+    if len(cut) > 1:
+        cut.append(image.resize((side, side), BICUBIC))
+    return cut, 0, 0
+
+
+def _proportion(width: int, height: int, side: int, least: int, most: int) -> tuple[int, int]:
+    """Columns and rows of tiles; of those as near to the proportion more, as long as the image fills half of them."""
+    grids = [
+        (columns, rows)
+        for columns in range(1, most + 1)
+        for rows in range(1, most // columns + 1)
+        if columns * rows >= least
+    ]
+    if not grids:
+        raise ModelError(f"the file wants {least} tiles or more, and {most} or fewer")
+    best, distance = (1, 1), math.inf
+    for columns, rows in sorted(grids, key=math.prod):
+        far = abs(width / height - columns / rows)
+        if far < distance or (far == distance and width * height > 0.5 * side * side * columns * rows):
+            best, distance = (columns, rows), far
+    return best
+
+
+def _pieces(image: "Image", side: int) -> list["Image"]:
+    """Tiles by row and column."""
+    return [
+        image.crop((left, top, left + side, top + side))
+        for top in range(0, image.height, side)
+        for left in range(0, image.width, side)
+    ]
+
+
+def _tiled_if_large(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of LFM2: as many pixels as it has, within limits; a large one in tiles, too."""
+    unit, fewest, most = encoder.token_side, *LFM2_TOKENS
+    most = most if most_tokens is None else min(most, most_tokens)
+    area = (min(fewest, most) * unit**2, most * unit**2)
+    height, width = area_size(image.height, image.width, unit, *area, least=unit)
+    whole = image.resize((width, height), BILINEAR)
+    size = math.prod(max(encoder.patch_size, round(side / unit) * unit) for side in image.size)
+    if most_tokens is not None or size <= 2 * most * unit**2:
+        return [whole], 0, 0
+    columns, rows = _proportion(image.width, image.height, LFM2_TILE, 2, 10)
+    cut = image.resize((columns * LFM2_TILE, rows * LFM2_TILE), BILINEAR)
+    return [*_pieces(cut, LFM2_TILE), whole], rows, columns
+
+
+def _enlarged(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Gemma 4: as large as it can be with so many tokens."""
+    unit, most = encoder.token_side, GEMMA4_TOKENS if most_tokens is None else most_tokens
+    factor = math.sqrt(most * unit**2 / (image.width * image.height))
+    columns, rows = (math.floor(factor * side / unit) for side in image.size)
+    if not columns or not rows:  # as long as it is thin
+        long = min(max(image.size) // min(image.size), most)
+        columns, rows = (long if each else 1 for each in (columns, rows))
+    return [image.resize((columns * unit, rows * unit), BICUBIC)], 0, 0
+
+
+def _on_canvas(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Llama 4: the grid of tiles that it fits best, black where it does not reach, and the whole image."""
+    side, (width, height) = encoder.image_size, image.size
+    most = range(1, LLAMA4_TILES + 1)
+    grids = [(rows, columns) for rows in most for columns in most if rows * columns <= LLAMA4_TILES]
+    scales = {grid: min(np.float32(grid[0] * side) / height, np.float32(grid[1] * side) / width) for grid in grids}
+    larger = [scale for scale in scales.values() if scale >= 1]
+    wanted = min(larger) if larger else max(scales.values())
+    rows, columns = min((grid for grid in grids if scales[grid] == wanted), key=math.prod)
+    room = min(max(height, side), rows * side), min(max(width, side), columns * side)
+    high, wide = room[0] / height, room[1] / width
+    if wide < high:
+        size = room[1], max(1, min(math.floor(height * wide), room[0]))
+    else:
+        size = max(1, min(math.floor(width * high), room[1])), room[0]
+    resized = image.resize(size, BILINEAR)
+    cut = _pieces(resized.crop((0, 0, columns * side, rows * side)), side)  # what a crop goes beyond is black
+    if len(cut) == 1:
+        return cut, 0, 0
+    return [*cut, image.resize((side, side), BILINEAR)], rows, columns
+
+
+def _in_windows(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Step 3: windows of one size, if the image is large or long, and all of it as a square."""
+    side, longest = encoder.image_size, int(encoder.key("preproc_image_size"))
+    whole = image
+    if min(whole.size) < 32 and max(whole.size) > 4 * min(whole.size):
+        whole = whole.crop((0, 0, max(whole.size), max(whole.size)))  # black below or on the right
+    width, height = whole.size
+    if max(width, height) > longest:
+        width, height = (int(length * (longest / max(whole.size))) for length in whole.size)
+    view = whole.resize((width, height), BILINEAR).resize((side, side), BILINEAR)
+    short, long = sorted((width, height))
+    if long <= side:
+        window = short if long / short > 1.5 else 0
+    else:
+        window = min(short, STEP3_TILE) if long / short > 4 else STEP3_TILE
+    if not window:
+        return [view], 0, 0
+    wide, high = (
+        window * (length // window + (length % window > 0.2 * window)) if length >= window else length
+        for length in (width, height)
+    )
+    cut = whole.resize((wide, high), BILINEAR)
+    parts = [
+        cut.crop((left, top, min(left + window, wide), min(top + window, high)))
+        for top in range(0, high, window)
+        for left in range(0, wide, window)
+    ]
+    small = [part.resize((STEP3_TILE, STEP3_TILE), BILINEAR) for part in parts]
+    return [*small, view], -(-high // window), -(-wide // window)
+
+
+def _in_patches(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Phi-4: as it is, in whole patches, if there are neither too few nor too many."""
+    unit, size = encoder.patch_size, (image.height, image.width)
+    fewest, most = (int(encoder.key(f"image_{end}_pixels")) // unit**2 for end in ("min", "max"))
+    if most_tokens is not None:
+        fewest, most = min(fewest, most_tokens), min(most, most_tokens)
+
+    def scaled(factor: float) -> list[int]:
+        return [max(1, math.ceil(side * factor / unit)) for side in size]
+
+    units = scaled(1)
+    if math.prod(units) > most:
+        units = scaled(_searched(lambda factor: math.prod(scaled(factor)) <= most))
+    elif math.prod(units) < fewest:
+        units = scaled(_searched(lambda factor: math.prod(scaled(factor)) <= fewest))
+    return [image.resize((units[1] * unit, units[0] * unit), BILINEAR)], 0, 0
+
+
+def _sliced(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of MiniCPM-V: the whole image in about the size of a tile, and tiles in its proportion if it is larger."""
+    side, unit, size = encoder.image_size, encoder.token_side, (image.height, image.width)
+    rows, columns = _slices(*size, side)
+    high, wide = _near(size, side, unit, enlarged=rows * columns == 1)
+    whole = image.resize((wide, high), BICUBIC)
+    if rows * columns == 1:
+        return [whole], 0, 0
+    part = max(round(size[0] / rows), 1), max(round(size[1] / columns), 1)
+    height, width = _near(part, side, unit, enlarged=True)
+    cut = image.resize((width * columns, height * rows), BICUBIC)
+    parts = [
+        cut.crop((column * width, row * height, (column + 1) * width, (row + 1) * height))
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    return [whole, *parts], rows, columns
+
+
+def _near(size: tuple[int, int], side: int, unit: int, *, enlarged: bool) -> tuple[int, int]:
+    """Sides in whole units, of about as many pixels as a tile has; of smaller images as many as they have."""
+    height, width = size
+    if height * width > side * side or enlarged:
+        ratio = width / height
+        height = int(side / math.sqrt(ratio))
+        width = int(height * ratio)
+    return max(round(height / unit), 1) * unit, max(round(width / unit), 1) * unit
+
+
+def _slices(height: int, width: int, side: int) -> tuple[int, int]:
+    """Rows and columns of tiles."""
+    wanted = min(math.ceil(width * height / side**2), MINICPM_TILES)
+    grids = [
+        (rows, count // rows)
+        for count in (wanted - 1, wanted, wanted + 1)
+        if 1 < count <= MINICPM_TILES
+        for rows in range(1, count + 1)
+        if count % rows == 0
+    ]
+    if wanted <= 1:
+        return 1, 1
+
+    def distance(grid: tuple[int, int]) -> tuple[float, int]:
+        return abs(math.log(width / height) - math.log(grid[1] / grid[0])), -grid[0]
+
+    return min(grids, key=distance)
+
+
+def _best_of_sizes(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Llava-NeXT: tiles of that of several sizes which loses least of it, and the whole image in a tile."""
+    side, sizes = encoder.image_size, [int(each) for each in encoder.key("image_grid_pinpoints")]
+    if not sizes or len(sizes) % 2 or min(sizes) < 1:
+        raise ModelError(f"the file has sizes of images {sizes}; pairs of width and height were expected")
+
+    def fitting(width: int, height: int) -> tuple[int, int]:
+        """In a size without being changed in proportion."""
+        wide, high = width / image.width, height / image.height
+        if wide < high:
+            return width, min(math.ceil(image.height * wide), height)
+        return min(math.ceil(image.width * high), width), height
+
+    def lost(size: tuple[int, int]) -> tuple[int, int]:
+        scale = min(size[0] / image.width, size[1] / image.height)
+        kept = min(int(image.width * scale) * int(image.height * scale), image.width * image.height)
+        return -kept, size[0] * size[1] - kept
+
+    width, height = min(zip(sizes[::2], sizes[1::2], strict=True), key=lost)
+    if width % side or height % side:
+        raise ModelError(f"the file has a size of {width} × {height} pixels, which are no tiles of {side}")
+    fit = fitting(width, height)
+    canvas = image.copy().resize((width, height))
+    canvas.paste((0, 0, 0), (0, 0, width, height))
+    canvas.paste(image.resize(fit, BICUBIC), ((width - fit[0]) // 2, (height - fit[1]) // 2))
+    return [*_pieces(canvas, side), image.resize((side, side), BICUBIC)], height // side, width // side
+
+
+def _view_and_tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of DeepSeek-OCR: tiles of a large image, and all of it in the middle of a grey square."""
+    side, tile = encoder.image_size, OCR_TILES[encoder.projector]
+    factor = side / max(image.size)
+    width, height = (max(round(length * factor), 1) for length in image.size)
+    whole = image.copy().resize((side, side))
+    whole.paste(GREY, (0, 0, side, side))
+    whole.paste(image.resize((width, height), BICUBIC), ((side - width) // 2, (side - height) // 2))
+    if max(image.size) <= tile:
+        return [whole], 0, 0
+    least, most = int(encoder.key("preproc_min_tiles")), int(encoder.key("preproc_max_tiles"))
+    columns, rows = _proportion(image.width, image.height, tile, least, most)
+    cut = image.resize((columns * tile, rows * tile), BICUBIC)
+    return [*_pieces(cut, tile), whole], rows, columns
+
+
+def _searched(fits: Callable[[float], bool], low: float = 1e-6, high: float = 100.0) -> float:
+    """The largest factor that fits, to 1e-5, as SigLIP 2's processor looks for it."""
+    while high - low >= 1e-5:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _on_black(image: "Image", size: Sequence[int], room: Sequence[int]) -> "Image":
+    """Resized, and black on its right and below it. Both: width and height."""
+    return image.resize((size[0], size[1]), BICUBIC).crop((0, 0, room[0], room[1]))
+
+
+def _whole(sides: Sequence[float], unit: int) -> list[int]:
+    """In whole units, and more rather than less."""
+    return [max(1, math.ceil(side / unit)) * unit for side in sides]
+
+
+def _not_enlarged(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Kimi: as large as it is, if there are not too many patches."""
+    unit, patch = encoder.token_side, int(encoder.patch_size)
+    most = int(encoder.key("image_max_pixels")) // patch**2
+    patches = math.prod(max(1, side // patch) for side in image.size)
+    scale = min(1.0, math.sqrt(most / patches), *(KIMI_SIDE * patch / side for side in image.size))
+
+    def sides() -> list[int]:
+        return [max(1, int(side * scale)) for side in image.size]
+
+    while most_tokens is not None and math.prod(_whole(sides(), unit)) > most_tokens * unit**2:
+        scale *= 0.98
+    return [_on_black(image, sides(), _whole(sides(), unit))], 0, 0
+
+
+def _budgeted(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of GLM 5: in whole squares of patches, neither too few nor too many, in its own proportion."""
+    unit, (width, height) = encoder.token_side, image.size
+    fewest, most = (int(encoder.key(f"image_{end}_pixels")) for end in ("min", "max"))
+    if most_tokens is not None:
+        most = min(most, most_tokens * unit**2)
+        fewest = min(fewest, most)
+    room = _whole(image.size, unit)
+    if math.prod(room) < fewest:
+        scale = math.sqrt(fewest / (width * height))
+        room = _whole([math.ceil(side * scale) for side in image.size], unit)
+    if math.prod(room) > most:
+        room, low, high = [unit, unit], 1, height
+        while low <= high:
+            middle = (low + high) // 2
+            tried = _whole([max(1, width * middle // height), middle], unit)
+            if math.prod(tried) <= most:
+                room, low = tried, middle + 1
+            else:
+                high = middle - 1
+    scale = min(wide / side for wide, side in zip(room, image.size, strict=True))
+    scale = min(1.0, scale) if width * height >= fewest else scale
+    return [_on_black(image, [max(1, math.floor(side * scale)) for side in image.size], room)], 0, 0
+
+
+def _of_nearest_grid(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Muse Glimmer: rows and columns of tokens that are nearest to its proportion."""
+    unit = encoder.token_side
+    most = int(encoder.key("image_max_pixels")) // unit**2
+    most = most if most_tokens is None else min(most, most_tokens)
+    rows, columns = image.height / unit, image.width / unit
+    ratio = columns / rows
+    if rows * columns > most:
+        rows = math.sqrt(most / ratio)
+        columns = rows * ratio
+    grids = set(itertools.product(*((math.floor(count), math.ceil(count)) for count in (rows, columns))))
+    fitting = [grid for grid in grids if min(grid) >= 1 and math.prod(grid) <= most]  # of equals the set's first
+    if not fitting:
+        rows = max(1, min(round(rows), most))
+        fitting = [(rows, max(1, min(round(columns), most // rows)))]
+    rows, columns = min(fitting, key=lambda grid: abs(grid[0] / grid[1] - image.height / image.width))
+    return [image.resize((int(columns) * unit, int(rows) * unit), LANCZOS)], 0, 0
+
+
+def _shrunk(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
+    """Of Youtu-VL: as large as it is, or by so many fiftieths smaller that there are not too many patches."""
+    unit = encoder.token_side
+    most = int(encoder.key("image_max_pixels"))
+    most = most if most_tokens is None else min(most, most_tokens * unit**2)
+    scale, size = 1.0, _whole(image.size, unit)
+    while math.prod(size) > most and scale > 0:
+        scale -= 0.02
+        size = _whole([side * scale for side in image.size], unit)
+    return [image.resize((size[0], size[1]), BILINEAR)], 0, 0
+
+
+Prepare = Callable[[VisionEncoder, Any, int | None], Cut]
+PREPARED: dict[str, Prepare] = {
+    **dict.fromkeys(("gemma3nv", "cogvlm"), _square),
+    "gemma3": _panned,
+    "mlp": _cropped,
+    "pixtral": _at_most,
+    "idefics3": _split,
+    "internvl": _in_proportion,
+    "lightonocr": _at_most,
+    "lfm2": _tiled_if_large,
+    "llama4": _on_canvas,
+    "gemma4v": _enlarged,
+    "janus_pro": _padded,
+    "step3vl": _in_windows,
+    "phi4": _in_patches,
+    "gemma4uv": _enlarged,
+    "nemotron_v2_vl": _in_proportion,
+    **dict.fromkeys(OCR_TILES, _view_and_tiles),
+    "resampler": _sliced,
+    "minicpmv4_6": _sliced,
+    "granite4_vision": _best_of_sizes,
+    "kimivl": _not_enlarged,
+    "kimik25": _not_enlarged,
+    "glm5v": _budgeted,
+    "muse-glimmer": _of_nearest_grid,
+    "youtuvl": _shrunk,
+    **dict.fromkeys(
+        (
+            "qwen2vl_merger",
+            "qwen2.5vl_merger",
+            "qwen3vl_merger",
+            "qwen2.5o",
+            "ling3vl",
+            "glm4v",
+            "paddleocr",
+            "exaone4_5",
+            "mimovl",
+            "dots_ocr",
+            "dots3note_v",
+            "minimax_m3",
+            "hunyuanvl",
+        ),
+        _of_area,
+    ),
+}

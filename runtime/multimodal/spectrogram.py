@@ -1,0 +1,139 @@
+"""Log mel spectrograms of sounds, as Whisper's feature extractor, Granite Speech's, NeMo's and MiMo's make them.
+
+Sources: transformers `models/{whisper,granite_speech,parakeet}/feature_extraction_*.py` and `audio_utils.py`; of MiMo's
+the numbers that its processor gives torchaudio, and llama.cpp's `tools/mtmd/mtmd-audio.cpp`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from quants.errors import OptionError
+
+from ..arrays import Doubles, Floats
+
+RATE, HOP = 16_000, 160  # samples a second, and from frame to frame
+WIDTH = 400  # samples that a frame looks at
+LEAST, RANGE = 1e-10, 8.0  # the lowest power, and how many powers of ten count below the highest
+FRAMES_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Which frequencies bands are between, and what they weigh. transform: samples of the Fourier transform. rate: of
+    the sound, samples a second.
+    """
+
+    transform: int
+    to_hertz: Callable[[Doubles], Doubles]
+    highest: float
+    by_width: bool
+    rate: int = RATE
+
+    def bank(self, mels: int) -> Doubles:
+        """Triangles, float64 (frequencies, mels)."""
+        edges = self.to_hertz(np.linspace(0.0, self.highest, mels + 2))
+        frequencies = np.linspace(0, self.rate / 2, self.transform // 2 + 1)
+        slopes = edges - frequencies[:, None]
+        below, above = -slopes[:, :-2] / np.diff(edges)[:-1], slopes[:, 2:] / np.diff(edges)[1:]
+        triangles = np.maximum(0.0, np.minimum(below, above))
+        return triangles * (2.0 / (edges[2:] - edges[:-2])) if self.by_width else triangles
+
+
+def _slaney(mels: Doubles) -> Doubles:
+    return np.where(mels < 15, 200 / 3 * mels, 1000 * np.exp(np.log(6.4) / 27 * (mels - 15)))
+
+
+def _htk(mels: Doubles) -> Doubles:
+    return 700 * (10 ** (mels / 2595) - 1)
+
+
+WHISPER = Scale(WIDTH, _slaney, 15 + np.log(8.0) * 27 / np.log(6.4), by_width=True)
+HTK = Scale(512, _htk, 2595 * np.log10(1 + 8000 / 700), by_width=False)
+MIMO = Scale(960, _htk, 2595 * np.log10(1 + 12_000 / 700), by_width=False, rate=24_000)
+NEMO = Scale(512, _slaney, WHISPER.highest, by_width=True)
+EMPHASIS, GUARD = 0.97, 2.0**-24
+MIMO_HOP, MIMO_LEAST = 240, 1e-7
+bank_of = cache(Scale.bank)
+
+
+def as_waveform(waveform: ArrayLike, least: int = 1, rate: int = RATE) -> Floats:
+    """A sound as float32 (samples,). Raises OptionError for another shape, too few samples and what is not finite."""
+    found = np.asarray(waveform, np.float32)
+    if found.ndim != 1 or not found.size:
+        raise OptionError(f"a sound of shape {found.shape}; (samples,) was expected", f"one channel, {rate} a second")
+    if not np.isfinite(found).all():
+        raise OptionError("a sound's samples are not all finite numbers")
+    if found.size < least:
+        raise OptionError(f"a sound of {found.size} samples; {least} or more were expected")
+    return found
+
+
+def log_mel(waveform: ArrayLike, mels: int, samples: int = 0, scale: Scale = WHISPER) -> Floats:
+    """The log mel spectrogram of a sound, float32 (mels, frames), a frame for each 160 samples.
+
+    waveform: (samples,), 16,000 a second, between -1 and 1; zeros are put behind it up to `samples`. The last frame,
+    which begins at the end, is left out. Raises OptionError for another shape, or a sound too short to be mirrored.
+    """
+    sound = as_waveform(waveform)
+    sound = np.pad(sound, (0, max(0, samples - len(sound))))
+    edge = scale.transform // 2
+    sound = np.pad(as_waveform(sound, edge + 1).astype(np.float64), edge, mode="reflect")
+    window = np.zeros(scale.transform)
+    start = (scale.transform - WIDTH) // 2
+    window[start : start + WIDTH] = np.hanning(WIDTH + 1)[:-1]
+    frames = np.lib.stride_tricks.sliding_window_view(sound, scale.transform)[::HOP]
+    bank, parts = bank_of(scale, mels), []
+    for at in range(0, len(frames), FRAMES_AT_ONCE):
+        powers = np.abs(np.fft.rfft(frames[at : at + FRAMES_AT_ONCE] * window, axis=1)) ** 2
+        parts.append(np.log10(np.maximum(powers @ bank, LEAST)))
+    found = np.concatenate(parts)[: None if scale is HTK else -1]
+    return np.ascontiguousarray(((np.maximum(found, found.max() - RANGE) + 4) / 4).T, np.float32)
+
+
+def nemo(waveform: ArrayLike, mels: int) -> Floats:
+    """The spectrogram of NeMo's models, float32 (mels, frames): of each band about 0, and so that 1 is its deviation.
+
+    Raises OptionError for a sound of less than two frames.
+    """
+    sound = as_waveform(waveform, 2 * HOP).astype(np.float64)
+    sharper = np.concatenate([sound[:1], sound[1:] - EMPHASIS * sound[:-1]])
+    padded = np.pad(sharper, NEMO.transform // 2)
+    window = np.zeros(NEMO.transform)
+    start = (NEMO.transform - WIDTH) // 2
+    window[start : start + WIDTH] = np.hanning(WIDTH)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, NEMO.transform)[::HOP][: len(sound) // HOP]
+    powers = np.abs(np.fft.rfft(frames * window, axis=1)) ** 2
+    found = np.log(powers @ bank_of(NEMO, mels) + GUARD)
+    return np.ascontiguousarray(((found - found.mean(axis=0)) / (found.std(axis=0, ddof=1) + 1e-5)).T, np.float32)
+
+
+def mimo(waveform: ArrayLike, mels: int) -> Floats:
+    """The spectrogram of MiMo's encoder, float32 (mels, frames): logarithms of magnitudes, a frame for each 240
+    samples.
+
+    waveform: (samples,), 24,000 a second. Raises OptionError as `log_mel` does.
+    """
+    edge = MIMO.transform // 2
+    sound = np.pad(as_waveform(waveform, edge + 1, MIMO.rate).astype(np.float64), edge, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(sound, MIMO.transform)[::MIMO_HOP]
+    window, bank, parts = np.hanning(MIMO.transform + 1)[:-1], bank_of(MIMO, mels), []
+    for at in range(0, len(frames), FRAMES_AT_ONCE):
+        magnitudes = np.abs(np.fft.rfft(frames[at : at + FRAMES_AT_ONCE] * window, axis=1))
+        parts.append(np.log(np.maximum(magnitudes @ bank, MIMO_LEAST)))
+    return np.ascontiguousarray(np.concatenate(parts).T, np.float32)
+
+
+def in_frames(waveform: ArrayLike, samples: int) -> Floats:
+    """A sound itself, (samples, frames), as Gemma 4 without layers reads it; zeros are put behind it."""
+    sound = as_waveform(waveform)
+    return np.ascontiguousarray(np.pad(sound, (0, -len(sound) % samples)).reshape(-1, samples).T)
+
+
+def in_pairs(features: Floats) -> Floats:
+    """Neighbouring frames as one, (2 * mels, frames / 2), as Granite Speech reads them; an odd last one is left out."""
+    mels, frames = features.shape
+    return np.ascontiguousarray(features[:, : frames // 2 * 2].T.reshape(-1, 2 * mels).T)

@@ -1,0 +1,1 @@
+"""Matrix products: whole texts, a few tokens, integers, precision and rounding."""

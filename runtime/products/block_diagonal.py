@@ -1,0 +1,74 @@
+"""Matrices of which the blocks along the diagonal are kept, so that wide ones fit into memory."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from ..arrays import Doubles, Floats
+
+ALIGNED = 256  # columns: a multiple of what any format has in a block
+
+
+def column_blocks(width: int, most: int) -> list[slice]:
+    """Columns in blocks of about equal size, of `most` at most where that is not less than ALIGNED."""
+    size = width
+    if width > most:
+        most = max(most // ALIGNED, 1) * ALIGNED
+        size = -(-width // -(-width // most) // ALIGNED) * ALIGNED
+    return [slice(start, min(start + size, width)) for start in range(0, width, size)]
+
+
+@dataclass(frozen=True)
+class BlockDiagonal:
+    """A square matrix: blocks (columns, columns) along its diagonal, float64 or float32; all else counts as zero."""
+
+    blocks: tuple[Doubles | Floats, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blocks))
+
+    def __add__(self, other: "BlockDiagonal") -> "BlockDiagonal":
+        return BlockDiagonal(tuple(a + b for a, b in zip(self.blocks, other.blocks, strict=True)))
+
+    def __mul__(self, factor: float) -> "BlockDiagonal":
+        return BlockDiagonal(tuple(block * factor for block in self.blocks))
+
+    def columns(self) -> Iterator[tuple[slice, Doubles | Floats]]:
+        """Which columns each block stands for, and the block."""
+        start = 0
+        for block in self.blocks:
+            yield slice(start, start + len(block)), block
+            start += len(block)
+
+    def single(self) -> "BlockDiagonal":
+        """In float32."""
+        return BlockDiagonal(tuple(block.astype(np.float32, copy=False) for block in self.blocks))
+
+    def diagonal(self) -> Doubles | Floats:
+        return np.concatenate([block.diagonal() for block in self.blocks])
+
+    def along(self, left: Floats, right: Floats) -> float:
+        """The sum of l M r^T over the rows of both (rows, width)."""
+        found = 0.0
+        for here, block in self.single().columns():
+            reached = left[:, here] @ block
+            found += float(np.einsum("ij,ij->", reached, right[:, here], dtype=np.float64))
+        return found
+
+    def times(self, rows: Floats) -> Floats:
+        """rows (n, width) @ M in float32."""
+        return np.concatenate([rows[:, here] @ block for here, block in self.single().columns()], axis=1)
+
+    def whole(self) -> Doubles:
+        """float64 (width, width)."""
+        found = np.zeros((len(self), len(self)))
+        for here, block in self.columns():
+            found[here, here] = block
+        return found
+
+
+def weighted_sum(matrices: Iterable[tuple[BlockDiagonal, float]]) -> BlockDiagonal:
+    """Of matrices and their weights, at least one."""
+    return reduce(BlockDiagonal.__add__, (matrix * weight for matrix, weight in matrices))

@@ -1,0 +1,58 @@
+"""Which products may be rounded to 16-bit integers where that is faster: what a weight's product is for decides it.
+
+Rounding moves a product by 5e-5 of its size (see `kernels.int16`). A sum of many such products hardly notices. What
+hangs on a single number does: a router's or an indexer's scores, of which the best are chosen; the gates and decays of
+a recurrence, whose state carries an error through the whole text; scores of attention that are not divided by the root
+of their width, of which the largest takes nearly all. Exact scores alone are no help: what they are computed from
+decides, too. So all layers up to the last of these are exact, and in the others all weights but those named here.
+"""
+
+import fnmatch
+import math
+from collections.abc import Iterable, Sequence
+
+# Names of weights, without ".weight", whose products are summands of the residual stream, or the scores and values of
+# attention. What a family brings that nobody has named is exact.
+ROUNDED = frozenset(
+    {
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_qkv",
+        "attn_gate",
+        "attn_output",
+        "attn_q_a",
+        "attn_q_b",
+        "attn_kv_a_mqa",
+        "attn_kv_b",
+        "attn_k_b",
+        "attn_v_b",
+        "ffn_gate",
+        "ffn_up",
+        "ffn_down",
+        "shortconv.in_proj",
+        "shortconv.out_proj",
+    }
+)
+
+# Globs of tensors by which a layer chooses (experts, keys, neurons) or carries a state from token to token.
+CHOOSING = ("ffn_gate_inp.weight", "indexer.*", "indexer_*")
+CHOOSING_NEURONS = ("fc1.weight", "fc2.weight")  # where a predictor is used
+CARRYING = ("ssm_*", "time_mix_*")
+SHARP = 1.5  # from this times the usual factor of scores on, attention chooses
+
+
+def is_sensitive(names: Iterable[str], attention_scale: float, key_width: int, predicted: bool) -> bool:
+    """Whether a layer chooses or carries a state.
+
+    names: of its tensors. attention_scale: the factor of its scores, key_width: of a head. predicted: a predictor
+    chooses neurons.
+    """
+    patterns = (*CHOOSING, *CARRYING, *(CHOOSING_NEURONS if predicted else ()))
+    sharp = attention_scale * math.sqrt(key_width) > SHARP
+    return sharp or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def up_to_last(sensitive: Sequence[bool]) -> int:
+    """How many layers there are up to the last sensitive one."""
+    return max((i + 1 for i, each in enumerate(sensitive) if each), default=0)
