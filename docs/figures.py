@@ -13,7 +13,7 @@ STYLES = {
     "trellis": ("trellis formats (ik_llama.cpp), importance matrix", "#c77d2e", "D"),
     "GPTQ": ("GPTQ error feedback (gguftools)", "#1f6feb", "o"),
 }
-OFFSETS = {"importance matrix": (0, 8), "trellis": (0, 9), "GPTQ": (0, -14)}
+OFFSETS = {"importance matrix": (0, 8), "trellis": (0, -14), "GPTQ": (0, -14)}
 
 
 def digest() -> str:
