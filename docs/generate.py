@@ -237,8 +237,8 @@ def coverage() -> str:
         f"{count['classes']} classes are converted and run; {count['wrappers']} more wrap a text model that their "
         f"config.json names, which is converted if it is one of these ({named}); {count['drafts']} are drafts. "
         f"{count['exported']} become checkpoints again. "
-        f"{count['with_towers']} have encoders for images or audio, those of {count['with_running_towers']} run; "
-        f"{count['exported_with_towers']} classes are exported with them (`export --mmproj`).\n"
+        f"{count['with_encoders']} have encoders for images or audio, those of {count['with_running_encoders']} run; "
+        f"{count['exported_with_encoders']} classes are exported with them (`export --mmproj`).\n"
     )
 
 
