@@ -429,7 +429,7 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
 
     kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
     """
-    t, low, high, first, last, start, stop, part = unit
+    t, low, high, first, last, start, stop, _ = unit
     rows, width, value_width = last - first, op[HEAD_WIDTH], op[VALUE_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (value_width + LANES - 1) // LANES * LANES
     apart, groups = value_wide + LANES, high - low
