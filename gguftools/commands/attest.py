@@ -1,4 +1,8 @@
-"""State what a file is and was made of, as an in-toto statement; or check one: exit code 1 if the file is another."""
+"""Sign off what a GGUF file was made from (in-toto statement).
+
+Writes an in-toto statement with the file's digests, its source and its recipe. With --verify, checks FILE by such a
+statement: exit code 1 if the file is another one.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,18 +15,19 @@ EXAMPLES = (
     "gguftools attest strange.gguf --source model-f16.gguf --recipe Q4_K_M",
     "gguftools attest model-Q4_K_M.gguf --verify",
 )
+GROUP = "Publish"
 
 
 def attest(
     file: Annotated[Path, Argument(help="GGUF file, or any shard of a split set.")],
-    statement: Annotated[Path | None, Argument(help="With --verify: default FILE.intoto.json.")] = None,
-    verify: Annotated[bool, "Check FILE by STATEMENT instead: its digests, not who signed it."] = False,
-    manifest_file: Annotated[Path | None, "Manifest; default: FILE.manifest.json, if there is one."] = None,
-    source: Annotated[str | None, "What it was made of: compared with the manifest's, or stated."] = None,
-    recipe: Annotated[str | None, "Recipe to be stated where there is no manifest."] = None,
+    statement: Annotated[Path | None, Argument(help="With --verify: the statement (default FILE.intoto.json).")] = None,
+    verify: Annotated[bool, "Check FILE against STATEMENT: its digests, not the signature."] = False,
+    manifest_file: Annotated[Path | None, "Manifest (default FILE.manifest.json, if it exists)."] = None,
+    source: Annotated[str | None, "Original: stated here, and compared with the manifest's if there is one."] = None,
+    recipe: Annotated[str | None, "Recipe to state where there is no manifest."] = None,
     imatrix: Path | None = None,
-    output: Annotated[str | None, "a file or a folder; default: FILE.intoto.json."] = None,
-    sign: Annotated[bool, "Also write FILE.sigstore.json, signed with the credential of a CI."] = False,
+    output: Annotated[str | None, "file or folder (default FILE.intoto.json)."] = None,
+    sign: Annotated[bool, "Also sign with Sigstore, by a CI job's identity: FILE.sigstore.json."] = False,
     overwrite: bool = False,
     threads: int | None = None,
     json: bool = False,

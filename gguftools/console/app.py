@@ -1,4 +1,4 @@
-"""The commands as one program: gives each the options that all have, turns errors into one line."""
+"""The commands as one program: add the options that all share, turn errors into one line."""
 
 import functools
 import inspect
@@ -14,44 +14,70 @@ from typer.core import TyperCommand, TyperGroup
 from ..files.stores.path import located
 from . import interruption, terminal
 from .help import OwnHelp
-from .options import Debug, Quiet, Verbose, with_word
-from .outputs import output_folder
-from .usage import ALIASES, USAGE_ERROR, completed_hint, contradiction, explain, gathered, given_twice, mistaken
+from .inputs import with_standard_input
+from .options import MODEL_ARGUMENTS, MODEL_SPELLINGS, Debug, Quiet, Verbose, panel_of, with_word
+from .outputs import output_folder, with_standard_output
+from .usage import (
+    ALIASES,
+    USAGE_ERROR,
+    completed_hint,
+    contradiction,
+    explain,
+    gathered,
+    given_twice,
+    mistaken,
+    with_model_as_argument,
+)
 
 HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
+EXAMPLES = (
+    "gguftools convert checkpoint/ --outtype Q4_K_M",
+    'gguftools generate model-Q4_K_M.gguf -p "It is a truth" -n 64',
+    "gguftools divergence model-f16.gguf model-Q4_K_M.gguf -f text.txt",
+    "gguftools COMMAND --help",
+)
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
 
 
 def build_app(version: str, modules: Mapping[str, ModuleType], called: str | None = None) -> typer.Typer:
-    """The Typer app. modules: by command; each has the function of that name, and EXAMPLES; its docstring is help.
+    """Build the Typer app. modules: by command; each has the function of that name, EXAMPLES, GROUP (its place in
+    --help) and perhaps PANELS (titles of options in help); its docstring is the help text.
 
-    called: the one command that will run, if that is known: of the others only the names and purposes are made.
+    called: the one command that will run, if that is known: the others get only their names and one-line texts.
     """
     app = typer.Typer(
         cls=Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        epilog="\n".join(EXAMPLES),
         context_settings={"help_option_names": ["-h", "--help"], "obj": (version, modules, called)},
     )
 
     @app.callback()
     def options(
         version: Annotated[
-            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
         ] = False,
         quiet: Quiet = False,
         verbose: Verbose = False,
         debug: Debug = False,
     ) -> None:
-        """Turn Hugging Face checkpoints into GGUF files, quantize them, edit them, and measure what quantizing cost."""
+        """Convert Hugging Face checkpoints to GGUF, quantize, edit and run them, and measure what quantizing costs."""
         terminal.quiet, terminal.verbose, terminal.debug = quiet, verbose, debug
 
     for name, module in modules.items():
         function = getattr(module, name.replace("-", "_"))
         purpose = inspect.getdoc(function) or module.__doc__
-        command = app.command(name, cls=Command, help=purpose, epilog="\n".join(module.EXAMPLES))
-        command(with_common_options(function) if called in (None, name) else lambda: None)
+        command = app.command(
+            name,
+            cls=Command,
+            help=purpose,
+            epilog="\n".join(module.EXAMPLES),
+            rich_help_panel=getattr(module, "GROUP", None),
+        )
+        panels = getattr(module, "PANELS", {})
+        command(with_common_options(function, panels) if called in (None, name) else lambda: None)
     return app
 
 
@@ -62,7 +88,20 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 
 
 class Command(OwnHelp, TyperCommand):
-    """A command, which does not run with options that contradict each other."""
+    """A command, which refuses options that exclude each other."""
+
+    @property
+    def panels(self) -> Sequence[str]:
+        """Titles of the command's own panels, in order."""
+        return getattr(self.callback, "panels", ())
+
+    @property
+    def model_argument(self) -> Any:
+        """The argument that -m and --model give, too; None where there is none."""
+        if any(MODEL_SPELLINGS[0] in each.opts for each in self.params):
+            return None
+        first = next((each for each in self.params if each.param_type_name == "argument"), None)
+        return first if first is not None and first.name in MODEL_ARGUMENTS else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, gathered(str(self.name), args))
@@ -83,8 +122,11 @@ class Commands(OwnHelp, TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
         self.words = list(args)
+        command, words, before = self._called()
+        if command is not None:
+            self.words = [*before, str(command.name), *with_model_as_argument(command, words)]
         with self._explained():
-            return super().make_context(info_name, args, *rest, **options)
+            return super().make_context(info_name, list(self.words), *rest, **options)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -99,6 +141,8 @@ class Commands(OwnHelp, TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of that name, and its words without old spellings."""
         name, command, rest = super().resolve_command(ctx, args)
+        if ctx is not None and ctx.resilient_parsing:  # the shell asks how the last word may go on
+            return name, command, rest
         for before, word in zip(("", *rest), rest, strict=False):
             if not word or (word.startswith("--") and word.endswith("=")):
                 raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
@@ -140,20 +184,26 @@ class Commands(OwnHelp, TyperGroup):
             usage(*explain(error, self.words, whole.commands))
 
 
-def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options that all have."""
+def with_common_options(
+    command: Callable[..., None], panels: Mapping[str, Sequence[str]] | None = None
+) -> Callable[..., None]:
+    """The command with the options that all share. panels: titles of its options in help, with their names."""
 
     def run(*, quiet: Quiet = False, verbose: Verbose = False, debug: HiddenDebug = False, **options: Any) -> None:
         terminal.quiet |= quiet
         terminal.verbose |= verbose
         terminal.debug |= debug
         name = command.__name__.replace("_", "-")
-        with _warned(), _told() if terminal.verbose else nullcontext(), output_folder(name, options):
-            command(**{name: _with_urls(value) for name, value in options.items()})
+        given = with_standard_output(name, with_standard_input(options))
+        with _warned(), _told() if terminal.verbose else nullcontext(), output_folder(name, given):
+            command(**{name: _with_urls(value) for name, value in given.items()})
 
+    panels = panels or {}
     own, common = (inspect.signature(each, eval_str=True).parameters.values() for each in (command, run))
-    parameters = [with_word(each) for each in own] + [each for each in common if each.kind is each.KEYWORD_ONLY]
+    parameters = [with_word(each, panel_of(each.name, panels)) for each in own]
+    parameters += [each for each in common if each.kind is each.KEYWORD_ONLY]
     functools.update_wrapper(run, command)
+    run.panels = tuple(panels)  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run

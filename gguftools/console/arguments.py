@@ -11,12 +11,10 @@ from archs.metadata import Value, ValueType
 from archs.small_files import parse_json
 from quants import format_named
 from quants.errors import FileError, OptionError
-from quants.format import formats as every_format
 from quants.spelling import quote
 
 from ..inspection.audits.finding import SEVERITIES, Severity
 from ..metadata.text import ArgumentText
-from ..quantization.recipes import RECIPES
 from ..writing.work_plan import DEFAULT_RATE, Prices, Terms, read_prices
 from .usage import GATHERED
 
@@ -29,13 +27,6 @@ OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what
     "float": (float, "not a float", ValueType.FLOAT32),
     "bool": (lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false", ValueType.BOOL),
     "str": (str, "", ValueType.STRING),
-}
-# Word that stands for a value in help -> what it may be, for completion by the shell.
-VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
-    "FORMAT": lambda: (name for name, each in every_format().items() if each.has_codec),
-    "OUTTYPE": lambda: ("auto", "f32", "f16", "bf16", "q8_0", "exact", *RECIPES),
-    "RECIPE": lambda: RECIPES,
-    "SEVERITY": lambda: SEVERITIES,
 }
 T = TypeVar("T")
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import typer
 
+from .calls import parse_call
 from .corrections import completed, correct, read_call
 from .elsewhere import NOT_HERE, PROGRAMS
+from .options import MODEL_SPELLINGS
 
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click within newer typers
 # Spellings that are accepted without being shown.
@@ -17,6 +19,8 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "convert": {"--check": "--check-logits", "--recipe": "--outtype"},
     "diff": {"--all": "--all-tensors"},
     "export": {"--max-shard-size": "--split-max-size"},
+    "gpu-split": {"--least": "--min-neurons"},
+    "imatrix-info": {"--least-rows": "--min-rows"},
     "split": {"--max-size": "--split-max-size", "--max-tensors": "--split-max-tensors"},
 }
 # Options whose value is all words up to the next option; put together by what no word has in it.
@@ -168,7 +172,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
         "overwrite": "save",
     },
     "hash": {"overwrite": "output"},
-    "imatrix-info": {"overwrite": "merge", "fill": "check_model", "least_rows": "merge"},
+    "imatrix-info": {"overwrite": "merge", "fill": "check_model", "min_rows": "merge"},
     "perplexity": {"no_dense": "sparse"},
     "convert": {"rate": "plan", "prices": "plan"},
     "quantize": {
@@ -202,6 +206,25 @@ def gathered(command: str, words: Sequence[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def with_model_as_argument(command: Any, words: Sequence[str]) -> list[str]:
+    """The words of a call with the value of -m or --model as the command's first argument."""
+    argument = getattr(command, "model_argument", None)
+    if argument is None or not any(word.startswith(MODEL_SPELLINGS) for word in words):
+        return list(words)
+    name = str(command.name)
+    known = read_call(command, words, (), ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))[1]
+    call = parse_call(name, words, {**known.own, **dict.fromkeys(MODEL_SPELLINGS, 1)})
+    front, rest = list[str](), list[str]()
+    for part in call.parts:
+        if part.option not in MODEL_SPELLINGS or part.value is None:
+            rest += part.words
+        elif argument.nargs == -1:
+            rest.append(part.value)
+        else:
+            front.append(part.value)
+    return front + rest
 
 
 def contradiction(command: str, given: Set[str]) -> tuple[str, str] | None:
