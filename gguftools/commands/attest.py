@@ -1,7 +1,6 @@
-"""Sign off what a GGUF file was made from (in-toto statement).
+"""Write an in-toto statement of a file's digests and origin.
 
-Writes an in-toto statement with the file's digests, its source and its recipe. With --verify, checks FILE by such a
-statement: exit code 1 if the file is another one.
+The origin is the source and the recipe. With --verify, checks FILE against a statement: exit code 1 if it differs.
 """
 
 from pathlib import Path

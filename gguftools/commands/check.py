@@ -1,4 +1,4 @@
-"""Compare a GGUF with its original: tokenizer, template, outputs.
+"""Compare a GGUF with its original: tokens, template, outputs.
 
 Checks tokenizer, chat template, weights and generated text. Exit code 1 if something is wrong.
 """
@@ -20,9 +20,7 @@ GROUP = "Inspect"
 def check(
     model: Annotated[Path, Argument(help="GGUF file to check (of a split set, any shard).")],
     against: Annotated[Path | None, "Hugging Face folder or GGUF file to compare with: the original."] = None,
-    n: Annotated[
-        int, Option("--predict", "-n", min=1, help="Maximum number of tokens to generate: for each text.")
-    ] = 64,
+    n: Annotated[int, Option("--predict", "-n", min=1, help="Maximum number of tokens to generate: per text.")] = 64,
     threads: int | None = None,
     json: bool = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Convert a Hugging Face checkpoint to GGUF, quantized if you like.
+"""Convert a Hugging Face checkpoint to GGUF, also quantized.
 
 Needs no torch. Reads safetensors and PyTorch weights, local or from the Hub; also prequantized ones (GPTQ, AWQ, FP8).
 """

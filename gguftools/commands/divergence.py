@@ -29,7 +29,9 @@ PANELS = {
 
 def divergence(
     base: Annotated[Path, Argument(help="The original: a GGUF file, a checkpoint's folder or a saved base.")],
-    others: Annotated[list[Path] | None, Argument(help="GGUF files to measure (of split sets, any shard).")] = None,
+    others: Annotated[
+        list[Path] | None, Argument(metavar="MODELS", help="GGUF files to measure (of split sets, any shard).")
+    ] = None,
     texts: list[str] | None = None,
     chat: Annotated[bool, "Apply the file's chat template: score the answers of conversations (JSONL)."] = False,
     ctx: int | None = None,

@@ -1,4 +1,4 @@
-"""Show a model's compute graph, its values, and where runs differ.
+"""Show a model's compute graph and values, and compare runs.
 
 With --values, runs a text and shows each node's values, as llama-eval-callback does. With --against, finds the first
 node that differs from another run.

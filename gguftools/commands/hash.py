@@ -1,4 +1,4 @@
-"""Hash the tensors of GGUF files, or check them by a manifest.
+"""Hash tensors of GGUF files, or check them against a manifest.
 
 Hashes do not depend on metadata or padding.
 """

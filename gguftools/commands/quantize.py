@@ -26,7 +26,6 @@ EXAMPLES = (
 GROUP = "Make"
 PANELS = {
     "Importance matrix and GPTQ": (
-        "imatrix",
         "include_weights",
         "exclude_weights",
         "allow_missing_experts",

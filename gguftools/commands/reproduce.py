@@ -1,4 +1,4 @@
-"""Make a file's tensors again and compare them byte for byte.
+"""Recompute a file's tensors and compare them byte for byte.
 
 Reads the source and the recipe from the manifest, or from the options. Exit code 1 if a tensor differs.
 """

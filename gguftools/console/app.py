@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..files.stores.path import located
 from . import interruption, terminal
 from .help import OwnHelp
 from .inputs import with_standard_input
@@ -212,6 +211,8 @@ def with_common_options(
 def _with_urls(value: Any) -> Any:
     """A path that was made of a URL as one that is the URL; of a list, each."""
     if isinstance(value, Path):
+        from ..files.stores.path import located  # here, because it imports numpy
+
         return located(value)
     return [_with_urls(each) for each in value] if isinstance(value, list) else value
 

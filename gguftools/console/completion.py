@@ -11,13 +11,17 @@ FILE_PARAMETERS = ("file", "files", "model", "source", "target")  # whose metada
 SORTS = ("worst", "name", "layer", "rmse", "size")
 OVERRIDE_TYPES = ("int", "float", "bool", "str")
 ARCHITECTURE = "general.architecture"
+ANY_CASE = ("FORMAT", "OUTTYPE", "RECIPE")  # kinds whose values are read in any case
 
 
 def matching(word: str, context: Any, incomplete: str) -> list[str]:
-    """Return the values of a kind that may go on from what is typed, whatever its case."""
+    """Return the values of a kind that may go on from what is typed; names of formats in its case."""
     if incomplete == "=":  # bash has parted the word there
         incomplete = ""
-    return [value for value in VALUES[word](context) if value.lower().startswith(incomplete.lower())]
+    values = VALUES[word](context)
+    if word in ANY_CASE and incomplete and incomplete == incomplete.lower():
+        values = map(str.lower, values)
+    return [value for value in values if value.startswith(incomplete)]
 
 
 def _formats(context: Any) -> Iterator[str]:
@@ -60,7 +64,8 @@ def keys(context: Any) -> list[str]:
     from quants.errors import GgufToolsError
 
     named = next((value for name in FILE_PARAMETERS if (value := context.params.get(name))), None)
-    path = named[0] if isinstance(named, (list, tuple)) else named
+    named = named or context.args  # where parsing ended at an option without its value
+    path = next(iter(named), None) if isinstance(named, (list, tuple)) else named
     if path is None or "://" in str(path):
         return []
     from ..model import opened_gguf

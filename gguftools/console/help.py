@@ -94,7 +94,8 @@ def metavar(argument: Any) -> str:
 def argument_name(command: Any, argument: Any) -> str:
     """An argument as its explanation begins: MODEL, or "MODEL, -m MODEL" where it may be given as an option, too."""
     name = metavar(argument).strip("[]")
-    return f"{name}, {MODEL_SPELLINGS[0]} {name}" if argument is getattr(command, "model_argument", None) else name
+    one = name.removesuffix("S...")
+    return f"{name}, {MODEL_SPELLINGS[0]} {one}" if argument is getattr(command, "model_argument", None) else name
 
 
 def names(option: Any) -> str:

@@ -35,7 +35,7 @@ SHARED: Mapping[str, Any] = {
     "html": "Write a report as one HTML page.",
     "record": "Save results as they are measured; a second run continues from them.",
     "file": Option("--file", "-f", help="Text to read (- for stdin)."),
-    "texts": Option("--file", "-f", metavar="[NAME=]PATH", help="Text to read (- for stdin): several, if repeated."),
+    "texts": Option("--file", "-f", metavar="[NAME=]PATH", help="Text to read (- for stdin)."),
     "imatrix": "Importance matrix (GGUF or legacy .dat).",
     "precision": "Arithmetic: float32, exact (slower) or llama.cpp (rounds activations as it does).",
     "round_activations": "Round activations as llama.cpp does: the same as --precision llama.cpp.",
