@@ -97,7 +97,7 @@ def contradictions() -> str:
             rows.append((f"`{command}`" if command else "all", f"`{flag(one)}`", whom, why))
     for command, needed in NEEDS.items():
         for one, other in needed.items():
-            rows.append((f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", "it means nothing alone"))
+            rows.append((f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", f"it needs `{flag(other)}`"))
     return table(("command", "option", "not with", "because"), rows)
 
 

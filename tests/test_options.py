@@ -360,7 +360,7 @@ def test_values_that_mean_nothing_are_refused(command, name, files, tmp_path, mo
 
 
 def entries() -> list[tuple[str, str, str]]:
-    """(command, option, another that it does not go with) of every pair."""
+    """(command, option, another that it cannot be combined with) of every pair."""
     found = []
     for command, rules in APART.items():
         for one, others, _ in rules:
@@ -373,13 +373,13 @@ def entries() -> list[tuple[str, str, str]]:
 def test_options_that_contradict_each_other_are_refused(command, one, other, files, tmp_path, monkeypatch):
     words = [command, *CALLS[command].split(), *with_value(command, one), *with_value(command, other)]
     said = refuses(words, files, tmp_path, monkeypatch)
-    assert "does not go with" in said
+    assert "cannot be combined with" in said
 
 
 @pytest.mark.parametrize(("command", "one"), [(command, one) for command, needs in NEEDS.items() for one in needs])
 def test_options_that_need_another_are_refused_without(command, one, files, tmp_path, monkeypatch):
     said = refuses([command, *CALLS[command].split(), *with_value(command, one)], files, tmp_path, monkeypatch)
-    assert f"{flag(one)} means nothing without {flag(NEEDS[command][one].split()[0])}" in said
+    assert f"{flag(one)} needs {flag(NEEDS[command][one].split()[0])}" in said
 
 
 def with_value(command: str, name: str) -> list[str]:

@@ -36,7 +36,7 @@ def attest(
     from ..provenance.attest import verify_attestation
 
     if verify and source is not None:
-        usage("--verify does not go with --source", "a statement is checked, not written")
+        usage("--verify cannot be combined with --source", "--verify checks a statement and writes none")
     if verify:
         with bytes_progress(f"verify {file.name}") as progress:
             found = verify_attestation(file, statement, threads=threads, progress=progress)
@@ -47,7 +47,10 @@ def attest(
             print_line(f"{found.path} {verdict} what {found.statement} says")
         raise Exit(0 if found.passed else 1)
     if statement is not None:
-        usage(f"{statement} is a statement to be checked: --verify is missing", f"-o {statement} writes one there")
+        usage(
+            f"{statement} is a statement to check, but --verify is missing",
+            f"add --verify, or write one there with -o {statement}",
+        )
     with bytes_progress(f"attest {file.name}") as progress:
         made = write(
             file,

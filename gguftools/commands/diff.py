@@ -40,7 +40,7 @@ def diff(
     from ..console.ui import bytes_progress, print_json, usage
 
     if imatrix and not (errors or identify):
-        usage("--imatrix means nothing without --errors or --identify", "add one of them, or leave out --imatrix")
+        usage("--imatrix needs --errors or --identify", "add one of them, or leave out --imatrix")
     if vocab:
         from ..inspection.drafting import can_draft
 

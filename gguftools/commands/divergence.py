@@ -134,7 +134,7 @@ def _check_report(
     if (html is not None or markdown) and not others:
         usage("a report needs files that are compared with the base", "name one file or more behind it")
     if overwrite and html is None and save_base is None:
-        usage("--overwrite means nothing without --save-base or --html", "add one of them, or leave it out")
+        usage("--overwrite needs --save-base or --html", "add one of them, or leave it out")
     if html is not None:
         from ..measurement.report.page import check_html_target
 

@@ -44,7 +44,7 @@ def evaluate(
     from ..model import opened_gguf
 
     if hellaswag is None and winogrande is None and multiple_choice is None:
-        usage("no test is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
+        usage("no benchmark is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
     note_slow_products(threads)
     opened = [opened_gguf(each) for each in models]
     for each in opened:

@@ -34,9 +34,12 @@ def export(
 
     alone = tensors is not None or output.endswith((".safetensors", ".npy"))
     if split_max_size is not None and alone:
-        usage("--split-max-size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
+        usage(
+            "--split-max-size cannot be combined with --tensors, .safetensors or .npy",
+            "it limits the shards of a checkpoint",
+        )
     if mmproj is not None and alone:
-        usage("--mmproj means nothing for tensors by themselves", "name that file instead of the model")
+        usage("--mmproj cannot be combined with --tensors, .safetensors or .npy", "name that file as SOURCE instead")
     with bytes_progress(f"export {source.name}") as progress:
         found = run(
             source,

@@ -57,7 +57,7 @@ def graph(
     from ..model import opened_gguf
 
     if layer is not None and (all or against):
-        usage(f"--layer does not go with {'--all' if all else '--against'}", "one layer is shown, or all of them")
+        usage(f"--layer cannot be combined with {'--all' if all else '--against'}", "choose one layer or all of them")
 
     source = opened_gguf(model)
     shown = graph_of(source)

@@ -51,7 +51,7 @@ def set_metadata(
 
     wanted = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
     if not any((*wanted, recover, roll_back)):
-        usage("nothing is to be changed", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
+        usage("no change is given", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
     values, types = read_json_values(from_json) if from_json else ({}, {})
     values = once([*values.items(), *map(parse_assignment, assignments or ())])
     types = once([*types.items(), *(split_pair(text, "KEY=TYPE") for text in type or ())])

@@ -62,7 +62,7 @@ def parse_bits(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
-        raise OptionError(f"{text!r} are not bits per weight", hint="for example 3.5,4,4.5") from None
+        raise OptionError(f"{text!r} is not a list of bits per weight", hint="for example 3.5,4,4.5") from None
 
 
 def parse_temperatures(text: str) -> tuple[float, ...]:
@@ -70,7 +70,7 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
-        raise OptionError(f"{text!r} are not temperatures", hint="for example 0,0.8,1") from None
+        raise OptionError(f"{text!r} is not a list of temperatures", hint="for example 0,0.8,1") from None
 
 
 def parse_ratio(text: str) -> float | str:
@@ -80,7 +80,7 @@ def parse_ratio(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:
-        raise OptionError(f"{text!r} is no cost ratio", hint="a number, timed or bytes is expected") from None
+        raise OptionError(f"{text!r} is not a cost ratio", hint="give a number, timed or bytes") from None
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         numbers = RANGE.fullmatch(part.strip())
         if not numbers or int(numbers[2] or numbers[1]) < int(numbers[1]):
-            raise OptionError(f"{text!r} are not layer numbers", hint="for example 3,5-7")
+            raise OptionError(f"{text!r} is not a list of layers", hint="for example 3,5-7")
         found += range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)
     return tuple(dict.fromkeys(found))
 
@@ -98,7 +98,7 @@ def parse_donor(text: str) -> tuple[Path, tuple[str, ...]]:
     """DONOR PATTERN…: the words behind --from, which `usage.gathered` made one."""
     path, *patterns = text.split(GATHERED)
     if not path or not patterns:
-        problem = f"nothing is named that should come from {path!r}"
+        problem = f"--from {path!r} names nothing to take"
         raise OptionError(problem, hint="--from DONOR PATTERN…, for example --from donor.gguf mtp")
     return Path(path), tuple(patterns)
 
@@ -156,7 +156,7 @@ def severity_named(name: str) -> Severity:
     for severity in SEVERITIES:
         if severity == name.lower():
             return severity
-    raise OptionError(f"there is no severity {name!r}", hint=f"it is one of {', '.join(SEVERITIES)}")
+    raise OptionError(f"{name!r} is not a severity", hint=f"choose one of {', '.join(SEVERITIES)}")
 
 
 def split_pair(text: str, what: str) -> tuple[str, str]:
@@ -205,14 +205,14 @@ def read_json_values(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if isinstance(given, dict) and isinstance(given.get("metadata"), dict):
         given = given["metadata"]
     if not isinstance(given, dict):
-        raise FileError(f"{path} holds no JSON object of keys and values")
+        raise FileError(f"{path} does not contain a JSON object of keys and values")
     values: dict[str, Any] = {}
     types: dict[str, str] = {}
     for key, entry in given.items():
         if isinstance(entry, dict):
             if "value" not in entry or set(entry) - {"type", "value"}:
                 fields = ", ".join(map(repr, entry))
-                raise OptionError(f"{path}: {key!r} has {fields}; a plain value, or 'type' and 'value' were expected")
+                raise OptionError(f"{path}: {key!r} has {fields}; expected a plain value, or 'type' and 'value'")
             if "type" in entry:
                 types[key] = entry["type"]
             entry = entry["value"]

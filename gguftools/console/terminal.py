@@ -53,7 +53,7 @@ def unwritable(error: OSError) -> int:
     """Say that the output cannot be written, unless whoever read it has closed it; the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would fail again
     if not isinstance(error, BrokenPipeError):
-        put(sys.stderr, f"error: the output cannot be written: {error.strerror}")
+        put(sys.stderr, f"error: cannot write the output: {error.strerror}")
     return 1
 
 

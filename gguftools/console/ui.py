@@ -113,7 +113,7 @@ def resumable_note() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        note("what is done was kept beside the output; the same command with --resume goes on from there")
+        note("finished work was kept next to the output; add --resume to continue from there")
         raise
 
 
@@ -202,12 +202,12 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
     """What conversion or quantization did. resume: whether it was to go on from what an earlier run left."""
     if report.resumed_bytes:
         done, total = size(report.resumed_bytes), size(report.source_bytes)
-        note(f"resumed: {done} of {total} of tensor data were done by an earlier run")
+        note(f"resumed: {done} of {total} of tensor data come from an earlier run")
     elif resume and not report.dry_run:
-        note("nothing to resume: all was done anew")
+        note("nothing to resume: starting from the beginning")
     unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]
     if unknown:
-        note(f"warning: the importance matrix has nothing on {', '.join(unknown)}")
+        note(f"warning: the importance matrix has no data for {', '.join(unknown)}")
     if said(report, as_json, [] if report.dry_run else [output.file for output in report.outputs]):
         return
     for output in report.outputs:
@@ -227,15 +227,15 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
             exact = [each for each in report.transcoding if not each.reason]
             kept, all_values = (sum(each.size for each in some) for some in (exact, report.transcoding))
             share = f"{len(exact)} of {len(report.transcoding)} weights, {kept / max(1, all_values):.1%} of the values"
-            print_line(f"{share}, became blocks that mean the same")
+            print_line(f"{share}, became equal GGUF blocks")
             if before := sum(each.as_rounded > 0 for each in exact):
-                print_line(f"{before} of them once rounded to 16 bits, as the checkpoint has them")
+                print_line(f"{before} of them after rounding to 16 bits")
         if any(tensor.feedback for tensor in output.tensors):
             print_line(_feedback_line(output.tensors))
         verb = "would be" if report.dry_run else "is"
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
         if output.manifest is not None:
-            print_line(f"{output.manifest} says how it was made")
+            print_line(f"{output.manifest} describes how it was made")
     if report.work is not None:
         _print_work(report.work)
     if report.dry_run:
@@ -246,8 +246,8 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
     print_line(f"{report.seconds:.1f} s, {size(rate)}/s{prepared(report.compile_seconds)}")
     if (check := report.check) is not None:
-        expected = "as it should be" if check.passed else f"at most {check.tolerance:g} was expected"
-        verdict = expected if check.exact else "weights were rounded, so it is no error"
+        expected = "as expected" if check.passed else f"expected at most {check.tolerance:g}"
+        verdict = expected if check.exact else "not an error, because weights were rounded"
         prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
         print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
 

@@ -54,7 +54,7 @@ def test_an_option_gives_the_model(model: Path):
     assert typed("show", "-m", model, "--key", "general.name").stdout == "Austen 4M\n"
     done = typed("show", model, "--model", model, "--key", "general.name")
     assert done.stdout == "Austen 4M\n" * 2
-    refused(typed("tokenize", "-m", model, model, "-p", "x"), "takes no further argument", code=2)
+    refused(typed("tokenize", "-m", model, model, "-p", "x"), "takes no argument", code=2)
 
 
 def test_threads_and_overwriting_have_short_names(model: Path, tmp_path: Path):
