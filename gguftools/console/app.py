@@ -91,12 +91,12 @@ class Command(OwnHelp, TyperCommand):
 
     @property
     def panels(self) -> Sequence[str]:
-        """Titles of the command's own panels, in order."""
+        """Return titles of the command's own panels, in order."""
         return getattr(self.callback, "panels", ())
 
     @property
     def model_argument(self) -> Any:
-        """The argument that -m and --model give, too; None where there is none."""
+        """Return the argument that -m and --model give, too; None where there is none."""
         if any(MODEL_SPELLINGS[0] in each.opts for each in self.params):
             return None
         first = next((each for each in self.params if each.param_type_name == "argument"), None)
@@ -115,7 +115,7 @@ class Command(OwnHelp, TyperCommand):
 
 
 class Commands(OwnHelp, TyperGroup):
-    """The commands. What a user can cause ends with one line: exit code 2 for a wrong call, else 1."""
+    """The commands. Errors that a user can cause are one line: exit code 2 for a wrong call, else 1."""
 
     words: Sequence[str] = ()
 
@@ -138,7 +138,7 @@ class Commands(OwnHelp, TyperGroup):
             raise typer.Exit(1) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of that name, and its words without old spellings."""
+        """Return the command of that name, and its words without old spellings."""
         name, command, rest = super().resolve_command(ctx, args)
         if ctx is not None and ctx.resilient_parsing:  # the shell asks how the last word may go on
             return name, command, rest
@@ -158,7 +158,7 @@ class Commands(OwnHelp, TyperGroup):
         return command, self.words[place + 1 :], self.words[:place]
 
     def _refuse_mistakes(self) -> None:
-        """End the program where words of the call are known to mean something else, as in another program."""
+        """End the program where the call has a known mistake, such as an option of another program."""
         command, words, before = self._called()
         if command is not None and (wrong := mistaken(command, words, before)):
             from .ui import usage
@@ -186,7 +186,7 @@ class Commands(OwnHelp, TyperGroup):
 def with_common_options(
     command: Callable[..., None], panels: Mapping[str, Sequence[str]] | None = None
 ) -> Callable[..., None]:
-    """The command with the options that all share. panels: titles of its options in help, with their names."""
+    """Return the command with the options that all share. panels: titles of its options in help, with their names."""
 
     def run(*, quiet: Quiet = False, verbose: Verbose = False, debug: HiddenDebug = False, **options: Any) -> None:
         terminal.quiet |= quiet
@@ -194,7 +194,7 @@ def with_common_options(
         terminal.debug |= debug
         name = command.__name__.replace("_", "-")
         given = with_standard_output(name, with_standard_input(options))
-        with _warned(), _told() if terminal.verbose else nullcontext(), output_folder(name, given):
+        with _warned(), _logged() if terminal.verbose else nullcontext(), output_folder(name, given):
             command(**{name: _with_urls(value) for name, value in given.items()})
 
     panels = panels or {}
@@ -209,7 +209,7 @@ def with_common_options(
 
 
 def _with_urls(value: Any) -> Any:
-    """A path that was made of a URL as one that is the URL; of a list, each."""
+    """Return a path that was made of a URL as one that is the URL; of a list, each."""
     if isinstance(value, Path):
         from ..files.stores.path import located  # here, because it imports numpy
 
@@ -219,7 +219,7 @@ def _with_urls(value: Any) -> Any:
 
 @contextmanager
 def _warned() -> Iterator[None]:
-    """Meanwhile what the packages warn of goes to stderr, such as what was left of a run that was killed."""
+    """Print warnings of the packages on stderr, e.g. about files that a killed run left."""
     import logging
 
     from .ui import note
@@ -239,8 +239,8 @@ def _warned() -> Iterator[None]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Meanwhile what the packages log goes to stderr."""
+def _logged() -> Iterator[None]:
+    """Print the log of the packages on stderr."""
     import logging
     import resource
     import sys
@@ -248,13 +248,13 @@ def _told() -> Iterator[None]:
 
     from ..metadata.visible import visible
 
-    class Told(logging.Handler):
+    class Logged(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
                 return  # `_warned` shows it
             terminal.put(sys.stderr, f"{time.perf_counter() - start:8.3f} s  {visible(record.getMessage())}")
 
-    start, handler = time.perf_counter(), Told()
+    start, handler = time.perf_counter(), Logged()
     for name in PACKAGES:
         logging.getLogger(name).setLevel(logging.INFO)
         logging.getLogger(name).addHandler(handler)
@@ -262,14 +262,14 @@ def _told() -> Iterator[None]:
         yield
     finally:
         logging.getLogger(__name__).info(
-            "done; %.0f MB of memory at most", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+            "done; %.0f MB of memory at peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
         )
         for name in PACKAGES:
             logging.getLogger(name).removeHandler(handler)
 
 
 def _show(error: BaseException, completed: Callable[[str], str]) -> bool:
-    """Print an error that a user can cause; False for one that is ours. completed: what its hint becomes."""
+    """Print an error that a user can cause; return False for a bug. completed: rewrites its hint."""
     from quants.errors import GgufToolsError
     from quants.threads import HINT
 

@@ -1,4 +1,4 @@
-"""What the texts of arguments and options mean. Raises OptionError for a text that means nothing."""
+"""Parse the texts of arguments and options; OptionError says what is wrong with one."""
 
 import math
 import re
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def parse_size(text: str) -> int:
-    """A size such as `500M` or `2G`, in bytes: units are decimal."""
+    """Parse a size such as `500M` or `2G`, in bytes: units are decimal."""
     found = SIZE.fullmatch(text.strip())
     if not found or not int(found[1]):
         raise OptionError(f"{text!r} is not a size", hint="for example 500M or 2G")
@@ -41,7 +41,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_shard_size(text: str) -> int:
-    """A size with its unit, as llama-gguf-split wants it: a number alone would hardly mean bytes."""
+    """Parse a size with its unit, as llama-gguf-split wants it: a number alone would hardly mean bytes."""
     if text.strip().isdecimal() and int(text):
         number = text.strip()
         raise OptionError(f"{text!r} has no unit", hint=f"{number}M, {number}G, or {number}B for bytes")
@@ -49,7 +49,7 @@ def parse_shard_size(text: str) -> int:
 
 
 def parse_file_size(text: str) -> int:
-    """A size such as `4.2G`, in bytes: units are decimal."""
+    """Parse a size such as `4.2G`, in bytes: units are decimal."""
     found = FILE_SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ")) if found else 0
     if not size:
@@ -58,7 +58,7 @@ def parse_file_size(text: str) -> int:
 
 
 def parse_bits(text: str) -> tuple[float, ...]:
-    """Bits per weight such as `3.5,4,4.5`."""
+    """Parse bits per weight such as `3.5,4,4.5`."""
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
@@ -66,7 +66,7 @@ def parse_bits(text: str) -> tuple[float, ...]:
 
 
 def parse_temperatures(text: str) -> tuple[float, ...]:
-    """Temperatures such as `0,0.8,1`."""
+    """Parse temperatures such as `0,0.8,1`."""
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
@@ -74,7 +74,7 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 
 
 def parse_ratio(text: str) -> float | str:
-    """A cost ratio such as `0.1`, or how it is to be found."""
+    """Parse a cost ratio such as `0.1`, or how it is to be found."""
     if text in ("timed", "bytes"):
         return text
     try:
@@ -84,7 +84,7 @@ def parse_ratio(text: str) -> float | str:
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
-    """Layer numbers such as `3,5-7`."""
+    """Parse layer numbers such as `3,5-7`."""
     found: list[int] = []
     for part in text.split(","):
         numbers = RANGE.fullmatch(part.strip())
@@ -95,7 +95,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
 
 
 def parse_donor(text: str) -> tuple[Path, tuple[str, ...]]:
-    """DONOR PATTERN…: the words behind --from, which `usage.gathered` made one."""
+    """Parse DONOR PATTERN…, the words after --from, which `usage.gathered` joined."""
     path, *patterns = text.split(GATHERED)
     if not path or not patterns:
         problem = f"--from {path!r} names nothing to take"
@@ -104,7 +104,7 @@ def parse_donor(text: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def parse_merge(text: str) -> tuple[Path, float]:
-    """ADAPTER or ADAPTER=SCALE; a folder whose name has a "=" in it may be given without a scale."""
+    """Parse ADAPTER or ADAPTER=SCALE; a folder whose name has a "=" in it may be given without a scale."""
     path, _, scale = text.rpartition("=")
     if not path or Path(text).is_dir():
         return Path(text), 1.0
@@ -118,7 +118,7 @@ def parse_merge(text: str) -> tuple[Path, float]:
 
 
 def parse_rule(text: str) -> tuple[str, str]:
-    """A rule `REGEX=TYPE`. Raises FormatError for an unknown type."""
+    """Parse a rule `REGEX=TYPE`. Raises FormatError for an unknown type."""
     pattern, equals, name = text.rpartition("=")
     if not equals or not pattern or not name.strip():
         raise OptionError(f"tensor rule {text!r} is not REGEX=TYPE", hint="for example 'attn_v=Q8_0'")
@@ -126,19 +126,19 @@ def parse_rule(text: str) -> tuple[str, str]:
 
 
 def read_rules(path: Path) -> tuple[tuple[str, str], ...]:
-    """Rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError."""
+    """Return rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError."""
     stripped = (line.strip() for line in read_text(path, RULES).splitlines())
     return tuple(parse_rule(line) for line in stripped if line and not line.startswith("#"))
 
 
 def planned_terms(workers: int | None, rate: int | None, prices: Path | None) -> Terms:
-    """On what a run is planned. Raises OptionError for what is no price table."""
+    """Return the terms on which a run is planned. Raises OptionError for what is no price table."""
     given = read_prices(prices) if prices else Prices()
     return Terms(workers or 1, rate or DEFAULT_RATE, prices=given)
 
 
 def parse_override(text: str) -> tuple[str, Value]:
-    """An override `KEY=TYPE:VALUE` (int, float, bool, str)."""
+    """Parse an override `KEY=TYPE:VALUE` (int, float, bool, str)."""
     found = OVERRIDE.fullmatch(text)
     if not found:
         raise OptionError(f"override {text!r} is not KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
@@ -152,7 +152,7 @@ def parse_override(text: str) -> tuple[str, Value]:
 
 
 def severity_named(name: str) -> Severity:
-    """A severity of an audit's findings."""
+    """Return a severity of an audit's findings."""
     for severity in SEVERITIES:
         if severity == name.lower():
             return severity
@@ -160,7 +160,7 @@ def severity_named(name: str) -> Severity:
 
 
 def split_pair(text: str, what: str) -> tuple[str, str]:
-    """KEY=VALUE in two."""
+    """Split KEY=VALUE in two."""
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise OptionError(f"{text!r} is not of the form {what}")
@@ -168,7 +168,7 @@ def split_pair(text: str, what: str) -> tuple[str, str]:
 
 
 def once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """The pairs by their first parts, none of which is given twice."""
+    """Return the pairs by their first parts, none of which is given twice."""
     found: dict[str, T] = {}
     for name, value in pairs:
         if name in found:
@@ -178,26 +178,26 @@ def once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def parse_assignment(text: str) -> tuple[str, ArgumentText]:
-    """KEY=VALUE; `KEY=@file` takes the file's text, `@@` begins a value with one @. Raises FileError, too."""
+    """Parse KEY=VALUE; `KEY=@file` takes the file's text, `@@` begins a value with one @. Raises FileError, too."""
     key, value = split_pair(text, "KEY=VALUE")
     return key, ArgumentText(text_or_file(value))
 
 
 def text_or_file(value: str) -> str:
-    """The text itself, or for `@file` what the file holds."""
+    """Return the text itself, or for `@file` what the file holds."""
     if value.startswith("@@"):
         return value[1:]
     return read_text(Path(value[1:]), VALUE) if value.startswith("@") else value
 
 
 def named_files(texts: Iterable[str]) -> list[Path]:
-    """The files that `KEY=@FILE` and `@FILE` name."""
+    """Return the files that `KEY=@FILE` and `@FILE` name."""
     values = (text if text.startswith("@") else text.partition("=")[2] for text in texts)
     return [Path(value[1:]) for value in values if value.startswith("@")]
 
 
 def read_json_values(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and types of a JSON object, whose values are plain or as `show` prints them. Raises FileError, too."""
+    """Return values and types of a JSON object; values are plain or as `show` prints them. Raises FileError, too."""
     try:
         given = parse_json(read_text(path, METADATA_JSON))
     except ValueError as error:

@@ -53,14 +53,14 @@ def _poolings(context: Any) -> Iterable[str]:
 
 
 def architectures(context: Any) -> list[str]:
-    """The GGUF names of all architectures."""
+    """Return the GGUF names of all architectures."""
     from ..inspection.catalogue import architectures as known
 
     return sorted({each.name for each in known() if not each.wrapper})
 
 
 def keys(context: Any) -> list[str]:
-    """The metadata keys of the file that the call names; none where it cannot be read."""
+    """Return the metadata keys of the file that the call names; none where it cannot be read."""
     from quants.errors import GgufToolsError
 
     named = next((value for name in FILE_PARAMETERS if (value := context.params.get(name))), None)

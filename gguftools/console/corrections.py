@@ -157,7 +157,7 @@ def translate_options(call: Call, known: Known) -> Mistake | None:
 
 
 def _own(part: Part, new: str) -> Part:
-    """A foreign option by our name, which may have flags in front of it and a form for its value."""
+    """Return a foreign option by our name, which may have flags in front of it and a form for its value."""
     *names, last = new.split()
     if "{}" in last:
         return renamed(part, names, last.replace("{}", part.value or ""))
@@ -174,7 +174,7 @@ def _added(parts: Sequence[Part], part: Part) -> list[Part]:
 
 
 def _on_the_hub(parts: Sequence[Part]) -> list[Part]:
-    """The first argument as a name on the hub."""
+    """Return the first argument as a name on the hub."""
     first = next((part for part in parts if part.is_argument), None)
     if first is None or "://" in first.words[0] or Path(first.words[0]).exists():
         return list(parts)
@@ -184,7 +184,7 @@ def _on_the_hub(parts: Sequence[Part]) -> list[Part]:
 def _with_hub_file(
     call: Call, known: Known, foreign: list[tuple[Part, elsewhere.Meaning]]
 ) -> tuple[list[tuple[Part, elsewhere.Meaning]], Call]:
-    """The call with the file that -hf and -hff name together as its first argument."""
+    """Return the call with the file that -hf and -hff name together as its first argument."""
     repository, file = call.value_of(elsewhere.REPOSITORY), call.value_of(elsewhere.OF_REPOSITORY)
     both = (*elsewhere.REPOSITORY, *elsewhere.OF_REPOSITORY)
     if not repository or not file or set(both) & set(known.own):
@@ -197,7 +197,7 @@ def _with_hub_file(
 
 
 def _of_hub(part: Part) -> str:
-    """What to do about -hf alone, with its name."""
+    """Return what to do about -hf alone, with its name."""
     if part.option not in elsewhere.REPOSITORY or not part.value:
         return ""
     name, _, quant = part.value.partition(":")
@@ -286,7 +286,7 @@ def place_assignments(call: Call, known: Known) -> Mistake | None:
 
 
 def _removed(parts: Sequence[Part]) -> Iterator[Part]:
-    """The parts with every argument but the first that is no assignment as a key to remove."""
+    """Yield the parts with every argument but the first that is no assignment as a key to remove."""
     is_first = True
     for part in parts:
         if part.is_argument and not is_first and "=" not in part.words[0]:
@@ -317,7 +317,7 @@ def place_arguments(call: Call, known: Known) -> Mistake | None:
 
 
 def _place(word: str, call: Call, known: Known) -> str | None:
-    """The option that an argument too many was meant for."""
+    """Return the option that an argument too many was meant for."""
     places = [*PLACES.get(call.command, ("--file", "--output"))]
     if word.endswith(WRITTEN):
         places.sort(key=lambda name: name != "--output")

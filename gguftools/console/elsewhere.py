@@ -11,7 +11,7 @@ FIRST, LAST = "first argument", "last argument"  # instead of an option's value
 
 
 def _by_old(olds: Mapping[str, str]) -> dict[str, str]:
-    """A table of new words, each with the old ones for it, turned around."""
+    """Return a table of new words, each with the old ones for it, turned around."""
     return {old: new for new, words in olds.items() for old in words.split()}
 
 

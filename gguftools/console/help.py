@@ -1,4 +1,4 @@
-"""The text of --help: names are never cut, however narrow the terminal; every command ends with examples."""
+"""Write the text of --help: names are never cut, however narrow the terminal; every command ends with examples."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ class OwnHelp:
 
 
 def page(command: Any, ctx: Any) -> Iterator[str]:
-    """The lines of a command's help, or of a group's."""
+    """Yield the lines of a command's help, or of a group's."""
     width = min(terminal.width(), MAX_WIDTH)
     yield from usage(command, ctx)
     for paragraph in (command.help or "").split("\n\n"):
@@ -40,7 +40,7 @@ def page(command: Any, ctx: Any) -> Iterator[str]:
 
 
 def sections(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Titles with their entries, names and meanings: commands by group, arguments, options by panel."""
+    """Yield titles with their entries, names and meanings: commands by group, arguments, options by panel."""
     subcommands = getattr(command, "commands", {})
     yield from _grouped(
         (
@@ -67,7 +67,7 @@ def _panel(option: Any) -> str:
 def _grouped(
     entries: Iterable[tuple[str, tuple[str, str]]], titles: Sequence[str]
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """The entries by title, in the order of the titles; those without entries are left out."""
+    """Yield the entries by title, in the order of the titles; those without entries are left out."""
     groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
     for title, entry in entries:
         groups.setdefault(title, []).append(entry)
@@ -75,7 +75,7 @@ def _grouped(
 
 
 def usage(command: Any, ctx: Any) -> list[str]:
-    """The line that shows how a command is called."""
+    """Return the line that shows how a command is called."""
     own = [metavar(each) for each in command.params if each.param_type_name == "argument"]
     rest = ["COMMAND", "..."] if hasattr(command, "commands") else own
     return list(
@@ -99,14 +99,14 @@ def argument_name(command: Any, argument: Any) -> str:
 
 
 def names(option: Any) -> str:
-    """How an option is spelled, the short name in front, with a word for its value."""
+    """Return how an option is spelled, the short name in front, with a word for its value."""
     shown = [each for each in option.opts if each not in HIDDEN_SPELLINGS]
     spelled = ", ".join((*sorted(shown, key=len), *option.secondary_opts))
     return spelled if option.is_flag else f"{spelled} {option.metavar or 'VALUE'}"
 
 
 def explained(option: Any) -> str:
-    """What an option does, whether it is required or repeatable, and its default."""
+    """Return what an option does, whether it is required or repeatable, and its default."""
     remarks = ["required"] if option.required else ["repeatable"] if option.multiple else []
     if option.default and not (option.is_flag or callable(option.default)):
         remarks.append(f"default: {option.default}")
@@ -133,5 +133,5 @@ def indented(text: str, by: int, width: int) -> Iterable[str]:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """A text in lines of at most `width`, broken at spaces; a longer word has a line of its own."""
+    """Return a text in lines of at most `width`, broken at spaces; a longer word has a line of its own."""
     return textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False) or [""]

@@ -153,7 +153,7 @@ COMPLETED: Mapping[str, str] = {
 
 
 def parser(name: str) -> Callable[[str], Any]:
-    """A function of `arguments`, which is imported when there is a text to be read."""
+    """Return a function of `arguments`, which is imported when there is a text to be read."""
 
     def parse(text: str) -> Any:
         from . import arguments
@@ -193,7 +193,7 @@ def with_word(parameter: inspect.Parameter, panel: str | None = None) -> inspect
 
 
 def complete(kind: str) -> Callable[[Context, str], list[str]]:
-    """A function that completes values of a kind, which is imported when the shell asks."""
+    """Return a function that completes values of a kind, which is imported when the shell asks."""
 
     def values(context: Context, incomplete: str) -> list[str]:
         from .completion import matching

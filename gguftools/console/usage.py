@@ -197,7 +197,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
 
 
 def gathered(command: str, words: Sequence[str]) -> list[str]:
-    """The words of a call, with the values of an option that takes several joined into one."""
+    """Return the words of a call, with the values of an option that takes several joined into one."""
     found: list[str] = []
     begins: int | None = None
     for word in words:
@@ -213,7 +213,7 @@ def gathered(command: str, words: Sequence[str]) -> list[str]:
 
 
 def with_model_as_argument(command: Any, words: Sequence[str]) -> list[str]:
-    """The words of a call with the value of -m or --model as the command's first argument."""
+    """Return the words of a call with the value of -m or --model as the command's first argument."""
     argument = getattr(command, "model_argument", None)
     if argument is None or not any(word.startswith(MODEL_SPELLINGS) for word in words):
         return list(words)
@@ -245,7 +245,7 @@ def contradiction(command: str, given: Set[str]) -> tuple[str, str] | None:
 
 
 def flag(name: str) -> str:
-    """The spelling of an option of this name."""
+    """Return the spelling of an option of this name."""
     return name.upper() if name in ARGUMENTS else f"--{name.replace('_', '-')}"
 
 
@@ -303,7 +303,7 @@ def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> 
 
 
 def completed_hint(hint: str, command: Any, words: Sequence[str], before: Sequence[str]) -> str:
-    """The hint of an error; calls of the same command that it shows keep the options that were typed."""
+    """Return the hint of an error; calls of the same command that it shows keep the options that were typed."""
     name = str(command.name)
     call, _ = read_call(command, words, before, ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))
     return completed(hint, call)
@@ -331,7 +331,7 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
 
 
 def _behind(words: Sequence[str], commands: Mapping[str, Any]) -> str:
-    """What to type where an option stands before the command."""
+    """Return what to type where an option stands before the command."""
     name = next((word for word in words if word in commands), "")
     if not name:
         return "options go after the command; `gguftools --help` lists the commands"
@@ -340,19 +340,19 @@ def _behind(words: Sequence[str], commands: Mapping[str, Any]) -> str:
 
 
 def _corrected(command: Any, words: Sequence[str], before: Sequence[str]) -> str:
-    """What to type for a call with another command's name, with its other mistakes corrected."""
+    """Return what to type for a call with another command's name, with its other mistakes corrected."""
     if wrong := mistaken(command, words, before):
         return wrong[1]
     return f"type `{shlex.join(['gguftools', *before, str(command.name), *words])}`"
 
 
 def options_of(command: Any) -> set[str]:
-    """Every spelling of a command's options."""
+    """Return every spelling of a command's options."""
     return {flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("-")}
 
 
 def _instead(name: str, flag: str, commands: Mapping[str, Any]) -> str:
-    """What to type where neither the command nor another program has an option."""
+    """Return what to type where neither the command nor another program has an option."""
     from quants.spelling import did_you_mean
 
     own = options_of(commands[name])
