@@ -36,6 +36,7 @@ def evaluate(
 ) -> None:
     from ..console.ui import note_differences, note_slow_products, said, usage, window_progress
     from ..measurement.evaluation import evaluate as measure
+    from ..measurement.options import EvaluationOptions
     from ..measurement.record import remove_record
     from ..model import opened_gguf
 
@@ -52,13 +53,9 @@ def evaluate(
             hellaswag=hellaswag,
             winogrande=winogrande,
             multiple_choice=multiple_choice,
-            tasks=tasks,
-            seed=seed,
             n_ctx=ctx,
             threads=threads,
-            precision=precision,
-            record=record,
-            keep_record=True,
+            options=EvaluationOptions(tasks, seed, precision, record, keep_record=True),
             progress=progress,
         )
     if not said(result, json):

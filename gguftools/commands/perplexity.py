@@ -41,6 +41,7 @@ def perplexity(
         said,
         window_progress,
     )
+    from ..measurement.options import PerplexityOptions
     from ..measurement.perplexity import context_warning
     from ..measurement.perplexity import perplexity as measure
     from ..measurement.texts import named_texts
@@ -68,13 +69,10 @@ def perplexity(
             named,
             n_ctx=ctx,
             chunks=chunks,
-            stride=stride,
             threads=threads,
-            round_activations=round_activations,
-            precision=precision,
-            profile=profile,
-            sparse=sparse,
-            compare=not no_dense,
+            options=PerplexityOptions(
+                stride, "llama.cpp" if round_activations else precision, sparse, not no_dense, profile
+            ),
             progress=progress,
         )
     if said(result, json):

@@ -11,6 +11,7 @@ import pytest
 import gguftools
 from archs.metadata import Metadata, ValueType
 from gguftools.conversion.convert import convert
+from gguftools.measurement.options import PerplexityOptions
 from gguftools.measurement.perplexity import context_warning, perplexity
 from gguftools.measurement.texts import NamedText
 from quants.errors import FileError, OptionError
@@ -54,7 +55,10 @@ def test_the_first_chunks_alone(model):
 
 
 def test_overlapping_windows_give_more_context(model):
-    apart, overlapping = perplexity(model, TEXT, chunks=8), perplexity(model, TEXT, stride=128, chunks=8)
+    apart, overlapping = (
+        perplexity(model, TEXT, chunks=8),
+        perplexity(model, TEXT, options=PerplexityOptions(stride=128), chunks=8),
+    )
     assert overlapping.perplexity < apart.perplexity * 1.2
 
 
@@ -63,7 +67,7 @@ def test_activations_rounded_on_request(folder):
     file = convert(ROOT / "examples" / "austen-4m", folder / "rounded.gguf", "q8_0").outputs[0].file
     golden = GOLDEN["Q8_0"]["running"][7]
     exact = perplexity(file, TEXT, chunks=8).perplexity
-    rounded = perplexity(file, TEXT, chunks=8, round_activations=True).perplexity
+    rounded = perplexity(file, TEXT, chunks=8, options=PerplexityOptions(precision="llama.cpp")).perplexity
     assert abs(rounded - golden) < abs(exact - golden)
     assert perplexity(file, TEXT, chunks=8).perplexity == exact
 
