@@ -147,7 +147,7 @@ def _simulated(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
         str(run.tokens),
         f"{run.acceptance:.4f}",
         f"{run.expected_acceptance:.4f}",
-        f"{run.acceptance_error:.4f}",
+        f"{run.acceptance_standard_error:.4f}",
         f"{run.tokens_per_cycle:.3f}",
         f"{run.standard_error:.3f}",
         _number(run.predicted, 3),

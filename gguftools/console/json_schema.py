@@ -4,9 +4,10 @@ import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-FORMAT_VERSION = 1  # of the JSON of all commands: grows when a key goes or changes its meaning, not when one is added
+from .ui import FORMAT_VERSION
+
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SIMPLE: Mapping[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -33,19 +34,14 @@ def _versioned(schema: dict[str, Any]) -> dict[str, Any]:
     version = {"format_version": {"const": FORMAT_VERSION}}
     if "properties" not in schema:
         return schema | {"properties": version}
-    return schema | {
-        "properties": version | schema["properties"],
-        "required": ["format_version", *schema["required"]],
-    }
+    return schema | {"properties": version | schema["properties"], "required": ["format_version", *schema["required"]]}
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
     """The schema of a type: of plain data, TypedDicts, dataclasses, and containers of them."""
-    if kind in SIMPLE:
+    if any(kind is each for each in SIMPLE):
         return dict(SIMPLE[kind])
     origin, inner = get_origin(kind), get_args(kind)
-    if origin in (NotRequired, Required):
-        return schema_of(inner[0])
     if origin is Literal:
         return {"enum": list(inner)}
     if origin in (Union, types.UnionType):

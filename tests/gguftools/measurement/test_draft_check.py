@@ -68,7 +68,7 @@ def test_decoding_is_as_predicted(report):
     for draft in report.drafts:
         for at in draft.temperatures:
             run = at.simulation
-            assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error + 1e-9
+            assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_standard_error + 1e-9
             assert run.tokens == pytest.approx(run.tokens_per_cycle * run.cycles)
             assert run.tokens == run.cycles + run.accepted
             assert run.predicted == pytest.approx(run.tokens_per_cycle, rel=0.1)
@@ -187,7 +187,7 @@ def test_the_layer_that_reads_ahead(tmp_path):
     assert at.tokens_per_cycle == [pytest.approx(1 + alike.mean(), rel=0.05)]
     run = at.simulation
     assert (run.draft_length, run.predicted) == (3, None)
-    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error
+    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_standard_error
     (short,) = draft_check(
         path,
         options=DraftCheckOptions(temperatures=[1], cost_ratio="bytes", mtp=True, simulated=60, draft_max=1),
@@ -216,7 +216,7 @@ def test_files_that_read_states(tmp_path):
     assert acceptance[0] == pytest.approx(acceptance[2], rel=1e-5)
     runs = [each.temperatures[0].simulation for each in (apart, eagle3, own)]
     assert runs[0] == runs[2]
-    assert abs(runs[1].acceptance - runs[1].expected_acceptance) <= 4 * runs[1].acceptance_error
+    assert abs(runs[1].acceptance - runs[1].expected_acceptance) <= 4 * runs[1].acceptance_standard_error
     model, file = gguftools.load(tmp_path / "m.gguf"), gguftools.open(tmp_path / "eagle3.gguf")
     reader = reader_of(model, file.metadata, file.tensors)
     ids = np.array(gguftools.open(tmp_path / "m.gguf").tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:64])
@@ -257,7 +257,7 @@ def test_drafts_that_write_blocks(tmp_path):
             alike.append(np.minimum(*softmax(np.stack([p[place], q])[None])[0]).sum())
         assert draft.temperatures[0].acceptance["mean"] == pytest.approx(np.mean(alike), rel=1e-4)
         run = draft.temperatures[0].simulation
-        assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error
+        assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_standard_error
 
 
 def test_an_assistant(tmp_path):
@@ -277,7 +277,7 @@ def test_an_assistant(tmp_path):
             alike.append(np.minimum(*softmax(np.stack([p[place], q])[None])[0]).sum())
     assert found.temperatures[0].acceptance["mean"] == pytest.approx(np.mean(alike), rel=1e-4)
     run = found.temperatures[0].simulation
-    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error
+    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_standard_error
 
 
 def softmax(rows):

@@ -87,7 +87,9 @@ def test_a_quantized_file_beside_another(model, quantized, files):
     first, second = result.files
     for name, score in second.tests.items():
         assert score.difference == pytest.approx(score.score - first.tests[name].score)
-        assert 0 <= score.difference_error < 1.2 * first.tests[name].standard_error  # they stumble over the same tasks
+        assert (
+            0 <= score.difference_standard_error < 1.2 * first.tests[name].standard_error
+        )  # they stumble over the same tasks
     assert first.tests["hellaswag"].difference is None
     assert [(test.available, test.tasks) for test in result.tests] == [(430, FEW), (429, FEW), (430, FEW)]
     assert len(result.warnings) == 1  # the last line of Winogrande
