@@ -37,6 +37,7 @@ from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.console.calls import arities  # noqa: E402
 from gguftools.console.elsewhere import FIRST, LAST, PROGRAMS, meaning  # noqa: E402
 from gguftools.console.help import by_group, by_panel, shown_spellings  # noqa: E402
+from gguftools.console.options import MODEL_SPELLINGS  # noqa: E402
 from gguftools.console.usage import ALIASES, APART, NEEDS, flag  # noqa: E402
 from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
@@ -175,7 +176,7 @@ def flags(command: str, *theirs: str) -> str:
 
 def _here(command: str, old: str) -> str:
     own = arities(COMMANDS[command])
-    if old in own:
+    if old in own or (old in MODEL_SPELLINGS and COMMANDS[command].model_argument):
         return "the same"
     found = meaning(command, old, own)
     if found is None:

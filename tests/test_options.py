@@ -52,6 +52,7 @@ CALLS = {
     "perplexity": "MODEL -f TEXT",
     "quantize": "MODEL Q4_K_M -o out.gguf",
     "report": "RESULTS",
+    "schema": "perplexity",
     "set-metadata": "MODEL general.name=x",
     "reproduce": "MODEL --source CK",
     "show": "MODEL",

@@ -8,7 +8,7 @@ EXAMPLES = ("gguftools schema perplexity", "gguftools schema")
 GROUP = "Expert"
 
 
-def schema(command: Annotated[str | None, Argument(help="Command; all of them by name if not given.")] = None) -> None:
+def schema(command: Annotated[str | None, Argument(help="Command (default: all, by name).")] = None) -> None:
     from quants.spelling import did_you_mean
 
     from ..console.json_schema import command_schema

@@ -122,9 +122,10 @@ class Commands(OwnHelp, TyperGroup):
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
         self.words = list(args)
         command, words, before = self._called()
-        if command is not None:
-            self.words = [*before, str(command.name), *with_model_as_argument(command, words)]
         with self._explained():
+            if command is not None:
+                whole = with_model_as_argument(command, words, bool(options.get("resilient_parsing")))
+                self.words = [*before, str(command.name), *whole]
             return super().make_context(info_name, list(self.words), *rest, **options)
 
     def invoke(self, ctx: Any) -> Any:

@@ -212,8 +212,11 @@ def gathered(command: str, words: Sequence[str]) -> list[str]:
     return found
 
 
-def with_model_as_argument(command: Any, words: Sequence[str]) -> list[str]:
-    """Return the words of a call with the value of -m or --model as the command's first argument."""
+def with_model_as_argument(command: Any, words: Sequence[str], is_incomplete: bool = False) -> list[str]:
+    """Return the words of a call with the value of -m or --model as the command's first argument.
+
+    is_incomplete: the call is still being typed. Raises a usage error where -m has no value, or one too many.
+    """
     argument = getattr(command, "model_argument", None)
     if argument is None or not any(word.startswith(MODEL_SPELLINGS) for word in words):
         return list(words)
@@ -222,8 +225,13 @@ def with_model_as_argument(command: Any, words: Sequence[str]) -> list[str]:
     call = parse_call(name, words, {**known.own, **dict.fromkeys(MODEL_SPELLINGS, 1)})
     front, rest = list[str](), list[str]()
     for part in call.parts:
-        if part.option not in MODEL_SPELLINGS or part.value is None:
+        if part.option not in MODEL_SPELLINGS:
             rest += part.words
+        elif not part.value:
+            if not is_incomplete:
+                raise USAGE_ERROR(f"{part.option} is given without a value")
+        elif front and not is_incomplete:
+            raise USAGE_ERROR(f"{part.option} is given twice; it takes one value")
         elif argument.nargs == -1:
             rest.append(part.value)
         else:

@@ -68,6 +68,7 @@ LINES = {  # -> a value that is offered, and one that is not
     "gguftools diff a b --sort ": ("rmse", "best"),
     "gguftools convert-endian model.gguf ": ("big", "huge"),
     "gguftools patch ": ("make", "do"),
+    "gguftools show -m model.gguf --key gen": ("general.name", "llama.block_count"),
     "gguftools quan": ("quantize", "convert"),
     "gguftools quantize model.gguf --allow": ("--allow-requantize", "--imatrix"),
 }

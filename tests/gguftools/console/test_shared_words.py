@@ -55,6 +55,9 @@ def test_an_option_gives_the_model(model: Path):
     done = typed("show", model, "--model", model, "--key", "general.name")
     assert done.stdout == "Austen 4M\n" * 2
     refused(typed("tokenize", "-m", model, model, "-p", "x"), "takes no argument", code=2)
+    refused(typed("tokenize", "-p", "x", "-m"), "-m is given without a value", code=2)
+    refused(typed("tokenize", "-p", "x", "--model="), "--model is given without a value", code=2)
+    refused(typed("tokenize", "-m", model, "-m", model), "-m is given twice", code=2)
 
 
 def test_threads_and_overwriting_have_short_names(model: Path, tmp_path: Path):
