@@ -56,7 +56,7 @@ ORDER = (
     "gguftools.metadata",
     "gguftools.writing",
     "gguftools.quantization",
-    "gguftools.sources gguftools.speaking",
+    "gguftools.sources gguftools.generation gguftools.chat",
     "gguftools.model",
     "gguftools.inspection",
     "gguftools.measurement",

@@ -168,7 +168,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--repeat-penalty": ("0", "-1", "nan", "x", ""),
     "--presence-penalty": ("nan", "inf", "x", ""),
     "--frequency-penalty": ("nan", "inf", "x", ""),
-    "--sampling": ("", "mirostat", "mirostat=3", "mirostat=x", "mirostt=1", "top_p=nan", "logit_bias=x", "stop_ids=-1"),
+    "--sampling": ("", "mirostat", "mirostat=3", "mirostat=x", "mirostt=1", "top_p=nan", "logit_bias=x", "stop_ids=1"),
     "--stop": ("",),
     "--grammar": ("", "absent", "MODEL", "TEXT"),
     "--json-schema": ("", "absent", "MODEL", "TEXT"),

@@ -91,6 +91,8 @@ def _described(generation: "Generation", model: Path, broken: bool) -> dict[str,
     }
     if generation.sampler.sampling.logprobs is not None:
         described["logprobs"] = [each.as_dict() for each in generation.logprobs]
+    if generation.prompt_logprobs:
+        described["prompt_logprobs"] = [each and each.as_dict() for each in generation.prompt_logprobs]
     return described
 
 
