@@ -11,6 +11,7 @@ from archs.metadata import Metadata
 from quants.errors import OptionError, VocabularyError
 
 from .metadata.chat_templates import rendered
+from .metadata.prompts import check_unicode
 
 if TYPE_CHECKING:
     from runtime.generation import Generation
@@ -68,6 +69,7 @@ class Conversation:
         """Raises VocabularyError where the file has no chat template, or one that fails."""
         from runtime.prefix_cache import PrefixCache
 
+        check_unicode(system or "")
         self.messages: list[dict[str, Any]] = []
         self.generation: Generation | None = None
         self._model, self._options, self._system = model, options, system
@@ -89,6 +91,7 @@ class Conversation:
 
     @system.setter
     def system(self, text: str | None) -> None:
+        check_unicode(text or "")
         self._system = text
         self.clear()
 
@@ -111,8 +114,9 @@ class Conversation:
 
         An answer that is broken off, by an exception or by the caller, stays as far as it came; where nothing came, the
         turn is dropped. Raises ConversationFullError where the context has no room, VocabularyError for a template that
-        refuses the conversation, and as `Model.generate`.
+        refuses the conversation or a text that is not Unicode, and as `Model.generate`.
         """
+        check_unicode(text)
         self.messages.append({"role": "user", "content": text})
         yield from self._answer()
 

@@ -95,6 +95,8 @@ class GenerateOptions:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
+        if any(not isinstance(each, str) or not each for each in self.stop):
+            raise OptionError("a stop string is empty")
         as_count(self.n, "n", 1)
         as_count(self.parallel, "parallel", 1)
         for name, least in LEAST.items():

@@ -272,6 +272,7 @@ class Model:
         chosen = options_of(options, changes)
         if chosen.texts != 1 or chosen.has_media:
             raise OptionError("a conversation has one answer a turn, and no images or sounds", "see `generate`")
+        self._grammar(chosen.grammar, chosen.json_schema)  # raises now what is wrong with it
         return Conversation(self, chosen, system)
 
     def embed(

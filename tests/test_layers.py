@@ -43,6 +43,7 @@ ORDER = (
     "runtime.evaluation runtime.decoder runtime.model runtime.mtp runtime.layerwise "
     "runtime.evaluation.joint_decision runtime.evaluation.option_scores "
     "runtime.encoder_decoder runtime.audio_codec runtime.node_values runtime.evaluation.pooling runtime.prefill "
+    "runtime.prefix_cache "
     "runtime.evaluation.perplexity runtime.evaluation.divergence runtime.evaluation.choices "
     "runtime.evaluation.stored_states "
     "runtime.evaluation.statistics runtime.evaluation.stored_logits runtime.evaluation.windows",

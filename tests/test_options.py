@@ -31,6 +31,7 @@ CALLS = {
     "convert": "CK -o out.gguf",
     "convert-endian": "MODEL -o out.gguf",
     "chat-template": "CHAT",
+    "chat": "CHAT",
     "check": "MODEL --predict 1",
     "demo": "-o out",
     "diff": "MODEL MODEL",
@@ -157,6 +158,10 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--prompts": ("", "absent.txt", "MODEL", "."),
     "--predict": ("-1", "x", "1.5", ""),
     "--samples": COUNTS,
+    "--best-of": COUNTS,
+    "--prompt-logprobs": ("-1", "x", ""),
+    "--truncate-prompt-tokens": ("-2", "0", "x", ""),
+    "--bad-words": ("",),
     "--parallel": COUNTS,
     "--logprobs": ("-1", "x", ""),
     "--cache-type": ("", "q4_0", "8"),
@@ -194,6 +199,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }
 OF_ONE = {
+    ("chat", "--top-k"): ("x", "1.5", ""),
     ("generate", "--top-k"): ("x", "1.5", ""),  # where 0 and less mean all of them
     ("generate", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
     ("export", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
@@ -205,6 +211,7 @@ NEEDED_BESIDE = {
     "--tolerance": ["--against", "MODEL"],
     "--sort": ["--errors"],
     "--logprobs": ["--json"],
+    "--prompt-logprobs": ["--json"],
     "--top-k": ["--save-base", "base.gguf"],
     "--gptq-chunks": ["--gptq", "TEXT"],
     "--gptq-memory": ["--gptq", "TEXT"],
@@ -225,6 +232,7 @@ FLAGS = {
     "--verbose",
     "--debug",
     "--json",
+    "--include-stop-str-in-output",
     "--header",
     "--vocab",
     "--new",

@@ -14,7 +14,7 @@ from ..files.atomic import atomic_output
 from ..metadata.visible import visible
 from . import interruption
 from .streaming import KEPT
-from .ui import note, print_error
+from .ui import note, print_error, print_text, read_line
 
 HELP = """\
 /help           list these commands
@@ -65,7 +65,7 @@ class Session:
             case "/exit" | "/quit" | "/bye":
                 return False
             case "/help":
-                print(HELP)
+                print_text(HELP)
             case "/clear":
                 self._chat.clear()
             case "/system":
@@ -136,14 +136,14 @@ def _lines() -> Iterator[str]:
     warned = False
     while True:
         try:
-            line = input("… " if parts else PROMPT)
+            line = read_line("… " if parts else PROMPT)
         except EOFError:
-            print()
+            print_text()
             return
         except KeyboardInterrupt:
             if not _is_ctrl_c():
                 raise
-            print()
+            print_text()
             if warned:
                 return
             note("Ctrl-C again, or Ctrl-D, leaves")

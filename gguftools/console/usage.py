@@ -78,6 +78,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("save_base", "workers scheduler", "a base is saved by the process that runs it"),
         ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
+    "chat": [("grammar", "json_schema", "a text follows one of them")],
     "draft-check": [("json", "markdown", ONE_FORM)],
     "evaluate": [("json", "markdown", ONE_FORM)],
     "embed": [("prompt", "prompts", "texts are given here or there")],
@@ -144,6 +145,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "generate": {
         "system": "chat",
         "logprobs": "json",
+        "prompt_logprobs": "json",
         "draft_max": "draft draft_lookup draft_mtp",
         "draft_min_p": "draft draft_mtp",
         "draft_tree": "draft draft_mtp",

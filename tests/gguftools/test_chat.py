@@ -137,9 +137,9 @@ def test_states_of_recurrent_layers_are_not_gone_back_over(tmp_path: Path):
         ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", ("<think>", "</think>")),
         ("{% for m in messages %}{{ m.content.split('[/THINK]')[-1] }}\n{% endfor %}", ("[THINK]", "[/THINK]")),
         (
-            "{% for m in messages %}<|start|>{{ m.role }}{% if m.thinking %}<|channel|>analysis<|message|>{{ m.thinking }}"
-            "<|end|><|start|>assistant{% endif %}<|channel|>final<|message|>{{ m.content }}<|return|>{% endfor %}"
-            "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+            "{% for m in messages %}<|start|>{{ m.role }}{% if m.thinking %}<|channel|>analysis<|message|>"
+            "{{ m.thinking }}<|end|><|start|>assistant{% endif %}<|channel|>final<|message|>{{ m.content }}<|return|>"
+            "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}",
             ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
         ),
         (
@@ -177,8 +177,7 @@ def test_reasoning_is_split_off(size: int, text: str, prompt: str, thought: str,
 
 def test_reasoning_is_kept_apart_and_the_template_decides(model: gguftools.Model, monkeypatch: pytest.MonkeyPatch):
     chat = model.chat(**GREEDY)
-    pieces = [model.tokenizer.encode(each, add_special=False) for each in ("<think>so</think>yes",)][0]
-    tokens = iter(pieces)
+    tokens = iter(model.tokenizer.encode("<think>so</think>yes", add_special=False))
     running = model.running()
     forward = running.forward
 

@@ -97,5 +97,5 @@ def test_functions_that_return_no_logits(wrong: object):
 
 
 def test_options_that_leave_no_token():
-    with pytest.raises(OptionError, match="no token can be drawn: .*bad_words"):
+    with pytest.raises(OptionError, match=r"no token can be drawn: .*bad_words"):
         probabilities(sampler(words=[(1,)], allowed_token_ids=[1]))
