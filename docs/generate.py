@@ -64,6 +64,7 @@ GUIDES = {  # the page that explains a command
     "architectures": "architectures.md",
     "attest": "provenance.md",
     "audit": "inspecting.md",
+    "chat": "generate.md",
     "chat-template": "generate.md",
     "check": "check.md",
     "convert": "convert.md",
@@ -144,7 +145,7 @@ def contradictions() -> str:
             rows.append((f"`{command}`" if command else "all", f"`{flag(one)}`", whom, why))
     for command, needed in NEEDS.items():
         for one, other in needed.items():
-            rows.append((f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", "it means nothing alone"))
+            rows.append((f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", f"it needs `{flag(other)}`"))
     return table(("command", "option", "not with", "because"), rows)
 
 
@@ -340,7 +341,7 @@ SUBJECTS = {  # page in docs/api: (title, names); a public name that none of the
     "measure": ("Measure", "perplexity divergence imatrix evaluate draft_check report"),
     "run": ("Run", "generate tokenize chat_template embed"),
     "publish": ("Publish", "attest verify_attestation"),
-    "objects": ("Options, tensors, errors", "GgufToolsError"),
+    "objects": ("Options, tensors, errors", "GenerateOptions GgufToolsError"),
 }
 OBJECTS = (Tensor, Tokenizer, RunningModel)  # what users meet without having asked for it by name
 

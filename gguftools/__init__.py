@@ -18,6 +18,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.conversion.quantize": "quantize",
     "gguftools.conversion.reproduce": "reproduce",
     "gguftools.conversion.shards": "merge split",
+    "gguftools.generation": "GenerateOptions",
     "gguftools.inspection.audit": "audit",
     "gguftools.inspection.catalogue": "architectures formats",
     "gguftools.inspection.compare": "diff",
@@ -43,6 +44,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
 _MODULES = {name: module for module, names in _API.items() for name in names.split()}
 
 __all__ = [
+    "GenerateOptions",
     "GgufToolsError",
     "Model",
     "Remove",
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from .conversion.quantize import quantize
     from .conversion.reproduce import reproduce
     from .conversion.shards import merge, split
+    from .generation import GenerateOptions
     from .inspection.audit import audit
     from .inspection.catalogue import architectures, formats
     from .inspection.compare import diff

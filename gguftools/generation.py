@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from archs.metadata import Metadata
@@ -53,6 +55,9 @@ class GenerateOptions:
     each with its own cache; 1 for one after another.
     prompt_logprobs: report with each token of the prompt how likely it was, and so many of the likeliest.
     truncate_prompt_tokens: read the last so many tokens of the prompt; -1: as many as leave room for max_tokens.
+    beam_width: search for the n likeliest texts by so many beams instead of drawing tokens; texts are scored by their
+    log-probability over their length to the power of length_penalty. early_stopping: end when so many texts have
+    ended. What is returned is done, the best first.
     grammar: GBNF that the text must follow; or json_schema (extra `grammar`).
     context: tokens of prompt and text together; None for the model's own. cache_type: what keys and values are kept as,
     "f32", "f16" or "q8_0". prefix: a `runtime.prefix_cache.PrefixCache` that earlier texts left, for one text alone.
@@ -76,6 +81,9 @@ class GenerateOptions:
     n: int = 1
     best_of: int | None = None
     parallel: int = 4
+    beam_width: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool = False
     prompt_logprobs: int | None = None
     truncate_prompt_tokens: int | None = None
     grammar: str | None = None
@@ -104,6 +112,7 @@ class GenerateOptions:
                 as_count(getattr(self, name), name, least)
         if self.best_of is not None:
             as_count(self.best_of, "best_of", self.n)
+        self._check_beams()
         if self.truncate_prompt_tokens != -1 and self.truncate_prompt_tokens is not None:
             as_count(self.truncate_prompt_tokens, "truncate_prompt_tokens", 1)
         if self.grammar is not None and self.json_schema is not None:
@@ -113,9 +122,23 @@ class GenerateOptions:
         if self.has_media and (self.prompt_logprobs is not None or self.truncate_prompt_tokens is not None):
             raise OptionError("prompt_logprobs and truncate_prompt_tokens need a prompt of text alone")
 
+    def _check_beams(self) -> None:
+        length = self.length_penalty
+        if isinstance(length, bool) or not isinstance(length, (int, float)) or not isfinite(length):
+            raise OptionError(f"length_penalty is {quote(length)}: a finite number is needed")
+        if self.beam_width is None:
+            if length != 1 or self.early_stopping:
+                raise OptionError("length_penalty and early_stopping mean nothing without beam_width")
+            return
+        as_count(self.beam_width, "beam_width", self.n)
+        if self.best_of is not None or self.draft is not None or self.prefix is not None:
+            raise OptionError("beams do not go with best_of, a draft or a prefix")
+
     @property
     def texts(self) -> int:
         """How many texts are written."""
+        if self.beam_width is not None:
+            return 1  # at first
         return self.n if self.best_of is None else self.best_of
 
     @property
@@ -227,6 +250,29 @@ def generations(
         Generation(model, tokenizer, ids, sampler, limits, prefill=prefill, speculation=speculation)
         for sampler, speculation in zip(samplers, speculations, strict=True)
     ]
+
+
+def by_beams(first: Generation, options: GenerateOptions) -> list[Generation]:
+    """Return the n likeliest texts that a beam search finds. first: a text of the prompt, not begun."""
+    from runtime.beam_search import BeamOptions, beam_search
+    from runtime.generation import Generation
+
+    assert options.beam_width is not None
+    start = time.perf_counter()
+    found = beam_search(first, BeamOptions(options.beam_width, options.length_penalty, options.early_stopping))
+    first.add_decode_seconds(time.perf_counter() - start - first.prefill_seconds)
+    made = [first]
+    for _ in found[1 : options.n]:
+        made.append(
+            Generation(
+                first.model, first.tokenizer, first.prompt, first.sampler.fork(), first.options, prefill=first.prefill
+            )
+        )
+    for each, beam in zip(made, found, strict=False):
+        each.adopt(beam.tokens, beam.logprobs)
+        for _ in each:
+            pass
+    return made
 
 
 def _speculations(

@@ -24,7 +24,7 @@ from .files.atomic import check_target, output_path
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.naming import is_remote, is_stored_gguf
 from .files.stores.path import StorePath, located
-from .generation import Drafts, GenerateOptions, generations, grammar_of, options_of, prompt_tokens, truncated
+from .generation import Drafts, GenerateOptions, by_beams, generations, grammar_of, options_of, prompt_tokens, truncated
 from .metadata.chat_templates import CHAT_TEMPLATE
 from .metadata.checks import check_types
 from .metadata.difference import compare_metadata
@@ -249,6 +249,8 @@ class Model:
         model = self.running(chosen.threads)
         drafts = self._drafts(chosen.draft, chosen.drafting, chosen.threads)
         made = generations(model, tokenizer, ids, chosen, follow, drafts, embedded)
+        if chosen.beam_width is not None:
+            return by_beams(made[0], chosen)
         write_together(made, chosen.parallel)
         if chosen.best_of is None:
             return made
@@ -270,7 +272,7 @@ class Model:
         if (kind := self.metadata.get("general.type")) in NO_MODELS:
             raise _no_model(self.path, str(kind))
         chosen = options_of(options, changes)
-        if chosen.texts != 1 or chosen.has_media:
+        if chosen.texts != 1 or chosen.has_media or chosen.beam_width:
             raise OptionError("a conversation has one answer a turn, and no images or sounds", "see `generate`")
         self._grammar(chosen.grammar, chosen.json_schema)  # raises now what is wrong with it
         return Conversation(self, chosen, system)

@@ -173,7 +173,7 @@ class Generation:
             raise OptionError(
                 "nothing says how long the text may be: the file names no context length", "give max_tokens"
             )
-        self._n, self._options = n, options
+        self._n, self.options = n, options
         self._pieces = Pieces(options.stop, options.include_stop_str_in_output)
         self.prefill = prefill or Prefill(
             model,
@@ -217,6 +217,11 @@ class Generation:
     def most(self) -> int | None:
         """Tokens that may be generated; None where only the context is a limit."""
         return self._n if self._n is None or self._room is None else min(self._n, self._room)
+
+    @property
+    def room(self) -> int | None:
+        """Tokens that the context has room for after the prompt; None where nobody knows."""
+        return self._room
 
     @property
     def cache_bytes(self) -> int:
@@ -281,7 +286,7 @@ class Generation:
         self._tokens, self._texts, self._logprobs, self._decode_seconds = tokens, texts, logprobs, self.decode_seconds
         self._ahead.clear()
         self._error = self._stop_reason = None
-        self._pieces = Pieces(self._options.stop, self._options.include_stop_str_in_output)
+        self._pieces = Pieces(self.options.stop, self.options.include_stop_str_in_output)
         for token in tokens:
             self._pieces.add(self._piece(token))
 
@@ -329,9 +334,13 @@ class Generation:
             raise self._error
         if self._stop_reason is not None or (token := self._next()) is None:
             return None
+        return self._append(token)
+
+    def _append(self, token: int) -> Piece:
+        """Add a token; see whether it ends the text."""
         self._tokens.append(token)
         ended = self.sampler.ends(token)
-        hidden = ended and not self._options.include_stop_str_in_output
+        hidden = ended and not self.options.include_stop_str_in_output
         text = "" if hidden else self._pieces.add(self._piece(token))
         self._texts.append(text)
         if ended:
@@ -339,6 +348,28 @@ class Generation:
         elif self._pieces.stopped is not None:
             self._stop_reason = "stop"
         return Piece(token, text)
+
+    # Written by a search
+
+    def read_prompt(self) -> tuple[KVCache, Floats]:
+        """Read the prompt for a search; return its cache, and the logits of what follows, (1, vocabulary)."""
+        logits = self._prefilled()
+        assert self._cache is not None
+        cache, self._cache = self._cache, None
+        self._cache_bytes = cache.nbytes
+        return cache, logits[-1:]
+
+    def add_decode_seconds(self, seconds: float) -> None:
+        """Count the time of a search."""
+        self._decode_seconds += seconds
+
+    def adopt(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> None:
+        """Be the text of these tokens, which a search has written; whoever iterates gets it at once."""
+        for token, logprob in zip(tokens, logprobs, strict=True):
+            if self._stop_reason is None:
+                self._logprobs.append(logprob)
+                self._ahead.append(Ahead(self._append(token), 0.0))
+        self._stop_reason = self._stop_reason or self._limit() or "stopped"
 
     # Together with other texts
 
@@ -441,7 +472,7 @@ class Generation:
         return int(start)
 
     def _piece(self, token: int) -> bytes:
-        return b"" if token in self._control and self._options.skip_special_tokens else self.tokenizer.piece(token)
+        return b"" if token in self._control and self.options.skip_special_tokens else self.tokenizer.piece(token)
 
 
 def sampler_of(

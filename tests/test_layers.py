@@ -49,7 +49,7 @@ ORDER = (
     "runtime.evaluation.statistics runtime.evaluation.stored_logits runtime.evaluation.windows",
     "runtime.multimodal",
     "runtime.speculation",
-    "runtime.generation runtime.batched_generation",
+    "runtime.generation runtime.batched_generation runtime.beam_search",
     "gguftools.files.stores",
     "gguftools.files",
     "gguftools.files.gguf",

@@ -1,4 +1,4 @@
-"""Chat with a model on a terminal, or in a pipe, where each line of stdin is a turn.
+"""Chat with a model on a terminal; in a pipe, each line of stdin is a turn.
 
 Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice at the prompt, leaves. /help lists the commands of a conversation.
 """
@@ -9,6 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from ..console.generation_options import (
+    SAMPLING_PANEL,
     BadWords,
     CacheTypeName,
     Ctx,
@@ -33,12 +34,16 @@ EXAMPLES = (
     'gguftools chat model.gguf --system "Answer in one sentence." --temp 0',
     "gguftools chat model.gguf < questions.txt",
 )
+GROUP = "Run"
+PANELS = {"Sampling": tuple(name for name in SAMPLING_PANEL["Sampling"] if name != "ignore_eos")}
 
 
 def chat(
-    model: Annotated[Path, Argument(help="GGUF file of a language model (of a split set, any shard).")],
+    model: Annotated[Path, Argument(help="GGUF model (of a split set, any shard).")],
     system: Annotated[str | None, "System message."] = None,
-    n: Annotated[int | None, Option("--predict", "-n", min=1, help="Tokens of an answer at most.")] = None,
+    n: Annotated[
+        int | None, Option("--predict", "-n", min=1, help="Maximum number of tokens to generate: for each answer.")
+    ] = None,
     ctx: Ctx = None,
     temp: Temp = None,
     top_k: TopK = None,

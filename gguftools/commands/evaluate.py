@@ -1,4 +1,7 @@
-"""Measure how often models choose the right answer, as llama-perplexity: HellaSwag, Winogrande, multiple choice."""
+"""Run HellaSwag, Winogrande or multiple-choice benchmarks.
+
+Same tasks and scores as llama-perplexity. Several models are compared in one table.
+"""
 
 import sys
 from pathlib import Path
@@ -14,22 +17,23 @@ EXAMPLES = (
     "gguftools evaluate m-f16.gguf m-Q4_K_M.gguf --hellaswag h.txt --record record",
     "gguftools evaluate m.gguf --winogrande w.csv --multiple-choice mmlu.bin",
 )
+GROUP = "Measure"
 
 
 def evaluate(
     models: Annotated[list[Path], Argument(help="GGUF files to measure (of split sets, any shard).")],
-    hellaswag: Annotated[Path | None, Option(metavar="FILE", help="Tasks of HellaSwag: text, 6 lines each.")] = None,
-    winogrande: Annotated[Path | None, Option(metavar="FILE", help="Tasks of Winogrande: CSV, a line each.")] = None,
+    hellaswag: Annotated[Path | None, Option(metavar="FILE", help="HellaSwag tasks: text, 6 lines each.")] = None,
+    winogrande: Annotated[Path | None, Option(metavar="FILE", help="Winogrande tasks: CSV, one per line.")] = None,
     multiple_choice: Annotated[
-        Path | None, Option(metavar="FILE", help="Tasks of MMLU, ARC, TruthfulQA: llama-perplexity's binary form.")
+        Path | None, Option(metavar="FILE", help="MMLU, ARC or TruthfulQA tasks: llama-perplexity's binary file.")
     ] = None,
     tasks: Annotated[
-        int | None, Option(min=1, help="Tasks drawn of each test; 400 of HellaSwag and all others if not given.")
+        int | None, Option(min=1, help="Number of random tasks per benchmark (default: 400 of HellaSwag, else all).")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Of the draw: 1 draws llama-perplexity's tasks.")] = 1,
+    seed: Annotated[int, Option(min=0, help="Random seed: 1 chooses the same tasks as llama-perplexity.")] = 1,
     ctx: int = 512,
     threads: int | None = None,
-    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
+    precision: str = "float32",
     record: str | None = None,
     markdown: bool = False,
     json: bool = False,
@@ -40,7 +44,7 @@ def evaluate(
     from ..model import opened_gguf
 
     if hellaswag is None and winogrande is None and multiple_choice is None:
-        usage("no test is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
+        usage("no benchmark is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
     note_slow_products(threads)
     opened = [opened_gguf(each) for each in models]
     for each in opened:

@@ -1,4 +1,7 @@
-"""Generate text: it goes to standard output as it comes, speeds to standard error."""
+"""Generate text from a prompt.
+
+Prints the text as it comes on standard output, speeds on standard error.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from ..console.generation_options import (
+    SAMPLING_PANEL,
     BadWords,
     CacheTypeName,
     Ctx,
@@ -34,20 +38,48 @@ EXAMPLES = (
     'gguftools generate m.gguf --mmproj mmproj.gguf --image a.png --chat -p "What?"',
     'gguftools generate m.gguf --mmproj mmproj.gguf --audio a.wav --chat -p "Who?"',
 )
+GROUP = "Run"
+PANELS = {
+    **SAMPLING_PANEL,
+    "Output": (
+        "include_stop_str_in_output",
+        "logprobs",
+        "prompt_logprobs",
+        "truncate_prompt_tokens",
+        "special",
+        "samples",
+        "best_of",
+        "beam_width",
+        "length_penalty",
+        "early_stopping",
+        "parallel",
+    ),
+    "Speculative decoding": (
+        "draft",
+        "draft_lookup",
+        "draft_mtp",
+        "draft_max",
+        "draft_min_p",
+        "draft_tree",
+        "draft_typical",
+    ),
+    "Images and audio": ("mmproj", "image", "audio", "image_tokens"),
+}
 
 
 def generate(
-    model: Annotated[Path, Argument(help="GGUF file of a language model (of a split set, any shard).")],
-    prompt: Annotated[str | None, Option("--prompt", "-p", help="Prompt; - reads it from stdin.")] = None,
-    prompts: Annotated[
-        Path | None, Option(metavar="FILE", help="Several prompts: one a line, or .jsonl with texts or messages.")
-    ] = None,
+    model: Annotated[Path, Argument(help="GGUF model (of a split set, any shard).")],
+    prompt: Annotated[str | None, Option("--prompt", "-p", help="Prompt (- for stdin).")] = None,
+    prompts: Path | None = None,
     n: Annotated[
-        int | None, Option("--predict", "-n", min=0, help="Tokens to generate at most; default: to the end.")
+        int | None,
+        Option(
+            "--predict", "-n", min=0, help="Maximum number of tokens to generate: until the model ends if not given."
+        ),
     ] = None,
     ctx: Ctx = None,
-    chat: Annotated[bool, "Treat prompts as user messages, rendered with the file's chat template."] = False,
-    system: Annotated[str | None, "System message, with --chat."] = None,
+    chat: Annotated[bool, "Apply the file's chat template: prompts are messages of the user."] = False,
+    system: Annotated[str | None, "System message: with --chat."] = None,
     temp: Temp = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -65,41 +97,44 @@ def generate(
     ignore_eos: Annotated[bool, "Never generate a token that ends the text."] = False,
     grammar: GrammarFile = None,
     json_schema: JsonSchema = None,
-    samples: Annotated[int, Option(min=1, help="Texts for each prompt: drawn with --seed, --seed + 1, …")] = 1,
+    samples: Annotated[int, Option(min=1, help="Texts per prompt, with --seed and the numbers after it.")] = 1,
     best_of: Annotated[
-        int | None, Option(min=1, metavar="N", help="Write N texts, and print the --samples likeliest of them.")
+        int | None, Option(min=1, metavar="N", help="Generate N texts, and print the --samples most likely ones.")
     ] = None,
-    parallel: Annotated[
-        int, Option("--parallel", "-np", min=1, metavar="N", help="Texts generated in one batch, each with its cache.")
-    ] = 4,
+    beam_width: Annotated[
+        int | None, Option(min=1, metavar="N", help="Beam search with N beams, in place of sampling.")
+    ] = None,
+    length_penalty: Annotated[float, "With --beam-width: below 1, favour short texts; above, long ones."] = 1.0,
+    early_stopping: Annotated[bool, "With --beam-width: stop as soon as N texts have ended."] = False,
+    parallel: Annotated[int, Option("--parallel", "-np", min=1, metavar="N", help="Texts generated in one batch.")] = 4,
     logprobs: Annotated[
-        int | None, Option(metavar="K", min=0, help="With --json: logprobs of each token, and of the K likeliest.")
+        int | None, Option(metavar="K", min=0, help="With --json: log-probability of each token, and of the top K.")
     ] = None,
     prompt_logprobs: Annotated[
         int | None, Option(metavar="K", min=0, help="With --json: the same for each token of the prompt.")
     ] = None,
     truncate_prompt_tokens: Annotated[
-        int | None, Option(metavar="N", min=-1, help="Read the last N tokens of a prompt; -1: as many as fit.")
+        int | None, Option(metavar="N", min=-1, help="Read only the last N tokens of a prompt (-1 = as many as fit).")
     ] = None,
     cache_type: CacheTypeName = "f32",
-    special: Annotated[bool, "Print control tokens, too."] = False,
+    special: Annotated[bool, "Include special tokens: print them by their names."] = False,
     draft: Annotated[
         Path | None, Option(metavar="FILE", help="Draft model for speculative decoding, with the same vocabulary.")
     ] = None,
-    draft_lookup: Annotated[bool, "Draft by prompt lookup: what followed the same words before."] = False,
+    draft_lookup: Annotated[bool, "Draft by prompt lookup (n-grams of the text so far)."] = False,
     draft_mtp: Annotated[bool, "Draft with the model's own MTP layer."] = False,
     draft_max: Annotated[
-        int | None, Option(min=1, metavar="N", help="Tokens to draft at once; default 3, or 15 with --draft-lookup.")
+        int | None, Option(min=1, metavar="N", help="Maximum number of drafted tokens: 3, or 15 with --draft-lookup.")
     ] = None,
     draft_min_p: Annotated[
-        float | None, Option(min=0, max=1, help="Stop drafting below this probability; default 0.")
+        float | None, Option(min=0, max=1, help="Stop drafting below this probability (default 0).")
     ] = None,
     draft_tree: Annotated[
-        int | None, Option(min=1, metavar="K", help="Candidates for each place of a draft; default 1.")
+        int | None, Option(min=1, metavar="K", help="Candidates for each place of a draft (default 1).")
     ] = None,
     draft_typical: Annotated[bool, "Accept drafts by Medusa's typical acceptance, which is not exact."] = False,
     mmproj: Annotated[
-        Path | None, Option(metavar="FILE", help="Image or audio encoder, as `convert --mmproj` writes it.")
+        Path | None, Option(metavar="FILE", help="Vision/audio encoder (mmproj): what `convert --mmproj` writes.")
     ] = None,
     image: Annotated[
         list[Path] | None, "Image for the prompt: at <__media__> or <__image__>, or in front of it."
@@ -162,6 +197,9 @@ def generate(
             skip_special_tokens=not special,
             n=samples,
             best_of=best_of,
+            beam_width=beam_width,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
             parallel=1 if best_of is None else parallel,
             prompt_logprobs=prompt_logprobs,
             truncate_prompt_tokens=truncate_prompt_tokens,

@@ -1,4 +1,7 @@
-"""Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
+"""Measure perplexity on a text, as llama-perplexity does.
+
+Lower is better.
+"""
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +15,8 @@ EXAMPLES = (
     "gguftools perplexity model.gguf -f text.txt -c 2048 --chunks 20",
     "gguftools perplexity model.gguf -f novel=a.txt -f code=b.py",
 )
+GROUP = "Measure"
+PANELS = {"Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")}
 
 
 def perplexity(
@@ -19,14 +24,14 @@ def perplexity(
     texts: list[str],
     ctx: int = 512,
     chunks: int | None = None,
-    stride: Annotated[int, Option(min=0, help="Let windows overlap, each so many tokens on.")] = 0,
+    stride: Annotated[int, Option(min=0, help="Overlapping chunks: tokens from one to the next (0 = off).")] = 0,
     threads: int | None = None,
-    round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
-    sparse: Annotated[bool, "Compute only the neurons that a PowerInfer file's predictor marks; compare."] = False,
-    no_dense: Annotated[bool, "With --sparse: leave out the comparison."] = False,
-    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
-    profile: Annotated[bool, "Show what kinds of work took how long."] = False,
-    running: Annotated[bool, "Print the value after every window."] = False,
+    round_activations: bool = False,
+    sparse: Annotated[bool, "PowerInfer files: compute only predicted neurons, and compare with all."] = False,
+    no_dense: Annotated[bool, "With --sparse: skip the comparison."] = False,
+    precision: str = "float32",
+    profile: Annotated[bool, "Show the time of each kind of operation."] = False,
+    running: Annotated[bool, "Print the value after every chunk."] = False,
     json: bool = False,
 ) -> None:
     from ..console import terminal

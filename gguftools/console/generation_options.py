@@ -10,24 +10,50 @@ if TYPE_CHECKING:
     from archs.metadata import Metadata
     from runtime.sampling.parameters import Sampling
 
+SAMPLING_PANEL = {
+    "Sampling": (
+        "top_k",
+        "top_p",
+        "min_p",
+        "samplers",
+        "sampling",
+        "repeat_last_n",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "bad_words",
+        "ignore_eos",
+        "grammar",
+        "json_schema",
+    )
+}
 Ctx = Annotated[
-    int | None, Option("--ctx", "-c", min=4, help="Context size in tokens, prompt and text; default: the model's.")
+    int | None,
+    Option("--ctx", "-c", min=4, help="Context size in tokens: of prompt and answer (default: the model's own)."),
 ]
-Temp = Annotated[float | None, Option(help="Temperature; 0 takes the likeliest token; default: the file's, or 0.8.")]
-TopK = Annotated[int | None, Option(metavar="K", help="Sample from the K likeliest tokens (0: all); default 40.")]
-TopP = Annotated[float | None, Option(help="Sample from the likeliest tokens that sum to this; default 0.95.")]
+Temp = Annotated[float | None, Option(help="Temperature: 0 takes the most likely token (default: the file's, or 0.8).")]
+TopK = Annotated[
+    int | None, Option(metavar="K", help="Top-k: sample from the K most likely tokens (0 = all, default 40).")
+]
+TopP = Annotated[
+    float | None, Option(help="Top-p: sample from the most likely tokens that sum to this (default 0.95).")
+]
 MinP = Annotated[
-    float | None, Option(help="Sample from tokens at least this times as likely as the likeliest; default 0.05.")
+    float | None, Option(help="Min-p: sample from tokens at least this times as likely as the top one (default 0.05).")
 ]
-Samplers = Annotated[str | None, "Samplers in order, as top_k;temperature or kt."]
+Samplers = Annotated[str | None, "Samplers in order, e.g. top_k;temperature or kt."]
 SamplingOption = Annotated[
-    list[str] | None, Option(metavar="NAME=VALUE", help="Another parameter, as mirostat=2 or xtc_probability=0.5.")
+    list[str] | None, Option(metavar="NAME=VALUE", help="Another parameter, e.g. mirostat=2 or xtc_probability=0.5.")
 ]
-RepeatLastN = Annotated[int | None, Option(min=0, help="Latest tokens that penalties look at; default 64.")]
-RepeatPenalty = Annotated[float | None, "Penalize tokens that came before; 1 is off."]
-PresencePenalty = Annotated[float | None, "Subtract this from logits of tokens that came before; default 0."]
-FrequencyPenalty = Annotated[float | None, "Subtract this for each time that a token came before; default 0."]
-Seed = Annotated[int | None, Option(min=0, max=2**32 - 1, help="Random seed; default: another each time.")]
+RepeatLastN = Annotated[int | None, Option(min=0, help="Number of latest tokens that penalties look at (default 64).")]
+RepeatPenalty = Annotated[float | None, "Repetition penalty (1 = off)."]
+PresencePenalty = Annotated[
+    float | None, "Presence penalty: subtracted from logits of tokens that came before (default 0)."
+]
+FrequencyPenalty = Annotated[
+    float | None, "Frequency penalty: subtracted for each time that a token came before (default 0)."
+]
+Seed = Annotated[int | None, Option(min=0, max=2**32 - 1, help="Random seed: random if not given.")]
 Stop = Annotated[list[str] | None, "Stop at this text, and leave it out."]
 BadWords = Annotated[list[str] | None, Option(metavar="TEXT", help="Never write this text.")]
 GrammarFile = Annotated[Path | None, Option(metavar="FILE", help="GBNF grammar that the text must follow.")]

@@ -1,4 +1,4 @@
-"""Text as it is generated: shown at once, kept whatever happens."""
+"""Print text while it is generated, also where it breaks off."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ KEPT = "\n\t\u200c\u200d"  # of what nobody sees: what text is laid out and emoj
 
 
 def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json: bool) -> None:
-    """Let each come to its end. as_json: print all of them then, and otherwise text as it comes and speeds after it.
+    """Run each generation to its end. as_json: print all of them then; otherwise text as it comes, then speeds.
 
     Where one breaks off, by Ctrl-C or an error, what came until then is printed before that goes on.
     """
@@ -28,6 +28,8 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
     try:
         for generation in generations:
             try:
+                if generation.stop_reason is not None and not as_json:  # it is done, as of a search
+                    _write(generation.text)
                 for piece in generation:
                     if not as_json:
                         _write(piece.text)
@@ -51,7 +53,7 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
 
 @contextmanager
 def prompt_progress() -> Iterator[Callable[[int, int], None]]:
-    """What is told (tokens read, of how many) while prompts are read: it shows a bar from the second piece on."""
+    """Yield a function called with (tokens read, total) while prompts are read; it draws a bar from the second call."""
     with ExitStack() as shown:
         bar: StepProgress | None = None
 

@@ -212,4 +212,4 @@ def test_without_a_test(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = typed("evaluate", model)
     assert done.returncode == 2
-    assert "no test is given" in done.stderr
+    assert "no benchmark is given" in done.stderr
