@@ -66,6 +66,7 @@ def divergence(
     from ..console.ui import note, note_slow_products, print_error, print_line, said, shared_work, window_progress
     from ..measurement.divergence import divergence as measure
     from ..measurement.divergence_report import exceeded, parse_limits
+    from ..measurement.options import DivergenceOptions
     from ..measurement.perplexity import context_warning
     from ..measurement.record import check_apart, remove_record
     from ..measurement.texts import named_texts
@@ -86,20 +87,21 @@ def divergence(
             base,
             *(others or ()),
             text=named,
-            chat=chat,
             n_ctx=ctx,
             chunks=chunks,
             threads=threads,
-            round_activations=round_activations,
-            precision=precision,
-            save_base=save_base,
-            top_k=top_k,
-            with_output=with_output,
-            base_model=base_model,
-            record=record,
-            keep_record=True,
-            overwrite=overwrite,
-            executor=executor,
+            options=DivergenceOptions(
+                chat=chat,
+                precision="llama.cpp" if round_activations else precision,
+                base_model=base_model,
+                save_base=save_base,
+                top_k=top_k,
+                with_output=with_output,
+                record=record,
+                keep_record=True,
+                overwrite=overwrite,
+                executor=executor,
+            ),
             progress=progress,
         )
     if html is not None:

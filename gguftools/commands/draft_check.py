@@ -45,8 +45,8 @@ def draft_check(
     json: bool = False,
 ) -> None:
     from ..console.ui import note_slow_products, said, usage, window_progress
-    from ..measurement.draft_check import TEMPERATURES
     from ..measurement.draft_check import draft_check as check
+    from ..measurement.options import TEMPERATURES, DraftCheckOptions
     from ..measurement.texts import named_texts
     from ..model import opened_gguf
 
@@ -58,18 +58,20 @@ def draft_check(
         report = check(
             opened_gguf(target),
             *map(opened_gguf, drafts or ()),
-            lookup=draft_lookup,
-            mtp=draft_mtp,
             text=named,
             n_ctx=ctx,
             chunks=chunks,
-            temperatures=temps or TEMPERATURES,
-            draft_max=draft_max,
-            cost_ratio=cost_ratio,
-            verify_cost=verify_cost,
-            simulated=simulate,
-            seed=seed,
             threads=threads,
+            options=DraftCheckOptions(
+                lookup=draft_lookup,
+                mtp=draft_mtp,
+                temperatures=temps or TEMPERATURES,
+                draft_max=draft_max,
+                cost_ratio=cost_ratio,
+                verify_cost=verify_cost,
+                simulated=simulate,
+                seed=seed,
+            ),
             progress=progress,
         )
     if not said(report, json):
@@ -141,7 +143,7 @@ def _simulated(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
         str(run.tokens),
         f"{run.acceptance:.4f}",
         f"{run.expected_acceptance:.4f}",
-        f"{run.acceptance_error:.4f}",
+        f"{run.acceptance_standard_error:.4f}",
         f"{run.tokens_per_cycle:.3f}",
         f"{run.standard_error:.3f}",
         _number(run.predicted, 3),

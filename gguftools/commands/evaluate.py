@@ -40,6 +40,7 @@ def evaluate(
 ) -> None:
     from ..console.ui import note_differences, note_slow_products, said, usage, window_progress
     from ..measurement.evaluation import evaluate as measure
+    from ..measurement.options import EvaluationOptions
     from ..measurement.record import remove_record
     from ..model import opened_gguf
 
@@ -56,13 +57,9 @@ def evaluate(
             hellaswag=hellaswag,
             winogrande=winogrande,
             multiple_choice=multiple_choice,
-            tasks=tasks,
-            seed=seed,
             n_ctx=ctx,
             threads=threads,
-            precision=precision,
-            record=record,
-            keep_record=True,
+            options=EvaluationOptions(tasks, seed, precision, record, keep_record=True),
             progress=progress,
         )
     if not said(result, json):
@@ -81,10 +78,10 @@ def _print_test(result: "EvaluationReport", test: "TestReport", markdown: bool) 
     columns = ("file", "score %", "±", "95 % interval", *(("to the first", "±") if several else ()))
     rows = []
     for file, score in zip(result.files, scores, strict=True):
-        row = [file.path, _percent(score.score), _percent(score.standard_error)]
+        row = [file.file, _percent(score.score), _percent(score.standard_error)]
         row.append(f"{_percent(score.low)} … {_percent(score.high)}")
         if several and score.difference is not None:
-            row += [f"{100 * score.difference:+.2f}", _percent(score.difference_error or 0.0)]
+            row += [f"{100 * score.difference:+.2f}", _percent(score.difference_standard_error or 0.0)]
         rows.append(row + [""] * (len(columns) - len(row)))
     (print_markdown if markdown else print_table)(test.title, columns, rows, "lrrrrr")
     print_line(f"{test.tasks} of {test.available} tasks; chance {_percent(scores[0].chance)} %")

@@ -45,6 +45,7 @@ def imatrix(
         window_progress,
     )
     from ..measurement.importance import imatrix
+    from ..measurement.options import ImatrixOptions
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf
     from ..writing.resume import left_behind
@@ -63,16 +64,18 @@ def imatrix(
             output,
             n_ctx=ctx,
             chunks=chunks,
-            skip_chunks=skip_chunks,
-            parse_special=parse_special,
-            with_output=process_output,
-            nextn=nextn,
-            precision=precision,
-            save_every=save_every,
-            resume=resume,
             threads=threads,
-            executor=executor,
-            overwrite=overwrite,
+            options=ImatrixOptions(
+                skip_chunks=skip_chunks,
+                parse_special=parse_special,
+                with_output=process_output,
+                nextn=nextn,
+                precision=precision,
+                save_every=save_every,
+                resume=resume,
+                overwrite=overwrite,
+                executor=executor,
+            ),
             progress=progress,
         )
     if not said(matrix, json, [matrix.path]):

@@ -238,11 +238,19 @@ def _warned() -> Iterator[None]:
             logging.getLogger(name).removeHandler(handler)
 
 
+def _memory_used() -> str:
+    """What to say of the largest memory of this process; nothing on Windows, where Python cannot tell."""
+    try:
+        import resource
+    except ImportError:
+        return ""
+    return f"; {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB of memory at peak"
+
+
 @contextmanager
 def _logged() -> Iterator[None]:
     """Print the log of the packages on stderr."""
     import logging
-    import resource
     import sys
     import time
 
@@ -261,9 +269,7 @@ def _logged() -> Iterator[None]:
     try:
         yield
     finally:
-        logging.getLogger(__name__).info(
-            "done; %.0f MB of memory at peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-        )
+        logging.getLogger(__name__).info("done%s", _memory_used())
         for name in PACKAGES:
             logging.getLogger(name).removeHandler(handler)
 

@@ -1,8 +1,8 @@
 """Write the text of --help: names are never cut, however narrow the terminal; every command ends with examples."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from . import terminal
 from .options import HIDDEN_SPELLINGS, MODEL_SPELLINGS, SHARED_PANELS, panel_of
@@ -14,6 +14,7 @@ GAP = 2
 GROUPS = ("Make", "Inspect", "Edit", "Measure", "Run", "Publish", "Expert")  # of commands, in this order
 OTHERS = "Other commands"  # those of other packages that name no group
 OPTIONS = "Options"
+T = TypeVar("T")
 
 
 class OwnHelp:
@@ -42,36 +43,39 @@ def page(command: Any, ctx: Any) -> Iterator[str]:
 def sections(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Yield titles with their entries, names and meanings: commands by group, arguments, options by panel."""
     subcommands = getattr(command, "commands", {})
-    yield from _grouped(
-        (
-            (each.rich_help_panel or OTHERS, (name, each.help.partition("\n\n")[0]))
-            for name, each in subcommands.items()
-        ),
-        (*GROUPS, OTHERS),
-    )
+    for title, grouped in by_group(subcommands).items():
+        yield title, [(name, subcommands[name].help.partition("\n\n")[0]) for name in grouped]
     parameters = [each for each in command.get_params(ctx) if not getattr(each, "hidden", False)]
-    options = [each for each in parameters if each.param_type_name == "option"]
-    arguments = [each for each in parameters if each not in options]
+    arguments = [each for each in parameters if each.param_type_name != "option"]
     if arguments:
         yield "Arguments", [(argument_name(command, each), each.help or "") for each in arguments]
-    own = dict.fromkeys(getattr(each, "rich_help_panel", None) or OPTIONS for each in options)
-    titles = [OPTIONS, *getattr(command, "panels", ()), *(each for each in own if each not in SHARED_PANELS)]
-    panels = ((_panel(each), (names(each), explained(each))) for each in options)
-    yield from _grouped(panels, tuple(dict.fromkeys((*titles, *SHARED_PANELS))))
+    for title, options in by_panel(command, parameters).items():
+        yield title, [(names(each), explained(each)) for each in options]
 
 
-def _panel(option: Any) -> str:
-    return getattr(option, "rich_help_panel", None) or panel_of(option.name or "", {}) or OPTIONS
+def by_group(commands: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of commands by their groups."""
+    titled = ((each.rich_help_panel or OTHERS, name) for name, each in commands.items())
+    return _by_title(titled, (*GROUPS, OTHERS))
 
 
-def _grouped(
-    entries: Iterable[tuple[str, tuple[str, str]]], titles: Sequence[str]
-) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Yield the entries by title, in the order of the titles; those without entries are left out."""
-    groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
+def by_panel(command: Any, parameters: Iterable[Any]) -> dict[str, list[Any]]:
+    """Return the options among a command's parameters by their panels: those of all commands last."""
+    titled = [
+        (getattr(each, "rich_help_panel", None) or panel_of(each.name or "", {}) or OPTIONS, each)
+        for each in parameters
+        if each.param_type_name == "option"
+    ]
+    others = (title for title, _ in titled if title not in SHARED_PANELS)
+    return _by_title(titled, (OPTIONS, *getattr(command, "panels", ()), *others, *SHARED_PANELS))
+
+
+def _by_title(entries: Iterable[tuple[str, T]], titles: Iterable[str]) -> dict[str, list[T]]:
+    """Return the entries by title, in the order of the titles, without empty ones."""
+    found: dict[str, list[T]] = {title: [] for title in titles}
     for title, entry in entries:
-        groups.setdefault(title, []).append(entry)
-    return ((title, group) for title, group in groups.items() if group)
+        found.setdefault(title, []).append(entry)
+    return {title: group for title, group in found.items() if group}
 
 
 def usage(command: Any, ctx: Any) -> list[str]:
@@ -98,10 +102,14 @@ def argument_name(command: Any, argument: Any) -> str:
     return f"{name}, {MODEL_SPELLINGS[0]} {one}" if argument is getattr(command, "model_argument", None) else name
 
 
+def shown_spellings(option: Any) -> list[str]:
+    """Return the spellings of an option that help shows, the short one first."""
+    return [*sorted((each for each in option.opts if each not in HIDDEN_SPELLINGS), key=len), *option.secondary_opts]
+
+
 def names(option: Any) -> str:
     """Return how an option is spelled, the short name in front, with a word for its value."""
-    shown = [each for each in option.opts if each not in HIDDEN_SPELLINGS]
-    spelled = ", ".join((*sorted(shown, key=len), *option.secondary_opts))
+    spelled = ", ".join(shown_spellings(option))
     return spelled if option.is_flag else f"{spelled} {option.metavar or 'VALUE'}"
 
 

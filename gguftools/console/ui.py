@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
 
+FORMAT_VERSION = 1  # of what --json prints: grows when a key goes or changes its meaning, not when one is added
 BETWEEN = 0.1  # seconds from one drawing of a bar to the next
 GAP = "  "
 WIDEST = 100  # what a column is padded to at most; a longer cell juts out of its row alone
@@ -152,8 +153,15 @@ def note_differences(metadata: "Mapping[str, Any]") -> None:
 
 
 def print_json(result: Any) -> None:
-    """Print a result, or several, as JSON by its `as_dict`."""
-    print(_json(result, indent=2))
+    """Print a result, or several, as JSON by its `as_dict`, each with the version of the format."""
+    print(_json(_versioned(result), indent=2))
+
+
+def _versioned(result: Any) -> Any:
+    if isinstance(result, (list, tuple)):
+        return [_versioned(each) for each in result]
+    found = _plain(result) if hasattr(result, "as_dict") else result
+    return {"format_version": FORMAT_VERSION} | found if isinstance(found, dict) else found
 
 
 def said(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
