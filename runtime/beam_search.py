@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from quants.errors import OptionError
+from quants.errors import ModelError, OptionError
 
 from .arrays import Floats
 from .generation import Generation, known_tokens
@@ -140,5 +140,10 @@ def _forward(generation: Generation, running: Sequence[Beam], caches: Sequence[K
     """The logits after each beam, (beams, vocabulary)."""
     model, tokens = generation.model, [[beam.tokens[-1]] for beam in running]
     if len(running) > 1 and model.runs_together:
-        return np.concatenate([each[-1:] for each in model.forward_together(tokens, caches)])
+        rows: list[Floats] = []
+        for each in model.forward_together(tokens, caches):
+            if isinstance(each, ModelError):
+                raise each
+            rows.append(each[-1:])
+        return np.concatenate(rows)
     return np.concatenate([model.forward(one, cache)[-1:] for one, cache in zip(tokens, caches, strict=True)])

@@ -80,7 +80,7 @@ def sampling_of(
     return Sampling(**advised(metadata) | chosen | parsed | dict(fixed))
 
 
-def rules_of(grammar: Path | None, json_schema: Path | None) -> dict[str, str | None]:
+def rules_of(grammar: Path | None, json_schema: Path | None) -> dict[str, Any]:
     """Return the texts of a grammar and a schema, as options of the library."""
     from archs.bounded_files import GRAMMAR, JSON_SCHEMA, read_text
 
