@@ -38,7 +38,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(path: Path) -> list[int]:
-    return tokens(gguftools.open(path), PROMPT, n=40)
+    return tokens(gguftools.open(path), PROMPT, max_tokens=40)
 
 
 def tokens(model: gguftools.Model, prompt: Any, sampling: Sampling = GREEDY, **options: Any) -> list[int]:
@@ -83,10 +83,12 @@ def test_a_greedy_text_is_the_same_with_several_candidates(path: Path, plain: li
 def test_penalties_and_grammar_see_what_stands(path: Path):
     sampling = Sampling(temperature=0, repeat_penalty=1.3, mirostat=0, ignore_eos=True)
     model, small = gguftools.open(path), path.with_name("small.gguf")
-    assert tokens(model, PROMPT, sampling, n=40, draft=small) == tokens(model, PROMPT, sampling, n=40)
+    assert tokens(model, PROMPT, sampling, max_tokens=40, draft=small) == tokens(model, PROMPT, sampling, max_tokens=40)
     pytest.importorskip("llguidance")
     grammar = 'root ::= ("one " | "two " | "three ")+'
-    assert tokens(model, PROMPT, n=20, draft=small, grammar=grammar) == tokens(model, PROMPT, n=20, grammar=grammar)
+    assert tokens(model, PROMPT, max_tokens=20, draft=small, grammar=grammar) == tokens(
+        model, PROMPT, max_tokens=20, grammar=grammar
+    )
 
 
 def test_what_is_looked_up_keeps_the_draws_of_a_seed(path: Path):
@@ -95,7 +97,7 @@ def test_what_is_looked_up_keeps_the_draws_of_a_seed(path: Path):
     prompt = "It was so. " * 8
     generation = model.generate(prompt, sampling, max_tokens=80, draft="lookup")
     list(generation)
-    assert generation.tokens == tokens(model, prompt, sampling, n=80)
+    assert generation.tokens == tokens(model, prompt, sampling, max_tokens=80)
     assert generation.speculated is not None
     assert generation.speculated.accepted > 0
 
@@ -103,7 +105,7 @@ def test_what_is_looked_up_keeps_the_draws_of_a_seed(path: Path):
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_more_is_written_than_was_asked_for(path: Path, plain: list[int], n: int):
     model = gguftools.open(path)
-    assert tokens(model, PROMPT, n=n, draft=path.with_name("small.gguf")) == plain[:n]
+    assert tokens(model, PROMPT, max_tokens=n, draft=path.with_name("small.gguf")) == plain[:n]
     prompt = len(model.tokenizer.encode(PROMPT))
     generation = model.generate(PROMPT, GREEDY, context=prompt + n, draft=path.with_name("small.gguf"))
     list(generation)
@@ -175,9 +177,11 @@ def test_typical_acceptance_is_another_rule(path: Path):
     sampling, small = Sampling(temperature=1.0, seed=4, ignore_eos=True), path.with_name("small.gguf")
     model = gguftools.open(path)
     rules = Drafting(3), Drafting(3, typical=True)
-    texts = [tokens(model, PROMPT, sampling, n=40, draft=small, drafting=each) for each in rules]
+    texts = [tokens(model, PROMPT, sampling, max_tokens=40, draft=small, drafting=each) for each in rules]
     assert texts[0] != texts[1]
-    assert tokens(model, PROMPT, n=20, draft=small, drafting=Drafting(3, typical=True)) == tokens(model, PROMPT, n=20)
+    assert tokens(model, PROMPT, max_tokens=20, draft=small, drafting=Drafting(3, typical=True)) == tokens(
+        model, PROMPT, max_tokens=20
+    )
 
 
 def test_samples_and_logprobs_are_those_without_a_draft(path: Path):
