@@ -114,7 +114,12 @@ def speeds_of_generate(
     prompt = np.random.default_rng(0).integers(0, opened.tokenizer.vocab_size, count).tolist()
     sampling = Sampling(temperature=temperature, seed=1, ignore_eos=True)
     generation = opened.generate(
-        prompt, sampling, n=options.tokens, context=count + options.tokens, cache_type=kind, threads=options.threads
+        prompt,
+        sampling,
+        max_tokens=options.tokens,
+        context=count + options.tokens,
+        cache_type=kind,
+        threads=options.threads,
     )
     for _ in generation:
         pass

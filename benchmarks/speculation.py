@@ -44,7 +44,7 @@ PASSAGE, BEGUN = 160, 24  # tokens
 def spoken(model: gguftools.Model, prompt: list[int], options: argparse.Namespace, **how: Any) -> Generation:
     """A text to its end."""
     sampling = Sampling(temperature=options.temp, ignore_eos=True, seed=1)
-    generation = model.generate(prompt, sampling, n=options.tokens, threads=options.threads, **how)
+    generation = model.generate(prompt, sampling, max_tokens=options.tokens, threads=options.threads, **how)
     for _ in generation:
         pass
     return generation

@@ -66,6 +66,7 @@ GUIDES = {  # the page that explains a command
     "architectures": "architectures.md",
     "attest": "provenance.md",
     "audit": "inspecting.md",
+    "chat": "generate.md",
     "chat-template": "generate.md",
     "check": "check.md",
     "convert": "convert.md",
@@ -343,7 +344,7 @@ SUBJECTS = {  # page in docs/api: (title, names); a public name that none of the
     "measure": ("Measure", "perplexity divergence imatrix evaluate draft_check report"),
     "run": ("Run", "generate tokenize chat_template embed"),
     "publish": ("Publish", "attest verify_attestation"),
-    "objects": ("Options, tensors, errors", "GgufToolsError"),
+    "objects": ("Options, tensors, errors", "GenerateOptions GgufToolsError"),
 }
 OBJECTS = (Tensor, Tokenizer, RunningModel)  # what users meet without having asked for it by name
 

@@ -18,6 +18,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.conversion.quantize": "quantize",
     "gguftools.conversion.reproduce": "reproduce",
     "gguftools.conversion.shards": "merge split",
+    "gguftools.generation": "GenerateOptions",
     "gguftools.inspection.audit": "audit",
     "gguftools.inspection.catalogue": "architectures formats",
     "gguftools.inspection.compare": "diff",
@@ -48,6 +49,7 @@ __all__ = [
     "DivergenceOptions",
     "DraftCheckOptions",
     "EvaluationOptions",
+    "GenerateOptions",
     "GgufToolsError",
     "ImatrixOptions",
     "Model",
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
     from .conversion.quantize import quantize
     from .conversion.reproduce import reproduce
     from .conversion.shards import merge, split
+    from .generation import GenerateOptions
     from .inspection.audit import audit
     from .inspection.catalogue import architectures, formats
     from .inspection.compare import diff

@@ -24,11 +24,11 @@ from .files.atomic import check_target, output_path
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.naming import is_remote, is_stored_gguf
 from .files.stores.path import StorePath, located
+from .generation import Drafts, GenerateOptions, by_beams, generations, grammar_of, options_of, prompt_tokens, truncated
 from .metadata.chat_templates import CHAT_TEMPLATE
 from .metadata.checks import check_types
 from .metadata.difference import compare_metadata
 from .sources import Parts, of_checkpoint, of_gguf, pread_tensors
-from .speaking import Drafts, Wanted, generations, grammar_of, prompt_tokens
 from .writing.executors import leaves_process
 from .writing.origin import Origin
 from .writing.travel import Source
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from runtime.evaluation.pooling import Embeddings, Text
     from runtime.generation import Generation
     from runtime.images import EmbeddedImage
-    from runtime.kv_cache import CacheType
     from runtime.model import Model as RunningModel
-    from runtime.prefill import Progress as PromptProgress
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
     from runtime.sampling.parameters import Sampling
     from runtime.speculation.assistants import Assistant
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from runtime.speculation.readers import Reader
     from runtime.tokenizer import Tokenizer
 
+    from .chat import Conversation
     from .metadata.images import Sight
     from .quantization.imatrix import ImportanceMatrix
     from .quantization.outputs import EncodeAhead, Run
@@ -199,141 +198,84 @@ class Model:
     def generate(
         self,
         prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
-        sampling: Sampling | None = None,
-        *,
-        n: int | None = None,
-        stop: Sequence[str] = (),
-        grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        context: int | None = None,
-        special: bool = False,
-        cache_type: CacheType = "f32",
-        threads: int | None = None,
-        progress: PromptProgress | None = None,
-        draft: PathLike | Model | None = None,
-        drafting: Drafting | None = None,
-        images: Sequence[Any] = (),
-        projector: PathLike | Model | None = None,
-        image_tokens: int | None = None,
-        audio: Sequence[Any] = (),
+        options: GenerateOptions | Sampling | None = None,
+        **changes: Any,
     ) -> Generation:
         """Let the model go on with a prompt: iterate for (token, text) as they come.
 
+            for token, text in model.generate("It is", temperature=0.7, max_tokens=100):
+                print(text, end="")
+
         prompt: a text; token ids; or messages, such as {"role": "user", "content": "Hello"}, which the file's chat
-        template renders. sampling: None for llama.cpp's defaults with what the file advises. n: tokens to generate at
-        most. stop: texts that end it, and are left out. grammar: GBNF that the text must follow; or json_schema (extra
-        `grammar`). context: tokens of prompt and text together; None for the model's own. special: write control
-        tokens, too. cache_type: what keys and values are kept as, "f32", "f16" or "q8_0". threads: default all
-        processors. progress(tokens read, of how many): called while the prompt is read. draft: where tokens come from
-        that the model only checks: a smaller model of the same vocabulary, "lookup" for what stands in the text
-        already, "mtp" for the model's own layer that reads ahead. drafting: how much, a
-        `runtime.speculation.parameters.Drafting`. images: images that the prompt has, files or arrays (height, width,
-        3) of uint8, where it says <__media__>, or else in front of it (extra `images`); projector: the mmproj file with
-        their encoder; image_tokens: of each at most, where the encoder takes any size, or crops. audio: sounds
-        likewise, WAV files of 16,000 samples a second or float32 arrays (samples,). A prompt with both has <__image__>
-        and <__audio__> where they stand.
+        template renders. options: a `GenerateOptions`, or a `Sampling` alone. changes: fields of both by name, over
+        those of `options`.
 
         What is returned also has `tokens`, `text`, `stop_reason`, `prompt_tokens`, `prefill_seconds`,
-        `decode_seconds`, `logprobs`, `cache_bytes`, `speculated`, and `stop()`. Raises ModelError, VocabularyError,
-        OptionError for a prompt without room, and for what can't draft.
+        `decode_seconds`, `logprobs`, `prompt_logprobs`, `cache_bytes`, `speculated`, and `stop()`. Raises ModelError,
+        VocabularyError, OptionError for a prompt without room, and for what can't draft.
         """
-        return self.generate_samples(
-            prompt,
-            sampling,
-            samples=1,
-            n=n,
-            stop=stop,
-            grammar=grammar,
-            json_schema=json_schema,
-            context=context,
-            special=special,
-            cache_type=cache_type,
-            threads=threads,
-            progress=progress,
-            draft=draft,
-            drafting=drafting,
-            images=images,
-            projector=projector,
-            image_tokens=image_tokens,
-            audio=audio,
-        )[0]
+        chosen = options_of(options, changes)
+        if chosen.n != 1:
+            hint = "max_tokens limits the tokens of a text; `generate_samples` writes several texts"
+            raise OptionError(f"n is {chosen.n}, and `generate` writes one text", hint)
+        return self.generate_samples(prompt, chosen)[0]
 
     def generate_samples(
         self,
         prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
-        sampling: Sampling | None = None,
-        *,
-        samples: int,
-        best_of: int | None = None,
-        parallel: int = 4,
-        n: int | None = None,
-        stop: Sequence[str] = (),
-        grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        context: int | None = None,
-        special: bool = False,
-        cache_type: CacheType = "f32",
-        threads: int | None = None,
-        progress: PromptProgress | None = None,
-        draft: PathLike | Model | None = None,
-        drafting: Drafting | None = None,
-        images: Sequence[Any] = (),
-        projector: PathLike | Model | None = None,
-        image_tokens: int | None = None,
-        audio: Sequence[Any] = (),
+        options: GenerateOptions | Sampling | None = None,
+        **changes: Any,
     ) -> list[Generation]:
-        """Several texts that go on with one prompt, which is read once.
+        """Write several texts that go on with one prompt, which is read once: as many as the option `n` says.
 
-        samples: how many; they may be iterated over in any order, also by turns. Sample i draws by the seed + i.
-        best_of: write so many, and return those of them that the model finds likeliest (`cumulative_logprob`), done,
-        the likeliest first. parallel: texts that are written together, whoever is iterated over: they go through the
-        model in one pass, and each has a cache; 1 for one after another. The rest as of `generate`. Raises as that, and
-        OptionError for fewer than one.
+        They may be iterated over in any order, also by turns. Arguments and errors are those of `generate`.
         """
         from runtime.batched_generation import write_together
-        from runtime.sampling.parameters import Sampling, advised, of_sample
 
         if (kind := self.metadata.get("general.type")) in NO_MODELS:
             raise _no_model(self.path, str(kind))
-        as_count(samples, "samples", 1)
-        as_count(parallel, "parallel", 1)
-        for name, given, least in (("context", context, 1), ("n", n, 0), ("best_of", best_of, samples)):
-            if given is not None:
-                as_count(given, name, least)
-        if grammar is not None and json_schema is not None:
-            raise OptionError("grammar and json_schema are both given", "a text follows one of them")
-        tokenizer, chosen = self.tokenizer, sampling or Sampling(**advised(self.metadata))
-        if best_of is not None and chosen.logprobs is None:
-            chosen = replace(chosen, logprobs=0)
+        chosen = options_of(options, changes)
+        tokenizer = self.tokenizer
+        context = chosen.context or self.context_length
+        chosen = replace(chosen, sampling=chosen.sampling_for(self.metadata), context=context)
         embedded: Sequence[EmbeddedImage] = ()
-        if images or audio or projector is not None or image_tokens is not None:
+        if chosen.has_media:
             from .metadata.images import read_prompt
 
-            ids, embedded = read_prompt(
-                prompt, self._sights(images, audio, projector, image_tokens, threads, draft), progress
-            )
+            ids, embedded = read_prompt(prompt, self._sights(chosen), chosen.progress)
         else:
-            ids = prompt_tokens(tokenizer, self.metadata, prompt)
-        follow = self._grammar(grammar, json_schema)
-        model = self.running(threads)
-        wanted = Wanted(n, stop, context or self.context_length, special, cache_type, progress, follow)
-        made = generations(
-            model,
-            tokenizer,
-            self.metadata,
-            ids,
-            [of_sample(chosen, i) for i in range(samples if best_of is None else best_of)],
-            wanted,
-            self._drafts(draft, drafting, threads),
-            embedded,
-        )
-        write_together(made, parallel)
-        if best_of is None:
+            ids = truncated(prompt_tokens(tokenizer, self.metadata, prompt), chosen, context)
+        follow = self._grammar(chosen.grammar, chosen.json_schema)
+        model = self.running(chosen.threads)
+        drafts = self._drafts(chosen.draft, chosen.drafting, chosen.threads)
+        made = generations(model, tokenizer, ids, chosen, follow, drafts, embedded)
+        if chosen.beam_width is not None:
+            return by_beams(made[0], chosen)
+        write_together(made, chosen.parallel)
+        if chosen.best_of is None:
             return made
         for each in made:
             for _ in each:
                 pass
-        return sorted(made, key=lambda each: -each.cumulative_logprob)[:samples]
+        return sorted(made, key=lambda each: -each.cumulative_logprob)[: chosen.n]
+
+    def chat(
+        self, options: GenerateOptions | Sampling | None = None, *, system: str | None = None, **changes: Any
+    ) -> Conversation:
+        """Begin a conversation: `ask(text)` yields the answer as it comes, and `messages` has all turns.
+
+        options, changes: as of `generate`, for every answer. system: the system message. Raises VocabularyError where
+        the file has no chat template, OptionError for more than one text a turn.
+        """
+        from .chat import Conversation
+
+        if (kind := self.metadata.get("general.type")) in NO_MODELS:
+            raise _no_model(self.path, str(kind))
+        chosen = options_of(options, changes)
+        if chosen.texts != 1 or chosen.has_media or chosen.beam_width:
+            raise OptionError("a conversation has one answer a turn, and no images or sounds", "see `generate`")
+        self._grammar(chosen.grammar, chosen.json_schema)  # raises now what is wrong with it
+        return Conversation(self, chosen, system)
 
     def embed(
         self,
@@ -367,22 +309,15 @@ class Model:
             progress=progress,
         )
 
-    def _sights(
-        self,
-        images: Sequence[Any],
-        audio: Sequence[Any],
-        projector: PathLike | Model | None,
-        most_tokens: int | None,
-        threads: int | None,
-        draft: PathLike | Model | None,
-    ) -> list[tuple[Sight, Sequence[Any]]]:
+    def _sights(self, options: GenerateOptions) -> list[tuple[Sight, Sequence[Any]]]:
         """What sees images and hears sounds for this model, with these; kept as long as the projector is the same."""
+        images, audio, projector, most_tokens = options.images, options.audio, options.projector, options.image_tokens
         if not (images or audio) or projector is None:
             media = "audio" if audio and not images else "images"
             given, absent = (media, "projector") if images or audio else ("projector", "images")
             none = not (images or audio or projector)
             raise OptionError("there are no images" if none else f"{given} is given without {absent}")
-        if draft not in (None, "lookup"):
+        if options.draft not in (None, "lookup"):
             media = "images" if images else "audio"
             raise OptionError("drafts do not see images or hear sounds", f'none, or "lookup", go with {media}')
         if most_tokens is not None and not images:
@@ -391,7 +326,7 @@ class Model:
             as_count(most_tokens, "image_tokens", 1)
         model = opened_gguf(projector)
         parts = (("images", images, most_tokens), ("audio", audio, None))
-        return [(self._sight(part, model, most, threads), given) for part, given, most in parts if given]
+        return [(self._sight(part, model, most, options.threads), given) for part, given, most in parts if given]
 
     def _sight(self, part: str, model: Model, most_tokens: int | None, threads: int | None) -> Sight:
         from runtime.multimodal.audio import AudioEncoder

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -19,16 +20,37 @@ from quants.spelling import quote
 from .arrays import Floats
 from .kv_cache import CacheType, KVCache
 from .model import Model
-from .prefill import Prefill
+from .prefill import Prefill, PrefillOptions
 from .sampling.dry import breakers_of
 from .sampling.grammar import Grammar, GrammarVocabulary
 from .sampling.logprobs import TokenLogprobs, token_logprobs
 from .sampling.parameters import Sampling
+from .sampling.processors import bad_word_tokens
 from .sampling.sampler import Sampler
 from .speculation.decoding import Counts, Speculation, Written
 from .tokenizer import Tokenizer
 
 StopReason = Literal["end", "stop", "length", "context", "stopped"]
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How long a text may be, where it ends, and what of it is written.
+
+    max_tokens: tokens to generate at most; None for no limit but the context's, that many tokens for prompt and text
+    together. stop: texts that end it; include_stop_str_in_output: they, and a token that ends it, are part of it.
+    skip_special_tokens: leave control tokens out of the text. cache_type: what keys and values are kept as.
+    """
+
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    context: int | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    cache_type: CacheType = "f32"
+
+
+NO_LIMITS = TextOptions()
 
 
 class Piece(NamedTuple):
@@ -62,11 +84,12 @@ class Together(Protocol):
 class Pieces:
     """Bytes in, text out: characters that are whole and cannot be part of a stop string.
 
-    stop: texts that end the text, and are not part of it. `stopped`: the one that came.
+    stop: texts that end the text; include: they are part of it. `stopped`: the one that came.
     """
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Sequence[str] = (), include: bool = False) -> None:
         self._stop = tuple(stop)
+        self._include = include
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.stopped: str | None = None
@@ -79,7 +102,7 @@ class Pieces:
         found = [(place, each) for each in self._stop if (place := self._held.find(each)) >= 0]
         if found:
             place, self.stopped = min(found, key=lambda each: (each[0], -len(each[1])))
-            sure, self._held = self._held[:place], ""
+            sure, self._held = self._held[: place + len(self.stopped) * self._include], ""
             return sure
         kept = 0 if last else max((_begun(self._held, each) for each in self._stop), default=0)
         sure = self._held[: len(self._held) - kept]
@@ -96,10 +119,10 @@ class Generation:
     """A text being written; iterate over its pieces, once.
 
     tokens: ids that were generated, the one that ended the text among them. text: of them all. prompt_tokens: how many
-    were read first. stop_reason: "end" (a token that ends texts), "stop" (a stop string, `stopped_by`), "length" (n
-    tokens), "context" (no room left), "stopped" (from outside); None while it goes on. prefill_seconds: of the model
-    with the prompt, where no other text had read it, and of what drafts with it. decode_seconds: for what came after
-    the first token, which the prompt gave. logprobs: of each token, where `Sampling.logprobs` asks for them.
+    were read first. stop_reason: "end" (a token that ends texts), "stop" (a stop string, `stopped_by`), "length"
+    (max_tokens), "context" (no room left), "stopped" (from outside); None while it goes on. prefill_seconds: of the
+    model with the prompt, where no other text had read it, and of what drafts with it. decode_seconds: for what came
+    after the first token, which the prompt gave. logprobs: of each token, where `Sampling.logprobs` asks for them.
 
     All of these are as the pieces that were given, also where the text was written ahead with others.
     """
@@ -110,28 +133,24 @@ class Generation:
         tokenizer: Tokenizer,
         prompt: Sequence[int],
         sampler: Sampler,
+        options: TextOptions = NO_LIMITS,
         *,
-        n: int | None = None,
-        stop: Sequence[str] = (),
-        context: int | None = None,
-        special: bool = False,
-        cache_type: CacheType = "f32",
         prefill: Prefill | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        """prompt: token ids. n: tokens to generate at most; None for no limit but the context's, that many tokens for
-        prompt and text together. special: write control tokens, too. cache_type: what keys and values are kept as.
-        prefill: of this prompt, where several texts share one. speculation: with the same model and sampler.
+        """prompt: token ids. prefill: of this prompt, where several texts share one. speculation: with the same model
+        and sampler.
 
         Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, a type of cache
         that there is not, and where nothing would end the text.
         """
+        n, context = options.max_tokens, options.context
         if not len(prompt):
             raise OptionError("the prompt is empty, and this vocabulary has no token that begins a text")
-        if any(not isinstance(each, str) or not each for each in stop):
+        if any(not isinstance(each, str) or not each for each in options.stop):
             raise OptionError("a stop string is empty")
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
-            raise OptionError(f"n is {quote(n)}: a whole number, 0 or more, is needed")
+            raise OptionError(f"max_tokens is {quote(n)}: a whole number, 0 or more, is needed")
         self.model, self.tokenizer, self.sampler = model, tokenizer, sampler
         self.prompt = [int(token) for token in prompt]
         self._tokens: list[int] = []
@@ -151,16 +170,21 @@ class Generation:
                 hint="shorten the prompt, or take a larger context",
             )
         if n is None and self._room is None:
-            raise OptionError("nothing says how long the text may be: the file names no context length", "give n")
-        self._n, self._stop, self._pieces, self._special = n, stop, Pieces(stop), special
+            raise OptionError(
+                "nothing says how long the text may be: the file names no context length", "give max_tokens"
+            )
+        self._n, self.options = n, options
+        self._pieces = Pieces(options.stop, options.include_stop_str_in_output)
         self.prefill = prefill or Prefill(
             model,
             self.prompt,
-            cache_type,
-            more=self.most,
-            back=speculation.most if speculation else 0,
-            keep_states=speculation is not None and speculation.drafter.reads_states,
-            layers=speculation.drafter.layers if speculation else (),
+            PrefillOptions(
+                options.cache_type,
+                more=self.most,
+                back=speculation.most if speculation else 0,
+                keep_states=speculation is not None and speculation.drafter.reads_states,
+                layers=speculation.drafter.layers if speculation else (),
+            ),
         )
         self._control = frozenset(tokenizer.control_ids)
         self._cache: KVCache | None = None
@@ -195,6 +219,11 @@ class Generation:
         return self._n if self._n is None or self._room is None else min(self._n, self._room)
 
     @property
+    def room(self) -> int | None:
+        """Tokens that the context has room for after the prompt; None where nobody knows."""
+        return self._room
+
+    @property
     def cache_bytes(self) -> int:
         """Memory of keys, values and states, with room for tokens to come; 0 before the prompt is read."""
         return self._cache_bytes if self._cache is None else self._cache.nbytes
@@ -212,6 +241,14 @@ class Generation:
     def cumulative_logprob(self) -> float:
         """The logarithm of the probability that the model gave the text, by `logprobs`."""
         return sum(each.logprob for each in self.logprobs)
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprobs | None]:
+        """What the model held of each token of the prompt, None for the first; empty if that was not asked for.
+
+        It is there when the first token of the text is.
+        """
+        return self.prefill.logprobs
 
     @property
     def prompt_tokens(self) -> int:
@@ -249,7 +286,7 @@ class Generation:
         self._tokens, self._texts, self._logprobs, self._decode_seconds = tokens, texts, logprobs, self.decode_seconds
         self._ahead.clear()
         self._error = self._stop_reason = None
-        self._pieces = Pieces(self._stop)
+        self._pieces = Pieces(self.options.stop, self.options.include_stop_str_in_output)
         for token in tokens:
             self._pieces.add(self._piece(token))
 
@@ -267,7 +304,9 @@ class Generation:
         return rest
 
     def release(self) -> None:
-        """Let the cache go."""
+        """Let the cache go, or leave it to the text that comes next."""
+        if self._cache is not None and self.prefill.options.prefix is not None:
+            self.prefill.options.prefix.leave([*self.prompt, *self._tokens])
         self._cache_bytes, self._cache, self._given = self.cache_bytes, None, None
 
     def __iter__(self) -> Iterator[Piece]:
@@ -295,15 +334,42 @@ class Generation:
             raise self._error
         if self._stop_reason is not None or (token := self._next()) is None:
             return None
+        return self._append(token)
+
+    def _append(self, token: int) -> Piece:
+        """Add a token; see whether it ends the text."""
         self._tokens.append(token)
         ended = self.sampler.ends(token)
-        text = "" if ended else self._pieces.add(self._piece(token))
+        hidden = ended and not self.options.include_stop_str_in_output
+        text = "" if hidden else self._pieces.add(self._piece(token))
         self._texts.append(text)
         if ended:
             self._stop_reason = "end"
         elif self._pieces.stopped is not None:
             self._stop_reason = "stop"
         return Piece(token, text)
+
+    # Written by a search
+
+    def read_prompt(self) -> tuple[KVCache, Floats]:
+        """Read the prompt for a search; return its cache, and the logits of what follows, (1, vocabulary)."""
+        logits = self._prefilled()
+        assert self._cache is not None
+        cache, self._cache = self._cache, None
+        self._cache_bytes = cache.nbytes
+        return cache, logits[-1:]
+
+    def add_decode_seconds(self, seconds: float) -> None:
+        """Count the time of a search."""
+        self._decode_seconds += seconds
+
+    def adopt(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> None:
+        """Be the text of these tokens, which a search has written; whoever iterates gets it at once."""
+        for token, logprob in zip(tokens, logprobs, strict=True):
+            if self._stop_reason is None:
+                self._logprobs.append(logprob)
+                self._ahead.append(Ahead(self._append(token), 0.0))
+        self._stop_reason = self._stop_reason or self._limit() or "stopped"
 
     # Together with other texts
 
@@ -384,7 +450,7 @@ class Generation:
 
     def _prefilled(self) -> Floats:
         if self.model.encoder_decoder is not None:
-            start, cache = time.perf_counter(), self.model.new_cache(self.prefill.cache_type)
+            start, cache = time.perf_counter(), self.model.new_cache(self.prefill.options.cache_type)
             self._cache = self.model.encode(self.prompt, cache)
             logits = self.model.forward([self._decoder_start()], self._cache)
             self.prefill_seconds = time.perf_counter() - start
@@ -406,19 +472,25 @@ class Generation:
         return int(start)
 
     def _piece(self, token: int) -> bytes:
-        return b"" if token in self._control and not self._special else self.tokenizer.piece(token)
+        return b"" if token in self._control and self.options.skip_special_tokens else self.tokenizer.piece(token)
 
 
 def sampler_of(
     tokenizer: Tokenizer, metadata: Mapping[str, Any], sampling: Sampling, grammar: Grammar | None = None
 ) -> Sampler:
-    """A sampler that knows which tokens end a text, which the file suppresses, and which break repetitions."""
-    breakers = None
+    """A sampler that knows which tokens end a text, the file suppresses, break repetitions, and write bad words."""
+    breakers, plain = None, partial(tokenizer.encode, add_special=False)
     if sampling.dry_multiplier > 0 and "dry" in sampling.samplers:
-        plain = partial(tokenizer.encode, add_special=False)
         breakers = breakers_of(sampling.dry_sequence_breakers, tokenizer.pieces, plain)
     suppressed = [int(token) for token in metadata.get(SUPPRESSED, ()) if 0 <= token < tokenizer.vocab_size]
-    return Sampler(sampling, end_ids=tokenizer.end_ids, suppressed=suppressed, breakers=breakers, grammar=grammar)
+    return Sampler(
+        sampling,
+        end_ids=tokenizer.end_ids,
+        suppressed=suppressed,
+        breakers=breakers,
+        grammar=grammar,
+        bad_words=bad_word_tokens(sampling.bad_words, plain),
+    )
 
 
 def known_tokens(model: Model, tokenizer: Tokenizer) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,44 +10,64 @@ from .arrays import Floats
 from .images import EmbeddedImage, pieces, within
 from .kv_cache import CacheType, KVCache
 from .model import Model
+from .prefix_cache import PrefixCache
+from .sampling.logprobs import TokenLogprobs, token_logprobs
 
 CHUNK = 1024  # tokens: enough that decoding weights anew for each piece takes a few per cent of its time
+LOGITS_AT_ONCE = 1 << 25  # numbers, where those of all tokens are needed
 ROOM_AT_ONCE = 1 << 16  # tokens of text that a cache gets room for before they are there
 
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True)
+class PrefillOptions:
+    """How a prompt is read.
+
+    texts: how many will ask for it. more: tokens that each of them may have; None where nobody knows. progress(tokens
+    read, of how many) is called before each piece and at the end. back: how many tokens the texts may be taken back by.
+    keep_states: keep what the model made of each token, or, of these layers, what they were given. logprobs: report
+    with each token of the prompt so many of the likeliest, of a vocabulary of that size. prefix: a cache that an
+    earlier text left, for one text alone.
+    """
+
+    cache_type: CacheType = "f32"
+    texts: int = 1
+    more: int | None = None
+    progress: Progress | None = None
+    back: int = 0
+    keep_states: bool = False
+    layers: Sequence[int] = ()
+    logprobs: tuple[int, int] | None = None
+    prefix: PrefixCache | None = None
+
+
+DEFAULTS = PrefillOptions()
+
+
 class Prefill:
     """A prompt that is read when the first text asks for it; each text gets a cache of its own.
 
-    tokens: ids. texts: how many will ask. more: tokens that each of them may have; None where nobody knows.
-    progress(tokens read, of how many) is called before each piece and at the end. back: how many tokens the texts may
-    be taken back by. states: what the model made of each token, (tokens, width), if that is to be kept; of these layers
-    what they were given. images: what some of the tokens stand for.
+    tokens: ids. images: what some of them stand for. states: what the model made of each token, (tokens, width), if
+    that is to be kept; of `layers` what they were given. logprobs: of each token of the prompt, None for the first,
+    if they are asked for, as soon as the prompt is read.
     """
 
     def __init__(
         self,
         model: Model,
         tokens: Sequence[int],
-        cache_type: CacheType = "f32",
-        *,
-        texts: int = 1,
-        more: int | None = None,
-        progress: Progress | None = None,
-        back: int = 0,
-        keep_states: bool = False,
-        layers: Sequence[int] = (),
+        options: PrefillOptions = DEFAULTS,
         images: Sequence[EmbeddedImage] = (),
     ) -> None:
         """Raises OptionError for a type of cache that there is not."""
-        expected = 0 if more is None else len(tokens) + min(more, ROOM_AT_ONCE)
-        self.model, self.tokens, self.cache_type, self.progress = model, list(tokens), cache_type, progress
-        self._cache, self._left = model.new_cache(cache_type, expected), texts
-        self._cache.memory, self._keep_states, self.states = back, keep_states, np.empty((0, 0), np.float32)
-        self._layers = layers
+        self.model, self.tokens, self.options, self.images = model, list(tokens), options, images
+        self.progress = options.progress
+        self._expected = 0 if options.more is None else len(tokens) + min(options.more, ROOM_AT_ONCE)
+        self._cache, self._left = model.new_cache(options.cache_type, self._expected), options.texts
+        self._cache.memory, self.states = options.back, np.empty((0, 0), np.float32)
+        self.logprobs: list[TokenLogprobs | None] = []
         self._logits: Floats | None = None
-        self.images = images
         self.is_quiet = False  # while another text is shown, nobody hears of progress
 
     def read(self) -> tuple[KVCache, Floats, float]:
@@ -69,18 +89,25 @@ class Prefill:
         return cache, self._logits, seconds
 
     def _through(self) -> Floats:
-        self._cache.reset()  # of what an interruption left
+        options, seen = self.options, self._begin()
         size, logits = chunk_size(self.model, len(self.tokens)), np.empty((0, 0), np.float32)
+        if options.logprobs is not None:
+            size, self.logprobs = min(size, max(1, LOGITS_AT_ONCE // self.model.vocabulary_size)), [None]
         made: list[Floats] = []
         for start, stop in pieces(len(self.tokens), size, self.images):
+            start = max(start, seen)
+            if start >= stop:
+                continue
             if self.progress is not None and not self.is_quiet:
                 self.progress(start, len(self.tokens))
             piece, images = self.tokens[start:stop], within(self.images, start, stop)
-            if self._keep_states and self._layers:
-                run, states = self.model.forward_with_inputs(piece, self._layers, self._cache)
+            if options.logprobs is not None:
+                logits = self._with_logprobs(self.model.forward(piece, self._cache, 0, images), start)
+            elif options.keep_states and options.layers:
+                run, states = self.model.forward_with_inputs(piece, options.layers, self._cache)
                 made.append(states)
                 logits = replace(run, x=run.x[-1:]).float32()
-            elif self._keep_states:
+            elif options.keep_states:
                 run = self.model.lazy_forward(piece, self._cache, images=images)
                 made.append(run.states)
                 logits = replace(run, x=run.x[-1:]).float32()
@@ -88,9 +115,29 @@ class Prefill:
                 logits = self.model.forward(piece, self._cache, len(piece) - 1, images)
         if made:
             self.states = np.concatenate(made)
+        if options.prefix is not None:
+            options.prefix.mark(self._cache)
         if self.progress is not None and not self.is_quiet:
             self.progress(len(self.tokens), len(self.tokens))
         return logits
+
+    def _begin(self) -> int:
+        """Make the cache ready; return how many tokens it holds already."""
+        options = self.options
+        if options.prefix is None or options.keep_states or options.logprobs is not None or self.images:
+            self._cache.reset()  # of what an interruption left
+            return 0
+        self._cache = options.prefix.take(self.model, self.tokens, self._cache.kind)
+        self._cache.expected, self._cache.memory = self._expected, options.back
+        return options.prefix.reused
+
+    def _with_logprobs(self, logits: Floats, start: int) -> Floats:
+        """Note what the model held of the tokens after these logits' places; return the last logits."""
+        assert self.options.logprobs is not None
+        count, vocabulary = self.options.logprobs
+        for row, token in zip(logits, self.tokens[start + 1 : start + 1 + len(logits)], strict=False):
+            self.logprobs.append(token_logprobs(row[:vocabulary], token, count))
+        return logits[-1:]
 
 
 def chunk_size(model: Model, tokens: int) -> int:

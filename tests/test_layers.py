@@ -43,12 +43,13 @@ ORDER = (
     "runtime.evaluation runtime.decoder runtime.model runtime.mtp runtime.layerwise "
     "runtime.evaluation.joint_decision runtime.evaluation.option_scores "
     "runtime.encoder_decoder runtime.audio_codec runtime.node_values runtime.evaluation.pooling runtime.prefill "
+    "runtime.prefix_cache "
     "runtime.evaluation.perplexity runtime.evaluation.divergence runtime.evaluation.choices "
     "runtime.evaluation.stored_states "
     "runtime.evaluation.statistics runtime.evaluation.stored_logits runtime.evaluation.windows",
     "runtime.multimodal",
     "runtime.speculation",
-    "runtime.generation runtime.batched_generation",
+    "runtime.generation runtime.batched_generation runtime.beam_search",
     "gguftools.files.stores",
     "gguftools.files",
     "gguftools.files.gguf",
@@ -56,7 +57,7 @@ ORDER = (
     "gguftools.metadata",
     "gguftools.writing",
     "gguftools.quantization",
-    "gguftools.sources gguftools.speaking",
+    "gguftools.sources gguftools.generation gguftools.chat",
     "gguftools.model",
     "gguftools.inspection",
     "gguftools.measurement",

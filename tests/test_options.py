@@ -31,6 +31,7 @@ CALLS = {
     "convert": "CK -o out.gguf",
     "convert-endian": "MODEL -o out.gguf",
     "chat-template": "CHAT",
+    "chat": "CHAT",
     "check": "MODEL --predict 1",
     "demo": "-o out",
     "diff": "MODEL MODEL",
@@ -158,6 +159,12 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--prompts": ("", "absent.txt", "MODEL", "."),
     "--predict": ("-1", "x", "1.5", ""),
     "--samples": COUNTS,
+    "--best-of": COUNTS,
+    "--beam-width": COUNTS,
+    "--length-penalty": ("x", "nan", "inf", "2", ""),
+    "--prompt-logprobs": ("-1", "x", ""),
+    "--truncate-prompt-tokens": ("-2", "0", "x", ""),
+    "--bad-words": ("",),
     "--parallel": COUNTS,
     "--logprobs": ("-1", "x", ""),
     "--cache-type": ("", "q4_0", "8"),
@@ -169,7 +176,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--repeat-penalty": ("0", "-1", "nan", "x", ""),
     "--presence-penalty": ("nan", "inf", "x", ""),
     "--frequency-penalty": ("nan", "inf", "x", ""),
-    "--sampling": ("", "mirostat", "mirostat=3", "mirostat=x", "mirostt=1", "top_p=nan", "logit_bias=x", "stop_ids=-1"),
+    "--sampling": ("", "mirostat", "mirostat=3", "mirostat=x", "mirostt=1", "top_p=nan", "logit_bias=x", "stop_ids=1"),
     "--stop": ("",),
     "--grammar": ("", "absent", "MODEL", "TEXT"),
     "--json-schema": ("", "absent", "MODEL", "TEXT"),
@@ -195,6 +202,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }
 OF_ONE = {
+    ("chat", "--top-k"): ("x", "1.5", ""),
     ("generate", "--top-k"): ("x", "1.5", ""),  # where 0 and less mean all of them
     ("generate", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
     ("export", "--mmproj"): ("", "absent.gguf", "MODEL", "TEXT"),
@@ -206,6 +214,7 @@ NEEDED_BESIDE = {
     "--tolerance": ["--against", "MODEL"],
     "--sort": ["--errors"],
     "--logprobs": ["--json"],
+    "--prompt-logprobs": ["--json"],
     "--top-k": ["--save-base", "base.gguf"],
     "--gptq-chunks": ["--gptq", "TEXT"],
     "--gptq-memory": ["--gptq", "TEXT"],
@@ -226,6 +235,8 @@ FLAGS = {
     "--verbose",
     "--debug",
     "--json",
+    "--include-stop-str-in-output",
+    "--early-stopping",
     "--header",
     "--vocab",
     "--new",
@@ -399,6 +410,8 @@ def with_value(command: str, name: str) -> list[str]:
         "gptq_chunks",
         "seed",
         "logprobs",
+        "prompt_logprobs",
+        "beam_width",
         "draft_max",
         "draft_tree",
         "image_tokens",
@@ -413,7 +426,7 @@ def with_value(command: str, name: str) -> list[str]:
         else "4.5"
         if name in ("target_bpw", "frontier")
         else "0.5"
-        if name in ("draft_min_p", "tolerance")
+        if name in ("draft_min_p", "tolerance", "length_penalty")
         else "TEXT",
     ]
 

@@ -576,6 +576,7 @@ class Generation(_Generation, total=False):
     """A text. cycles, drafted, accepted: with a draft model alone."""
 
     logprobs: list[TokenLogprobs]
+    prompt_logprobs: list[TokenLogprobs | None]
     cycles: int
     drafted: int
     accepted: int

@@ -28,6 +28,8 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
     try:
         for generation in generations:
             try:
+                if generation.stop_reason is not None and not as_json:  # it is done, as of a search
+                    _write(generation.text)
                 for piece in generation:
                     if not as_json:
                         _write(piece.text)
@@ -91,6 +93,8 @@ def _described(generation: "Generation", model: Path, broken: bool) -> dict[str,
     }
     if generation.sampler.sampling.logprobs is not None:
         described["logprobs"] = [each.as_dict() for each in generation.logprobs]
+    if generation.prompt_logprobs:
+        described["prompt_logprobs"] = [each and each.as_dict() for each in generation.prompt_logprobs]
     return described
 
 

@@ -96,6 +96,16 @@ def print_line(text: str = "", keep: str = "") -> None:
     print(visible(text, keep))
 
 
+def print_text(text: str = "") -> None:
+    """Lines of our own words."""
+    print(text)
+
+
+def read_line(prompt: str) -> str:
+    """A line that the user types. Raises EOFError at the end of input."""
+    return input(prompt)
+
+
 def print_error(error: GgufToolsError) -> None:
     terminal.put(sys.stderr, ("error:", "bold red"), f" {visible(str(error))}")
     if error.hint:

@@ -84,6 +84,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("save_base", "workers scheduler", "this process saves the base itself"),
         ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
+    "chat": [("grammar", "json_schema", "a text follows one of them")],
     "draft-check": [("json", "markdown", ONE_FORM)],
     "evaluate": [("json", "markdown", ONE_FORM)],
     "embed": [("prompt", "prompts", "choose one of them")],
@@ -152,6 +153,9 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "generate": {
         "system": "chat",
         "logprobs": "json",
+        "prompt_logprobs": "json",
+        "length_penalty": "beam_width",
+        "early_stopping": "beam_width",
         "draft_max": "draft draft_lookup draft_mtp",
         "draft_min_p": "draft draft_mtp",
         "draft_tree": "draft draft_mtp",

@@ -136,16 +136,18 @@ def _speculation(setting: Setting, number: int, decided: Decided) -> "Speculatio
 
 def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterator[int]:
     """Write at least so many tokens behind a text: how many each cycle gave. It ends where the model ends it."""
-    from runtime.prefill import Prefill
+    from runtime.prefill import Prefill, PrefillOptions
 
     sampler, drafter = speculation.sampler, speculation.drafter
     prefill = Prefill(
         speculation.model,
         text,
-        more=tokens + speculation.most,
-        back=speculation.most,
-        keep_states=drafter.reads_states,
-        layers=drafter.layers,
+        PrefillOptions(
+            more=tokens + speculation.most,
+            back=speculation.most,
+            keep_states=drafter.reads_states,
+            layers=drafter.layers,
+        ),
     )
     cache, logits, _ = prefill.read()
     if drafter.reads_states:

@@ -16,8 +16,8 @@ from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
 from ..files.atomic import NOTHING, Reads, atomic_output, check_target, output_path
+from ..generation import prompt_tokens
 from ..model import Model, opened
-from ..speaking import prompt_tokens
 
 Array = NDArray[Any]
 Prompt = str | Sequence[int]

@@ -55,7 +55,7 @@ class Parting:
 
 
 def write(model: Model, prompt: str | list[int], n: int, threads: int | None, sampling: Sampling) -> Written:
-    return _written(model.generate(prompt, sampling, n=n, threads=threads))
+    return _written(model.generate(prompt, sampling, max_tokens=n, threads=threads))
 
 
 def _written(generation: Generation) -> Written:
@@ -66,7 +66,7 @@ def _written(generation: Generation) -> Written:
 
 def greedy_texts(model: Model, n: int, threads: int | None) -> list[Written]:
     greedy = Sampling(temperature=0)
-    texts = (model.generate(each, greedy, n=_fitting(model, each, n), threads=threads) for each in PROMPTS)
+    texts = (model.generate(each, greedy, max_tokens=_fitting(model, each, n), threads=threads) for each in PROMPTS)
     return [_written(each) for each in written_together(texts)]
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from quants.errors import ModelError, OptionError
 from quants.spelling import did_you_mean, quote
 
+LogitsProcessor = Callable[..., Any]
+
 # Each sampler by llama.cpp's name, with its letter in a sequence.
 LETTERS = {
     "penalties": "e",
@@ -26,6 +28,7 @@ LETTERS = {
 DEFAULT_CHAIN = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p", "typical_p": "typ_p", "typical": "typ_p"}
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's number for a seed that nobody chose
+SEVERAL = ("logit_bias", "dry_sequence_breakers", "stop_token_ids", "bad_words", "allowed_token_ids")
 MOST = 3.4e38  # beyond it float32 ends
 # A file's key general.sampling.KEY → the parameter it advises.
 ADVISED = {
@@ -71,6 +74,7 @@ LIMITS = {
     "xtc_threshold": SHARE,
     "min_keep": COUNT,
     "repeat_penalty": Limit("a number above 0", lambda value: value > 1e-38),
+    "repetition_penalty": Limit("a number above 0", lambda value: value > 1e-38),
     "repeat_last_n": COUNT,
     "frequency_penalty": ANY,
     "presence_penalty": ANY,
@@ -92,9 +96,12 @@ class Sampling:
     """How tokens are chosen.
 
     Defaults are llama.cpp's. samplers: names in the order they work in; mirostat works alone with temperature.
-    temperature 0 takes the most likely token. seed: None for one that nobody chose. stop_ids: tokens that end a text
-    beside the vocabulary's own. logprobs: how many of the likeliest tokens to report with each one; None for none.
-    Raises OptionError for a value that a parameter cannot have.
+    temperature 0 takes the most likely token. seed: None for one that nobody chose. stop_token_ids: tokens that end a
+    text beside the vocabulary's own. logprobs: how many of the likeliest tokens to report with each one; None for none.
+    repetition_penalty: vLLM's, which sees all of prompt and text. bad_words: texts that may not be written.
+    allowed_token_ids: no other token may come; None for all. logits_processors: functions of (tokens of the text,
+    logits) or (tokens of the prompt, tokens of the text, logits) that return the logits to sample from, float32
+    (vocabulary,). Raises OptionError for a value that a parameter cannot have.
     """
 
     seed: int | None = None
@@ -127,8 +134,12 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     ignore_eos: bool = False
     min_tokens: int = 0
-    stop_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
+    repetition_penalty: float = 1.0
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    logits_processors: tuple[LogitsProcessor, ...] = ()
 
     def __post_init__(self) -> None:
         for name, limit in LIMITS.items():
@@ -138,8 +149,8 @@ class Sampling:
                 _check(name, getattr(self, name), COUNT)
         if not isinstance(self.logit_bias, Mapping):
             raise OptionError("logit_bias is no mapping: tokens with their biases are needed")
-        for token in (*self.stop_ids, *self.logit_bias):
-            _check("a token of stop_ids or logit_bias", token, COUNT)
+        for token in (*self.stop_token_ids, *self.logit_bias):
+            _check("a token of stop_token_ids or logit_bias", token, COUNT)
         for token, bias in self.logit_bias.items():
             if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias < MOST:
                 raise OptionError(f"the bias of token {token} is {quote(bias)}: a number is needed, or -inf to bar it")
@@ -150,6 +161,23 @@ class Sampling:
         object.__setattr__(self, "samplers", tuple(map(_known, self.samplers)))
         if isinstance(self.dry_sequence_breakers, str):
             raise OptionError("dry_sequence_breakers is one text: give a list of them")
+        self._check_masks()
+
+    def _check_masks(self) -> None:
+        """Check what bars tokens, and make tuples of it."""
+        if isinstance(self.bad_words, str) or any(not isinstance(each, str) or not each for each in self.bad_words):
+            raise OptionError(f"bad_words is {quote(self.bad_words)}: a list of texts that are not empty is needed")
+        object.__setattr__(self, "bad_words", tuple(self.bad_words))
+        if self.allowed_token_ids is not None:
+            for token in self.allowed_token_ids:
+                _check("a token of allowed_token_ids", token, COUNT)
+            object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise OptionError("allowed_token_ids is empty", "give the tokens that may come, or None for all")
+        object.__setattr__(self, "logits_processors", tuple(self.logits_processors))
+        for each in self.logits_processors:
+            if not callable(each):
+                raise OptionError(f"{quote(each)} of logits_processors is no function")
 
     @property
     def chosen_seed(self) -> int | None:
@@ -187,12 +215,12 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
         name = written.strip().lower().replace("-", "_")
         if name == "logit_bias":
             found[name] = dict([*found.get(name, {}).items(), parse_logit_bias(value)])
-        elif name == "dry_sequence_breakers":
+        elif name in ("dry_sequence_breakers", "bad_words"):
             found[name] = (*found.get(name, ()), value)
-        elif name == "stop_ids":
+        elif name in ("stop_token_ids", "allowed_token_ids"):
             found[name] = (*found.get(name, ()), _number(name, value, COUNT))
         elif name not in LIMITS:
-            names = [*LIMITS, "logit_bias", "dry_sequence_breakers", "stop_ids"]
+            names = [*LIMITS, *SEVERAL]
             hint = did_you_mean(name, names, otherwise=f"known are {', '.join(names)}")
             raise OptionError(f"no parameter of sampling is called {quote(written)}", hint=hint)
         elif name in found:

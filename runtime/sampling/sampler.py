@@ -27,6 +27,7 @@ from .dry import Breakers, dry
 from .mirostat import mirostat, mirostat_2, next_mu
 from .parameters import Sampling
 from .penalties import penalties
+from .processors import Words, changes_logits, processed
 from .temperature import HOTTEST, dynamic_temperature, likeliest, temperature
 from .truncation import min_p, top_k, top_n_sigma, top_p, typical, xtc
 
@@ -110,7 +111,8 @@ class Sampler:
 
     end_ids: tokens that end a text by the vocabulary. suppressed: tokens that the model's file bars. breakers: of DRY,
     from `breakers_of`. grammar: what may be written; as llama.cpp does, a token is drawn without it, and where it
-    refuses that token, another with it; grammar_first: always with it.
+    refuses that token, another with it; grammar_first: always with it. bad_words: token sequences that may not be
+    completed, from `bad_word_tokens`.
 
     `state` may be kept and put back; `random` is not part of it, so that what is drawn after a roll-back does not
     depend on what was drawn before.
@@ -125,12 +127,15 @@ class Sampler:
         breakers: Breakers | None = None,
         grammar: Grammar | None = None,
         grammar_first: bool = False,
+        bad_words: Words = (),
     ) -> None:
         self.sampling = sampling or Sampling()
         self.end_ids = frozenset(end_ids)
         self.breakers = breakers or {}
         self.grammar = grammar
         self.grammar_first = grammar_first
+        self.bad_words = bad_words
+        self._prompt: tuple[int, ...] = ()
         self.random = np.random.default_rng(self.sampling.chosen_seed)
         self._biases = dict(self.sampling.logit_bias) | dict.fromkeys(suppressed, -np.inf)
         if self.sampling.ignore_eos:
@@ -139,7 +144,9 @@ class Sampler:
 
     def prime(self, tokens: Iterable[int]) -> None:
         """Remember tokens of a prompt, which penalties count as llama.cpp does."""
-        self.state = replace(self.state, history=self._kept((*self.state.history, *tokens)))
+        given = tuple(tokens)
+        self._prompt = (*self._prompt, *given)
+        self.state = replace(self.state, history=self._kept((*self.state.history, *given)))
 
     def probabilities(self, logits: Floats, state: State | None = None) -> Distribution:
         """The distribution of the next token after all samplers; nothing is changed.
@@ -154,6 +161,12 @@ class Sampler:
                 return found
         of = candidates(logits)
         self._check_biases(len(of))
+        if self._processes:
+            logits = processed(of.logits, self.sampling, self.bad_words, self._prompt, state.generated)
+            of = checked(
+                of.with_logits(logits, ordered=False),
+                "repetition_penalty, bad_words, allowed_token_ids or logits_processors",
+            )
         if self.grammar is None:
             return _joined(self._branches(of, state))
         allowed = self.grammar.allowed(state.generated, len(of))
@@ -207,7 +220,7 @@ class Sampler:
 
     def ends(self, token: int) -> bool:
         """Whether a text ends with this token."""
-        return token in self.sampling.stop_ids or (token in self.end_ids and not self.sampling.ignore_eos)
+        return token in self.sampling.stop_token_ids or (token in self.end_ids and not self.sampling.ignore_eos)
 
     def fork(self, seed: int | None = None) -> "Sampler":
         """Another sampler in the same state, with draws of its own. seed: of these; None: by ours."""
@@ -217,7 +230,7 @@ class Sampler:
 
     def reset(self, seed: int | None = None) -> None:
         """Forget everything. seed: of another text's draws; None for the one of `sampling`."""
-        self.state = self._start()
+        self.state, self._prompt = self._start(), ()
         self.random = np.random.default_rng(self.sampling.chosen_seed if seed is None else seed)
 
     def _start(self) -> State:
@@ -233,7 +246,7 @@ class Sampler:
     def _quick(self) -> tuple[int, Ids, Doubles] | None:
         """The likeliest that a draw looks at, and what is done to them, if `kernels.likely` knows all of it."""
         own, names = self.sampling, self._chain
-        if own.mirostat or self._adapts or self.grammar is not None:
+        if own.mirostat or self._adapts or self.grammar is not None or self._processes:
             return None
         if names == (LIKELIEST,):
             return 1, np.empty(0, np.int64), np.empty(0)
@@ -326,6 +339,10 @@ class Sampler:
     def _remembers(self) -> bool:
         return bool(self.sampling.mirostat) or self._adapts
 
+    @cached_property
+    def _processes(self) -> bool:
+        return changes_logits(self.sampling, self.bad_words)
+
     def _check_biases(self, size: int) -> None:
         if self._biases and max(self._biases) >= size:
             raise OptionError(f"token {max(self._biases)} has a bias, but the vocabulary has {size} tokens")
@@ -334,7 +351,7 @@ class Sampler:
         """Every way through the chain; `weight` is divided among them."""
         biases = self._biases
         if state.count < self.sampling.min_tokens:
-            barred = (*self.end_ids, *self.sampling.stop_ids)
+            barred = (*self.end_ids, *self.sampling.stop_token_ids)
             biases = biases | dict.fromkeys((token for token in barred if token < len(of)), -np.inf)
         if biases or self.grammar is not None:
             of = checked(logit_bias(of, biases), "biases" if self.grammar is None else "biases and grammar")

@@ -50,7 +50,7 @@ def model(path: Path) -> gguftools.Model:
 
 @pytest.mark.parametrize("text", recorded("austen-4m"), ids=lambda each: each["prompt"])
 def test_greedy_text_is_llama_cpps(model: gguftools.Model, text: dict[str, Any]):
-    generation = model.generate(text["prompt"], GREEDY, n=len(text["ids"]))
+    generation = model.generate(text["prompt"], GREEDY, max_tokens=len(text["ids"]))
     assert generation.prompt == text["prompt_ids"]
     pieces = list(generation)
     assert generation.tokens == text["ids"]
@@ -68,7 +68,9 @@ def test_greedy_text_is_transformers(
     zoo_build.build(ZOO, entry["entry"], tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
     sampling = Sampling(temperature=0)
-    generation = gguftools.open(tmp_path / "f32.gguf").generate(entry["prompt_ids"], sampling, n=len(entry["ids"]))
+    generation = gguftools.open(tmp_path / "f32.gguf").generate(
+        entry["prompt_ids"], sampling, max_tokens=len(entry["ids"])
+    )
     while generation.stop_reason != "length":  # go on where random weights end a text
         generation.sampler.end_ids = frozenset()
         list(generation)
@@ -76,15 +78,15 @@ def test_greedy_text_is_transformers(
 
 
 def test_a_seed_gives_the_same_text_again(model: gguftools.Model):
-    texts = [list(model.generate("Anne", Sampling(seed=seed), n=12)) for seed in (1, 1, 2)]
+    texts = [list(model.generate("Anne", Sampling(seed=seed), max_tokens=12)) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
 def test_samples_share_a_prompt_and_are_each_their_own(model: gguftools.Model, kind: CacheType):
     """Also where one overtakes another; a prompt is read once."""
-    alone = [model.generate("Anne", Sampling(seed=seed), n=12, cache_type=kind) for seed in (5, 6, 7)]
-    samples = model.generate_samples("Anne", Sampling(seed=5), samples=3, n=12, cache_type=kind)
+    alone = [model.generate("Anne", Sampling(seed=seed), max_tokens=12, cache_type=kind) for seed in (5, 6, 7)]
+    samples = model.generate_samples("Anne", Sampling(seed=5), n=3, max_tokens=12, cache_type=kind)
     going = [iter(each) for each in samples]
     next(going[2])
     for _ in zip(going[0], going[1], strict=False):
@@ -97,18 +99,18 @@ def test_samples_share_a_prompt_and_are_each_their_own(model: gguftools.Model, k
 
 
 def test_the_best_are_those_that_the_model_finds_likeliest(model: gguftools.Model):
-    all_of_them = model.generate_samples("Anne", Sampling(seed=5, logprobs=0), samples=5, n=8)
+    all_of_them = model.generate_samples("Anne", Sampling(seed=5, logprobs=0), n=5, max_tokens=8)
     for each in all_of_them:
         list(each)
-    best = model.generate_samples("Anne", Sampling(seed=5), samples=2, best_of=5, n=8)
+    best = model.generate_samples("Anne", Sampling(seed=5), n=2, best_of=5, max_tokens=8)
     wanted = sorted(all_of_them, key=lambda each: each.cumulative_logprob, reverse=True)
     assert [each.tokens for each in best] == [each.tokens for each in wanted[:2]]
     with pytest.raises(OptionError, match="best_of is 2; 3 or more is expected"):
-        model.generate_samples("Anne", samples=3, best_of=2)
+        model.generate_samples("Anne", n=3, best_of=2)
 
 
 def test_logprobs_are_those_of_the_logits(model: gguftools.Model):
-    generation = model.generate("Anne", Sampling(seed=1, logprobs=3), n=6)
+    generation = model.generate("Anne", Sampling(seed=1, logprobs=3), max_tokens=6)
     list(generation)
     text = [*generation.prompt, *generation.tokens]
     logits = model.running().logits(text)[len(generation.prompt) - 1 : -1].astype(np.float64)
@@ -122,7 +124,7 @@ def test_logprobs_are_those_of_the_logits(model: gguftools.Model):
 
 @pytest.mark.parametrize(("kind", "bytes_a_number"), [("f32", 4), ("f16", 2), ("q8_0", 34 / 32)])
 def test_a_cache_is_as_large_as_the_formula_says(model: gguftools.Model, kind: CacheType, bytes_a_number: float):
-    generation = model.generate("Anne", GREEDY, n=100, cache_type=kind)
+    generation = model.generate("Anne", GREEDY, max_tokens=100, cache_type=kind)
     assert generation.cache_bytes == 0
     next(iter(generation))
     numbers = {
@@ -138,10 +140,10 @@ def test_a_cache_is_as_large_as_the_formula_says(model: gguftools.Model, kind: C
 
 
 def test_it_ends_at_a_stop_string_that_is_not_part_of_the_text(model: gguftools.Model):
-    whole = model.generate("Anne", GREEDY, n=20)
+    whole = model.generate("Anne", GREEDY, max_tokens=20)
     list(whole)
     stop = whole.text[10:14]
-    generation = model.generate("Anne", GREEDY, n=20, stop=[stop])
+    generation = model.generate("Anne", GREEDY, max_tokens=20, stop=[stop])
     assert "".join(piece.text for piece in generation) == generation.text == whole.text[: whole.text.index(stop)]
     assert (generation.stop_reason, generation.stopped_by) == ("stop", stop)
 
@@ -158,7 +160,7 @@ if tokens > 8192:
     scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 8192}
     model.metadata.update({f"llama.rope.scaling.{key}": value for key, value in scaling.items()})
 greedy = Sampling(temperature=0, ignore_eos=True)
-list(model.generate([5] * 1100, greedy, n=2, context=1200))  # compiles, and lays weights out
+list(model.generate([5] * 1100, greedy, max_tokens=2, context=1200))  # compiles, and lays weights out
 
 def status(key):
     return next(1024 * int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key))
@@ -166,7 +168,7 @@ def status(key):
 before = status("VmRSS")
 open("/proc/self/clear_refs", "w").write("5")
 prompt = np.random.default_rng(0).integers(5, model.tokenizer.vocab_size, tokens)
-generation = model.generate(prompt, greedy, n=20, context=tokens + 8)
+generation = model.generate(prompt, greedy, max_tokens=20, context=tokens + 8)
 list(generation)
 print(status("VmHWM") - before, generation.cache_bytes, len(generation.tokens), generation.stop_reason)
 """
@@ -193,15 +195,15 @@ def test_it_ends_where_the_context_ends(model: gguftools.Model):
 def test_a_grammar_is_followed_to_its_end(model: gguftools.Model):
     pytest.importorskip("llguidance")
     for seed in range(3):
-        generation = model.generate("Answer:", Sampling(seed=seed), n=20, grammar='root ::= "yes" | "no"')
+        generation = model.generate("Answer:", Sampling(seed=seed), max_tokens=20, grammar='root ::= "yes" | "no"')
         list(generation)
         assert generation.text in ("yes", "no")
         assert generation.stop_reason == "end"
 
 
 def test_repetitions_can_be_weakened(model: gguftools.Model):
-    plain = model.generate("Anne", GREEDY, n=40)
-    dry = model.generate("Anne", Sampling(temperature=0, ignore_eos=True, dry_multiplier=5.0), n=40)
+    plain = model.generate("Anne", GREEDY, max_tokens=40)
+    dry = model.generate("Anne", Sampling(temperature=0, ignore_eos=True, dry_multiplier=5.0), max_tokens=40)
     for each in (plain, dry):
         list(each)
     assert len(set(dry.tokens)) > len(set(plain.tokens))
@@ -211,11 +213,11 @@ def test_an_encoder_does_not_speak(tmp_path: Path, shared: Path):
     zoo_build.build(ZOO, "bert", tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
     with pytest.raises(ModelError, match="reads a text as a whole"):
-        list(gguftools.open(tmp_path / "f32.gguf").generate([5, 6], n=2))
+        list(gguftools.open(tmp_path / "f32.gguf").generate([5, 6], max_tokens=2))
 
 
 def test_it_can_be_stopped(model: gguftools.Model):
-    generation = model.generate("Anne", GREEDY, n=20)
+    generation = model.generate("Anne", GREEDY, max_tokens=20)
     for piece in generation:
         assert piece.token is not None
         if len(generation.tokens) == 3:
@@ -229,14 +231,14 @@ def test_a_prompt_longer_than_the_context_is_refused(model: gguftools.Model):
 
 
 def test_nothing_is_generated_for_no_tokens(model: gguftools.Model):
-    generation = model.generate("Anne", n=0)
+    generation = model.generate("Anne", max_tokens=0)
     assert (list(generation), generation.stop_reason) == ([], "length")
 
 
 def test_a_conversation_goes_through_the_template(path: Path):
     with gguftools.open(path) as model:
         model.chat_template = TEMPLATE
-        generation = model.generate([{"role": "user", "content": "Anne"}], n=0)
+        generation = model.generate([{"role": "user", "content": "Anne"}], max_tokens=0)
         assert model.tokenizer.decode(generation.prompt, skip_special=True).strip() == "user: Anne"
 
 
@@ -253,11 +255,11 @@ def test_a_template_that_cannot_be_used(path: Path, template: str | None, said: 
     with gguftools.open(path) as model:
         model.chat_template = template
         with pytest.raises(VocabularyError, match=said):
-            model.generate([{"role": "user", "content": "Anne"}], n=1)
+            model.generate([{"role": "user", "content": "Anne"}], max_tokens=1)
 
 
 def test_what_was_said_before_logits_break_is_kept(model: gguftools.Model, monkeypatch: pytest.MonkeyPatch):
-    generation = model.generate("Anne", GREEDY, n=20)
+    generation = model.generate("Anne", GREEDY, max_tokens=20)
     forward, calls = generation.model.forward, iter(range(20))
 
     def damaged(*arguments: Any) -> Any:
@@ -278,7 +280,7 @@ def test_an_interruption_within_a_character(
     """What is said before it is kept, half a character as U+FFFD; JSON is whole."""
     pieces = [model.tokenizer.piece(token) for token in range(model.tokenizer.vocab_size)]
     tokens = iter([pieces.index(each) for each in (b"a", b"\xe2", b"\x82")])
-    generation = model.generate("Anne", GREEDY, n=20)
+    generation = model.generate("Anne", GREEDY, max_tokens=20)
 
     def speaking(*arguments: Any) -> Any:
         for token in tokens:
@@ -302,7 +304,7 @@ def test_an_interruption_between_texts_keeps_those_that_are_done(
     model: gguftools.Model, capsys: pytest.CaptureFixture[str]
 ):
     def texts() -> Iterator[Generation]:
-        yield model.generate("Anne", GREEDY, n=3)
+        yield model.generate("Anne", GREEDY, max_tokens=3)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -397,7 +399,7 @@ def test_an_interruption_keeps_what_was_said(path: Path, tmp_path: Path):
 
 
 def test_an_interruption_that_was_swallowed_ends_the_text_all_the_same(model: gguftools.Model, monkeypatch, capsys):
-    generation = model.generate("Anne", GREEDY, n=20)
+    generation = model.generate("Anne", GREEDY, max_tokens=20)
 
     def swallow(token: int) -> bytes:
         monkeypatch.setattr(interruption, "arrived", signal.SIGINT)
@@ -430,7 +432,7 @@ def test_tokens_of_a_text(path: Path, model: gguftools.Model):
     assert typed("tokenize", path, "-p", "Anne Elliot", "--count").stdout == f"{len(found['ids'])}\n"
     special = json.loads(typed("tokenize", path, "-p", "Anne Elliot", "--json", "--special").stdout)
     assert special["ids"] == model.tokenizer.encode("Anne Elliot", parse_special=True)
-    read = len(model.generate("Anne Elliot", GREEDY, n=1).prompt)
+    read = len(model.generate("Anne Elliot", GREEDY, max_tokens=1).prompt)
     assert (found["prompt_count"], special["prompt_count"]) == (read, read)
     said = typed("tokenize", path, "-p", "Anne Elliot", "--count").stderr
     assert (f"as a prompt, {read} tokens" in said) is (read != found["count"])

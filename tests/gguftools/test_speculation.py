@@ -38,7 +38,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(path: Path) -> list[int]:
-    return tokens(gguftools.open(path), PROMPT, n=40)
+    return tokens(gguftools.open(path), PROMPT, max_tokens=40)
 
 
 def tokens(model: gguftools.Model, prompt: Any, sampling: Sampling = GREEDY, **options: Any) -> list[int]:
@@ -51,7 +51,7 @@ def tokens(model: gguftools.Model, prompt: Any, sampling: Sampling = GREEDY, **o
 @pytest.mark.parametrize("most", [1, 3, 12])
 def test_a_greedy_text_is_the_same_with_any_draft(path: Path, plain: list[int], draft: str, most: int):
     by = draft if draft == "lookup" else path.with_name(draft)
-    generation = gguftools.open(path).generate(PROMPT, GREEDY, n=40, draft=by, drafting=Drafting(most))
+    generation = gguftools.open(path).generate(PROMPT, GREEDY, max_tokens=40, draft=by, drafting=Drafting(most))
     list(generation)
     assert generation.tokens == plain
     counts = generation.speculated
@@ -63,7 +63,7 @@ def test_a_greedy_text_is_the_same_with_any_draft(path: Path, plain: list[int], 
 
 def test_a_draft_reads_the_prompt_when_the_model_does(path: Path):
     """Its time is that of the prompt, not that of the tokens behind it."""
-    generation = gguftools.open(path).generate([5, 9, 13, 40], GREEDY, n=4, draft=path.with_name("small.gguf"))
+    generation = gguftools.open(path).generate([5, 9, 13, 40], GREEDY, max_tokens=4, draft=path.with_name("small.gguf"))
     next(iter(generation))
     assert generation._speculation is not None
     assert generation._speculation.drafter.cache.length == len(generation.prompt) == 4
@@ -73,7 +73,7 @@ def test_a_draft_reads_the_prompt_when_the_model_does(path: Path):
 @pytest.mark.parametrize("draft", ["small.gguf", "bad.gguf"])
 def test_a_greedy_text_is_the_same_with_several_candidates(path: Path, plain: list[int], draft: str):
     drafting, by = Drafting(3, children=3), path.with_name(draft)
-    generation = gguftools.open(path).generate(PROMPT, GREEDY, n=40, draft=by, drafting=drafting)
+    generation = gguftools.open(path).generate(PROMPT, GREEDY, max_tokens=40, draft=by, drafting=drafting)
     list(generation)
     assert generation.tokens == plain
     assert generation.speculated is not None
@@ -83,19 +83,21 @@ def test_a_greedy_text_is_the_same_with_several_candidates(path: Path, plain: li
 def test_penalties_and_grammar_see_what_stands(path: Path):
     sampling = Sampling(temperature=0, repeat_penalty=1.3, mirostat=0, ignore_eos=True)
     model, small = gguftools.open(path), path.with_name("small.gguf")
-    assert tokens(model, PROMPT, sampling, n=40, draft=small) == tokens(model, PROMPT, sampling, n=40)
+    assert tokens(model, PROMPT, sampling, max_tokens=40, draft=small) == tokens(model, PROMPT, sampling, max_tokens=40)
     pytest.importorskip("llguidance")
     grammar = 'root ::= ("one " | "two " | "three ")+'
-    assert tokens(model, PROMPT, n=20, draft=small, grammar=grammar) == tokens(model, PROMPT, n=20, grammar=grammar)
+    assert tokens(model, PROMPT, max_tokens=20, draft=small, grammar=grammar) == tokens(
+        model, PROMPT, max_tokens=20, grammar=grammar
+    )
 
 
 def test_what_is_looked_up_keeps_the_draws_of_a_seed(path: Path):
     sampling = Sampling(temperature=0.3, seed=5, ignore_eos=True)
     model = gguftools.open(path)
     prompt = "It was so. " * 8
-    generation = model.generate(prompt, sampling, n=80, draft="lookup")
+    generation = model.generate(prompt, sampling, max_tokens=80, draft="lookup")
     list(generation)
-    assert generation.tokens == tokens(model, prompt, sampling, n=80)
+    assert generation.tokens == tokens(model, prompt, sampling, max_tokens=80)
     assert generation.speculated is not None
     assert generation.speculated.accepted > 0
 
@@ -103,7 +105,7 @@ def test_what_is_looked_up_keeps_the_draws_of_a_seed(path: Path):
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_more_is_written_than_was_asked_for(path: Path, plain: list[int], n: int):
     model = gguftools.open(path)
-    assert tokens(model, PROMPT, n=n, draft=path.with_name("small.gguf")) == plain[:n]
+    assert tokens(model, PROMPT, max_tokens=n, draft=path.with_name("small.gguf")) == plain[:n]
     prompt = len(model.tokenizer.encode(PROMPT))
     generation = model.generate(PROMPT, GREEDY, context=prompt + n, draft=path.with_name("small.gguf"))
     list(generation)
@@ -112,12 +114,12 @@ def test_no_more_is_written_than_was_asked_for(path: Path, plain: list[int], n: 
 
 def test_a_stop_string_ends_it_inside_a_draft(path: Path):
     model = gguftools.open(path)
-    whole = model.generate(PROMPT, GREEDY, n=40)
+    whole = model.generate(PROMPT, GREEDY, max_tokens=40)
     list(whole)
     stop = whole.text[21:24]
     texts = []
     for draft in (None, path.with_name("small.gguf")):
-        generation = model.generate(PROMPT, GREEDY, n=40, stop=[stop], draft=draft)
+        generation = model.generate(PROMPT, GREEDY, max_tokens=40, stop=[stop], draft=draft)
         list(generation)
         assert generation.stop_reason == "stop"
         texts.append((generation.text, generation.tokens, generation.sampler.state))
@@ -148,7 +150,7 @@ def test_a_greedy_text_is_the_same_for_other_layers(entry: str, tmp_path: Path, 
 
 def speak(model: gguftools.Model, prompt: list[int], draft: Any = None, drafting: Any = None) -> tuple[list[int], Any]:
     """A text that nothing ends."""
-    generation = model.generate(prompt, Sampling(temperature=0), n=24, draft=draft, drafting=drafting)
+    generation = model.generate(prompt, Sampling(temperature=0), max_tokens=24, draft=draft, drafting=drafting)
     generation.sampler.end_ids = frozenset()
     list(generation)
     return generation.tokens, generation.speculated
@@ -165,7 +167,7 @@ def test_a_grafted_layer_reads_ahead(tmp_path: Path):
     with pytest.raises(ModelError, match="no layer that predicts a token further"):
         gguftools.open(small).generate(prompt, draft="mtp")
     assert speak(gguftools.open(mixed), prompt, "mtp")[0] == speak(gguftools.open(small), prompt)[0]
-    generation = gguftools.open(mixed).generate(prompt, sampling, n=30, draft="mtp")
+    generation = gguftools.open(mixed).generate(prompt, sampling, max_tokens=30, draft="mtp")
     list(generation)
     assert generation.speculated is not None
     assert generation.speculated.accepted > 0
@@ -175,16 +177,18 @@ def test_typical_acceptance_is_another_rule(path: Path):
     sampling, small = Sampling(temperature=1.0, seed=4, ignore_eos=True), path.with_name("small.gguf")
     model = gguftools.open(path)
     rules = Drafting(3), Drafting(3, typical=True)
-    texts = [tokens(model, PROMPT, sampling, n=40, draft=small, drafting=each) for each in rules]
+    texts = [tokens(model, PROMPT, sampling, max_tokens=40, draft=small, drafting=each) for each in rules]
     assert texts[0] != texts[1]
-    assert tokens(model, PROMPT, n=20, draft=small, drafting=Drafting(3, typical=True)) == tokens(model, PROMPT, n=20)
+    assert tokens(model, PROMPT, max_tokens=20, draft=small, drafting=Drafting(3, typical=True)) == tokens(
+        model, PROMPT, max_tokens=20
+    )
 
 
 def test_samples_and_logprobs_are_those_without_a_draft(path: Path):
     sampling, small = Sampling(temperature=0, logprobs=2, ignore_eos=True), path.with_name("small.gguf")
     model, found = gguftools.open(path), []
     for draft in (None, small):
-        (one, other) = model.generate_samples(PROMPT, sampling, samples=2, n=10, draft=draft)
+        (one, other) = model.generate_samples(PROMPT, sampling, n=2, max_tokens=10, draft=draft)
         list(one)
         list(other)
         assert one.tokens == other.tokens == [each.token for each in one.logprobs]

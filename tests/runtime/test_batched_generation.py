@@ -14,7 +14,7 @@ from quants import from_array
 from quants.errors import ModelError, OptionError
 from runtime.arrays import Floats
 from runtime.batched_generation import write_together, written_together
-from runtime.generation import Generation, sampler_of
+from runtime.generation import Generation, TextOptions, sampler_of
 from runtime.graph import lowering
 from runtime.graph import operations as op
 from runtime.graph.text import COMPUTE
@@ -135,14 +135,14 @@ def passes(model: Model) -> list[int]:
 def different_texts(opened: gguftools.Model) -> Iterator[Generation]:
     """Each with options of its own; some end early."""
     greedy = Sampling(temperature=0)
-    yield opened.generate(PROMPTS[0], GREEDY, n=20)
-    yield opened.generate(PROMPTS[1], Sampling(seed=7, logprobs=2), n=9)
-    yield opened.generate(PROMPTS[2], Sampling(seed=1, temperature=1.5), n=24, stop=["ee", "th"])
-    yield opened.generate(PROMPTS[3], Sampling(seed=5), n=30, grammar='root ::= "yes" | "no"')
-    yield opened.generate(PROMPTS[4], greedy, n=0)
-    yield opened.generate(PROMPTS[5], Sampling(seed=3, mirostat=2, logprobs=0), n=1)
-    yield opened.generate(PROMPTS[0], greedy, context=30, special=True)
-    yield from opened.generate_samples(PROMPTS[1], Sampling(seed=11), samples=3, n=12, parallel=1)
+    yield opened.generate(PROMPTS[0], GREEDY, max_tokens=20)
+    yield opened.generate(PROMPTS[1], Sampling(seed=7, logprobs=2), max_tokens=9)
+    yield opened.generate(PROMPTS[2], Sampling(seed=1, temperature=1.5), max_tokens=24, stop=["ee", "th"])
+    yield opened.generate(PROMPTS[3], Sampling(seed=5), max_tokens=30, grammar='root ::= "yes" | "no"')
+    yield opened.generate(PROMPTS[4], greedy, max_tokens=0)
+    yield opened.generate(PROMPTS[5], Sampling(seed=3, mirostat=2, logprobs=0), max_tokens=1)
+    yield opened.generate(PROMPTS[0], greedy, context=30, skip_special_tokens=False)
+    yield from opened.generate_samples(PROMPTS[1], Sampling(seed=11), n=3, max_tokens=12, parallel=1)
 
 
 def described(generation: Generation) -> tuple[Any, ...]:
@@ -165,12 +165,12 @@ def test_texts_are_those_of_each_alone(opened: gguftools.Model, parallel: int):
 
 def test_what_is_ahead_is_not_seen(opened: gguftools.Model):
     """Who reads a text by halves, or stops it, finds what is there without others."""
-    alone = opened.generate(PROMPTS[1], Sampling(seed=4, logprobs=0), n=20, stop=["zzz"])
+    alone = opened.generate(PROMPTS[1], Sampling(seed=4, logprobs=0), max_tokens=20, stop=["zzz"])
     for _ in zip(range(3), alone, strict=False):
         pass
     alone.stop()
     first, second = written_together(
-        (opened.generate(each, Sampling(seed=4, logprobs=0), n=20, stop=["zzz"]) for each in PROMPTS[:2]), 2
+        (opened.generate(each, Sampling(seed=4, logprobs=0), max_tokens=20, stop=["zzz"]) for each in PROMPTS[:2]), 2
     )
     list(first)
     assert (second.tokens, second.text, second.logprobs, second.stop_reason) == ([], "", [], None)
@@ -186,7 +186,7 @@ def test_what_is_ahead_is_not_seen(opened: gguftools.Model):
 
 
 def test_a_text_that_nobody_reads_on_waits(opened: gguftools.Model):
-    texts = [opened.generate(each, GREEDY, n=12) for each in PROMPTS[:2]]
+    texts = [opened.generate(each, GREEDY, max_tokens=12) for each in PROMPTS[:2]]
     write_together(texts, 2)
     next(iter(texts[0]))
     list(texts[1])
@@ -198,7 +198,7 @@ def test_a_text_that_nobody_reads_on_waits(opened: gguftools.Model):
 
 
 def test_texts_that_ended_let_their_caches_go(opened: gguftools.Model):
-    texts = [opened.generate(each, GREEDY, n=n) for each, n in zip(PROMPTS[:3], (12, 3, 12), strict=True)]
+    texts = [opened.generate(each, GREEDY, max_tokens=n) for each, n in zip(PROMPTS[:3], (12, 3, 12), strict=True)]
     going = written_together(iter(texts), 2)
     list(next(going))
     assert (texts[1]._cache, texts[1].cache_bytes > 0) == (None, True)
@@ -223,13 +223,16 @@ def test_a_text_whose_numbers_break_does_not_take_others_along(
     if called:
         monkeypatch.setitem(lowering.REGIONS, "attention", lambda *_: False)
         opened = gguftools.open(opened.path)
-    wanted = [opened.generate(each, GREEDY, n=15) for each in PROMPTS[:3]]
+    wanted = [opened.generate(each, GREEDY, max_tokens=15) for each in PROMPTS[:3]]
     for each in wanted:
         list(each)
     others = {*wanted[0].tokens, *wanted[2].tokens, *wanted[0].prompt, *wanted[2].prompt, *wanted[1].prompt}
     at, token = next((i, token) for i, token in enumerate(wanted[1].tokens) if token not in others)
     model, tokenizer, metadata = damaged(opened, token), opened.tokenizer, Metadata(opened.metadata)
-    made = [Generation(model, tokenizer, each.prompt, sampler_of(tokenizer, metadata, GREEDY), n=15) for each in wanted]
+    made = [
+        Generation(model, tokenizer, each.prompt, sampler_of(tokenizer, metadata, GREEDY), TextOptions(15))
+        for each in wanted
+    ]
     found = written_together(made, 3)
     assert [piece.token for piece in next(found)] == wanted[0].tokens
     with pytest.raises(ModelError, match="not finite"):
@@ -239,9 +242,9 @@ def test_a_text_whose_numbers_break_does_not_take_others_along(
 
 
 def test_an_interruption_leaves_other_texts_whole(opened: gguftools.Model, monkeypatch: pytest.MonkeyPatch):
-    alone = opened.generate(PROMPTS[1], GREEDY, n=15)
+    alone = opened.generate(PROMPTS[1], GREEDY, max_tokens=15)
     list(alone)
-    first, second = (opened.generate(each, GREEDY, n=15) for each in PROMPTS[:2])
+    first, second = (opened.generate(each, GREEDY, max_tokens=15) for each in PROMPTS[:2])
     write_together([first, second], 2)
     model, calls = first.model, iter(range(99))
     with monkeypatch.context() as patch:
@@ -263,7 +266,7 @@ def test_an_interruption_leaves_other_texts_whole(opened: gguftools.Model, monke
 
 def test_a_prompt_that_cannot_be_taken_is_its_own_error(opened: gguftools.Model):
     def coming() -> Iterator[Generation]:
-        yield opened.generate(PROMPTS[0], GREEDY, n=3)
+        yield opened.generate(PROMPTS[0], GREEDY, max_tokens=3)
         yield opened.generate([5] * 30, context=16)
 
     texts = written_together(coming(), 4)
@@ -275,7 +278,11 @@ def test_a_prompt_that_cannot_be_taken_is_its_own_error(opened: gguftools.Model)
 def test_a_prompt_that_is_read_ahead_shows_no_progress(opened: gguftools.Model):
     told = list[int]()
     texts = written_together(
-        (opened.generate(each, GREEDY, n=4, progress=lambda done, total: told.append(total)) for each in PROMPTS[:2]), 2
+        (
+            opened.generate(each, GREEDY, max_tokens=4, progress=lambda done, total: told.append(total))
+            for each in PROMPTS[:2]
+        ),
+        2,
     )
     list(next(texts))
     assert {*told} == {len(opened.tokenizer.encode(PROMPTS[0]))}

@@ -6,7 +6,7 @@ import pytest
 from quants.errors import OptionError
 from runtime import prefill
 from runtime.kv_cache import CacheType
-from runtime.prefill import Prefill, chunk_size
+from runtime.prefill import Prefill, PrefillOptions, chunk_size
 
 from .graph.test_compiled import FAMILIES, TOKENS, model_of
 
@@ -27,7 +27,7 @@ def test_in_pieces_it_is_the_text_at_once(family: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("kind", ["f32", "q8_0"])
 def test_texts_get_caches_of_their_own(kind: CacheType):
     model = model_of("wide heads")
-    shared = Prefill(model, TOKENS, kind, texts=2, more=30)
+    shared = Prefill(model, TOKENS, PrefillOptions(kind, texts=2, more=30))
     (one, logits, first), (two, again, second) = shared.read(), shared.read()
     assert first > 0 == second
     assert again is logits
@@ -48,7 +48,7 @@ def test_an_interruption_lets_it_begin_anew(monkeypatch: pytest.MonkeyPatch):
             raise KeyboardInterrupt
 
     model = model_of("llama")
-    broken = Prefill(model, TOKENS, texts=2, progress=interrupted)
+    broken = Prefill(model, TOKENS, PrefillOptions(texts=2, progress=interrupted))
     with pytest.raises(KeyboardInterrupt):
         broken.read()
     broken.progress = None
@@ -57,12 +57,13 @@ def test_an_interruption_lets_it_begin_anew(monkeypatch: pytest.MonkeyPatch):
 
 def test_progress_is_told():
     told: list[tuple[int, int]] = []
-    Prefill(model_of("llama"), TOKENS, progress=lambda done, total: told.append((done, total))).read()
+    options = PrefillOptions(progress=lambda done, total: told.append((done, total)))
+    Prefill(model_of("llama"), TOKENS, options).read()
     assert told == [(0, len(TOKENS)), (len(TOKENS), len(TOKENS))]
 
 
 def test_room_is_not_taken_for_tokens_that_may_never_come():
-    cache, *_ = Prefill(model_of("llama"), TOKENS[:4], more=10**12).read()
+    cache, *_ = Prefill(model_of("llama"), TOKENS[:4], PrefillOptions(more=10**12)).read()
     assert cache.room == 4 + prefill.ROOM_AT_ONCE
 
 
@@ -76,4 +77,4 @@ def test_texts_whose_length_turns_them_pass_at_once():
 
 def test_a_cache_of_a_type_that_there_is_not():
     with pytest.raises(OptionError, match="'q4_0' is not known"):
-        Prefill(model_of("llama"), TOKENS, "q4_0")  # type: ignore[arg-type]
+        Prefill(model_of("llama"), TOKENS, PrefillOptions("q4_0"))  # type: ignore[arg-type]

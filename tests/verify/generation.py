@@ -59,7 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     model = gguftools.open(options.file)
     for each in recorded(options.file, options.prompts, options.n):
-        ours = model.generate(each["prompt"], Sampling(temperature=0, ignore_eos=True), n=options.n)
+        ours = model.generate(each["prompt"], Sampling(temperature=0, ignore_eos=True), max_tokens=options.n)
         list(ours)
         same = sum(np.cumprod([a == b for a, b in zip(ours.tokens, each["ids"], strict=True)]))
         print(json.dumps(each | {"same": int(same)}), flush=True)

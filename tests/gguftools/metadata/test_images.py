@@ -64,7 +64,7 @@ def written(folder: Path, name: str, prompt, images=("a.png",), **more) -> str:
     model = gguftools.open(folder / f"{name}.gguf")
     files = [folder / each if isinstance(each, str) else each for each in images]
     projector = folder / f"mmproj-{name}.gguf"
-    generation = model.generate(prompt, GREEDY, n=1, images=files, projector=projector, **more)
+    generation = model.generate(prompt, GREEDY, max_tokens=1, images=files, projector=projector, **more)
     list(generation)
     names = model.metadata["tokenizer.ggml.tokens"]
     text = "".join(names[token] for token in generation.prompt).replace("▁", " ")
@@ -184,7 +184,7 @@ def test_images_change_what_is_said_and_are_run_once(folder, monkeypatch):
     chosen = Sampling(temperature=0, ignore_eos=True, logprobs=0)
 
     def logprob(file: str) -> float:
-        generation = model.generate("what", chosen, n=3, images=[folder / file], projector=encoder)
+        generation = model.generate("what", chosen, max_tokens=3, images=[folder / file], projector=encoder)
         list(generation)
         return sum(each.logprob for each in generation.logprobs)
 
@@ -223,14 +223,16 @@ def test_what_does_not_fit_is_one_error(folder, wanted, wrong, monkeypatch):
     monkeypatch.chdir(folder)
     given = {"prompt": "what", "images": ["a.png"], "projector": "mmproj-qwen2-5-vl.gguf"} | wanted
     with pytest.raises(GgufToolsError, match=wrong):
-        gguftools.open("qwen2-5-vl.gguf").generate(given.pop("prompt"), n=1, **given)  # type: ignore[arg-type]
+        gguftools.open("qwen2-5-vl.gguf").generate(given.pop("prompt"), max_tokens=1, **given)  # type: ignore[arg-type]
 
 
 def test_a_encoder_of_another_width_is_refused(folder):
     encoder = gguftools.open(folder / "mmproj-gemma3.gguf")
     encoder.metadata["clip.vision.projection_dim"] = 48
     with pytest.raises(ModelError, match="embeddings are 48 wide, those of the model 32"):
-        gguftools.open(folder / "gemma3.gguf").generate("what", n=1, images=[folder / "a.png"], projector=encoder)
+        gguftools.open(folder / "gemma3.gguf").generate(
+            "what", max_tokens=1, images=[folder / "a.png"], projector=encoder
+        )
 
 
 def test_images_are_opened_in_rgb_as_they_were_held(tmp_path):
@@ -288,4 +290,6 @@ def test_numbers_that_do_not_fit_are_one_error(folder, name, key, value, message
     projector = gguftools.open(folder / f"mmproj-{name}.gguf")
     projector.metadata[f"clip.vision.{key}"] = value
     with pytest.raises(GgufToolsError, match=message):
-        gguftools.open(folder / f"{name}.gguf").generate("x", n=1, images=[folder / "a.png"], projector=projector)
+        gguftools.open(folder / f"{name}.gguf").generate(
+            "x", max_tokens=1, images=[folder / "a.png"], projector=projector
+        )

@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(folder: Path, prompt, name: str = "parts", **more) -> str:
     model = gguftools.open(folder / f"{name}.gguf")
     given = {"images": [folder / "a.png"], "audio": [folder / "a.wav"]} | more
-    generation = model.generate(prompt, GREEDY, n=1, context=128, projector=folder / "mmproj.gguf", **given)
+    generation = model.generate(prompt, GREEDY, max_tokens=1, context=128, projector=folder / "mmproj.gguf", **given)
     list(generation)
     names = model.metadata["tokenizer.ggml.tokens"]
     text = "".join(names[token] for token in generation.prompt).replace("▁", " ")

@@ -57,7 +57,9 @@ def written(folder: Path, name: str, prompt, audio=("a.wav",), **more) -> str:
     """The prompt as it is read: its tokens' texts, a run of a sound's as how many there are."""
     model = gguftools.open(folder / f"{name}.gguf")
     files = [folder / each if isinstance(each, str) else each for each in audio]
-    generation = model.generate(prompt, GREEDY, n=1, audio=files, projector=folder / f"mmproj-{name}.gguf", **more)
+    generation = model.generate(
+        prompt, GREEDY, max_tokens=1, audio=files, projector=folder / f"mmproj-{name}.gguf", **more
+    )
     list(generation)
     names = model.metadata["tokenizer.ggml.tokens"]
     text = "".join(names[token] for token in generation.prompt).replace("▁", " ")
@@ -134,12 +136,12 @@ def test_gemma_3n_has_as_many_tokens_for_each_sound_and_words_of_its_encoder(gem
 
 def test_gemma_3n_writes_after_a_sound(gemma3n):
     model = gguftools.open(gemma3n / "m.gguf")
-    generation = model.generate("so", GREEDY, n=2, audio=[waveform()], projector=gemma3n / "mmproj.gguf")
+    generation = model.generate("so", GREEDY, max_tokens=2, audio=[waveform()], projector=gemma3n / "mmproj.gguf")
     list(generation)
     assert len(generation.tokens) == 2
     long = np.tile(waveform(), 29)
     with pytest.raises(GgufToolsError, match=r"of 31\.4 seconds; Gemma 3n hears 30 at once"):
-        model.generate("so", GREEDY, n=1, audio=[long], projector=gemma3n / "mmproj.gguf")
+        model.generate("so", GREEDY, max_tokens=1, audio=[long], projector=gemma3n / "mmproj.gguf")
 
 
 def test_samples_are_a_sound_too(folder):
@@ -176,7 +178,7 @@ def test_what_does_not_fit_is_one_error(folder, wanted, wrong, monkeypatch):
     monkeypatch.chdir(folder)
     given = {"prompt": "what", "audio": ["a.wav"], "projector": "mmproj-voxtral.gguf"} | wanted
     with pytest.raises(GgufToolsError, match=wrong):
-        gguftools.open("voxtral.gguf").generate(given.pop("prompt"), n=1, **given)  # type: ignore[arg-type]
+        gguftools.open("voxtral.gguf").generate(given.pop("prompt"), max_tokens=1, **given)  # type: ignore[arg-type]
 
 
 def test_the_command_hears_sounds(folder, monkeypatch):

@@ -152,7 +152,7 @@ def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_
     ours, theirs = (gguftools.open(path) for path in (small, file))
     texts = []
     for model in (ours, theirs):
-        generation = model.generate("The capital of France is", Sampling(temperature=0), n=24)
+        generation = model.generate("The capital of France is", Sampling(temperature=0), max_tokens=24)
         list(generation)
         texts.append(generation.tokens)
     place = next(i for i in range(24) if texts[0][i] != texts[1][i])

@@ -64,8 +64,12 @@ def test_defaults_are_those_of_llama():
         "seed",
         "logit_bias",
         "min_tokens",
-        "stop_ids",
+        "stop_token_ids",
         "logprobs",
+        "repetition_penalty",
+        "bad_words",
+        "allowed_token_ids",
+        "logits_processors",
     }
 
 
@@ -146,7 +150,16 @@ def test_values_that_are_no_numbers(name, value):
         ({"adaptive_target": 2}, "adaptive_target is 2: a number up to 1 (below 0: off) is needed"),
         ({"seed": -5}, "seed is -5: a whole number, 0 or more is needed"),
         ({"logprobs": 1.0}, "logprobs is 1.0: a whole number, 0 or more is needed"),
-        ({"stop_ids": (-1,)}, "a token of stop_ids or logit_bias is -1: a whole number, 0 or more is needed"),
+        (
+            {"stop_token_ids": (-1,)},
+            "a token of stop_token_ids or logit_bias is -1: a whole number, 0 or more is needed",
+        ),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0: a number above 0 is needed"),
+        ({"allowed_token_ids": ()}, "allowed_token_ids is empty"),
+        ({"allowed_token_ids": (-1,)}, "a token of allowed_token_ids is -1: a whole number, 0 or more is needed"),
+        ({"bad_words": "ab"}, "bad_words is 'ab': a list of texts that are not empty is needed"),
+        ({"bad_words": [""]}, "bad_words is ['']: a list of texts that are not empty is needed"),
+        ({"logits_processors": [5]}, "5 of logits_processors is no function"),
         ({"logit_bias": {3: float("inf")}}, "the bias of token 3 is inf: a number is needed, or -inf to bar it"),
         ({"logit_bias": {3: "1"}}, "the bias of token 3 is '1': a number is needed, or -inf to bar it"),
         ({"samplers": ("k", 5)}, "no sampler is called 'k'"),
@@ -174,14 +187,25 @@ def test_biases():
 
 def test_parameters_by_name():
     assert parse_parameters([]) == {}
-    given = ["Mirostat=2", "xtc-threshold=.3", "logit_bias=5+1", "logit_bias=7-inf", "stop_ids=3", "stop_ids=4"]
+    given = [
+        "Mirostat=2",
+        "xtc-threshold=.3",
+        "logit_bias=5+1",
+        "logit_bias=7-inf",
+        "stop_token_ids=3",
+        "stop_token_ids=4",
+    ]
+    given += ["bad_words=a b", "allowed_token_ids=3", "repetition_penalty=1.5"]
     found = parse_parameters([*given, "dry_sequence_breakers==", "dry_sequence_breakers= a"])
     assert found == {
         "mirostat": 2,
         "xtc_threshold": 0.3,
         "logit_bias": {5: 1.0, 7: -np.inf},
-        "stop_ids": (3, 4),
+        "stop_token_ids": (3, 4),
         "dry_sequence_breakers": ("=", " a"),
+        "bad_words": ("a b",),
+        "allowed_token_ids": (3,),
+        "repetition_penalty": 1.5,
     }
     Sampling(**found)
 
@@ -195,7 +219,7 @@ def test_parameters_by_name():
         (["min_p"], "min_p is '': a number from 0 to 1"),
         (["min_p=0", "min-p=1"], "min_p is given twice: 0.0 and '1'"),
         (["logit_bias=7"], "'7' is no bias"),
-        (["stop_ids=x"], "stop_ids is 'x': a whole number, 0 or more is needed"),
+        (["stop_token_ids=x"], "stop_token_ids is 'x': a whole number, 0 or more is needed"),
     ],
 )
 def test_parameters_that_are_none(texts, message):

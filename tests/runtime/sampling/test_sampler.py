@@ -234,7 +234,7 @@ def test_bias_and_suppressed_tokens():
 
 
 def test_a_text_has_min_tokens_before_it_ends():
-    sampler = Sampler(Sampling(samplers=(), min_tokens=2, stop_ids=(1,), seed=0), end_ids=[0])
+    sampler = Sampler(Sampling(samplers=(), min_tokens=2, stop_token_ids=(1,), seed=0), end_ids=[0])
     logits = np.zeros(4, np.float32)
     for _ in range(2):
         assert set(sampler.probabilities(logits).ids.tolist()) == {2, 3}

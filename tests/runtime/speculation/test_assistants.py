@@ -57,7 +57,7 @@ def test_greedy_texts_are_those_without_a_draft(pair: tuple[Path, Path]):
     model = gguftools.open(pair[0])
     for kind in CACHE_TYPES[:2]:
         plain, drafted = (
-            model.generate([7, 130, 22], Sampling(temperature=0), n=16, draft=draft, cache_type=kind)
+            model.generate([7, 130, 22], Sampling(temperature=0), max_tokens=16, draft=draft, cache_type=kind)
             for draft in (None, pair[1])
         )
         assert [each.token for each in drafted] == [each.token for each in plain]

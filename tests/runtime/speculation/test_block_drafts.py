@@ -62,7 +62,7 @@ def test_logits_are_those_of_the_graph(pair: tuple[str, Path, Path], monkeypatch
 def test_greedy_texts_are_those_without_a_draft(pair: tuple[str, Path, Path]):
     model = gguftools.open(pair[1])
     plain, drafted = (
-        model.generate([7, 130, 22], Sampling(temperature=0), n=12, draft=draft) for draft in (None, pair[2])
+        model.generate([7, 130, 22], Sampling(temperature=0), max_tokens=12, draft=draft) for draft in (None, pair[2])
     )
     assert [each.token for each in drafted] == [each.token for each in plain]
     assert drafted.speculated is not None
@@ -74,11 +74,11 @@ def test_what_a_selector_leaves_may_be_barred(pair: tuple[str, Path, Path]):
         return
     model, draft = gguftools.open(pair[1]), gguftools.open(pair[2])
     one = Sampling(temperature=1, logit_bias=dict.fromkeys(set(range(288)) - {5}, -np.inf))
-    assert [each.token for each in model.generate([7, 130, 22], one, n=3, draft=draft)] == [5, 5, 5]
+    assert [each.token for each in model.generate([7, 130, 22], one, max_tokens=3, draft=draft)] == [5, 5, 5]
     name = "selector_successor.weight"
     draft.tensors[name] = draft.tensors[name].float32() * np.nan
     with pytest.raises(GgufToolsError, match="selector does not give finite scores"):
-        list(model.generate([7, 130, 22], Sampling(temperature=0), n=3, draft=draft))
+        list(model.generate([7, 130, 22], Sampling(temperature=0), max_tokens=3, draft=draft))
 
 
 def agrees(target: Path, draft: Path, drafting: Drafting, draws: int) -> None:

@@ -57,9 +57,9 @@ def test_logits_are_those_of_the_published_definition(pair: tuple[str, Path, Pat
 def test_greedy_texts_are_those_without_a_draft(pair: tuple[str, Path, Path]):
     _, target, draft = pair
     model = gguftools.open(target)
-    plain = [each.token for each in model.generate([7, 130, 22], Sampling(temperature=0), n=24)]
+    plain = [each.token for each in model.generate([7, 130, 22], Sampling(temperature=0), max_tokens=24)]
     for drafting in (Drafting(3), Drafting(1)):
-        again = model.generate([7, 130, 22], Sampling(temperature=0), n=24, draft=draft, drafting=drafting)
+        again = model.generate([7, 130, 22], Sampling(temperature=0), max_tokens=24, draft=draft, drafting=drafting)
         assert [each.token for each in again] == plain
         assert again.speculated is not None
         assert again.speculated.drafted > 8

@@ -195,7 +195,7 @@ def test_texts_with_such_a_file_are_those_without(files: str, request: pytest.Fi
     apart: tuple[Path, Path] = request.getfixturevalue(files)
     model = gguftools.open(apart[0])
     plain, drafted = (
-        model.generate([7, 130, 22], Sampling(temperature=0), n=12, draft=draft) for draft in (None, apart[1])
+        model.generate([7, 130, 22], Sampling(temperature=0), max_tokens=12, draft=draft) for draft in (None, apart[1])
     )
     assert [each.token for each in drafted] == [each.token for each in plain]
     assert drafted.speculated is not None
