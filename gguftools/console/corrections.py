@@ -18,6 +18,7 @@ from .calls import Call, Part, arities, capacity, parse_call, renamed, spellings
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 WRITTEN = (".gguf", ".dat", "/")  # what names of files that are written end in
+TEXT_ENDINGS = (".txt", ".raw", ".md")  # of names of texts
 SEARCHED = ("--target-size", "--target-bpw")
 # Command → the options that an argument too many may have been meant for, the likeliest first.
 PLACES: Mapping[str, Sequence[str]] = {
@@ -299,6 +300,10 @@ def _removed(parts: Sequence[Part]) -> Iterator[Part]:
 def place_arguments(call: Call, known: Known) -> Mistake | None:
     """Find arguments that the command does not take: of an option, or shards of a set that one shard names."""
     room, arguments = capacity(known.command), call.arguments
+    if room is None and known.spellings("--file"):  # any number of models, but no texts
+        texts = [word for word in arguments if word.endswith(TEXT_ENDINGS)]
+        arguments = [word for word in arguments if word not in texts] + texts
+        room = len(arguments) - len(texts)
     if room is None or len(arguments) <= room:
         return None
     extra = arguments[room:]
