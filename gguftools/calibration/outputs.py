@@ -9,10 +9,11 @@ from dataclasses import replace
 from quants.arguments import thread_count
 
 from ..model import Model
-from ..quantization.outputs import EncodeAhead, Run
+from ..quantization.outputs import EncodeAhead
 from ..quantization.planning import Planned, Planner
 from ..writing.executors import leaves_process
 from ..writing.items import Item, Ready
+from ..writing.options import WriteOptions
 from ..writing.resume import fingerprint
 from ..writing.row_blocks import Progress
 from .choosing import AIM, DAMPINGS
@@ -32,7 +33,7 @@ def with_feedback(model: Model, calibration: Calibration, progress: Progress | N
     windows = calibration_windows(model, calibration)
 
     @contextmanager
-    def encode(planner: Planner, planned: Planned, run: Run) -> Iterator[Planned]:
+    def encode(planner: Planner, planned: Planned, run: WriteOptions) -> Iterator[Planned]:
         items = wanted_items(planned)
         if not items:
             planner.warnings.append(f"error feedback changes no tensor of {planned.name}")

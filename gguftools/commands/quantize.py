@@ -69,16 +69,19 @@ def quantize(
     list_recipes: Annotated[bool, "List the recipes and leave."] = False,
     json: bool = False,
 ) -> None:
-    from gguftools.quantization.recipes import RECIPES, Options
-
+    from ..calibration.target import SearchOptions
     from ..calibration.texts import Calibration
     from ..console.arguments import once, planned_terms, read_rules
     from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, shared_work
     from ..console.ui import usage as wrong_call
     from ..conversion.frontier import frontier as search_sizes
     from ..conversion.quantize import quantize as run
+    from ..files.atomic import NOTHING
     from ..files.stores.path import is_url
     from ..measurement.texts import NamedText, named_texts
+    from ..quantization.options import QuantizeOptions
+    from ..quantization.recipes import RECIPES
+    from ..writing.options import WriteOptions
 
     if list_recipes:
         if said(tuple(RECIPES.values()), json):
@@ -112,13 +115,28 @@ def quantize(
     target = target_size is not None or target_bpw is not None
     if source is None or not (recipes or target):
         wrong_call("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
+    if calibrate and not target:
+        problem = "texts to calibrate on mean nothing without a target"
+        wrong_call(problem, "give --target-size, --target-bpw or --frontier")
     rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
-    options = Options(
+    options = QuantizeOptions(
+        rules=rules,
         pure=pure,
         output_type=output_tensor_type,
         token_embedding_type=token_embedding_type,
         leave_output=leave_output_tensor,
-        rules=rules,
+        prune_layers=prune_layers or (),
+        override=once(override_kv or ()),
+        new=new,
+        include_weights=include_weights or (),
+        exclude_weights=exclude_weights or (),
+        allow_missing_experts=allow_missing_experts,
+        keep_split=keep_split,
+        max_size=split_max_size,
+        max_tensors=split_max_tensors,
+        allow_requantize=allow_requantize,
+        no_fallback=no_fallback,
+        check_tensors=check_tensors,
     )
     texts, measured_on = named_texts(gptq or ()), named_texts(calibrate or ())
     reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in (*texts, *measured_on))]
@@ -132,40 +150,29 @@ def quantize(
     bar = bytes_progress(f"quantize {source.name}")
     left = nullcontext() if is_url(source if output is None else output) and not resume else resumable_note()
     with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
+        write = WriteOptions(
+            threads,
+            memory,
+            progress,
+            executor,
+            terms,
+            dry_run=dry_run,
+            statistics=json if statistics is None else statistics,
+            resume=resume,
+            overwrite=overwrite,
+            reserve=reserve or 0,
+            manifest=manifest,
+            reads=NOTHING.also(reads),
+        )
         report = run(
             source,
             recipes or (),
             output,
             imatrix=imatrix,
-            include_weights=include_weights or (),
-            exclude_weights=exclude_weights or (),
-            allow_missing_experts=allow_missing_experts,
             gptq=calibration(texts),
-            target_size=target_size,
-            target_bpw=target_bpw,
-            calibrate=calibration(measured_on),
+            search=SearchOptions(target_size, target_bpw, calibration(measured_on)) if target else None,
             options=options,
-            prune_layers=prune_layers or (),
-            override=once(override_kv or ()),
-            new=new,
-            keep_split=keep_split,
-            max_size=split_max_size,
-            max_tensors=split_max_tensors,
-            reserve=reserve or 0,
-            allow_requantize=allow_requantize,
-            no_fallback=no_fallback,
-            check_tensors=check_tensors,
-            dry_run=dry_run,
-            resume=resume,
-            threads=threads,
-            memory=memory,
-            statistics=json if statistics is None else statistics,
-            progress=progress,
-            executor=executor,
-            terms=terms,
-            overwrite=overwrite,
-            reads=reads,
-            manifest=manifest,
+            write=write,
         )
     print_report(report, json, resume)
     if report.search is not None and not json:

@@ -16,7 +16,17 @@ from . import interruption, terminal
 from .help import OwnHelp
 from .options import Debug, Quiet, Verbose, with_word
 from .outputs import output_folder
-from .usage import ALIASES, USAGE_ERROR, completed_hint, contradiction, explain, gathered, given_twice, mistaken
+from .usage import (
+    ALIASES,
+    USAGE_ERROR,
+    completed_hint,
+    contradiction,
+    explain,
+    gathered,
+    given_twice,
+    in_options,
+    mistaken,
+)
 
 HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
@@ -92,7 +102,7 @@ class Commands(OwnHelp, TyperGroup):
                 self._refuse_mistakes()
                 return super().invoke(ctx)
         except (KeyboardInterrupt, Exception) as error:
-            if terminal.debug or isinstance(error, (typer.Exit, USAGE_ERROR)) or not _show(error, self._completed):
+            if terminal.debug or isinstance(error, (typer.Exit, USAGE_ERROR)) or not _show(error, self._worded):
                 raise
             raise typer.Exit(1) from None
 
@@ -122,9 +132,17 @@ class Commands(OwnHelp, TyperGroup):
 
             usage(*wrong)
 
-    def _completed(self, hint: str) -> str:
+    def _worded(self, error: Any) -> Any:
+        """An error in the words of the command that was called: with its options, and in a hint the whole call."""
         command, words, before = self._called()
-        return hint if command is None else completed_hint(hint, command, words, before)
+        if command is None:
+            return error
+        error.args = (in_options(str(error), command),)
+        if error.hint:
+            error.hint = in_options(error.hint, command)
+            if "`gguftools " in error.hint:
+                error.hint = completed_hint(error.hint, command, words, before)
+        return error
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -217,8 +235,8 @@ def _told() -> Iterator[None]:
             logging.getLogger(name).removeHandler(handler)
 
 
-def _show(error: BaseException, completed: Callable[[str], str]) -> bool:
-    """Print an error that a user can cause; False for one that is ours. completed: what its hint becomes."""
+def _show(error: BaseException, worded: Callable[[Any], Any]) -> bool:
+    """Print an error that a user can cause; False for one that is ours. worded: puts it in the command's words."""
     from quants.errors import GgufToolsError
     from quants.threads import HINT
 
@@ -234,7 +252,5 @@ def _show(error: BaseException, completed: Callable[[str], str]) -> bool:
         error = GgufToolsError(f"{type(error).__name__}: {error}")
     if not isinstance(error, GgufToolsError):
         return False
-    if error.hint and "`gguftools " in error.hint:
-        error.hint = completed(error.hint)
-    print_error(error)
+    print_error(worded(error))
     return True

@@ -24,6 +24,20 @@ SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
 GATHERED = "\0"
 A_NUMBER = "X"  # what stands for a number that need not be whole in help
 # Options that do not go together, or mean nothing without another: nothing is ignored.
+# Parameter of a function → the option that it is, where its name is another.
+OPTION_OF: Mapping[str, str] = {
+    "all": "--all-parts",
+    "donors": "--from",
+    "executor": "--workers",
+    "leave_output": "--leave-output-tensor",
+    "max_size": "--split-max-size",
+    "max_tensors": "--split-max-tensors",
+    "n_ctx": "--ctx",
+    "output_type": "--output-tensor-type",
+    "rules": "--tensor-type",
+    "terms": "--plan",
+    "text": "--file",
+}
 ARGUMENTS = ("source", "recipes")
 ONE_FORM = "the result has one form"
 # Command ("": all of them) → an option, those it does not go with ("*": all but these), why.
@@ -273,6 +287,18 @@ def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> 
     name = str(command.name)
     call, known = read_call(command, words, before, ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))
     return correct(call, known)
+
+
+def in_options(text: str, command: Any) -> str:
+    """What the library says of parameters, in the words of the command: `overwrite` and part="mtp" as its options."""
+    own = options_of(command)
+
+    def option(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        flag = OPTION_OF.get(name, f"--{name.replace('_', '-')}")
+        return flag if flag in own else found[0]
+
+    return re.sub(r"`([a-z][a-z_]*)`|part=\"([a-z]+)\"", option, text)
 
 
 def completed_hint(hint: str, command: Any, words: Sequence[str], before: Sequence[str]) -> str:

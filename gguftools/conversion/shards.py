@@ -31,7 +31,7 @@ Output = tuple[Layout, Copy]
 DEFAULT_TENSORS = 128
 MERGING, STATE = ".merging", ".merging.json"  # behind the name of an output: as long as it is unfinished; its list
 HASHED_AT_ONCE = 1 << 24  # bytes
-FREE_STORED = "merge without --free, and delete the shards afterwards"
+FREE_STORED = "merge without `free`, and delete the shards afterwards"
 FREE_HINT = "run the same command again to go on; what is merged already is kept"
 
 
@@ -130,7 +130,7 @@ def _prefix(output: PathLike, name: str) -> Path:
 def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> list[list[TensorInfo]]:
     """The tensors of each shard: one after the other, until the next would be too much."""
     if max_size is not None and max_tensors is not None:
-        raise OptionError("shards are bounded by --split-max-size or by --split-max-tensors, not by both")
+        raise OptionError("shards are bounded by `max_size` or by `max_tensors`, not by both")
     for argument, limit in (("max_size", max_size), ("max_tensors", max_tensors)):
         if limit is not None:
             as_count(limit, argument)
@@ -228,7 +228,7 @@ def merge(
         raise OptionError(f"shards are freed on this disk alone: {path} or {target} is in a store", FREE_STORED)
     if not isinstance(target, StorePath) and os.path.lexists(target.with_name(target.name + STATE)):
         if not free:
-            raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with --free")
+            raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with `free`")
         resumed = _resume(path, target, overwrite, dry_run, progress)
         if resumed is not None:
             return resumed

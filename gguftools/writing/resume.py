@@ -34,7 +34,7 @@ from ..files.unfinished import Unfinished, is_list, unfinished
 PARTIAL, JOURNAL = ".partial", ".journal"
 ENCODED, SEARCHED = ".encoded", ".search"  # of what is done before the output is begun
 KEY = "gguftools"  # of the first line of a journal
-ANEW = "run it without --resume to start anew"
+ANEW = "run it without `resume` to start anew"
 READ_BACK = 1 << 24  # bytes verified at a time
 
 
