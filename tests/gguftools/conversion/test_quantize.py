@@ -190,7 +190,7 @@ def test_a_quantized_source_needs_permission(tmp_path: Path) -> None:
     quantize(DENSE, "Q8_0", q8)
     with pytest.raises(OptionError, match=r"output\.weight.*Q8_0.*loses quality") as caught:
         quantize(q8, "Q4_0", tmp_path / "x.gguf")
-    assert "--allow-requantize" in str(caught.value.hint)
+    assert "`allow_requantize`" in str(caught.value.hint)
     quantize(q8, "COPY", tmp_path / "copy.gguf")
     assert digest(tmp_path / "copy.gguf") == digest(q8)
     report = quantize(q8, "Q4_0", tmp_path / "x.gguf", options=QuantizeOptions(allow_requantize=True))
@@ -343,7 +343,7 @@ def test_split_by_size(tmp_path: Path) -> None:
     for path in report.outputs[0].files:
         shard = open_gguf(path, join=False)
         assert sum(t.nbytes for t in shard.tensors.values()) <= 300_000
-    with pytest.raises(OptionError, match="--keep-split"):
+    with pytest.raises(OptionError, match="`keep_split`"):
         quantize(DENSE, "COPY", tmp_path / "x.gguf", options=QuantizeOptions(max_size=1, keep_split=True))
 
 

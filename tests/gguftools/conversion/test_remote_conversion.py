@@ -119,7 +119,7 @@ def test_another_commit_is_not_gone_on_with(hub, short_blocks, tmp_path):
     hub.commit = "2" * 40
     with pytest.raises(FileError, match="hf://jane/austen-4m was changed since") as caught:
         convert(NAME, tmp_path / "remote.gguf", "f32", write=WriteOptions(resume=True))
-    assert "without --resume" in caught.value.hint
+    assert "without `resume`" in caught.value.hint
 
 
 def test_a_folder_is_gone_on_with_too(tmp_path):

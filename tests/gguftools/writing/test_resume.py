@@ -143,7 +143,7 @@ def test_another_source_is_refused(source: Path, tmp_path: Path) -> None:
     os.utime(source, ns=(info.st_atime_ns, info.st_mtime_ns + 1))
     with pytest.raises(FileError, match=r"model\.gguf was changed since .*out\.gguf was begun") as caught:
         finish(source, output)
-    assert "--resume" in str(caught.value.hint)
+    assert "`resume`" in str(caught.value.hint)
     assert partial_path(output).exists()
 
 
