@@ -175,7 +175,7 @@ class _Job:
     def write_files(self, recipes: Sequence[Recipe], matrix: PathLike | ImportanceMatrix | None) -> QuantizeReport:
         """Write a file for each recipe, and its manifest."""
         feedback = self.asked.feedback
-        encode = None if feedback is None else with_feedback(self.model, feedback, self.write.progress)
+        encode = None if feedback is None else with_feedback(self.model, feedback)
         report = write_quantized(self.model, recipes, self.paths, self.write, matrix, self.asked.options, encode)
         return report if self.recording is None else self.recording.write(report, recipes, matrix)
 

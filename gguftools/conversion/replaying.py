@@ -62,7 +62,7 @@ def planned_again(
     planned = planner.plan(parameters.recipe, path)
     if parameters.gptq is None or texts is None:
         return nullcontext(planned)
-    encode = with_feedback(model, calibration_of(parameters, texts), run.progress if run else None)
+    encode = with_feedback(model, calibration_of(parameters, texts))
     return encode(planner, planned, run or WriteOptions())
 
 

@@ -292,13 +292,8 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
         if not file.lines:  # it ended while we looked
             file.end()
             return None
-        try:
-            head, done = json.loads(file.lines[0]), list(filter(None, map(_merged, file.lines[1:])))
-            merged = [each.name for each in done]
-            expected = {str(name): (size, digest) for name, size, digest in head["shards"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(f"{file.journal} is not the list of an interrupted merge: {error}") from error
-        whole_bytes = head["whole"][0]
+        head, done, expected = _noted(file)
+        whole_bytes, merged = head["whole"][0], [each.name for each in done]
         if not merged and not dry_run:
             file.open(0, whole_bytes)
             file.abandon()
@@ -337,6 +332,17 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
                 shard.unlink()
         _free_parts(file, head["shards"][-1][0], merged, parts, progress)
         return report
+
+
+def _noted(file: Unfinished) -> tuple[dict[str, Any], list["_Merged"], dict[str, tuple[int, str]]]:
+    """What the list of an interrupted merge says: its head, what is merged, and fingerprints of the shards. Raises
+    FileError.
+    """
+    try:
+        head, done = json.loads(file.lines[0]), list(filter(None, map(_merged, file.lines[1:])))
+        return head, done, {str(name): (size, digest) for name, size, digest in head["shards"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{file.journal} is not the list of an interrupted merge: {error}") from error
 
 
 def _fingerprint(part: GgufFile) -> tuple[int, str]:
