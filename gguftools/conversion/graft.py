@@ -33,7 +33,7 @@ from ..metadata.checks import problems, removal_problem
 from ..metadata.difference import KeyDifference, compare_metadata
 from ..model import NO_MODELS, Model, of_file, stored_file
 from ..quantization.planning import without_layers
-from ..writing.options import WriteOptions
+from ..writing.options import WriteOptions, shown
 from ..writing.row_blocks import Progress
 from . import next_layers
 from .expert_choice import ExpertOptions, chosen_experts, list_of_experts
@@ -149,6 +149,9 @@ class GraftOptions:
     measure: PathLike | None = None
     n_ctx: int = 512
     chunks: int | None = None
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def graft(

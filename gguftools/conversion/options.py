@@ -1,14 +1,14 @@
 """What is asked of a conversion: one object, made once and passed whole; and what of it goes together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from quants.arguments import PathLike, as_path
 from quants.errors import OptionError
 
 from ..quantization.options import QuantizeOptions
-from ..writing.options import WriteOptions
+from ..writing.options import WriteOptions, changed, shown
 
 Part = Literal["model", "mmproj", "mtp", "lora", "all"]
 PARTS: tuple[Part, ...] = ("model", "mmproj", "mtp", "lora", "all")
@@ -45,6 +45,9 @@ class ConvertOptions:
     fallback: str = "auto"
     rounded_grids: bool = False
     quantize: QuantizeOptions | None = None
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def folders(self) -> list[PathLike]:
         """Those that are read beside the checkpoint. Raises OptionError for what are no paths."""
@@ -95,16 +98,11 @@ def check_options(part: Part, options: ConvertOptions, write: WriteOptions, more
         raise OptionError(
             f"`lora` is not written into the part {part}", 'give part="lora", or merge it by `merge_lora`'
         )
-    given = {*more, *_changed(options, ConvertOptions()), *_changed(write, WriteOptions())}
+    given = {*more, *changed(options), *changed(write)}
     given = (given - {"lora"}) | {part}
     for name, others, why in APART:
         if name in given and (wrong := given.intersection(others.split())):
             raise OptionError(f"{_spelled(name)} does not go with {_spelled(min(wrong))}: {why}", "leave one out")
-
-
-def _changed(options: ConvertOptions | WriteOptions, default: ConvertOptions | WriteOptions) -> list[str]:
-    names = [each.name for each in fields(options)]
-    return [name for name in names if getattr(options, name) != getattr(default, name)]
 
 
 def _spelled(name: str) -> str:

@@ -51,7 +51,7 @@ from ..quantization.imatrix import ImportanceMatrix, read_imatrix
 from ..quantization.planning import Planned
 from ..sources import pread_tensors
 from ..writing.items import Item, decode_rows, encode_rows, read_rows
-from ..writing.options import WriteOptions
+from ..writing.options import WriteOptions, shown
 from ..writing.pipeline import FilePlan
 from ..writing.row_blocks import Progress, RowBlock, row_ranges, run_blocks
 from .replaying import calibration_of, guessed_parameters, opened_again, planned_again
@@ -75,6 +75,9 @@ class Selection:
     tensors: str | None = None
     sample: int | None = None
     seed: int | None = None
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def __post_init__(self) -> None:
         if self.sample is not None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from quants.arguments import as_count, as_mapping, wrong
 from quants.errors import OptionError
 
+from ..writing.options import shown
 from .recipes import Options
 
 
@@ -59,6 +60,9 @@ class QuantizeOptions:
         for name in ("max_size", "max_tensors"):
             if (given := getattr(self, name)) is not None:
                 as_count(given, name, 1)
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     @cached_property
     def formats(self) -> Options:

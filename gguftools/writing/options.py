@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quants.arguments import as_count
 from quants.errors import OptionError
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from .work_plan import Terms
 
 DEFAULT_MEMORY = 512 << 20
+
+
+def changed(options: Any) -> dict[str, Any]:
+    """The fields of an option object that are not what they are by default."""
+    return {each.name: value for each in fields(options) if (value := getattr(options, each.name)) != each.default}
+
+
+def shown(options: Any) -> str:
+    """An option object as a call that makes it."""
+    return f"{type(options).__name__}({', '.join(f'{name}={value!r}' for name, value in changed(options).items())})"
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,9 @@ class WriteOptions:
         as_count(self.memory, "memory", 1)
         as_count(self.reserve, "reserve", 0)
 
+    def __repr__(self) -> str:
+        return shown(self)
+
     @property
     def writes_nothing(self) -> bool:
         """Whether only what would be done is asked for."""
@@ -59,7 +72,7 @@ class WriteOptions:
 
     def check_used(self, function: Callable[..., object], *names: str) -> None:
         """Raise OptionError for an option that the function has no use for. names: those that it has."""
-        for each in fields(self):
-            if each.name not in names and getattr(self, each.name) != each.default:
-                problem = f"`{each.name}` means nothing for {function.__name__}"
-                raise OptionError(problem, f"it takes {', '.join(f'`{name}`' for name in names)}")
+        for name in changed(self):
+            if name not in names:
+                problem = f"`{name}` means nothing for {function.__name__}"
+                raise OptionError(problem, f"it takes {', '.join(f'`{each}`' for each in names)}")

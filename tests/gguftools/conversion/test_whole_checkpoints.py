@@ -393,7 +393,7 @@ def test_a_killed_export_leaves_nothing_under_its_name(gemma, tmp_path):
     code = (
         "import os, signal, sys, gguftools\n"
         "stop = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "gguftools.export(sys.argv[1], sys.argv[3], mmproj=sys.argv[2], progress=stop)\n"
+        "gguftools.export(sys.argv[1], sys.argv[3], mmproj=sys.argv[2], write=gguftools.WriteOptions(progress=stop))\n"
     )
     command = [sys.executable, "-c", code, str(text), str(encoders), str(tmp_path / "back")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
