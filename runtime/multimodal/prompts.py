@@ -245,7 +245,7 @@ AUDIO_WORDINGS = {
 }
 
 
-def marked(text: str, wording: Wording, count: int, what: str = "pictures", marks: Sequence[str] = (MARKER,)) -> str:
+def marked(text: str, wording: Wording, count: int, what: str = "images", marks: Sequence[str] = (MARKER,)) -> str:
     """A text with a marker for each of so many images: where they stand in it, or else in front.
 
     what: or "sounds". marks: what stands for a marker. Raises OptionError where it has others than that many.
