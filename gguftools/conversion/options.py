@@ -66,7 +66,7 @@ APART: tuple[tuple[str, str, str], ...] = (
     ),
     ("all", "terms", "it writes two files, which are not planned together"),
     ("task", "mmproj lora predictor manifest target_model_dir", "a task has weights in an embedding model's own file"),
-    ("mtp", "no_mtp predictor manifest", "layers that predict further are written of a model without these"),
+    ("mtp", "no_mtp predictor manifest", "MTP layers are written alone or left out, of a model without predictor or manifest"),
     ("no_mtp", "mmproj lora predictor manifest", "it says what the model's own file has"),
     (
         "mmproj",
