@@ -288,7 +288,7 @@ def _tasks_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
         return ()
     named = f" ({', '.join(tasks)})" if (tasks := tasks_of(checkpoint.config)) else ""
     said = f"the adapters for tasks{named} are not in this file: its vectors are those of the base model"
-    return (f"{said} (--task NAME writes those of a task)",)
+    return (f"{said} (`task` writes those of a task)",)
 
 
 def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:

@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from ..calibration.texts import Calibration
+    from ..writing.options import WriteOptions
 
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
@@ -72,45 +76,30 @@ def quantize(
     from ..calibration.target import SearchOptions
     from ..calibration.texts import Calibration
     from ..console.arguments import once, planned_terms, read_rules
-    from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, shared_work
+    from ..console.ui import bytes_progress, print_line, print_report, resumable_note, shared_work
     from ..console.ui import usage as wrong_call
-    from ..conversion.frontier import frontier as search_sizes
     from ..conversion.quantize import quantize as run
     from ..files.atomic import NOTHING
     from ..files.stores.path import is_url
     from ..measurement.texts import NamedText, named_texts
     from ..quantization.options import QuantizeOptions
-    from ..quantization.recipes import RECIPES
     from ..writing.options import WriteOptions
 
     if list_recipes:
-        if said(tuple(RECIPES.values()), json):
-            return
-        rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
-        print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
+        _print_recipes(json)
         return
+    texts, measured_on = named_texts(gptq or ()), named_texts(calibrate or ())
+
+    def calibration(texts: Sequence[NamedText]) -> Calibration | None:
+        if not texts:
+            return None
+        return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks, memory=gptq_memory)
+
     if frontier is not None:
         if source is None or recipes or output:
             wrong_call("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
-        texts = named_texts([*(calibrate or ())])
-        given = Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
-        with bytes_progress(f"measure {source.name}") as progress:
-            found = search_sizes(
-                source,
-                frontier,
-                calibrate=given,
-                plot=plot,
-                allow_requantize=allow_requantize,
-                threads=threads,
-                progress=progress,
-                overwrite=overwrite,
-            )
-        if not said(found, json):
-            figures = [
-                (f"{p.bits_per_weight:.3f}", f"{p.nbytes:,}", f"{p.predicted:.5f}", f"{p.measured:.5f}")
-                for p in found.points
-            ]
-            print_table(None, ("bits/weight", "bytes", "predicted KL", "measured KL"), figures, "rrrr")
+        write = WriteOptions(threads, overwrite=overwrite)
+        _search_sizes(source, frontier, calibration(measured_on), plot, allow_requantize, write, json)
         return
     target = target_size is not None or target_bpw is not None
     if source is None or not (recipes or target):
@@ -138,13 +127,7 @@ def quantize(
         no_fallback=no_fallback,
         check_tensors=check_tensors,
     )
-    texts, measured_on = named_texts(gptq or ()), named_texts(calibrate or ())
     reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in (*texts, *measured_on))]
-
-    def calibration(texts: Sequence[NamedText]) -> Calibration | None:
-        if not texts:
-            return None
-        return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks, memory=gptq_memory)
 
     terms = planned_terms(workers, rate, prices) if plan else None
     bar = bytes_progress(f"quantize {source.name}")
@@ -178,3 +161,44 @@ def quantize(
     if report.search is not None and not json:
         predicted, found = report.search["predicted"], report.search["measured"]
         print_line(f"KL divergence on text held back {found:.5f}, predicted {predicted:.5f}")
+
+
+def _print_recipes(json: bool) -> None:
+    from ..console.ui import print_table, said
+    from ..quantization.recipes import RECIPES
+
+    if not said(tuple(RECIPES.values()), json):
+        rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
+        print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
+
+
+def _search_sizes(
+    source: Path,
+    bits: Sequence[float],
+    calibration: "Calibration | None",
+    plot: Path | None,
+    allow_requantize: bool,
+    write: "WriteOptions",
+    json: bool,
+) -> None:
+    """Search for recipes of several sizes, and print what is found."""
+    from ..console.ui import bytes_progress, print_table, said
+    from ..conversion.frontier import frontier
+
+    with bytes_progress(f"measure {source.name}") as progress:
+        found = frontier(
+            source,
+            bits,
+            calibrate=calibration,
+            plot=plot,
+            allow_requantize=allow_requantize,
+            threads=write.threads,
+            progress=progress,
+            overwrite=write.overwrite,
+        )
+    if not said(found, json):
+        figures = [
+            (f"{p.bits_per_weight:.3f}", f"{p.nbytes:,}", f"{p.predicted:.5f}", f"{p.measured:.5f}")
+            for p in found.points
+        ]
+        print_table(None, ("bits/weight", "bytes", "predicted KL", "measured KL"), figures, "rrrr")

@@ -127,6 +127,7 @@ class Commands(OwnHelp, TyperGroup):
     def _refuse_mistakes(self) -> None:
         """End the program where words of the call are known to mean something else, as in another program."""
         command, words, before = self._called()
+        terminal.worded = str if command is None else functools.partial(in_options, command=command)
         if command is not None and (wrong := mistaken(command, words, before)):
             from .ui import usage
 
@@ -137,9 +138,9 @@ class Commands(OwnHelp, TyperGroup):
         command, words, before = self._called()
         if command is None:
             return error
-        error.args = (in_options(str(error), command),)
+        error.args = (terminal.worded(str(error)),)
         if error.hint:
-            error.hint = in_options(error.hint, command)
+            error.hint = terminal.worded(error.hint)
             if "`gguftools " in error.hint:
                 error.hint = completed_hint(error.hint, command, words, before)
         return error

@@ -259,4 +259,4 @@ def rounded(found: Iterable[TranscodingReport]) -> list[str]:
     who = changed[0].name if len(changed) == 1 else f"{len(changed)} tensors ({changed[0].name}, …)"
     form, size = changed[0].format, sum(each.size for each in changed)
     values = f"{sum(each.rounded for each in changed):,} of {size:,} values"
-    return [f"{who} {'is' if len(changed) == 1 else 'are'} rounded to {form}, {values}; --fallback f32 keeps them"]
+    return [f"{who} {'is' if len(changed) == 1 else 'are'} rounded to {form}, {values}; `fallback` f32 keeps them"]

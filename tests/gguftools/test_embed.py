@@ -356,7 +356,7 @@ def test_jina_v3_as_it_was_published(tmp_path: Path):
             tensors[f"{start}0.lora_{letter}"] = random.normal(0, 0.3, shape).astype(np.float32)
     save_file(tensors, folder / "model.safetensors")
     report = gguftools.convert(folder, tmp_path / "published.gguf", "f32")
-    assert report.warnings[-1].endswith("(--task NAME writes those of a task)")
+    assert report.warnings[-1].endswith("(`task` writes those of a task)")
     assert report.warnings[-1].startswith("the adapters for tasks (retrieval.query, text-matching) are not in this")
     gguftools.convert(plain, tmp_path / "plain.gguf", "f32")
     found, wanted = (gguftools.open(tmp_path / f"{name}.gguf").embed(TEXTS).vectors for name in ("published", "plain"))

@@ -210,7 +210,7 @@ def test_what_a_stopped_search_left_is_named(base, calibration, tmp_path):
         )
     left = f"{target}.search"
     report = gguftools.quantize(base, "Q8_0", output=target)
-    assert f"{left} is left of an interrupted run: finish that with --resume, or delete it" in report.warnings
+    assert f"{left} is left of an interrupted run: finish that with `resume`, or delete it" in report.warnings
     other = Calibration(calibration.texts, n_ctx=64, chunks=12, own_texts=False)
     with pytest.raises(FileError, match="on other texts"):
         gguftools.quantize(
@@ -222,7 +222,7 @@ def test_what_a_stopped_search_left_is_named(base, calibration, tmp_path):
     report = gguftools.quantize(
         base, output=target, search=SearchOptions(target_bpw=4.5, calibrate=other), write=WriteOptions(overwrite=True)
     )
-    assert f"{left} of an interrupted run is not used; --resume would have gone on from it" in report.warnings
+    assert f"{left} of an interrupted run is not used; `resume` would have gone on from it" in report.warnings
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out-recipe.txt", "out.gguf"]
 
 

@@ -298,7 +298,7 @@ def test_what_a_fallback_rounds_is_said(tmp_path: Path) -> None:
     assert list(changed) == ["blk.1.ffn_up.weight"]  # the head was BF16 before
     [warning] = report.warnings
     assert warning.startswith("blk.1.ffn_up.weight is rounded to BF16, ")
-    assert "--fallback f32 keeps them" in warning
+    assert "`fallback` f32 keeps them" in warning
 
 
 def test_the_bytes_are_the_same_on_any_number_of_threads(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_resume_refuses_another_recipe(s3, small_parts, large):
 
 def test_resume_says_where_it_means_nothing(memory, large):
     report = quantize(large, "Q8_0", "memory://models/copy.gguf", write=WriteOptions(resume=True))
-    assert report.warnings == ["memory:// keeps nothing of what is not whole: --resume begins anew"]
+    assert report.warnings == ["memory:// keeps nothing of what is not whole: `resume` begins anew"]
 
 
 @pytest.mark.parametrize("bucket", ["s3://models", "memory://models"])
