@@ -36,6 +36,7 @@ import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.console.calls import arities  # noqa: E402
 from gguftools.console.elsewhere import FIRST, LAST, PROGRAMS, meaning  # noqa: E402
+from gguftools.console.help import by_group, by_panel, shown_spellings  # noqa: E402
 from gguftools.console.usage import ALIASES, APART, NEEDS, flag  # noqa: E402
 from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
@@ -104,14 +105,15 @@ def escaped(text: str) -> str:
 
 
 def commands() -> str:
-    """Every command in a line, with links to its page and to the guide that explains it, by groups where it has one."""
-    groups: dict[str, list[tuple[str, str, str]]] = {}
+    """Every command in a line, with links to its page and to the guide that explains it, by groups."""
+    rows, groups = dict[str, tuple[str, str, str]](), by_group(COMMANDS)
     for name, command in COMMANDS.items():
         guide = f"[{_title(GUIDES[name])}]({GUIDES[name]})" if name in GUIDES else ""
-        row = (f"[`{name}`](commands/{name}.md)", escaped(command.help.partition("\n\n")[0]), guide)
-        groups.setdefault(getattr(command, "rich_help_panel", None) or "", []).append(row)
+        rows[name] = (f"[`{name}`](commands/{name}.md)", escaped(command.help.partition("\n\n")[0]), guide)
     columns = ("command", "what it does", "guide")
-    return "\n".join((f"### {group}\n\n" if group else "") + table(columns, rows) for group, rows in groups.items())
+    return "\n".join(
+        f"### {group}\n\n{table(columns, [rows[name] for name in names])}" for group, names in groups.items()
+    )
 
 
 def options() -> str:
@@ -129,8 +131,8 @@ def options() -> str:
         text = next(iter(meanings.values()))[0]
         if len(having) == 1 and details:
             text, details = first.help, []
-        whose = "all" if len(having) == len(COMMANDS) else ", ".join(having) or "in front of the command"
-        spellings = ", ".join(f"`{each}`" for each in (*first.opts, *first.secondary_opts))
+        whose = "all" if len(having) == len(COMMANDS) else ", ".join(having) or "before the command"
+        spellings = ", ".join(f"`{each}`" for each in sorted(shown_spellings(first), key=len, reverse=True))
         rows.append((spellings, escaped("; ".join([text.rstrip("."), *details])), whose))
     return table(("option", "meaning", "commands"), rows)
 
@@ -144,7 +146,7 @@ def contradictions() -> str:
             rows.append((f"`{command}`" if command else "all", f"`{flag(one)}`", whom, why))
     for command, needed in NEEDS.items():
         for one, other in needed.items():
-            rows.append((f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", "it means nothing alone"))
+            rows.append((f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", f"it needs `{flag(other)}`"))
     return table(("command", "option", "not with", "because"), rows)
 
 
@@ -434,10 +436,7 @@ def _command_page(name: str, command: Any) -> str:
     if arguments:
         rows = [(f"`{_argument(each).strip('[]')}`", escaped(each.help or "")) for each in arguments]
         parts.append("## Arguments\n\n" + table(("argument", "meaning"), rows))
-    panels: dict[str, list[Any]] = {}
-    for each in shown:
-        panels.setdefault(getattr(each, "rich_help_panel", None) or "Options", []).append(each)
-    for panel, options_of_it in panels.items():
+    for panel, options_of_it in by_panel(command, shown).items():
         parts.append(f"## {panel}\n\n" + table(("option", "meaning"), map(_option, options_of_it)))
     return "\n".join(parts)
 
@@ -449,7 +448,7 @@ def _argument(argument: Any) -> str:
 
 
 def _option(option: Any) -> tuple[str, str]:
-    spelled = ", ".join(f"`{each}`" for each in (*sorted(option.opts, key=len), *option.secondary_opts))
+    spelled = ", ".join(f"`{each}`" for each in shown_spellings(option))
     value = "" if option.is_flag else f" `{option.metavar or 'VALUE'}`"
     remarks = ["required"] if option.required else ["repeatable"] if option.multiple else []
     if option.default and not (option.is_flag or callable(option.default)):

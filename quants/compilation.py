@@ -49,7 +49,7 @@ class Codec:
     @property
     def is_cached(self) -> bool:
         """Whether it was compiled before, as far as one can tell."""
-        from .kernels.jit import is_cached
+        from .kernels.numba_internals import is_cached
 
         return self.kernel is None or is_cached(self.kernel)
 

@@ -1,4 +1,8 @@
-"""List the model architectures that are converted and run, and what more can be done with each."""
+"""List the supported architectures, and what works with each.
+
+For each GGUF architecture: its Hugging Face classes, its vocabularies, and whether `export` turns it back into a
+checkpoint.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -7,6 +11,7 @@ if TYPE_CHECKING:
     from ..inspection.catalogue import ArchitectureInfo
 
 EXAMPLES = ("gguftools architectures", "gguftools architectures --json")
+GROUP = "Inspect"
 
 
 def architectures(json: bool = False, markdown: bool = False) -> None:

@@ -48,9 +48,9 @@ def hindrance(threads: int) -> str | None:
     A limit of threads counts only where we leave them to BLAS: elsewhere our own threads share the work, and
     OPENBLAS_NUM_THREADS changes nothing.
     """
-    import llvmlite.binding
+    from quants.kernels.numba_internals import llvm
 
-    features = llvmlite.binding.get_host_cpu_features()
+    features = llvm.get_host_cpu_features()
     able = next((level for level, feature in FEATURES.items() if features.get(feature)), "SSE")
     for library in _loaded():
         kernel = getattr(library, "architecture", None) or ""

@@ -1,7 +1,8 @@
 """Activations as llama.cpp multiplies them with quantized weights: blocks of 8-bit numbers that share a scale."""
 
 import numpy as np
-from numba import njit
+
+from quants.kernels.numba_internals import njit
 
 from .exponential import ONE, ZERO, nearest
 

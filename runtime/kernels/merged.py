@@ -1,7 +1,8 @@
 """Divergence of distributions of which one is known only in its likeliest tokens."""
 
 import numpy as np
-from numba import njit
+
+from quants.kernels.numba_internals import njit
 
 from .exponential import largest, sum_of_exp
 

@@ -1,6 +1,6 @@
 """Rotary position embedding, in place: pairs of x (tokens, heads, head_dim) turn by the angles of cos and sin."""
 
-from numba import njit
+from quants.kernels.numba_internals import njit
 
 
 @njit(cache=True, nogil=True)
