@@ -24,6 +24,7 @@ EXAMPLES = (
     "gguftools perplexity m-f16.gguf m-Q8_0.gguf m-Q4_K_M.gguf -f text.txt",
 )
 GROUP = "Measure"
+TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of what is no model
 PANELS = {"Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")}
 
 
@@ -50,6 +51,7 @@ def perplexity(
 
     if running and len(models) > 1:
         usage("--running prints the values of one model", "name one model, or leave it out")
+    _check_texts(models)
     named = named_texts(texts)
     note_slow_products(threads)
     sources, unopened = _opened(models, ctx)
@@ -110,6 +112,17 @@ def _opened(models: Sequence[Path], ctx: int) -> "tuple[list[Model], list[Failed
         note_differences(source.metadata)
         sources.append(source)
     return sources, failed
+
+
+def _check_texts(models: Sequence[Path]) -> None:
+    """Refuse a text that is given as if it were one of several models."""
+    from quants.spelling import quote
+
+    from ..console.ui import usage
+
+    for model in models if len(models) > 1 else ():
+        if model.suffix.lower() in TEXTS:
+            usage(f"{quote(str(model))} is a text, not a GGUF file", f"give texts with --file: --file {model}")
 
 
 def _print_table(table: "PerplexityTable") -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 from typer import Argument
 
 EXAMPLES = ("gguftools schema perplexity", "gguftools schema")
+GROUP = "Expert"
 
 
 def schema(command: Annotated[str | None, Argument(help="Command; all of them by name if not given.")] = None) -> None:

@@ -33,7 +33,7 @@ def show(
         if key:
             values = [(name, describe.full_value(each.metadata, name)) for name in key]
             if json and len(key) > 1:
-                print_json(dict(values))
+                print_value(dict(values), True)
                 continue
             for name, value in values:
                 if len(key) > 1:

@@ -49,7 +49,6 @@ REWRITTEN = {
     "convert checkpoint out.gguf --outtype q8_0": "checkpoint --outtype q8_0 --output out.gguf",
     "convert checkpoint --outfile out.gguf --no-lazy --ftype f16 --no-nextn": "checkpoint --output out.gguf --outtype f16 --no-mtp",
     "perplexity -m checkpoint.gguf -f text.txt -ngl 99 -t 2 -c 64 --chunks 1 -fa -b 512": "checkpoint.gguf -f text.txt -t 2 -c 64 --chunks 1",
-    "perplexity checkpoint.gguf text.txt -c 64 --chunks 1 -f two=text.txt": "checkpoint.gguf -c 64 --chunks 1 -f two=text.txt --file text.txt",
     "imatrix -m checkpoint.gguf -f text.txt -o i.gguf -ngl 99 --no-ppl -c 64 --chunks 1 -ofreq 5 --chunk 0": "checkpoint.gguf -f text.txt -o i.gguf -c 64 --chunks 1 --skip-chunks 0",
     "imatrix checkpoint.gguf text.txt i.dat -c 64 --chunks 1": "checkpoint.gguf -c 64 --chunks 1 --file text.txt --output i.dat",
     "generate checkpoint.gguf -ngl 99 -p Hello -n 1": "checkpoint.gguf -p Hello -n 1 ! 99",

@@ -16,7 +16,7 @@ from quants.errors import OptionError
 from ..command_line import EXAMPLE, TEXT, refused, run, typed
 
 COMMANDS = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
-WITHOUT_MODEL = ("architectures", "diff", "divergence", "formats", "imatrix-info", "merge", "patch", "report")
+WITHOUT_MODEL = ("architectures", "diff", "divergence", "formats", "imatrix-info", "merge", "patch", "report", "schema")
 
 
 @pytest.fixture(scope="module")
