@@ -26,6 +26,7 @@ from gguftools.quantization.recipes import ModelFacts, Options, choose, recipe_n
 from gguftools.sources import tensors_of_file
 from gguftools.writing.clusters import serve
 from gguftools.writing.items import Item
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan
 from gguftools.writing.work_plan import Terms, WorkPlan, plan_work, shaped
 from quants import Tensor, format_named
@@ -46,9 +47,9 @@ def run(path: Path, recipe: str, latency: float, workers: int, folder: Path) -> 
     model = gguftools.open(path)
     model.origin = replace(model.origin, reopen=partial(late, path.absolute(), latency))
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=serve) as pool:
-        gguftools.quantize(model, recipe, folder / "warm.gguf", executor=pool, overwrite=True)
+        gguftools.quantize(model, recipe, folder / "warm.gguf", write=WriteOptions(executor=pool, overwrite=True))
         started = time.perf_counter()
-        gguftools.quantize(model, recipe, folder / "out.gguf", executor=pool, overwrite=True)
+        gguftools.quantize(model, recipe, folder / "out.gguf", write=WriteOptions(executor=pool, overwrite=True))
         return time.perf_counter() - started
 
 

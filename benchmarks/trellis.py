@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 import gguftools
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, Item, write_files
 from quants import Tensor, from_array
 from quants.dialects.iqk import IQ4, _trellis
@@ -146,7 +147,7 @@ def main() -> None:
 
     tensors = [rewritten(each) for each in model.tensors.values()]
     plan = FilePlan(given.output, model.metadata, tuple(Item(each, each.format) for each in tensors))
-    write_files([plan], overwrite=True)
+    write_files([plan], write=WriteOptions(overwrite=True))
 
 
 if __name__ == "__main__":

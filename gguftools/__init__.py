@@ -14,9 +14,9 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.conversion.patch": "apply_patch make_patch",
     "gguftools.conversion.placement": "gpu_split",
     "gguftools.conversion.frontier": "frontier",
-    "gguftools.conversion.graft": "graft",
+    "gguftools.conversion.graft": "GraftOptions graft",
     "gguftools.conversion.quantize": "quantize",
-    "gguftools.conversion.reproduce": "reproduce",
+    "gguftools.conversion.reproduce": "Selection reproduce",
     "gguftools.conversion.shards": "merge split",
     "gguftools.generation": "GenerateOptions",
     "gguftools.inspection.audit": "audit",
@@ -41,26 +41,40 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.model": "Model load open",
     "gguftools.sanity.check": "check",
     "gguftools.provenance.attest": "attest verify_attestation",
+    "gguftools.conversion.options": "ConvertOptions",
+    "gguftools.quantization.options": "QuantizeOptions",
+    "gguftools.calibration.target": "SearchOptions",
+    "gguftools.calibration.texts": "Calibration",
+    "gguftools.writing.options": "WriteOptions",
+    "gguftools.conversion.expert_choice": "ExpertOptions",
     "quants.errors": "GgufToolsError",
 }
 _MODULES = {name: module for module, names in _API.items() for name in names.split()}
 
 __all__ = [
+    "Calibration",
+    "ConvertOptions",
     "DivergenceOptions",
     "DraftCheckOptions",
     "EvaluationOptions",
+    "ExpertOptions",
     "GenerateOptions",
     "GgufToolsError",
+    "GraftOptions",
     "ImatrixOptions",
     "Model",
     "PerplexityOptions",
+    "QuantizeOptions",
     "Remove",
     "Rename",
+    "SearchOptions",
+    "Selection",
     "Set",
     "SetChatTemplate",
     "SetItem",
     "SetSpecialToken",
     "SetType",
+    "WriteOptions",
     "__version__",
     "apply_patch",
     "architectures",
@@ -101,15 +115,19 @@ __all__ = [
 if TYPE_CHECKING:
     from quants.errors import GgufToolsError
 
+    from .calibration.target import SearchOptions
+    from .calibration.texts import Calibration
     from .conversion.convert import convert
     from .conversion.endianness import convert_endian
+    from .conversion.expert_choice import ExpertOptions
     from .conversion.export import export
     from .conversion.frontier import frontier
-    from .conversion.graft import graft
+    from .conversion.graft import GraftOptions, graft
+    from .conversion.options import ConvertOptions
     from .conversion.patch import apply_patch, make_patch
     from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
-    from .conversion.reproduce import reproduce
+    from .conversion.reproduce import Selection, reproduce
     from .conversion.shards import merge, split
     from .generation import GenerateOptions
     from .inspection.audit import audit
@@ -138,7 +156,9 @@ if TYPE_CHECKING:
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
     from .model import Model, load, open
     from .provenance.attest import attest, verify_attestation
+    from .quantization.options import QuantizeOptions
     from .sanity.check import check
+    from .writing.options import WriteOptions
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,16 @@
 """The whole road on one checkpoint: convert, quantize, measure, so that sizes and quality stand side by side."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .conversion.convert import convert
 from .conversion.quantize import quantize
+from .files.atomic import NOTHING
 from .files.folders import made_folder
 from .measurement.perplexity import perplexity
 from .measurement.text_tokens import read_text
+from .writing.options import WriteOptions
 from .writing.report import Report
 
 EXAMPLES = Path(__file__).resolve().parent / "examples"
@@ -48,12 +50,14 @@ def demo(
     step: told what is being done. overwrite: replace files that are there.
     """
     tell = step or (lambda what: None)
+    write = WriteOptions(overwrite=overwrite, reads=NOTHING.also([text]))
     read_text(text)  # a wrong one is found before anything is written
     with made_folder(folder):
         tell(f"convert {model}")
-        converted = convert(model, folder, overwrite=overwrite, reads=[text]).outputs[0]
+        converted = convert(model, folder, write=write).outputs[0]
     tell(f"quantize to {', '.join(recipes)}, in one pass")
-    quantized = quantize(converted.file, list(recipes), folder, overwrite=overwrite, reads=[model, text])
+    write = replace(write, reads=write.reads.also([model]))
+    quantized = quantize(converted.file, list(recipes), folder, write=write)
     rows = []
     for output in (converted, *quantized.outputs):
         tell(f"measure {output.file}")

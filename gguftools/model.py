@@ -49,9 +49,11 @@ if TYPE_CHECKING:
     from .chat import Conversation
     from .metadata.images import Sight
     from .quantization.imatrix import ImportanceMatrix
-    from .quantization.outputs import EncodeAhead, Run
+    from .quantization.options import QuantizeOptions
+    from .quantization.outputs import EncodeAhead
     from .quantization.planning import Planner
     from .quantization.recipes import Recipe
+    from .writing.options import WriteOptions
     from .writing.pipeline import Resumable
     from .writing.report import QuantizeReport
     from .writing.row_blocks import Progress
@@ -431,34 +433,31 @@ class Model:
         those that the model is read from. threads: default all processors. progress(bytes read, of how many, tensor).
         Raises OptionError, FormatError, FileError.
         """
-        from .quantization.outputs import Run
+        from .quantization.options import QuantizeOptions
         from .quantization.outtypes import FILE_TYPES
-        from .quantization.planning import pairs
-        from .quantization.recipes import Options, recipe_named
+        from .quantization.recipes import recipe_named
+        from .writing.options import WriteOptions
 
         if self._closed:
             raise OptionError(f"the model of {self.path} is closed: its tensors are gone", "save it before that")
         if recipe is not None and not isinstance(recipe, (str, Mapping)):
             raise wrong("recipe", recipe, "a recipe's name, or rules,")
-        as_count(reserve, "reserve", 0)
         if isinstance(recipe, Mapping):
             rules, recipe = {**recipe, **(rules or {})}, None
-        run = Run(threads, progress=progress, overwrite=overwrite, reads=self.origin.reads)
+        run = WriteOptions(threads, progress=progress, overwrite=overwrite, reserve=reserve, reads=self.origin.reads)
         target = output_path(path, f"{self.path.stem}.gguf")
         outtype = self.origin.outtype if recipe is None else recipe.upper()
         if not rules and (recipe is None or (self.origin.outtype and outtype in FILE_TYPES)):
             if imatrix is not None:
                 raise OptionError(f"imatrix changes nothing in {outtype or 'a copy'}", "name a recipe, such as Q4_K_M")
-            return write_plain(self, target, outtype, run, reserve)
+            return write_plain(self, target, outtype, run)
         return write_quantized(
             self,
             [recipe_named(recipe or "COPY")],
             [target],
             run,
             imatrix,
-            options=Options(rules=pairs(rules or ())),
-            reserve=reserve,
-            allow_requantize=allow_requantize,
+            QuantizeOptions(rules=rules or (), allow_requantize=allow_requantize),
             rules_alone=recipe is None,
         )
 
@@ -485,8 +484,7 @@ def write_plain(
     model: Model,
     target: Path,
     outtype: str | None,
-    run: Run,
-    reserve: int = 0,
+    run: WriteOptions,
     resumable: Resumable | None = None,
     warnings: Sequence[str] = (),
 ) -> QuantizeReport:
@@ -502,10 +500,10 @@ def write_plain(
     tensors = streamed.values()
     if outtype is None:
         items = tuple(Item(tensor, tensor.format) for tensor in tensors)
-        file = FilePlan(target, model.metadata, items, model.origin.alignment, reserve, model.origin.magic)
+        file = FilePlan(target, model.metadata, items, model.origin.alignment, run.reserve, model.origin.magic)
     else:
-        file = plan_conversion(target, model.metadata, tensors, model.origin, outtype, reserve)
-    check_target(target, run.reads, run.overwrite or (run.resume and isinstance(target, StorePath)))
+        file = plan_conversion(target, model.metadata, tensors, model.origin, outtype, run.reserve)
+    check_target(target, run.reads, run.overwrite or run.dry_run or (run.resume and isinstance(target, StorePath)))
     return write_file(file, outtype or "COPY", run, resumable, warnings)
 
 
@@ -513,45 +511,41 @@ def write_quantized(
     model: Model,
     recipes: Sequence[Recipe],
     paths: Sequence[Path],
-    run: Run,
+    run: WriteOptions,
     imatrix: PathLike | ImportanceMatrix | None = None,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    prune_layers: Sequence[int] = (),
-    new: bool = False,
-    check_tensors: bool = False,
+    options: QuantizeOptions | None = None,
     encode: EncodeAhead | None = None,
-    **planning: Any,
+    rules_alone: bool = False,
 ) -> QuantizeReport:
-    """Write a model once for each recipe, as `quantize` does; encode: see `write_recipes`; planning: of a Planner.
+    """Write a model once for each recipe, as `quantize` does; encode: see `write_recipes`; rules_alone: see `Planner`.
 
     Raises FileError for no model.
     """
     from .quantization.imatrix import ImportanceMatrix
+    from .quantization.options import QuantizeOptions
     from .quantization.outputs import write_recipes
 
-    tensors = model.streamed()
+    options, tensors = options or QuantizeOptions(), model.streamed()
     if leaves_process(run.executor):
         run = replace(run, source=model.source(tensors))
-    planner = planner_of(model, recipes, imatrix, include, exclude, prune_layers, tensors, **planning)
-    planner.check_overrides(new)
+    planner = planner_of(model, recipes, imatrix, options, run, tensors, rules_alone)
+    planner.check_overrides()
     read = run.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
-    return write_recipes(planner, recipes, paths, replace(run, reads=read), check_tensors, encode)
+    return write_recipes(planner, recipes, paths, replace(run, reads=read), encode)
 
 
 def planner_of(
     model: Model,
     recipes: Sequence[Recipe],
-    imatrix: PathLike | ImportanceMatrix | None = None,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    prune_layers: Sequence[int] = (),
+    imatrix: PathLike | ImportanceMatrix | None,
+    options: QuantizeOptions,
+    run: WriteOptions,
     tensors: Mapping[str, Tensor] | None = None,
-    **planning: Any,
+    rules_alone: bool = False,
 ) -> Planner:
     """What plans a model's outputs, one of each recipe, from its tensors, as `streamed` gives them if not given.
 
-    planning: of a Planner. Raises FileError for no model.
+    Raises FileError for no model.
     """
     from .quantization.imatrix import usable_matrix
     from .quantization.planning import Planner, without_layers
@@ -560,11 +554,22 @@ def planner_of(
     kind = model.metadata.get("general.type")
     if isinstance(kind, str) and kind in NO_MODELS and kind != "mmproj":  # encoders are only no text models
         raise _no_model(model.path, kind)
-    matrix, warnings = usable_matrix(imatrix, include, exclude)
+    matrix, warnings = usable_matrix(imatrix, options.include_weights, options.exclude_weights)
     stock = in_stock_formats(model.streamed() if tensors is None else tensors, recipes, model.path)
-    layers = without_layers(model.metadata, stock.tensors, prune_layers)
+    layers = without_layers(model.metadata, stock.tensors, options.prune_layers)
     told = [*warnings, *stock.warnings]
-    return Planner(model.metadata, layers, model.origin, matrix, warnings=told, restated=stock.changed, **planning)
+    return Planner(
+        model.metadata,
+        layers,
+        model.origin,
+        matrix,
+        options,
+        run.reserve,
+        run.writes_nothing,
+        warnings=told,
+        rules_alone=rules_alone,
+        restated=stock.changed,
+    )
 
 
 def _mapping(name: str, given: Any) -> Mapping[str, Any]:

@@ -86,26 +86,37 @@ def tensors_of_encoders(source: str) -> dict[str, Tensor]:
     return dict(of_encoders(source).tensors)
 
 
+class Changes(NamedTuple):
+    """What is done to a checkpoint on its way to a file.
+
+    change: to its tensors first (adapters); derive: to the plan after that (a PowerInfer predictor, whose files have
+    another magic; some of the layers). derived: what that was. config: keys of config.json as what is merged changes
+    them.
+    """
+
+    change: Change | None = None
+    derive: Callable[[Plan, Checkpoint], Plan] | None = None
+    derived: str = ""
+    magic: bytes = b"GGUF"
+    config: Mapping[str, Any] = {}
+
+
 def of_checkpoint(
     source: PathLike,
     pre: str | None = None,
     embed_tokenizer: bool = False,
-    change: Change | None = None,
-    derive: Callable[[Plan, Checkpoint], Plan] | None = None,
-    magic: bytes = b"GGUF",
-    derived: str = "a predictor",
     target: Path | None = None,
-    meaning: Mapping[str, Any] = {},
+    *,
+    changes: Changes = Changes(),
     inspect: Callable[[Metadata, Path], str] | None = None,
+    with_encoders: bool = False,
 ) -> Parts:
     """Of the file that a checkpoint is converted to; small tensors are float32, nothing is read but headers.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
-    tokenizer.json itself. change: what is done to the checkpoint's tensors first (adapters); derive: to the plan after
-    that (a PowerInfer predictor, whose files have another magic; some of the layers). derived: what that was.
-    target: the folder of the model that the checkpoint is a draft for (EAGLE-3). meaning: keys of config.json as what
-    is merged changes them. inspect(metadata, folder of the tokenizer): gives a warning, or "", while the folder is
-    there. Raises FileError, ModelError, VocabularyError.
+    tokenizer.json itself. target: the folder of the model that the checkpoint is a draft for (EAGLE-3).
+    inspect(metadata, folder of the tokenizer): gives a warning, or "", while the folder is there. with_encoders: they
+    are written, too, so that nothing is said of their tensors. Raises FileError, ModelError, VocabularyError.
     """
     from archs.plans.draft import is_draft, plan_draft
     from archs.plans.mmproj import only_encoders, without_encoders
@@ -115,6 +126,7 @@ def of_checkpoint(
 
     from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
+    change, derive, derived, magic, meaning = changes
     with _checkpoint(source) as checkpoint:
         if TASK in meaning:
             check_task(checkpoint.config, meaning[TASK])
@@ -147,7 +159,7 @@ def of_checkpoint(
         if derive is not None:
             planned = derive(planned, checkpoint)
         seen = "" if inspect is None else inspect(planned.metadata, target or checkpoint.folder)
-    told = _left_out(checkpoint, planned.left_out, beside)
+    told = _left_out(checkpoint, planned.left_out, beside, with_encoders)
     told += _further_left_out(checkpoint, planned) + _dense_left_out(checkpoint, planned) + _tasks_left_out(checkpoint)
     told += (seen,) if seen else ()
     keep, tensors = planned.architecture.float32, dict(planned.tensors)
@@ -276,7 +288,7 @@ def _tasks_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
         return ()
     named = f" ({', '.join(tasks)})" if (tasks := tasks_of(checkpoint.config)) else ""
     said = f"the adapters for tasks{named} are not in this file: its vectors are those of the base model"
-    return (f"{said} (--task NAME writes those of a task)",)
+    return (f"{said} (`task` writes those of a task)",)
 
 
 def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
@@ -297,8 +309,11 @@ def _further_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
     return (f"{what}: {why}",)
 
 
-def _left_out(checkpoint: Checkpoint, names: Sequence[str], beside: Sequence[str]) -> tuple[str, ...]:
+def _left_out(
+    checkpoint: Checkpoint, names: Sequence[str], beside: Sequence[str], with_encoders: bool
+) -> tuple[str, ...]:
     """What is to be said of tensors that a text model's file has no place for. beside: those that encoders claimed.
+    with_encoders: whose file is written, too.
 
     Raises ModelError where encoders of the class are known, and a tensor is none of theirs: nothing is lost in silence.
     """
@@ -315,4 +330,6 @@ def _left_out(checkpoint: Checkpoint, names: Sequence[str], beside: Sequence[str
     if lost := left_to_encoders(checkpoint.config, names):
         more = f" and {len(lost) - 1} more tensors" if len(lost) > 1 else ""
         raise ModelError(f"neither the text model nor its encoders have {lost[0]!r}{more}", "it is of another variant")
+    if with_encoders:
+        return ()
     return (f"{what} are not in this file: `gguftools convert MODEL --mmproj` writes them",)

@@ -161,10 +161,10 @@ def planned_once() -> Iterator[None]:
     """
     plans: dict[str, Any] = {}
 
-    def planned(*arguments: Any) -> Any:
-        key = repr(arguments)
+    def planned(*arguments: Any, **options: Any) -> Any:
+        key = repr((arguments, options))
         if key not in plans:
-            plans[key] = of_checkpoint(*arguments)
+            plans[key] = of_checkpoint(*arguments, **options)
         return plans[key]
 
     with mock.patch("gguftools.conversion.convert.of_checkpoint", planned):

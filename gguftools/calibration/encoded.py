@@ -29,7 +29,7 @@ from ..files.unfinished import Unfinished, unfinished
 from ..writing.resume import ENCODED, JOURNAL, READ_BACK
 
 ALIGNED = 4096  # bytes
-ANEW = "run it without --resume to start anew"
+ANEW = "run it without `resume` to start anew"
 
 
 class Place(NamedTuple):

@@ -9,17 +9,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quants import Format, Tensor
+from quants import Format
+from quants.arguments import thread_count
 
 from ..measurement.perplexity import tokens_at_once
 from ..model import Model
-from ..quantization.planning import Planned
+from ..quantization.planning import Planned, PrunedModel
 from ..writing.items import Item
+from ..writing.options import WriteOptions
 from ..writing.row_blocks import Progress
 from .bounds import columns_within
 from .choosing import Chosen, Piece, choose, pieces_of, together
@@ -50,29 +52,27 @@ def wanted_items(planned: Planned) -> dict[str, Item]:
 
 def encode_layers(
     model: Model,
-    metadata: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
+    layers: PrunedModel,
     items: Mapping[str, Item],
     windows: Windows,
     kept: Encoded,
-    *,
     memory: int,
-    threads: int,
+    write: WriteOptions,
     workers: Workers | None = None,
-    progress: Progress | None = None,
 ) -> None:
     """Encode the weights of `items` that products of the model have, into `kept`.
 
-    metadata, tensors: of the model as it is written, by the output's names. memory: bytes that matrices of the inputs
-    of a layer may hold (see `columns_within`). workers: encode rows instead of this process.
-    progress(bytes of weights done, of how many, layer).
+    layers: the model as it is written, by the output's names. memory: bytes that matrices of the inputs of a layer may
+    hold (see `columns_within`). write: its threads, and progress(bytes of weights done, of how many, layer).
+    workers: encode rows instead of this process.
     Raises ModelError for a model that cannot be run so, FileError.
     """
     from runtime.model import Model as RunningModel
 
-    net = RunningModel(metadata, tensors, threads=threads)
+    threads, progress = thread_count(write.threads), write.progress or (lambda *_: None)
+    net = RunningModel(layers.metadata, layers.tensors, threads=threads)
     at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
-    _Work(net, items, kept, windows, at_once, memory, threads, progress or (lambda *_: None), workers).run()
+    _Work(net, items, kept, windows, at_once, memory, threads, progress, workers).run()
 
 
 @dataclass

@@ -9,12 +9,12 @@ from dataclasses import replace
 from quants.arguments import thread_count
 
 from ..model import Model
-from ..quantization.outputs import EncodeAhead, Run
+from ..quantization.outputs import EncodeAhead
 from ..quantization.planning import Planned, Planner
 from ..writing.executors import leaves_process
 from ..writing.items import Item, Ready
+from ..writing.options import WriteOptions
 from ..writing.resume import fingerprint
-from ..writing.row_blocks import Progress
 from .choosing import AIM, DAMPINGS
 from .encoded import encoded_beside
 from .feedback import encode_layers, wanted_items
@@ -24,15 +24,15 @@ from .texts import Calibration, calibration_windows
 VERSION = 3  # of how weights are encoded: an earlier run of another one is not gone on with
 
 
-def with_feedback(model: Model, calibration: Calibration, progress: Progress | None) -> EncodeAhead:
+def with_feedback(model: Model, calibration: Calibration) -> EncodeAhead:
     """What `write_recipes` asks for outputs whose weights are encoded with error feedback.
 
-    progress(bytes of weights done, of how many, layer). Raises what reading the texts does.
+    Its run's progress(bytes of weights done, of how many, layer). Raises what reading the texts does.
     """
     windows = calibration_windows(model, calibration)
 
     @contextmanager
-    def encode(planner: Planner, planned: Planned, run: Run) -> Iterator[Planned]:
+    def encode(planner: Planner, planned: Planned, run: WriteOptions) -> Iterator[Planned]:
         items = wanted_items(planned)
         if not items:
             planner.warnings.append(f"error feedback changes no tensor of {planned.name}")
@@ -53,20 +53,9 @@ def with_feedback(model: Model, calibration: Calibration, progress: Progress | N
         }
         with encoded_beside(planned.files[0].path, head, run.resume) as kept:
             kept.restore({name: (item.tensor, [item.format]) for name, item in items.items()})
-            layers, threads = planner.layers, thread_count(run.threads)
             away = run.executor if leaves_process(run.executor) else None
-            encode_layers(
-                model,
-                layers.metadata,
-                layers.tensors,
-                items,
-                windows,
-                kept,
-                memory=calibration.memory,
-                threads=threads,
-                progress=progress,
-                workers=None if away is None else Workers(away, run.source, kept, threads),
-            )
+            workers = None if away is None else Workers(away, run.source, kept, thread_count(run.threads))
+            encode_layers(model, planner.layers, items, windows, kept, calibration.memory, run, workers)
             made_by = json.dumps(head, sort_keys=True)
 
             def ready(item: Item) -> Item:

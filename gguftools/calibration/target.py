@@ -1,7 +1,7 @@
 """The recipe for a file of a wanted size."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,15 +9,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from quants import Format, format_named
-from quants.arguments import thread_count
+from quants.arguments import PathLike, thread_count
 from quants.errors import OptionError
 
 from ..measurement.perplexity import tokens_at_once
 from ..model import Model
 from ..quantization.imatrix import ImportanceMatrix
-from ..quantization.outputs import Run
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
 from ..quantization.recipes import Recipe, is_quantizable
+from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, TensorReport
 from ..writing.resume import SEARCHED, fingerprint
 from .encoded import encoded_beside
@@ -55,6 +55,27 @@ class Target:
     def name(self) -> str:
         """What its recipe is called."""
         return f"{self.bpw:g}bpw" if self.bpw is not None else f"{(self.size or 0) / 1e6:.6g}MB"
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a recipe is searched for: one that moves the predictions least at a size (`calibration.search`).
+
+    target_size, target_bpw: bytes of the file, or bits per weight. calibrate: texts to measure that on, files beside
+    which the package's own are read, or a Calibration; default the package's own, or those of GPTQ. Raises OptionError
+    for both sizes, none, or numbers that mean nothing.
+    """
+
+    target_size: int | None = None
+    target_bpw: float | None = None
+    calibrate: PathLike | Sequence[PathLike] | Calibration | None = None
+
+    def __post_init__(self) -> None:
+        Target(self.target_size, self.target_bpw)
+
+    @property
+    def target(self) -> Target:
+        return Target(self.target_size, self.target_bpw)
 
 
 @dataclass(frozen=True)
@@ -163,14 +184,14 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
     again = [name for name in found if model.tensors[name].format.is_quantized]
     if again and not requantize:
         where = f"{again[0]!r} is {model.tensors[again[0]].format.name} in {model.path.name}"
-        hint = "start from a float file, or pass --allow-requantize"
+        hint = "start from a float file, or pass `allow_requantize`"
         raise OptionError(f"{where}; encoding it again loses quality", hint)
     return Sizing(base, found, model.origin.alignment)
 
 
 @contextmanager
 def measured(
-    model: Model, sizes: Sizing, calibration: Calibration, run: Run, beside: Path | None = None
+    model: Model, sizes: Sizing, calibration: Calibration, run: WriteOptions, beside: Path | None = None
 ) -> Iterator[Search]:
     """Measure what the weights cost in each format; see `searched`. run: its threads, progress (done, of how many, what
     is done), and whether to go on from an earlier run.

@@ -85,48 +85,46 @@ def convert(
     from ..console.arguments import planned_terms
     from ..console.ui import bytes_progress, note_slow_products, print_report, resumable_note, shared_work
     from ..conversion.convert import convert as run
+    from ..conversion.options import ConvertOptions, Part
     from ..files.naming import is_remote
     from ..files.stores.path import is_url, located
     from ..measurement.checking import check_output, require_checkable
+    from ..writing.options import WriteOptions
 
     if check_logits:
         require_checkable(model, changed=bool(lora or merge_lora or predictor or task))
-    extra: dict[str, Any] = {} if imatrix is None else {"imatrix": imatrix}
     kept = resume or ((is_remote(model) or workers or scheduler) and not is_url(output or "."))
     left = resumable_note() if kept else nullcontext()
     terms = planned_terms(workers, rate, prices) if plan else None
     bar = bytes_progress(f"convert {located(model).name}")
+    part: Part = "mmproj" if mmproj else "all" if all_parts else "mtp" if mtp else "lora" if lora else "model"
+    options = ConvertOptions(
+        pre=pre,
+        embed_tokenizer=embed_tokenizer,
+        check_tokenizer=not no_check_tokenizer,
+        merge_lora=merge_lora or (),
+        lora=lora,
+        predictor=predictor,
+        no_mtp=no_mtp,
+        sentence_transformers_dense_modules=sentence_transformers_dense_modules,
+        target_model_dir=target_model_dir,
+        task=task,
+        fallback=fallback,
+        rounded_grids=rounded_grids,
+    )
     with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
-        report = run(
-            model,
-            output,
-            outtype,
-            pre=pre,
-            embed_tokenizer=embed_tokenizer,
-            lora=lora,
-            merge_lora=merge_lora or (),
-            predictor=predictor,
-            mmproj=mmproj,
-            all_parts=all_parts,
-            mtp=mtp,
-            no_mtp=no_mtp,
-            target_model_dir=target_model_dir,
-            sentence_transformers_dense_modules=sentence_transformers_dense_modules,
-            task=task,
-            fallback=fallback,
-            rounded_grids=rounded_grids,
-            reserve=reserve or 0,
+        write = WriteOptions(
+            threads,
+            memory,
+            progress,
+            executor,
+            terms,
             resume=resume,
-            threads=threads,
-            memory=memory,
-            progress=progress,
-            executor=executor,
-            terms=terms,
             overwrite=overwrite,
+            reserve=reserve or 0,
             manifest=manifest,
-            check_tokenizer=not no_check_tokenizer,
-            **extra,
         )
+        report = run(model, output, outtype, part=part, imatrix=imatrix, options=options, write=write)
     if check_logits:
         note_slow_products(threads)
         report = replace(report, check=check_output(report.outputs[0], model, check_logits))

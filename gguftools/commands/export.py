@@ -31,6 +31,7 @@ def export(
 ) -> None:
     from ..console.ui import bytes_progress, note, print_line, said, size, usage
     from ..conversion.export import export as run
+    from ..writing.options import WriteOptions
 
     alone = tensors is not None or output.endswith((".safetensors", ".npy"))
     if split_max_size is not None and alone:
@@ -48,9 +49,7 @@ def export(
             tensors=tensors,
             outtype=outtype,
             max_size=split_max_size,
-            overwrite=overwrite,
-            threads=threads,
-            progress=progress,
+            write=WriteOptions(threads, progress=progress, overwrite=overwrite),
         )
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")

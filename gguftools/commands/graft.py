@@ -50,8 +50,14 @@ def graft(
     json: bool = False,
 ) -> None:
     from ..console.ui import bytes_progress, said
+    from ..conversion.expert_choice import ExpertOptions
+    from ..conversion.graft import GraftOptions
     from ..conversion.graft import graft as run
+    from ..writing.options import WriteOptions
 
+    experts = None
+    if drop_experts is not None:
+        experts = ExpertOptions(drop_experts, file, imatrix, merge_experts, allow_requantize)
     with bytes_progress(f"graft {target.name}") as progress:
         report = run(
             target,
@@ -59,19 +65,9 @@ def graft(
             donors or (),
             drop=drop or (),
             drop_layers=drop_layers or (),
-            drop_experts=drop_experts,
-            merge_experts=merge_experts,
-            allow_requantize=allow_requantize,
-            text=file,
-            imatrix=imatrix,
-            measure=measure,
-            n_ctx=ctx,
-            chunks=chunks,
-            threads=threads,
-            force=force,
-            overwrite=overwrite,
-            dry_run=dry_run,
-            progress=progress,
+            experts=experts,
+            options=GraftOptions(force, measure, ctx, chunks),
+            write=WriteOptions(threads, progress=progress, dry_run=dry_run, overwrite=overwrite),
         )
     if not said(report, json, [] if report.dry_run else [report.path]):
         _print(report)

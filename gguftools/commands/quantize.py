@@ -7,11 +7,15 @@ the best recipe of a given size.
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from ..console.options import complete
+
+if TYPE_CHECKING:
+    from ..calibration.texts import Calibration
+    from ..writing.options import WriteOptions
 
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
@@ -114,105 +118,132 @@ def quantize(
     list_recipes: Annotated[bool, "List the recipes and exit."] = False,
     json: bool = False,
 ) -> None:
-    from gguftools.quantization.recipes import RECIPES, Options
-
+    from ..calibration.target import SearchOptions
     from ..calibration.texts import Calibration
     from ..console.arguments import once, planned_terms, read_rules
-    from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, shared_work
+    from ..console.ui import bytes_progress, print_line, print_report, resumable_note, shared_work
     from ..console.ui import usage as wrong_call
-    from ..conversion.frontier import frontier as search_sizes
     from ..conversion.quantize import quantize as run
+    from ..files.atomic import NOTHING
     from ..files.stores.path import is_url
     from ..measurement.texts import NamedText, named_texts
+    from ..quantization.options import QuantizeOptions
+    from ..writing.options import WriteOptions
 
     if list_recipes:
-        if said(tuple(RECIPES.values()), json):
-            return
-        rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
-        print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
+        _print_recipes(json)
         return
-    if frontier is not None:
-        if source is None or recipes or output:
-            wrong_call("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
-        texts = named_texts([*(calibrate or ())])
-        given = Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
-        with bytes_progress(f"measure {source.name}") as progress:
-            found = search_sizes(
-                source,
-                frontier,
-                calibrate=given,
-                plot=plot,
-                allow_requantize=allow_requantize,
-                threads=threads,
-                progress=progress,
-                overwrite=overwrite,
-            )
-        if not said(found, json):
-            figures = [
-                (f"{p.bits_per_weight:.3f}", f"{p.nbytes:,}", f"{p.predicted:.5f}", f"{p.measured:.5f}")
-                for p in found.points
-            ]
-            print_table(None, ("bits/weight", "bytes", "predicted KL", "measured KL"), figures, "rrrr")
-        return
-    target = target_size is not None or target_bpw is not None
-    if source is None or not (recipes or target):
-        wrong_call("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
-    rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
-    options = Options(
-        pure=pure,
-        output_type=output_tensor_type,
-        token_embedding_type=token_embedding_type,
-        leave_output=leave_output_tensor,
-        rules=rules,
-    )
     texts, measured_on = named_texts(gptq or ()), named_texts(calibrate or ())
-    reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in (*texts, *measured_on))]
 
     def calibration(texts: Sequence[NamedText]) -> Calibration | None:
         if not texts:
             return None
         return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks, memory=gptq_memory)
 
+    if frontier is not None:
+        if source is None or recipes or output:
+            wrong_call("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
+        write = WriteOptions(threads, overwrite=overwrite)
+        _search_sizes(source, frontier, calibration(measured_on), plot, allow_requantize, write, json)
+        return
+    target = target_size is not None or target_bpw is not None
+    if source is None or not (recipes or target):
+        wrong_call("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
+    if calibrate and not target:
+        problem = "texts to calibrate on mean nothing without a target"
+        wrong_call(problem, "give --target-size, --target-bpw or --frontier")
+    rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
+    options = QuantizeOptions(
+        rules=rules,
+        pure=pure,
+        output_type=output_tensor_type,
+        token_embedding_type=token_embedding_type,
+        leave_output=leave_output_tensor,
+        prune_layers=prune_layers or (),
+        override=once(override_kv or ()),
+        new=new,
+        include_weights=include_weights or (),
+        exclude_weights=exclude_weights or (),
+        allow_missing_experts=allow_missing_experts,
+        keep_split=keep_split,
+        max_size=split_max_size,
+        max_tensors=split_max_tensors,
+        allow_requantize=allow_requantize,
+        no_fallback=no_fallback,
+        check_tensors=check_tensors,
+    )
+    reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in (*texts, *measured_on))]
+
     terms = planned_terms(workers, rate, prices) if plan else None
     bar = bytes_progress(f"quantize {source.name}")
     left = nullcontext() if is_url(source if output is None else output) and not resume else resumable_note()
     with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
+        write = WriteOptions(
+            threads,
+            memory,
+            progress,
+            executor,
+            terms,
+            dry_run=dry_run,
+            statistics=json if statistics is None else statistics,
+            resume=resume,
+            overwrite=overwrite,
+            reserve=reserve or 0,
+            manifest=manifest,
+            reads=NOTHING.also(reads),
+        )
         report = run(
             source,
             recipes or (),
             output,
             imatrix=imatrix,
-            include_weights=include_weights or (),
-            exclude_weights=exclude_weights or (),
-            allow_missing_experts=allow_missing_experts,
             gptq=calibration(texts),
-            target_size=target_size,
-            target_bpw=target_bpw,
-            calibrate=calibration(measured_on),
+            search=SearchOptions(target_size, target_bpw, calibration(measured_on)) if target else None,
             options=options,
-            prune_layers=prune_layers or (),
-            override=once(override_kv or ()),
-            new=new,
-            keep_split=keep_split,
-            max_size=split_max_size,
-            max_tensors=split_max_tensors,
-            reserve=reserve or 0,
-            allow_requantize=allow_requantize,
-            no_fallback=no_fallback,
-            check_tensors=check_tensors,
-            dry_run=dry_run,
-            resume=resume,
-            threads=threads,
-            memory=memory,
-            statistics=json if statistics is None else statistics,
-            progress=progress,
-            executor=executor,
-            terms=terms,
-            overwrite=overwrite,
-            reads=reads,
-            manifest=manifest,
+            write=write,
         )
     print_report(report, json, resume)
     if report.search is not None and not json:
         predicted, found = report.search["predicted"], report.search["measured"]
         print_line(f"KL divergence on text held back {found:.5f}, predicted {predicted:.5f}")
+
+
+def _print_recipes(json: bool) -> None:
+    from ..console.ui import print_table, said
+    from ..quantization.recipes import RECIPES
+
+    if not said(tuple(RECIPES.values()), json):
+        rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
+        print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
+
+
+def _search_sizes(
+    source: Path,
+    bits: Sequence[float],
+    calibration: "Calibration | None",
+    plot: Path | None,
+    allow_requantize: bool,
+    write: "WriteOptions",
+    json: bool,
+) -> None:
+    """Search for recipes of several sizes, and print what is found."""
+    from ..console.ui import bytes_progress, print_table, said
+    from ..conversion.frontier import frontier
+
+    with bytes_progress(f"measure {source.name}") as progress:
+        found = frontier(
+            source,
+            bits,
+            calibrate=calibration,
+            plot=plot,
+            allow_requantize=allow_requantize,
+            threads=write.threads,
+            progress=progress,
+            overwrite=write.overwrite,
+        )
+    if not said(found, json):
+        figures = [
+            (f"{p.bits_per_weight:.3f}", f"{p.nbytes:,}", f"{p.predicted:.5f}", f"{p.measured:.5f}")
+            for p in found.points
+        ]
+        print_table(None, ("bits/weight", "bytes", "predicted KL", "measured KL"), figures, "rrrr")

@@ -34,6 +34,7 @@ def reproduce(
     json: bool = False,
 ) -> None:
     from ..console.ui import bytes_progress, said
+    from ..conversion.reproduce import Selection
     from ..conversion.reproduce import reproduce as run
 
     with bytes_progress(f"reproduce {file.name}") as progress:
@@ -43,9 +44,7 @@ def reproduce(
             manifest=manifest_file,
             imatrix=imatrix,
             gptq=gptq or None,
-            tensors=tensors,
-            sample=sample,
-            seed=seed,
+            compare=Selection(tensors, sample, seed),
             threads=threads,
             progress=progress,
         )

@@ -24,6 +24,7 @@ from .usage import (
     explain,
     gathered,
     given_twice,
+    in_options,
     mistaken,
     with_model_as_argument,
 )
@@ -134,7 +135,7 @@ class Commands(OwnHelp, TyperGroup):
                 self._refuse_mistakes()
                 return super().invoke(ctx)
         except (KeyboardInterrupt, Exception) as error:
-            if terminal.debug or isinstance(error, (typer.Exit, USAGE_ERROR)) or not _show(error, self._completed):
+            if terminal.debug or isinstance(error, (typer.Exit, USAGE_ERROR)) or not _show(error, self._worded):
                 raise
             raise typer.Exit(1) from None
 
@@ -161,14 +162,23 @@ class Commands(OwnHelp, TyperGroup):
     def _refuse_mistakes(self) -> None:
         """End the program where the call has a known mistake, such as an option of another program."""
         command, words, before = self._called()
+        terminal.worded = str if command is None else functools.partial(in_options, command=command)
         if command is not None and (wrong := mistaken(command, words, before)):
             from .ui import usage
 
             usage(*wrong)
 
-    def _completed(self, hint: str) -> str:
+    def _worded(self, error: Any) -> Any:
+        """An error in the words of the command that was called: with its options, and in a hint the whole call."""
         command, words, before = self._called()
-        return hint if command is None else completed_hint(hint, command, words, before)
+        if command is None:
+            return error
+        error.args = (terminal.worded(str(error)),)
+        if error.hint:
+            error.hint = terminal.worded(error.hint)
+            if "`gguftools " in error.hint:
+                error.hint = completed_hint(error.hint, command, words, before)
+        return error
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -275,8 +285,8 @@ def _logged() -> Iterator[None]:
             logging.getLogger(name).removeHandler(handler)
 
 
-def _show(error: BaseException, completed: Callable[[str], str]) -> bool:
-    """Print an error that a user can cause; return False for a bug. completed: rewrites its hint."""
+def _show(error: BaseException, worded: Callable[[Any], Any]) -> bool:
+    """Print an error that a user can cause; return False for a bug. worded: puts it in the command's words."""
     from quants.errors import GgufToolsError
     from quants.threads import HINT
 
@@ -292,7 +302,5 @@ def _show(error: BaseException, completed: Callable[[str], str]) -> bool:
         error = GgufToolsError(f"{type(error).__name__}: {error}")
     if not isinstance(error, GgufToolsError):
         return False
-    if error.hint and "`gguftools " in error.hint:
-        error.hint = completed(error.hint)
-    print_error(error)
+    print_error(worded(error))
     return True

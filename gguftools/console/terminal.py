@@ -4,6 +4,7 @@ import codecs
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 READABLE = {"×": "x", "…": "...", "±": "+-", "–": "-", "—": "-", "·": "*", "’": "'"}
 
 quiet = verbose = debug = False  # as the user wants it: results and errors alone; what is done, too; tracebacks
+worded: Callable[[str], str] = str  # what the library says, in the words of the command that was called
 
 
 def prepare_streams() -> None:

@@ -131,7 +131,8 @@ def resumable_note() -> Iterator[None]:
 def note(text: str) -> None:
     """Print a remark that is neither result nor error."""
     if not terminal.quiet or text.startswith("warning"):
-        terminal.put(sys.stderr, (visible(text), "yellow" if text.startswith("warning") else ""))
+        shown = visible(terminal.worded(text))
+        terminal.put(sys.stderr, (shown, "yellow" if text.startswith("warning") else ""))
 
 
 @cache

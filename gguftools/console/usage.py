@@ -26,6 +26,20 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 # Options whose values are all words up to the next option; joined by a character that no word contains.
 SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
 GATHERED = "\0"
+# Parameter of a function → the option that it is, where its name is another.
+OPTION_OF: Mapping[str, str] = {
+    "all": "--all-parts",
+    "donors": "--from",
+    "executor": "--workers",
+    "leave_output": "--leave-output-tensor",
+    "max_size": "--split-max-size",
+    "max_tensors": "--split-max-tensors",
+    "n_ctx": "--ctx",
+    "output_type": "--output-tensor-type",
+    "rules": "--tensor-type",
+    "terms": "--plan",
+    "text": "--file",
+}
 A_NUMBER = "X"  # value name in help of a number that need not be whole
 # Options that exclude each other, or need another: nothing is ignored.
 ARGUMENTS = ("source", "recipes")
@@ -312,6 +326,18 @@ def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> 
     name = str(command.name)
     call, known = read_call(command, words, before, ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))
     return correct(call, known)
+
+
+def in_options(text: str, command: Any) -> str:
+    """What the library says of parameters, in the words of the command: `overwrite` and part="mtp" as its options."""
+    own = options_of(command)
+
+    def option(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        flag = OPTION_OF.get(name, f"--{name.replace('_', '-')}")
+        return flag if flag in own else found[0]
+
+    return re.sub(r"`([a-z][a-z_]*)`|part=\"([a-z]+)\"", option, text)
 
 
 def completed_hint(hint: str, command: Any, words: Sequence[str], before: Sequence[str]) -> str:

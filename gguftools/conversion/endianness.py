@@ -13,6 +13,7 @@ from ..files.gguf.shards import set_name, shard_paths
 from ..model import Model, stored_file
 from ..sources import pread_tensors
 from ..writing.items import Item
+from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, write_files
 from ..writing.row_blocks import Progress
 
@@ -64,5 +65,5 @@ def convert_endian(
     for target in targets:
         check_target(target, reads, overwrite)
     check_space(targets[0], total)
-    write_files(files, progress=progress, overwrite=overwrite, reads=reads, finite=False)
+    write_files(files, WriteOptions(progress=progress, overwrite=overwrite, reads=reads), finite=False)
     return EndianReport(targets, order, total)

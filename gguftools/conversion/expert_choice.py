@@ -42,6 +42,23 @@ def _as_amount(drop_experts: Any) -> int | float:
 
 
 @dataclass(frozen=True)
+class ExpertOptions:
+    """Which experts of each layer are left out of a mixture, and what becomes of them.
+
+    drop: a share of each layer's ("25%" or .25), a number ("2groups": of groups), a file that lists them, or a mapping
+    of layers to experts. Of a share or number, which ones: by `text`, which the model reads (REAP's scores), or by
+    `imatrix`, an importance matrix whose counts are used. merge: average what is dropped into the expert that is most
+    like it; allow_requantize: also where blocks are encoded again for it.
+    """
+
+    drop: Any
+    text: PathLike | None = None
+    imatrix: PathLike | None = None
+    merge: bool = False
+    allow_requantize: bool = False
+
+
+@dataclass(frozen=True)
 class Ranking:
     """By layer, of each expert: what it is worth, and how often it was used; nothing where neither was measured."""
 
@@ -52,10 +69,8 @@ class Ranking:
 def chosen_experts(
     model: Model,
     mixture: Mixture,
-    wanted: Any,
+    experts: ExpertOptions,
     listed: Path | None,
-    text: PathLike | None,
-    imatrix: PathLike | None,
     n_ctx: int,
     chunks: int | None,
     threads: int | None,
@@ -63,10 +78,10 @@ def chosen_experts(
 ) -> tuple[dict[int, tuple[int, ...]], Ranking]:
     """The experts that go, by layer, and by what they were chosen.
 
-    wanted: a share, a number, or a mapping of layers to experts. listed: the file that names them, if one does. text:
-    what scores them, or imatrix: a matrix whose counts do; n_ctx, chunks: the text's windows.
+    listed: the file that names them, if one does. n_ctx, chunks: the text's windows.
     Raises OptionError, ModelError, FileError.
     """
+    wanted, text, imatrix = experts.drop, experts.text, experts.imatrix
     if listed is not None or isinstance(wanted, Mapping):
         if text is not None or imatrix is not None:
             raise OptionError("the experts to drop are listed: no text or matrix is needed", "leave it out")
@@ -79,7 +94,7 @@ def chosen_experts(
     if (text is None) == (imatrix is None):
         raise OptionError(
             "which experts to drop is told by a text or by an importance matrix",
-            hint="--file TEXT scores them by REAP, --imatrix MATRIX by how often they were used",
+            hint="`text` scores them by REAP, `imatrix` by how often they were used",
         )
     if text is not None:
         ranking = _ranked_by_text(model, mixture, text, n_ctx, chunks, threads, progress)
@@ -127,7 +142,7 @@ def _counts_of_matrix(mixture: Mixture, imatrix: PathLike | None) -> Scores:
         entry = next((matrix.entries[name] for name in names if name in matrix.entries), None)
         if entry is None or len(entry.counts) != mixture.count:
             what = "has nothing on" if entry is None else f"counts {len(entry.counts)} experts in"
-            hint = "measure it with --nextn" if entry is None else "it is of another model, or of the legacy form"
+            hint = "measure it with `nextn`" if entry is None else "it is of another model, or of the legacy form"
             raise ModelError(f"{matrix.path} {what} layer {layer}; the model has {mixture.count} experts", hint)
         counts = np.asarray(entry.counts, np.float64)
         if not np.isfinite(counts).all():

@@ -60,7 +60,7 @@ def merged(
             raise ModelError(f"{tensor.where} scales each expert by itself: they cannot be averaged", "drop them only")
         if tensor.format.is_quantized and not requantize:
             problem = f"{tensor.where} is {tensor.format.name}: experts are averaged by encoding them again"
-            raise FormatError(problem, hint="merge in a file of floats, or pass --allow-requantize")
+            raise FormatError(problem, hint="merge in a file of floats, or pass `allow_requantize`")
         if not tensor.format.has_codec or tensor.format.dialect:
             raise FormatError(f"{tensor.where} is {tensor.format.name}, which is not encoded here")
         kept = sorted(set(range(mixture.count)).difference(dropped[layer]))

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +26,7 @@ from quants import Format, Tensor, format_named
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import FileError, OptionError, VocabularyError
 
-from ..files.atomic import Reads, atomic_output, check_space, check_target
+from ..files.atomic import atomic_output, check_space, check_target
 from ..files.checkpoint.safetensors import check_written, plan_safetensors
 from ..files.folders import files_of_folder, made_folder, new_folder
 from ..files.gguf.shards import filled, shard_paths
@@ -34,8 +34,9 @@ from ..files.gguf.writer import TensorInfo
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
 from ..model import Model, opened, opened_gguf, selected
+from ..writing.options import WriteOptions
 from ..writing.report import Report
-from ..writing.row_blocks import Progress, over_rows
+from ..writing.row_blocks import over_rows
 
 OUTTYPES = ("F32", "F16", "BF16")
 FLOATS = ("F64", *OUTTYPES)
@@ -87,9 +88,7 @@ def export(
     tensors: str | None = None,
     outtype: str | None = None,
     max_size: int | None = None,
-    overwrite: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
+    write: WriteOptions = WriteOptions(),
 ) -> ExportReport:
     """Make the Hugging Face folder that a model could come from, or write tensors under their GGUF names.
 
@@ -97,11 +96,11 @@ def export(
     of each. mmproj: the encoders of a model of images or sounds, of which `source` is the text model: the checkpoint
     has both. tensors: a regular expression that their names must hold. outtype: F32, F16 or BF16; None keeps floats as
     they are and decodes block formats to F32; .npy has no BF16, which becomes F32 there. max_size: bytes of weights in
-    a file of a checkpoint. overwrite: replace what exists. threads: default all processors.
-    progress(bytes written, of how many, tensor).
+    a file of a checkpoint. write: how files are written; threads, progress and overwrite mean something here.
     A checkpoint converts to the same tensors again; `differing` lists metadata that would not be the same.
     Raises FileError, OptionError, FormatError, VocabularyError, ModelError where a conversion cannot be undone.
     """
+    write.check_used(export, "threads", "progress", "overwrite", "reads")
     wanted, path = None if outtype is None else str(outtype).upper(), as_path(output, "the output")
     if wanted is not None and wanted not in OUTTYPES:
         raise OptionError(f"tensors cannot be exported as {outtype!r}", hint=f"choose one of {', '.join(OUTTYPES)}")
@@ -113,7 +112,7 @@ def export(
         raise OptionError("mmproj means nothing for tensors by themselves", "name that file as the source")
     model, encoders = opened(source), None if mmproj is None else opened_gguf(mmproj)
     reads = model.origin.reads if encoders is None else model.origin.reads.beside(encoders.origin.reads)
-    writing = _Writing(wanted, not alone, overwrite, reads, threads, progress)
+    writing = _Writing(wanted, not alone, replace(write, reads=reads.beside(write.reads)))
     if not alone:
         return _write_checkpoint(model, encoders, path, max_size or DEFAULT_SHARD, writing)
     chosen, is_folder = selected(model.readable(), tensors), path.is_dir() or os.fspath(output).endswith("/")
@@ -123,8 +122,8 @@ def export(
     if path.suffix == ".npy":
         if len(chosen) != 1:
             message = f"a .npy file holds one tensor; {len(chosen)} were chosen"
-            raise OptionError(message, hint="narrow it by --tensors, or name a folder that exists")
-        check_target(path, writing.reads, writing.overwrite)
+            raise OptionError(message, hint="narrow it by `tensors`, or name a folder that exists")
+        check_target(path, writing.options.reads, writing.options.overwrite)
         return ExportReport(path, (path.name,), 1, _write_npy(chosen[0], path, writing))
     if path.suffix != ".safetensors":
         raise OptionError(f"{path} is neither .safetensors nor .npy nor a folder")
@@ -144,10 +143,7 @@ class _Writing:
 
     outtype: str | None
     keep_small: bool
-    overwrite: bool
-    reads: Reads
-    threads: int | None
-    progress: Progress | None
+    options: WriteOptions
 
     def format(self, tensor: Tensor) -> Format:
         """What a tensor is written as."""
@@ -159,7 +155,7 @@ class _Writing:
         return format_named(self.outtype or "F32")
 
     def open(self, path: Path) -> AbstractContextManager[IO[Any]]:
-        return atomic_output(path, overwrite=self.overwrite, reads=self.reads)
+        return atomic_output(path, overwrite=self.options.overwrite, reads=self.options.reads)
 
     def rows(self, file: IO[Any], tensors: Sequence[Tensor], forms: Mapping[str, Format]) -> None:
         def look(tensor: Tensor, start: int, stop: int) -> memoryview:
@@ -169,7 +165,7 @@ class _Writing:
                     raw = form.encode(np.ascontiguousarray(tensor.format.decode(raw)))
             return np.ascontiguousarray(raw).reshape(-1).view(np.uint8).data
 
-        for _, _, raw in over_rows(tensors, look, threads=self.threads, progress=self.progress):
+        for _, _, raw in over_rows(tensors, look, threads=self.options.threads, progress=self.options.progress):
             file.write(raw)
 
     def safetensors(self, path: Path, named: Sequence[tuple[str, Tensor]]) -> int:
@@ -179,7 +175,7 @@ class _Writing:
         entries = [TensorInfo(name, tensor.shape, forms[name]) for name, tensor in order]
         header = plan_safetensors(entries, {"format": "pt"})
         total = len(header) + sum(entry.nbytes for entry in entries)
-        check_target(path, self.reads, self.overwrite)
+        check_target(path, self.options.reads, self.options.overwrite)
         check_space(path, total)
         with self.open(path) as file:
             file.write(header)
@@ -192,8 +188,8 @@ class _Writing:
 def _write_npys(tensors: Mapping[str, Tensor], folder: Path, writing: _Writing) -> ExportReport:
     """A file of each tensor in a folder, all or none."""
     for name in tensors:
-        check_target(folder / name, writing.reads, writing.overwrite)
-    with files_of_folder(folder, writing.overwrite, writing.reads) as made:
+        check_target(folder / name, writing.options.reads, writing.options.overwrite)
+    with files_of_folder(folder, writing.options.overwrite, writing.options.reads) as made:
         total = sum(_write_npy(tensor, made / name, writing) for name, tensor in tensors.items())
     return ExportReport(folder, tuple(tensors), len(tensors), total)
 
@@ -229,7 +225,7 @@ def _write_checkpoint(
     model: Model, encoders: Model | None, target: Path, max_size: int, writing: _Writing
 ) -> ExportReport:
     """Weights, config.json and tokenizer; of a model with encoders also the preprocessor's file."""
-    with new_folder(target, writing.overwrite, writing.reads, INSTEAD) as made:
+    with new_folder(target, writing.options.overwrite, writing.options.reads, INSTEAD) as made:
         rebuilt = _planned(model, encoders)
         config = _config(rebuilt, model.metadata, writing)
         texts = {"config.json": _json(config)}

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +13,9 @@ from ..calibration.texts import Calibration, as_calibration
 from ..files.atomic import atomic_output, check_target
 from ..model import Model, opened, write_quantized
 from ..quantization.imatrix import ImportanceMatrix
-from ..quantization.outputs import Run
+from ..quantization.options import QuantizeOptions
 from ..quantization.recipes import Recipe
+from ..writing.options import WriteOptions
 from ..writing.report import OutputReport
 from ..writing.row_blocks import Progress
 
@@ -82,11 +82,11 @@ def frontier(
             raise OptionError(f"{image} is no name of an image", f"it ends in {' or '.join(IMAGES)}")
         check_target(image, model.origin.reads, overwrite)
         _check_drawing()
-    write = partial(write_quantized, model, allow_requantize=allow_requantize, dry_run=True)
-    run, nowhere = Run(threads, reads=model.origin.reads), [model.path.with_name("frontier.gguf")]
+    options, nowhere = QuantizeOptions(allow_requantize=allow_requantize), [model.path.with_name("frontier.gguf")]
+    run = WriteOptions(threads, dry_run=True, reads=model.origin.reads)
 
     def plan(recipe: Recipe, matrix: ImportanceMatrix | None) -> OutputReport:
-        return write([recipe], nowhere, run, matrix).outputs[0]
+        return write_quantized(model, [recipe], nowhere, run, matrix, options).outputs[0]
 
     sizes = sizing(model, plan, lambda tensor: False, allow_requantize)
     for target in targets:

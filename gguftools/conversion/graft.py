@@ -6,7 +6,7 @@ vocabularies, counts of layers) is refused before anything is written.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +33,12 @@ from ..metadata.checks import problems, removal_problem
 from ..metadata.difference import KeyDifference, compare_metadata
 from ..model import NO_MODELS, Model, of_file, stored_file
 from ..quantization.planning import without_layers
+from ..writing.options import WriteOptions, shown
 from ..writing.row_blocks import Progress
 from . import next_layers
-from .expert_choice import Ranking, chosen_experts, list_of_experts
+from .expert_choice import ExpertOptions, chosen_experts, list_of_experts
 from .expert_merging import Partners, merged
-from .experts import Mixture, mixture_of, without_experts
+from .experts import mixture_of, without_experts
 
 if TYPE_CHECKING:
     from ..measurement.divergence_report import DivergenceReport
@@ -56,7 +57,7 @@ OF_VOCABULARY = re.compile(
     r"(token_embd|output|per_layer_token_embd)\.(weight|bias)|.*\.nextn\.(embed_tokens|shared_head_head)\.weight"
 )
 TOKENS, SIZE_LABEL = "tokenizer.ggml.tokens", "general.size_label"
-FORCE = "pass --force to write it all the same"
+FORCE = "pass `force` to write it all the same"
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,21 @@ class Body:
         self.warnings.append(str(error))
 
 
+@dataclass(frozen=True)
+class GraftOptions:
+    """How a graft is done. force: write what does not fit together, too. measure: a text, on which the divergence from
+    the source is measured. n_ctx, chunks: windows of this text, and of one that scores experts.
+    """
+
+    force: bool = False
+    measure: PathLike | None = None
+    n_ctx: int = 512
+    chunks: int | None = None
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+
 def graft(
     source: PathLike | Model,
     output: PathLike,
@@ -145,49 +161,34 @@ def graft(
     *,
     drop: str | Sequence[str] = (),
     drop_layers: Sequence[int] = (),
-    drop_experts: Any = None,
-    merge_experts: bool = False,
-    allow_requantize: bool = False,
-    text: PathLike | None = None,
-    imatrix: PathLike | None = None,
-    measure: PathLike | None = None,
-    n_ctx: int = 512,
-    chunks: int | None = None,
-    threads: int | None = None,
-    force: bool = False,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    progress: Progress | None = None,
+    experts: ExpertOptions | None = None,
+    options: GraftOptions = GraftOptions(),
+    write: WriteOptions = WriteOptions(),
 ) -> GraftReport:
     """Write a copy of a GGUF file with tensors and keys of others, or without some of its own; nothing is decoded.
 
     source: the file, any shard of a set, or a Model opened from one. output: a file, or a folder. donors: files, and
     what is taken from each: regular expressions for names of tensors, `key:REGEX` for keys, or mtp (the layers that
     predict tokens further), tokenizer, template, embeddings, head, rope. drop: the same, of what is left out.
-    drop_layers: numbers of layers, the rest of which is renumbered. drop_experts: of each layer a share ("25%" or .25),
-    a number ("2groups": of groups), a file that lists them, or a mapping of layers to experts; which ones, a text
-    tells that the model reads (`text`, by REAP's scores) or the counts of an importance matrix (`imatrix`). n_ctx,
-    chunks: windows of these texts. merge_experts: average what is dropped into the expert that is most like it;
-    allow_requantize: also where blocks are encoded again for it. measure: a text; the divergence from `source` on it is
-    measured. force: write what does not fit together, too. threads: default all processors. overwrite: replace a file
-    that exists. dry_run: write nothing. progress(bytes or windows done, of how many, what).
+    drop_layers: numbers of layers, the rest of which is renumbered. experts: those of each layer that are left out.
+    write: how files are written; threads, progress, overwrite and dry_run mean something here.
     Order: layers and tensors are left out, then donors' put in, then experts are left out.
     Raises FileError, OptionError, ModelError, VocabularyError.
     """
+    write.check_used(graft, "threads", "progress", "overwrite", "dry_run", "reads")
     opened = open_gguf(stored_file(source))
-    body = Body(opened, without_split_keys(opened.metadata), stored_tensors(opened), force)
+    body = Body(opened, without_split_keys(opened.metadata), stored_tensors(opened), options.force)
     others = [(open_gguf(as_path(path, "a donor")), as_texts(patterns, "patterns")) for path, patterns in donors]
     dropped = as_texts(drop, "drop")
-    if not (others or dropped or drop_layers or drop_experts is not None):
-        raise OptionError("nothing is to be changed", hint="name a donor (--from), or what is left out (--drop)")
+    if not (others or dropped or drop_layers or experts is not None):
+        raise OptionError("nothing is to be changed", hint="name a donor, or what is left out (`drop`)")
     target = output_path(output, opened.path.name)
-    listed = list_of_experts(drop_experts)
-    read = (*(path for donor, _ in others for path in donor.shards), *([listed] if listed else ()))
-    states = {path: state for file in (opened, *(donor for donor, _ in others)) for path, state in file.states.items()}
-    reads = Reads(tuple(read), states).also([text, imatrix, measure])
-    check_target(target, reads, overwrite or dry_run)
-    if measure is not None:
-        read_text(measure)  # what is wrong with it is said before there is a file
+    listed = None if experts is None else list_of_experts(experts.drop)
+    read = _reads(opened, [donor for donor, _ in others], experts, listed, options)
+    write = replace(write, reads=read.beside(write.reads))
+    check_target(target, write.reads, write.overwrite or write.dry_run)
+    if options.measure is not None:
+        read_text(options.measure)  # what is wrong with it is said before there is a file
     if drop_layers:
         _drop_layers(body, drop_layers)
     for pattern in dropped:
@@ -197,38 +198,65 @@ def graft(
     before = mapping(stored_tensors(opened))
     _check_vocabulary(body, others)
     _check(body, before)
-    experts: dict[int, tuple[int, ...]] = {}
-    into: Partners = {}
-    ranking = Ranking()
-    if drop_experts is not None:
-        told = None if progress is None else _windows_told(progress)
-        model = Model(body.metadata, mapping(body.tensors), origin=of_file(opened).origin)
-        mixture = mixture_of(body.metadata, model.tensors, opened.path)
-        experts, ranking = chosen_experts(
-            model, mixture, drop_experts, listed, text, imatrix, n_ctx, chunks, threads, told
-        )
-        into = _drop_experts(body, mixture, experts, ranking, merge_experts, allow_requantize)
+    left_out = DroppedExperts()
+    if experts is not None:
+        left_out = _without_experts(body, experts, listed, options, write)
         _check(body, before)
-    elif merge_experts:
-        raise OptionError("merge_experts says what becomes of experts that are dropped", hint="add drop_experts")
-    elif text is not None or imatrix is not None:
-        raise OptionError("a text or matrix tells which experts to drop", hint="add drop_experts, or leave it out")
-    kept = list(body.tensors.values())
     _relabel(body, before)
+    return _written(body, target, left_out, options, write)
+
+
+def _reads(
+    opened: GgufFile,
+    donors: Sequence[GgufFile],
+    experts: ExpertOptions | None,
+    listed: Path | None,
+    options: GraftOptions,
+) -> Reads:
+    """What is read, and must not be written."""
+    states = {path: state for file in (opened, *donors) for path, state in file.states.items()}
+    texts = () if experts is None else (listed, experts.text, experts.imatrix)
+    return Reads(tuple(path for donor in donors for path in donor.shards), states).also([*texts, options.measure])
+
+
+def _written(
+    body: Body, target: Path, left_out: "DroppedExperts", options: GraftOptions, write: WriteOptions
+) -> GraftReport:
+    """Write the output, or say what it would be; measure what it cost."""
+    opened, kept = body.opened, list(body.tensors.values())
     layout = plan_like(opened, body.metadata, [each.tensor for each in kept])
     copies, cost = [planned_file(target, layout, kept, opened.byte_order)], None
-    traffic = planned_traffic(copies) if dry_run else write_copies(copies, overwrite, reads, progress)
+    if write.dry_run:
+        traffic = planned_traffic(copies)
+    else:
+        traffic = write_copies(copies, write.overwrite, write.reads, write.progress)
     body.warnings.extend(filter(None, [warning_of(copies, traffic)]))
-    if measure is not None and not dry_run:
+    if options.measure is not None and not write.dry_run:
         from ..measurement.divergence import divergence
 
-        told = None if progress is None else _windows_told(progress)
-        cost = divergence(opened.path, target, text=measure, n_ctx=n_ctx, chunks=chunks, threads=threads, progress=told)
-    moved = [each for name, each in body.moved.items() if name in body.tensors]
-    removed = [name for name in opened.tensors if name not in body.tensors]
-    keys = list(compare_metadata(without_split_keys(opened.metadata), body.metadata))
+        told = None if write.progress is None else _windows_told(write.progress)
+        cost = divergence(
+            opened.path,
+            target,
+            text=options.measure,
+            n_ctx=options.n_ctx,
+            chunks=options.chunks,
+            threads=write.threads,
+            progress=told,
+        )
     return GraftReport(
-        target, layout.total, moved, removed, keys, experts, into, ranking.scores, body.warnings, dry_run, cost, traffic
+        target,
+        layout.total,
+        [each for name, each in body.moved.items() if name in body.tensors],
+        [name for name in opened.tensors if name not in body.tensors],
+        list(compare_metadata(without_split_keys(opened.metadata), body.metadata)),
+        left_out.experts,
+        left_out.merged,
+        left_out.scores,
+        body.warnings,
+        write.dry_run,
+        cost,
+        traffic,
     )
 
 
@@ -297,7 +325,9 @@ def matched(
 def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
     check_alike(body.opened, donor)
     if not patterns:
-        raise OptionError(f"nothing is named that should come from {donor.path}", hint="--from DONOR PATTERN…")
+        raise OptionError(
+            f"nothing is named that should come from {donor.path}", hint="name them, such as mtp or tokenizer"
+        )
     own = donor.metadata.get("general.architecture")
     stored = stored_tensors(donor)
     for pattern in patterns:
@@ -361,7 +391,7 @@ def _check_vocabulary(body: Body, others: Sequence[tuple[GgufFile, Sequence[str]
         depends = MTP in patterns or any(OF_VOCABULARY.fullmatch(each.name) for each in mine)
         if depends and theirs is not None and tokens is not None and (count := _differing(tokens, theirs)):
             what = f"{count:,} tokens of {donor.path} are others than those of {body.opened.path}"
-            body.refuse(VocabularyError(what, hint="take its tokenizer, too, or pass --force"))
+            body.refuse(VocabularyError(what, hint="take its tokenizer, too, or pass `force`"))
     table = body.tensors.get("token_embd.weight")
     if table is not None and tokens is not None and table.tensor.shape[0] != len(tokens):
         what = f"the vocabulary has {len(tokens):,} tokens, token_embd.weight {table.tensor.shape[0]:,} rows"
@@ -416,18 +446,34 @@ def _windows_told(progress: Progress) -> Callable[[int, int, float], None]:
     return lambda done, total, _: progress(done, total, "windows read")
 
 
-def _drop_experts(
-    body: Body, mixture: Mixture, dropped: Mapping[int, Sequence[int]], ranking: Ranking, merge: bool, requantize: bool
-) -> Partners:
+@dataclass(frozen=True)
+class DroppedExperts:
+    """Experts that were left out; see `GraftReport`."""
+
+    experts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    merged: Partners = field(default_factory=dict)
+    scores: Mapping[int, Sequence[float]] = field(default_factory=dict)
+
+
+def _without_experts(
+    body: Body, experts: ExpertOptions, listed: Path | None, options: GraftOptions, write: WriteOptions
+) -> DroppedExperts:
+    """Leave experts out of the body, averaged into others if that is asked for."""
+    told = None if write.progress is None else _windows_told(write.progress)
     before = body.tensors
+    model = Model(body.metadata, mapping(before), origin=of_file(body.opened).origin)
+    mixture = mixture_of(body.metadata, model.tensors, body.opened.path)
+    dropped, ranking = chosen_experts(
+        model, mixture, experts, listed, options.n_ctx, options.chunks, write.threads, told
+    )
     body.metadata, body.tensors, warnings = without_experts(body.metadata, before, mixture, dropped)
     body.warnings += warnings
-    if not merge:
-        return {}
+    if not experts.merge:
+        return DroppedExperts(dropped, {}, ranking.scores)
     if not ranking.counts:
         raise OptionError(
             "experts are averaged by how often they are used, which a list does not say",
             hint="let a text or an importance matrix choose them",
         )
-    body.tensors, into = merged(before, body.tensors, mixture, dropped, ranking.counts, requantize)
-    return into
+    body.tensors, into = merged(before, body.tensors, mixture, dropped, ranking.counts, experts.allow_requantize)
+    return DroppedExperts(dropped, into, ranking.scores)

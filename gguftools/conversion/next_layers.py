@@ -59,7 +59,7 @@ def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Se
         if left_out:
             more = f" and {len(left_out) - 1} more" * (len(left_out) > 1)
             problem = f"{path}: layers that predict tokens further ({left_out[0]!r}{more}) are left out of {name} files"
-        raise OptionError(problem, "leave out --mtp")
+        raise OptionError(problem, 'leave out part="mtp"')
     streams = any(".hc_" in tensor for tensor in found)
     return {tensor: each for tensor, each in found.items() if streams or not tensor.startswith(STREAMS)}
 

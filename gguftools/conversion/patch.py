@@ -205,7 +205,7 @@ def apply_patch(
     if not (is_verified_later or (trust and not is_local) or _is_version(opened, said)):
         _verify(opened, said, steps)
         if opened.is_stored:
-            warnings.append(f"{opened.path} was read as a whole, {sum(sizes):,} bytes, to verify it; --trust does not")
+            warnings.append(f"{opened.path} was read as a whole, {sum(sizes):,} bytes, to verify it; `trust` does not")
     copies = _copies(said, opened, targets)
     if dry_run:
         traffic = planned_traffic(copies)

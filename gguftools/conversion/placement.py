@@ -25,6 +25,7 @@ from ..files.atomic import Reads, check_target, output_path
 from ..files.checkpoint.torch_pickle import open_torch
 from ..files.gguf.reader import open_gguf
 from ..writing.items import Item
+from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, write_files
 from .predictors import numbered_files
 
@@ -95,7 +96,7 @@ def gpu_split(
     beside = sorted(folder.resolve().parent.glob("*.gguf")) if model is None else [Path(model)]
     if len(beside) != 1:
         problem = f"{len(beside)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron"
-        raise OptionError(problem, hint="name it with --model")
+        raise OptionError(problem, hint="name it with `model`")
     path = beside[0]
     opened = open_gguf(path)
     target = output_path(path.parent if output is None else output, f"{path.name}.generated.gpuidx")
@@ -110,7 +111,7 @@ def gpu_split(
         for name, values in (("gpu_idx", gpu), ("gpu_bucket", np.flatnonzero(gpu)))
     ]
     file = FilePlan(target, metadata, tuple(Item(tensor, tensor.format) for tensor in tensors), magic=MAGIC)
-    write_files([file], threads=1, overwrite=overwrite, reads=reads)
+    write_files([file], WriteOptions(threads=1, overwrite=overwrite, reads=reads))
     return PlacementReport(target, path, vram, placement)
 
 

@@ -16,11 +16,11 @@ from ..model import Model, of_parts, planner_of
 from ..model import open as open_model
 from ..provenance.parameters import Opening, Parameters
 from ..quantization.imatrix import ImportanceMatrix
-from ..quantization.outputs import Run
 from ..quantization.outtypes import FILE_TYPES, plan_conversion
 from ..quantization.planning import Planned
 from ..quantization.recipes import RECIPES, Options
 from ..sources import of_checkpoint
+from ..writing.options import WriteOptions
 from ..writing.row_blocks import Progress
 from .transcoding import EXACT, plan_exact_again
 
@@ -39,7 +39,7 @@ def planned_again(
     formats: Mapping[str, str],
     path: Path,
     texts: list[str] | None = None,
-    run: Run | None = None,
+    run: WriteOptions | None = None,
 ) -> AbstractContextManager[Planned]:
     """The plan of an output; within the block, weights that texts decide can be read.
 
@@ -55,32 +55,21 @@ def planned_again(
             tensors = model.streamed().values()
             file = plan_conversion(path, model.metadata, tensors, model.origin, outtype, reserve)
         return nullcontext(Planned(outtype, (file,)))
+    options = parameters.quantize_options
     planner = planner_of(
-        model,
-        [parameters.recipe],
-        matrix,
-        parameters.include_weights,
-        parameters.exclude_weights,
-        parameters.prune_layers,
-        options=parameters.options,
-        overrides=dict(parameters.override),
-        splitting=parameters.splitting,
-        reserve=parameters.reserve,
-        allow_missing_experts=True,
-        allow_requantize=True,
-        dry_run=True,
+        model, [parameters.recipe], matrix, options, WriteOptions(reserve=parameters.reserve, dry_run=True)
     )
     planned = planner.plan(parameters.recipe, path)
     if parameters.gptq is None or texts is None:
         return nullcontext(planned)
-    encode = with_feedback(model, calibration_of(parameters, texts), run.progress if run else None)
-    return encode(planner, planned, run or Run())
+    encode = with_feedback(model, calibration_of(parameters, texts))
+    return encode(planner, planned, run or WriteOptions())
 
 
 def calibration_of(parameters: Parameters, texts: list[str]) -> Calibration:
     """The texts that weights were encoded by, read as they were then. Raises OptionError."""
     if parameters.gptq is None:
-        raise OptionError("texts mean nothing for this file: no weight was encoded by any", "leave out --gptq")
+        raise OptionError("texts mean nothing for this file: no weight was encoded by any", "leave out `gptq`")
     return Calibration(tuple(named_texts(texts)), *parameters.gptq)
 
 

@@ -48,10 +48,10 @@ from ..provenance.manifest import Manifest, TensorRecord, is_plain, manifest_pat
 from ..provenance.parameters import Parameters, parameters_of
 from ..provenance.recording import exists, matrix_record, opened_file, source_record, tensor_range, text_records
 from ..quantization.imatrix import ImportanceMatrix, read_imatrix
-from ..quantization.outputs import Run
 from ..quantization.planning import Planned
 from ..sources import pread_tensors
 from ..writing.items import Item, decode_rows, encode_rows, read_rows
+from ..writing.options import WriteOptions, shown
 from ..writing.pipeline import FilePlan
 from ..writing.row_blocks import Progress, RowBlock, row_ranges, run_blocks
 from .replaying import calibration_of, guessed_parameters, opened_again, planned_again
@@ -63,6 +63,29 @@ MATRIX_NAME = f"{OF_MATRIX}file"
 GAP = 1 << 22  # bytes of padding read at a time
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which of a file's tensors to make again.
+
+    tensors: a regular expression for names. sample: so many ranges, drawn at random from all (seed: None for one of the
+    system's), each of 65536 values or a row: an alteration that lies in one of T is missed with the probability
+    1 - sample / T. Raises OptionError for numbers that mean nothing.
+    """
+
+    tensors: str | None = None
+    sample: int | None = None
+    seed: int | None = None
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def __post_init__(self) -> None:
+        if self.sample is not None:
+            as_count(self.sample, "sample", 1)
+        if self.seed is not None:
+            as_count(self.seed, "seed", 0)
+
+
 def reproduce(
     file: PathLike,
     source: PathLike | None = None,
@@ -70,9 +93,7 @@ def reproduce(
     manifest: PathLike | None = None,
     imatrix: PathLike | None = None,
     gptq: PathLike | Sequence[PathLike] | None = None,
-    tensors: str | None = None,
-    sample: int | None = None,
-    seed: int | None = None,
+    compare: Selection = Selection(),
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Reproduction:
@@ -84,15 +105,13 @@ def reproduce(
     lies beside the file.
     gptq: the texts that weights were encoded by, to encode all of them anew; without them such weights are compared
     with their digests alone.
-    tensors: a regular expression, which names are compared. sample: compare so many ranges of rows, drawn at random
-    from all (seed: None for one of the system's), each of 65536 values or a row: an alteration that lies in one of T is
-    missed with the probability 1 - sample / T. threads: default all processors. progress(bytes done, of how many,
-    tensor).
+    compare: which tensors, or a sample of rows; default all. threads: default all processors. progress(bytes done, of
+    how many, tensor).
     Raises OptionError where source, matrix or texts are needed and not given, FileError, ModelError, VocabularyError
     for what cannot be opened, FileError for a manifest that is none, or of another file.
     """
-    drawn = None if sample is None else as_count(sample, "sample", 1)
-    begin = secrets.randbits(32) if seed is None else as_count(seed, "seed", 0)
+    tensors, drawn = compare.tensors, compare.sample
+    begin = secrets.randbits(32) if compare.seed is None else compare.seed
     opened = opened_file(file)
     path = _manifest_of(opened, manifest)
     known = None if path is None else read_manifest(path)
@@ -103,7 +122,7 @@ def reproduce(
     if parameters is not None and texts is not None:
         calibration_of(parameters, texts)
     named = known.source.name if known is not None else None
-    given = source if source is not None else _beside(opened, named, "the source", "--source")
+    given = source if source is not None else _beside(opened, named, "the source", "source")
     model = opened_again(given, parameters.opening if parameters else Parameters().opening)
     weights = _matrix_path(opened, known, imatrix)
     if parameters is None:
@@ -117,7 +136,9 @@ def reproduce(
     formats = {name: tensor.format.name for name, tensor in opened.tensors.items()}
     with tempfile.TemporaryDirectory(prefix="gguftools-") as folder:
         target = Path(folder, opened.parts[0].path.name if len(opened.parts) == 1 else "model.gguf")
-        planning = planned_again(model, parameters, matrix, formats, target, texts, Run(threads, progress=progress))
+        planning = planned_again(
+            model, parameters, matrix, formats, target, texts, WriteOptions(threads, progress=progress)
+        )
         with planning as planned:
             found = work.compared(planned, tensors, drawn, begin, texts is not None)
     causes = work.causes(found, weights, texts)
@@ -146,21 +167,21 @@ def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
 def _beside(file: GgufFile, name: str | None, what: str, option: str) -> Path:
     """A file or folder that a manifest names, if it lies beside the file. Raises OptionError."""
     if name is None:
-        raise OptionError(f"{file.path} does not say what it was made of", f"name {what} with {option}")
+        raise OptionError(f"{file.path} does not say what it was made of", f"name {what} with `{option}`")
     path = file.parts[0].path.with_name(name) if is_plain(name) else None
     if path is None or path.is_symlink() or not path.exists():  # a link may lead anywhere
-        raise OptionError(f"{what}, {quote(name)}, does not lie beside {file.path}", f"name it with {option}")
+        raise OptionError(f"{what}, {quote(name)}, does not lie beside {file.path}", f"name it with `{option}`")
     return path
 
 
 def _matrix_path(file: GgufFile, manifest: Manifest | None, given: PathLike | None) -> PathLike | None:
     if given is not None:
         if manifest is not None and manifest.imatrix is None:
-            raise OptionError(f"{file.path} was made without an importance matrix", "leave out --imatrix")
+            raise OptionError(f"{file.path} was made without an importance matrix", "leave out `imatrix`")
         return given
     if manifest is None or manifest.imatrix is None or manifest.imatrix.file is None:
         return None
-    return _beside(file, manifest.imatrix.file.name, "the importance matrix", "--imatrix")
+    return _beside(file, manifest.imatrix.file.name, "the importance matrix", "imatrix")
 
 
 class _Compared(NamedTuple):
@@ -272,7 +293,7 @@ class _Work:
         if item.format.uses_importance and not item.is_copy and self.lacks_matrix:
             return replace(check, found=BY_DIGEST)
         if item.format.needs_importance and item.importance is None and item.ready is None and not item.is_copy:
-            why = f"{item.format.name} needs an importance matrix, which --imatrix names"
+            why = f"{item.format.name} needs an importance matrix, which `imatrix` names"
             return replace(check, found=OTHER, why=why)
         return check
 

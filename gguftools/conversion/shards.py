@@ -31,7 +31,7 @@ Output = tuple[Layout, Copy]
 DEFAULT_TENSORS = 128
 MERGING, STATE = ".merging", ".merging.json"  # behind the name of an output: as long as it is unfinished; its list
 HASHED_AT_ONCE = 1 << 24  # bytes
-FREE_STORED = "merge without --free, and delete the shards afterwards"
+FREE_STORED = "merge without `free`, and delete the shards afterwards"
 FREE_HINT = "run the same command again to go on; what is merged already is kept"
 
 
@@ -130,7 +130,7 @@ def _prefix(output: PathLike, name: str) -> Path:
 def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> list[list[TensorInfo]]:
     """The tensors of each shard: one after the other, until the next would be too much."""
     if max_size is not None and max_tensors is not None:
-        raise OptionError("shards are bounded by --split-max-size or by --split-max-tensors, not by both")
+        raise OptionError("shards are bounded by `max_size` or by `max_tensors`, not by both")
     for argument, limit in (("max_size", max_size), ("max_tensors", max_tensors)):
         if limit is not None:
             as_count(limit, argument)
@@ -228,7 +228,7 @@ def merge(
         raise OptionError(f"shards are freed on this disk alone: {path} or {target} is in a store", FREE_STORED)
     if not isinstance(target, StorePath) and os.path.lexists(target.with_name(target.name + STATE)):
         if not free:
-            raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with --free")
+            raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with `free`")
         resumed = _resume(path, target, overwrite, dry_run, progress)
         if resumed is not None:
             return resumed
@@ -292,13 +292,8 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
         if not file.lines:  # it ended while we looked
             file.end()
             return None
-        try:
-            head, done = json.loads(file.lines[0]), list(filter(None, map(_merged, file.lines[1:])))
-            merged = [each.name for each in done]
-            expected = {str(name): (size, digest) for name, size, digest in head["shards"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(f"{file.journal} is not the list of an interrupted merge: {error}") from error
-        whole_bytes = head["whole"][0]
+        head, done, expected = _noted(file)
+        whole_bytes, merged = head["whole"][0], [each.name for each in done]
         if not merged and not dry_run:
             file.open(0, whole_bytes)
             file.abandon()
@@ -337,6 +332,17 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
                 shard.unlink()
         _free_parts(file, head["shards"][-1][0], merged, parts, progress)
         return report
+
+
+def _noted(file: Unfinished) -> tuple[dict[str, Any], list["_Merged"], dict[str, tuple[int, str]]]:
+    """What the list of an interrupted merge says: its head, what is merged, and fingerprints of the shards. Raises
+    FileError.
+    """
+    try:
+        head, done = json.loads(file.lines[0]), list(filter(None, map(_merged, file.lines[1:])))
+        return head, done, {str(name): (size, digest) for name, size, digest in head["shards"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{file.journal} is not the list of an interrupted merge: {error}") from error
 
 
 def _fingerprint(part: GgufFile) -> tuple[int, str]:

@@ -22,9 +22,10 @@ from quants.exact import PRECISION, exact_blocks, formats_that_fit
 
 from ..files.atomic import check_target
 from ..model import Model
-from ..quantization.outputs import Run, write_file
+from ..quantization.outputs import write_file
 from ..quantization.outtypes import FILE_TYPES, converted_format, plan_conversion, with_file_type
 from ..quantization.recipes import RECIPES, Choice, is_quantizable
+from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, Resumable
 from ..writing.report import QuantizeReport, TranscodingReport
 from ..writing.row_blocks import RowBlock, by_tensor, run_blocks
@@ -98,8 +99,7 @@ def write_exact(
     model: Model,
     path: Path,
     fallback: str,
-    run: Run,
-    reserve: int = 0,
+    run: WriteOptions,
     resumable: Resumable | None = None,
     warnings: Sequence[str] = (),
     rounded_grids: bool = False,
@@ -109,9 +109,9 @@ def write_exact(
     fallback: one of FILE_TYPES. rounded_grids: take blocks for exact, too, that give the values of a BF16 or F16 weight
     when they are rounded to that type. Raises FormatError, FileError.
     """
-    check_target(path, run.reads, run.overwrite)
+    check_target(path, run.reads, run.overwrite or run.dry_run)
     found, tensors = transcoded(model, fallback, run, rounded_grids)
-    file = plan_conversion(path, model.metadata, tensors.values(), model.origin, fallback, reserve)
+    file = plan_conversion(path, model.metadata, tensors.values(), model.origin, fallback, run.reserve)
     file = replace(file, metadata=with_file_type(file.metadata, file_type(found, fallback)))
     left = {each.name: each for each in found if each.reason}
     formats = {item.tensor.name: item.format for item in file.items if item.tensor.name in left}
@@ -152,7 +152,7 @@ def _weights(model: Model, tensors: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def transcoded(
-    model: Model, fallback: str, run: Run, rounded_grids: bool = False
+    model: Model, fallback: str, run: WriteOptions, rounded_grids: bool = False
 ) -> tuple[list[TranscodingReport], dict[str, Tensor]]:
     """What becomes of each weight; and all tensors of the model, those with exact blocks read as such."""
     tensors, keep = model.streamed(), model.origin.float32
@@ -174,7 +174,7 @@ def transcoded(
     return found, {name: exact.get(name, tensor) for name, tensor in tensors.items()}
 
 
-def _sampled(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, list[tuple[Inexact, Format]]]]:
+def _sampled(searches: Mapping[str, Search], run: WriteOptions) -> Iterator[tuple[str, list[tuple[Inexact, Format]]]]:
     """For each tensor what of its first rows each format does not hold, the smallest first."""
     tensors = [each.tensor for each in searches.values() if each.tensor.size]
     samples = [RowBlock(each, 0, min(each.rows, max(1, SAMPLE // each.width))) for each in tensors]
@@ -196,7 +196,7 @@ def _wrong(blocks: NDArray[np.bool_], form: Format, first_row: int = 0) -> Inexa
     return Inexact(count, blocks.size, first_row + row, block * form.block_size)
 
 
-def _inexact(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, Inexact]]:
+def _inexact(searches: Mapping[str, Search], run: WriteOptions) -> Iterator[tuple[str, Inexact]]:
     """For each tensor how many of its blocks the first of its viable formats does not hold."""
 
     def look(tensor: Tensor, start: int, stop: int) -> Inexact:
@@ -215,7 +215,7 @@ def _inexact(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, In
         yield name, replace(first, count=counts, blocks=blocks, as_rounded=sum(part.as_rounded for part in parts))
 
 
-def _changed(tensors: Sequence[Tensor], stored: Mapping[str, Format], run: Run) -> Iterator[tuple[str, int]]:
+def _changed(tensors: Sequence[Tensor], stored: Mapping[str, Format], run: WriteOptions) -> Iterator[tuple[str, int]]:
     """For each tensor how many values are another once stored."""
 
     def look(tensor: Tensor, start: int, stop: int) -> int:
@@ -259,4 +259,4 @@ def rounded(found: Iterable[TranscodingReport]) -> list[str]:
     who = changed[0].name if len(changed) == 1 else f"{len(changed)} tensors ({changed[0].name}, …)"
     form, size = changed[0].format, sum(each.size for each in changed)
     values = f"{sum(each.rounded for each in changed):,} of {size:,} values"
-    return [f"{who} {'is' if len(changed) == 1 else 'are'} rounded to {form}, {values}; --fallback f32 keeps them"]
+    return [f"{who} {'is' if len(changed) == 1 else 'are'} rounded to {form}, {values}; `fallback` f32 keeps them"]

@@ -13,7 +13,7 @@ from quants.spelling import quote
 
 from ..calibration.bounds import DEFAULT_MEMORY
 from ..metadata.text import plain as plain_value
-from ..quantization.planning import Splitting
+from ..quantization.options import QuantizeOptions, Splitting
 from ..quantization.recipes import RECIPES, Options, Recipe
 
 LONGEST_RULE = 300
@@ -63,6 +63,27 @@ class Parameters:
     gptq: Texts | None = None
     fallback: str = "AUTO"
     rounded_grids: bool = False
+
+    @property
+    def quantize_options(self) -> QuantizeOptions:
+        """What planned the output, with all permissions: what was refused then was not written."""
+        formats, cut = self.options, self.splitting
+        return QuantizeOptions(
+            rules=formats.rules,
+            pure=formats.pure,
+            output_type=formats.output_type,
+            token_embedding_type=formats.token_embedding_type,
+            leave_output=formats.leave_output,
+            prune_layers=self.prune_layers,
+            override=dict(self.override),
+            include_weights=self.include_weights,
+            exclude_weights=self.exclude_weights,
+            allow_missing_experts=True,
+            keep_split=cut.keep,
+            max_size=cut.max_bytes,
+            max_tensors=cut.max_tensors,
+            allow_requantize=True,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; what is as it is by itself is left out."""

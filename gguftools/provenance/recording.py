@@ -21,9 +21,9 @@ from ..files.stores.path import StorePath, located
 from ..files.stores.store import begin_upload, is_pinned, version_now
 from ..model import Model, stored_file
 from ..quantization.imatrix import ImportanceMatrix, read_imatrix
-from ..quantization.outputs import Run
-from ..quantization.planning import Splitting
+from ..quantization.options import Splitting
 from ..quantization.recipes import Recipe
+from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, QuantizeReport
 from ..writing.row_blocks import Progress
 from .encoders import builder, conversion_digest, encoder_digests
@@ -42,7 +42,7 @@ class Described(NamedTuple):
     opening: Opening = Opening()
 
 
-def described_as(source: PathLike | Model, manifest: bool | Described, dry_run: bool) -> Described | None:
+def described_as(source: PathLike | Model, manifest: bool, dry_run: bool) -> Described | None:
     """What a manifest calls a source; None where none is wanted.
 
     Raises OptionError for a Model that no file holds as it is, and for a run that writes nothing.
@@ -50,14 +50,12 @@ def described_as(source: PathLike | Model, manifest: bool | Described, dry_run: 
     if not manifest:
         return None
     if dry_run:
-        raise OptionError("a run that writes nothing has no manifest", "leave out manifest or dry_run")
-    if isinstance(manifest, Described):
-        return manifest
+        raise OptionError("a run that writes nothing has no manifest", "leave out `manifest` or `dry_run`")
     if not isinstance(source, Model):
         return Described(source)
     if source.file is None:
         problem = f"what {source.path} was made of is not recorded, so that no manifest could say it"
-        raise OptionError(problem, "leave out manifest, or name the file or folder itself")
+        raise OptionError(problem, "leave out `manifest`, or name the file or folder itself")
     return Described(stored_file(source))
 
 
@@ -72,7 +70,7 @@ class Recording:
     model: Model
     parameters: Parameters
     calibration: Calibration | None
-    run: Run
+    run: WriteOptions
 
     def check(self, outputs: Iterable[Path]) -> None:
         """Raise what refuses the manifests, before any work."""

@@ -25,6 +25,7 @@ from ..files.atomic import NOTHING, atomic_output
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.stores.path import StorePath, located
 from ..writing.items import Item
+from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, write_files
 from .imatrix_entry import Entry as Entry
 from .imatrix_entry import Floats
@@ -216,7 +217,7 @@ def write_imatrix(
         if name in figures:
             arrays[name + STATISTICS] = figures[name].as_stored()
     items = tuple(Item(tensor, tensor.format) for tensor in (from_array(*each) for each in arrays.items()))
-    write_files([FilePlan(path, metadata, items)], overwrite=overwrite, reads=read, finite=False)
+    write_files([FilePlan(path, metadata, items)], WriteOptions(overwrite=overwrite, reads=read), finite=False)
 
 
 def _dat_pieces(matrix: ImportanceMatrix) -> Iterable[bytes]:
@@ -362,7 +363,7 @@ def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_exper
     unseen = len(entry.unseen)
     if unseen > MISSING_EXPERTS_ALLOWED * len(entry.counts) and not allow_missing_experts:
         problem = f"{matrix.path}: {unseen} of {len(entry.counts)} experts of {tensor.name!r} saw no input"
-        hint = "measure it on more text, or pass --allow-missing-experts to weigh their columns alike"
+        hint = "measure it on more text, or pass `allow_missing_experts` to weigh their columns alike"
         raise FileError(problem, hint)
     mean = entry.mean().reshape(experts, tensor.width)
     for row in mean:

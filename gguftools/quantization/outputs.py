@@ -3,62 +3,41 @@
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
-from ..files.atomic import NOTHING, Reads, check_space, check_target, free_bytes, output_path
+from ..files.atomic import Reads, check_space, check_target, free_bytes, output_path
 from ..files.gguf.shards import SHARD_NAME
 from ..files.stores.path import StorePath
-from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Resumable, WriteResult, scan, write_files
+from ..writing.options import WriteOptions
+from ..writing.pipeline import FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import ENCODED, PARTIAL, fingerprint, idle_resume, left_behind, stored_bytes
-from ..writing.row_blocks import Progress
-from ..writing.travel import Source
 from ..writing.whole_files import are_written_elsewhere, write_files_elsewhere
-from ..writing.work_plan import Terms, plan_work
+from ..writing.work_plan import plan_work
 from .planning import Planned, Planner
 from .recipes import RECIPES, Choice, Recipe
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
 
 
-EncodeAhead = Callable[[Planner, Planned, "Run"], AbstractContextManager[Planned]]
-
-
-@dataclass(frozen=True)
-class Run:
-    """How outputs are written, whatever they are; see `write_files`. resume: go on from an interrupted run. terms: say
-    what that would take on these terms, and write nothing.
-    """
-
-    threads: int | None = None
-    memory: int = DEFAULT_MEMORY
-    progress: Progress | None = None
-    executor: Executor | None = None
-    statistics: bool = False
-    resume: bool = False
-    overwrite: bool = False
-    reads: Reads = NOTHING
-    source: Source | None = None
-    terms: Terms | None = None
+EncodeAhead = Callable[[Planner, Planned, WriteOptions], AbstractContextManager[Planned]]
 
 
 def write_recipes(
     planner: Planner,
     recipes: Sequence[Recipe],
     paths: Sequence[Path],
-    run: Run,
-    check_tensors: bool = False,
+    run: WriteOptions,
     encode: EncodeAhead | None = None,
 ) -> QuantizeReport:
     """Write a file for each recipe in one pass; with `planner.dry_run` say only what would be written.
 
-    check_tensors: look for NaN everywhere before anything is written. encode: encodes tensors of an output before it is
+    encode: encodes tensors of an output before it is
     written, and keeps them until then.
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
@@ -75,7 +54,7 @@ def write_recipes(
     if needed > free + begun:
         folder = planned[0].files[0].path.parent
         raise FileError(f"{folder} has {free:,} bytes free; {needed:,} are needed", "free some, or write elsewhere")
-    if check_tensors:
+    if planner.options.check_tensors:
         scan(planner.layers.tensors.values(), threads=run.threads, progress=run.progress)
     resumable = Resumable(fingerprint(planner.origin.files, planner.origin.recorded), run.resume)
     with ExitStack() as stack:
@@ -88,7 +67,7 @@ def write_recipes(
 def write_file(
     file: FilePlan,
     name: str,
-    run: Run,
+    run: WriteOptions,
     resumable: Resumable | None = None,
     warnings: Sequence[str] = (),
     choices: Mapping[str, Choice] = {},
@@ -97,14 +76,14 @@ def write_file(
 
     choices: why tensors have the formats that they have, for the report.
     """
-    if run.terms is not None:
+    if run.writes_nothing:
         return _planned([Planned(name, (file,), choices)], run, free_bytes(file.path), list(warnings))
     if resumable is None:
         check_space(file.path, file.layout.total)
     return _write([Planned(name, (file,), choices)], run, resumable, free_bytes(file.path), list(warnings))
 
 
-def _planned(planned: Sequence[Planned], run: Run, free: int, warnings: list[str]) -> QuantizeReport:
+def _planned(planned: Sequence[Planned], run: WriteOptions, free: int, warnings: list[str]) -> QuantizeReport:
     """What would be written, and what that would take."""
     report = _report(planned, None, free, warnings)
     if run.terms is None:
@@ -113,35 +92,19 @@ def _planned(planned: Sequence[Planned], run: Run, free: int, warnings: list[str
 
 
 def _write(
-    planned: Sequence[Planned], run: Run, resumable: Resumable | None, free: int, warnings: list[str], before: float = 0
+    planned: Sequence[Planned],
+    run: WriteOptions,
+    resumable: Resumable | None,
+    free: int,
+    warnings: list[str],
+    before: float = 0,
 ) -> QuantizeReport:
     """before: seconds that were spent already."""
     files = [file for p in planned for file in p.files]
     if run.executor is not None and run.source is not None and are_written_elsewhere(files, run.executor, run.source):
-        outcome = write_files_elsewhere(
-            files,
-            run.executor,
-            run.source,
-            memory=run.memory,
-            statistics=run.statistics,
-            progress=run.progress,
-            resumable=resumable,
-            overwrite=run.overwrite,
-            reads=run.reads,
-        )
-        return _report(planned, outcome._replace(seconds=outcome.seconds + before), free, warnings)
-    outcome = write_files(
-        files,
-        threads=run.threads,
-        memory=run.memory,
-        statistics=run.statistics,
-        progress=run.progress,
-        executor=run.executor,
-        resumable=resumable,
-        overwrite=run.overwrite,
-        reads=run.reads,
-        source=run.source,
-    )
+        outcome = write_files_elsewhere(files, run.executor, run.source, run, resumable)
+    else:
+        outcome = write_files(files, run, resumable=resumable)
     return _report(planned, outcome._replace(seconds=outcome.seconds + before), free, warnings)
 
 

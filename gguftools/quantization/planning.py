@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,6 @@ from archs.metadata import Metadata, Value, ValueType
 from archs.schema import find
 from archs.values import INTEGERS, value_of
 from quants import Tensor
-from quants.arguments import wrong
 from quants.errors import FormatError, OptionError
 
 from ..files.gguf.shards import filled, shard_metadata, shard_paths, without_split_keys
@@ -22,7 +21,8 @@ from ..writing.origin import Origin
 from ..writing.pipeline import FilePlan
 from . import recipes
 from .imatrix import ImportanceMatrix, importance_for
-from .recipes import RECIPES, Choice, ModelFacts, Options, Recipe, layer_of, model_facts, visit_order
+from .options import QuantizeOptions, Splitting
+from .recipes import RECIPES, Choice, ModelFacts, Recipe, layer_of, model_facts, visit_order
 
 QUANTIZATION_VERSION = 2
 GUESSED = 1024  # added to a file type that no one stated
@@ -50,14 +50,6 @@ class PrunedModel(NamedTuple):
     old_names: Mapping[str, str] = {}
 
 
-class Splitting(NamedTuple):
-    """Into which files an output goes. keep: the source's shards. max_bytes: of tensor data of a file."""
-
-    keep: bool = False
-    max_bytes: int | None = None
-    max_tensors: int | None = None
-
-
 @dataclass(frozen=True)
 class Planner:
     """Decides what every tensor of an output becomes, and refuses what cannot be.
@@ -71,13 +63,8 @@ class Planner:
     layers: PrunedModel
     origin: Origin
     matrix: ImportanceMatrix | None = None
-    options: Options = field(default_factory=Options)
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    splitting: Splitting = field(default_factory=Splitting)
+    options: QuantizeOptions = field(default_factory=QuantizeOptions)
     reserve: int = 0
-    allow_missing_experts: bool = False
-    allow_requantize: bool = False
-    no_fallback: bool = False
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
     rules_alone: bool = False
@@ -89,9 +76,9 @@ class Planner:
         tensors = self.layers.tensors
         triples = [(name, tensor.shape, tensor.format) for name, tensor in tensors.items()]
         choices = (
-            recipes.choose_by_rules(triples, self.options.rules)
+            recipes.choose_by_rules(triples, self.options.formats.rules)
             if self.rules_alone
-            else recipes.choose(recipe, triples, self.facts, self.matrix is not None, self.options)
+            else recipes.choose(recipe, triples, self.facts, self.matrix is not None, self.options.formats)
         )
         self._warn_of_idle_options(recipe, choices)
         items = [Item(tensors[each.name], each.format, self._importance(each)) for each in choices]
@@ -102,7 +89,7 @@ class Planner:
         if self.matrix is not None and not any(i.importance is not None and i.format.uses_importance for i in items):
             self.warnings.append(f"the importance matrix changes no tensor of {recipe.name}")
         lacking = tuple(choice.name for choice in bare_and_encoded) if self.matrix is not None else ()
-        groups = shard(items, self.origin, self.layers, self.splitting)
+        groups = shard(items, self.origin, self.layers, self.options.splitting)
         metadata, count, origin = self.metadata(recipe), len(groups), self.origin
         paths = shard_paths(path, path.name.removesuffix(".gguf"), count) if count > 1 else [path]
         files = tuple(
@@ -121,15 +108,15 @@ class Planner:
     @cached_property
     def facts(self) -> ModelFacts:
         """Of the whole model, without layers left out: the reference counts so."""
-        return model_facts(_overridden(self.source, self.overrides))
+        return model_facts(_overridden(self.source, self.options.overrides))
 
-    def check_overrides(self, new: bool) -> None:
-        """Raise OptionError for keys that nothing reads (unless `new` ones are wanted) or values they cannot have."""
+    def check_overrides(self) -> None:
+        """Raise OptionError for keys that nothing reads (unless new ones are wanted) or values they cannot have."""
         before = self.source
-        after = _overridden(before, self.overrides)
+        after = _overridden(before, self.options.overrides)
         architecture = architecture_of(after)
-        check_new_keys(self.overrides, before, architecture, new)
-        for key in self.overrides:
+        check_new_keys(self.options.overrides, before, architecture, self.options.new)
+        for key in self.options.overrides:
             old = before.value(key) if key in before else None
             for fault, hint in faults(key, old, after, self.layers.tensors):
                 raise OptionError(fault, hint or "`gguftools set-metadata --force` stores it in a file")
@@ -140,7 +127,7 @@ class Planner:
             return None
         if tensor.name not in self._importances:
             original = tensor.renamed(self.layers.old_names.get(tensor.name, tensor.name))
-            self._importances[tensor.name] = importance_for(self.matrix, original, self.allow_missing_experts)
+            self._importances[tensor.name] = importance_for(self.matrix, original, self.options.allow_missing_experts)
             entry = self.matrix.entries.get(original.name)
             if entry is not None and entry.unseen:
                 unseen = f"{len(entry.unseen)} of {len(entry.counts)} experts saw no input"
@@ -148,7 +135,7 @@ class Planner:
         return self._importances[tensor.name]
 
     def _warn_of_idle_options(self, recipe: Recipe, choices: Sequence[Choice]) -> None:
-        options, used, names = self.options, {choice.rule for choice in choices}, self.layers.tensors
+        options, used, names = self.options.formats, {choice.rule for choice in choices}, self.layers.tensors
         for pattern, name in options.rules:
             if pattern not in used:
                 self.warnings.append(f"the rule {pattern}={name} decides nothing in {recipe.name}")
@@ -163,17 +150,17 @@ class Planner:
     def _check(self, recipe: Recipe, encoded: Sequence[Choice], needing: Sequence[Choice]) -> None:
         """Refuse to encode again, to fall back, and to leave without importance what needs it, unless it is wanted."""
         again = [choice for choice in encoded if self.layers.tensors[choice.name].format.is_quantized]
-        if again and not self.allow_requantize:
+        if again and not self.options.allow_requantize:
             first, stored = again[0], self.layers.tensors[again[0].name].format.name
             where = f"{first.name!r} is {stored} in {self.origin.path.name}"
             self._refuse(
                 f"{where}; encoding it again as {first.format.name} loses quality",
-                "start from a float file, or pass --allow-requantize",
+                "start from a float file, or pass `allow_requantize`",
             )
         fallen = [choice for choice in encoded if choice.fallback]
-        if self.no_fallback and fallen:
+        if self.options.no_fallback and fallen:
             some = f"{len(fallen)} tensors cannot take the format that {recipe.name} wants"
-            hint = "without --no-fallback they are stored in another, as --dry-run shows"
+            hint = "without `no_fallback` they are stored in another, as `dry_run` shows"
             raise FormatError(f"{some}, {fallen[0].name!r} first: {fallen[0].fallback}", hint)
         if not needing:
             return
@@ -183,10 +170,10 @@ class Planner:
             source = shlex.quote(str(self.origin.path))
             made = f"`gguftools imatrix {source} --file TEXT --output imatrix.gguf` measures one"
             problem = f"{recipe.name} needs an importance matrix: {some} would be {form}"
-            self._refuse(problem, f"{made}; then pass --imatrix imatrix.gguf")
+            self._refuse(problem, f"{made}; then pass it as `imatrix`")
         else:
             problem = f"{self.matrix.path} has no entry for {some}, which {form} needs"
-            self._refuse(problem, "name another format for them: --tensor-type REGEX=TYPE")
+            self._refuse(problem, "name another format for them by `rules`")
 
     def _refuse(self, problem: str, hint: str) -> None:
         if not self.dry_run:
@@ -200,7 +187,7 @@ class Planner:
         said = Metadata() if self.restated else self.source
         number = recipe.file_type if recipe.file_type is not None else _own_file_type(said, self.layers.tensors)
         _append(new, "general.file_type", number)
-        new = _overridden(new, self.overrides)
+        new = _overridden(new, self.options.overrides)
         if self.matrix is not None:
             path = self.matrix.path  # as llama.cpp names it; but what folders a machine has is nobody's business
             _append(new, "quantize.imatrix.file", _cut(path.name if path.is_absolute() else str(path)))
@@ -244,17 +231,6 @@ def _own_file_type(metadata: Metadata, tensors: Mapping[str, Tensor]) -> int:
     medium = f"{most}_M" if most in ("Q3_K", "Q4_K", "Q5_K") else "MXFP4_MOE" if most == "MXFP4" else most
     number = RECIPES[medium].file_type if medium in RECIPES else 0
     return (number or 0) + GUESSED
-
-
-def pairs(rules: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Rules as (regular expression, format). Raises OptionError for what is neither a mapping nor pairs of texts."""
-    if not isinstance(rules, Iterable):
-        raise wrong("rules", rules, "a mapping of regular expressions to formats")
-    found = tuple(rules.items() if isinstance(rules, Mapping) else rules)
-    for rule in found:
-        if not isinstance(rule, tuple) or len(rule) != 2 or not all(isinstance(each, str) for each in rule):
-            raise OptionError(f"rules has {rule!r}; a regular expression and a format were expected")
-    return found
 
 
 def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: Sequence[int]) -> PrunedModel:
@@ -316,9 +292,9 @@ def shard(items: Sequence[Item], origin: Origin, layers: PrunedModel, splitting:
     if not splitting.keep:
         return filled(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
     if splitting.max_bytes or splitting.max_tensors:
-        raise OptionError("--keep-split leaves the shards as they are; the --split-max options would change them")
+        raise OptionError("`keep_split` leaves the shards as they are; `max_size` or `max_tensors` would change them")
     if not origin.shards:
-        raise OptionError(f"{origin.path} has no GGUF shards to keep", "--split-max-size splits the output")
+        raise OptionError(f"{origin.path} has no GGUF shards to keep", "`max_size` splits the output")
     shard_of = {name: number for number, names in enumerate(origin.shards) for name in names}
     place = {name: i for i, name in enumerate(layers.tensors)}
     groups: dict[int, list[Item]] = {}

@@ -537,7 +537,7 @@ def _settle(recipe: Recipe, name: str, shape: tuple[int, ...], wanted: Format, r
     while width % form.block_size:
         if form.fallback is None:
             problem = f"{name!r} has rows of {width} values; {form.name} needs a multiple of {form.block_size}"
-            hint = f"name another format for it: --tensor-type '{re.escape(name)}=Q8_0'"
+            hint = f"name another format for it by `rules`: '{re.escape(name)}=Q8_0'"
             raise FormatError(f"{problem}, and there is no format to fall back to", hint)
         form = format_named(form.fallback)
     misfit = f"rows of {width} values; {wanted.name} needs a multiple of {wanted.block_size}"

@@ -58,5 +58,5 @@ def _check(tensor: Tensor, made: Tensor, exactly: bool) -> None:
     if not form.has_codec:
         raise FormatError(f"{where} that is not known here: it can be copied, not decoded", "the recipe COPY keeps it")
     if exactly and made.format.dialect:
-        hint = "quantize to Q8_0, or without any rounding to F32, with --allow-requantize"
+        hint = "quantize to Q8_0, or without any rounding to F32, with `allow_requantize`"
         raise FormatError(f"{where} whose values no format of llama.cpp holds exactly", hint)

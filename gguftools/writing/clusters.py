@@ -32,7 +32,7 @@ def executor_for(
     a process pool. Raises OptionError for both at once, or without Dask for a scheduler; FileError where none answers.
     """
     if workers is not None and scheduler is not None:
-        raise OptionError("workers of this machine and a scheduler were named", "leave out --workers or --scheduler")
+        raise OptionError("workers of this machine and a scheduler were named", "leave out `workers` or `scheduler`")
     if workers is None and scheduler is None:
         yield None
         return

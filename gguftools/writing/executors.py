@@ -146,7 +146,7 @@ class _Work:
         self._losses += 1
         if self._losses > LOSSES:
             problem = f"workers were lost {self._losses} times in a row: {_said(error)}"
-            hint = "see whether they have enough memory; the same command with --resume goes on from what is written"
+            hint = "see whether they have enough memory; the same call with `resume` goes on from what is written"
             raise FileError(problem, hint) from OSError(str(error))  # not the source's fault: what is written is kept
         log.info("a worker was lost (%s); its work is done again", _said(error))
         time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self._losses - 1)))

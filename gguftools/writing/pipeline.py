@@ -27,18 +27,18 @@ from quants import Tensor
 from quants.arguments import thread_count
 from quants.compilation import Codec, compile_codecs
 
-from ..files.atomic import NOTHING, Reads, published_together
+from ..files.atomic import Reads, published_together
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
 from ..files.stores.path import StorePath
 from .executors import done_elsewhere, leaves_process
 from .items import Item, decode_rows, piece, read_rows
+from .options import WriteOptions
 from .resume import PartialGguf, resumable_gguf
 from .row_blocks import BLOCK_VALUES, Progress, RowBlock, batched, over_rows, row_ranges, run_blocks
 from .travel import Batch, Job, RowTask, Source, Wanted, Wrote, can_travel, encoded_pieces, perform_batch
 
 log = logging.getLogger(__name__)
-DEFAULT_MEMORY = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -106,44 +106,36 @@ class Task(RowBlock):
 
 def write_files(
     files: Sequence[FilePlan],
+    write: WriteOptions = WriteOptions(),
     *,
-    threads: int | None = None,
-    memory: int = DEFAULT_MEMORY,
-    statistics: bool = False,
-    progress: Progress | None = None,
-    executor: Executor | None = None,
     resumable: Resumable | None = None,
-    overwrite: bool = False,
-    reads: Reads = NOTHING,
     finite: bool = True,
-    source: Source | None = None,
 ) -> WriteResult:
     """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
 
-    The same Tensor object in several files is read and decoded once.
-    threads: default all cores. executor: what runs tasks instead: threads of this process, or workers anywhere, which
-    read by `source` what they find there, and are sent the rest. memory: bytes that running tasks may hold together.
-    statistics: measure errors, which costs decoding what was encoded.
-    progress(source bytes done, of how many, tensor or what is being compiled): called in this thread.
-    resumable: leave half-done files behind. overwrite: replace files that exist, but for those of `reads`.
-    finite: refuse NaN and infinities. Raises FileError or FormatError, naming tensor, row and column for these.
+    The same Tensor object in several files is read and decoded once. Workers of an executor read by `write.source` what
+    they find there, and are sent the rest.
+    resumable: leave half-done files behind. finite: refuse NaN and infinities.
+    Raises FileError or FormatError, naming tensor, row and column for these.
     """
     started = time.perf_counter()
-    threads = thread_count(threads)
-    tasks = tasks_of(files, threads, memory, statistics)
+    threads, executor = thread_count(write.threads), write.executor
+    tasks = tasks_of(files, threads, write.memory, write.statistics)
     sources = {id(task.tensor): task.tensor for task in tasks}
     total = sum(tensor.nbytes for tensor in sources.values())
-    report = progress or (lambda *_: None)
-    compiling = compile_codecs(_codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}"))
+    report = write.progress or (lambda *_: None)
+    compiling = compile_codecs(
+        _codecs(files, write.statistics), threads, lambda name: report(0, total, f"compiling {name}")
+    )
     log.info("kernels are there after %.3f s; %d blocks of rows for %d threads", compiling, len(tasks), threads)
     figures: dict[tuple[int, int], list[tuple[int, Figures]]] = defaultdict(list)
-    with _open_sinks(files, resumable, overwrite, reads) as sinks:
-        writer = _Writer(files, sinks, statistics, finite)
+    with _open_sinks(files, resumable, write.overwrite, write.reads) as sinks:
+        writer = _Writer(files, sinks, write.statistics, finite)
         known = (task for task in tasks if None not in writer.known(task))
         resumed = sum(task.nbytes for task in known)
         in_order = any(isinstance(file.path, StorePath) for file in files)  # what is early is kept until its turn
         if executor is not None and leaves_process(executor):
-            run = _run_elsewhere(tasks, _sender(writer, source), executor, total, threads, report, in_order)
+            run = _run_elsewhere(tasks, _sender(writer, write.source), executor, total, threads, report, in_order)
         else:
             run = run_blocks(
                 tasks, writer.perform, total, threads=threads, executor=executor, progress=report, in_order=in_order
@@ -152,9 +144,9 @@ def write_files(
             for task, each in results:
                 for (number, index, _), spent in zip(task.wanted, each, strict=True):
                     figures[number, index].append((task.start, spent))
-        reads.check_unchanged()
+        write.reads.check_unchanged()
     stats = [
-        [_sum_up(item, figures[number, index], statistics) for index, item in enumerate(file.items)]
+        [_sum_up(item, figures[number, index], write.statistics) for index, item in enumerate(file.items)]
         for number, file in enumerate(files)
     ]
     return WriteResult(stats, time.perf_counter() - started, compiling, total, resumed)

@@ -34,7 +34,7 @@ from ..files.unfinished import Unfinished, is_list, unfinished
 PARTIAL, JOURNAL = ".partial", ".journal"
 ENCODED, SEARCHED = ".encoded", ".search"  # of what is done before the output is begun
 KEY = "gguftools"  # of the first line of a journal
-ANEW = "run it without --resume to start anew"
+ANEW = "run it without `resume` to start anew"
 READ_BACK = 1 << 24  # bytes verified at a time
 
 
@@ -69,16 +69,16 @@ def left_behind(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ())
             if not left.is_file() or is_held(journal) or not is_list(journal, KEY):
                 continue
             if journal not in taken:
-                found.append(f"{left} is left of an interrupted run: finish that with --resume, or delete it")
+                found.append(f"{left} is left of an interrupted run: finish that with `resume`, or delete it")
             elif not resume:
-                found.append(f"{left} of an interrupted run is not used; --resume would have gone on from it")
+                found.append(f"{left} of an interrupted run is not used; `resume` would have gone on from it")
     return found
 
 
 def idle_resume(targets: Iterable[Path], resume: bool) -> list[str]:
     """What to say where nothing is left of a run that is interrupted: a store keeps no parts of what is not whole."""
     stores = {target.scheme for target in targets if isinstance(target, StorePath) and not can_resume(target)}
-    return [f"{scheme}:// keeps nothing of what is not whole: --resume begins anew" for scheme in stores if resume]
+    return [f"{scheme}:// keeps nothing of what is not whole: `resume` begins anew" for scheme in stores if resume]
 
 
 class PartialGguf(OpenGguf):

@@ -10,14 +10,14 @@ from typing import NamedTuple
 from archs.metadata import Metadata
 from quants import format_named
 
-from ..files.atomic import NOTHING, Reads, check_target
+from ..files.atomic import check_target
 from ..files.gguf.shards import is_first_of_set
 from ..files.gguf.uploads import make_way
 from ..files.stores.path import StorePath
 from .executors import done_elsewhere, leaves_process
 from .items import Floats, Item
+from .options import WriteOptions
 from .pipeline import FilePlan, Resumable, TensorStats, WriteResult, write_files
-from .row_blocks import Progress
 from .travel import Source, can_travel, tensors_of
 
 
@@ -43,9 +43,7 @@ class FileTask(NamedTuple):
     alignment: int
     reserve: int
     magic: bytes
-    memory: int
-    statistics: bool
-    overwrite: bool
+    write: WriteOptions
     resumable: Resumable | None
 
 
@@ -69,44 +67,37 @@ def write_files_elsewhere(
     files: Sequence[FilePlan],
     executor: Executor,
     source: Source,
-    *,
-    memory: int,
-    statistics: bool = False,
-    progress: Progress | None = None,
+    write: WriteOptions,
     resumable: Resumable | None = None,
-    overwrite: bool = False,
-    reads: Reads = NOTHING,
 ) -> WriteResult:
     """As `write_files`, a file a worker; the first is written when all others are there, for who takes them for a set.
 
     An older set's first shard goes before that.
 
-    memory: bytes that a worker may hold. Raises the same.
+    write.memory: bytes that a worker may hold. Raises the same.
     """
     started = time.perf_counter()
     for file in files:
         if resumable is None or not resumable.resume:
-            check_target(file.path, reads, overwrite)
+            check_target(file.path, write.reads, write.overwrite)
     sources = resumable.fingerprint if resumable is not None and resumable.resume else None
     for file in files:
         if isinstance(file.path, StorePath) and is_first_of_set(file.path):
             make_way(file.path, file.layout.total, None if sources is None else [file.digest(), sources])
     sizes = [sum(item.tensor.nbytes for item in file.items) for file in files]
-    tasks = [_task(file, source, memory, statistics, overwrite, resumable) for file in files]
+    tasks = [_task(file, source, write, resumable) for file in files]
     found: dict[int, list[TensorStats]] = {}
     number = {id(task): n for n, task in enumerate(tasks)}
     for some in (tasks[1:], tasks[:1]):
         for task, stats in done_elsewhere(executor, write_whole, some):
             found[number[id(task)]] = stats
-            if progress is not None:
-                progress(sum(sizes[n] for n in found), sum(sizes), task.path.name)
-    reads.check_unchanged()
+            if write.progress is not None:
+                write.progress(sum(sizes[n] for n in found), sum(sizes), task.path.name)
+    write.reads.check_unchanged()
     return WriteResult([found[n] for n in range(len(files))], time.perf_counter() - started, 0.0, sum(sizes))
 
 
-def _task(
-    file: FilePlan, source: Source, memory: int, statistics: bool, overwrite: bool, resumable: Resumable | None
-) -> FileTask:
+def _task(file: FilePlan, source: Source, write: WriteOptions, resumable: Resumable | None) -> FileTask:
     items = tuple(
         NamedItem(
             source.name_of(item.tensor) or "",
@@ -117,7 +108,8 @@ def _task(
         )
         for item in file.items
     )
-    more = (file.alignment, file.reserve, file.magic, memory, statistics, overwrite, resumable)
+    alone = WriteOptions(1, write.memory, statistics=write.statistics, overwrite=write.overwrite)
+    more = (file.alignment, file.reserve, file.magic, alone, resumable)
     return FileTask(source.description, file.path, file.metadata, items, *more)
 
 
@@ -129,12 +121,4 @@ def write_whole(task: FileTask) -> list[TensorStats]:
         tensor = replace(tensors[each.source], name=each.name, shape=each.shape)
         items.append(Item(tensor, format_named(each.format) if each.format else tensor.format, each.importance))
     file = FilePlan(task.path, task.metadata, tuple(items), task.alignment, task.reserve, task.magic)
-    outcome = write_files(
-        [file],
-        threads=1,
-        memory=task.memory,
-        statistics=task.statistics,
-        resumable=task.resumable,
-        overwrite=task.overwrite,
-    )
-    return outcome.files[0]
+    return write_files([file], task.write, resumable=task.resumable).files[0]

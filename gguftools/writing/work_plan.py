@@ -21,7 +21,8 @@ from quants import Format, Tensor
 from quants.errors import OptionError
 from quants.format import format_named
 
-from .pipeline import DEFAULT_MEMORY, FilePlan, Task, tasks_of
+from .options import DEFAULT_MEMORY
+from .pipeline import FilePlan, Task, tasks_of
 
 PROBE_WIDTH, PROBE_ROWS = 2048, 512  # as many values as a task has
 PROBE_TRIES = 2

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import gguftools
+from gguftools.conversion.options import ConvertOptions
 
 from .checkpoints import DATA, values, write_tensors
 from .checkpoints import build as build_target
@@ -401,5 +402,5 @@ def build_files(name: str, folder: Path) -> tuple[str, Path, Path]:
     """The name, and the files of a draft's target and of the draft."""
     draft, target = build(name, folder)
     gguftools.convert(target, folder / "target.gguf", "f32")
-    gguftools.convert(draft, folder / "draft.gguf", "f32", target_model_dir=target, pre="qwen2")
+    gguftools.convert(draft, folder / "draft.gguf", "f32", options=ConvertOptions(target_model_dir=target, pre="qwen2"))
     return name, folder / "target.gguf", folder / "draft.gguf"

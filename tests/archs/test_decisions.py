@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 import gguftools
 from archs import decisions
 from archs.metadata import Metadata
+from gguftools.conversion.options import ConvertOptions
 from quants.errors import FileError, ModelError, OptionError
 from runtime.evaluation.joint_decision import OPTION, QUESTION, SEPARATOR, joint_scores, spans_of
 from runtime.evaluation.option_scores import option_scores
@@ -88,7 +89,7 @@ def adapter(folder: Path, name: str) -> Path:
 def test_adapters_that_make_a_model_decide(name: str, kind: str, tmp_path: Path) -> None:
     base, wanted = base_of(tmp_path), json.loads((RECORDED / "adapters.json").read_text())
     gguftools.convert(base, tmp_path / "base.gguf", "f32")
-    gguftools.convert(base, tmp_path / "own.gguf", "f32", merge_lora=[adapter(tmp_path, name)])
+    gguftools.convert(base, tmp_path / "own.gguf", "f32", options=ConvertOptions(merge_lora=[adapter(tmp_path, name)]))
     before, own = gguftools.load(tmp_path / "base.gguf"), gguftools.load(tmp_path / "own.gguf")
     assert isinstance(own.metadata, Metadata)
     found = {key: described(own.metadata, key) for key in own.metadata}
@@ -110,18 +111,18 @@ def test_what_makes_no_model_that_decides(tmp_path: Path) -> None:
     base = base_of(tmp_path)
     lev, kev = adapter(tmp_path, "lev-model"), adapter(tmp_path, "kev-4b")
     with pytest.raises(OptionError, match="both make a model decide"):
-        gguftools.convert(base, tmp_path / "own.gguf", merge_lora=[lev, kev])
+        gguftools.convert(base, tmp_path / "own.gguf", options=ConvertOptions(merge_lora=[lev, kev]))
     with pytest.raises(OptionError, match="a model that decides has no other parts"):
-        gguftools.convert(base, tmp_path / "own.gguf", merge_lora=[lev], mtp=True)
+        gguftools.convert(base, tmp_path / "own.gguf", options=ConvertOptions(merge_lora=[lev]), part="mtp")
     (lev / "calibration.json").write_text('{"temperatures": {"choice:A:tiny": 1.0}}')
     with pytest.raises(ModelError, match=r"'choice\.tiny'"):
-        gguftools.convert(base, tmp_path / "own.gguf", merge_lora=[lev])
+        gguftools.convert(base, tmp_path / "own.gguf", options=ConvertOptions(merge_lora=[lev]))
     (lev / "calibration.json").unlink()
     with pytest.raises(FileError, match=r"calibration\.json"):
-        gguftools.convert(base, tmp_path / "own.gguf", merge_lora=[lev])
+        gguftools.convert(base, tmp_path / "own.gguf", options=ConvertOptions(merge_lora=[lev]))
     (kev / "head.pt").write_bytes(b"nothing")
     with pytest.raises(FileError, match=r"head\.pt"):
-        gguftools.convert(base, tmp_path / "own.gguf", merge_lora=[kev])
+        gguftools.convert(base, tmp_path / "own.gguf", options=ConvertOptions(merge_lora=[kev]))
     assert not list(tmp_path.glob("*.gguf"))
 
 
@@ -163,7 +164,7 @@ def test_encoders_of_models_that_decide(tmp_path: Path) -> None:
     (tmp_path / "deciding" / "model" / "helper").mkdir()
     (tmp_path / "deciding" / "model" / "helper" / "shim.py").touch()
     for name in ("own", "deciding"):
-        gguftools.convert(tmp_path / name / "model", tmp_path / f"{name}.gguf", "f32", mmproj=True)
+        gguftools.convert(tmp_path / name / "model", tmp_path / f"{name}.gguf", "f32", part="mmproj")
     assert (tmp_path / "own.gguf").read_bytes() == (tmp_path / "deciding.gguf").read_bytes()
 
 

@@ -62,5 +62,5 @@ def test_what_makes_sound_of_codes_is_whole(tensor: str, shape: list[int] | None
     weights = tmp_path / entry / folder / "model.safetensors"
     checkpoints.write_tensors(weights, f"{entry}/{folder}", changed(rows, tensor, shape))
     with pytest.raises(ModelError, match=said):
-        gguftools.convert(tmp_path / entry, tmp_path / "x.gguf", "f16", mmproj=True)
+        gguftools.convert(tmp_path / entry, tmp_path / "x.gguf", "f16", part="mmproj")
     assert not (tmp_path / "x.gguf").exists()

@@ -16,6 +16,7 @@ from archs.hparams.model_hparams import read_hparams
 from archs.prequantized import unpacked
 from archs.validation.model_validators import faults
 from gguftools.files.checkpoint.dtypes import checkpoint_formats
+from gguftools.quantization.options import QuantizeOptions
 from quants import Tensor, from_array
 from quants.errors import ModelError
 from runtime.model import Model
@@ -159,7 +160,9 @@ def test_layers_with_entries_alone_are_stretched(models: dict[str, Model]) -> No
 
 
 def test_layers_that_are_left_out(files: dict[str, Path], tmp_path: Path) -> None:
-    gguftools.quantize(files["deepseek-v4"], "COPY", tmp_path / "pruned.gguf", prune_layers=[0, 2])
+    gguftools.quantize(
+        files["deepseek-v4"], "COPY", tmp_path / "pruned.gguf", options=QuantizeOptions(prune_layers=[0, 2])
+    )
     found = gguftools.load(tmp_path / "pruned.gguf")
     assert list(found.metadata["deepseek4.attention.compress_ratios"]) == [4, 4, 0]  # of a further layer, too
     assert found.metadata["deepseek4.hash_layer_count"] == 0

@@ -98,5 +98,5 @@ def converted(name: str, folder: Path) -> tuple[Path, Path]:
     named = SPECIAL[name] if isinstance(SPECIAL[name], dict) else dict(enumerate(SPECIAL[name], 60))
     words["tokenizer.ggml.tokens"] = [named.get(i, each) for i, each in enumerate(words["tokenizer.ggml.tokens"])]
     gguftools.Model(Metadata(keys | words), made).save(text)
-    gguftools.convert(folder / name, encoders, "f32", mmproj=True)
+    gguftools.convert(folder / name, encoders, "f32", part="mmproj")
     return text, encoders

@@ -39,6 +39,7 @@ from gguftools.inspection.hashing import read_manifest, write_manifest
 from gguftools.metadata.edit import set_metadata
 from gguftools.quantization.imatrix import Entry, ImportanceMatrix, read_imatrix, write_imatrix
 from gguftools.quantization.imatrix import merge as merge_matrices
+from gguftools.writing.options import WriteOptions
 from quants import format_named
 from quants.errors import GgufToolsError
 
@@ -82,17 +83,21 @@ COMMANDS = [
     Command("set-metadata of a shard", edit(SHARDS[0]), edits=SHARDS[0]),
     Command("set-metadata of the output", edit(OUT), edits=OUT),
     Command("set-metadata -o", lambda n: set_metadata("m.gguf", output=OUT, overwrite=OVERWRITE), target=OUT),
-    Command("quantize", lambda n: quantize("m.gguf", "Q8_0", OUT, overwrite=OVERWRITE, threads=1), target=OUT),
+    Command(
+        "quantize",
+        lambda n: quantize("m.gguf", "Q8_0", OUT, write=WriteOptions(overwrite=OVERWRITE, threads=1)),
+        target=OUT,
+    ),
     Command(
         "quantize --resume",
-        lambda n: quantize("m.gguf", "Q8_0", OUT, overwrite=OVERWRITE, resume=True, threads=1),
+        lambda n: quantize("m.gguf", "Q8_0", OUT, write=WriteOptions(overwrite=OVERWRITE, resume=True, threads=1)),
         target=OUT,
     ),
     Command("merge", lambda n: merge(SHARDS[1], OUT, overwrite=OVERWRITE), target=OUT),
     Command("merge --free", lambda n: merge(SHARDS[0], OUT, free=True, overwrite=OVERWRITE), target=OUT),
     Command("split", lambda n: split("m.gguf", "s", max_tensors=2, overwrite=OVERWRITE), target=SHARDS[0]),
     Command("convert-endian", lambda n: convert_endian("m.gguf", "big", OUT, overwrite=OVERWRITE), target=OUT),
-    Command("export", lambda n: export("m.gguf", OUT, overwrite=OVERWRITE, threads=1), target=OUT),
+    Command("export", lambda n: export("m.gguf", OUT, write=WriteOptions(overwrite=OVERWRITE, threads=1)), target=OUT),
     Command("hash -o", hash_to_manifest, target=OUT),
     Command("imatrix-info --merge", merge_imatrices, target=OUT),
 ]
@@ -169,7 +174,7 @@ def lost(commands: Sequence[Command], codes: Sequence[int], folder: Path, existe
         merge(folder / SHARDS[0], folder / OUT, free=True, overwrite=True)
         assert len(open_gguf(folder / OUT).tensors) == TENSORS
     if (folder / f"{OUT}.partial.journal").exists():
-        quantize(folder / "m.gguf", "Q8_0", folder / OUT, resume=True, overwrite=True)
+        quantize(folder / "m.gguf", "Q8_0", folder / OUT, write=WriteOptions(resume=True, overwrite=True))
     yield from (f"{path.name} is left" for path in folder.iterdir() if "partial" in path.name or "merging" in path.name)
     yield from (f"{path.name} is left" for path in folder.glob("*.journal"))
     done = [command for command, code in zip(commands, codes, strict=True) if code == 0]

@@ -40,6 +40,7 @@ from gguftools.inspection.drafting import can_draft
 from gguftools.inspection.validation import validate
 from gguftools.measurement.importance import imatrix
 from gguftools.model import Model
+from gguftools.writing.options import WriteOptions
 from quants import Tensor, format_named, from_array
 from quants.errors import GgufToolsError, ModelError
 from tests import zoo, zoo_build
@@ -302,8 +303,8 @@ def commands(path: Path, original: Path, folder: Path, draw: random.Random) -> N
     tasks = [
         lambda: gguftools.perplexity(path, text, n_ctx=8, chunks=2, threads=1),
         lambda: imatrix(path, text, folder / "m.gguf", n_ctx=8, chunks=2, threads=1),
-        lambda: export(path, folder / "hf", overwrite=True, threads=1),
-        lambda: gguftools.quantize(path, "Q4_K_M", folder / "q.gguf", threads=1),
+        lambda: export(path, folder / "hf", write=WriteOptions(overwrite=True, threads=1)),
+        lambda: gguftools.quantize(path, "Q4_K_M", folder / "q.gguf", write=WriteOptions(threads=1)),
         lambda: describe.summary(gguftools.open(path)),
         lambda: list(describe.as_text(gguftools.open(path))),
         lambda: diff(path, original, threads=1),

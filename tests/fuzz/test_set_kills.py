@@ -26,7 +26,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,15 @@ from gguftools.conversion.patch import apply_patch, make_patch
 from gguftools.files.atomic import MANIFEST
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.replacing import recover
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, GgufToolsError
 
 from ..archs.wholes import files
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = ("os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate", "os.mkdir")  # as the interpreter audits them
-EVERY = {"overwrite": True, "threads": 1}
+EVERY = WriteOptions(threads=1, overwrite=True)
 TWO = ["F16", "BF16"]
 SETS = re.compile(r"(.*)-00001-of-\d{5}\.gguf")
 
@@ -72,7 +74,11 @@ def _quantize(model: str, manifest: bool = False, recipes: str | list[str] = "F1
     def run(source: Path, folder: Path) -> object:
         limit, output = (None, f"{folder}/") if isinstance(recipes, list) else (9, folder / "q.gguf")
         return gguftools.quantize(
-            source / f"{model}.gguf", recipes, output, manifest=manifest, max_tensors=limit, **EVERY
+            source / f"{model}.gguf",
+            recipes,
+            output,
+            options=QuantizeOptions(max_tensors=limit),
+            write=replace(EVERY, manifest=manifest),
         )
 
     return run
@@ -80,19 +86,23 @@ def _quantize(model: str, manifest: bool = False, recipes: str | list[str] = "F1
 
 def _export(model: str, max_size: int) -> Callable[[Path, Path], object]:
     return lambda source, folder: gguftools.export(
-        source / f"{model}.gguf", folder / "back", mmproj=source / f"mmproj-{model}.gguf", max_size=max_size, **EVERY
+        source / f"{model}.gguf",
+        folder / "back",
+        mmproj=source / f"mmproj-{model}.gguf",
+        max_size=max_size,
+        write=EVERY,
     )
 
 
 def _arrays(model: str) -> Callable[[Path, Path], object]:
     return lambda source, folder: gguftools.export(
-        source / f"{model}.gguf", f"{folder}/arrays/", tensors="blk", **EVERY
+        source / f"{model}.gguf", f"{folder}/arrays/", tensors="blk", write=EVERY
     )
 
 
 def _parts(model: str) -> Callable[[Path, Path], object]:
     return lambda source, folder: gguftools.convert(
-        source / f"checkpoint-{model}", folder / "m.gguf", "f16", all_parts=True, **EVERY
+        source / f"checkpoint-{model}", folder / "m.gguf", "f16", part="all", write=EVERY
     )
 
 
@@ -232,9 +242,9 @@ def opened_models(folder: Path) -> dict[str, str]:
     if (folder / "back").is_dir():
         with tempfile.TemporaryDirectory() as made:
             try:
-                for what in ({}, {"mmproj": True}):
-                    gguftools.convert(folder / "back", Path(made) / "m.gguf", "f32", threads=1, overwrite=True, **what)
-                    found[f"back {what}"] = str(model_of(Path(made) / "m.gguf"))
+                for part in ("model", "mmproj"):
+                    gguftools.convert(folder / "back", Path(made) / "m.gguf", "f32", part=part, write=EVERY)
+                    found[f"back {part}"] = str(model_of(Path(made) / "m.gguf"))
             except GgufToolsError:
                 pass
     return found

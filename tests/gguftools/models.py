@@ -14,6 +14,7 @@ from archs.values import value_of
 from gguftools.files.atomic import NOTHING, Reads
 from gguftools.files.gguf.writer import Layout, OpenGguf, create_ggufs
 from gguftools.writing.items import Item
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, write_files
 from quants import Tensor, format_named, from_array
 
@@ -40,7 +41,7 @@ def write_model(path: Path, metadata: Metadata, tensors: Mapping[str, Any], form
         tensor = values if isinstance(values, Tensor) else from_array(name, np.asarray(values, np.float32))
         encode = form and len(tensor.shape) > 1 and not tensor.format.is_quantized
         items.append(Item(tensor.renamed(name), format_named(form) if encode and form else tensor.format))
-    write_files([FilePlan(path, metadata, tuple(items))], overwrite=True)
+    write_files([FilePlan(path, metadata, tuple(items))], write=WriteOptions(overwrite=True))
     return path
 
 

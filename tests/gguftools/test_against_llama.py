@@ -15,7 +15,8 @@ from archs.metadata import Metadata
 from gguftools.conversion.quantize import quantize
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import TensorInfo, plan_file
-from gguftools.quantization.recipes import RECIPES, Options
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.quantization.recipes import RECIPES
 from quants import Tensor, format_named
 
 from .models import create_gguf
@@ -101,7 +102,7 @@ def test_the_same_file(seed: int, library: Any, tmp_path: Path) -> None:
             parameters.quantize_output_tensor, given["leave_output"] = False, True
         arguments = (str(source).encode(), str(theirs).encode(), ctypes.byref(parameters))
         assert not library.llama_model_quantize(*arguments)
-        quantize(source, name, ours, options=Options(**given))
+        quantize(source, name, ours, options=QuantizeOptions(**given))
         assert contents(ours) == contents(theirs), (name, given)
 
 

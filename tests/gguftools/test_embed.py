@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import gguftools
+from gguftools.conversion.options import ConvertOptions
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants.errors import GgufToolsError, ModelError, OptionError
 from runtime.evaluation.pooling import behind_pooling, normalized, pooled
@@ -251,7 +252,9 @@ def test_dense_modules_stand_behind_the_pooling(tmp_path: Path):
     checkpoints.build("gemma-embedding", folder)
     width = json.loads((folder / "config.json").read_text())["hidden_size"]
     first, second = with_dense_modules(folder, (3 * width, width))
-    report = gguftools.convert(folder, tmp_path / "f32.gguf", "f32", sentence_transformers_dense_modules=True)
+    report = gguftools.convert(
+        folder, tmp_path / "f32.gguf", "f32", options=ConvertOptions(sentence_transformers_dense_modules=True)
+    )
     assert not [each for each in report.warnings if "Dense" in each]
     model = gguftools.open(tmp_path / "f32.gguf")
     keys = [model.metadata[f"gemma-embedding.dense_{each}"] for each in ("2_feat_in", "2_feat_out", "3_feat_in")]
@@ -276,7 +279,9 @@ def test_dense_module_of_colbert(tmp_path: Path):
     first, _ = with_dense_modules(folder, (8, width))
     modules = [{"type": "pylate.models.Dense.Dense", "path": "2_Dense"}]
     (folder / "modules.json").write_text(json.dumps(modules))
-    report = gguftools.convert(folder, tmp_path / "f32.gguf", "f32", sentence_transformers_dense_modules=True)
+    report = gguftools.convert(
+        folder, tmp_path / "f32.gguf", "f32", options=ConvertOptions(sentence_transformers_dense_modules=True)
+    )
     model = gguftools.open(tmp_path / "f32.gguf")
     assert (model.metadata["lfm2.embedding_length_out"], model.tensors["dense_2.weight"].shape) == (8, (8, width))
     assert gguftools.validate(model).valid
@@ -288,7 +293,9 @@ def test_dense_module_of_colbert(tmp_path: Path):
     modules.append({"type": "pylate.models.Dense.Dense", "path": "3_Dense"})
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ModelError, match="has 2 Dense modules; files of lfm2 hold 1"):
-        gguftools.convert(folder, tmp_path / "no.gguf", sentence_transformers_dense_modules=True)
+        gguftools.convert(
+            folder, tmp_path / "no.gguf", options=ConvertOptions(sentence_transformers_dense_modules=True)
+        )
 
 
 @pytest.mark.parametrize(
@@ -304,14 +311,20 @@ def test_dense_modules_that_files_cannot_hold(tmp_path: Path, config: dict[str, 
     width = json.loads((folder / "config.json").read_text())["hidden_size"]
     with_dense_modules(folder, (width, width), **config)
     with pytest.raises(GgufToolsError, match=message.replace("32", str(width))):
-        gguftools.convert(folder, tmp_path / "out.gguf", sentence_transformers_dense_modules=True)
+        gguftools.convert(
+            folder, tmp_path / "out.gguf", options=ConvertOptions(sentence_transformers_dense_modules=True)
+        )
     assert not (tmp_path / "out.gguf").exists()
 
 
 def test_dense_modules_that_are_not_there(tmp_path: Path):
     checkpoints.build("gemma-embedding", tmp_path / "checkpoint")
     with pytest.raises(GgufToolsError, match=r"has no Dense modules in its modules.json"):
-        gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", sentence_transformers_dense_modules=True)
+        gguftools.convert(
+            tmp_path / "checkpoint",
+            tmp_path / "f32.gguf",
+            options=ConvertOptions(sentence_transformers_dense_modules=True),
+        )
 
 
 def test_jina_v3_as_it_was_published(tmp_path: Path):
@@ -343,7 +356,7 @@ def test_jina_v3_as_it_was_published(tmp_path: Path):
             tensors[f"{start}0.lora_{letter}"] = random.normal(0, 0.3, shape).astype(np.float32)
     save_file(tensors, folder / "model.safetensors")
     report = gguftools.convert(folder, tmp_path / "published.gguf", "f32")
-    assert report.warnings[-1].endswith("(--task NAME writes those of a task)")
+    assert report.warnings[-1].endswith("(`task` writes those of a task)")
     assert report.warnings[-1].startswith("the adapters for tasks (retrieval.query, text-matching) are not in this")
     gguftools.convert(plain, tmp_path / "plain.gguf", "f32")
     found, wanted = (gguftools.open(tmp_path / f"{name}.gguf").embed(TEXTS).vectors for name in ("published", "plain"))
@@ -377,13 +390,19 @@ def test_weights_of_one_task(tmp_path: Path) -> None:
         (tmp_path / name / "config.json").write_text(json.dumps(config | more))
         save_file(tensors, tmp_path / name / "model.safetensors")
     gguftools.convert(tmp_path / "merged", tmp_path / "merged.gguf", "f32")
-    report = gguftools.convert(tmp_path / "parted", tmp_path / "own.gguf", "f32", task="retrieval.query")
+    report = gguftools.convert(
+        tmp_path / "parted", tmp_path / "own.gguf", "f32", options=ConvertOptions(task="retrieval.query")
+    )
     assert report.warnings == ["texts of this task begin with 'Represent: '"]
     wanted, found = (gguftools.open(tmp_path / f"{name}.gguf").tensors for name in ("merged", "own"))
     for name, tensor in wanted.items():
         np.testing.assert_allclose(found[name].float32(), tensor.float32(), atol=1e-6, err_msg=name)
     with pytest.raises(OptionError, match=r"'retrieval\.qery' is no task of the checkpoint") as caught:
-        gguftools.convert(tmp_path / "parted", tmp_path / "no.gguf", "f32", task="retrieval.qery")
+        gguftools.convert(
+            tmp_path / "parted", tmp_path / "no.gguf", "f32", options=ConvertOptions(task="retrieval.qery")
+        )
     assert "retrieval.query" in (caught.value.hint or "")
     with pytest.raises(OptionError, match="has no weights for tasks"):
-        gguftools.convert(tmp_path / "merged", tmp_path / "no.gguf", "f32", task="retrieval.query")
+        gguftools.convert(
+            tmp_path / "merged", tmp_path / "no.gguf", "f32", options=ConvertOptions(task="retrieval.query")
+        )

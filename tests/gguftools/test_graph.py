@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gguftools
+from gguftools.conversion.options import ConvertOptions
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError, VocabularyError
 
 from .. import zoo, zoo_build
@@ -44,7 +45,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("graph")
     for entry in FAMILIES:
         zoo_build.build(zoo.ZOO, entry, folder / entry)
-        gguftools.convert(folder / entry, folder / f"{entry}.gguf", "f32", check_tokenizer=False)
+        gguftools.convert(
+            folder / entry, folder / f"{entry}.gguf", "f32", options=ConvertOptions(check_tokenizer=False)
+        )
     for name in ("qwen2", "qwen3-moe"):
         (folder / f"{name}.log").write_bytes(gzip.decompress((LOGS / f"{name}.log.gz").read_bytes()))
     return folder
@@ -139,7 +142,7 @@ def test_listing_takes_no_time(folder):
 
 def test_models_without_a_list(tmp_path):
     zoo_build.build(zoo.ZOO, "t5", tmp_path / "t5")
-    gguftools.convert(tmp_path / "t5", tmp_path / "t5.gguf", "f32", check_tokenizer=False)
+    gguftools.convert(tmp_path / "t5", tmp_path / "t5.gguf", "f32", options=ConvertOptions(check_tokenizer=False))
     done = typed("graph", tmp_path / "t5.gguf")
     assert done.returncode == 1
     assert done.stderr.startswith("error: t5 models have no graph yet")

@@ -11,6 +11,9 @@ import pytest
 import gguftools
 from archs.metadata import ValueType
 from gguftools import GgufToolsError, Model
+from gguftools.conversion.options import ConvertOptions
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 
 from ..conftest import ROOT
 
@@ -146,10 +149,10 @@ def test_a_run_is_not_taken_up_with_other_arrays(tmp_path):
     arrays = {f"blk.{i}.ffn_up.weight": np.full((512, 1024), i + 1, np.float32) for i in range(8)}
     metadata, target = {"general.architecture": "llama"}, tmp_path / "r.gguf"
     with pytest.raises(InterruptedRunError):
-        gguftools.quantize(Model(metadata, arrays), "Q8_0", target, progress=stop, threads=1)
+        gguftools.quantize(Model(metadata, arrays), "Q8_0", target, write=WriteOptions(progress=stop, threads=1))
     other = Model(metadata, {name: -array for name, array in arrays.items()})
     with pytest.raises(GgufToolsError, match="is not recorded"):
-        gguftools.quantize(other, "Q8_0", target, resume=True)
+        gguftools.quantize(other, "Q8_0", target, write=WriteOptions(resume=True))
     gguftools.quantize(other, "Q8_0", target)
     assert all((tensor[:] < 0).all() for tensor in gguftools.open(target).tensors.values())
 
@@ -174,7 +177,10 @@ def test_a_closed_model_is_not_saved(file, tmp_path):
 def test_quantize_takes_models_and_plain_values(file, tmp_path):
     model = gguftools.open(file)
     gguftools.quantize(
-        model, "Q8_0", tmp_path / "q.gguf", rules={"attn_v": "F16"}, override={"llama.context_length": 77}
+        model,
+        "Q8_0",
+        tmp_path / "q.gguf",
+        options=QuantizeOptions(rules={"attn_v": "F16"}, override={"llama.context_length": 77}),
     )
     read = gguftools.open(tmp_path / "q.gguf")
     assert read.metadata.value("llama.context_length").type is ValueType.UINT32
@@ -209,8 +215,16 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: gguftools.open(file).save(out, imatrix="x"), "imatrix changes nothing in a copy"),
         (lambda file, out: gguftools.quantize(3, "Q8_0"), "the model is 3; a path"),
         (lambda file, out: gguftools.quantize(file, []), "no recipe is named"),
-        (lambda file, out: gguftools.quantize(file, "Q8_0", out, rules=[1]), "rules has 1; a regular expression and"),
-        (lambda file, out: gguftools.quantize(file, "Q8_0", out, override={"llama.block_count": "x"}), "is not"),
+        (
+            lambda file, out: gguftools.quantize(file, "Q8_0", out, options=QuantizeOptions(rules=[1])),
+            "rules has 1; a regular expression and",
+        ),
+        (
+            lambda file, out: gguftools.quantize(
+                file, "Q8_0", out, options=QuantizeOptions(override={"llama.block_count": "x"})
+            ),
+            "is not",
+        ),
         (lambda file, out: gguftools.convert(3, out), "the model is 3; a path"),
         (lambda file, out: gguftools.export(file, out, outtype="Q8_0"), "cannot be exported as 'Q8_0'"),
         (lambda file, out: gguftools.imatrix(file, 3), "the text is 3; a path"),
@@ -232,12 +246,24 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: gguftools.export(file, 3), "the output is 3; a path"),
         (lambda file, out: gguftools.export(file, out, max_size="1G"), "max_size is '1G'; a whole number"),
         (lambda file, out: gguftools.quantize(file, 3), "recipes is 3; a text, or several,"),
-        (lambda file, out: gguftools.quantize(file, "Q8_0", out, memory=-1), "memory is -1; 1 or more is expected"),
+        (
+            lambda file, out: gguftools.quantize(file, "Q8_0", out, write=WriteOptions(memory=-1)),
+            "memory is -1; 1 or more is expected",
+        ),
         (lambda file, out: gguftools.quantize(file, "Q8_0", out, imatrix=3), "importance matrix is 3; a path"),
         (lambda file, out: gguftools.open(file).save(out, "Q8_0", imatrix=3), "importance matrix is 3; a path"),
-        (lambda file, out: gguftools.quantize(file, "Q8_0", out, max_size=0), "max_size is 0; 1 or more is expected"),
-        (lambda file, out: gguftools.quantize(file, "Q8_0", out, override=3), "override is 3; a mapping with texts"),
-        (lambda file, out: gguftools.convert(AUSTEN, out, merge_lora=[3]), "merge_lora is 3; a path"),
+        (
+            lambda file, out: gguftools.quantize(file, "Q8_0", out, options=QuantizeOptions(max_size=0)),
+            "max_size is 0; 1 or more is expected",
+        ),
+        (
+            lambda file, out: gguftools.quantize(file, "Q8_0", out, options=QuantizeOptions(override=3)),
+            "override is 3; a mapping with texts",
+        ),
+        (
+            lambda file, out: gguftools.convert(AUSTEN, out, options=ConvertOptions(merge_lora=[3])),
+            "merge_lora is 3; a path",
+        ),
     ],
 )
 def test_wrong_input(file, tmp_path, call, words):

@@ -60,7 +60,7 @@ def test_logits_are_those_of_transformers(entry: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("entry", APART)
 def test_logits_of_a_layer_with_a_file_to_itself(entry: str, tmp_path: Path) -> None:
     model, wanted = converted(entry, tmp_path), TRUTH[entry]
-    gguftools.convert(tmp_path / entry, tmp_path / "mtp.gguf", "f32", mtp=True)
+    gguftools.convert(tmp_path / entry, tmp_path / "mtp.gguf", "f32", part="mtp")
     assert not [each for each in gguftools.validate(tmp_path / "mtp.gguf").problems if each.severity == "error"]
     with gguftools.open(tmp_path / "mtp.gguf") as file:
         reader = reader_of(model, file.metadata, file.tensors)

@@ -357,7 +357,7 @@ def compared(program: Path, name: str, outtypes: Mapping[str, str] = TYPES) -> I
         build(name, Path(folder, name))
         for outtype, base in outtypes.items():
             file = Path(folder, f"{outtype}.gguf")
-            gguftools.convert(Path(folder, name), file, base, mmproj=True)
+            gguftools.convert(Path(folder, name), file, base, part="mmproj")
             if base.upper() != outtype:
                 whole, file = file, Path(folder, f"{outtype}-of-{base}.gguf")
                 gguftools.quantize(whole, outtype, file)
@@ -411,7 +411,7 @@ def record(program: Path, name: str = "mimo-v2-5") -> None:
     frames = GIVEN[name, "audio"][0]
     with tempfile.TemporaryDirectory() as folder:
         build(name, Path(folder, name))
-        gguftools.convert(Path(folder, name), Path(folder, "x.gguf"), "f32", mmproj=True)
+        gguftools.convert(Path(folder, name), Path(folder, "x.gguf"), "f32", part="mmproj")
         with gguftools.open(Path(folder, "x.gguf")) as model:
             features = checkpoints.sound(name, int(model.metadata["clip.audio.num_mel_bins"]), frames)
         embeddings = encoded(program, Path(folder, "x.gguf"), "audio", features)

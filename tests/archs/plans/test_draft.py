@@ -14,6 +14,7 @@ import pytest
 
 import gguftools
 from archs.plans.draft import is_draft
+from gguftools.conversion.options import ConvertOptions
 from quants.errors import GgufToolsError
 
 from ..drafts import CONFIGS, DRAFTS, LAYER, OWN_WORDS, TARGETS, build
@@ -26,7 +27,8 @@ def test_files_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     given = {} if name in OWN_WORDS else {"target_model_dir": target}
     gemma = TARGETS.get(name) == "gemma4-moe"
     kind = "bf16" if "deepseek" in name else "f32"  # the converter leaves these as they are
-    gguftools.convert(draft, tmp_path / "x.gguf", kind, **given, **({} if gemma else {"pre": "qwen2"}))
+    options = ConvertOptions(pre=None if gemma else "qwen2", **given)
+    gguftools.convert(draft, tmp_path / "x.gguf", kind, options=options)
     with gguftools.open(tmp_path / "x.gguf") as model:
         assert len(model.metadata["tokenizer.ggml.tokens"]) == (320 if gemma else 288)
         if name not in TARGETS:
@@ -45,7 +47,9 @@ def test_files_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
 def test_ids_stay_whole_numbers_in_every_type(tmp_path: Path) -> None:
     draft, target = build("speculator", tmp_path)
     for outtype in ("bf16", "q8_0"):
-        gguftools.convert(draft, tmp_path / f"{outtype}.gguf", outtype, target_model_dir=target, pre="qwen2")
+        gguftools.convert(
+            draft, tmp_path / f"{outtype}.gguf", outtype, options=ConvertOptions(target_model_dir=target, pre="qwen2")
+        )
         with gguftools.open(tmp_path / f"{outtype}.gguf") as model:
             assert model.tensors["d2t"].elements().reshape(-1).tolist() == list(range(0, 288, 3))
             assert model.tensors["fc.weight"].format.name == outtype.upper()
@@ -66,7 +70,9 @@ def test_ids_stay_whole_numbers_in_every_type(tmp_path: Path) -> None:
 def test_what_does_not_belong_together_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     draft, target = build("eagle3", tmp_path, **changes)
     with pytest.raises(GgufToolsError, match=said):
-        gguftools.convert(draft, tmp_path / "x.gguf", "f32", target_model_dir=target, pre="qwen2")
+        gguftools.convert(
+            draft, tmp_path / "x.gguf", "f32", options=ConvertOptions(target_model_dir=target, pre="qwen2")
+        )
     assert not (tmp_path / "x.gguf").exists()
 
 
@@ -76,15 +82,17 @@ def test_a_draft_needs_its_target_and_a_model_none(tmp_path: Path) -> None:
         gguftools.convert(draft, tmp_path / "x.gguf", "f32")
     assert "--target-model-dir" in str(refused.value.hint)
     with pytest.raises(GgufToolsError, match="is no draft"):
-        gguftools.convert(target, tmp_path / "x.gguf", "f32", target_model_dir=target)
+        gguftools.convert(target, tmp_path / "x.gguf", "f32", options=ConvertOptions(target_model_dir=target))
     with pytest.raises(GgufToolsError, match="there is no folder"):
-        gguftools.convert(draft, tmp_path / "x.gguf", "f32", target_model_dir=tmp_path / "absent")
+        gguftools.convert(
+            draft, tmp_path / "x.gguf", "f32", options=ConvertOptions(target_model_dir=tmp_path / "absent")
+        )
     assert not is_draft({"architectures": ["LlamaForCausalLM"], **LAYER})
 
 
 def test_a_target_makes_a_draft_of_a_model_that_has_one(tmp_path: Path) -> None:
     draft, target = build("deepseek4-dspark", tmp_path, architectures=["DeepseekV4ForCausalLM"])
-    gguftools.convert(draft, tmp_path / "x.gguf", "bf16", target_model_dir=target, pre="qwen2")
+    gguftools.convert(draft, tmp_path / "x.gguf", "bf16", options=ConvertOptions(target_model_dir=target, pre="qwen2"))
     with gguftools.open(tmp_path / "x.gguf") as model:
         assert (model.architecture, model.metadata["dflash.block_count"]) == ("dflash", 2)
         assert "token_embd.weight" not in model.tensors
@@ -111,5 +119,7 @@ def test_blocks_that_do_not_belong_together_are_refused(
 ) -> None:
     draft, target = build(name, tmp_path, **changes)
     with pytest.raises(GgufToolsError, match=said):
-        gguftools.convert(draft, tmp_path / "x.gguf", "f32", target_model_dir=target, pre="qwen2")
+        gguftools.convert(
+            draft, tmp_path / "x.gguf", "f32", options=ConvertOptions(target_model_dir=target, pre="qwen2")
+        )
     assert not (tmp_path / "x.gguf").exists()

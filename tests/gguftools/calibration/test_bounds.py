@@ -11,6 +11,7 @@ from gguftools.calibration.texts import Calibration
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.measurement.divergence import divergence
+from gguftools.writing.options import WriteOptions
 from quants import Tensor, format_named
 from quants.errors import FileError, OptionError
 from runtime.hessians import Hessians
@@ -70,7 +71,7 @@ def test_a_small_bound_is_worth_most_of_it(tmp_path: Path) -> None:
     cut = Calibration(SMALL.texts, own_texts=False, n_ctx=128, chunks=16, memory=1000)
     paths = [tmp_path / name for name in ("plain.gguf", "whole.gguf", "cut.gguf", "again.gguf")]
     for path, texts, threads in zip(paths, (None, SMALL, cut, cut), (2, 2, 1, 2), strict=True):
-        quantize(model, "Q4_0", path, gptq=texts, threads=threads)
+        quantize(model, "Q4_0", path, gptq=texts, write=WriteOptions(threads=threads))
     assert paths[2].read_bytes() == paths[3].read_bytes() != paths[1].read_bytes()
     found = divergence(model, *paths[:3], text=[SMALL.texts[0].path], chunks=4).as_dict()["files"]
     plain, whole, few = (file["kl_divergence"]["mean"] for file in found)
@@ -85,10 +86,10 @@ def test_a_run_with_another_bound_is_not_gone_on_with(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quantize(model, "Q4_0", tmp_path / "x.gguf", gptq=SMALL, progress=fail)
+        quantize(model, "Q4_0", tmp_path / "x.gguf", gptq=SMALL, write=WriteOptions(progress=fail))
     other = Calibration(SMALL.texts, own_texts=False, n_ctx=128, chunks=16, memory=1000)
     with pytest.raises(FileError, match="with other options"):
-        quantize(model, "Q4_0", tmp_path / "x.gguf", gptq=other, resume=True)
+        quantize(model, "Q4_0", tmp_path / "x.gguf", gptq=other, write=WriteOptions(resume=True))
 
 
 def test_no_memory_at_all() -> None:

@@ -120,7 +120,7 @@ def test_lines_that_lie_are_not_believed(tmp_path, line):
 def test_other_runs_are_told_what_is_left(tmp_path):
     target = tmp_path / "x.gguf"
     stopped(target, lambda kept: kept.note("figure", 1))
-    said = f"{target}.search is left of an interrupted run: finish that with --resume, or delete it"
+    said = f"{target}.search is left of an interrupted run: finish that with `resume`, or delete it"
     assert left_behind([target], False) == [said]
     assert not left_behind([tmp_path / "y.gguf"], True, (SEARCHED,))  # of another file
     assert left_behind([target], True) == left_behind([target], False)

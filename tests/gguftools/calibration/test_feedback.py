@@ -22,6 +22,8 @@ from gguftools.conversion.quantize import quantize
 from gguftools.measurement.divergence import divergence
 from gguftools.measurement.importance import imatrix
 from gguftools.measurement.texts import NamedText, named_texts
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from quants import format_named
 from quants.errors import FileError, ModelError, OptionError
 
@@ -50,18 +52,26 @@ def matrix(model: Path) -> Path:
 @pytest.fixture(scope="module")
 def two(model: Path) -> Path:
     """The same model with two layers, for what needs one behind another."""
-    return quantize(model, "COPY", model.with_name("two.gguf"), prune_layers=[2, 3]).outputs[0].file
+    return (
+        quantize(model, "COPY", model.with_name("two.gguf"), options=QuantizeOptions(prune_layers=[2, 3]))
+        .outputs[0]
+        .file
+    )
 
 
 @pytest.fixture(scope="module")
 def fed_two(two: Path) -> Path:
-    return quantize(two, "Q4_0", two.with_name("fed-two.gguf"), gptq=FEW, threads=2).outputs[0].file
+    return quantize(two, "Q4_0", two.with_name("fed-two.gguf"), gptq=FEW, write=WriteOptions(threads=2)).outputs[0].file
 
 
 @pytest.fixture(scope="module")
 def shallow(model: Path) -> Path:
     """The same model with its first layer alone, for what does not depend on how many there are."""
-    return quantize(model, "COPY", model.with_name("shallow.gguf"), prune_layers=[1, 2, 3]).outputs[0].file
+    return (
+        quantize(model, "COPY", model.with_name("shallow.gguf"), options=QuantizeOptions(prune_layers=[1, 2, 3]))
+        .outputs[0]
+        .file
+    )
 
 
 def test_the_file_is_nearer(two: Path, fed_two: Path, tmp_path: Path) -> None:
@@ -93,7 +103,7 @@ def test_the_file_is_nearer_at_the_same_size(
 
 
 def test_what_is_said_of_each_weight(two: Path, tmp_path: Path) -> None:
-    report = quantize(two, "Q4_K_M", tmp_path / "fed.gguf", gptq=FEW, statistics=True)
+    report = quantize(two, "Q4_K_M", tmp_path / "fed.gguf", gptq=FEW, write=WriteOptions(statistics=True))
     tensors = {tensor.name: tensor for tensor in report.outputs[0].tensors}
     value = tensors["blk.1.attn_v.weight"]
     assert value.feedback is not None
@@ -111,7 +121,7 @@ def test_what_is_said_of_each_weight(two: Path, tmp_path: Path) -> None:
 
 
 def test_the_bytes_do_not_depend_on_threads(two: Path, fed_two: Path, tmp_path: Path) -> None:
-    quantize(two, "Q4_0", tmp_path / "again.gguf", gptq=FEW, threads=1)
+    quantize(two, "Q4_0", tmp_path / "again.gguf", gptq=FEW, write=WriteOptions(threads=1))
     assert (tmp_path / "again.gguf").read_bytes() == fed_two.read_bytes()
 
 
@@ -138,9 +148,15 @@ def test_a_killed_run_is_gone_on_with(two: Path, fed_two: Path, tmp_path: Path) 
     kept = journal.read_bytes().count(b"\n")
     assert kept > 5
     with pytest.raises(FileError, match="with other options"):
-        quantize(two, "Q4_1", target, gptq=FEW, resume=True)
+        quantize(two, "Q4_1", target, gptq=FEW, write=WriteOptions(resume=True))
     told: list[int] = []
-    quantize(two, "Q4_0", target, gptq=FEW, resume=True, progress=lambda done, total, name: told.append(done))
+    quantize(
+        two,
+        "Q4_0",
+        target,
+        gptq=FEW,
+        write=WriteOptions(resume=True, progress=lambda done, total, name: told.append(done)),
+    )
     assert told[0] > 0  # what was kept counts as done
     assert target.read_bytes() == fed_two.read_bytes()
     assert not list(tmp_path.glob("*.encoded*"))
@@ -157,13 +173,13 @@ def test_a_tensor_whose_bytes_changed_is_encoded_anew(two: Path, fed_two: Path, 
             raise stop
 
     with pytest.raises(RuntimeError, match="stop"):
-        quantize(two, "Q4_0", target, gptq=FEW, progress=fail)
+        quantize(two, "Q4_0", target, gptq=FEW, write=WriteOptions(progress=fail))
     kept = tmp_path / "fed.gguf.encoded"
     data = bytearray(kept.read_bytes())
     data[len(data) // 2] ^= 255
     kept.write_bytes(data)
     assert outputs.VERSION
-    quantize(two, "Q4_0", target, gptq=FEW, resume=True)
+    quantize(two, "Q4_0", target, gptq=FEW, write=WriteOptions(resume=True))
     assert (target.read_bytes() == fed_two.read_bytes()) is True
 
 
@@ -171,7 +187,7 @@ def test_room_for_what_is_encoded_ahead_is_asked_for_first(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is kept until the file is written."""
-    size = quantize(model, "Q4_0", tmp_path / "x.gguf", dry_run=True).outputs[0].nbytes
+    size = quantize(model, "Q4_0", tmp_path / "x.gguf", write=WriteOptions(dry_run=True)).outputs[0].nbytes
     monkeypatch.setattr("gguftools.quantization.outputs.free_bytes", lambda path: 2 * size - 1)
     with pytest.raises(FileError, match=f"{2 * size:,} are needed"):
         quantize(model, "Q4_0", tmp_path / "x.gguf", gptq=SMALL)

@@ -14,6 +14,8 @@ from gguftools.calibration import row_tasks
 from gguftools.calibration.encoded import Encoded, Lent, encoded_beside
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.texts import NamedText
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from quants import format_named, from_array
 
 from ...conftest import ROOT
@@ -28,14 +30,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two layers of austen-4m."""
     folder = tmp_path_factory.mktemp("rows")
     gguftools.convert(AUSTEN, folder / "whole.gguf", "f16")
-    gguftools.quantize(folder / "whole.gguf", "COPY", folder / "model.gguf", prune_layers=[2, 3])
+    gguftools.quantize(
+        folder / "whole.gguf", "COPY", folder / "model.gguf", options=QuantizeOptions(prune_layers=[2, 3])
+    )
     return folder / "model.gguf"
 
 
 @pytest.fixture(scope="module")
 def fed(model: Path) -> bytes:
     target = model.with_name("fed.gguf")
-    gguftools.quantize(model, "Q4_0", target, gptq=SMALL, threads=1)
+    gguftools.quantize(model, "Q4_0", target, gptq=SMALL, write=WriteOptions(threads=1))
     return target.read_bytes()
 
 
@@ -48,7 +52,7 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 def test_workers_encode_the_bytes_of_one_thread(
     pool: ProcessPoolExecutor, model: Path, fed: bytes, tmp_path: Path
 ) -> None:
-    gguftools.quantize(model, "Q4_0", tmp_path / "a.gguf", gptq=SMALL, executor=pool)
+    gguftools.quantize(model, "Q4_0", tmp_path / "a.gguf", gptq=SMALL, write=WriteOptions(executor=pool))
     assert (tmp_path / "a.gguf").read_bytes() == fed
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
 
@@ -69,7 +73,7 @@ def encoded_by(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
 
 def test_tasks_hold_no_values(model: Path, fed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, executor = encoded_by(monkeypatch), Elsewhere()
-    gguftools.quantize(model, "Q4_0", tmp_path / "a.gguf", gptq=SMALL, executor=executor)
+    gguftools.quantize(model, "Q4_0", tmp_path / "a.gguf", gptq=SMALL, write=WriteOptions(executor=executor))
     assert seen
     assert all(size > 0 and not sent for sent, size in seen)
     assert max(executor.sizes) < 20_000
@@ -83,7 +87,7 @@ def test_a_worker_that_does_not_see_the_factors_leaves_rows_to_the_run(
     seen = encoded_by(monkeypatch)
     row_tasks._mapped.cache_clear()
     monkeypatch.setattr(Lent, "arrays", lambda self: None)
-    gguftools.quantize(model, "Q4_0", tmp_path / "b.gguf", gptq=SMALL, executor=Elsewhere())
+    gguftools.quantize(model, "Q4_0", tmp_path / "b.gguf", gptq=SMALL, write=WriteOptions(executor=Elsewhere()))
     assert seen
     assert not any(size for _, size in seen)
     assert (tmp_path / "b.gguf").read_bytes() == fed
@@ -94,7 +98,7 @@ def test_rows_that_no_worker_can_read_are_sent(model: Path, tmp_path: Path, monk
     opened = gguftools.open(model)
     arrays = gguftools.Model(opened.metadata, {name: np.asarray(t) for name, t in opened.tensors.items()})
     seen = encoded_by(monkeypatch)
-    gguftools.quantize(arrays, "Q4_0", tmp_path / "a.gguf", gptq=SMALL, executor=Elsewhere())
+    gguftools.quantize(arrays, "Q4_0", tmp_path / "a.gguf", gptq=SMALL, write=WriteOptions(executor=Elsewhere()))
     assert seen
     assert all(sent and size for sent, size in seen)
     gguftools.quantize(arrays, "Q4_0", tmp_path / "b.gguf", gptq=SMALL)

@@ -10,11 +10,15 @@ import pytest
 import gguftools
 from gguftools.calibration.encoded import Encoded
 from gguftools.calibration.sensitivity import Judge, _Walk
+from gguftools.calibration.target import SearchOptions
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.texts import named_texts
 from gguftools.model import write_quantized
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, OptionError
 
+from ..calls import options_of
 from ..command_line import EXAMPLE, TEXT, typed
 
 SMALL = {"n_ctx": 64, "chunks": 16, "own_texts": False}
@@ -29,7 +33,11 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope="module")
 def base(whole):
     """The same model with two of its four layers: a search takes as long as there are weights."""
-    return gguftools.quantize(whole, "COPY", whole.with_name("base.gguf"), prune_layers=[2, 3]).outputs[0].file
+    return (
+        gguftools.quantize(whole, "COPY", whole.with_name("base.gguf"), options=QuantizeOptions(prune_layers=[2, 3]))
+        .outputs[0]
+        .file
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +48,9 @@ def calibration():
 @pytest.fixture(scope="module")
 def found(base, calibration, tmp_path_factory):
     folder = tmp_path_factory.mktemp("found")
-    return gguftools.quantize(base, output=folder / "out.gguf", target_size=SIZE, calibrate=calibration)
+    return gguftools.quantize(
+        base, output=folder / "out.gguf", search=SearchOptions(target_size=SIZE, calibrate=calibration)
+    )
 
 
 def formats(output):
@@ -62,7 +72,9 @@ def test_better_than_the_stock_recipe_at_its_size(whole, tmp_path):
     gguftools.imatrix(whole, TEXT, output=matrix, chunks=4)
     stock = gguftools.quantize(whole, "Q3_K_M", tmp_path, imatrix=matrix).outputs[0]
     calibration = Calibration(tuple(named_texts([str(TEXT)])), **SMALL | {"chunks": 24})
-    own = gguftools.quantize(whole, output=tmp_path / "own.gguf", target_size=stock.nbytes, calibrate=calibration)
+    own = gguftools.quantize(
+        whole, output=tmp_path / "own.gguf", search=SearchOptions(target_size=stock.nbytes, calibrate=calibration)
+    )
     assert own.outputs[0].nbytes <= stock.nbytes
     report = gguftools.divergence(whole, stock.file, own.outputs[0].file, n_ctx=128, chunks=6)
     before, after = (file.kl_divergence["mean"] for file in report.files)
@@ -83,16 +95,15 @@ def test_formats_that_the_user_chose_stay(base, calibration, tmp_path):
     report = gguftools.quantize(
         base,
         output=tmp_path / "out.gguf",
-        target_bpw=5.0,
-        calibrate=calibration,
-        rules={"attn_v": "Q8_0"},
-        dry_run=True,
+        search=SearchOptions(target_bpw=5.0, calibrate=calibration),
+        options=QuantizeOptions(rules={"attn_v": "Q8_0"}),
+        write=WriteOptions(dry_run=True),
     )
     output = report.outputs[0]
     assert {t.format for t in output.tensors if "attn_v" in t.name} == {"Q8_0"}
     text = tmp_path / "recipe.txt"
     text.write_text(report.search["recipe"])
-    assert formats(gguftools.quantize(base, str(text), dry_run=True).outputs[0]) == formats(output)
+    assert formats(gguftools.quantize(base, str(text), write=WriteOptions(dry_run=True)).outputs[0]) == formats(output)
     text.unlink()
     assert 4.99 < report.outputs[0].bits_per_weight <= 5.0
     assert not list(tmp_path.iterdir())
@@ -108,12 +119,12 @@ def test_formats_that_the_user_chose_stay(base, calibration, tmp_path):
         ({"target_size": 2.5}, "number of bytes"),
         ({"recipes": "Q4_K_M", "target_bpw": 4.0}, "does not go with a recipe"),
         ({"target_bpw": 4.0, "prune_layers": [1]}, "pruned"),
-        ({"calibrate": str(TEXT)}, "without a target"),
+        ({"calibrate": str(TEXT)}, "a size or bits"),
     ],
 )
 def test_what_cannot_be_is_refused(base, tmp_path, options, said):
     with pytest.raises(OptionError, match=said):
-        gguftools.quantize(base, output=tmp_path / "out.gguf", **options)
+        gguftools.quantize(base, output=tmp_path / "out.gguf", **options_of("quantize", **options))
     assert not list(tmp_path.iterdir())
 
 
@@ -148,11 +159,11 @@ def counted(monkeypatch):
     return calls
 
 
-def gone_on_with(base, target, options, found):
+def gone_on_with(base, target, search, found):
     """Take a stopped run up, and see that it ends as one that was not."""
     assert not target.exists()
     assert target.with_name("out.gguf.search.journal").exists()
-    again = gguftools.quantize(base, output=target, resume=True, **options)
+    again = gguftools.quantize(base, output=target, search=search, write=WriteOptions(resume=True))
     assert again.search == found.search
     assert target.read_bytes() == found.outputs[0].file.read_bytes()
     assert sorted(path.name for path in target.parent.iterdir()) == ["out-recipe.txt", "out.gguf"]
@@ -160,53 +171,67 @@ def gone_on_with(base, target, options, found):
 
 @pytest.mark.parametrize(("where", "layers"), [("blk.1", [1]), ("without embedding", [])])
 def test_a_search_that_was_stopped_is_gone_on_with(base, calibration, found, tmp_path, counted, where, layers):
-    target, options = tmp_path / "out.gguf", {"target_size": SIZE, "calibrate": calibration}
+    target, search = tmp_path / "out.gguf", SearchOptions(SIZE, calibrate=calibration)
     with pytest.raises(StoppedError):
-        gguftools.quantize(base, output=target, progress=stop_at(where), **options)
+        gguftools.quantize(base, output=target, search=search, write=WriteOptions(progress=stop_at(where)))
     counted["layers"] = []
-    gone_on_with(base, target, options, found)
+    gone_on_with(base, target, search, found)
     assert counted["layers"] == layers
 
 
 def test_a_run_that_was_stopped_behind_its_search_measures_nothing(
     base, calibration, found, tmp_path, counted, monkeypatch
 ):
-    target, options = tmp_path / "out.gguf", {"target_size": SIZE, "calibrate": calibration}
+    target, search = tmp_path / "out.gguf", SearchOptions(SIZE, calibrate=calibration)
 
-    def write(*given, dry_run=False, **options):
-        if not dry_run:
+    def write(model, recipes, paths, run, *given):
+        if not run.dry_run:
             raise StoppedError
-        return write_quantized(*given, dry_run=True, **options)
+        return write_quantized(model, recipes, paths, run, *given)
 
     with monkeypatch.context() as patched:
         patched.setattr("gguftools.conversion.quantize.write_quantized", write)
         with pytest.raises(StoppedError):
-            gguftools.quantize(base, output=target, **options)
+            gguftools.quantize(base, output=target, search=search)
     assert target.with_name("out.gguf.search").stat().st_size == 0  # of encoded weights nothing is left on disk
     counted["layers"], counted["models"] = [], 0
-    gone_on_with(base, target, options, found)
+    gone_on_with(base, target, search, found)
     assert counted == {"layers": [], "models": 0}
 
 
 def test_what_a_stopped_search_left_is_named(base, calibration, tmp_path):
     target = tmp_path / "out.gguf"
     with pytest.raises(StoppedError):
-        gguftools.quantize(base, output=target, target_bpw=4.5, calibrate=calibration, progress=stop_at("blk.1"))
+        gguftools.quantize(
+            base,
+            output=target,
+            search=SearchOptions(target_bpw=4.5, calibrate=calibration),
+            write=WriteOptions(progress=stop_at("blk.1")),
+        )
     left = f"{target}.search"
     report = gguftools.quantize(base, "Q8_0", output=target)
-    assert f"{left} is left of an interrupted run: finish that with --resume, or delete it" in report.warnings
+    assert f"{left} is left of an interrupted run: finish that with `resume`, or delete it" in report.warnings
     other = Calibration(calibration.texts, n_ctx=64, chunks=12, own_texts=False)
     with pytest.raises(FileError, match="on other texts"):
-        gguftools.quantize(base, output=target, target_bpw=4.5, calibrate=other, resume=True, overwrite=True)
-    report = gguftools.quantize(base, output=target, target_bpw=4.5, calibrate=other, overwrite=True)
-    assert f"{left} of an interrupted run is not used; --resume would have gone on from it" in report.warnings
+        gguftools.quantize(
+            base,
+            output=target,
+            search=SearchOptions(target_bpw=4.5, calibrate=other),
+            write=WriteOptions(resume=True, overwrite=True),
+        )
+    report = gguftools.quantize(
+        base, output=target, search=SearchOptions(target_bpw=4.5, calibrate=other), write=WriteOptions(overwrite=True)
+    )
+    assert f"{left} of an interrupted run is not used; `resume` would have gone on from it" in report.warnings
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out-recipe.txt", "out.gguf"]
 
 
 def test_a_search_asks_for_room_first(base, calibration, tmp_path, monkeypatch):
     monkeypatch.setattr("gguftools.files.atomic.free_bytes", lambda path: SIZE - 1)
     with pytest.raises(FileError, match=f"needs {SIZE:,} bytes"):
-        gguftools.quantize(base, output=tmp_path / "out.gguf", target_size=SIZE, calibrate=calibration)
+        gguftools.quantize(
+            base, output=tmp_path / "out.gguf", search=SearchOptions(target_size=SIZE, calibrate=calibration)
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -227,7 +252,12 @@ def test_weights_of_a_recipe_are_not_held_in_memory(base, calibration, tmp_path,
         return of_model(self, net)
 
     monkeypatch.setattr(Judge, "of_model", judge)
-    gguftools.quantize(base, output=tmp_path / "out.gguf", target_bpw=4.5, calibrate=calibration, dry_run=True)
+    gguftools.quantize(
+        base,
+        output=tmp_path / "out.gguf",
+        search=SearchOptions(target_bpw=4.5, calibrate=calibration),
+        write=WriteOptions(dry_run=True),
+    )
     assert len(held) >= 15
     assert max(most) < 4  # the last may wait for being collected
 
@@ -235,7 +265,7 @@ def test_weights_of_a_recipe_are_not_held_in_memory(base, calibration, tmp_path,
 def test_a_recipe_that_is_there_is_not_replaced(base, tmp_path):
     (tmp_path / "out-recipe.txt").write_text("mine")
     with pytest.raises(FileError, match="already exists"):
-        gguftools.quantize(base, output=tmp_path / "out.gguf", target_bpw=4.0)
+        gguftools.quantize(base, output=tmp_path / "out.gguf", search=SearchOptions(target_bpw=4.0))
 
 
 def test_frontier(base, calibration, tmp_path):

@@ -13,6 +13,7 @@ import gguftools
 from archs.metadata import Metadata
 from gguftools.inspection.validation import validate
 from gguftools.writing.items import Item
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, write_files
 from quants import from_array
 from quants.errors import OptionError
@@ -177,7 +178,7 @@ def test_measuring_can_be_switched_off_for_json(model: Path):
 @pytest.mark.parametrize("threads", [0, -3])
 def test_no_threads_are_refused_from_python_too(threads: int, model: Path):
     with pytest.raises(OptionError, match="threads"):
-        gguftools.quantize(model, "Q8_0", "x.gguf", threads=threads)
+        gguftools.quantize(model, "Q8_0", "x.gguf", write=WriteOptions(threads=threads))
     with pytest.raises(OptionError, match="threads"):
         gguftools.perplexity(model, TEXT, chunks=1, threads=threads)
     with pytest.raises(OptionError, match="threads"):

@@ -18,6 +18,8 @@ import gguftools
 from archs.metadata import ValueType
 from gguftools.__main__ import build_app
 from gguftools.conversion.adapters import open_adapter
+from gguftools.conversion.options import ConvertOptions
+from gguftools.writing.options import WriteOptions
 from quants.errors import GgufToolsError
 
 from ...conftest import ROOT, SHARED
@@ -61,7 +63,7 @@ def test_file_of_its_own(adapter: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
     shutil.copy(MODEL / "config.json", base)
-    report = gguftools.convert(base, tmp_path, lora=adapter)
+    report = gguftools.convert(base, tmp_path, part="lora", options=ConvertOptions(lora=adapter))
     assert report.outputs[0].file == tmp_path / "letters-lora-F32.gguf"
     opened = gguftools.open(report.outputs[0].file)
     found = {key: (opened.metadata.value(key).type.name, opened.metadata[key]) for key in opened.metadata}
@@ -90,18 +92,18 @@ def test_file_of_its_own(adapter: Path, tmp_path: Path) -> None:
 
 
 def test_types(adapter: Path, tmp_path: Path) -> None:
-    gguftools.convert(MODEL, tmp_path / "a.gguf", "q8_0", lora=adapter)
+    gguftools.convert(MODEL, tmp_path / "a.gguf", "q8_0", part="lora", options=ConvertOptions(lora=adapter))
     formats = {name: t.format.name for name, t in gguftools.open(tmp_path / "a.gguf").tensors.items()}
     assert formats["blk.0.attn_q.weight.lora_a"] == "Q8_0"
     assert formats["blk.0.attn_q.weight.lora_b"] == "F16"  # rows of 8
     with pytest.raises(GgufToolsError, match="Q4_K_M"):
-        gguftools.convert(MODEL, tmp_path / "b.gguf", "Q4_K_M", lora=adapter)
+        gguftools.convert(MODEL, tmp_path / "b.gguf", "Q4_K_M", part="lora", options=ConvertOptions(lora=adapter))
 
 
 def test_invocation_tokens(adapter: Path, tmp_path: Path) -> None:
     settings = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(settings | {"alora_invocation_tokens": [7, 9]}))
-    gguftools.convert(MODEL, tmp_path / "a.gguf", lora=adapter)
+    gguftools.convert(MODEL, tmp_path / "a.gguf", part="lora", options=ConvertOptions(lora=adapter))
     value = gguftools.open(tmp_path / "a.gguf").metadata.value("adapter.alora.invocation_tokens")
     assert list(value.data) == [7, 9]
     assert (value.type, value.element) == (ValueType.ARRAY, ValueType.UINT32)
@@ -109,8 +111,8 @@ def test_invocation_tokens(adapter: Path, tmp_path: Path) -> None:
 
 def test_merged_model_is_the_base_with_the_adapters_file_applied(adapter: Path, tmp_path: Path) -> None:
     gguftools.convert(MODEL, tmp_path / "base.gguf", "f32")
-    gguftools.convert(MODEL, tmp_path / "merged.gguf", "f32", merge_lora=[(adapter, 0.5)])
-    gguftools.convert(MODEL, tmp_path / "adapter.gguf", lora=adapter)
+    gguftools.convert(MODEL, tmp_path / "merged.gguf", "f32", options=ConvertOptions(merge_lora=[(adapter, 0.5)]))
+    gguftools.convert(MODEL, tmp_path / "adapter.gguf", part="lora", options=ConvertOptions(lora=adapter))
     base, merged, alone = (gguftools.open(tmp_path / f"{n}.gguf") for n in ("base", "merged", "adapter"))
     assert merged.metadata.keys() == base.metadata.keys()
     for name, tensor in base.tensors.items():
@@ -123,10 +125,22 @@ def test_merged_model_is_the_base_with_the_adapters_file_applied(adapter: Path, 
 
 
 def test_merging_follows_the_checkpoints_type_and_any_recipe(adapter: Path, tmp_path: Path) -> None:
-    report = gguftools.convert(MODEL, tmp_path / "auto.gguf", merge_lora=[adapter])
+    report = gguftools.convert(MODEL, tmp_path / "auto.gguf", options=ConvertOptions(merge_lora=[adapter]))
     assert report.outputs[0].recipe == "BF16"
-    gguftools.convert(MODEL, tmp_path / "direct.gguf", "Q8_0", merge_lora=[adapter], threads=1)
-    gguftools.convert(MODEL, tmp_path / "f32.gguf", "f32", merge_lora=[adapter], threads=2, memory=1 << 20)
+    gguftools.convert(
+        MODEL,
+        tmp_path / "direct.gguf",
+        "Q8_0",
+        options=ConvertOptions(merge_lora=[adapter]),
+        write=WriteOptions(threads=1),
+    )
+    gguftools.convert(
+        MODEL,
+        tmp_path / "f32.gguf",
+        "f32",
+        options=ConvertOptions(merge_lora=[adapter]),
+        write=WriteOptions(threads=2, memory=1 << 20),
+    )
     gguftools.quantize(tmp_path / "f32.gguf", "Q8_0", tmp_path / "steps.gguf")
     direct, steps = gguftools.open(tmp_path / "direct.gguf"), gguftools.open(tmp_path / "steps.gguf")
     for name, tensor in direct.tensors.items():
@@ -172,18 +186,26 @@ def test_commands(adapter: Path, tmp_path: Path) -> None:
 )
 def test_broken_adapters_are_refused(adapter: Path, tmp_path: Path, spoil: Any, message: str) -> None:
     spoil(adapter)
-    for options in ({"lora": adapter}, {"merge_lora": [adapter]}):
+    for part, options in (("lora", ConvertOptions(lora=adapter)), ("model", ConvertOptions(merge_lora=[adapter]))):
         with pytest.raises(GgufToolsError, match=re.escape(message)) as caught:
-            gguftools.convert(MODEL, tmp_path / "out.gguf", **options)  # type: ignore[arg-type]
+            gguftools.convert(MODEL, tmp_path / "out.gguf", part=part, options=options)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "out.gguf").exists()
 
 
 def test_options_that_contradict_each_other(adapter: Path, tmp_path: Path) -> None:
     with pytest.raises(GgufToolsError, match="not both"):
-        gguftools.convert(MODEL, tmp_path / "out.gguf", lora=adapter, merge_lora=[adapter])
-    with pytest.raises(GgufToolsError, match="taken up again"):
-        gguftools.convert(MODEL, tmp_path / "out.gguf", "Q8_0", merge_lora=[adapter], resume=True)
+        gguftools.convert(
+            MODEL, tmp_path / "out.gguf", part="lora", options=ConvertOptions(lora=adapter, merge_lora=[adapter])
+        )
+    with pytest.raises(GgufToolsError, match="does not record them"):
+        gguftools.convert(
+            MODEL,
+            tmp_path / "out.gguf",
+            "Q8_0",
+            options=ConvertOptions(merge_lora=[adapter]),
+            write=WriteOptions(resume=True),
+        )
 
 
 PEFT: dict[str, dict[str, Any]] = {  # entry of the zoo: PEFT's settings
@@ -224,12 +246,12 @@ def test_against_peft_and_llama(entry: str, shared: Path, tmp_path: Path) -> Non
                 parameter.add_(0.05 * torch.randn_like(parameter))
         truth = model(torch.tensor(ids)[None]).logits[0].numpy()
     model.save_pretrained(folder)
-    gguftools.convert(base, tmp_path / "merged.gguf", "f32", merge_lora=[folder])
+    gguftools.convert(base, tmp_path / "merged.gguf", "f32", options=ConvertOptions(merge_lora=[folder]))
     logits = gguftools.load(tmp_path / "merged.gguf").logits(ids)
     assert np.abs(logits - truth).max() < 1e-4 * truth.std()
     if "modules_to_save" not in PEFT[entry]:
         gguftools.convert(base, tmp_path / "base.gguf", "f32")
-        gguftools.convert(base, tmp_path / "adapter.gguf", lora=folder)
+        gguftools.convert(base, tmp_path / "adapter.gguf", part="lora", options=ConvertOptions(lora=folder))
         applied = logits_of_llama(tmp_path / "base.gguf", tmp_path / "adapter.gguf", ids)
         assert np.abs(applied - truth).max() < 0.01 * truth.std()  # its cache holds float16
 

@@ -18,6 +18,7 @@ from gguftools.conversion.convert import convert
 from quants.errors import GgufToolsError
 
 from ...conftest import DATA, ROOT
+from ..calls import options_of
 
 MODEL = ROOT / "examples" / "austen-4m"
 GOLDEN = json.loads((DATA / "golden" / "austen-4m.json").read_text(encoding="utf-8"))["convert"]
@@ -76,7 +77,7 @@ def refusal(folder: Path, **options) -> str:
     """The one line that a failed conversion says; nothing may be left under a final name."""
     target = folder.parent / "out.gguf"
     with pytest.raises(GgufToolsError) as caught:
-        convert(folder, target, **options)
+        convert(folder, target, **options_of("convert", **options))
     assert not target.exists()
     assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name]
     assert "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ import gguftools
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.model import of_parts
 from gguftools.sources import of_checkpoint, of_encoders
-from quants.errors import FileError, FormatError, ModelError, OptionError
+from quants.errors import FileError, FormatError, ModelError
 
 from ...archs.checkpoints import DATA, ENCODERS, OUTTYPES, build, build_encoder, encoders, file_digest, write_tensors
 from ..command_line import run
@@ -40,7 +40,7 @@ def test_files_are_those_of_the_reference(checkpoint, tmp_path, name):
     folder = checkpoint(name)
     for outtype in OUTTYPES:
         output = tmp_path / f"{outtype}.gguf"
-        gguftools.convert(folder, output, outtype, mmproj=True)
+        gguftools.convert(folder, output, outtype, part="mmproj")
         place = 1 + OUTTYPES.index(outtype)
         with gguftools.open(output) as model:
             assert {t.name: [list(t.shape), t.format.name] for t in model.tensors.values()} == {
@@ -51,7 +51,7 @@ def test_files_are_those_of_the_reference(checkpoint, tmp_path, name):
 
 
 def test_llava_ends_where_its_output_is_taken(checkpoint, tmp_path):
-    gguftools.convert(checkpoint("llava-1-5"), tmp_path / "x.gguf", "f16", mmproj=True)
+    gguftools.convert(checkpoint("llava-1-5"), tmp_path / "x.gguf", "f16", part="mmproj")
     with gguftools.open(tmp_path / "x.gguf") as model:
         assert model.metadata["clip.projector_type"] == "mlp"
         assert model.metadata["clip.vision.block_count"] == 2
@@ -61,7 +61,7 @@ def test_llava_ends_where_its_output_is_taken(checkpoint, tmp_path):
         assert {"v.class_embd", "v.pre_ln.weight", "v.blk.1.ln1.bias", "mm.0.weight", "mm.2.bias"} <= {*model.tensors}
     whole = checkpoint("llava-1-5", vision_feature_select_strategy="full")
     with pytest.raises(ModelError, match="vision_feature_select_strategy = 'full'"):
-        gguftools.convert(whole, tmp_path / "y.gguf", mmproj=True)
+        gguftools.convert(whole, tmp_path / "y.gguf", part="mmproj")
 
 
 def test_older_minicpm_v_has_the_tensors_of_the_reference_script(checkpoint):
@@ -80,8 +80,8 @@ def test_older_minicpm_v_has_the_tensors_of_the_reference_script(checkpoint):
 
 
 def test_glm_asr_of_transformers_becomes_what_the_published_one_does(checkpoint, tmp_path):
-    gguftools.convert(checkpoint("glm-asr"), tmp_path / "x.gguf", "f32", mmproj=True)
-    gguftools.convert(checkpoint("glm-asr-hf"), tmp_path / "y.gguf", "f32", mmproj=True)
+    gguftools.convert(checkpoint("glm-asr"), tmp_path / "x.gguf", "f32", part="mmproj")
+    gguftools.convert(checkpoint("glm-asr-hf"), tmp_path / "y.gguf", "f32", part="mmproj")
     with gguftools.open(tmp_path / "x.gguf") as published, gguftools.open(tmp_path / "y.gguf") as saved:
         assert {*published.tensors} == {*saved.tensors}
         of_encoder = [key for key in published.metadata if key.startswith("clip.")]
@@ -119,7 +119,7 @@ def test_qwen3_asr_of_transformers_becomes_what_the_published_one_does(checkpoin
 def test_quantized_files_are_those_of_the_reference(checkpoint, tmp_path, name):
     reference = json.loads((ENCODERS / name / "reference.json").read_text(encoding="utf-8"))["quantized"]
     assert len(reference) > 2
-    gguftools.convert(checkpoint(name), tmp_path / "f16.gguf", "f16", mmproj=True)
+    gguftools.convert(checkpoint(name), tmp_path / "f16.gguf", "f16", part="mmproj")
     report = gguftools.quantize(tmp_path / "f16.gguf", list(reference), tmp_path)
     for recipe, output in zip(reference, report.outputs, strict=True):
         assert sha256(output.file.read_bytes()).hexdigest() == reference[recipe], recipe
@@ -131,7 +131,7 @@ def test_quantized_files_are_those_of_the_reference(checkpoint, tmp_path, name):
 )
 def test_what_programs_read_in_one_format_alone_is_not_quantized(checkpoint, tmp_path, name, kept):
     """llama-quantize does quantize these: llama.cpp then stops, or gives nonsense (`python -m tests.verify.clip`)."""
-    gguftools.convert(checkpoint(name), tmp_path / "f16.gguf", "f16", mmproj=True)
+    gguftools.convert(checkpoint(name), tmp_path / "f16.gguf", "f16", part="mmproj")
     gguftools.quantize(tmp_path / "f16.gguf", "Q4_0", tmp_path / "q.gguf")
     with gguftools.open(tmp_path / "q.gguf") as model:
         assert {each: model.tensors[each].format.name for each in kept} == kept
@@ -205,7 +205,7 @@ def test_every_tensor_is_in_one_of_both_files_or_nothing_is_written(checkpoint, 
     rows = json.loads((ENCODERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
     write_tensors(folder / "model.safetensors", name, [*rows, ["vision_tower.extra.weight", "BF16", [4, 4], 0, 1]])
     with pytest.raises(ModelError, match=r"vision_tower\.extra\.weight"):
-        gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
+        gguftools.convert(folder, tmp_path / "x.gguf", part="mmproj")
     assert not (tmp_path / "x.gguf").exists()
 
 
@@ -215,7 +215,7 @@ def test_a_lost_layer_is_found(checkpoint, tmp_path):
     kept = [row for row in rows if "vision_model.encoder.layers.0." not in row[0]]
     write_tensors(folder / "model.safetensors", "gemma3", kept)
     with pytest.raises(ModelError, match="2 vision layers; the checkpoint lacks layer 0"):
-        gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
+        gguftools.convert(folder, tmp_path / "x.gguf", part="mmproj")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_configs_that_lie_are_refused(checkpoint, tmp_path, name, changes, wrong
     if isinstance(changes.get("vision_config"), dict) and name != "gemma3":
         changes = {"vision_config": {**before["vision_config"], **changes["vision_config"]}}
     with pytest.raises((ModelError, FormatError), match=wrong):
-        gguftools.convert(checkpoint(name, **changes), tmp_path / "x.gguf", mmproj=True)
+        gguftools.convert(checkpoint(name, **changes), tmp_path / "x.gguf", part="mmproj")
 
 
 def test_a_missing_folder_of_a_encoder_is_said(checkpoint):
@@ -260,11 +260,11 @@ def test_a_missing_preprocessor_or_token_is_said(checkpoint, tmp_path):
     folder = checkpoint("pixtral")
     (folder / "tokenizer_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ModelError, match=r"does not say which token \[IMG_BREAK\] is"):
-        gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
+        gguftools.convert(folder, tmp_path / "x.gguf", part="mmproj")
     folder = checkpoint("gemma3")
     (folder / "preprocessor_config.json").unlink()
     with pytest.raises(ModelError, match=r'no preprocessor_config\.json says "image_mean"'):
-        gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
+        gguftools.convert(folder, tmp_path / "x.gguf", part="mmproj")
 
 
 def with_text(tmp_path: Path) -> Path:
@@ -276,7 +276,7 @@ def with_text(tmp_path: Path) -> Path:
 
 
 def test_all_parts_are_two_files_that_have_every_tensor(tmp_path):
-    report = gguftools.convert(with_text(tmp_path), tmp_path, "q8_0", all_parts=True)
+    report = gguftools.convert(with_text(tmp_path), tmp_path, "q8_0", part="all")
     text, encoders = (output.file for output in report.outputs)
     assert [text.name, encoders.name] == ["smolvlm-Q8_0.gguf", "mmproj-smolvlm-Q8_0.gguf"]
     assert not report.warnings
@@ -285,10 +285,8 @@ def test_all_parts_are_two_files_that_have_every_tensor(tmp_path):
         assert second.metadata["general.type"] == "mmproj"
     text.unlink()
     with pytest.raises(FileError, match=r"mmproj-smolvlm-Q8_0\.gguf already exists"):
-        gguftools.convert(tmp_path / "smolvlm", tmp_path, "q8_0", all_parts=True)
+        gguftools.convert(tmp_path / "smolvlm", tmp_path, "q8_0", part="all")
     assert not text.exists()
-    with pytest.raises(OptionError):
-        gguftools.convert(with_text(tmp_path / "b"), tmp_path, mmproj=True, all_parts=True)
 
 
 def test_the_text_model_alone_says_what_is_not_in_its_file(tmp_path):

@@ -16,12 +16,14 @@ from gguftools.__main__ import build_app
 from gguftools.conversion import export as exporting
 from gguftools.conversion.convert import convert
 from gguftools.conversion.export import _Writing, export
+from gguftools.conversion.options import ConvertOptions
 from gguftools.conversion.quantize import quantize
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.files.checkpoint.safetensors import plan_safetensors
 from gguftools.inspection.compare import diff
 from gguftools.metadata.difference import compare_metadata
 from gguftools.model import open as open_file
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, ModelError, OptionError
 
 from ...archs import checkpoints
@@ -69,10 +71,10 @@ def model(tmp_path_factory) -> Path:
 def test_there_and_back(entry, shared, tmp_path):
     build(shared / "zoo", entry, tmp_path / entry)
     pre = json.loads((shared / "zoo" / entry / "spec.json").read_text()).get("tokenizer_pre")
-    convert(tmp_path / entry, tmp_path / "first.gguf", pre=pre)
+    convert(tmp_path / entry, tmp_path / "first.gguf", options=ConvertOptions(pre=pre))
     done = export(tmp_path / "first.gguf", tmp_path / "back")
     assert not done.differing
-    convert(tmp_path / "back", tmp_path / "second.gguf", pre=pre)
+    convert(tmp_path / "back", tmp_path / "second.gguf", options=ConvertOptions(pre=pre))
     changed = [tensor.kind for tensor in diff(tmp_path / "first.gguf", tmp_path / "second.gguf").different_tensors]
     assert set(changed) <= ({"rounded", "type"} if entry in OTHER_TYPE else set())
     check_values(entry, open_checkpoint(tmp_path / entry).tensors, open_checkpoint(tmp_path / "back").tensors)
@@ -237,7 +239,7 @@ def test_nothing_is_overwritten_unasked(model, tmp_path):
     (tmp_path / "x.safetensors").write_text("mine")
     with pytest.raises(FileError, match="exists"):
         export(model, tmp_path / "x.safetensors")
-    export(model, tmp_path / "x.safetensors", overwrite=True)
+    export(model, tmp_path / "x.safetensors", write=WriteOptions(overwrite=True))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "config.json").write_text("mine")
     with pytest.raises(FileError, match="exists"):
@@ -261,9 +263,9 @@ def test_a_checkpoint_replaces_another_whole_and_at_last(model, tmp_path, monkey
     with monkeypatch.context() as patched:
         patched.setattr(_Writing, "safetensors", stop)
         with pytest.raises(KeyboardInterrupt):
-            export(model, folder, overwrite=True)
+            export(model, folder, write=WriteOptions(overwrite=True))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    report = export(model, folder, max_size=50_000, overwrite=True)
+    report = export(model, folder, max_size=50_000, write=WriteOptions(overwrite=True))
     assert {path.name for path in folder.iterdir()} == {*report.files, "README.md"}
     assert "model.safetensors" in before
     assert "model.safetensors" not in report.files
@@ -273,7 +275,7 @@ def test_a_checkpoint_is_not_replaced_by_itself(tmp_path):
     before = {path.name: path.read_bytes() for path in CHECKPOINT.iterdir()}
     shutil.copytree(CHECKPOINT, tmp_path / "folder")
     with pytest.raises(OptionError, match="is read"):
-        export(tmp_path / "folder", tmp_path / "folder", overwrite=True)
+        export(tmp_path / "folder", tmp_path / "folder", write=WriteOptions(overwrite=True))
     assert {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()} == before
 
 

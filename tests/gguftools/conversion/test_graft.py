@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,15 @@ from safetensors.numpy import load_file, save_file
 
 import gguftools
 from archs.metadata import Value, ValueType
+from gguftools.conversion.expert_choice import ExpertOptions
 from gguftools.conversion.experts import Mixture, read_list, without_experts, worst_experts, worst_groups
+from gguftools.conversion.graft import GraftOptions
 from gguftools.files.gguf.assembly import stored_tensors
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.measurement.expert_scores import expert_scores
 from gguftools.metadata.difference import compare_metadata
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from quants import Tensor
 from quants.dialects import meanings
 from quants.errors import FileError, FormatError, GgufToolsError, ModelError, OptionError, VocabularyError
@@ -30,6 +35,7 @@ from tests import zoo_build
 from tests.archs import checkpoints
 
 from ...conftest import ROOT
+from ..calls import options_of
 from ..command_line import run
 from ..models import edited, metadata_of, write_model
 
@@ -165,7 +171,9 @@ def test_a_further_layer_of_a_shorter_file_is_renumbered(made: Path, tmp_path: P
     with pytest.raises(ModelError, match="its trunk has 4 layers, not 3"):
         gguftools.graft(tmp_path / "short.gguf", tmp_path / "out.gguf", [(whole, "mtp")])
     assert not (tmp_path / "out.gguf").exists()
-    report = gguftools.graft(tmp_path / "short.gguf", tmp_path / "out.gguf", [(whole, "mtp")], force=True)
+    report = gguftools.graft(
+        tmp_path / "short.gguf", tmp_path / "out.gguf", [(whole, "mtp")], options=GraftOptions(force=True)
+    )
     assert {each.name[:6] for each in report.moved} == {"blk.3."}
     assert {each.donor_name[:6] for each in report.moved} == {"blk.4."}
     assert any("its trunk" in text for text in report.warnings)
@@ -173,7 +181,7 @@ def test_a_further_layer_of_a_shorter_file_is_renumbered(made: Path, tmp_path: P
 
 def test_layers_are_dropped_as_pruning_does(made: Path, tmp_path: Path) -> None:
     gguftools.graft(made / "austen.gguf", tmp_path / "a.gguf", drop_layers=[1, 2])
-    gguftools.quantize(made / "austen.gguf", "COPY", tmp_path / "b.gguf", prune_layers=[1, 2])
+    gguftools.quantize(made / "austen.gguf", "COPY", tmp_path / "b.gguf", options=QuantizeOptions(prune_layers=[1, 2]))
     assert raw(tmp_path / "a.gguf") == raw(tmp_path / "b.gguf")
     found = [gguftools.open(tmp_path / name).metadata["llama.block_count"] for name in ("a.gguf", "b.gguf")]
     assert found[0] == found[1]
@@ -188,7 +196,7 @@ def test_a_size_label_that_was_counted_is_counted_again(made: Path, tmp_path: Pa
     for label in (millions(made / "austen.gguf"), "7B"):
         values = {"general.size_label": label}
         gguftools.set_metadata(made / "austen.gguf", values, output=tmp_path / "m", overwrite=True)
-        gguftools.graft(tmp_path / "m", tmp_path / "out.gguf", drop_layers=[1, 2], overwrite=True)
+        gguftools.graft(tmp_path / "m", tmp_path / "out.gguf", drop_layers=[1, 2], write=WriteOptions(overwrite=True))
         labels.append(gguftools.open(tmp_path / "out.gguf").metadata["general.size_label"])
     assert labels == [millions(tmp_path / "out.gguf"), "7B"]
 
@@ -220,8 +228,9 @@ def test_lists_lose_the_items_of_layers_that_go(made: Path, tmp_path: Path, entr
 
 
 def refused(error: type[GgufToolsError], match: str, made: Path, tmp_path: Path, **options: Any) -> None:
+    source = options.pop("target", made / "austen.gguf")
     with pytest.raises(error, match=match):
-        gguftools.graft(options.pop("target", made / "austen.gguf"), tmp_path / "out.gguf", **options)
+        gguftools.graft(source, tmp_path / "out.gguf", **options_of("graft", **options))
     assert not (tmp_path / "out.gguf").exists()
 
 
@@ -259,7 +268,9 @@ def test_what_does_not_fit_is_refused(made: Path, tmp_path: Path) -> None:
 
 
 def test_force_writes_what_does_not_fit(made: Path, tmp_path: Path) -> None:
-    report = gguftools.graft(made / "austen.gguf", tmp_path / "out.gguf", drop=r"blk\.1\.ffn_up", force=True)
+    report = gguftools.graft(
+        made / "austen.gguf", tmp_path / "out.gguf", drop=r"blk\.1\.ffn_up", options=GraftOptions(force=True)
+    )
     assert any("would be no model" in text for text in report.warnings)
     assert "blk.1.ffn_up.weight" not in open_gguf(tmp_path / "out.gguf").tensors
 
@@ -277,13 +288,18 @@ def test_outputs_are_no_inputs_and_are_kept(made: Path, tmp_path: Path) -> None:
     path.write_bytes((made / "austen.gguf").read_bytes())
     before = digest(path)
     with pytest.raises(OptionError, match="is read, so it cannot be written"):
-        gguftools.graft(made / "austen.gguf", path, [(path, "head|attn")], overwrite=True)
+        gguftools.graft(made / "austen.gguf", path, [(path, "head|attn")], write=WriteOptions(overwrite=True))
     with pytest.raises(OptionError, match="is read, so it cannot be written"):
-        gguftools.graft(path, path, drop_layers=[1], overwrite=True)
+        gguftools.graft(path, path, drop_layers=[1], write=WriteOptions(overwrite=True))
     with pytest.raises(FileError, match="already exists"):
         gguftools.graft(made / "austen.gguf", path, drop_layers=[1])
     assert digest(path) == before
-    assert gguftools.graft(made / "austen.gguf", tmp_path / "x.gguf", drop_layers=[1], dry_run=True).nbytes > 0
+    assert (
+        gguftools.graft(
+            made / "austen.gguf", tmp_path / "x.gguf", drop_layers=[1], write=WriteOptions(dry_run=True)
+        ).nbytes
+        > 0
+    )
     assert not (tmp_path / "x.gguf").exists()
 
 
@@ -322,7 +338,12 @@ def without_in_checkpoint(folder: Path, target: Path, dropped: Mapping[int, Sequ
 @pytest.mark.parametrize("entry", MIXTURES)
 def test_experts_dropped_as_from_the_checkpoint(made: Path, tmp_path: Path, entry: str) -> None:
     source = model_of(made, entry)
-    report = gguftools.graft(source, tmp_path / "out.gguf", drop_experts="25%", text=TEXT, n_ctx=64, chunks=2)
+    report = gguftools.graft(
+        source,
+        tmp_path / "out.gguf",
+        experts=ExpertOptions(drop="25%", text=TEXT),
+        options=GraftOptions(n_ctx=64, chunks=2),
+    )
     assert is_sound(tmp_path / "out.gguf")
     count = len(next(iter(report.scores.values())))
     folder = without_in_checkpoint(made / entry, tmp_path / entry, report.experts, count)
@@ -349,7 +370,12 @@ def test_experts_dropped_as_from_the_checkpoint(made: Path, tmp_path: Path, entr
 def test_experts_of_the_zoo(entry: str, shared: Path, made: Path, tmp_path: Path) -> None:
     """The same of other families; what config.json of each calls its experts stands there."""
     source = of_zoo(shared, made, entry)
-    report = gguftools.graft(source, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
+    report = gguftools.graft(
+        source,
+        tmp_path / "out.gguf",
+        experts=ExpertOptions(drop=0.25, text=TEXT),
+        options=GraftOptions(n_ctx=64, chunks=2),
+    )
     count = len(next(iter(report.scores.values())))
     folder = without_in_checkpoint(made / entry, tmp_path / entry, report.experts, count)
     gguftools.convert(folder, tmp_path / "direct.gguf", "f32")
@@ -383,7 +409,12 @@ def check_in_llama(path: Path, most: float = 1e-3) -> None:
 @pytest.mark.parametrize("entry", ["glm4-moe-lite", "exaone-moe", "lfm2-moe", "hunyuan-moe", "afmoe"])
 def test_fewer_experts_in_llama(made: Path, tmp_path: Path, entry: str) -> None:
     source = model_of(made, entry)
-    gguftools.graft(source, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
+    gguftools.graft(
+        source,
+        tmp_path / "out.gguf",
+        experts=ExpertOptions(drop=0.25, text=TEXT),
+        options=GraftOptions(n_ctx=64, chunks=2),
+    )
     check_in_llama(tmp_path / "out.gguf")
 
 
@@ -391,7 +422,12 @@ def test_fewer_experts_in_llama(made: Path, tmp_path: Path, entry: str) -> None:
 @pytest.mark.parametrize("entry", ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss-mxfp4", "granitemoe", "olmoe"])
 def test_fewer_experts_of_the_zoo_in_llama(entry: str, shared: Path, made: Path, tmp_path: Path) -> None:
     source = of_zoo(shared, made, entry)
-    gguftools.graft(source, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
+    gguftools.graft(
+        source,
+        tmp_path / "out.gguf",
+        experts=ExpertOptions(drop=0.25, text=TEXT),
+        options=GraftOptions(n_ctx=64, chunks=2),
+    )
     check_in_llama(tmp_path / "out.gguf", 0.2 if "mxfp4" in entry else 1e-3)  # llama.cpp rounds activations for it
 
 
@@ -409,10 +445,10 @@ def test_a_grafted_further_layer_in_llama(made: Path, tmp_path: Path, entry: str
 def test_experts_of_any_format(made: Path, tmp_path: Path, form: str) -> None:
     """Dropping and then quantizing is quantizing and then dropping."""
     source, dropped = model_of(made, "glm4-moe-lite"), {1: (0, 7), 2: (3, 4), 3: (6, 1)}
-    gguftools.graft(source, tmp_path / "fewer.gguf", drop_experts=dropped)
+    gguftools.graft(source, tmp_path / "fewer.gguf", experts=ExpertOptions(drop=dropped))
     for name, path in (("a", tmp_path / "fewer.gguf"), ("b", source)):
         gguftools.open(path).save(tmp_path / f"{name}.gguf", rules={"_exps": form})
-    gguftools.graft(tmp_path / "b.gguf", tmp_path / "c.gguf", drop_experts=dropped)
+    gguftools.graft(tmp_path / "b.gguf", tmp_path / "c.gguf", experts=ExpertOptions(drop=dropped))
     assert raw(tmp_path / "c.gguf") == raw(tmp_path / "a.gguf")
 
 
@@ -427,7 +463,12 @@ def test_an_expert_that_is_never_chosen_costs_nothing(made: Path, tmp_path: Path
         bias[expert] = -1e4
         silent[name] = bias
     path = edited(source, tmp_path / "silent.gguf", {}, silent)
-    report = gguftools.graft(path, tmp_path / "out.gguf", drop_experts=1, text=TEXT, n_ctx=64, chunks=2, measure=TEXT)
+    report = gguftools.graft(
+        path,
+        tmp_path / "out.gguf",
+        experts=ExpertOptions(drop=1, text=TEXT),
+        options=GraftOptions(n_ctx=64, chunks=2, measure=TEXT),
+    )
     assert report.experts == {1: (7,), 2: (2,)}
     assert (report.scores[1][7], report.scores[2][2]) == (0, 0)
     assert min(score for i, score in enumerate(report.scores[2]) if i != 2) > 0
@@ -436,14 +477,14 @@ def test_an_expert_that_is_never_chosen_costs_nothing(made: Path, tmp_path: Path
     before = gguftools.load(path).logits(ids)
     after = gguftools.load(tmp_path / "out.gguf").logits(ids)
     np.testing.assert_allclose(after, before, atol=1e-5)  # the narrower router is multiplied in another order
-    gguftools.graft(path, tmp_path / "other.gguf", drop_experts={1: (4,), 2: (3,)})
+    gguftools.graft(path, tmp_path / "other.gguf", experts=ExpertOptions(drop={1: (4,), 2: (3,)}))
     assert np.abs(gguftools.load(tmp_path / "other.gguf").logits(ids) - before).max() > 1e-3
 
 
 def test_scores_by_an_importance_matrix(made: Path, tmp_path: Path) -> None:
     source = model_of(made, "hunyuan-moe")
     matrix = gguftools.imatrix(source, TEXT, tmp_path / "k.gguf", n_ctx=64, chunks=2)
-    report = gguftools.graft(source, tmp_path / "out.gguf", drop_experts=2, imatrix=tmp_path / "k.gguf")
+    report = gguftools.graft(source, tmp_path / "out.gguf", experts=ExpertOptions(drop=2, imatrix=tmp_path / "k.gguf"))
     for layer, lost in report.experts.items():
         counts = matrix.entries[f"blk.{layer}.ffn_down_exps.weight"].counts
         assert max(counts[list(lost)]) <= min(np.delete(counts, lost))
@@ -461,7 +502,7 @@ def test_scores_by_an_importance_matrix(made: Path, tmp_path: Path) -> None:
 
 def test_fewer_experts_than_a_token_is_given_to(made: Path, tmp_path: Path) -> None:
     dropped = dict.fromkeys((0, 1), range(2, 8))
-    report = gguftools.graft(model_of(made, "hunyuan-moe"), tmp_path / "out.gguf", drop_experts=dropped)
+    report = gguftools.graft(model_of(made, "hunyuan-moe"), tmp_path / "out.gguf", experts=ExpertOptions(drop=dropped))
     found = gguftools.open(tmp_path / "out.gguf").metadata
     assert (found["hunyuan-moe.expert_count"], found["hunyuan-moe.expert_used_count"]) == (2, 2)
     assert "a token is given to 2 experts, not to 3: no more are left" in report.warnings
@@ -542,7 +583,12 @@ def test_grouped_experts_run(made: Path, tmp_path: Path) -> None:
         "nemotron_h_moe.expert_group_used_count": Value(1, ValueType.UINT32),
     }
     path = edited(source, tmp_path / "two.gguf", two)
-    report = gguftools.graft(path, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
+    report = gguftools.graft(
+        path,
+        tmp_path / "out.gguf",
+        experts=ExpertOptions(drop=0.25, text=TEXT),
+        options=GraftOptions(n_ctx=64, chunks=2),
+    )
     assert all(sum(number < 4 for number in lost) == 1 for lost in report.experts.values())
     assert is_sound(tmp_path / "out.gguf")
 
@@ -564,8 +610,8 @@ def test_whole_groups_go(made: Path, tmp_path: Path) -> None:
         numbers = {f"{head}group_count": groups, f"{head}group_used_count": used, f"{head}used_count": 2}
         values = {key: Value(number, ValueType.UINT32) for key, number in numbers.items()}
         path = edited(opened.path, tmp_path / "grouped.gguf", values)
-        options = {"text": TEXT, "n_ctx": 64, "chunks": 1, "overwrite": True}
-        report = gguftools.graft(path, tmp_path / "out.gguf", drop_experts=wanted, **options)
+        options = {"text": TEXT, "n_ctx": 64, "chunks": 1, "overwrite": True, "drop_experts": wanted}
+        report = gguftools.graft(path, tmp_path / "out.gguf", **options_of("graft", **options))
         size = experts // groups
         for lost in report.experts.values():
             assert all((number // size * size + place) in lost for number in lost for place in range(size))
@@ -604,7 +650,9 @@ def test_a_router_that_lies(made: Path, tmp_path: Path) -> None:
 
 
 def test_as_dict_is_json(made: Path, tmp_path: Path) -> None:
-    report = gguftools.graft(model_of(made, "hunyuan-moe"), tmp_path / "o.gguf", drop_experts={0: [1], 1: [2]})
+    report = gguftools.graft(
+        model_of(made, "hunyuan-moe"), tmp_path / "o.gguf", experts=ExpertOptions(drop={0: [1], 1: [2]})
+    )
     found = json.loads(json.dumps(report.as_dict()))
     assert found["experts"] == {"0": [1], "1": [2]}
     assert found["size_bytes"] == (tmp_path / "o.gguf").stat().st_size
@@ -629,7 +677,10 @@ def test_files_without_architecture(tmp_path: Path) -> None:
 def test_merged_experts_are_means(made: Path, tmp_path: Path) -> None:
     source = model_of(made, "hunyuan-moe")
     report = gguftools.graft(
-        source, tmp_path / "out.gguf", drop_experts=2, merge_experts=True, text=TEXT, n_ctx=64, chunks=2
+        source,
+        tmp_path / "out.gguf",
+        experts=ExpertOptions(drop=2, merge=True, text=TEXT),
+        options=GraftOptions(n_ctx=64, chunks=2),
     )
     old, new = gguftools.open(source).tensors, gguftools.open(tmp_path / "out.gguf").tensors
     counts = expert_scores(gguftools.open(source), TEXT, n_ctx=64, chunks=2).routed
@@ -651,7 +702,10 @@ def test_merged_experts_are_means(made: Path, tmp_path: Path) -> None:
 
 
 def test_merging_in_blocks_has_to_be_allowed(made: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"drop_experts": 2, "merge_experts": True, "text": TEXT, "n_ctx": 64, "chunks": 2}
+    options: dict[str, Any] = {
+        "experts": ExpertOptions(2, text=TEXT, merge=True),
+        "options": GraftOptions(n_ctx=64, chunks=2),
+    }
     source, blocks = model_of(made, "hunyuan-moe"), tmp_path / "q.gguf"
     gguftools.open(source).save(blocks, rules={"down_exps": "BF16", "_exps": "Q4_0"})
     refused(FormatError, "is Q4_0: experts are averaged by encoding", made, tmp_path, target=blocks, **options)
@@ -661,10 +715,10 @@ def test_merging_in_blocks_has_to_be_allowed(made: Path, tmp_path: Path) -> None
         made,
         tmp_path,
         target=blocks,
-        merge_experts=True,
-        drop_experts={0: [1], 1: [2]},
+        experts=ExpertOptions({0: [1], 1: [2]}, merge=True),
     )
-    report = gguftools.graft(blocks, tmp_path / "out.gguf", allow_requantize=True, **options)
+    options["experts"] = replace(options["experts"], allow_requantize=True)
+    report = gguftools.graft(blocks, tmp_path / "out.gguf", **options)
     old, new = raw(blocks), raw(tmp_path / "out.gguf")
     for layer, into in report.merged.items():
         kept = [i for i in range(8) if i not in report.experts[layer]]
@@ -675,7 +729,7 @@ def test_merging_in_blocks_has_to_be_allowed(made: Path, tmp_path: Path) -> None
             assert same == (expert not in into)  # what nothing is merged into keeps its bytes
     big = tmp_path / "big.gguf"
     gguftools.convert_endian(blocks, "big", big)
-    dropped = gguftools.graft(big, tmp_path / "b.gguf", allow_requantize=True, **options).experts
+    dropped = gguftools.graft(big, tmp_path / "b.gguf", **options).experts
     assert dropped == report.experts
     gguftools.convert_endian(tmp_path / "b.gguf", "little", tmp_path / "little.gguf")
     assert raw(tmp_path / "little.gguf") == raw(tmp_path / "out.gguf")
@@ -711,9 +765,9 @@ def test_files_that_lie(data: st.DataObject, made: Path, tmp_path: Path) -> None
             out,
             donors,
             drop=data.draw(st.sampled_from([(), ["mtp"], ["key:rope"]])),
-            drop_experts=dropped,
+            experts=ExpertOptions(drop=dropped),
             drop_layers=data.draw(st.sampled_from([(), [1], [3], [0, 2]])),
-            force=data.draw(st.booleans()),
+            options=GraftOptions(force=data.draw(st.booleans())),
         )
     except GgufToolsError as error:
         assert "\n" not in str(error)  # noqa: PT017
@@ -730,7 +784,7 @@ def test_formats_of_forks(made: Path, tmp_path: Path) -> None:
     head = metadata_of({"general.architecture": "unknown", "unknown.expert_count": 4, "unknown.expert_used_count": 1})
     router = {"blk.0.ffn_gate_inp.weight": np.ones((4, 256))}
     path = write_model(tmp_path / "m.gguf", head, {stacked.name: stacked, **router})
-    gguftools.graft(path, tmp_path / "out.gguf", drop_experts={0: [1]})
+    gguftools.graft(path, tmp_path / "out.gguf", experts=ExpertOptions(drop={0: [1]}))
     found = open_gguf(tmp_path / "out.gguf").tensors[stacked.name]
     assert (found.format.name, found.shape) == ("IQ2_K", (3, 8, 256))
     np.testing.assert_array_equal(found.raw(), rows.reshape(4, 8, 76)[[0, 2, 3]].reshape(-1, 76))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gguftools
+from gguftools.conversion.options import ConvertOptions
 from quants.errors import ModelError, OptionError
 
 from ...archs.checkpoints import FAMILIES, build, values, write_tensors
@@ -35,12 +36,13 @@ def test_files_are_those_of_the_reference(checkpoint, tmp_path, entry):
     whole = json.loads((FAMILIES / entry / "reference.json").read_text(encoding="utf-8"))
     folder = checkpoint(entry)
     pre = next((said["value"] for key, said in whole["keys"].items() if key == "tokenizer.ggml.pre"), None)
-    gguftools.convert(folder, tmp_path / "whole.gguf", "f32", pre=pre)
+    gguftools.convert(folder, tmp_path / "whole.gguf", "f32", options=ConvertOptions(pre=pre))
     with gguftools.open(tmp_path / "whole.gguf") as model:
         whole_values = {name: tensor.raw().tobytes() for name, tensor in model.tensors.items()}
     for option, said in PARTS[entry].items():
         output = tmp_path / f"{option}.gguf"
-        gguftools.convert(folder, output, "f32", pre=pre, **{option: True})
+        options = ConvertOptions(pre=pre, no_mtp=option == "no_mtp")
+        gguftools.convert(folder, output, "f32", part="mtp" if option == "mtp" else "model", options=options)
         with gguftools.open(output) as model:
             name = model.metadata["general.architecture"]
             assert sorted(model.tensors) == said["tensors"]
@@ -63,11 +65,13 @@ def test_by_itself_the_file_is_called_mtp(checkpoint, tmp_path):
 def test_without_such_layers_there_is_nothing_to_write_alone(checkpoint, tmp_path):
     folder = checkpoint("solar-open")
     with pytest.raises(OptionError, match="no layers that predict tokens further"):
-        gguftools.convert(folder, tmp_path / "x.gguf", "f32", mtp=True)
+        gguftools.convert(folder, tmp_path / "x.gguf", "f32", part="mtp")
     assert not list(tmp_path.glob("*.gguf"))
-    gguftools.convert(folder, tmp_path / "x.gguf", "f32", no_mtp=True)  # the whole model, since it has none
+    gguftools.convert(
+        folder, tmp_path / "x.gguf", "f32", options=ConvertOptions(no_mtp=True)
+    )  # the whole model, since it has none
     with pytest.raises(OptionError, match="alone or left out"):
-        gguftools.convert(folder, tmp_path / "y.gguf", "f32", mtp=True, no_mtp=True)
+        gguftools.convert(folder, tmp_path / "y.gguf", "f32", part="mtp", options=ConvertOptions(no_mtp=True))
 
 
 def test_layers_that_files_have_no_place_for_are_named(checkpoint, tmp_path):
@@ -76,7 +80,7 @@ def test_layers_that_files_have_no_place_for_are_named(checkpoint, tmp_path):
     said = {"num_hidden_layers": config["num_hidden_layers"] - 1, "num_nextn_predict_layers": 1}
     (folder / "config.json").write_text(json.dumps(config | said), encoding="utf-8")
     with pytest.raises(OptionError, match=r"further \('.*' and \d+ more\) are left out of deepseek files"):
-        gguftools.convert(folder, tmp_path / "mtp.gguf", "f32", mtp=True)
+        gguftools.convert(folder, tmp_path / "mtp.gguf", "f32", part="mtp")
     assert not (tmp_path / "mtp.gguf").exists()
 
 
@@ -86,8 +90,8 @@ def test_files_that_have_no_place_for_such_a_layer(checkpoint, tmp_path, entry):
     folder, model, further = checkpoint(entry), tmp_path / "model.gguf", tmp_path / "further.gguf"
     report = gguftools.convert(folder, model, "f32")
     assert "--mtp` writes them" in "".join(report.warnings)
-    assert not gguftools.convert(folder, further, "f32", mtp=True).warnings
-    assert not gguftools.convert(folder, tmp_path / "silent.gguf", "f32", no_mtp=True).warnings
+    assert not gguftools.convert(folder, further, "f32", part="mtp").warnings
+    assert not gguftools.convert(folder, tmp_path / "silent.gguf", "f32", options=ConvertOptions(no_mtp=True)).warnings
     assert (tmp_path / "silent.gguf").read_bytes() == model.read_bytes()
     trunk = 2 if entry == "deepseek-v3-mtp" else 4
     with gguftools.open(model) as whole, gguftools.open(further) as alone:
@@ -114,9 +118,9 @@ def test_layers_of_families_that_have_no_place_for_them_are_told(checkpoint, tmp
     write_tensors(folder / "model.safetensors", "maincoder", [*rows, [name, "F32", [64], 1.0, 0.1]])
     report = gguftools.convert(folder, tmp_path / "model.gguf", "f32")
     assert [each for each in report.warnings if repr(name) in each and "maincoder files have no place" in each]
-    assert not gguftools.convert(folder, tmp_path / "other.gguf", "f32", no_mtp=True).warnings
+    assert not gguftools.convert(folder, tmp_path / "other.gguf", "f32", options=ConvertOptions(no_mtp=True)).warnings
     with pytest.raises(OptionError, match="are left out of maincoder files"):
-        gguftools.convert(folder, tmp_path / "mtp.gguf", "f32", mtp=True)
+        gguftools.convert(folder, tmp_path / "mtp.gguf", "f32", part="mtp")
 
 
 def test_there_is_a_place_for_one_such_layer(checkpoint, tmp_path):
@@ -124,5 +128,5 @@ def test_there_is_a_place_for_one_such_layer(checkpoint, tmp_path):
     rows = json.loads((FAMILIES / "deepseek-v4" / "spec.json").read_text(encoding="utf-8"))["tensors"]
     write_tensors(folder / "model.safetensors", "x", [*rows, ["mtp.1.norm.weight", "F32", [64], 1.0, 0.1]])
     with pytest.raises(ModelError, match=r"'mtp.1.norm.weight'; a deepseek4 file has room for one such layer"):
-        gguftools.convert(folder, tmp_path / "mtp.gguf", "f32", mtp=True)
+        gguftools.convert(folder, tmp_path / "mtp.gguf", "f32", part="mtp")
     assert not (tmp_path / "mtp.gguf").exists()

@@ -126,7 +126,7 @@ def test_several_models_beside(folder: Path) -> None:
     other = write_model(folder / "other.gguf", metadata_of({"general.architecture": "llama"}), {"a": np.zeros((2, 2))})
     with pytest.raises(GgufToolsError, match="2 GGUF files") as caught:
         gpu_split(folder / "activation", 1000)
-    assert "--model" in str(caught.value.hint)
+    assert "`model`" in str(caught.value.hint)
     with pytest.raises(GgufToolsError, match="0 layers"):
         gpu_split(folder / "activation", 1000, other)
 

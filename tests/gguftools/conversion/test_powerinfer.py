@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import gguftools
 from gguftools.__main__ import build_app
+from gguftools.conversion.options import ConvertOptions
 from gguftools.files.gguf.reader import open_gguf
 from quants import from_array
 from quants.errors import GgufToolsError
@@ -72,7 +73,7 @@ def files(relu_model: Path, predictor: Path, tmp_path_factory: pytest.TempPathFa
     """The plain file and PowerInfer's."""
     folder = tmp_path_factory.mktemp("files")
     gguftools.convert(relu_model, folder / "plain.gguf", "f32")
-    gguftools.convert(relu_model, folder / "sparse.gguf", "f32", predictor=predictor)
+    gguftools.convert(relu_model, folder / "sparse.gguf", "f32", options=ConvertOptions(predictor=predictor))
     return folder / "plain.gguf", folder / "sparse.gguf"
 
 
@@ -202,7 +203,7 @@ def convert_with_predictor(base: Path, folder: Path) -> None:
     layers = sum(name.endswith("ffn_up.weight") for name in tensors)
     neurons, width = tensors["blk.0.ffn_up.weight"].shape
     predictor = write_predictor(folder / "predictor", layers, width, neurons)
-    gguftools.convert(base, folder / "sparse.gguf", "f32", predictor=predictor)
+    gguftools.convert(base, folder / "sparse.gguf", "f32", options=ConvertOptions(predictor=predictor))
 
 
 @pytest.mark.parametrize(
@@ -299,11 +300,11 @@ def test_broken_predictors_are_refused(
     folder = Path(shutil.copytree(predictor, tmp_path / "predictor"))
     spoil(folder)
     with pytest.raises(GgufToolsError) as caught:
-        gguftools.convert(relu_model, tmp_path / "out.gguf", predictor=folder)
+        gguftools.convert(relu_model, tmp_path / "out.gguf", options=ConvertOptions(predictor=folder))
     assert message in f"{caught.value} {caught.value.hint}"
     assert not (tmp_path / "out.gguf").exists()
 
 
 def test_models_without_relu_are_refused(predictor: Path, tmp_path: Path) -> None:
     with pytest.raises(GgufToolsError, match="says silu"):
-        gguftools.convert(MODEL, tmp_path / "out.gguf", predictor=predictor)
+        gguftools.convert(MODEL, tmp_path / "out.gguf", options=ConvertOptions(predictor=predictor))

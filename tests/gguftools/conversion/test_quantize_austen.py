@@ -12,6 +12,7 @@ import pytest
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.files.gguf.reader import open_gguf
+from gguftools.writing.options import WriteOptions
 from quants.errors import OptionError
 
 from ...conftest import ROOT
@@ -59,5 +60,5 @@ def test_straight_from_the_checkpoint(half: Path, shared: Path, tmp_path: Path) 
     quantize(tmp_path / "whole.gguf", "Q4_K_M", tmp_path / "two-steps.gguf")
     quantize(ROOT / "examples" / "austen-4m", "Q4_K_M", tmp_path / "one-step.gguf")
     assert (tmp_path / "one-step.gguf").read_bytes() == (tmp_path / "two-steps.gguf").read_bytes()
-    named = quantize(ROOT / "examples" / "austen-4m", "Q4_K_M", tmp_path, dry_run=True)
+    named = quantize(ROOT / "examples" / "austen-4m", "Q4_K_M", tmp_path, write=WriteOptions(dry_run=True))
     assert named.outputs[0].file == tmp_path / "austen-4m-Q4_K_M.gguf"

@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
+from gguftools.conversion.options import ConvertOptions
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.files.stores import block_cache, trying
+from gguftools.writing.options import WriteOptions
 from quants import Tensor
 from quants.errors import FileError, OptionError
 
@@ -55,7 +57,7 @@ def safetensors(tensors: list[Tensor]) -> bytes:
 
 def test_exact_transcoding_reads_twice_and_gives_the_same(hub, short_blocks, tmp_path) -> None:
     for source, name in ((MODEL, "local"), (NAME, "remote")):
-        convert(source, tmp_path / f"{name}.gguf", "exact", fallback="q8_0")
+        convert(source, tmp_path / f"{name}.gguf", "exact", options=ConvertOptions(fallback="q8_0"))
     assert (tmp_path / "local.gguf").read_bytes() == (tmp_path / "remote.gguf").read_bytes()
 
 
@@ -98,11 +100,11 @@ def test_shards_names_and_model_card(hub, sharded, tmp_path, monkeypatch):
 def test_what_was_written_is_not_fetched_again(hub, short_blocks, tmp_path, outtype):
     hub.down_after = 3 << 20
     with pytest.raises(FileError, match="cannot be read on"):
-        convert(NAME, tmp_path / "remote.gguf", outtype, threads=1)
+        convert(NAME, tmp_path / "remote.gguf", outtype, write=WriteOptions(threads=1))
     assert (tmp_path / "remote.gguf.partial").exists()
     hub.down_after = None
     before = hub.weight_bytes
-    report = convert(NAME, tmp_path / "remote.gguf", outtype, resume=True)
+    report = convert(NAME, tmp_path / "remote.gguf", outtype, write=WriteOptions(resume=True))
     assert report.resumed_bytes > 1 << 20
     assert hub.weight_bytes - before < (MODEL / "model.safetensors").stat().st_size - (1 << 20)
     convert(MODEL, tmp_path / "local.gguf", outtype)
@@ -112,24 +114,24 @@ def test_what_was_written_is_not_fetched_again(hub, short_blocks, tmp_path, outt
 def test_another_commit_is_not_gone_on_with(hub, short_blocks, tmp_path):
     hub.down_after = 3 << 20
     with pytest.raises(FileError):
-        convert(NAME, tmp_path / "remote.gguf", "f32", threads=1)
+        convert(NAME, tmp_path / "remote.gguf", "f32", write=WriteOptions(threads=1))
     hub.down_after = None
     hub.commit = "2" * 40
     with pytest.raises(FileError, match="hf://jane/austen-4m was changed since") as caught:
-        convert(NAME, tmp_path / "remote.gguf", "f32", resume=True)
-    assert "without --resume" in caught.value.hint
+        convert(NAME, tmp_path / "remote.gguf", "f32", write=WriteOptions(resume=True))
+    assert "without `resume`" in caught.value.hint
 
 
 def test_a_folder_is_gone_on_with_too(tmp_path):
     convert(MODEL, tmp_path / "once.gguf", "f16")
-    convert(MODEL, tmp_path / "again.gguf", "f16", resume=True)
+    convert(MODEL, tmp_path / "again.gguf", "f16", write=WriteOptions(resume=True))
     assert (tmp_path / "once.gguf").read_bytes() == (tmp_path / "again.gguf").read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_adapters_need_a_folder(hub, tmp_path):
     with pytest.raises(OptionError, match="an adapter needs its base model in a folder"):
-        convert(NAME, tmp_path / "out.gguf", lora=tmp_path)
+        convert(NAME, tmp_path / "out.gguf", part="lora", options=ConvertOptions(lora=tmp_path))
 
 
 def test_command_line(hub, tmp_path):

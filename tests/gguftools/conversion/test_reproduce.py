@@ -15,14 +15,19 @@ from typer.testing import CliRunner
 import gguftools
 from gguftools import convert, imatrix, quantize, reproduce, set_metadata
 from gguftools.__main__ import build_app
+from gguftools.conversion.options import ConvertOptions
+from gguftools.conversion.reproduce import Selection
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.stores import block_cache, store
 from gguftools.provenance import encoders
 from gguftools.provenance.findings import ALTERED, MADE_OTHERWISE, Reproduction, Sample
 from gguftools.provenance.manifest import manifest_path
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, GgufToolsError, OptionError
 
 from ...conftest import ROOT
+from ..calls import options_of
 from ..elsewhere import Elsewhere
 from ..hub_server import Hub, serving
 from ..models import metadata_of, write_model
@@ -36,10 +41,16 @@ TENSORS = 39
 def folder(tmp_path_factory) -> Path:
     """A file and its matrix, and what was made of them, with manifests."""
     made = tmp_path_factory.mktemp("made")
-    convert(MODEL, made / "austen-F16.gguf", "F16", manifest=True)
+    convert(MODEL, made / "austen-F16.gguf", "F16", write=WriteOptions(manifest=True))
     imatrix(made / "austen-F16.gguf", TEXT, made / "im.gguf", chunks=4, n_ctx=128)
-    quantize(made / "austen-F16.gguf", "Q4_K_M", made / "plain.gguf", manifest=True)
-    quantize(made / "austen-F16.gguf", "IQ2_XS", made / "weighted.gguf", imatrix=made / "im.gguf", manifest=True)
+    quantize(made / "austen-F16.gguf", "Q4_K_M", made / "plain.gguf", write=WriteOptions(manifest=True))
+    quantize(
+        made / "austen-F16.gguf",
+        "IQ2_XS",
+        made / "weighted.gguf",
+        imatrix=made / "im.gguf",
+        write=WriteOptions(manifest=True),
+    )
     return made
 
 
@@ -71,7 +82,7 @@ def test_all_tensors_of_a_quantized_file(folder, name) -> None:
 def test_what_workers_made_is_made_again(folder, tmp_path) -> None:
     """A manifest does not depend on who did the work."""
     target, source = tmp_path / "plain.gguf", folder / "austen-F16.gguf"
-    quantize(source, "Q4_K_M", target, manifest=True, executor=Elsewhere())
+    quantize(source, "Q4_K_M", target, write=WriteOptions(manifest=True, executor=Elsewhere()))
     assert manifest_path(target).read_bytes() == manifest_path(folder / "plain.gguf").read_bytes()
     found = reproduce(target, source)
     assert found.equal, found.verdict
@@ -80,7 +91,13 @@ def test_what_workers_made_is_made_again(folder, tmp_path) -> None:
 
 @pytest.mark.parametrize("outtype", ["F32", "F16", "BF16", "Q8_0", "EXACT", "Q4_K_M"])
 def test_all_tensors_of_a_converted_file(tmp_path, outtype) -> None:
-    convert(MODEL, tmp_path / "c.gguf", outtype, embed_tokenizer=True, reserve=1000, manifest=True)
+    convert(
+        MODEL,
+        tmp_path / "c.gguf",
+        outtype,
+        options=ConvertOptions(embed_tokenizer=True),
+        write=WriteOptions(reserve=1000, manifest=True),
+    )
     found = reproduce(tmp_path / "c.gguf", MODEL)
     assert found.equal, (found.verdict, found.keys, found.layout, found.causes)
     assert counts(found) == (TENSORS, TENSORS)
@@ -92,12 +109,12 @@ def test_from_a_repository(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with serving(Hub({"jane/austen-4m": MODEL})) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        convert("hf://jane/austen-4m", tmp_path / "h.gguf", "Q8_0", manifest=True)
+        convert("hf://jane/austen-4m", tmp_path / "h.gguf", "Q8_0", write=WriteOptions(manifest=True))
         with pytest.raises(OptionError, match="does not lie beside"):  # nor is a server asked that nobody named
             reproduce(tmp_path / "h.gguf")
         assert reproduce(tmp_path / "h.gguf", "hf://jane/austen-4m").equal
         before = hub.weight_bytes
-        assert reproduce(tmp_path / "h.gguf", "hf://jane/austen-4m", tensors=r"blk\.0\.attn_q").equal
+        assert reproduce(tmp_path / "h.gguf", "hf://jane/austen-4m", compare=Selection(tensors=r"blk\.0\.attn_q")).equal
         assert hub.weight_bytes - before < 1_000_000
         hub.commit = "2" * 40
         [cause, *_] = reproduce(tmp_path / "h.gguf", "hf://jane/austen-4m").causes
@@ -120,7 +137,7 @@ def test_in_stores(folder, memory) -> None:
     for path in (folder / "austen-F16.gguf", *MODEL.iterdir()):
         if path.is_file():
             memory.pipe_file(f"/in/{path.name}", path.read_bytes())
-    quantize("memory://in/austen-F16.gguf", "Q4_K_M", "memory://out/q.gguf", manifest=True)
+    quantize("memory://in/austen-F16.gguf", "Q4_K_M", "memory://out/q.gguf", write=WriteOptions(manifest=True))
     assert memory.cat_file("/out/q.gguf") == (folder / "plain.gguf").read_bytes()
     with pytest.raises(OptionError, match="does not lie beside"):
         reproduce("memory://out/q.gguf")
@@ -130,8 +147,8 @@ def test_in_stores(folder, memory) -> None:
         assert found.manifest is not None
     gguftools.attest("memory://out/q.gguf")
     assert gguftools.verify_attestation("memory://out/q.gguf").passed
-    convert("memory://in", "memory://out/c.gguf", "Q8_0", manifest=True)
-    assert reproduce("memory://out/c.gguf", "memory://in", sample=20).equal
+    convert("memory://in", "memory://out/c.gguf", "Q8_0", write=WriteOptions(manifest=True))
+    assert reproduce("memory://out/c.gguf", "memory://in", compare=Selection(sample=20)).equal
     content = bytearray(memory.cat_file("/out/q.gguf"))
     content[-40] ^= 1
     memory.pipe_file("/out/q.gguf", bytes(content))
@@ -143,7 +160,7 @@ def test_a_repository_that_was_fetched(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with serving(Hub({"examples/austen-4m": MODEL})) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        convert("hf://examples/austen-4m", tmp_path / "h.gguf", "Q8_0", manifest=True)
+        convert("hf://examples/austen-4m", tmp_path / "h.gguf", "Q8_0", write=WriteOptions(manifest=True))
     fetched = shutil.copytree(MODEL, tmp_path / "examples" / "austen-4m")
     assert reproduce(tmp_path / "h.gguf", fetched).causes == ()
     (fetched / "config.json").write_text((fetched / "config.json").read_text() + " ")
@@ -159,19 +176,23 @@ def test_a_repository_that_was_fetched(tmp_path, monkeypatch) -> None:
         {"max_tensors": 15},
         {"override": {"general.name": "mine"}, "reserve": 500},
         {"allow_requantize": True},
-        {"options": gguftools.quantization.recipes.Options(pure=True, output_type="Q8_0")},
+        {"pure": True, "output_type": "Q8_0"},
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_with_options(folder, tmp_path, options) -> None:
-    report = quantize(folder / "austen-F16.gguf", "Q3_K_M", tmp_path / "o.gguf", manifest=True, **options)
+    report = quantize(
+        folder / "austen-F16.gguf", "Q3_K_M", tmp_path / "o.gguf", **options_of("quantize", manifest=True, **options)
+    )
     found = reproduce(report.outputs[0].files[-1], folder / "austen-F16.gguf")
     assert found.equal, (found.verdict, found.keys, found.layout, found.causes)
 
 
 def test_recipes_from_texts(folder, tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("attn_q=Q5_K\nffn=Q3_K\n")
-    report = quantize(folder / "austen-F16.gguf", str(tmp_path / "mine.txt"), tmp_path / "o.gguf", manifest=True)
+    report = quantize(
+        folder / "austen-F16.gguf", str(tmp_path / "mine.txt"), tmp_path / "o.gguf", write=WriteOptions(manifest=True)
+    )
     (tmp_path / "mine.txt").unlink()
     assert reproduce(report.outputs[0].file, folder / "austen-F16.gguf").equal
 
@@ -183,13 +204,13 @@ def test_one_bit_is_found_and_named(folder, tmp_path, bit) -> None:
     tensor = file.tensors[name]
     offset = file.offsets[name] + row * tensor.row_bytes + block * tensor.format.block_bytes + 77
     path = altered(folder / "plain.gguf", tmp_path / "x.gguf", offset, bit)
-    for extra in ({}, {"tensors": "ffn_up"}):
-        found = reproduce(path, folder / "austen-F16.gguf", **extra)
+    for pattern in (None, "ffn_up"):
+        found = reproduce(path, folder / "austen-F16.gguf", compare=Selection(pattern))
         [wrong] = found.wrong
         place = wrong.first
         assert (wrong.name, place.row, place.block, place.offset) == (name, row, block, offset)
         assert (wrong.blocks, wrong.why, found.causes) == (1, ALTERED, ())
-    assert reproduce(path, folder / "austen-F16.gguf", tensors="ffn_down").equal
+    assert reproduce(path, folder / "austen-F16.gguf", compare=Selection(tensors="ffn_down")).equal
 
 
 def test_any_bit_of_a_small_file_is_found(tmp_path) -> None:
@@ -197,7 +218,7 @@ def test_any_bit_of_a_small_file_is_found(tmp_path) -> None:
     values = np.linspace(-1, 1, 4 * 64, dtype=np.float32).reshape(4, 64)
     metadata = metadata_of({"general.architecture": "llama", "general.name": "it", "llama.block_count": 1})
     write_model(tmp_path / "s.gguf", metadata, {"blk.0.ffn_up.weight": values, "norm.weight": values[0, :5]})
-    quantize(tmp_path / "s.gguf", "Q8_0", tmp_path / "q.gguf", manifest=True)
+    quantize(tmp_path / "s.gguf", "Q8_0", tmp_path / "q.gguf", write=WriteOptions(manifest=True))
     size = (tmp_path / "q.gguf").stat().st_size
     assert reproduce(tmp_path / "q.gguf").equal
     missed = []
@@ -224,7 +245,7 @@ def test_one_bit_in_a_gigabyte(tmp_path) -> None:
         model.tensors = tensors
         model.save(tmp_path / "big.gguf")
     del tensors
-    quantize(tmp_path / "big.gguf", "Q8_0", tmp_path / "q.gguf", manifest=True)
+    quantize(tmp_path / "big.gguf", "Q8_0", tmp_path / "q.gguf", write=WriteOptions(manifest=True))
     (tmp_path / "big.gguf.bak").unlink(missing_ok=True)
     assert (tmp_path / "big.gguf").stat().st_size > 1_000_000_000
     with (tmp_path / "q.gguf").open("r+b") as file:
@@ -269,7 +290,7 @@ def test_a_wrong_matrix_is_named(folder, tmp_path) -> None:
 def test_a_matrix_that_is_kept_nowhere(folder, tmp_path, recipe) -> None:
     """As a search measures one: what it weighed is told by digests, or made again if somebody has it after all."""
     matrix = gguftools.quantization.imatrix.read_imatrix(folder / "im.gguf")
-    quantize(folder / "austen-F16.gguf", recipe, tmp_path / "q.gguf", imatrix=matrix, manifest=True)
+    quantize(folder / "austen-F16.gguf", recipe, tmp_path / "q.gguf", imatrix=matrix, write=WriteOptions(manifest=True))
     found = reproduce(tmp_path / "q.gguf", folder / "austen-F16.gguf")
     assert found.equal, (found.verdict, found.keys, found.layout, found.causes)
     assert {tensor.found for tensor in found.tensors} == {"equal", "as its digest says"}
@@ -293,7 +314,7 @@ def test_keys_are_compared(folder, tmp_path) -> None:
     path = Path(shutil.copy(folder / "plain.gguf", tmp_path / "x.gguf"))
     shutil.copy(manifest_path(folder / "plain.gguf"), manifest_path(path))
     set_metadata(path, {"general.name": "another"})
-    found = reproduce(path, folder / "austen-F16.gguf", sample=1)
+    found = reproduce(path, folder / "austen-F16.gguf", compare=Selection(sample=1))
     assert [key.key for key in found.keys] == ["general.name"]
     assert not found.equal
 
@@ -314,7 +335,7 @@ def test_files_of_llama_cpp(shared, tmp_path) -> None:
     """What the reference wrote has no manifest; every tensor is what its recipe makes of the source, by its digest."""
     golden = json.loads((shared / "golden" / "austen-4m.json").read_text())["quantize"]["Q5_K_M"]["tensors"]
     convert(MODEL, tmp_path / "f16.gguf", "F16")
-    quantize(tmp_path / "f16.gguf", "Q5_K_M", tmp_path / "q.gguf", manifest=True)
+    quantize(tmp_path / "f16.gguf", "Q5_K_M", tmp_path / "q.gguf", write=WriteOptions(manifest=True))
     content = json.loads(manifest_path(tmp_path / "q.gguf").read_text())
     for tensor in content["tensors"]:
         tensor["sha256"] = golden[tensor["name"]][2]
@@ -323,13 +344,13 @@ def test_files_of_llama_cpp(shared, tmp_path) -> None:
 
 
 def test_samples_are_drawn_evenly_and_repeat(folder) -> None:
-    found = reproduce(folder / "plain.gguf", sample=7, seed=5)
+    found = reproduce(folder / "plain.gguf", compare=Selection(sample=7, seed=5))
     assert found.equal
     assert (found.sample.count, found.sample.seed) == (7, 5)
     assert sum(tensor.rows for tensor in found.tensors) > 0
-    again = reproduce(folder / "plain.gguf", sample=7, seed=5)
+    again = reproduce(folder / "plain.gguf", compare=Selection(sample=7, seed=5))
     assert again.tensors == found.tensors
-    assert reproduce(folder / "plain.gguf", sample=10**6).sample.missed() == 0
+    assert reproduce(folder / "plain.gguf", compare=Selection(sample=10**6)).sample.missed() == 0
     assert Sample(10, 100, 0).missed() == 0.9
     assert Sample(10, 100, 0).missed(2) == pytest.approx(90 / 100 * 89 / 99)
 
@@ -337,7 +358,10 @@ def test_samples_are_drawn_evenly_and_repeat(folder) -> None:
 def test_the_probability_of_missing_is_as_documented(folder, tmp_path) -> None:
     file = open_gguf(folder / "plain.gguf")
     path = altered(folder / "plain.gguf", tmp_path / "x.gguf", file.offsets["token_embd.weight"] + 5)
-    results = [reproduce(path, folder / "austen-F16.gguf", sample=40, seed=seed, threads=1) for seed in range(30)]
+    results = [
+        reproduce(path, folder / "austen-F16.gguf", compare=Selection(sample=40, seed=seed), threads=1)
+        for seed in range(30)
+    ]
     missed = sum(found.equal for found in results) / 30
     assert abs(missed - results[0].sample.missed()) < 0.25
 
@@ -349,7 +373,9 @@ def test_error_feedback_is_told_by_digests_or_made_again(folder, tmp_path) -> No
     calibration = gguftools.calibration.texts.Calibration(
         tuple(gguftools.measurement.texts.named_texts([str(text)])), own_texts=False, n_ctx=64, chunks=8
     )
-    quantize(folder / "austen-F16.gguf", "Q3_K_S", tmp_path / "g.gguf", gptq=calibration, manifest=True)
+    quantize(
+        folder / "austen-F16.gguf", "Q3_K_S", tmp_path / "g.gguf", gptq=calibration, write=WriteOptions(manifest=True)
+    )
     found = reproduce(tmp_path / "g.gguf", folder / "austen-F16.gguf")
     assert found.equal
     fed = [tensor for tensor in found.tensors if tensor.found == "as its digest says"]
@@ -411,7 +437,13 @@ def small(tmp_path_factory) -> Path:
     values = np.linspace(-1, 1, 4 * 64, dtype=np.float32).reshape(4, 64)
     metadata = metadata_of({"general.architecture": "llama", "general.name": "it", "llama.block_count": 1})
     write_model(made / "s.gguf", metadata, {"blk.0.ffn_up.weight": values, "norm.weight": values[0, :5]})
-    quantize(made / "s.gguf", "Q8_0", made / "q.gguf", rules={"ffn": "Q4_0"}, reserve=64, manifest=True)
+    quantize(
+        made / "s.gguf",
+        "Q8_0",
+        made / "q.gguf",
+        options=QuantizeOptions(rules={"ffn": "Q4_0"}),
+        write=WriteOptions(reserve=64, manifest=True),
+    )
     return made
 
 

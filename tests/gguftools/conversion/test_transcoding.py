@@ -13,7 +13,9 @@ import pytest
 import gguftools
 from archs.prequantized import unpacked
 from gguftools.conversion.convert import convert
+from gguftools.conversion.options import ConvertOptions
 from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.writing.options import WriteOptions
 from quants import decode, encode
 from quants.errors import FormatError, OptionError
 from quants.exact import exact_blocks, formats_that_fit
@@ -31,6 +33,8 @@ from tests.archs.prequantized.writers import (
     write_safetensors,
 )
 from tests.gguftools.conversion.test_packed_checkpoints import MODEL, TOKENS, checkpoint, checkpoints
+
+from ..calls import options_of
 
 # Scheme → the format of every weight of the first layer; none where a block of 32 has several scales, or a scale is no
 # float16 (compressed-int8 and bitsandbytes have float32), or values are 8-bit floats.
@@ -88,7 +92,7 @@ def layer_formats(file: Path) -> set[str]:
 def assert_same_values(file: Path, folder: Path) -> None:
     """Each tensor's values are those of the checkpoint `folder`, which has the same weights as plain float32."""
     plain = file.with_name("plain.gguf")
-    convert(folder, plain, "F32", overwrite=True)
+    convert(folder, plain, "F32", write=WriteOptions(overwrite=True))
     found, wanted = gguftools.open(file).tensors, gguftools.open(plain).tensors
     assert list(found) == list(wanted)
     for name, tensor in wanted.items():
@@ -98,7 +102,7 @@ def assert_same_values(file: Path, folder: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_value_of_every_scheme_is_kept(name: str, tmp_path: Path) -> None:
     folder, plain = checkpoints(tmp_path, name)
-    report = convert(folder, tmp_path / "exact.gguf", "exact", fallback="f32")
+    report = convert(folder, tmp_path / "exact.gguf", "exact", options=ConvertOptions(fallback="f32"))
     assert_same_values(tmp_path / "exact.gguf", plain)
     assert not any(each.rounded for each in report.transcoding)
     if name in EXPECTED:
@@ -145,7 +149,7 @@ def written(folder: Path, write: Writer, config: dict[str, object]) -> tuple[Pat
 )
 def test_other_widths_and_groups(write: Writer, config: dict[str, object], form: str, tmp_path: Path) -> None:
     folder, plain = written(tmp_path, write, config)
-    convert(folder, tmp_path / "exact.gguf", "exact", fallback="F32")
+    convert(folder, tmp_path / "exact.gguf", "exact", options=ConvertOptions(fallback="F32"))
     assert_same_values(tmp_path / "exact.gguf", plain)
     assert layer_formats(tmp_path / "exact.gguf") == {form}
 
@@ -289,18 +293,18 @@ def test_exact_is_nothing_to_quantize_to(tmp_path: Path) -> None:
 
 def test_what_a_fallback_rounds_is_said(tmp_path: Path) -> None:
     folder = floats(tmp_path / "plain", "Q4_0", "F32", "model.layers.1.mlp.up_proj.weight")
-    report = convert(folder, tmp_path / "exact.gguf", "exact", fallback="bf16")
+    report = convert(folder, tmp_path / "exact.gguf", "exact", options=ConvertOptions(fallback="bf16"))
     changed = {each.name: each.rounded for each in report.transcoding if each.rounded}
     assert list(changed) == ["blk.1.ffn_up.weight"]  # the head was BF16 before
     [warning] = report.warnings
     assert warning.startswith("blk.1.ffn_up.weight is rounded to BF16, ")
-    assert "--fallback f32 keeps them" in warning
+    assert "`fallback` f32 keeps them" in warning
 
 
 def test_the_bytes_are_the_same_on_any_number_of_threads(tmp_path: Path) -> None:
     folder, _ = checkpoints(tmp_path, "gptq-4")
     files = [tmp_path / f"{threads}.gguf" for threads in (1, 2)]
-    reports = [convert(folder, file, "exact", threads=i + 1) for i, file in enumerate(files)]
+    reports = [convert(folder, file, "exact", write=WriteOptions(threads=i + 1)) for i, file in enumerate(files)]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert reports[0].transcoding == reports[1].transcoding
 
@@ -319,15 +323,15 @@ def test_quantize_leaves_such_tensors_as_they_are(tmp_path: Path) -> None:
 def test_a_tensor_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     from gguftools.conversion.transcoding import transcoded
     from gguftools.model import of_parts
-    from gguftools.quantization.outputs import Run
     from gguftools.sources import of_checkpoint
+    from gguftools.writing.options import WriteOptions
     from quants import from_array
 
     folder = floats(tmp_path / "plain", "Q4_0", "F32")
     model = of_parts(of_checkpoint(folder))
     values = np.array(model.tensors["blk.0.ffn_up.weight"].float32())
     model.tensors["blk.0.ffn_up.weight"] = from_array("blk.0.ffn_up.weight", values, "weights: here")
-    _, tensors = transcoded(model, "F32", Run(threads=1))
+    _, tensors = transcoded(model, "F32", WriteOptions(threads=1))
     values[3, 4] += 1
     with pytest.raises(FormatError, match="weights: here is not what it was"):
         tensors["blk.0.ffn_up.weight"].raw()
@@ -339,12 +343,12 @@ def test_a_tensor_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
         ({"outtype": "exact", "fallback": "q4_k_m"}, "'q4_k_m' is nothing to fall back to"),
         ({"outtype": "f16", "fallback": "f32"}, "fallback f32 means nothing for F16"),
         ({"outtype": "exact", "imatrix": "matrix.gguf"}, "the outtype exact rounds nothing"),
-        ({"outtype": "exact", "lora": "adapter"}, "an adapter cannot be EXACT|adapter"),
+        ({"outtype": "exact", "part": "lora", "lora": "adapter"}, "an adapter cannot be EXACT|adapter"),
     ],
 )
 def test_options_that_mean_nothing(arguments: dict[str, str], problem: str, tmp_path: Path) -> None:
     with pytest.raises((OptionError, FormatError, gguftools.GgufToolsError), match=problem):
-        convert(MODEL, tmp_path / "out.gguf", **arguments)
+        convert(MODEL, tmp_path / "out.gguf", **options_of("convert", **arguments))
     assert not list(tmp_path.iterdir())
 
 
@@ -380,7 +384,7 @@ def test_grids_that_were_rounded_to_16_bits(tmp_path: Path) -> None:
     strict = convert(folder, tmp_path / "strict.gguf", "exact")
     assert layer_formats(tmp_path / "strict.gguf") == {"BF16"}
     assert not any(each.as_rounded for each in strict.transcoding)
-    report = convert(folder, tmp_path / "exact.gguf", "exact", rounded_grids=True)
+    report = convert(folder, tmp_path / "exact.gguf", "exact", options=ConvertOptions(rounded_grids=True))
     assert layer_formats(tmp_path / "exact.gguf") == {"Q4_0"}
     assert all(0 < each.as_rounded <= each.blocks for each in report.transcoding if not each.reason)
     assert {each.source for each in report.outputs[0].tensors if each.format == "Q4_0"} == {"BF16"}
@@ -405,9 +409,9 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
 
     target = tmp_path / "resumed.gguf"
     with contextlib.suppress(KeyboardInterrupt):
-        convert(folder, target, "exact", resume=True, progress=stop, threads=1)
+        convert(folder, target, "exact", write=WriteOptions(resume=True, progress=stop, threads=1))
     if not target.exists():
-        convert(folder, target, "exact", resume=True)
+        convert(folder, target, "exact", write=WriteOptions(resume=True))
     assert target.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "resumed.gguf", "whole.gguf"]
 
@@ -419,7 +423,7 @@ def test_a_run_without_resume_leaves_nothing_when_it_is_stopped(tmp_path: Path) 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert(folder, tmp_path / "out.gguf", "exact", progress=stop)
+        convert(folder, tmp_path / "out.gguf", "exact", write=WriteOptions(progress=stop))
     assert [path.name for path in tmp_path.iterdir()] == ["plain"]
 
 
@@ -442,7 +446,7 @@ def test_experts_packed_one_by_one_are_stacked_as_integers(tmp_path: Path) -> No
     config = json.loads((tmp_path / "packed" / "config.json").read_text())
     config["quantization_config"] = compressed("pack-quantized", num_bits=4, group_size=32)
     (tmp_path / "packed" / "config.json").write_text(json.dumps(config))
-    convert(tmp_path / "packed", tmp_path / "exact.gguf", "exact", fallback="f32")
+    convert(tmp_path / "packed", tmp_path / "exact.gguf", "exact", options=ConvertOptions(fallback="f32"))
     tensors = gguftools.open(tmp_path / "exact.gguf").tensors
     assert {tensor.format.name for name, tensor in tensors.items() if "_exps.weight" in name} == {"Q4_0"}
     turned = {tensor.format.name for name, tensor in tensors.items() if "attn_k_b" in name}

@@ -20,6 +20,7 @@ import gguftools
 from archs.plans.export.multimodal_checkpoint import plan_multimodal_checkpoint
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.metadata.difference import compare_metadata
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, ModelError, OptionError, VocabularyError
 
 from ...archs import checkpoints
@@ -63,7 +64,7 @@ def test_what_is_written_converts_to_both_files_again(gemma, tmp_path):
     done = gguftools.export(text, tmp_path / "back", mmproj=encoders)
     assert done.hf_class == "Gemma3ForConditionalGeneration"
     assert {"config.json", "preprocessor_config.json", "tokenizer_config.json"} <= {*done.files}
-    gguftools.convert(tmp_path / "back", tmp_path / "again.gguf", "f32", mmproj=True)
+    gguftools.convert(tmp_path / "back", tmp_path / "again.gguf", "f32", part="mmproj")
     with gguftools.open(tmp_path / "again.gguf") as found, gguftools.open(encoders) as wanted:
         assert not [each for each in compare_metadata(wanted.metadata, found.metadata) if "clip" in each.key]
         assert {each.name: each.raw().tobytes() for each in found.tensors.values()} == {
@@ -81,7 +82,7 @@ def test_processors_find_the_chat_templates(gemma, tmp_path):
         model.metadata.update(keys)
         gguftools.export(model, tmp_path / "back", mmproj=encoders)
         (tmp_path / "back" / "additional_chat_templates" / "old.jinja").write_text("another's")
-        done = gguftools.export(model, tmp_path / "back", mmproj=encoders, overwrite=True)
+        done = gguftools.export(model, tmp_path / "back", mmproj=encoders, write=WriteOptions(overwrite=True))
     assert {"chat_template.jinja", "additional_chat_templates/rag.jinja"} <= {*done.files}
     assert (tmp_path / "back" / "chat_template.jinja").read_text() == "d"
     assert [path.name for path in (tmp_path / "back" / "additional_chat_templates").iterdir()] == ["rag.jinja"]
@@ -128,7 +129,7 @@ def deepseek4(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Pat
 
 def both_files(checkpoint: Path, folder: Path) -> tuple[Path, Path]:
     gguftools.convert(checkpoint, folder / "text.gguf", "f32")
-    gguftools.convert(checkpoint, folder / "mmproj.gguf", "f32", mmproj=True)
+    gguftools.convert(checkpoint, folder / "mmproj.gguf", "f32", part="mmproj")
     return folder / "text.gguf", folder / "mmproj.gguf"
 
 
@@ -225,7 +226,7 @@ def test_keys_that_older_files_lack_are_listed(tmp_path):
 
 def test_quantized_encoders_are_decoded(gemma, tmp_path):
     checkpoint, text, _ = gemma
-    gguftools.convert(checkpoint, tmp_path / "q8.gguf", "q8_0", mmproj=True)
+    gguftools.convert(checkpoint, tmp_path / "q8.gguf", "q8_0", part="mmproj")
     gguftools.export(text, tmp_path / "back", mmproj=tmp_path / "q8.gguf")
     name = "vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight"
     found, wanted = (open_checkpoint(folder).tensors[name] for folder in (tmp_path / "back", checkpoint))
@@ -381,7 +382,7 @@ def test_an_interrupted_export_leaves_nothing(gemma, tmp_path, share):
 
     _, text, encoders = gemma
     with pytest.raises(KeyboardInterrupt):
-        gguftools.export(text, tmp_path / "back", mmproj=encoders, progress=stop)
+        gguftools.export(text, tmp_path / "back", mmproj=encoders, write=WriteOptions(progress=stop))
     assert "config.json" in seen[-1]  # so that there was something to remove
     assert not list(tmp_path.iterdir())
 
@@ -392,7 +393,7 @@ def test_a_killed_export_leaves_nothing_under_its_name(gemma, tmp_path):
     code = (
         "import os, signal, sys, gguftools\n"
         "stop = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "gguftools.export(sys.argv[1], sys.argv[3], mmproj=sys.argv[2], progress=stop)\n"
+        "gguftools.export(sys.argv[1], sys.argv[3], mmproj=sys.argv[2], write=gguftools.WriteOptions(progress=stop))\n"
     )
     command = [sys.executable, "-c", code, str(text), str(encoders), str(tmp_path / "back")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
@@ -413,7 +414,9 @@ def test_of_two_exports_at_once_one_is_there_whole(gemma, tmp_path):
 
     def run(_: int) -> object:
         try:
-            return gguftools.export(text, tmp_path / "back", mmproj=encoders, progress=together, threads=1)
+            return gguftools.export(
+                text, tmp_path / "back", mmproj=encoders, write=WriteOptions(progress=together, threads=1)
+            )
         except FileError as error:
             return error
 

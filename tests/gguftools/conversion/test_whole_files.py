@@ -15,7 +15,7 @@ from gguftools.console.arguments import parse_override
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.quantization.recipes import Options
+from gguftools.quantization.options import QuantizeOptions
 
 from ...conftest import DATA, ROOT
 from ..command_line import EXAMPLE
@@ -55,10 +55,12 @@ def test_with_importance(
 
 def test_overrides_pruning_and_types_of_tensors(folder: Path, tmp_path: Path) -> None:
     overrides = ["llama.context_length=int:777", "general.name=str:abc"]
-    options = Options(output_type="Q8_0", token_embedding_type="Q4_0")
+    options = QuantizeOptions(output_type="Q8_0", token_embedding_type="Q4_0")
     source = folder / "model-f16.gguf"
-    quantize(source, "Q4_K_M", tmp_path / "a.gguf", override=dict(map(parse_override, overrides)))
-    quantize(source, "Q8_0", tmp_path / "b.gguf", prune_layers=[1])
+    quantize(
+        source, "Q4_K_M", tmp_path / "a.gguf", options=QuantizeOptions(override=dict(map(parse_override, overrides)))
+    )
+    quantize(source, "Q8_0", tmp_path / "b.gguf", options=QuantizeOptions(prune_layers=[1]))
     quantize(source, "Q4_K_M", tmp_path / "c.gguf", options=options)
     wanted = [each for name, each in RECORDED.items() if " --" in name and MATRIX not in name]
     assert [digest(tmp_path / f"{name}.gguf") for name in "abc"] == wanted

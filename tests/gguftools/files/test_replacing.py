@@ -17,6 +17,7 @@ from gguftools.files import replacing
 from gguftools.files.atomic import atomic_output, publish, published_together, when_published
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.replacing import Change, recover, replace_together, replacements
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError
 
 from ..models import metadata_of, write_model
@@ -246,12 +247,14 @@ def test_a_replaced_file_keeps_its_permissions(tmp_path, mode):
     source, folder = model(tmp_path / "m.gguf", 1.0), tmp_path / "out"
     folder.mkdir()
     calls: dict[str, Callable[[], object]] = {
-        "q.gguf": lambda: gguftools.quantize(source, "F16", folder / "q.gguf", overwrite=True),
+        "q.gguf": lambda: gguftools.quantize(source, "F16", folder / "q.gguf", write=WriteOptions(overwrite=True)),
         "copy.gguf": lambda: gguftools.set_metadata(
             source, {"general.name": "n"}, output=folder / "copy.gguf", overwrite=True
         ),
-        "t.safetensors": lambda: gguftools.export(source, folder / "t.safetensors", tensors="t", overwrite=True),
-        "t0.npy": lambda: gguftools.export(source, f"{folder}/", tensors="t0", overwrite=True),
+        "t.safetensors": lambda: gguftools.export(
+            source, folder / "t.safetensors", tensors="t", write=WriteOptions(overwrite=True)
+        ),
+        "t0.npy": lambda: gguftools.export(source, f"{folder}/", tensors="t0", write=WriteOptions(overwrite=True)),
         SHARDS[0]: lambda: split(source, folder),
         SHARDS[1]: lambda: split(source, folder),
     }

@@ -17,7 +17,7 @@ from gguftools.conversion.quantize import quantize
 from gguftools.inspection.identification import identify
 from gguftools.model import open as open_file
 from gguftools.quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
-from gguftools.quantization.recipes import Options
+from gguftools.quantization.options import QuantizeOptions
 from quants import from_array
 from quants.errors import OptionError
 
@@ -101,7 +101,7 @@ def test_the_recipe_does_not_rest_on_what_the_file_says(model, plain, tmp_path):
 
 
 def test_a_pure_file(model, tmp_path):
-    quantize(model, "Q4_K_M", tmp_path / "x.gguf", options=Options(pure=True))
+    quantize(model, "Q4_K_M", tmp_path / "x.gguf", options=QuantizeOptions(pure=True))
     found = identify(model, tmp_path / "x.gguf")
     assert (found.recipe, found.pure) == ("Q4_K_M", True)
     assert "--pure" in str(found.command)
@@ -134,13 +134,13 @@ def test_formats_that_need_a_matrix(model, matrix, tmp_path):
 
 def test_rules_are_found_and_make_the_same_formats(model, tmp_path):
     rules = {r"blk\.[01]\.ffn_down": "Q8_0", "attn_q": "Q5_0", "token_embd": "Q6_K"}
-    quantize(model, "Q4_K_M", tmp_path / "x.gguf", rules=rules)
+    quantize(model, "Q4_K_M", tmp_path / "x.gguf", options=QuantizeOptions(rules=rules))
     found = identify(model, tmp_path / "x.gguf")
     assert found.recipe == "Q4_K_M"
     assert found.is_explained
     assert {each.name for each in found.others} >= {"token_embd.weight", "blk.3.attn_q.weight", "blk.0.ffn_down.weight"}
     assert (r"^blk\.\d+\.attn_q\.weight$", "Q5_0") in found.rules
-    quantize(model, found.recipe, tmp_path / "y.gguf", rules=found.rules)
+    quantize(model, found.recipe, tmp_path / "y.gguf", options=QuantizeOptions(rules=found.rules))
     assert formats(tmp_path / "y.gguf") == formats(tmp_path / "x.gguf")
     words = shlex.split(str(found.command))
     assert words[:3] == ["gguftools", "quantize", str(model)]
@@ -184,7 +184,7 @@ def test_an_original_that_was_rounded_first(model, tmp_path):
     for via, recipe in (("F16", "Q8_0"), ("BF16", "Q4_0"), ("Q8_0", "Q4_K_M")):
         between, last = tmp_path / f"by-{via}.gguf", tmp_path / f"{recipe}.gguf"
         quantize(first, via, between)
-        quantize(between, recipe, last, allow_requantize=True)
+        quantize(between, recipe, last, options=QuantizeOptions(allow_requantize=True))
         identified = identify(first, last)
         assert f"rounded to {via} first" in identified.verdict
         found = {each.name: each for each in identified.tensors}

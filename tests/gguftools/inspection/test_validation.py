@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from archs.metadata import Value, ValueType
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
+from gguftools.conversion.options import ConvertOptions
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.validation import validate
 from gguftools.model import open as open_file
@@ -69,7 +70,7 @@ def test_a_sound_file(model, tmp_path):
 def test_every_architecture(entry, shared, tmp_path):
     build(shared / "zoo", entry, tmp_path / entry)
     pre = json.loads((shared / "zoo" / entry / "spec.json").read_text()).get("tokenizer_pre")
-    convert(tmp_path / entry, tmp_path / "model.gguf", pre=pre)
+    convert(tmp_path / entry, tmp_path / "model.gguf", options=ConvertOptions(pre=pre))
     assert not errors(tmp_path / "model.gguf")
 
 

@@ -19,6 +19,7 @@ from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.measurement import checking
 from gguftools.measurement.checking import check_output, require_checkable
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.report import LogitReport
 from quants.errors import ModelError, OptionError
 
@@ -101,7 +102,7 @@ class Echo:
 def compared(monkeypatch, folder, model, config, error=0.0):
     """The report on three prompts beside logits that are off by `error` once, and the prompts."""
     (folder / "config.json").write_text(json.dumps(config))
-    output, asked = convert(MODEL, folder / "out.gguf", overwrite=True).outputs[0], []
+    output, asked = convert(MODEL, folder / "out.gguf", write=WriteOptions(overwrite=True)).outputs[0], []
 
     def truth(model, folder, prompts):
         asked.extend(prompts)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gguftools
+from gguftools.conversion.options import ConvertOptions
 from gguftools.measurement.draft_check import draft_check
 from gguftools.measurement.draft_costs import bytes_read
 from gguftools.measurement.options import DraftCheckOptions
@@ -201,8 +202,10 @@ def test_files_that_read_states(tmp_path):
     """One of its own layer says what `mtp` does; an EAGLE-3 draft is measured beside it, in the same pass."""
     draft, target = drafts.build("shared", tmp_path)
     gguftools.convert(target, tmp_path / "m.gguf", "f32")
-    gguftools.convert(target, tmp_path / "mtp.gguf", "f32", mtp=True)
-    gguftools.convert(draft, tmp_path / "eagle3.gguf", "f32", target_model_dir=target, pre="qwen2")
+    gguftools.convert(target, tmp_path / "mtp.gguf", "f32", part="mtp")
+    gguftools.convert(
+        draft, tmp_path / "eagle3.gguf", "f32", options=ConvertOptions(target_model_dir=target, pre="qwen2")
+    )
     given = {"text": TEXT, "n_ctx": 32, "chunks": 2, "threads": 1}
     files = (tmp_path / "mtp.gguf", tmp_path / "eagle3.gguf")
     apart, eagle3, own = draft_check(
@@ -239,7 +242,9 @@ def test_drafts_that_write_blocks(tmp_path):
     for name in names:
         (tmp_path / name).mkdir()
         draft, target = drafts.build(name, tmp_path / name)
-        gguftools.convert(draft, tmp_path / f"{name}.gguf", "f32", target_model_dir=target, pre="qwen2")
+        gguftools.convert(
+            draft, tmp_path / f"{name}.gguf", "f32", options=ConvertOptions(target_model_dir=target, pre="qwen2")
+        )
     gguftools.convert(target, tmp_path / "m.gguf", "f32")
     files = [tmp_path / f"{name}.gguf" for name in names]
     found = draft_check(tmp_path / "m.gguf", *files, options=BY_BYTES, **READ).drafts

@@ -11,6 +11,7 @@ import pytest
 
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
+from gguftools.quantization.options import QuantizeOptions
 
 from ...conftest import ROOT
 from . import task_files
@@ -24,7 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kills")
     for name in ("F16", "Q4_0"):
         convert(ROOT / "examples" / "austen-4m", folder / f"whole-{name}.gguf", name)
-        quantize(folder / f"whole-{name}.gguf", "COPY", folder / f"{name}.gguf", prune_layers=[2, 3])
+        quantize(
+            folder / f"whole-{name}.gguf", "COPY", folder / f"{name}.gguf", options=QuantizeOptions(prune_layers=[2, 3])
+        )
     task_files.write(folder)
     return folder
 

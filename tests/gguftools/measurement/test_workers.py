@@ -20,6 +20,7 @@ import pytest
 import gguftools
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.measurement import divergence_tasks, importance
+from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing import executors
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 from runtime.evaluation.windows import Window, batched, grouped_alike
@@ -44,7 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("files")
     paths = {name: folder / f"{name}.gguf" for name in ("F16", "Q4_K_M", "Q4_0")}
     gguftools.convert(AUSTEN, folder / "whole.gguf", "f16")
-    gguftools.quantize(folder / "whole.gguf", "COPY", paths["F16"], prune_layers=[2, 3])
+    gguftools.quantize(folder / "whole.gguf", "COPY", paths["F16"], options=QuantizeOptions(prune_layers=[2, 3]))
     for name in ("Q4_K_M", "Q4_0"):
         gguftools.quantize(paths["F16"], name, paths[name])
     return paths

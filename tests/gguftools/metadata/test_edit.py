@@ -20,6 +20,7 @@ from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.metadata import edit
 from gguftools.metadata.text import ArgumentText
+from gguftools.writing.options import WriteOptions
 from quants import format_named
 from quants.errors import FileError, OptionError, VocabularyError
 
@@ -505,7 +506,7 @@ def test_other_readers_open_edited_files(path):
 def test_libllama_loads_edited_files(tmp_path):
     llama_cpp = pytest.importorskip("llama_cpp")
     path = tmp_path / "a.gguf"
-    gguftools.convert(ROOT / "examples" / "austen-4m", path, "f16", reserve=2000)
+    gguftools.convert(ROOT / "examples" / "austen-4m", path, "f16", write=WriteOptions(reserve=2000))
     assert gguftools.set_metadata(path, {"general.name": "n" * 500}, special_tokens={"eos": 2047}).in_place
     assert not gguftools.set_metadata(path, {"general.tags": ["t" * 5000]}).in_place
     model = llama_cpp.Llama(str(path), verbose=False, n_ctx=64)

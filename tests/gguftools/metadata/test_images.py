@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("pictures")
     for name, special in NAMED.items():
         build_encoder(name, made / name)
-        gguftools.convert(made / name, made / f"mmproj-{name}.gguf", "f32", mmproj=True)
+        gguftools.convert(made / name, made / f"mmproj-{name}.gguf", "f32", part="mmproj")
         running = text_model(made / name)
         marker = WORDINGS[VisionEncoder(*opened(made / f"mmproj-{name}.gguf")).projector].alone
         words = lettered(special) | {"tokenizer.chat_template": PARTS.replace("MARKER", marker)}

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Qwen2.5-Omni with letters and the tokens around both, its encoders, an image and a sound."""
     made = tmp_path_factory.mktemp("media")
     build_encoder("qwen2-5-omni", made / "qwen2-5-omni")
-    gguftools.convert(made / "qwen2-5-omni", made / "mmproj.gguf", "f32", mmproj=True)
+    gguftools.convert(made / "qwen2-5-omni", made / "mmproj.gguf", "f32", part="mmproj")
     running = text_model(made / "qwen2-5-omni")
     words = lettered(SPECIAL[2:])
     tokens = words["tokenizer.ggml.tokens"]

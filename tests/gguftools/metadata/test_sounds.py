@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("sounds")
     for name, special in NAMED.items():
         build_encoder(name, made / name)
-        gguftools.convert(made / name, made / f"mmproj-{name}.gguf", "f32", mmproj=True)
+        gguftools.convert(made / name, made / f"mmproj-{name}.gguf", "f32", part="mmproj")
         running = text_model(made / name)
         metadata = dict(running.metadata) | lettered(special) | {"tokenizer.chat_template": TEMPLATE}
         gguftools.Model(metadata, running.tensors).save(made / f"{name}.gguf")
@@ -104,7 +104,7 @@ def gemma3n(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Gemma 3n, whose vocabulary ends with eight words for images and eight for sounds; its encoders, and a sound."""
     made = tmp_path_factory.mktemp("gemma3n")
     build_encoder("gemma3n", made / "gemma3n")
-    gguftools.convert(made / "gemma3n", made / "mmproj.gguf", "f32", mmproj=True)
+    gguftools.convert(made / "gemma3n", made / "mmproj.gguf", "f32", part="mmproj")
     running, words = text_model(made / "gemma3n"), lettered(())
     tokens = [GEMMA.get(i, each) for i, each in enumerate([*words["tokenizer.ggml.tokens"], *[""] * 276])]
     words |= {

@@ -20,6 +20,8 @@ from gguftools.__main__ import build_app
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.provenance.attest import PREDICATE, STATEMENT
 from gguftools.provenance.manifest import manifest_path
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
@@ -31,7 +33,7 @@ MODEL = ROOT / "examples" / "austen-4m"
 def folder(tmp_path_factory) -> Path:
     made = tmp_path_factory.mktemp("made")
     convert(MODEL, made / "f16.gguf", "F16")
-    quantize(made / "f16.gguf", "Q4_0", made / "q.gguf", manifest=True)
+    quantize(made / "f16.gguf", "Q4_0", made / "q.gguf", write=WriteOptions(manifest=True))
     attest(made / "q.gguf")
     return made
 
@@ -133,7 +135,13 @@ def test_what_a_manifest_says_is_not_overruled(folder, copy, tmp_path) -> None:
 
 
 def test_sets_of_shards(folder, tmp_path) -> None:
-    report = quantize(folder / "f16.gguf", "Q8_0", tmp_path / "s.gguf", max_tensors=15, manifest=True)
+    report = quantize(
+        folder / "f16.gguf",
+        "Q8_0",
+        tmp_path / "s.gguf",
+        options=QuantizeOptions(max_tensors=15),
+        write=WriteOptions(manifest=True),
+    )
     last = report.outputs[0].files[-1]
     attest(last)
     assert verify_attestation(last).passed

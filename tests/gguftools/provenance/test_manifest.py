@@ -22,6 +22,8 @@ from gguftools import convert, imatrix, quantize
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.provenance.manifest import manifest_path, public_name, read_manifest
 from gguftools.provenance.parameters import is_quick, parameters_of
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, GgufToolsError, OptionError
 
 from ...conftest import ROOT
@@ -41,7 +43,7 @@ def half(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def written(half, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("written") / "a.gguf"
-    quantize(half, "Q4_K_M", path, manifest=True)
+    quantize(half, "Q4_K_M", path, write=WriteOptions(manifest=True))
     return path
 
 
@@ -66,7 +68,7 @@ def test_digests_are_those_of_the_file(written, half) -> None:
 
 
 def test_nothing_of_the_machine_is_in_it_and_it_is_the_same_twice(written, half, tmp_path) -> None:
-    quantize(half, "Q4_K_M", tmp_path / "a.gguf", manifest=True, threads=1)
+    quantize(half, "Q4_K_M", tmp_path / "a.gguf", write=WriteOptions(manifest=True, threads=1))
     text = manifest_path(tmp_path / "a.gguf").read_text()
     assert text == manifest_path(written).read_text()
     assert str(tmp_path) not in text
@@ -74,7 +76,7 @@ def test_nothing_of_the_machine_is_in_it_and_it_is_the_same_twice(written, half,
 
 
 def test_a_checkpoint_with_all_that_decides_its_keys(tmp_path) -> None:
-    report = convert(MODEL, tmp_path / "b.gguf", "BF16", manifest=True)
+    report = convert(MODEL, tmp_path / "b.gguf", "BF16", write=WriteOptions(manifest=True))
     assert report.outputs[0].manifest == manifest_path(tmp_path / "b.gguf")
     manifest = read_manifest(manifest_path(tmp_path / "b.gguf"))
     names = {file.name: file for file in manifest.source.files}
@@ -86,7 +88,9 @@ def test_a_checkpoint_with_all_that_decides_its_keys(tmp_path) -> None:
 
 
 def test_shards_have_one_manifest(half, tmp_path) -> None:
-    report = quantize(half, "Q8_0", tmp_path / "s.gguf", max_tensors=15, manifest=True)
+    report = quantize(
+        half, "Q8_0", tmp_path / "s.gguf", options=QuantizeOptions(max_tensors=15), write=WriteOptions(manifest=True)
+    )
     first = report.outputs[0].file
     assert [path.name for path in tmp_path.glob("*.json")] == [manifest_path(first).name]
     manifest = read_manifest(manifest_path(first))
@@ -103,10 +107,8 @@ def test_matrix_and_options_are_recorded(half, tmp_path) -> None:
         ["IQ2_XS", "Q3_K_M"],
         tmp_path,
         imatrix=tmp_path / "im.gguf",
-        rules={"attn_v": "Q8_0"},
-        override={"general.name": "mine"},
-        reserve=100,
-        manifest=True,
+        options=QuantizeOptions(rules={"attn_v": "Q8_0"}, override={"general.name": "mine"}),
+        write=WriteOptions(reserve=100, manifest=True),
     )
     found = read_manifest(manifest_path(tmp_path / "austen-IQ2_XS.gguf"))
     assert found.imatrix.file.sha256 == sha256((tmp_path / "im.gguf").read_bytes())
@@ -121,7 +123,7 @@ def test_a_repository_by_its_commit(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with serving(Hub({"jane/austen-4m": MODEL})) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        convert("hf://jane/austen-4m@main", tmp_path / "h.gguf", "Q8_0", manifest=True)
+        convert("hf://jane/austen-4m@main", tmp_path / "h.gguf", "Q8_0", write=WriteOptions(manifest=True))
         source = read_manifest(manifest_path(tmp_path / "h.gguf")).source
         assert (source.kind, source.name, source.commit) == ("hub", "hf://jane/austen-4m", COMMIT)
         [weights] = [file for file in source.files if file.name == "model.safetensors"]
@@ -145,24 +147,24 @@ def test_what_cannot_be_said_is_refused_before_any_work(half, tmp_path) -> None:
     model = gguftools.open(half)
     model.tensors["blk.0.attn_q.weight"] = model.tensors["blk.0.attn_q.weight"].float32()
     with pytest.raises(OptionError):
-        quantize(model, "Q8_0", tmp_path / "x.gguf", manifest=True)
+        quantize(model, "Q8_0", tmp_path / "x.gguf", write=WriteOptions(manifest=True))
     with pytest.raises(OptionError):
-        quantize(gguftools.open(MODEL), "Q8_0", tmp_path / "x.gguf", manifest=True)
+        quantize(gguftools.open(MODEL), "Q8_0", tmp_path / "x.gguf", write=WriteOptions(manifest=True))
     with pytest.raises(OptionError, match="writes nothing"):
-        quantize(half, "Q8_0", tmp_path / "x.gguf", manifest=True, dry_run=True)
+        quantize(half, "Q8_0", tmp_path / "x.gguf", write=WriteOptions(manifest=True, dry_run=True))
     (tmp_path / "x.gguf.manifest.json").write_text("mine")
     with pytest.raises(FileError, match="already exists"):
-        quantize(half, "Q8_0", tmp_path / "x.gguf", manifest=True)
+        quantize(half, "Q8_0", tmp_path / "x.gguf", write=WriteOptions(manifest=True))
     assert [path.name for path in tmp_path.iterdir()] == ["x.gguf.manifest.json"]
 
 
 def test_who_replaces_a_file_removes_its_manifest(half, tmp_path) -> None:
     path = tmp_path / "x.gguf"
-    quantize(half, "Q8_0", path, manifest=True)
-    quantize(half, "Q4_0", path, overwrite=True)
+    quantize(half, "Q8_0", path, write=WriteOptions(manifest=True))
+    quantize(half, "Q4_0", path, write=WriteOptions(overwrite=True))
     assert [each.name for each in tmp_path.iterdir()] == ["x.gguf"]
     manifest_path(path).write_text("somebody's own")
-    quantize(half, "Q8_0", path, overwrite=True)
+    quantize(half, "Q8_0", path, write=WriteOptions(overwrite=True))
     assert manifest_path(path).read_text() == "somebody's own"
 
 

@@ -11,8 +11,10 @@ from archs.metadata import Metadata
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.inspection.weight_errors import weight_errors
 from gguftools.model import load
+from gguftools.quantization.options import QuantizeOptions
 from gguftools.quantization.planning import GUESSED
 from gguftools.writing import pipeline, row_blocks
+from gguftools.writing.options import WriteOptions
 from quants import Tensor
 from quants.dialects import readings
 from quants.errors import FormatError, OptionError
@@ -69,7 +71,7 @@ def raw_of(path):
 
 def test_interleaved_rows_become_what_they_were(stock, interleaved, tmp_path):
     assert {tensor.format.name for tensor in open_gguf(interleaved).tensors.values()} == {"Q4_K_R4", "Q6_K_R4", "F32"}
-    report = gguftools.quantize(interleaved, "STOCK", tmp_path / "x.gguf", memory=1 << 16)
+    report = gguftools.quantize(interleaved, "STOCK", tmp_path / "x.gguf", write=WriteOptions(memory=1 << 16))
     assert raw_of(tmp_path / "x.gguf") == raw_of(stock)
     assert open_gguf(tmp_path / "x.gguf").metadata["general.file_type"] == GUESSED + 15  # Q4_K_M's, most are Q4_K
     assert [line for line in report.warnings if "Q4_K_R4 of ik_llama.cpp (25 tensors) is read as Q4_K" in line]
@@ -99,7 +101,7 @@ def test_values_that_no_format_holds_are_refused_and_quantized_on_demand(lossy, 
     with pytest.raises(OptionError, match=r"is IQ4_KS_R4 in m.gguf; encoding it again as Q8_0 loses quality"):
         gguftools.quantize(lossy, "Q8_0", tmp_path / "x.gguf")
     assert not list(tmp_path.iterdir())
-    gguftools.quantize(lossy, "F32", tmp_path / "x.gguf", allow_requantize=True)
+    gguftools.quantize(lossy, "F32", tmp_path / "x.gguf", options=QuantizeOptions(allow_requantize=True))
     before, after = open_gguf(lossy).tensors, open_gguf(tmp_path / "x.gguf").tensors
     for name, tensor in before.items():
         assert after[name].format.name == "F32"
@@ -132,7 +134,7 @@ def test_bytes_survive_whatever_moves_them(source, request, tmp_path):
     shards = gguftools.split(path, tmp_path / "part", max_tensors=2)
     gguftools.merge(shards.shards[0].path, tmp_path / "whole.gguf")
     assert raw_of(tmp_path / "whole.gguf") == wanted
-    gguftools.quantize(path, "COPY", tmp_path / "copy.gguf", resume=False)
+    gguftools.quantize(path, "COPY", tmp_path / "copy.gguf", write=WriteOptions(resume=False))
     assert raw_of(tmp_path / "copy.gguf") == wanted
     gguftools.set_metadata(tmp_path / "copy.gguf", {"general.name": "x" * 10_000})
     assert raw_of(tmp_path / "copy.gguf") == wanted
@@ -171,7 +173,7 @@ def test_differences_are_those_of_the_values(stock, interleaved, block_values):
 
 
 def test_errors_of_what_is_decoded_are_those_of_its_values(lossy, block_values, tmp_path):
-    gguftools.quantize(lossy, "F32", tmp_path / "x.gguf", allow_requantize=True)
+    gguftools.quantize(lossy, "F32", tmp_path / "x.gguf", options=QuantizeOptions(allow_requantize=True))
     for a, b in ((lossy, tmp_path / "x.gguf"), (tmp_path / "x.gguf", lossy)):
         assert weight_errors(a, b).total.rmse == 0.0
         assert {each.figures.max_error for each in gguftools.diff(a, b).tensors} == {0.0}

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import gguftools
+from gguftools.conversion.options import ConvertOptions
+from gguftools.quantization.options import QuantizeOptions
 from gguftools.sanity.check import NAMES, check
 from gguftools.sanity.original import Original
 from gguftools.sanity.speech import Written, degenerate, divergences, loop, parting
@@ -148,7 +150,7 @@ def test_weights_of_another_model_predict_otherwise(file: Path, tmp_path: Path):
 def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_path: Path):
     """The one-pass comparison says the same as the two texts side by side."""
     small = tmp_path / "small.gguf"
-    gguftools.quantize(file, "Q2_K", small, allow_requantize=True)
+    gguftools.quantize(file, "Q2_K", small, options=QuantizeOptions(allow_requantize=True))
     ours, theirs = (gguftools.open(path) for path in (small, file))
     texts = []
     for model in (ours, theirs):
@@ -268,7 +270,7 @@ def test_a_file_with_a_predictor(file: Path, tmp_path: Path):
 
     relu = with_relu(Path(shutil.copytree(EXAMPLE, tmp_path / "relu")))
     predictor = write_predictor(tmp_path / "predictor", 4, 256, 768, sparse_threshold=-1e9)
-    gguftools.convert(relu, tmp_path / "sparse.gguf", "f32", predictor=predictor)
+    gguftools.convert(relu, tmp_path / "sparse.gguf", "f32", options=ConvertOptions(predictor=predictor))
     assert "leaves no neuron out" in wrong(check(tmp_path / "sparse.gguf", only=["predictor"]))["predictor"]
     threshold = {"powerinfer.sparse_threshold": np.float32(1e9)}
     nothing = edited(tmp_path / "sparse.gguf", tmp_path / "nothing.gguf", threshold)

@@ -11,6 +11,7 @@ import pytest
 
 import gguftools
 from archs.vocab import vocabulary
+from gguftools.conversion.options import ConvertOptions
 from gguftools.sanity.texts import adversarial_texts
 from gguftools.sanity.tokenizer_check import check_tokenizer
 from tests.archs.checkpoints import FAMILIES, build
@@ -108,7 +109,9 @@ def test_convert_warns_and_writes_the_file(checkpoint: Path, tmp_path: Path) -> 
     _with_lines(folder)
     found: dict[str, Any] = {}
     for name, check in (("checked", True), ("unchecked", False)):
-        report = gguftools.convert(folder, tmp_path / f"{name}.gguf", pre="qwen2", check_tokenizer=check)
+        report = gguftools.convert(
+            folder, tmp_path / f"{name}.gguf", options=ConvertOptions(pre="qwen2", check_tokenizer=check)
+        )
         found[name] = [each for each in report.warnings if "tokenizer" in each]
     assert len(found["checked"]) == 1
     assert "gives other ids on" in found["checked"][0]
@@ -120,4 +123,9 @@ def test_the_tokenizer_itself_in_the_file_is_gone_by(checkpoint: Path, tmp_path:
     folder = tmp_path / "model"
     shutil.copytree(checkpoint, folder)
     _with_lines(folder)
-    assert gguftools.convert(folder, tmp_path / "m.gguf", pre="qwen2", embed_tokenizer=True).warnings == []
+    assert (
+        gguftools.convert(
+            folder, tmp_path / "m.gguf", options=ConvertOptions(pre="qwen2", embed_tokenizer=True)
+        ).warnings
+        == []
+    )

@@ -15,12 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from gguftools.conversion.quantize import quantize
+from gguftools.writing.options import WriteOptions
 
 RECIPES = ["Q4_K_M", "Q8_0"]
 
 
 def run(source: Path, folder: Path, resume: bool) -> Any:
-    return quantize(source, RECIPES, folder, resume=resume, overwrite=True, memory=1 << 20, threads=2, statistics=True)
+    return quantize(
+        source,
+        RECIPES,
+        folder,
+        write=WriteOptions(resume=resume, overwrite=True, memory=1 << 20, threads=2, statistics=True),
+    )
 
 
 def killed_after(seconds: float, source: Path, folder: Path, resume: bool, noted: bool = False) -> bool:

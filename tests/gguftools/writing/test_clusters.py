@@ -14,6 +14,7 @@ import gguftools
 from gguftools.writing import executors
 from gguftools.writing.clusters import executor_for
 from gguftools.writing.executors import done_elsewhere
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, OptionError
 from tests.conftest import ROOT
 
@@ -47,11 +48,11 @@ def hear_of_ctrl_c(processes: list[int]) -> list[int]:
 def test_a_cluster_writes_the_bytes_of_one_thread(cluster: Any, told: list[str], tmp_path: Path) -> None:
     assert "3 workers; http://127.0.0.1:" in told[0]
     assert not hear_of_ctrl_c(workers(cluster))
-    gguftools.convert(AUSTEN, tmp_path / "a.gguf", threads=1)
-    gguftools.convert(AUSTEN, tmp_path / "b.gguf", executor=cluster)
+    gguftools.convert(AUSTEN, tmp_path / "a.gguf", write=WriteOptions(threads=1))
+    gguftools.convert(AUSTEN, tmp_path / "b.gguf", write=WriteOptions(executor=cluster))
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
-    gguftools.quantize(tmp_path / "a.gguf", "Q4_K_M", tmp_path / "c.gguf", threads=1)
-    gguftools.quantize(tmp_path / "a.gguf", "Q4_K_M", tmp_path / "d.gguf", executor=cluster)
+    gguftools.quantize(tmp_path / "a.gguf", "Q4_K_M", tmp_path / "c.gguf", write=WriteOptions(threads=1))
+    gguftools.quantize(tmp_path / "a.gguf", "Q4_K_M", tmp_path / "d.gguf", write=WriteOptions(executor=cluster))
     assert (tmp_path / "c.gguf").read_bytes() == (tmp_path / "d.gguf").read_bytes()
 
 
@@ -62,14 +63,19 @@ def test_workers_of_a_cluster_that_are_killed_lose_nothing(
     """So many are killed, at random; whole files are written meanwhile."""
     monkeypatch.setattr(executors, "LONGEST_WAIT", 0.3)
     gguftools.convert(AUSTEN, tmp_path / "model.gguf")
-    gguftools.quantize(tmp_path / "model.gguf", "Q4_K_M", tmp_path / "a.gguf", threads=1)
+    gguftools.quantize(tmp_path / "model.gguf", "Q4_K_M", tmp_path / "a.gguf", write=WriteOptions(threads=1))
     stop, killed = threading.Event(), []  # type: tuple[threading.Event, list[int]]
     thread = threading.Thread(target=kill_some, args=(kills, stop, killed, lambda: workers(cluster)))
     thread.start()
     try:
         runs = 0
         while len(killed) < kills or runs == 0:
-            gguftools.quantize(tmp_path / "model.gguf", "Q4_K_M", tmp_path / "b.gguf", executor=cluster, overwrite=True)
+            gguftools.quantize(
+                tmp_path / "model.gguf",
+                "Q4_K_M",
+                tmp_path / "b.gguf",
+                write=WriteOptions(executor=cluster, overwrite=True),
+            )
             assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
             runs += 1
     finally:
@@ -112,7 +118,7 @@ def test_without_dask_workers_are_a_pool(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setitem(sys.modules, "distributed", None)
     gguftools.convert(AUSTEN, tmp_path / "a.gguf")
     with executor_for(2) as pool:
-        gguftools.convert(AUSTEN, tmp_path / "b.gguf", executor=pool)
+        gguftools.convert(AUSTEN, tmp_path / "b.gguf", write=WriteOptions(executor=pool))
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 

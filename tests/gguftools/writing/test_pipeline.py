@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from archs.metadata import Metadata
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.writing.items import Item, encode_rows
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, scan, write_files
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import FileError, FormatError
@@ -46,7 +47,7 @@ def test_any_shape_and_any_blocking(
 ) -> None:
     path = tmp_path_factory.mktemp("out") / "x.gguf"
     source = tensor("x.weight", *shape)
-    write_files([plan(path, item(source, form))], threads=threads, memory=memory)
+    write_files([plan(path, item(source, form))], write=WriteOptions(threads=threads, memory=memory))
     written = open_gguf(path).tensors["x.weight"]
     assert written.shape == shape
     assert np.array_equal(written.raw(), encode(form, source.float32().reshape(-1, shape[-1])))
@@ -62,7 +63,7 @@ def test_each_row_is_read_once_for_all_outputs(tmp_path: Path) -> None:
 
     counted = Tensor("x.weight", (100, 64), source.format, read)
     files = [plan(tmp_path / f"{form}.gguf", item(counted, form)) for form in ("Q4_0", "Q8_0", "F32", "F16")]
-    outcome = write_files(files, memory=1 << 14, threads=2)
+    outcome = write_files(files, write=WriteOptions(memory=1 << 14, threads=2))
     assert (seen == 1).all()
     assert outcome.source_bytes == source.nbytes
     assert [[written.name for written in file] for file in outcome.files] == [["x.weight"]] * 4
@@ -93,7 +94,9 @@ class AtOnce(Executor):
 
 def test_any_executor_will_do(tmp_path: Path) -> None:
     source, executor = tensor("x.weight", 64, 256), AtOnce()
-    write_files([plan(tmp_path / "x.gguf", item(source, "Q8_0"))], executor=executor, memory=1 << 16)
+    write_files(
+        [plan(tmp_path / "x.gguf", item(source, "Q8_0"))], write=WriteOptions(executor=executor, memory=1 << 16)
+    )
     assert executor.calls > 2
     assert np.array_equal(open_gguf(tmp_path / "x.gguf").tensors["x.weight"].raw(), encode("Q8_0", source.float32()))
 
@@ -108,11 +111,13 @@ def test_memory_bounds_what_tasks_hold(tmp_path: Path) -> None:
         return wide.raw(start, stop)
 
     counted = Tensor("x.weight", wide.shape, wide.format, read)
-    write_files([plan(tmp_path / "x.gguf", item(counted, "Q8_0"))], memory=1 << 20, threads=2)
+    write_files([plan(tmp_path / "x.gguf", item(counted, "Q8_0"))], write=WriteOptions(memory=1 << 20, threads=2))
     bytes_of_a_row = 4096 * (4 + 4 * 2 + 34 / 32)
     assert max(blocks) * bytes_of_a_row <= (1 << 20) / 2 < (max(blocks) + 1) * bytes_of_a_row
     blocks.clear()
-    write_files([plan(tmp_path / "x.gguf", item(counted, "Q8_0"))], memory=1, threads=2, overwrite=True)
+    write_files(
+        [plan(tmp_path / "x.gguf", item(counted, "Q8_0"))], write=WriteOptions(memory=1, threads=2, overwrite=True)
+    )
     assert blocks == [1] * 64
 
 
@@ -124,7 +129,7 @@ def test_an_error_stops_the_rest_and_leaves_nothing(tmp_path: Path) -> None:
     first = plan(tmp_path / "x.gguf", item(bad, "Q8_0"), item(good, "Q8_0"))
     second = plan(tmp_path / "y.gguf", item(good, "F32"))
     with pytest.raises(FormatError, match=r"'bad\.weight' has NaN in row 37, column 5"):
-        write_files([first, second], memory=1 << 13, progress=lambda a, b, what: done.append(what))
+        write_files([first, second], write=WriteOptions(memory=1 << 13, progress=lambda a, b, what: done.append(what)))
     assert "good.weight" not in done
     assert not list(tmp_path.iterdir())
 
@@ -135,7 +140,10 @@ def test_interrupting_leaves_nothing(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_files([plan(tmp_path / "x.gguf", item(tensor("x", 99, 64), "Q8_0"))], memory=1 << 13, progress=progress)
+        write_files(
+            [plan(tmp_path / "x.gguf", item(tensor("x", 99, 64), "Q8_0"))],
+            write=WriteOptions(memory=1 << 13, progress=progress),
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -149,7 +157,9 @@ def test_a_missing_folder_and_an_empty_file(tmp_path: Path) -> None:
 def test_tensors_without_rows_and_scalars(tmp_path: Path) -> None:
     empty = from_array("empty", np.zeros((0, 32), np.float32))
     scalar = from_array("scalar", np.array(3, np.float32))
-    write_files([plan(tmp_path / "x.gguf", item(empty, "Q8_0"), item(scalar, "F32"))], statistics=True)
+    write_files(
+        [plan(tmp_path / "x.gguf", item(empty, "Q8_0"), item(scalar, "F32"))], write=WriteOptions(statistics=True)
+    )
     written = open_gguf(tmp_path / "x.gguf").tensors
     assert written["empty"].shape == (0, 32)
     assert written["scalar"].float32().reshape(-1).tolist() == [3]

@@ -16,11 +16,13 @@ import pytest
 from archs.metadata import Metadata
 from gguftools.conversion.quantize import quantize
 from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.resume import journal_path, partial_path
 from quants import from_array
 from quants.errors import FileError
 from tests.conftest import DATA, ROOT
 
+from ..calls import options_of
 from ..models import create_gguf
 
 DENSE = DATA / "golden" / "e2e" / "tiny-dense-f16.gguf"
@@ -48,18 +50,20 @@ def interrupt_after(count: int) -> Callable[[int, int, str], None]:
 
 def cut_short(source: Path, output: Path, recipe: str = "Q8_0", tasks: int = 12, **given: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        quantize(source, recipe, output, memory=1 << 16, progress=interrupt_after(tasks), **given)
+        quantize(
+            source, recipe, output, **options_of("quantize", memory=1 << 16, progress=interrupt_after(tasks), **given)
+        )
     assert not output.exists()
     assert partial_path(output).exists()
 
 
 def finish(source: Path, output: Path, recipe: str = "Q8_0", **given: Any) -> Any:
-    return quantize(source, recipe, output, memory=1 << 16, resume=True, **given)
+    return quantize(source, recipe, output, **options_of("quantize", memory=1 << 16, resume=True, **given))
 
 
 def test_what_was_written_is_not_written_again(source: Path, tmp_path: Path) -> None:
     whole, output = tmp_path / "whole.gguf", tmp_path / "out.gguf"
-    first = quantize(source, "Q8_0", whole, memory=1 << 16, statistics=True)
+    first = quantize(source, "Q8_0", whole, write=WriteOptions(memory=1 << 16, statistics=True))
     cut_short(source, output, statistics=True)
     report = finish(source, output, statistics=True)
     assert 0 < report.resumed_bytes < report.source_bytes
@@ -70,7 +74,7 @@ def test_what_was_written_is_not_written_again(source: Path, tmp_path: Path) -> 
 
 def test_errors_that_nobody_measured_are_measured_on_resuming(source: Path, tmp_path: Path) -> None:
     whole, output = tmp_path / "whole.gguf", tmp_path / "out.gguf"
-    first = quantize(source, "Q8_0", whole, memory=1 << 16, statistics=True)
+    first = quantize(source, "Q8_0", whole, write=WriteOptions(memory=1 << 16, statistics=True))
     cut_short(source, output)
     report = finish(source, output, statistics=True)
     assert report.resumed_bytes == 0
@@ -127,7 +131,7 @@ def test_what_no_run_of_ours_left_stays(source: Path, tmp_path: Path) -> None:
     partial_path(output).write_bytes(b"mine")
     for resume in (False, True):
         with pytest.raises(FileError, match=r"out\.gguf\.partial is in the way"):
-            quantize(source, "Q8_0", output, resume=resume)
+            quantize(source, "Q8_0", output, write=WriteOptions(resume=resume))
         assert partial_path(output).read_bytes() == b"mine"
         assert not journal_path(output).exists()
 
@@ -139,7 +143,7 @@ def test_another_source_is_refused(source: Path, tmp_path: Path) -> None:
     os.utime(source, ns=(info.st_atime_ns, info.st_mtime_ns + 1))
     with pytest.raises(FileError, match=r"model\.gguf was changed since .*out\.gguf was begun") as caught:
         finish(source, output)
-    assert "--resume" in str(caught.value.hint)
+    assert "`resume`" in str(caught.value.hint)
     assert partial_path(output).exists()
 
 
@@ -167,7 +171,7 @@ def test_a_source_that_changes_while_it_is_read(source: Path, tmp_path: Path) ->
         os.utime(source)
 
     with pytest.raises(FileError, match="was changed while it was read"):
-        quantize(source, "Q8_0", tmp_path / "out.gguf", progress=touch)
+        quantize(source, "Q8_0", tmp_path / "out.gguf", write=WriteOptions(progress=touch))
     assert [p.name for p in tmp_path.iterdir()] == ["model.gguf"]
 
 
@@ -179,7 +183,7 @@ def test_two_runs_do_not_write_one_file(source: Path, tmp_path: Path) -> None:
             quantize(source, "Q8_0", output)
 
     with pytest.raises(FileError, match="another run is writing"):
-        quantize(source, "Q8_0", output, progress=another)
+        quantize(source, "Q8_0", output, write=WriteOptions(progress=another))
 
 
 def test_a_full_disk_leaves_what_can_be_resumed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +201,7 @@ def test_a_full_disk_leaves_what_can_be_resumed(source: Path, tmp_path: Path, mo
 
     monkeypatch.setattr(module, "write_at", full)
     with pytest.raises(FileError, match=r"no space left for .*out\.gguf: it needs [\d,]+ bytes"):
-        quantize(source, "Q8_0", output, memory=1 << 16)
+        quantize(source, "Q8_0", output, write=WriteOptions(memory=1 << 16))
     assert not output.exists()
     monkeypatch.undo()
     assert finish(source, output).resumed_bytes > 0
@@ -210,7 +214,7 @@ def test_too_little_room_is_known_before_any_work(
     import gguftools.quantization.outputs as module
 
     monkeypatch.setattr(module, "check_outputs", lambda *given: 1000)
-    assert not quantize(source, "Q8_0", tmp_path / "out.gguf", dry_run=True).fits
+    assert not quantize(source, "Q8_0", tmp_path / "out.gguf", write=WriteOptions(dry_run=True)).fits
     with pytest.raises(FileError, match=r"1,000 bytes free; [\d,]+ are needed"):
         quantize(source, "Q8_0", tmp_path / "out.gguf")
     assert [p.name for p in tmp_path.iterdir()] == ["model.gguf"]

@@ -15,8 +15,10 @@ import gguftools
 from archs.metadata import Metadata
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.shared_file import SharedFile
+from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing import travel
 from gguftools.writing.items import Item
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, write_files
 from gguftools.writing.travel import tensors_of
 from quants import format_named, from_array
@@ -63,8 +65,12 @@ def test_processes_write_the_bytes_of_one_thread(
     recipes = ["Q4_K_M", "IQ3_S", "Q8_0"]
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    one = gguftools.quantize(bf16, recipes, tmp_path / "a", imatrix=matrix, threads=1, statistics=True)
-    many = gguftools.quantize(bf16, recipes, tmp_path / "b", imatrix=matrix, executor=pool, statistics=True)
+    one = gguftools.quantize(
+        bf16, recipes, tmp_path / "a", imatrix=matrix, write=WriteOptions(threads=1, statistics=True)
+    )
+    many = gguftools.quantize(
+        bf16, recipes, tmp_path / "b", imatrix=matrix, write=WriteOptions(executor=pool, statistics=True)
+    )
     names = sorted(path.name for path in (tmp_path / "b").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "a").iterdir())  # and nothing is left behind
     assert all(same(tmp_path / "a" / name, tmp_path / "b" / name) for name in names)
@@ -74,14 +80,14 @@ def test_processes_write_the_bytes_of_one_thread(
 
 def test_processes_convert_as_one_thread_does(pool: ProcessPoolExecutor, tmp_path: Path) -> None:
     for outtype in ("f16", "Q5_K_M"):
-        gguftools.convert(AUSTEN, tmp_path / "a.gguf", outtype, threads=1, overwrite=True)
-        gguftools.convert(AUSTEN, tmp_path / "b.gguf", outtype, executor=pool, overwrite=True)
+        gguftools.convert(AUSTEN, tmp_path / "a.gguf", outtype, write=WriteOptions(threads=1, overwrite=True))
+        gguftools.convert(AUSTEN, tmp_path / "b.gguf", outtype, write=WriteOptions(executor=pool, overwrite=True))
         assert same(tmp_path / "a.gguf", tmp_path / "b.gguf")
 
 
 def test_a_task_is_small_and_holds_no_rows(bf16: Path, tmp_path: Path) -> None:
     executor = Elsewhere()
-    gguftools.quantize(bf16, "Q4_K_M", tmp_path / "a.gguf", executor=executor)
+    gguftools.quantize(bf16, "Q4_K_M", tmp_path / "a.gguf", write=WriteOptions(executor=executor))
     assert executor.sizes
     assert max(executor.sizes) < 20_000
 
@@ -97,11 +103,11 @@ def test_a_worker_writes_where_it_sees_the_file_and_else_sends_the_bytes(
         return wrote[-1]
 
     monkeypatch.setattr(SharedFile, "write", seen)
-    gguftools.quantize(bf16, "Q4_0", tmp_path / "a.gguf", executor=Elsewhere())
+    gguftools.quantize(bf16, "Q4_0", tmp_path / "a.gguf", write=WriteOptions(executor=Elsewhere()))
     assert wrote
     assert all(wrote)
     monkeypatch.setattr(SharedFile, "is_here", lambda self: False)
-    gguftools.quantize(bf16, "Q4_0", tmp_path / "b.gguf", executor=Elsewhere())
+    gguftools.quantize(bf16, "Q4_0", tmp_path / "b.gguf", write=WriteOptions(executor=Elsewhere()))
     assert not wrote[-1]
     assert same(tmp_path / "a.gguf", tmp_path / "b.gguf")
 
@@ -128,8 +134,12 @@ def test_what_no_one_else_can_read_is_sent(pool: ProcessPoolExecutor, bf16: Path
     arrays = gguftools.Model(changed.metadata, {name: np.asarray(t) for name, t in changed.tensors.items()})
     for number, (model, pruned) in enumerate([(changed, ()), (arrays, ()), (gguftools.open(bf16), (1,))]):
         paths = [tmp_path / f"{number}{letter}.gguf" for letter in "ab"]
-        gguftools.quantize(model, "Q4_0", paths[0], prune_layers=pruned, threads=1)
-        gguftools.quantize(model, "Q4_0", paths[1], prune_layers=pruned, executor=pool)
+        gguftools.quantize(
+            model, "Q4_0", paths[0], options=QuantizeOptions(prune_layers=pruned), write=WriteOptions(threads=1)
+        )
+        gguftools.quantize(
+            model, "Q4_0", paths[1], options=QuantizeOptions(prune_layers=pruned), write=WriteOptions(executor=pool)
+        )
         assert same(*paths)
 
 
@@ -137,8 +147,10 @@ def test_groups_of_importance_are_those_of_the_rows(tmp_path: Path) -> None:
     values = RANDOM.standard_normal((5, 96, 256)).astype(np.float32)
     weights = RANDOM.random((5, 256)).astype(np.float32) + np.float32(0.1)
     item = Item(from_array("x.weight", values), format_named("Q4_K"), weights)
-    write_files([FilePlan(tmp_path / "a.gguf", Metadata(), (item,))], memory=1 << 20)
-    write_files([FilePlan(tmp_path / "b.gguf", Metadata(), (item,))], memory=1 << 20, executor=Elsewhere())
+    write_files([FilePlan(tmp_path / "a.gguf", Metadata(), (item,))], write=WriteOptions(memory=1 << 20))
+    write_files(
+        [FilePlan(tmp_path / "b.gguf", Metadata(), (item,))], write=WriteOptions(memory=1 << 20, executor=Elsewhere())
+    )
     assert same(tmp_path / "a.gguf", tmp_path / "b.gguf")
 
 
@@ -162,10 +174,10 @@ def test_a_killed_run_is_taken_up_by_others(bf16: Path, tmp_path: Path, monkeypa
 
     monkeypatch.setattr("gguftools.writing.pipeline.perform_batch", stop_early)
     with pytest.raises(KeyboardInterrupt):
-        gguftools.quantize(bf16, "Q4_0", tmp_path / "a.gguf", executor=Local())
+        gguftools.quantize(bf16, "Q4_0", tmp_path / "a.gguf", write=WriteOptions(executor=Local()))
     assert (tmp_path / "a.gguf.partial").exists()
     monkeypatch.undo()
-    report = gguftools.quantize(bf16, "Q4_0", tmp_path / "a.gguf", resume=True)
+    report = gguftools.quantize(bf16, "Q4_0", tmp_path / "a.gguf", write=WriteOptions(resume=True))
     assert report.resumed_bytes > 0
     gguftools.quantize(bf16, "Q4_0", tmp_path / "b.gguf")
     assert same(tmp_path / "a.gguf", tmp_path / "b.gguf")
@@ -202,5 +214,5 @@ def test_what_a_worker_finds_wrong_is_the_same_line(tmp_path: Path, pool: Proces
     )
     for executor in (None, pool):
         with pytest.raises(FormatError, match=r"tensor 'x\.weight' has NaN in row 2, column 5"):
-            gguftools.quantize(tmp_path / "x.gguf", "Q4_0", tmp_path / "y.gguf", executor=executor)
+            gguftools.quantize(tmp_path / "x.gguf", "Q4_0", tmp_path / "y.gguf", write=WriteOptions(executor=executor))
     assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]

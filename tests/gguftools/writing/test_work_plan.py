@@ -9,6 +9,7 @@ import gguftools
 from archs.metadata import Metadata
 from gguftools.writing import work_plan
 from gguftools.writing.items import Item
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, tasks_of
 from gguftools.writing.work_plan import PART_BYTES, Prices, Terms, plan_work, read_prices, shaped
 from quants import format_named
@@ -49,13 +50,15 @@ def test_workers_share_the_time_until_there_are_more_than_tasks(plan: FilePlan, 
 
 
 def test_a_plan_writes_nothing_and_counts_what_is_written(tmp_path: Path) -> None:
-    planned = gguftools.convert(AUSTEN, tmp_path / "x.gguf", terms=Terms())
+    planned = gguftools.convert(AUSTEN, tmp_path / "x.gguf", write=WriteOptions(terms=Terms()))
     assert not list(tmp_path.iterdir())
     done = gguftools.convert(AUSTEN, tmp_path / "x.gguf")
     assert planned.work is not None
     assert planned.work.bytes_written == (tmp_path / "x.gguf").stat().st_size
     assert planned.work.bytes_read == done.source_bytes
-    quantized = gguftools.quantize(tmp_path / "x.gguf", "Q4_K_M", tmp_path / "y.gguf", terms=Terms(3))
+    quantized = gguftools.quantize(
+        tmp_path / "x.gguf", "Q4_K_M", tmp_path / "y.gguf", write=WriteOptions(terms=Terms(3))
+    )
     assert quantized.dry_run
     assert quantized.work is not None
     assert quantized.work.encode_seconds > 0

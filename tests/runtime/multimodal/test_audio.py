@@ -28,7 +28,7 @@ CLOSE = 2e-5  # of the standard deviation; a wrong activation or window makes 1e
 def encoder(tmp_path: Path):
     def made(name: str, outtype: str = "f32") -> AudioEncoder:
         build_encoder(name, tmp_path / name)
-        gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", outtype, mmproj=True)
+        gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", outtype, part="mmproj")
         model = gguftools.open(tmp_path / f"{name}.gguf")
         return AudioEncoder(model.metadata, model.tensors)
 

@@ -63,7 +63,7 @@ def test_what_is_no_sound_is_refused(sound, wrong):
 def encoder(tmp_path: Path):
     def made(name: str) -> AudioEncoder:
         build_encoder(name, tmp_path / name)
-        gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", "f32", mmproj=True)
+        gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", "f32", part="mmproj")
         model = gguftools.open(tmp_path / f"{name}.gguf")
         return AudioEncoder(model.metadata, model.tensors)
 

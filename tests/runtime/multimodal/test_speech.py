@@ -21,7 +21,7 @@ CLOSE = 2e-5  # of the standard deviation
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("speech")
     build_encoder("qwen3-tts", folder / "qwen3-tts")
-    gguftools.convert(folder / "qwen3-tts", folder / "f32.gguf", "f32", mmproj=True)
+    gguftools.convert(folder / "qwen3-tts", folder / "f32.gguf", "f32", part="mmproj")
     return folder / "f32.gguf"
 
 

@@ -20,7 +20,7 @@ from .test_vision import relative_error, text_model
 @pytest.mark.parametrize("name", [path.parent.name for path in sorted(ENCODERS.glob("*/together.npz"))])
 def test_a_image_a_sound_and_a_text_give_the_logits_of_transformers(tmp_path: Path, name):
     build_encoder(name, tmp_path / name)
-    gguftools.convert(tmp_path / name, tmp_path / "x.gguf", "f32", mmproj=True)
+    gguftools.convert(tmp_path / name, tmp_path / "x.gguf", "f32", part="mmproj")
     truth = np.load(ENCODERS / name / "together.npz")
     with gguftools.open(tmp_path / "x.gguf") as file:
         seen = VisionEncoder(file.metadata, file.tensors).embedded(image(name, *map(int, truth["size"])))

@@ -35,7 +35,7 @@ CLOSE = 2e-5  # of the standard deviation; a wrong activation or rotation makes 
 def encoder(tmp_path: Path):
     def made(name: str, outtype: str = "f32") -> VisionEncoder:
         build_encoder(name, tmp_path / name)
-        gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", outtype, mmproj=True)
+        gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", outtype, part="mmproj")
         model = gguftools.open(tmp_path / f"{name}.gguf")
         return VisionEncoder(model.metadata, model.tensors)
 

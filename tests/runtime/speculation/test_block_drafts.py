@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gguftools
+from gguftools.conversion.options import ConvertOptions
 from quants import from_array
 from quants.errors import GgufToolsError
 from runtime.sampling.parameters import Sampling
@@ -131,7 +132,9 @@ def test_what_does_not_fit_the_model_is_refused(pair: tuple[str, Path, Path]):
 def test_what_layers_in_streams_need_is_looked_at(tmp_path: Path):
     draft, target = build("deepseek4-dspark", tmp_path)
     gguftools.convert(target, tmp_path / "target.gguf", "f32")
-    gguftools.convert(draft, tmp_path / "draft.gguf", "f32", target_model_dir=target, pre="qwen2")
+    gguftools.convert(
+        draft, tmp_path / "draft.gguf", "f32", options=ConvertOptions(target_model_dir=target, pre="qwen2")
+    )
     assert gguftools.validate(tmp_path / "draft.gguf").valid
     model, file = gguftools.load(tmp_path / "target.gguf"), gguftools.open(tmp_path / "draft.gguf")
     needed = ("blk.1.attn_kv", "blk.0.attn_output_b", "output_hc_fn", "blk.0.ffn_down_exps")

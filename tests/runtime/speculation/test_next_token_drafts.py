@@ -172,7 +172,7 @@ def of_one_stream(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
 def parted(entry: str, folder: Path) -> tuple[Path, Path]:
     checkpoints.build(entry, folder / entry)
     gguftools.convert(folder / entry, folder / "model.gguf", "f32")
-    gguftools.convert(folder / entry, folder / "mtp.gguf", "f32", mtp=True)
+    gguftools.convert(folder / entry, folder / "mtp.gguf", "f32", part="mtp")
     return folder / "model.gguf", folder / "mtp.gguf"
 
 

@@ -163,7 +163,7 @@ def test_an_old_version_is_verified(s3, large, renamed, delta, tmp_path):
     report = gguftools.apply_patch(URL, delta, "s3://models/made.gguf")
     assert report.traffic.read >= large.stat().st_size
     assert report.warnings == [
-        f"{URL} was read as a whole, {large.stat().st_size:,} bytes, to verify it; --trust does not"
+        f"{URL} was read as a whole, {large.stat().st_size:,} bytes, to verify it; `trust` does not"
     ]
     report = gguftools.apply_patch(URL, delta, "s3://models/made.gguf", trust=True, overwrite=True)
     assert report.traffic.read < 7 * MIB

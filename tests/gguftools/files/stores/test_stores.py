@@ -11,12 +11,15 @@ import pytest
 
 import gguftools
 from gguftools import convert, quantize
+from gguftools.calibration.target import SearchOptions
 from gguftools.files.gguf import stored
 from gguftools.files.stores import generic, store
 from gguftools.files.stores import s3 as s3_store
 from gguftools.files.stores.path import located
 from gguftools.metadata.difference import compare_metadata
+from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing import whole_files
+from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
@@ -115,7 +118,7 @@ def test_several_recipes_need_a_folder(bucket, source):
 def test_workers_read_and_write_there(s3, source, tmp_path, method, count):
     url = put(source, "s3://models/austen-bf16.gguf")
     with ProcessPoolExecutor(count, get_context(method)) as executor:
-        quantize(url, "Q8_0", "s3://models/out.gguf", executor=executor)
+        quantize(url, "Q8_0", "s3://models/out.gguf", write=WriteOptions(executor=executor))
     quantize(source, "Q8_0", tmp_path / "local.gguf")
     assert get("s3://models/out.gguf") == (tmp_path / "local.gguf").read_bytes()
 
@@ -161,7 +164,7 @@ def test_without_credentials(s3, monkeypatch):
 def test_what_needs_a_file_says_so(memory, source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileError, match=r"memory://models/t\.gguf is in a store; a file on this disk was expected"):
-        gguftools.quantize(source, target_size=3_000_000, output="memory://models/t.gguf")
+        gguftools.quantize(source, search=SearchOptions(target_size=3_000_000), output="memory://models/t.gguf")
     assert not list(tmp_path.iterdir())
     assert names("memory://models") == []
 
@@ -173,8 +176,8 @@ def test_a_checkpoint_in_a_store_is_the_folder(bucket, source):
 
 
 def test_split_sets(bucket, source, tmp_path):
-    quantize(source, "Q8_0", f"{bucket}/split.gguf", max_size=1_000_000)
-    quantize(source, "Q8_0", tmp_path / "split.gguf", max_size=1_000_000)
+    quantize(source, "Q8_0", f"{bucket}/split.gguf", options=QuantizeOptions(max_size=1_000_000))
+    quantize(source, "Q8_0", tmp_path / "split.gguf", options=QuantizeOptions(max_size=1_000_000))
     assert names(bucket) == sorted(path.name for path in tmp_path.iterdir())
     assert len(names(bucket)) > 3
     for name in names(bucket):
@@ -187,7 +190,7 @@ def test_split_sets(bucket, source, tmp_path):
 def test_of_a_set_that_is_half_replaced_nothing_opens(bucket, source, tmp_path, monkeypatch, commits):
     """As where a run is killed between two of its objects: what stands in a store then has no first shard."""
     url, other = f"{bucket}/half.gguf", edited(source, tmp_path / "other.gguf", {"general.name": "another"})
-    quantize(source, "Q8_0", url, max_size=1_000_000)
+    quantize(source, "Q8_0", url, options=QuantizeOptions(max_size=1_000_000))
     before = {name: get(f"{bucket}/{name}") for name in names(bucket)}
     done = []
 
@@ -208,14 +211,16 @@ def test_of_a_set_that_is_half_replaced_nothing_opens(bucket, source, tmp_path, 
             patch.setattr(each, "commit", dying(each.commit))
             patch.setattr(each, "withdraw", lambda self: None)
         with pytest.raises(Killed):
-            quantize(other, "Q8_0", url, max_size=1_000_000, overwrite=True)
+            quantize(
+                other, "Q8_0", url, options=QuantizeOptions(max_size=1_000_000), write=WriteOptions(overwrite=True)
+            )
     now = {name: get(f"{bucket}/{name}") for name in names(bucket)}
     assert min(before) not in now
     for name in now:
         with pytest.raises(FileError):
             gguftools.open(f"{bucket}/{name}")
-    quantize(other, "Q8_0", url, max_size=1_000_000, overwrite=True)
-    quantize(other, "Q8_0", tmp_path / "half.gguf", max_size=1_000_000)
+    quantize(other, "Q8_0", url, options=QuantizeOptions(max_size=1_000_000), write=WriteOptions(overwrite=True))
+    quantize(other, "Q8_0", tmp_path / "half.gguf", options=QuantizeOptions(max_size=1_000_000))
     assert {name: get(f"{bucket}/{name}") for name in names(bucket)} == {
         path.name: path.read_bytes() for path in tmp_path.glob("half-*")
     }
@@ -226,16 +231,22 @@ def test_workers_write_whole_files_of_a_set(s3, source: Path, tmp_path: Path, mo
     order: list[str] = []
     write = whole_files.write_files
 
-    def written(files, **how):
+    def written(files, write_options, **how):
         order.extend(file.path.name for file in files)
-        return write(files, **how)
+        return write(files, write_options, **how)
 
     monkeypatch.setattr(whole_files, "write_files", written)
     put(source, f"s3://models/{source.name}")
     executor = Elsewhere()
-    options = {"max_size": 1 << 20, "rules": {"ffn_up": "Q6_K"}}
-    quantize(source, "Q4_K_M", tmp_path / "x.gguf", threads=1, **options)
-    report = quantize(f"s3://models/{source.name}", "Q4_K_M", "s3://models/x.gguf", executor=executor, **options)
+    options = QuantizeOptions(rules={"ffn_up": "Q6_K"}, max_size=1 << 20)
+    quantize(source, "Q4_K_M", tmp_path / "x.gguf", write=WriteOptions(threads=1), options=options)
+    report = quantize(
+        f"s3://models/{source.name}",
+        "Q4_K_M",
+        "s3://models/x.gguf",
+        write=WriteOptions(executor=executor),
+        options=options,
+    )
     names = sorted(path.name for path in tmp_path.glob("x-*"))
     assert len(names) > 2
     assert order == [*names[1:], names[0]]
@@ -243,4 +254,10 @@ def test_workers_write_whole_files_of_a_set(s3, source: Path, tmp_path: Path, mo
     assert [get(f"s3://models/{name}") == (tmp_path / name).read_bytes() for name in names] == [True] * len(names)
     assert [file.name for file in report.outputs[0].files] == names
     with pytest.raises(FileError, match="already exists"):
-        quantize(f"s3://models/{source.name}", "Q4_K_M", "s3://models/x.gguf", executor=executor, **options)
+        quantize(
+            f"s3://models/{source.name}",
+            "Q4_K_M",
+            "s3://models/x.gguf",
+            write=WriteOptions(executor=executor),
+            options=options,
+        )

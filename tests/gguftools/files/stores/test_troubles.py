@@ -16,7 +16,10 @@ import gguftools
 from gguftools import convert, quantize
 from gguftools.files.stores import block_cache, s3, store, trying
 from gguftools.files.stores.path import located
+from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.options import WriteOptions
 from gguftools.writing.report import QuantizeReport
+from gguftools.writing.row_blocks import Progress
 from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
@@ -123,7 +126,7 @@ def test_interrupted_by_hand_nothing_is_left(request, bucket, small_parts, large
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quantize(large, "COPY", f"{bucket}/copy.gguf", progress=progress)
+        quantize(large, "COPY", f"{bucket}/copy.gguf", write=WriteOptions(progress=progress))
     assert names(bucket) == []
     if bucket.startswith("s3"):
         assert not uploads()
@@ -145,16 +148,22 @@ def test_resume_sends_what_is_not_there(s3, small_parts, large, tmp_path, split)
             time.sleep(0.5)
             raise KeyboardInterrupt
 
-    def run(**more) -> QuantizeReport:
-        return quantize(large, "COPY", "s3://models/copy.gguf", resume=True, max_size=split, threads=1, **more)
+    def run(progress: Progress | None = None) -> QuantizeReport:
+        return quantize(
+            large,
+            "COPY",
+            "s3://models/copy.gguf",
+            options=QuantizeOptions(max_size=split),
+            write=WriteOptions(resume=True, threads=1, progress=progress),
+        )
 
     with pytest.raises(KeyboardInterrupt):
-        run(progress=progress)
+        run(progress)
     assert not [name for name in names("s3://models") if name.endswith(".gguf")]
     before = len(s3.log)
     assert run().resumed_bytes > PART
     sent = [path for method, path, *_ in s3.log[before:] if method == "PUT" and "partNumber" in path]
-    quantize(large, "COPY", tmp_path / "copy.gguf", max_size=split)
+    quantize(large, "COPY", tmp_path / "copy.gguf", options=QuantizeOptions(max_size=split))
     parts = sum(-(-path.stat().st_size // PART) for path in tmp_path.iterdir())
     assert 0 < len(sent) <= parts - 2
     assert names("s3://models") == sorted(path.name for path in tmp_path.iterdir())
@@ -172,14 +181,14 @@ def test_resume_refuses_another_recipe(s3, small_parts, large):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quantize(large, "COPY", "s3://models/copy.gguf", resume=True, progress=progress)
+        quantize(large, "COPY", "s3://models/copy.gguf", write=WriteOptions(resume=True, progress=progress))
     with pytest.raises(FileError, match=r"copy\.gguf was begun from other sources, with another recipe"):
-        quantize(large, "Q8_0", "s3://models/copy.gguf", resume=True)
+        quantize(large, "Q8_0", "s3://models/copy.gguf", write=WriteOptions(resume=True))
 
 
 def test_resume_says_where_it_means_nothing(memory, large):
-    report = quantize(large, "Q8_0", "memory://models/copy.gguf", resume=True)
-    assert report.warnings == ["memory:// keeps nothing of what is not whole: --resume begins anew"]
+    report = quantize(large, "Q8_0", "memory://models/copy.gguf", write=WriteOptions(resume=True))
+    assert report.warnings == ["memory:// keeps nothing of what is not whole: `resume` begins anew"]
 
 
 @pytest.mark.parametrize("bucket", ["s3://models", "memory://models"])
@@ -192,11 +201,11 @@ def test_of_two_writers_the_second_to_end_is_refused(request, bucket, small_part
             store.file_system(located(url).scheme).pipe_file(url, b"theirs")
 
     with pytest.raises(FileError, match=r"copy\.gguf already exists"):
-        quantize(large, "COPY", url, progress=other)
+        quantize(large, "COPY", url, write=WriteOptions(progress=other))
     assert get(url) == b"theirs"
     with pytest.raises(FileError, match=r"copy\.gguf already exists"):
         quantize(large, "COPY", url)
-    quantize(large, "COPY", url, overwrite=True)
+    quantize(large, "COPY", url, write=WriteOptions(overwrite=True))
     assert get(url)[:4] == b"GGUF"
 
 
@@ -216,7 +225,7 @@ def test_a_killed_writer_leaves_no_object(s3, large):
 def test_an_output_that_is_the_input_is_refused(s3, large):
     put(large, "s3://models/large.gguf")
     with pytest.raises(OptionError, match="is read, so it cannot be written"):
-        quantize("s3://models/large.gguf", "COPY", "s3://models/large.gguf", overwrite=True)
+        quantize("s3://models/large.gguf", "COPY", "s3://models/large.gguf", write=WriteOptions(overwrite=True))
 
 
 def test_no_credential_is_shown(s3, large, tmp_path, monkeypatch):

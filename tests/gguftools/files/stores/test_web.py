@@ -9,6 +9,7 @@ import pytest
 import gguftools
 from gguftools import convert, quantize
 from gguftools.files.stores import block_cache, trying
+from gguftools.quantization.options import QuantizeOptions
 from quants.errors import FileError
 
 from ....conftest import ROOT
@@ -23,7 +24,9 @@ def folder(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("gguf")
     convert(MODEL, path / "austen-bf16.gguf")
     (path / "split").mkdir()
-    quantize(path / "austen-bf16.gguf", "Q8_0", path / "split" / "austen.gguf", max_size=2_000_000)
+    quantize(
+        path / "austen-bf16.gguf", "Q8_0", path / "split" / "austen.gguf", options=QuantizeOptions(max_size=2_000_000)
+    )
     return path
 
 
