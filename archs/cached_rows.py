@@ -32,7 +32,7 @@ class CachedRows:
         self._lock = threading.Lock()
 
     def elements(self) -> NDArray[np.generic]:
-        """The stored values, (rows, width). Raises FormatError for block formats."""
+        """Return the stored values, (rows, width). Raises FormatError for block formats."""
         dtype = element_type(self._tensor)
         with self._lock:  # others wait instead of reading the same
             raw = self._raw

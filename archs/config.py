@@ -31,12 +31,12 @@ class ReadConfig(dict[str, Any]):
 
 
 def changed(config: Config, **values: Any) -> ReadConfig:
-    """The config with other values."""
+    """Return the config with other values."""
     return ReadConfig({**config, **values})
 
 
 def absent(*keys: str) -> ModelError:
-    """The error for a config without a key that is needed."""
+    """Return the error for a config without a key that is needed."""
     others = f" (or {', '.join(map(repr, keys[1:]))})".replace("'", '"') if keys[1:] else ""
     return ModelError(f'{FILE} has no "{keys[0]}"{others}, which this model needs')
 
@@ -50,7 +50,7 @@ def required(config: Config, keys: str) -> Any:
 
 
 def lookup(config: Config, keys: str) -> Any:
-    """The first of the alternatives "a|b.c" that is there and not null, or None.
+    """Return the first of the alternatives "a|b.c" that is there and not null, or None.
 
     Dots lead into nested objects, and with a number into lists.
     """
@@ -69,7 +69,8 @@ def lookup(config: Config, keys: str) -> Any:
 def typed(
     raw: Mapping[str, Any], keys: Mapping[str, Kind] | None = None, limits: Mapping[str, int] | None = None
 ) -> ReadConfig:
-    """`raw` with the text model's keys on top, every known key of its kind. Raises ModelError naming one that is not.
+    """Return `raw` with the text model's keys on top, every known key of its kind. Raises ModelError naming one that is
+    not.
 
     keys: what a family means otherwise. limits: see `limits_of`.
     """
@@ -95,7 +96,7 @@ def normalized(
     keys: Mapping[str, Kind] | None = None,
     tensors: Tensors | None = None,
 ) -> ReadConfig:
-    """`typed`, with `defaults` below, and rotary settings as rope_theta + rope_scaling.
+    """Return `typed`, with `defaults` below, and rotary settings as rope_theta + rope_scaling.
 
     Defaults that are functions see the rest of the config and also replace null. tensors: the checkpoint's, if it has
     any, which bound the config's counts. Raises ModelError.
@@ -213,7 +214,7 @@ def _check_alike(main: Mapping[str, Any], compress: Mapping[str, Any]) -> None:
 
 
 def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary settings with their kind as `rope_type`; none where they scale nothing.
+    """Return rotary settings with their kind as `rope_type`; none where they scale nothing.
 
     Lists of factors mean longrope, which the first Phi-3 configs called "su" and "yarn".
     """
@@ -237,12 +238,12 @@ def rotary_of_all(config: Config) -> dict[str, Any]:
 
 
 def other_than(*values: object) -> Callable[[object], bool]:
-    """A test for values that are neither absent nor among these."""
+    """Return a test for values that are neither absent nor among these."""
     return lambda value: value is not None and value not in values
 
 
 def unless_tied(name: str) -> Callable[[Config], str]:
-    """A GGUF name that tied models have nothing for, though some store the head a second time."""
+    """Return a GGUF name that tied models have nothing for, though some store the head a second time."""
     return lambda config: "" if config.get("tie_word_embeddings") else name
 
 
@@ -258,7 +259,7 @@ class UnlessUsual:
 
 
 def head_dim(config: Config) -> int:
-    """The width of one attention head: as given, or the hidden width shared out."""
+    """Return the width of one attention head: as given, or the hidden width shared out."""
     heads = required(config, "num_attention_heads|n_head|n_heads")
     width = config.get("head_dim") or required(config, "hidden_size|n_embd|d_model") // heads
     if not width:
@@ -274,7 +275,7 @@ def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:
 
 
 def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
-    """Which layers are windowed, where not all but every `period`-th: by another period, or a flag for each."""
+    """Return which layers are windowed, where not all but every `period`-th: by another period, or a flag for each."""
 
     def pattern(config: Config) -> int | list[bool] | None:
         windowed = windowed_layers(config, lambda i: (i + 1) % (config.get("sliding_window_pattern") or period) != 0)
@@ -287,7 +288,7 @@ def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
 
 
 def windows(windowed: Callable[[Config, int], bool], kinds_switch: bool = False) -> dict[str, Computed]:
-    """The keys of windows that `use_sliding_window` switches on, where any layer has one (llama.cpp drops them).
+    """Return the keys of windows that `use_sliding_window` switches on, where any layer has one (llama.cpp drops them).
 
     windowed: the model type's rule for layers, where `layer_types` does not say. kinds_switch: those count without the
     switch too.
@@ -307,11 +308,11 @@ def windows(windowed: Callable[[Config, int], bool], kinds_switch: bool = False)
 
 
 def needed(*keys: str) -> dict[str, Computed]:
-    """Defaults for keys that have none: a family's own names, of those that mean the same."""
+    """Return defaults for keys that have none: a family's own names, of those that mean the same."""
     return {key: partial(required, keys=key) for key in keys}
 
 
 def rope_scaling(config: Config, *keys: str) -> Any:
-    """A value of `rope_scaling`, under the first of `keys` that is there."""
+    """Return a value of `rope_scaling`, under the first of `keys` that is there."""
     scaling = config.get("rope_scaling") or {}
     return next((scaling[key] for key in keys if scaling.get(key) is not None), None)

@@ -27,7 +27,7 @@ LEVELS = dict.fromkeys(QUESTIONS, 1.0)
 
 
 def with_decision(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's config, with its class and `decision` where files beside it say that it decides.
+    """Return a checkpoint's config, with its class and `decision` where files beside it say that it decides.
 
     What a config.json itself says under that name is dropped. Raises FileError, ModelError for a file that is none.
     """
@@ -46,7 +46,9 @@ def with_decision(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encoder_config(folder: Path) -> dict[str, Any] | None:
-    """The config of a checkpoint that has its encoder's and its tokenizer's in folders of their own; None of others."""
+    """Return the config of a checkpoint that has its encoder's and its tokenizer's in folders of their own; None of
+    others.
+    """
     own = next(
         (
             folder / f"{name}_config.json"
@@ -131,7 +133,7 @@ def _decision(name: str, kind: str, template: str, temperatures: Mapping[str, fl
 
 
 def keys_of() -> dict[str, Any]:
-    """The keys of an architecture whose models may decide."""
+    """Return the keys of an architecture whose models may decide."""
 
     def temperature(name: str) -> Any:
         return lambda config: ((config.get("decision") or {}).get("temperatures") or {}).get(name)
@@ -200,7 +202,7 @@ ASSISTANT = text("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
 def laya(first: str, between: str, marker: str, described: bool) -> str:
-    """first, between, marker: the tokens that begin a text, stand between its parts and in front of options.
+    """Return first, between, marker: the tokens that begin a text, stand between its parts and in front of options.
     described: options are called by their descriptions.
     """
     if described:
@@ -396,8 +398,8 @@ def nimble() -> str:
 
 
 def clef() -> str:
-    """Pieces of the prompt are read one by one. Whoever renders it says what stands between them (`sep`), and in front
-    of what the head reads as a question or an option (`mark_question`, `mark_option`).
+    """Return pieces of the prompt are read one by one. Whoever renders it says what stands between them (`sep`), and in
+    front of what the head reads as a question or an option (`mark_question`, `mark_option`).
     """
     begins = (
         "Read the complete state and schema. Decide every field jointly. Each answer must be exactly one of that "

@@ -72,7 +72,7 @@ class Encoder:
 
 
 def projectors(encoder: Encoder) -> dict[str, str]:
-    """The kind of projector of each part, by which programs know how to run it."""
+    """Return the kind of projector of each part, by which programs know how to run it."""
     found, having = {}, {part: {"": True} for part in ("vision", "audio")}  # of a config nothing else counts
     for part in encoder.parts:
         key = "gen.audio" if part == "speech" else part
@@ -83,7 +83,7 @@ def projectors(encoder: Encoder) -> dict[str, str]:
 
 
 def always_there(encoder: Encoder) -> set[str]:
-    """The parts that every model of the family has."""
+    """Return the parts that every model of the family has."""
     keys = {part: encoder.metadata.get(f"{part}.projector_type") for part in encoder.parts}
     return {part for part, source in keys.items() if not isinstance(source, Having)}
 
@@ -125,7 +125,7 @@ class Always:
 
 
 def always(value: Any) -> Computed:
-    """The same of every config."""
+    """Return the same of every config."""
     return Always(value)
 
 
@@ -159,7 +159,7 @@ class Side:
 
 
 def side(path: str) -> Computed:
-    """The side of a square that may be given by both."""
+    """Return the side of a square that may be given by both."""
     return Side(path)
 
 
@@ -184,7 +184,7 @@ class Activation:
 
 
 def activation(path: str, **flags: str) -> dict[str, Computed]:
-    """A key `use_…` for the activation that the config names. flags: activations → the keys of these.
+    """Return a key `use_…` for the activation that the config names. flags: activations → the keys of these.
 
     Raises ModelError for another one.
     """
@@ -234,12 +234,12 @@ class Having:
 
 
 def having(part: str, metadata: Mapping[str, str | Computed]) -> dict[str, Computed]:
-    """Keys that are written where the config has a part, such as "audio"."""
+    """Return keys that are written where the config has a part, such as "audio"."""
     return {key: Having(part, source) for key, source in metadata.items()}
 
 
 def at(source: str, name: str, targets: Mapping[str, Target]) -> dict[str, Target]:
-    """Targets by full names: what stands before the source names and before the GGUF names."""
+    """Return targets by full names: what stands before the source names and before the GGUF names."""
 
     def full(target: Target) -> Target:
         if isinstance(target, tuple):

@@ -52,7 +52,7 @@ MODULE = {"type": Text(), "path": Text(form=r"(?!\.\.?$)[^/\\\x00]*")}  # a fold
 def general(
     folder: Path, architecture: str, tensors: Iterable[Tensor], kind: str = "model", name: str | None = None
 ) -> Metadata:
-    """`general.architecture`, `general.type` and what model card, config and folder name say.
+    """Return `general.architecture`, `general.type` and what model card, config and folder name say.
 
     tensors: as they will be in the file; they give the size label. name: where nothing else tells, instead of the
     folder's.
@@ -85,7 +85,7 @@ def general(
 
 
 def _text_or_value(card: Path, key: str, found: Any) -> Any:
-    """A value of the model card; what is a text there may be a number or a date to YAML: `model_name: 3`."""
+    """Return a value of the model card; what is a text there may be a number or a date to YAML: `model_name: 3`."""
     if found.type.name != "STRING" or isinstance(found.value, str):
         return found.value
     if isinstance(found.value, (int, float, date)):
@@ -117,7 +117,9 @@ def size_label(tensors: Iterable[Tensor]) -> str | None:
 
 
 def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
-    """All parameters, those outside experts, those of one expert, experts: what a label such as 8x7B is made of."""
+    """Return all parameters, those outside experts, those of one expert, experts: what a label such as 8x7B is made
+    of.
+    """
     tensors = list(tensors)
     stacks = [tensor for tensor in tensors if "_exps." in tensor.name and len(tensor.shape) > 2]
     total, in_experts = (sum(tensor.size for tensor in some) for some in (tensors, stacks))
@@ -127,7 +129,8 @@ def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
 
 
 def modules_of(folder: Path, kind: str) -> list[str]:
-    """The folders of sentence-transformers' modules of a kind ("Pooling", "Dense") that modules.json lists, in order.
+    """Return the folders of sentence-transformers' modules of a kind ("Pooling", "Dense") that modules.json lists, in
+    order.
 
     Raises VocabularyError for a file that lists something else.
     """
@@ -140,7 +143,9 @@ def modules_of(folder: Path, kind: str) -> list[str]:
 
 
 def pooling_type(folder: Path) -> int | None:
-    """GGUF's `pooling_type`; None where the folder says nothing. Raises ModelError for another way of pooling."""
+    """Return GGUF's `pooling_type`; None where the folder says nothing. Raises ModelError for another way of
+    pooling.
+    """
     paths = modules_of(folder, "Pooling")
     if not paths:
         return None

@@ -100,7 +100,8 @@ class DeclaresLayers(Protocol):
 def layer_kind(
     block: DeclaresLayers, keys: Keys, layer: int, roles: Collection[str], parallel: bool = False
 ) -> LayerKind:
-    """The kind of a layer with tensors of these names. Raises ModelError where a list of the keys lacks the layer.
+    """Return the kind of a layer with tensors of these names. Raises ModelError where a list of the keys lacks the
+    layer.
 
     parallel: the model's layers are, in place of sequential.
     """
@@ -134,7 +135,7 @@ def _net_tensors() -> frozenset[str]:
 
 
 def tensors_of(*made_of: Parts) -> frozenset[str]:
-    """The names of all tensors that these parts may have."""
+    """Return the names of all tensors that these parts may have."""
     return frozenset(role for each in made_of for part in each for role in part.table)
 
 
@@ -142,13 +143,13 @@ def tensors_of(*made_of: Parts) -> frozenset[str]:
 
 
 def with_kv_heads(mixer: Names, other: Names) -> Rule:
-    """`mixer` in layers that have heads of keys and values, `other` in those that have none."""
+    """Return `mixer` in layers that have heads of keys and values, `other` in those that have none."""
     return lambda keys, layer: mixer if keys.of_layer("attention.head_count_kv", layer) else other
 
 
 def recurrent_layers(mixer: str, period: int) -> Rule:
-    """`mixer` in the layers of `attention.recurrent_layers`, or in all but the last of `full_attention_interval`, or of
-    each period where the file has neither.
+    """Return `mixer` in the layers of `attention.recurrent_layers`, or in all but the last of
+    `full_attention_interval`, or of each period where the file has neither.
     """
 
     def rule(keys: Keys, layer: int) -> str:
@@ -161,7 +162,7 @@ def recurrent_layers(mixer: str, period: int) -> Rule:
 
 
 def after_dense(net: Names) -> Rule:
-    """`net` behind the leading dense layers of a model with experts; all layers of others are dense.
+    """Return `net` behind the leading dense layers of a model with experts; all layers of others are dense.
 
     Where no key counts experts, tensors show which layers have any.
     """
@@ -175,14 +176,16 @@ def after_dense(net: Names) -> Rule:
 
 
 def where_wide(keys: Keys, layer: int) -> Names:
-    """A dense net in layers that `feed_forward_length` gives a width, none in others; no key: as tensors show."""
+    """Return a dense net in layers that `feed_forward_length` gives a width, none in others; no key: as tensors
+    show.
+    """
     if keys.stored("feed_forward_length") is None:
         return "dense", "none"
     return "dense" if keys.of_layer("feed_forward_length", layer) else "none"
 
 
 def experts_in_turn(keys: Keys, layer: int) -> Names:
-    """Experts in one layer of each `interleave_moe_layer_step`, the last of them, behind the leading dense ones.
+    """Return experts in one layer of each `interleave_moe_layer_step`, the last of them, behind the leading dense ones.
 
     No key says where the last experts are (ERNIE's `moe_layer_end_index`).
     """
@@ -192,8 +195,8 @@ def experts_in_turn(keys: Keys, layer: int) -> Names:
 
 
 def unless_one_stream(arrangement: str) -> Rule:
-    """`arrangement`, but tensors may show one stream in the file's last layer, which may predict a token further, and
-    in all layers where no key counts streams.
+    """Return `arrangement`, but tensors may show one stream in the file's last layer, which may predict a token
+    further, and in all layers where no key counts streams.
     """
 
     def rule(keys: Keys, layer: int) -> Names:

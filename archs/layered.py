@@ -31,7 +31,9 @@ class Fault:
 
 
 def by_layer(tensors: Tensors) -> Grouped:
-    """Tensors by prefix ("blk.0.", "enc.blk.3."; "" for all outside of layers), then by the rest of their names."""
+    """Return tensors by prefix ("blk.0.", "enc.blk.3."; "" for all outside of layers), then by the rest of their
+    names.
+    """
     found: Grouped = {"": {}}
     for name, tensor in tensors.items():
         match = LAYER.fullmatch(name)
@@ -79,7 +81,7 @@ class LayeredModel:
 
 
 def is_zero(data: Any) -> bool:
-    """Whether a key holds a number that is zero, or a list of such."""
+    """Return whether a key holds a number that is zero, or a list of such."""
     if isinstance(data, np.ndarray):
         return data.dtype.kind in "iu" and not data.any()
     if isinstance(data, (list, tuple)):
@@ -92,5 +94,5 @@ def missing(name: str) -> Fault:
 
 
 def weighs(roles: Roles, names: str) -> bool:
-    """Whether there is a weight of any of these names: a bias alone does nothing."""
+    """Return whether there is a weight of any of these names: a bias alone does nothing."""
     return any(f"{name}.weight" in roles for name in names.split())

@@ -85,7 +85,9 @@ class Adapter:
 
 
 def adapter_of(origin: str, config: Mapping[str, Any], tensors: Tensors) -> Adapter:
-    """The adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than LoRA."""
+    """Return the adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than
+    LoRA.
+    """
     config = read_fields(config, SETTINGS, f"{origin}: adapter_config.json")
     kind = (config.get("peft_type") or "LORA").upper()
     if kind != "LORA":
@@ -132,7 +134,9 @@ def _number(origin: str, key: str, value: Any) -> float:
 
 
 def _alpha_patterns(origin: str, config: Mapping[str, Any]) -> list[tuple[Pattern, Any]]:
-    """The config's alpha_pattern: expressions that name a module or the end of its path, and what alpha is there."""
+    """Return the config's alpha_pattern: expressions that name a module or the end of its path, and what alpha is
+    there.
+    """
     given: Mapping[str, Any] = config.get("alpha_pattern") or {}
     if len(given) > MAX_ALPHA_PATTERNS:
         raise ModelError(f"{origin}: alpha_pattern has {len(given):,} entries; at most {MAX_ALPHA_PATTERNS:,} are read")
@@ -144,7 +148,7 @@ def _alpha_patterns(origin: str, config: Mapping[str, Any]) -> list[tuple[Patter
 
 
 def _alpha_of(origin: str, module: str, patterns: Sequence[tuple[Pattern, Any]], default: float) -> float:
-    """Alpha of a module: of the first pattern that names it, where that has one."""
+    """Return Alpha of a module: of the first pattern that names it, where that has one."""
     alpha = next((alpha for pattern, alpha in patterns if pattern.search(module)), None)
     return default if alpha is None else _number(origin, "alpha_pattern", alpha)
 
@@ -161,7 +165,7 @@ def _pair(origin: str, config: Mapping[str, Any], alpha: float, module: str, emb
 
 
 def merging(adapters: Sequence[tuple[Adapter, float]]) -> Change:
-    """A change of a checkpoint's tensors: every adapter added, multiplied by its strength.
+    """Return a change of a checkpoint's tensors: every adapter added, multiplied by its strength.
 
     Raises ModelError, naming the module, where an adapter does not fit the checkpoint.
     """
@@ -215,7 +219,7 @@ def _merge(
 
 
 def _stored_transposed(architecture: Architecture, config: Config, weight: Tensor) -> bool:
-    """Whether the checkpoint stores a weight as (in, out): its way into the file transposes it."""
+    """Return whether the checkpoint stores a weight as (in, out): its way into the file transposes it."""
     rules = targets(architecture, config, weight.name)
     effects = {_effect(rule.transform, config, weight.shape[0]) for rule, _ in rules if rule.transform is not unchanged}
     return len(weight.shape) == 2 and effects == {"transposed"}
@@ -234,7 +238,7 @@ def _effect(transform: Transform, config: Config, rows: int) -> str:
 
 
 def _sum(weight: Tensor, pair: Pair, factor: np.float32, turned: bool) -> Tensor:
-    """weight + factor * B·A (turned: its transpose), float32, by rows."""
+    """Return weight + factor * B·A (turned: its transpose), float32, by rows."""
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         result = np.array(weight.float32(start, stop), np.float32)
@@ -251,8 +255,8 @@ def _sum(weight: Tensor, pair: Pair, factor: np.float32, turned: bool) -> Tensor
 
 
 def adapter_tensors(architecture: Architecture, config: Config, adapter: Adapter) -> Mapped:
-    """NAME.lora_a, NAME.lora_b for each adapted weight, and norms that were trained as a whole, in file order; modules
-    that the file has no place for are left out.
+    """Return NAME.lora_a, NAME.lora_b for each adapted weight, and norms that were trained as a whole, in file order;
+    modules that the file has no place for are left out.
 
     config: the base model's, normalized. Raises ModelError for what such a file cannot hold.
     """
@@ -294,7 +298,7 @@ def _add(tensors: dict[str, Tensor], name: str, a: Tensor, b: Tensor) -> None:
 
 
 def _moved(transform: Transform, config: Config, adapter: Adapter, pair: Pair) -> tuple[Tensor, Tensor]:
-    """A and B as the file has them: B's rows in the order of the GGUF weight's, scaled to the file's alpha.
+    """Return a and B as the file has them: B's rows in the order of the GGUF weight's, scaled to the file's alpha.
 
     A pair maps inputs to outputs however the base stores its weight, so a weight that is transposed changes nothing.
     """
@@ -314,7 +318,7 @@ def _moved(transform: Transform, config: Config, adapter: Adapter, pair: Pair) -
 def _stacked(
     config: Config, adapter: Adapter, name: str, experts: Mapping[int, tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """The pairs of all experts on top of each other. Raises ModelError where some lack one, or ranks differ."""
+    """Return the pairs of all experts on top of each other. Raises ModelError where some lack one, or ranks differ."""
     count = int(lookup(config, str(COMMON["expert_count"])) or max(experts) + 1)
     missing = next((i for i in range(count) if i not in experts), None)
     if missing is not None or len({a.shape for a, _ in experts.values()}) > 1:

@@ -26,7 +26,7 @@ class Metadata(MutableMapping[str, Any]):
         return self._values[key].data
 
     def __setitem__(self, key: str, data: Any) -> None:
-        """Raises OptionError for data that the key's type cannot hold, and for a key that is no text."""
+        """Raise OptionError for data that the key's type cannot hold, and for a key that is no text."""
         if not isinstance(key, str):
             raise wrong("a metadata key", key, "a text")
         self._values[key] = data if isinstance(data, Value) else value_of(key, data, self.type_for(key, data))

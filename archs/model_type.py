@@ -62,7 +62,8 @@ def _quietly() -> Iterator[None]:
 
 @_quietly()
 def filled_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config with what the model type means by keys that are not there; None where transformers lacks the type.
+    """Return the config with what the model type means by keys that are not there; None where transformers lacks the
+    type.
 
     Raises ModelError for a config that its class refuses.
     """

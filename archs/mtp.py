@@ -29,7 +29,7 @@ MOST = 10_000  # layers
 
 
 def trunk_of(metadata: Mapping[str, Any]) -> tuple[int, int]:
-    """Layers of the trunk, and those behind it; 0 of these where the keys mean none."""
+    """Return layers of the trunk, and those behind it; 0 of these where the keys mean none."""
     name = metadata.get("general.architecture")
     layers, further = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
     if not isinstance(layers, int) or not isinstance(further, int) or not 0 < further < layers:
@@ -38,7 +38,8 @@ def trunk_of(metadata: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys with an item for each layer behind the trunk, too, in lists that end with it: what the first layer has.
+    """Return the keys with an item for each layer behind the trunk, too, in lists that end with it: what the first
+    layer has.
 
     So published code takes the kind of attention of such layers (vLLM's of EXAONE MoE); an indexer of theirs is whole.
     Where a period says which layers have a recurrence, these have none.
@@ -57,7 +58,7 @@ def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The same keys where all layers are as the first one behind the trunk."""
+    """Return the same keys where all layers are as the first one behind the trunk."""
     (trunk, further), name = trunk_of(metadata), metadata.get("general.architecture")
     found = for_each_layer(metadata)
     for key, rule in MODEL.items():
@@ -68,7 +69,7 @@ def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
-    """The keys, without those of several streams where one goes through a further layer of such a model.
+    """Return the keys, without those of several streams where one goes through a further layer of such a model.
 
     roles: of the layer's tensors.
     """
@@ -78,7 +79,7 @@ def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, 
 
 
 def are_alone(metadata: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Whether a file has further layers and none of the trunk. names: of its tensors."""
+    """Return whether a file has further layers and none of the trunk. names: of its tensors."""
     trunk, further = trunk_of(metadata)
     there = {int(match[1]) for match in map(LAYER.fullmatch, names) if match}
     return bool(further and there) and min(there) >= trunk
@@ -137,26 +138,26 @@ def faults_beyond(
 
 
 def check_beyond(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
-    """Raises ModelError naming the first of these faults."""
+    """Raise ModelError naming the first of these faults."""
     if fault := next(faults_beyond(architecture, metadata, tensors, every=True), None):
         trunk, _ = trunk_of(metadata)
         raise ModelError(f"the layer that predicts a token further ('blk.{trunk}') can't run: {fault}")
 
 
 def _stand_ins(beyond: Tensors, trunk: int) -> Tensors:
-    """Layers of a trunk that is not there: the first one behind it, again and again."""
+    """Return layers of a trunk that is not there: the first one behind it, again and again."""
     roles = _roles(beyond, trunk)
     return {f"blk.{i}.{role}": tensor for i in range(trunk) for role, tensor in roles.items()}
 
 
 def _of_the_first(found: Iterable[Fault], trunk: int) -> list[Fault]:
-    """Faults of layers that stand for a trunk's as those of the layer that stands there."""
+    """Return faults of layers that stand for a trunk's as those of the layer that stands there."""
     named = (replace(each, where=re.sub(r"^blk\.[0-9]+", f"blk.{trunk}", each.where)) for each in found)
     return list(dict.fromkeys(named))
 
 
 def _roles(tensors: Tensors, layer: int) -> Tensors:
-    """A layer's tensors by what they are in it."""
+    """Return a layer's tensors by what they are in it."""
     found = {name: match for name in tensors if (match := LAYER.fullmatch(name)) and int(match[1]) == layer}
     return {match[2]: tensors[name] for name, match in found.items()}
 

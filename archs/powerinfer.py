@@ -24,7 +24,9 @@ ACTIVATION_KEYS = ("activation", "activation_function", "hidden_act", "hidden_ac
 def sparse_metadata(
     architecture: Architecture, config: Config, metadata: Metadata, threshold: float | None
 ) -> Metadata:
-    """A model's keys with its threshold. Raises ModelError for models without ReLU, or that PowerInfer does not run."""
+    """Return a model's keys with its threshold. Raises ModelError for models without ReLU, or that PowerInfer does not
+    run.
+    """
     if architecture.name not in ARCHITECTURES:
         raise ModelError(f"PowerInfer runs {', '.join(ARCHITECTURES)}, not {architecture.name}")
     named = {str(config[key]) for key in ACTIVATION_KEYS if config.get(key)}
@@ -44,7 +46,7 @@ def sparse_metadata(
 
 
 def sparse_tensors(tensors: Tensors, predictors: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """A model's tensors in PowerInfer's form, predictors in front.
+    """Return a model's tensors in PowerInfer's form, predictors in front.
 
     predictors: fc1 (rank, width) and fc2 (neurons, rank) of each layer. Raises ModelError where they don't fit.
     """

@@ -26,8 +26,8 @@ def _if_kind(*kinds: str, key: str) -> Computed:
 
 
 def _kind(config: Config) -> str | None:
-    """`rope.scaling.type`; llama3's is a tensor only. Raises ModelError for a kind that nobody knows, and for windowed
-    layers with a scaling of their own.
+    """Return `rope.scaling.type`; llama3's is a tensor only. Raises ModelError for a kind that nobody knows, and for
+    windowed layers with a scaling of their own.
     """
     if local := config.get("rope_scaling_local"):
         apart = f"config.json scales the rope of windowed layers apart ({local['rope_type']})"
@@ -39,7 +39,9 @@ def _kind(config: Config) -> str | None:
 
 
 def trained_length(config: Config) -> int | None:
-    """`rope.scaling.original_context_length` of kinds that need it; "dynamic" does where the context is another."""
+    """Return `rope.scaling.original_context_length` of kinds that need it; "dynamic" does where the context is
+    another.
+    """
     if rope_scaling(config, "rope_type") == "dynamic" and config.get("model_max_length"):
         return int(config["max_position_embeddings"])
     return _trained_context(config) if _kind(config) in ("yarn", "longrope") else None
@@ -59,7 +61,7 @@ def attention_factor(config: Config) -> float | None:
 
 
 def yarn_temperature(config: Config, scale: float) -> float:
-    """1 + 0.1 scale ln(factor), which yarn multiplies cos and sin by (with a scale of 1)."""
+    """Return 1 + 0.1 scale ln(factor), which yarn multiplies cos and sin by (with a scale of 1)."""
     factor = rope_scaling(config, "factor")
     return 0.1 * float(scale) * math.log(factor) + 1 if factor > 1 else 1.0
 
@@ -131,7 +133,9 @@ def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
 
 
 def scaled_by_kind(keys: GgufKeys, full: str = "full_attention") -> ConfigKeys:
-    """Linear or yarn scaling of layers of the kind `full`, for classes that apply it to all where it names none."""
+    """Return linear or yarn scaling of layers of the kind `full`, for classes that apply it to all where it names
+    none.
+    """
     if keys.stored("rope.scaling.type") not in ("linear", "yarn"):
         return {}
     plain = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa")}
@@ -149,7 +153,7 @@ def longrope_settings(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def rotated_width(config: Config) -> int:
-    """How many values of each head rotate."""
+    """Return how many values of each head rotate."""
     share = lookup(config, "partial_rotary_factor|rotary_pct|rope_pct") or 1.0
     width = int(head_dim(config) * share)
     if width % 2 or not width:
@@ -158,22 +162,24 @@ def rotated_width(config: Config) -> int:
 
 
 def parts_rotate_apart(sections: Sequence[int]) -> bool:
-    """Whether files with these `rope.dimension_sections` rotate as those of models for images, as llama.cpp asks."""
+    """Return whether files with these `rope.dimension_sections` rotate as those of models for images, as llama.cpp
+    asks.
+    """
     return len(sections) > 1 and sections[0] > 0 and sections[1] > 0
 
 
 def unusual_base(config: Config) -> float | None:
-    """The rotary base where it is not 10,000: for architectures of which llama.cpp writes none."""
+    """Return the rotary base where it is not 10,000: for architectures of which llama.cpp writes none."""
     return float(base) if (base := config.get("rope_theta")) not in (None, 10_000) else None
 
 
 def scaling_type(config: Config) -> str:
-    """`rope.scaling.type` of architectures that always have it: "none" where nothing is scaled."""
+    """Return `rope.scaling.type` of architectures that always have it: "none" where nothing is scaled."""
     return _kind(config) or "none"
 
 
 def type_without_tensors(config: Config) -> str | None:
-    """`rope.scaling.type` of architectures whose files show longrope by its tensors alone."""
+    """Return `rope.scaling.type` of architectures whose files show longrope by its tensors alone."""
     return None if (kind := _kind(config)) == "longrope" else kind
 
 
@@ -200,7 +206,7 @@ def longrope_factors(config: Config) -> Iterable[Tensor]:
 
 
 def _trained_context(config: Config) -> int:
-    """The context before it was stretched; the config's own key goes before that of its rotary settings."""
+    """Return the context before it was stretched; the config's own key goes before that of its rotary settings."""
     found = config.get("original_max_position_embeddings") or rope_scaling(config, "original_max_position_embeddings")
     return int(found or config["max_position_embeddings"])
 

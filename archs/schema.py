@@ -70,17 +70,21 @@ class Key:
         return array_of(GgufType(items))
 
     def allows(self, value: Value) -> bool:
-        """Whether the value has the very type that programs read the key as."""
+        """Return whether the value has the very type that programs read the key as."""
         stored, is_list = value.element or value.type, value.type is ValueType.ARRAY
         either = is_list and (stored is BOOL or (self.type in INTEGER_ARRAYS and stored in INTEGER_ARRAYS))
         return self.is_like(value) and (self.any_width or stored is self.type or either)
 
     def counts(self, items: int, layers: int, further: int = 0) -> bool:
-        """Whether so many items are one for each layer; further: layers at the end, which lists may leave out."""
+        """Return whether so many items are one for each layer; further: layers at the end, which lists may leave
+        out.
+        """
         return items in (layers, layers - further) or (self.longer and items > layers)
 
     def is_like(self, value: Value) -> bool:
-        """Whether the value is of the key's sort: integers of any width are integers, floats of any width floats."""
+        """Return whether the value is of the key's sort: integers of any width are integers, floats of any width
+        floats.
+        """
         if value.type is not ValueType.ARRAY:
             return not self.array and self._alike(value.type)
         return (self.array or self.per_layer) and (self._alike(value.element) or (self.flags and value.element is BOOL))

@@ -16,7 +16,7 @@ MAX_WORDS = 4_000_000
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file. Raises FileError for one that is none, is too large, or is a pointer of git-lfs."""
+    """Return the content of a file. Raises FileError for one that is none, is too large, or is a pointer of git-lfs."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -33,7 +33,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file of UTF-8 text. Raises FileError."""
+    """Return a file of UTF-8 text. Raises FileError."""
     try:
         return read_vocabulary(path).decode()
     except UnicodeDecodeError as error:
@@ -41,7 +41,7 @@ def read_text(path: Path) -> str:
 
 
 def read_vocabulary(path: Path) -> bytes:
-    """A file that has a line for each word, or (SentencePiece) a tag that is the same byte. Raises FileError."""
+    """Return a file that has a line for each word, or (SentencePiece) a tag that is the same byte. Raises FileError."""
     content = read_file(path)
     if content.count(b"\n") > MAX_WORDS:
         raise FileError(f"{path} has more than {MAX_WORDS:,} words, which no vocabulary has")
@@ -57,7 +57,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_object(path: Path, optional: bool = False) -> dict[str, Any]:
-    """A JSON file that holds an object. Raises FileError if it is missing, or holds anything else.
+    """Return a JSON file that holds an object. Raises FileError if it is missing, or holds anything else.
 
     optional: nothing where there is no file.
     """
@@ -68,7 +68,7 @@ def read_json_object(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def parse_json(text: bytes | str, unique: bool = False) -> Any:
-    """The value of a JSON text. Raises ValueError, also for one that would take memory out of proportion.
+    """Return the value of a JSON text. Raises ValueError, also for one that would take memory out of proportion.
 
     unique: refuse objects that have a key twice.
     """

@@ -49,16 +49,16 @@ class GgufKeys:
         return key in self._own
 
     def stored(self, key: str) -> Any:
-        """The file's own value; None where it has none."""
+        """Return the file's own value; None where it has none."""
         return self._own.get(key)
 
     def get(self, key: str) -> Any:
-        """The file's value, or what its absence means; None for nothing."""
+        """Return the file's value, or what its absence means; None for nothing."""
         return self._own[key] if key in self._own else self._meaning(key)
 
 
 def unchanged(tensor: Tensor, config: Config) -> Tensor:
-    """The transform that does nothing."""
+    """Return the transform that does nothing."""
     return tensor
 
 
@@ -87,7 +87,9 @@ Target = str | TensorMap | tuple[TensorMap, ...] | PerLayerScalars | None
 
 
 def in_layers(targets: Mapping[str, Target], at: str = "layers") -> dict[str, Target]:
-    """Tensors of a layer by full names: `targets` lack "layers.{i}" (at: what else stands there) and "blk.{i}."."""
+    """Return tensors of a layer by full names: `targets` lack "layers.{i}" (at: what else stands there) and
+    "blk.{i}.".
+    """
 
     def placed(to: TensorMap) -> TensorMap:
         name = to.name
@@ -113,12 +115,12 @@ def _by_full_names(targets: Mapping[str, Target], at: str) -> dict[str, Target]:
 
 
 def last_of_period(period: int, layer: int) -> bool:
-    """Whether a layer is the last of its period."""
+    """Return whether a layer is the last of its period."""
     return (layer + 1) % period == 0
 
 
 def first_of_period(period: int, layer: int) -> bool:
-    """Whether a layer is the first of its period."""
+    """Return whether a layer is the first of its period."""
     return layer % period == 0
 
 
@@ -133,7 +135,7 @@ def weigh_input(net: Callable[[Floats], Floats], x: Floats, weights: Floats) -> 
 
 
 def add(routed: Floats, shared: Floats) -> Floats:
-    """The sum of what routed and shared experts give."""
+    """Return the sum of what routed and shared experts give."""
     return np.add(routed, shared, out=routed)
 
 

@@ -25,13 +25,13 @@ ADDED = re.compile(r".*\.lora_[AB]$")
 
 
 def tasks_of(config: Mapping[str, Any]) -> list[str]:
-    """The tasks that a checkpoint has weights for."""
+    """Return the tasks that a checkpoint has weights for."""
     named = config.get("lora_adaptations")
     return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
 
 def check_task(config: Mapping[str, Any], task: str) -> None:
-    """Raises OptionError for a task that a checkpoint with this config does not have."""
+    """Raise OptionError for a task that a checkpoint with this config does not have."""
     if not (known := tasks_of(config)):
         raise OptionError("the checkpoint has no weights for tasks", "leave the task out")
     if task not in known:
@@ -39,7 +39,7 @@ def check_task(config: Mapping[str, Any], task: str) -> None:
 
 
 def for_task(config: Config, tensors: Tensors) -> dict[str, Tensor]:
-    """Weights by their plain names: those of the config's task, or without what is added for any."""
+    """Return weights by their plain names: those of the config's task, or without what is added for any."""
     found = {}
     for name, tensor in tensors.items():
         if ADDED.fullmatch(name):
@@ -54,7 +54,7 @@ def for_task(config: Config, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def _with_task(config: Config, weight: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor:
-    """The weight with what is added for the config's task: alpha / rank times B·A, of an embedding A·B."""
+    """Return the weight with what is added for the config's task: alpha / rank times B·A, of an embedding A·B."""
     tasks = tasks_of(config)
     if a is None or b is None:
         return weight

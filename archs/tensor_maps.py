@@ -17,18 +17,18 @@ MATRICES = ("gate_proj", "up_proj", "down_proj")
 
 
 def gated_net(source: str, suffix: str = "", matrices: tuple[str, str, str] = MATRICES) -> dict[str, Target]:
-    """A net of three matrices, gate, up and down. suffix: of its GGUF names, "_shexp" of a shared expert."""
+    """Return a net of three matrices, gate, up and down. suffix: of its GGUF names, "_shexp" of a shared expert."""
     names = zip(matrices, ("gate", "up", "down"), strict=True)
     return {f".{source}.{matrix}": f"ffn_{name}{suffix}" for matrix, name in names}
 
 
 def head_norms(q: str = "q_norm", k: str = "k_norm") -> dict[str, Target]:
-    """The norms of q and k."""
+    """Return the norms of q and k."""
     return {f".self_attn.{q}": "attn_q_norm", f".self_attn.{k}": "attn_k_norm"}
 
 
 def kv_heads_where(attends: Callable[[Config], Iterable[bool]]) -> Computed:
-    """Key-value heads of each layer of a hybrid; none in those that are no attention layers."""
+    """Return Key-value heads of each layer of a hybrid; none in those that are no attention layers."""
     return lambda config: [config["num_key_value_heads"] if each else 0 for each in attends(config)]
 
 
@@ -41,7 +41,7 @@ class NotExportable:
     reason: str
 
     def __call__(self, keys: GgufKeys, tensors: Tensors) -> NoReturn:
-        """Raises ModelError."""
+        """Raise ModelError."""
         raise ModelError(self.reason)
 
 
@@ -54,7 +54,7 @@ def becomes(hf_class: str) -> NotExportable:
 
 
 def as_it_is(config: Config, tensors: Tensors) -> Tensors:
-    """`prepare_export` where files have nothing of what `prepare` is there for."""
+    """Return `prepare_export` where files have nothing of what `prepare` is there for."""
     return tensors
 
 
@@ -78,13 +78,13 @@ MAMBA_BIASES = {"mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "
 
 
 def step_limit(config: Config, which: int) -> float | None:
-    """A bound of time steps, where it bounds anything (llama.cpp drops them)."""
+    """Return a bound of time steps, where it bounds anything (llama.cpp drops them)."""
     bound = float((config.get("time_step_limit") or (0.0, float("inf")))[which])
     return bound if 0 < bound < float("inf") else None
 
 
 def step_limits(keys: GgufKeys) -> ConfigKeys:
-    """`time_step_limit` again, where there is one."""
+    """Return `time_step_limit` again, where there is one."""
     low, high = keys.get("ssm.time_step_min"), keys.get("ssm.time_step_max")
     return {} if (low, high) == (0.0, float("inf")) else {"time_step_limit": [low, high]}
 
@@ -101,7 +101,7 @@ def mamba(source: str) -> dict[str, Target]:
 
 
 def mamba2(source: str, groups: str) -> dict[str, Target]:
-    """The tensors of Mamba-2. groups: the config key that counts them."""
+    """Return the tensors of Mamba-2. groups: the config key that counts them."""
     return mamba(source) | {
         f".{source}.dt_bias": "ssm_dt.bias",
         f".{source}.D": TensorMap("ssm_d", column),
@@ -135,7 +135,7 @@ ALONE = "further_layers_alone"  # of a config: their own file is meant, of famil
 
 
 def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """`mtp.…` as layers after the last; how many there are, tensors tell."""
+    """Return `mtp.…` as layers after the last; how many there are, tensors tell."""
     last, count, renamed = config["num_hidden_layers"], 0, {}
     for name, tensor in tensors.items():
         parts = re.fullmatch(r"(?:model\.)?mtp\.(?:layers\.(\d+)\.)?(\w+)(.*)", name)
@@ -149,7 +149,7 @@ def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def published_mtp(config: Config, tensors: Tensors) -> Tensors:
-    """The layers after the last under their own names again."""
+    """Return the layers after the last under their own names again."""
     last, count = config["num_hidden_layers"], config["num_nextn_predict_layers"]
     outside, source = {after: before for before, after in MTP_NAMES.items()}, {}
     for name, tensor in tensors.items():

@@ -33,7 +33,7 @@ class Part:
     ignored: str = ""
 
     def shown_by(self, roles: Collection[str]) -> bool:
-        """Whether there is one of the tensors that show it."""
+        """Return whether there is one of the tensors that show it."""
         return has(roles, self.marks)
 
     @cached_property
@@ -50,7 +50,7 @@ class Part:
 
 
 def has(roles: Collection[str], names: str) -> bool:
-    """Whether there is a tensor of any of these names, with any suffix."""
+    """Return whether there is a tensor of any of these names, with any suffix."""
     return any(f"{name}{suffix}" in roles for name in names.split() for suffix in ("", *SUFFIXES))
 
 
@@ -73,7 +73,7 @@ def evaluated(terms: Terms, sizes: Mapping[str, int]) -> int | None:
 
 
 def unknown(terms: Terms, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """The one size that a dimension would tell, and how often it is in it; None where it tells nothing."""
+    """Return the one size that a dimension would tell, and how often it is in it; None where it tells nothing."""
     (factor, names), *others = terms
     return (names[0], factor) if not others and len(names) == 1 and names[0] not in sizes else None
 
@@ -225,7 +225,9 @@ _KIMI_TAPS = "1 heads*kda 1 taps | heads*kda 1 taps"
 
 @cache
 def kimi_delta(forgets_by_two: bool = True, gates_by_two: bool = True) -> Part:
-    """Kimi's delta attention, whose forgetting and whose gates come from two narrow matrices each, or from one."""
+    """Return Kimi's delta attention, whose forgetting and whose gates come from two narrow matrices each, or from
+    one.
+    """
     gates = (
         {"ssm_g_a": "gate_rank width", "ssm_g_b": "heads*kda gate_rank"}
         if gates_by_two

@@ -23,7 +23,7 @@ LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
 
 
 def take(tensor: Tensor, index: Index) -> Tensor:
-    """Entries `index` of the first dimension, in that order."""
+    """Return entries `index` of the first dimension, in that order."""
     if len(index) and not 0 <= index.min() <= index.max() < tensor.shape[0]:
         raise FormatError(f"{tensor.where} has {tensor.shape[0]} rows; config.json means more")
     shape = (len(index), *tensor.shape[1:])
@@ -48,7 +48,7 @@ def take(tensor: Tensor, index: Index) -> Tensor:
 
 
 def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The same values in another shape of the same size."""
+    """Return the same values in another shape of the same size."""
     if math.prod(shape) != tensor.size:
         raise FormatError(f"{tensor.where}: shape {tensor.shape} cannot become {shape}")
     if shape and tensor.shape and shape[-1] == tensor.shape[-1]:
@@ -63,13 +63,13 @@ def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def span(read: Callable[[int, int], NDArray[Any]], width: int, begin: int, end: int) -> NDArray[Any]:
-    """Items begin … end of rows one after the other, reading no more rows than hold them. width: of a row."""
+    """Return items begin … end of rows one after the other, reading no more rows than hold them. width: of a row."""
     each = max(1, width)
     return np.ascontiguousarray(read(begin // each, -(-end // each))).reshape(-1)[begin % each :][: end - begin]
 
 
 def transposed(tensor: Tensor) -> Tensor:
-    """The last two dimensions exchanged. Raises FormatError for a tensor that has one."""
+    """Return the last two dimensions exchanged. Raises FormatError for a tensor that has one."""
     if len(tensor.shape) < 2:
         raise FormatError(f"{tensor.where} has shape {list(tensor.shape)}; a matrix was expected")
     *outer, rows, width = tensor.shape
@@ -91,7 +91,9 @@ def transposed(tensor: Tensor) -> Tensor:
 
 
 def stacked(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """Tensors of one shape, put on top of each other in a new first dimension; as float32 where formats differ."""
+    """Return tensors of one shape, put on top of each other in a new first dimension; as float32 where formats
+    differ.
+    """
     if len({tensor.format for tensor in tensors}) > 1:  # some experts quantized, or some in another way
         tensors = [as_float32(tensor) for tensor in tensors]
     first = tensors[0]
@@ -103,7 +105,7 @@ def stacked(tensors: Sequence[Tensor], name: str) -> Tensor:
 
 
 def concatenated(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """Tensors of one width and format, one after the other in their first dimension."""
+    """Return tensors of one width and format, one after the other in their first dimension."""
     whole = _rows_of(tensors)
     if len(tensors[0].shape) == 1:
         whole = replace(whole, read=lambda a, b: np.concatenate([t.raw() for t in tensors], axis=1)[a:b])
@@ -111,7 +113,7 @@ def concatenated(tensors: Sequence[Tensor], name: str) -> Tensor:
 
 
 def side_by_side(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """Matrices of as many rows and one format, beside each other."""
+    """Return matrices of as many rows and one format, beside each other."""
     first = tensors[0]
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
@@ -136,7 +138,9 @@ def _rows_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def computed(tensor: Tensor, function: Callable[..., Floats], *of_rows: Floats) -> Tensor:
-    """A function of the values of some rows, in float32. of_rows: what it is given beside them, by the same rows."""
+    """Return a function of the values of some rows, in float32. of_rows: what it is given beside them, by the same
+    rows.
+    """
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         values = function(tensor.float32(start, stop), *(each[start:stop] for each in of_rows))
@@ -146,7 +150,7 @@ def computed(tensor: Tensor, function: Callable[..., Floats], *of_rows: Floats) 
 
 
 def ternary(tensor: Tensor, config: Config) -> Tensor:
-    """A matrix rounded to -1, 0 and 1 under one scale, the mean of its magnitudes: BitNet b1.58's rounding."""
+    """Return a matrix rounded to -1, 0 and 1 under one scale, the mean of its magnitudes: BitNet b1.58's rounding."""
 
     @cache
     def scale() -> Floats:
@@ -163,7 +167,7 @@ def ternary(tensor: Tensor, config: Config) -> Tensor:
 
 
 def as_float32(tensor: Tensor) -> Tensor:
-    """The same values in float32."""
+    """Return the same values in float32."""
     return tensor if tensor.format.name == "F32" else computed(tensor, lambda x: x)
 
 
@@ -198,7 +202,7 @@ class Invertible:
 
 
 def reordered(order: Order) -> Invertible:
-    """Rows (of a vector: values) in another order, which their number and the config give."""
+    """Return rows (of a vector: values) in another order, which their number and the config give."""
 
     def index(tensor: Tensor, config: Config) -> Index:
         try:
@@ -276,7 +280,7 @@ def interleave_rope(heads: str, rotating: Callable[[Config], int] | None = None)
 
 
 def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qkv") -> Invertible:
-    """Fused q/k/v rows stored by key-value head (its queries, its key, its value) → all q, all k, all v rows.
+    """Return fused q/k/v rows stored by key-value head (its queries, its key, its value) → all q, all k, all v rows.
 
     heads, kv_heads: the config keys that count them (or a function). pick: which of q, k, v the result has.
     """
@@ -294,7 +298,7 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
 
 
 def projection(which: str) -> Invertible:
-    """q, k or v of fused rows that are all q, all k, all v; of as many k and v as config keys say, or as q."""
+    """Return q, k or v of fused rows that are all q, all k, all v; of as many k and v as config keys say, or as q."""
 
     def order(count: int, config: Config) -> Index:
         heads = required(config, "num_attention_heads|n_head")
@@ -309,12 +313,14 @@ def projection(which: str) -> Invertible:
 
 
 def _transpose(tensor: Tensor, config: Config) -> Tensor:
-    """Weights stored as (in, out), as GPT-2's Conv1D does; biases stay."""
+    """Return weights stored as (in, out), as GPT-2's Conv1D does; biases stay."""
     return tensor if len(tensor.shape) < 2 else transposed(tensor)
 
 
 def _negative_exp(tensor: Tensor, config: Config) -> Tensor:
-    """Decays of a state space, stored as the logarithm of their negative; one a head gets a column of its own."""
+    """Return decays of a state space, stored as the logarithm of their negative; one a head gets a column of its
+    own.
+    """
     result = computed(tensor, lambda x: -_exp(x))
     return column(result, config) if len(tensor.shape) == 1 else result
 
@@ -325,7 +331,7 @@ def _log_of_negative(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _exp(x: Floats) -> Floats:
-    """e^x of float32 values, to 0.56 units of the last place, with the same bits on every machine.
+    """Return e^x of float32 values, to 0.56 units of the last place, with the same bits on every machine.
 
     llama.cpp's own bits depend on the processor it runs on. These are its bits where products are not fused with
     sums: x = n ln(2) / 128 + r, e^x = 2^(n / 128) * (1 + r + r * r / 2), the power as the sum of two float32.
@@ -347,7 +353,7 @@ negative_exp = Invertible(_negative_exp, _log_of_negative)
 
 
 def added(number: float) -> Invertible:
-    """A norm weight stored minus this number."""
+    """Return a norm weight stored minus this number."""
     return Invertible(
         lambda tensor, config: computed(tensor, lambda x: x + np.float32(number)),
         lambda tensor, config: computed(tensor, lambda x: x - np.float32(number)),
@@ -373,7 +379,7 @@ channels_and_taps = Invertible(
 
 
 def in_groups(groups: str) -> Transform:
-    """A vector as a matrix with a row for each group; groups: the config key that counts them."""
+    """Return a vector as a matrix with a row for each group; groups: the config key that counts them."""
     return Invertible(
         lambda tensor, config: reshape(tensor, (int(config[groups]), tensor.shape[0] // int(config[groups]))),
         lambda tensor, config: reshape(tensor, (tensor.size,)),
@@ -381,7 +387,7 @@ def in_groups(groups: str) -> Transform:
 
 
 def scaled(*keys: str) -> Transform:
-    """Multiplied with config values, one after the other, each product rounded to float32."""
+    """Return multiplied with config values, one after the other, each product rounded to float32."""
 
     def product(x: Floats, config: Config) -> Floats:
         return reduce(lambda y, key: y * np.float32(required(config, key)), keys, x)
@@ -397,7 +403,7 @@ def scaled(*keys: str) -> Transform:
 
 
 def scaled_rows(factors: Callable[[Config], Floats]) -> Invertible:
-    """Each row (of a vector: value) multiplied with its own factor, in float32."""
+    """Return each row (of a vector: value) multiplied with its own factor, in float32."""
 
     def by_rows(function: Callable[[Floats, Floats], Floats]) -> Transform:
         def transform(tensor: Tensor, config: Config) -> Tensor:
@@ -426,7 +432,7 @@ def skip_rows(count: int | Callable[[Config], int]) -> Transform:
 
 
 def frame(number: int) -> Transform:
-    """One of the frames of a convolution over time, (out, in, frames, height, width), as one over an image."""
+    """Return one of the frames of a convolution over time, (out, in, frames, height, width), as one over an image."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         if len(tensor.shape) != 5 or tensor.shape[2] <= number:
@@ -480,7 +486,9 @@ patches_of_pixels = Invertible(_patches, _pixels)
 
 
 def part(number: int, parts: int) -> Transform:
-    """One of several equal parts of the first dimension (of the one before last where experts stand in front)."""
+    """Return one of several equal parts of the first dimension (of the one before last where experts stand in
+    front).
+    """
 
     def pick(shape: tuple[int, ...], config: Config) -> Index:
         experts, rows = shape[:2] if len(shape) > 2 else (1, shape[0])
@@ -495,7 +503,7 @@ def part(number: int, parts: int) -> Transform:
 
 
 def every_second(first: int) -> Transform:
-    """Rows first, first + 2, … of each expert's matrix; of biases (experts, rows) the values."""
+    """Return rows first, first + 2, … of each expert's matrix; of biases (experts, rows) the values."""
 
     def source(total: int, shape: tuple[int, ...], config: Config) -> tuple[int, ...]:
         experts = int(lookup(config, "num_local_experts|num_experts"))
@@ -514,7 +522,9 @@ def every_second(first: int) -> Transform:
 
 
 def head_rows(heads: str, start: str, stop: str) -> Transform:
-    """Rows start … stop of each head's equal share, as (heads, rows, width); sums of config keys, "" counts as 0."""
+    """Return rows start … stop of each head's equal share, as (heads, rows, width); sums of config keys, "" counts as
+    0.
+    """
 
     def pick(shape: tuple[int, ...], config: Config) -> Index:
         rows, count = shape[0], int(required(config, heads))
@@ -527,7 +537,7 @@ def head_rows(heads: str, start: str, stop: str) -> Transform:
 
 
 def chain(*transforms: Transform) -> Transform:
-    """One after the other; one of them at most may take a share of the rows."""
+    """Return one after the other; one of them at most may take a share of the rows."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         return reduce(lambda result, step: step(result, config), transforms, tensor)
@@ -545,7 +555,7 @@ def chain(*transforms: Transform) -> Transform:
 
 
 def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
-    """Rows scaled to length one, for configs that mean that."""
+    """Return rows scaled to length one, for configs that mean that."""
 
     def normalize(x: Floats) -> Floats:
         lengths = np.linalg.norm(x, axis=1, keepdims=True).astype(np.float32)

@@ -34,7 +34,7 @@ class Place:
 
 
 def shown(value: object) -> str:
-    """A JSON value in one short line, without looking at the rest of a long one."""
+    """Return a JSON value in one short line, without looking at the rest of a long one."""
     if isinstance(value, dict):
         value = dict(itertools.islice(value.items(), SHOWN))
     text = json.dumps(value[:SHOWN] if isinstance(value, (list, str)) else value, default=repr)
@@ -54,7 +54,7 @@ class Kind:
         return value
 
     def takes(self, value: object) -> bool:
-        """Whether the value has the JSON type, whatever is in it."""
+        """Return whether the value has the JSON type, whatever is in it."""
         return isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool))
 
 
@@ -231,7 +231,7 @@ class Unread(Kind):
 def read_fields(
     content: object, table: Mapping[str, Kind], file: str, error: type[GgufToolsError] = ModelError
 ) -> dict[str, Any]:
-    """The object that a JSON file holds, its known keys checked. Raises `error` for a value of another kind."""
+    """Return the object that a JSON file holds, its known keys checked. Raises `error` for a value of another kind."""
     if not isinstance(content, dict):
         raise error(f"{file} holds {shown(content)}; an object was expected")
     return Fields(table).read(content, Place(file, error=error))

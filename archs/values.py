@@ -51,7 +51,7 @@ class GgufType:
 
     @classmethod
     def named(cls, text: str) -> "GgufType":
-        """A type as `str` gives it. Raises OptionError."""
+        """Return a type as `str` gives it. Raises OptionError."""
         known, text = [each.name for each in ValueType], str(text)
         *arrays, last = text.upper().split("/")
         if last not in known or last == "ARRAY" or set(arrays) - {"ARRAY"} or len(arrays) > MAX_ARRAY_DEPTH:
@@ -106,7 +106,7 @@ class Value:
 
 
 def _stored(data: Any, type: ValueType) -> Any:
-    """A scalar that equals another where files hold the same: floats by their bits, so that NaN is NaN."""
+    """Return a scalar that equals another where files hold the same: floats by their bits, so that NaN is NaN."""
     if type not in FLOATS:
         return data
     with np.errstate(over="ignore"):
@@ -122,7 +122,7 @@ def is_list(data: Any) -> bool:
 
 
 def value_of(key: str, data: Any, gguf_type: GgufType | None) -> Value:
-    """Plain data as a value of the given type (None: the one that follows from the data). Raises OptionError.
+    """Return plain data as a value of the given type (None: the one that follows from the data). Raises OptionError.
 
     data: may also be a function that gives it, from the type.
     """
@@ -134,7 +134,8 @@ def value_of(key: str, data: Any, gguf_type: GgufType | None) -> Value:
 
 
 def type_of(data: Any) -> GgufType:
-    """The type that plain data has by itself: integers the first of UINT32, INT32, INT64, UINT64 that holds them all.
+    """Return the type that plain data has by itself: integers the first of UINT32, INT32, INT64, UINT64 that holds them
+    all.
 
     Raises ValueError where it has none.
     """
@@ -183,7 +184,7 @@ def _check_items(items: Any, type: ValueType) -> None:
 
 
 def _fitted(data: Any, gguf_type: GgufType) -> Value:
-    """Raises ValueError where the data is of another type or out of range."""
+    """Raise ValueError where the data is of another type or out of range."""
     type, items = gguf_type.type, gguf_type.items
     if items is None:
         data = data[()] if isinstance(data, np.ndarray) and not data.ndim else data
@@ -204,7 +205,9 @@ def _fitted(data: Any, gguf_type: GgufType) -> Value:
 
 
 def numbers(data: Any, element: ValueType) -> NDArray[Any]:
-    """Items of a number array in the type they are stored as. Raises ValueError for one that the type can't hold."""
+    """Return items of a number array in the type they are stored as. Raises ValueError for one that the type can't
+    hold.
+    """
     wanted = np.dtype(ARRAY_TYPES[element])
     if not len(data):
         return np.empty(0, wanted)

@@ -37,7 +37,7 @@ class Files:
         return {key.removeprefix(start): value for key, value in self.text.items() if key.startswith(start)}
 
     def token(self, *texts: str) -> int:
-        """The id of the first of these tokens that the vocabulary has. Raises VocabularyError."""
+        """Return the id of the first of these tokens that the vocabulary has. Raises VocabularyError."""
         tokens = list(self.text.get(TOKENS, ()))
         for text in texts:
             if text in tokens:
@@ -48,7 +48,7 @@ class Files:
         )
 
     def has(self, *texts: str) -> bool:
-        """Whether the vocabulary has one of these tokens."""
+        """Return whether the vocabulary has one of these tokens."""
         return not {*texts}.isdisjoint(self.text.get(TOKENS, ()))
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -57,17 +57,17 @@ class Files:
 
 
 def key(name: str, otherwise: Any = None) -> Callable[[Files], Any]:
-    """A key of the encoders' file."""
+    """Return a key of the encoders' file."""
     return lambda files: files.keys.get(name, otherwise)
 
 
 def rows(name: str) -> Callable[[Files], int]:
-    """The first dimension of a tensor of the encoders."""
+    """Return the first dimension of a tensor of the encoders."""
     return lambda files: _side(files, name, 0)
 
 
 def columns(name: str) -> Callable[[Files], int]:
-    """The second one."""
+    """Return the second one."""
     return lambda files: _side(files, name, 1)
 
 
@@ -80,22 +80,22 @@ def _side(files: Files, name: str, number: int) -> int:
 
 
 def has(name: str) -> Callable[[Files], bool]:
-    """Whether the encoders have a tensor."""
+    """Return whether the encoders have a tensor."""
     return lambda files: name in files.tensors
 
 
 def inverse(name: str, otherwise: int = 1) -> Callable[[Files], float]:
-    """One over a key of the encoders' file."""
+    """Return one over a key of the encoders' file."""
     return lambda files: 1 / int(files.keys.get(name, otherwise))
 
 
 def square(name: str = "vision.image_size") -> Callable[[Files], dict[str, int]]:
-    """Height and width, both a key of the encoders' file."""
+    """Return height and width, both a key of the encoders' file."""
     return lambda files: dict.fromkeys(("height", "width"), int(files.keys[name]))
 
 
 def edge(which: str, name: str = "vision.image_size") -> Callable[[Files], dict[str, int] | None]:
-    """One side, a key of the encoders' file; nothing where an older one lacks it."""
+    """Return one side, a key of the encoders' file; nothing where an older one lacks it."""
     return lambda files: {which: int(files.keys[name])} if name in files.keys else None
 
 
@@ -156,7 +156,7 @@ class Wrapper:
 
 
 def renamed(name: str, beginnings: Mapping[str, str]) -> str:
-    """A name with another beginning, of the first that it has."""
+    """Return a name with another beginning, of the first that it has."""
     for old, new in beginnings.items():
         if name.startswith(old):
             return new + name.removeprefix(old)

@@ -33,7 +33,7 @@ def put_parts(parts: Iterable[Bits | Plane], blocks: Bytes, numbers: NDArray[Any
 
 
 def take(where: Bits | Plane, blocks: Bytes, count: int) -> NDArray[np.uint16]:
-    """The first so many numbers of blocks (n, bytes): uint16 (n, count)."""
+    """Return the first so many numbers of blocks (n, bytes): uint16 (n, count)."""
     numbers = np.empty((len(blocks), count), np.uint16)
     take_bits(numbers.reshape(-1), count, where.bits, _places(where, count), blocks.reshape(-1), blocks.shape[1])
     return numbers

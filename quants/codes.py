@@ -45,7 +45,7 @@ class Bits:
     apart: int = 0
 
     def where(self, count: int) -> NDArray[np.int64]:
-        """The lowest bit of each of so many."""
+        """Return the lowest bit of each of so many."""
         i = np.arange(count)
         return self.at + i // self.run * self.apart + i % self.run * self.step
 

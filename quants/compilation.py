@@ -48,7 +48,7 @@ class Codec:
 
     @property
     def is_cached(self) -> bool:
-        """Whether it was compiled before, as far as one can tell."""
+        """Return whether it was compiled before, as far as one can tell."""
         from .kernels.jit import is_cached
 
         return self.kernel is None or is_cached(self.kernel)
@@ -114,7 +114,7 @@ class _Work:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, taker: str) -> Codec | None:
-        """The next codec: of the taker's own families, else of nobody's, else any."""
+        """Return the next codec: of the taker's own families, else of nobody's, else any."""
         with self.lock:
             return self._next(taker)
 
@@ -125,7 +125,7 @@ class _Work:
                 helper.kill()
 
     def give(self, helper: subprocess.Popen[str]) -> Codec | None:
-        """The next codec for a helper; None if there is none, or we are done."""
+        """Return the next codec for a helper; None if there is none, or we are done."""
         with self.lock:
             if helper in self.starting:
                 self.starting.remove(helper)

@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 
 def exact_blocks(form: Format, values: Floats, rounded_to: Format | None = None) -> tuple[Bytes, NDArray[np.bool_]]:
-    """Rows in a format of EXACT, and which of their blocks are not exactly the values.
+    """Return rows in a format of EXACT, and which of their blocks are not exactly the values.
 
     values: float32 (n, width), finite or not, whole blocks → uint8 (n, bytes of a row), bool (n, blocks of a row).
     rounded_to: F16 or BF16, in which the values were stored: blocks also count as exact that give them when what they
@@ -64,7 +64,7 @@ def exact_blocks(form: Format, values: Floats, rounded_to: Format | None = None)
 
 
 def formats_that_fit(width: int) -> list[Format]:
-    """The formats of EXACT that rows of this width can have, the smallest first; of one size the simpler."""
+    """Return the formats of EXACT that rows of this width can have, the smallest first; of one size the simpler."""
     found = [form for form in map(format_named, EXACT) if width % form.block_size == 0]
     return sorted(found, key=lambda form: form.bits_per_weight)
 
@@ -90,12 +90,12 @@ def _signed(low: int, high: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen
 
 
 def _q1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
-    """Zeros have no code: those blocks are not exact."""
+    """Return zeros have no code: those blocks are not exact."""
     return (_signed(-1, 1, wanted, blocks) > 1).view(np.uint8)
 
 
 def _tq1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
-    """Digits to the base of three are no bits: what holds them is put here."""
+    """Return digits to the base of three are no bits: what holds them is put here."""
     codes = _signed(-1, 1, wanted, blocks)
     powers = np.array([81, 27, 9, 3, 1], np.uint16)[:, None]
     for at, count, digits, where in ((0, 32, 5, 0), (160, 16, 5, 32), (240, 4, 4, -1)):

@@ -28,7 +28,7 @@ STEP = 256  # columns within which errors are carried at once; beyond them by a 
 
 
 def upper_factor(hessian: Floats | Doubles, damping: float) -> Floats:
-    """The upper triangular U with U^T U = (H + damping * median of its diagonal)^-1: float32 (width, width).
+    """Return the upper triangular U with U^T U = (H + damping * median of its diagonal)^-1: float32 (width, width).
 
     hessian: (width, width), symmetric. The median, because a few columns with large inputs own the mean. Columns that
     saw no input count as having some that go with nothing.
@@ -45,7 +45,7 @@ def upper_factor(hessian: Floats | Doubles, damping: float) -> Floats:
 
 
 def _inverse_of_upper(upper: Doubles) -> Doubles:
-    """The inverse of an upper triangular matrix, by products of its halves."""
+    """Return the inverse of an upper triangular matrix, by products of its halves."""
     size = len(upper)
     if size <= INVERTED_AT_ONCE:
         return np.triu(np.linalg.inv(upper))

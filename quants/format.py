@@ -100,7 +100,7 @@ class Format:
 
     @property
     def has_codec(self) -> bool:
-        """Whether we can encode and decode the format, not only copy it."""
+        """Return whether we can encode and decode the format, not only copy it."""
         return self.codec is not None
 
     @property
@@ -114,31 +114,33 @@ class Format:
         return self.importance != "ignored"
 
     def load_codec(self) -> ModuleType:
-        """The module with `encode` and `decode`. Raises FormatError if we have none."""
+        """Return the module with `encode` and `decode`. Raises FormatError if we have none."""
         if self.codec is None:
             raise FormatError(f"{self.name} tensors can be copied, but neither encoded nor decoded")
         return importlib.import_module(self.codec)
 
     def row_bytes(self, width: int) -> int:
-        """Bytes of a row of `width` values. Raises FormatError where blocks don't fit the row."""
+        """Return bytes of a row of `width` values. Raises FormatError where blocks don't fit the row."""
         if width % self.block_size:
             raise FormatError(f"rows of {width} values; {self.name} needs a multiple of {self.block_size}")
         return self.head_bytes + width // self.block_size * self.block.itemsize
 
     def encode(self, rows: F32Rows, importance: NDArray[np.float32] | None = None) -> RawRows:
-        """float32 (n, width) → uint8 (n, bytes of a row). See `quants.encode` for the checked way in."""
+        """Return float32 (n, width) → uint8 (n, bytes of a row). See `quants.encode` for the checked way in."""
         encoded: RawRows = self.load_codec().encode(self, rows, importance)
         return encoded
 
     def decode(self, raw: RawRows) -> F32Rows:
-        """uint8 (n, bytes of a row) → float32 (n, width)."""
+        """Return uint8 (n, bytes of a row) → float32 (n, width)."""
         if self.decode_small and raw.size <= SMALL:
             return self.decode_small(raw)
         decoded: F32Rows = self.load_codec().decode(self, raw)
         return decoded
 
     def swap_byte_order(self, raw: RawRows) -> RawRows:
-        """A copy of rows (n, bytes of a row) in the other byte order. Raises FormatError for a dialect's format."""
+        """Return a copy of rows (n, bytes of a row) in the other byte order. Raises FormatError for a dialect's
+        format.
+        """
         if self.dialect:
             raise FormatError(f"{self.name} is a format of {self.dialect}, which has no big-endian files")
         swapped: RawRows = np.ascontiguousarray(raw).reshape(-1).view(self.block).byteswap().view(np.uint8)
@@ -147,7 +149,7 @@ class Format:
 
 @cache
 def _own() -> dict[str, Format]:
-    """The formats of our own folder, by name."""
+    """Return the formats of our own folder, by name."""
     names = pkgutil.iter_modules(importlib.import_module(FOLDER).__path__)
     modules = (importlib.import_module(f"{FOLDER}.{each.name}") for each in names)
     return {module.FORMAT.name: module.FORMAT for module in modules}
@@ -160,7 +162,9 @@ def _own_by_type() -> dict[int, Format]:
 
 @cache
 def formats() -> dict[str, Format]:
-    """Every format by its upper-case name, ordered by ggml number. Raises FormatError where two claim one of either."""
+    """Return every format by its upper-case name, ordered by ggml number. Raises FormatError where two claim one of
+    either.
+    """
     from importlib.metadata import entry_points  # slow to import, and only asked for what is not ours
 
     known = [*_own().values(), *(entry.load().FORMAT for entry in entry_points(group=ENTRY_POINTS))]
@@ -174,7 +178,7 @@ def formats() -> dict[str, Format]:
 
 
 def format_named(name: str) -> Format:
-    """The format called `name`, in any case. Raises FormatError naming the nearest known ones."""
+    """Return the format called `name`, in any case. Raises FormatError naming the nearest known ones."""
     form = _own().get(name.upper()) or formats().get(name.upper())
     if form is None:
         raise FormatError(f"there is no format {name!r}", did_you_mean(name, formats()))
@@ -182,7 +186,7 @@ def format_named(name: str) -> Format:
 
 
 def format_of_type(ggml_type: int) -> Format:
-    """The format with ggml's number `ggml_type`. Raises FormatError for a removed or unknown one."""
+    """Return the format with ggml's number `ggml_type`. Raises FormatError for a removed or unknown one."""
     form = _own_by_type().get(ggml_type)
     form = form or next((other for other in formats().values() if other.ggml_type == ggml_type), None)
     if form is None:

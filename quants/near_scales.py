@@ -18,7 +18,7 @@ HELD_BACK = np.float32(0.05)
 
 
 def scale_numbers(scale: Scale, blocks: Bytes, groups: int) -> Numbers:
-    """The numbers of blocks (n, bytes): uint16 (n, groups)."""
+    """Return the numbers of blocks (n, bytes): uint16 (n, groups)."""
     numbers, first = np.zeros((len(blocks), groups), np.uint16), 0
     for part in scale.parts:
         numbers |= take(part, blocks, groups) << np.uint16(first)
@@ -42,7 +42,7 @@ class Tried(NamedTuple):
 
 
 def with_scales_near(blocks: Bytes, groups: int, moves: Sequence[tuple[Scale | None, Sequence[int]]]) -> Tried:
-    """Blocks (n, bytes) with other scales. moves: by how many of its distances a number is moved."""
+    """Return blocks (n, bytes) with other scales. moves: by how many of its distances a number is moved."""
     moves = [(scale, each) for scale, each in moves if scale is not None]
     count, first, found = 1 + sum(len(each) for _, each in moves), 1, []
     copies = np.tile(blocks, (count, 1))

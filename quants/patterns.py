@@ -59,7 +59,7 @@ class Cost(NamedTuple):
         return Cost(self.factor + other.factor, None if endless else max(self.degree or 0, other.degree or 0))
 
     def quick_up_to(self) -> int:
-        """The length of names up to which `re` is quick; -1 where it never is."""
+        """Return the length of names up to which `re` is quick; -1 where it never is."""
         if self.degree is None or self.factor > MAX_STEPS:
             return -1
         return int((MAX_STEPS / self.factor) ** (1 / self.degree)) if self.degree else MAX_STEPS
@@ -192,7 +192,7 @@ class _Reader:
         return Node("other", "flags within it", (inner,)) if flagged else inner
 
     def _repeated(self, node: Node) -> Node:
-        """The node with what repeats it; remarks may stand between both."""
+        """Return the node with what repeats it; remarks may stand between both."""
         while remark := REMARK.match(self.text, self.at):
             self.at = remark.end()
         while (match := QUANTIFIER.match(self.text, self.at)) is not None:
@@ -224,7 +224,7 @@ def _is_anchored(tree: Node) -> bool:
 
 
 def _cost(node: Node) -> Cost:
-    """How often `re` may have to go back to a node, or within it."""
+    """Return how often `re` may have to go back to a node, or within it."""
     if node.kind == "repeat":
         return _repeat_cost(node)
     costs = [_cost(each) for each in node.inner]
@@ -275,7 +275,7 @@ Step = tuple[Callable[[str, int], Any] | None, bool, tuple[int, ...]]  # as Stat
 
 
 def _compiled(node: Node, pattern: Pattern) -> Iterator[Step]:
-    """The states of a node; what follows it is the state behind the last one."""
+    """Yield the states of a node; what follows it is the state behind the last one."""
     if node.kind in ("char", "assert"):
         yield re.compile(node.text, pattern.compiled.flags & FLAGS).match, node.kind == "char", (1,)
     elif node.kind == "all":

@@ -63,11 +63,11 @@ class Tensor:
         return self.rows * self.row_bytes + self.format.tail_bytes
 
     def raw(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
-        """The stored bytes of rows start … stop: uint8 (rows, bytes of a row)."""
+        """Return the stored bytes of rows start … stop: uint8 (rows, bytes of a row)."""
         return self.read(start, self.rows if stop is None else stop)
 
     def elements(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
-        """The stored values of rows start … stop as numpy knows them (bfloat16: its bits as uint16).
+        """Return the stored values of rows start … stop as numpy knows them (bfloat16: its bits as uint16).
 
         Raises FormatError for block formats.
         """
@@ -78,7 +78,7 @@ class Tensor:
         return raw.view(dtype).reshape(len(raw), self.width)
 
     def float32(self, start: int | None = None, stop: int | None = None) -> NDArray[np.float32]:
-        """Decoded values: the whole tensor in its shape, or (rows, width) of rows start … stop."""
+        """Return decoded values: the whole tensor in its shape, or (rows, width) of rows start … stop."""
         whole = start is None and stop is None
         if self.format.dialect and self.format.has_codec:
             return readable(self).float32(start, stop)
@@ -87,7 +87,7 @@ class Tensor:
         return decoded.reshape(self.shape) if whole else decoded
 
     def __getitem__(self, index: int | slice) -> NDArray[np.float32]:
-        """Values of the first dimension's items, decoded: float32. Nothing else is read; steps are 1 or more.
+        """Return values of the first dimension's items, decoded: float32. Nothing else is read; steps are 1 or more.
 
         Raises IndexError for an item that there is not.
         """
@@ -109,7 +109,7 @@ class Tensor:
         return self.float32(start * rows, stop * rows).reshape(stop - start, *self.shape[1:])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """The decoded values, float32 unless numpy asks for another type."""
+        """Return the decoded values, float32 unless numpy asks for another type."""
         values: NDArray[Any] = np.asarray(self.float32(), dtype)
         return values
 
@@ -124,7 +124,8 @@ class Tensor:
 
 
 def from_array(name: str, values: NDArray[Any], origin: str = "") -> Tensor:
-    """A Tensor over an array in memory, stored in the array's own type: floats (bfloat16 too) or signed integers.
+    """Return a Tensor over an array in memory, stored in the array's own type: floats (bfloat16 too) or signed
+    integers.
 
     Raises FormatError for types that GGUF has no tensors of.
     """
@@ -143,7 +144,9 @@ def from_array(name: str, values: NDArray[Any], origin: str = "") -> Tensor:
 
 
 def restated(tensor: Tensor) -> Tensor:
-    """A tensor in the format of ggml's own that holds exactly its values; where none does, rows that can be decoded."""
+    """Return a tensor in the format of ggml's own that holds exactly its values; where none does, rows that can be
+    decoded.
+    """
     if not tensor.format.dialect:
         return tensor
     from .dialects import codec  # here, because few files have anything to restate
@@ -161,7 +164,9 @@ def restated(tensor: Tensor) -> Tensor:
 
 
 def _with_tail(tensor: Tensor, tail: NDArray[np.uint8], form: Format) -> Tensor:
-    """A tensor whose rows begin with what is stored behind the last of them, so that each can be decoded by itself."""
+    """Return a tensor whose rows begin with what is stored behind the last of them, so that each can be decoded by
+    itself.
+    """
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         raw = tensor.raw(start, stop)
@@ -171,7 +176,8 @@ def _with_tail(tensor: Tensor, tail: NDArray[np.uint8], form: Format) -> Tensor:
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """A tensor of a dialect for whoever knows ggml's own formats alone; where none holds its values, it is float32.
+    """Return a tensor of a dialect for whoever knows ggml's own formats alone; where none holds its values, it is
+    float32.
 
     What cannot be decoded, and what is no dialect's, stays as it is.
     """
@@ -189,14 +195,14 @@ def readable(tensor: Tensor) -> Tensor:
 
 
 def all_readable(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The same of tensors by name; without a dialect among them, what was given."""
+    """Return the same of tensors by name; without a dialect among them, what was given."""
     if not any(tensor.format.dialect for tensor in tensors.values()):
         return tensors
     return {name: readable(tensor) for name, tensor in tensors.items()}
 
 
 def _by_groups(tensor: Tensor, read: ReadGroups) -> ReadRows:
-    """Rows from whole groups of those that are stored together."""
+    """Return rows from whole groups of those that are stored together."""
     together = tensor.format.rows_together
 
     def rows(start: int, stop: int) -> NDArray[np.uint8]:

@@ -26,7 +26,7 @@ class AudioCodec:
 
 
 def decode_audio_codes(keys: Keys, layers: Mapping[str, Layer]) -> AudioCodec:
-    """layers: by prefix."""
+    """Return layers: by prefix."""
 
     def of(name: str) -> Iterator[Layer]:
         yield from (layers[f"{name}.{i}."] for i in range(int(keys.need(f"{name}.block_count"))))

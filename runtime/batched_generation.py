@@ -28,7 +28,7 @@ class Batch:
     """
 
     def __init__(self, coming: Iterable[Generation], parallel: int = PARALLEL) -> None:
-        """Raises OptionError for fewer texts at a time than one."""
+        """Raise OptionError for fewer texts at a time than one."""
         if parallel < 1:
             raise OptionError(f"parallel is {parallel}: 1 or more texts at a time are needed")
         self.lock = RLock()
@@ -40,7 +40,7 @@ class Batch:
         self._failure: Exception | None = None  # why no more could be taken
 
     def __iter__(self) -> Iterator[Generation]:
-        """The texts in their order. Raises what `coming` does, in its turn."""
+        """Yield the texts in their order. Raises what `coming` does, in its turn."""
         while self._order or self._take() is not None:
             yield self._order.popleft()
         if self._failure is not None:
@@ -95,7 +95,7 @@ class Batch:
                 self._known.add(joining)
 
     def _take(self) -> Generation | None:
-        """The next text that comes."""
+        """Return the next text that comes."""
         if self._failure is not None:
             return None
         try:
@@ -122,7 +122,7 @@ def _recover(texts: Sequence[Generation], caches: Sequence[KVCache], seen: Seque
 
 
 def written_together(generations: Iterable[Generation], parallel: int = PARALLEL) -> Iterator[Generation]:
-    """The same texts in the same order, up to `parallel` of them written at a time.
+    """Return the same texts in the same order, up to `parallel` of them written at a time.
 
     Raises what the iterable does, after the texts before; OptionError for fewer texts at a time than one.
     """

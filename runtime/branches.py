@@ -83,7 +83,7 @@ class Branches:
         return found
 
     def attend(self, attend: Attend, q: Floats, k: Floats, v: Floats) -> Floats:
-        """Attention within every text: float32 (tokens, heads * width)."""
+        """Return attention within every text: float32 (tokens, heads * width)."""
         out = np.empty((len(q), q.shape[1] * v.shape[2]), np.float32)
         for trunk, rows, real in self._parts:
             count = trunk.stop - trunk.start
@@ -117,7 +117,7 @@ class TokenTree:
 
     @cached_property
     def _ancestors(self) -> NDArray[np.bool_]:
-        """Which tokens each sees, itself among them: (tokens, tokens)."""
+        """Return which tokens each sees, itself among them: (tokens, tokens)."""
         sees = np.eye(len(self.parents), dtype=bool)
         for place, parent in enumerate(self.parents):
             if parent >= 0:

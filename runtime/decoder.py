@@ -18,7 +18,7 @@ from .layer import ForwardContext, Layer, Network
 
 
 def decode(forward: ForwardContext, x: Floats, first: int = 0) -> Floats:
-    """x (tokens, width) through all layers, from position `first` of each text on: float32 (tokens, width).
+    """Return x (tokens, width) through all layers, from position `first` of each text on: float32 (tokens, width).
 
     Raises ModelError where it stops being finite.
     """
@@ -26,19 +26,21 @@ def decode(forward: ForwardContext, x: Floats, first: int = 0) -> Floats:
 
 
 def through_layers(forward: ForwardContext, x: Floats, first: int = 0) -> Floats:
-    """The same of what stands before the first layer already: x (tokens, streams * width) in models of several."""
+    """Return the same of what stands before the first layer already: x (tokens, streams * width) in models of
+    several.
+    """
     network, width = forward.network, x.shape[1]
     graph = _kept(network, ("layers", width), lambda: layers.layers_graph(network, width))
     return _run(forward, graph, x, first)
 
 
 def graph_of(network: Network, predicts: bool = False) -> Graph:
-    """The list of a network, which is written once. predicts: the file's predictor chooses neurons."""
+    """Return the list of a network, which is written once. predicts: the file's predictor chooses neurons."""
     return _kept(network, ("decoder", predicts), lambda: layers.decoder_graph(network, predicts))
 
 
 def whole_graph_of(network: Network) -> Graph:
-    """The list from ids of tokens to logits, which is written once."""
+    """Return the list from ids of tokens to logits, which is written once."""
     return _kept(network, ("whole",), lambda: layers.whole_graph(network))
 
 
@@ -51,7 +53,7 @@ def through_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
 
 
 def through_block_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """The same of a draft's block, which sees all of itself and the keys before it, `forward.shared_keys`."""
+    """Return the same of a draft's block, which sees all of itself and the keys before it, `forward.shared_keys`."""
     network, name = forward.network, ("block", id(layer), x.shape[1])
     return _finished(
         run(_kept(network, name, lambda: layers.layer_graph(network, layer, x.shape[1:], True)), forward, x), x
@@ -59,7 +61,7 @@ def through_block_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Flo
 
 
 def shared_keys(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """The one key of each token of x (tokens, width), which all heads share: float32 (tokens, 1, its width)."""
+    """Return the one key of each token of x (tokens, width), which all heads share: float32 (tokens, 1, its width)."""
     return _part(forward, f"keys of {layer.prefix}", x, lambda b, value: write_keys(b, layer, value), layer)
 
 
@@ -74,7 +76,9 @@ def ended(forward: ForwardContext, x: Floats) -> Floats:
 
 
 def attention(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """Self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens, width)."""
+    """Return self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens,
+    width).
+    """
     return _part(forward, f"attention of {layer.prefix}", x, lambda b, value: write_attention(b, layer, value), layer)
 
 
@@ -84,7 +88,7 @@ def token_mixer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
 
 
 def feed_forward(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """The feed-forward net of one layer over x (tokens, width), which is the residual stream's norm."""
+    """Return the feed-forward net of one layer over x (tokens, width), which is the residual stream's norm."""
     return _part(forward, f"net of {layer.prefix}", x, lambda b, value: write_net(b, layer, value, value), layer)
 
 
@@ -103,7 +107,7 @@ def _part(
 
 
 def _finished(result: Floats, x: Floats) -> Floats:
-    """The result, in memory of its own."""
+    """Return the result, in memory of its own."""
     return result.copy() if result is x else result
 
 

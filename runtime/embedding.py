@@ -16,7 +16,8 @@ from .switch import read_as
 
 
 def embed(forward: ForwardContext, ids: Ids) -> Floats:
-    """Token (and position) embeddings of ids (tokens,), or what images have in their place: float32 (tokens, width).
+    """Return token (and position) embeddings of ids (tokens,), or what images have in their place: float32 (tokens,
+    width).
 
     Raises ModelError past the last position that has an embedding.
     """
@@ -71,7 +72,7 @@ def layer_inputs(forward: ForwardContext, ids: Ids, x: Floats) -> Floats | None:
 
 
 def layer_input(forward: ForwardContext, layer: Layer) -> Floats:
-    """The layer's own embeddings of tokens: float32 (tokens, width). Raises ModelError where it has none."""
+    """Return the layer's own embeddings of tokens: float32 (tokens, width). Raises ModelError where it has none."""
     if forward.layer_inputs is None:
         raise ModelError(f"the file has no tensor 'per_layer_token_embd.weight', which '{layer.prefix}inp_gate' needs")
     return np.ascontiguousarray(forward.layer_inputs[:, layer.index])

@@ -34,14 +34,14 @@ class EncoderDecoder:
 
 
 def encoder_decoder(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder | None:
-    """Both sides of a model whose file has them, or None. layers: by prefix."""
+    """Return both sides of a model whose file has them, or None. layers: by prefix."""
     if "dec.output_norm.weight" not in layers[""]:
         return None
     return _both(keys, layers, int(keys.need("decoder_block_count")))
 
 
 def encoder_alone(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder | None:
-    """The encoder of a model whose file has no other side, or None."""
+    """Return the encoder of a model whose file has no other side, or None."""
     alone = "enc.blk.0." in layers and "dec.output_norm.weight" not in layers[""]
     return _both(keys, layers, 0) if alone else None
 
@@ -69,7 +69,7 @@ def encode(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Context:
 
 
 def read(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Floats:
-    """The encoder's last hidden states of a text: float32 (tokens, width)."""
+    """Return the encoder's last hidden states of a text: float32 (tokens, width)."""
     return _through(forward, both, both.encoder, embed(forward, ids), is_decoder=False)
 
 

@@ -22,7 +22,7 @@ LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has i
 
 
 def add_experts(forward: ForwardContext, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
-    """The weighted sum of what each token's chosen experts of a kind make of latent (tokens, width)."""
+    """Return the weighted sum of what each token's chosen experts of a kind make of latent (tokens, width)."""
     chosen, weights = choice
     out, weigh_expert = np.zeros_like(latent), forward.block.weigh_expert
     order = np.argsort(chosen, axis=None, kind="stable")
@@ -58,7 +58,7 @@ def _expert(forward: ForwardContext, layer: Layer, kind: str, expert: int, x: Fl
 
 
 def of_tokens(forward: ForwardContext, layer: Layer, count: int) -> Chosen:
-    """The experts that a table has for each token's id, (count, used), of the last positions of each text.
+    """Return the experts that a table has for each token's id, (count, used), of the last positions of each text.
 
     Raises ModelError for a pass that does not know its tokens.
     """
@@ -73,7 +73,7 @@ def of_tokens(forward: ForwardContext, layer: Layer, count: int) -> Chosen:
 
 
 def within_best_groups(ranked: Floats, groups: int, used: int, pairs: bool) -> Floats:
-    """Scores (tokens, experts) with -inf outside each token's best groups of neighbouring experts.
+    """Return scores (tokens, experts) with -inf outside each token's best groups of neighbouring experts.
 
     A group counts as its best expert (DeepSeek V2) or, with pairs, as the sum of its best two (V3, whose routers have
     a correction bias).
@@ -87,8 +87,8 @@ def within_best_groups(ranked: Floats, groups: int, used: int, pairs: bool) -> F
 
 
 def sparse_mixer(logits: Floats, used: int, jitter: float) -> Choice:
-    """The best expert, then the best of the others, and so on; the weight of each is its softmax over the remaining
-    experts whose logit is relatively near (Liu et al. 2024, "GRIN"; evaluation mode of Phi-3.5-MoE).
+    """Return the best expert, then the best of the others, and so on; the weight of each is its softmax over the
+    remaining experts whose logit is relatively near (Liu et al. 2024, "GRIN"; evaluation mode of Phi-3.5-MoE).
     """
     left = logits.copy()
     chosen = np.empty((len(logits), used), np.intp)

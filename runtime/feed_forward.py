@@ -23,7 +23,7 @@ from .products.precision import Precision
 def down_by_neuron(
     forward: ForwardContext, layer: Layer, hidden: Floats, chosen: NDArray[np.intp] | None = None
 ) -> Floats:
-    """The down projection of hidden (tokens, neurons), all or those chosen: float32 (tokens, width)."""
+    """Return the down projection of hidden (tokens, neurons), all or those chosen: float32 (tokens, width)."""
     weight = layer.need("ffn_down_t.weight")
     result = matmul_transposed(hidden, weight if chosen is None else take(weight, chosen), forward.threads)
     bias = layer.array("ffn_down_t.bias")
@@ -33,7 +33,7 @@ def down_by_neuron(
 def predicted(
     layer: Layer, x: Floats, sparsity: Sparsity, threads: int = 1, precision: Precision = "float32"
 ) -> NDArray[np.bool_]:
-    """Which neurons (tokens, neurons) are marked for the residual stream x (tokens, width); they are counted."""
+    """Return which neurons (tokens, neurons) are marked for the residual stream x (tokens, width); they are counted."""
     product = partial(matmul, threads=threads, precision=precision)
     scores = product(ops.relu(product(x, layer.need("fc1.weight"))), layer.need("fc2.weight"))
     marked: NDArray[np.bool_] = scores >= np.float32(sparsity.threshold)
@@ -43,7 +43,7 @@ def predicted(
 
 
 def sparse(forward: ForwardContext, layer: Layer, x: Floats, residual: Floats, sparsity: Sparsity) -> Floats:
-    """down(relu(gate x) * up x) over marked neurons: float32 (tokens, width)."""
+    """Return down(relu(gate x) * up x) over marked neurons: float32 (tokens, width)."""
     marked = predicted(layer, residual, sparsity, forward.threads, forward.precision)
     chosen = np.flatnonzero(marked.any(axis=0))
     hidden = forward.project(layer, "ffn_up", x, chosen)

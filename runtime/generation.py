@@ -72,7 +72,7 @@ class Pieces:
         self.stopped: str | None = None
 
     def add(self, piece: bytes, last: bool = False) -> str:
-        """The text that is sure now. last: no more will come; half a character becomes U+FFFD."""
+        """Return the text that is sure now. last: no more will come; half a character becomes U+FFFD."""
         if self.stopped is not None:
             return ""
         self._held += self._decoder.decode(piece, last)
@@ -88,7 +88,7 @@ class Pieces:
 
 
 def _begun(text: str, stop: str) -> int:
-    """How many of the last characters could be the beginning of a stop string."""
+    """Return how many of the last characters could be the beginning of a stop string."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
@@ -254,7 +254,7 @@ class Generation:
             self._pieces.add(self._piece(token))
 
     def finish(self) -> str:
-        """End the text here: what was held back, half a character as U+FFFD; nothing if it has ended.
+        """Return end the text here: what was held back, half a character as U+FFFD; nothing if it has ended.
 
         The cache is let go.
         """
@@ -283,7 +283,7 @@ class Generation:
             yield Piece(None, rest)
 
     def _following(self) -> Piece | None:
-        """The next piece; None behind the last token."""
+        """Return the next piece; None behind the last token."""
         with self._lock:
             if self.together is not None:
                 self.together.advance(self)
@@ -309,7 +309,7 @@ class Generation:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is to be written."""
+        """Return whether nothing more is to be written."""
         return self._stop_reason is not None or self._error is not None or self._limit() is not None
 
     @property
@@ -343,7 +343,7 @@ class Generation:
             self._ahead.append(Ahead(piece, self._decode_seconds - before))
 
     def _next(self) -> int | None:
-        """The next token; None where there is to be none."""
+        """Return the next token; None where there is to be none."""
         if (limit := self._limit()) is not None:
             self._stop_reason = limit
             return None
@@ -362,7 +362,7 @@ class Generation:
         return "context" if self._room is not None and len(self._tokens) >= self._room else None
 
     def _drawn(self) -> tuple[int, Floats]:
-        """A token, and the logits (vocabulary,) that it was drawn from."""
+        """Return a token, and the logits (vocabulary,) that it was drawn from."""
         given, self._given = self._given, None
         if given is not None:
             run = given[0]
@@ -374,7 +374,7 @@ class Generation:
         return self.sampler.draw(logits), logits
 
     def _drafted(self) -> tuple[int, Floats]:
-        """The same of the tokens that a cycle of drafting and checking gave."""
+        """Return the same of the tokens that a cycle of drafting and checking gave."""
         assert self._speculation is not None and self._cache is not None  # noqa: PT018
         if not self._ready:
             left = min(each for each in (self._n, self._room) if each is not None) - len(self._tokens)
@@ -412,7 +412,7 @@ class Generation:
 def sampler_of(
     tokenizer: Tokenizer, metadata: Mapping[str, Any], sampling: Sampling, grammar: Grammar | None = None
 ) -> Sampler:
-    """A sampler that knows which tokens end a text, which the file suppresses, and which break repetitions."""
+    """Return a sampler that knows which tokens end a text, which the file suppresses, and which break repetitions."""
     breakers = None
     if sampling.dry_multiplier > 0 and "dry" in sampling.samplers:
         plain = partial(tokenizer.encode, add_special=False)
@@ -422,7 +422,7 @@ def sampler_of(
 
 
 def known_tokens(model: Model, tokenizer: Tokenizer) -> int:
-    """How many of a model's logits are of tokens: a matrix may have rows that are none."""
+    """Return how many of a model's logits are of tokens: a matrix may have rows that are none."""
     return min(tokenizer.vocab_size, model.vocabulary_size)
 
 
@@ -432,7 +432,7 @@ def grammar_vocabulary(tokenizer: Tokenizer) -> GrammarVocabulary:
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str, rendered: bool = False) -> list[int]:
-    """A prompt as tokens; control tokens written in it are those tokens, and what begins texts comes first.
+    """Return a prompt as tokens; control tokens written in it are those tokens, and what begins texts comes first.
 
     rendered: a chat template wrote it, perhaps with what begins texts.
     """

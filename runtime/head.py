@@ -55,18 +55,18 @@ class LazyLogits:
 
     @property
     def may_round(self) -> bool:
-        """Whether products may be rounded: nothing is chosen behind them."""
+        """Return whether products may be rounded: nothing is chosen behind them."""
         return integer_product.saves(self.x.shape[-2], *self.weight.shape)
 
     def float32(self) -> Floats:
-        """All of them: float32, the last axis of x replaced by the vocabulary."""
+        """Return all of them: float32, the last axis of x replaced by the vocabulary."""
         rows = self.x.reshape(-1, self.x.shape[-1])
         product = matmul(rows, self.weight, threads=self.threads, precision=self.precision, may_round=self.may_round)
         finished = product if self.finish is None else self.finish(product, 0)
         return finished.reshape(*self.x.shape[:-1], -1)
 
     def losses(self, targets: Ids) -> Doubles:
-        """-log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
+        """Return -log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
         with self.profile.timed("vocabulary") if self.profile else nullcontext():
             return self._losses(targets)
 
@@ -87,7 +87,7 @@ class LazyLogits:
         return losses.reshape(targets.shape)
 
     def _folded_integers(self, wanted: Ids, columns: Columns) -> Doubles:
-        """The state of `fold_tile` after the whole vocabulary, each thread with tokens of its own."""
+        """Return the state of `fold_tile` after the whole vocabulary, each thread with tokens of its own."""
         states = dict[int, Doubles]()
 
         def fold(start: int, stop: int) -> None:
@@ -100,7 +100,7 @@ class LazyLogits:
         return merged([states[start] for start in sorted(states)])  # whichever thread came first
 
     def _folded(self, rows: Floats, wanted: Ids) -> Doubles:
-        """The same in float32: each thread takes inputs of its own."""
+        """Return the same in float32: each thread takes inputs of its own."""
         rows, state = as_multiplied(rows, self.weight.format.name, self.precision), no_state(len(rows))
         pieces = shares(len(rows), max(1, len(rows) // (2 * self.threads)), self.threads)
 
@@ -116,7 +116,7 @@ class LazyLogits:
 
 
 def in_shape(logits: LazyLogits, *texts: int) -> LazyLogits:
-    """The same of so many texts: x (texts, positions, width)."""
+    """Return the same of so many texts: x (texts, positions, width)."""
     x, streams = logits.x, logits.streams
     streams = None if streams is None else streams.reshape(*texts, -1, streams.shape[-1])
     return replace(logits, x=x.reshape(*texts, -1, x.shape[-1]), streams=streams)
@@ -128,7 +128,7 @@ def no_state(rows: int) -> Doubles:
 
 
 def merged(states: list[Doubles]) -> Doubles:
-    """The state of rows over tokens that were folded apart."""
+    """Return the state of rows over tokens that were folded apart."""
     every = np.stack(states)
     top = every[:, :, 0].max(axis=0)
     sums = (every[:, :, 1] * np.exp(every[:, :, 0] - top)).sum(axis=0)
@@ -136,7 +136,9 @@ def merged(states: list[Doubles]) -> Doubles:
 
 
 def head(forward: ForwardContext, x: Floats) -> LazyLogits | Floats:
-    """Logits, not computed yet, of x (positions, width); or the last hidden states where the model ends there."""
+    """Return logits, not computed yet, of x (positions, width); or the last hidden states where the model ends
+    there.
+    """
     tensors, threads = forward.global_tensors, forward.threads
     x = forward.norm(tensors, forward.block.output_norm, x)
     if forward.block.hidden_states:

@@ -32,7 +32,7 @@ class Products:
 
     @classmethod
     def of(cls, width: int, columns: int) -> "Products":
-        """None yet; up to so many columns stand together."""
+        """Return none yet; up to so many columns stand together."""
         blocks = column_blocks(width, columns)
         return cls(tuple(np.zeros((here.stop - here.start,) * 2, np.float32) for here in blocks))
 
@@ -68,13 +68,13 @@ class Products:
         self.compared += len(x)
 
     def drift(self) -> BlockDiagonal | None:
-        """The mean of (y - x) x^T; None where not all inputs were compared."""
+        """Return the mean of (y - x) x^T; None where not all inputs were compared."""
         if not self.drifts or self.compared != self.count:
             return None
         return BlockDiagonal(tuple(drift / np.float32(self.count) for drift in self.drifts))
 
     def matrix(self) -> BlockDiagonal:
-        """The mean."""
+        """Return the mean."""
         blocks = []
         for upper in self.uppers:
             whole = np.triu(upper)
@@ -155,7 +155,9 @@ class Hessians:
             products.compare(x, y, self.threads)
 
     def pieces(self, name: str, rows: int) -> list[tuple[int, int, Products]]:
-        """(first row, end row, what their inputs are like) for all of a weight's rows; empty for one never seen."""
+        """Return (first row, end row, what their inputs are like) for all of a weight's rows; empty for one never
+        seen.
+        """
         experts = self.experts.get(name, 0)
         share = rows // max(1, experts)
         found = [

@@ -38,14 +38,14 @@ class EmbeddedImage:
 
     @property
     def positions(self) -> int:
-        """How many positions it takes where a text model rotates by rows and columns."""
+        """Return how many positions it takes where a text model rotates by rows and columns."""
         if self.layout == "together":
             return min(3, len(self.embeddings))
         return max(self.grid) if self.grid and self.layout == "grid" else len(self.embeddings)
 
 
 def check_images(images: Sequence[EmbeddedImage], tokens: int, width: int, deepstack: int | None) -> None:
-    """Raises OptionError for images outside of the text, or on each other, ModelError for another model's.
+    """Raise OptionError for images outside of the text, or on each other, ModelError for another model's.
 
     deepstack: layers that are given more; None for as many as an image has.
     """
@@ -69,7 +69,7 @@ def check_images(images: Sequence[EmbeddedImage], tokens: int, width: int, deeps
 
 
 def rotated_at(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[Ids, int]:
-    """Time, row and column by which tokens are rotated, int64 (3, tokens); and the next token's position.
+    """Return time, row and column by which tokens are rotated, int64 (3, tokens); and the next token's position.
 
     Tokens of a text count on from `first`; those of an image stand at rows and columns behind what was before it.
     With framed images: place, column, row and number, (4, tokens).
@@ -99,7 +99,7 @@ def _framed(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[I
 
 
 def together_at(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[Ids, int]:
-    """The position of each token, int64 (tokens,), and that of the next one, where images stand together."""
+    """Return the position of each token, int64 (tokens,), and that of the next one, where images stand together."""
     steps = np.ones(tokens, np.int64)
     for image in images:
         if image.layout == "together":
@@ -119,7 +119,7 @@ def seen_whole(tokens: int, images: Sequence[EmbeddedImage]) -> Ids | None:
 
 
 def parts_of(sections: Sequence[int], pairs: int, interleaved: bool, parts: int = 3) -> Ids:
-    """Which of a position's parts (time, row, column) turns each of so many pairs, int64 (pairs,).
+    """Return which of a position's parts (time, row, column) turns each of so many pairs, int64 (pairs,).
 
     sections: pairs of each part. interleaved: they take turns, and what is left over at the end is the time's.
     """
@@ -136,7 +136,7 @@ def within(images: Sequence[EmbeddedImage], start: int, stop: int) -> list[Embed
 
 
 def pieces(tokens: int, size: int, images: Sequence[EmbeddedImage]) -> list[tuple[int, int]]:
-    """A text cut into pieces of about so many tokens, (start, stop), no image into two."""
+    """Return a text cut into pieces of about so many tokens, (start, stop), no image into two."""
     cuts, start = [], 0
     while start < tokens:
         stop = min(start + size, tokens)

@@ -77,7 +77,7 @@ class Importance:
         mine.counts[expert] += len(rows)
 
     def weights(self, name: str) -> Floats:
-        """Mean squared inputs, float32 (experts, width); ones for an expert that has seen nothing."""
+        """Return mean squared inputs, float32 (experts, width); ones for an expert that has seen nothing."""
         mine = self.sums[name]
         means = mine.squares / np.maximum(mine.counts, 1)[:, None]
         means[mine.counts == 0] = 1

@@ -34,7 +34,7 @@ class KVCache:
     """
 
     def __init__(self, kind: CacheType = "f32", expected: int = 0) -> None:
-        """Raises OptionError for a kind that there is not."""
+        """Raise OptionError for a kind that there is not."""
         self.kind, self.expected = as_cache_type(kind), expected
         self.tokens: Ids = np.empty(0, np.int64)
         self.context: tuple[tuple[Floats, Floats], ...] = ()
@@ -127,7 +127,7 @@ class KVCache:
         return np.empty((tokens, heads, width // form.block_size * form.block_bytes), np.uint8)
 
     def read(self, layer: int) -> tuple[Floats, Floats]:
-        """All keys and values of a layer so far, as they are kept: (n, kv heads, width) each."""
+        """Return all keys and values of a layer so far, as they are kept: (n, kv heads, width) each."""
         keys, values = (each[: self._lengths[layer]] for each in self._layers[layer])
         widths = (each.shape[2] if self.kind == "f32" else self._width(each) for each in (keys, values))
         found = [self._decoded(each, width) for each, width in zip((keys, values), widths, strict=True)]
@@ -139,11 +139,11 @@ class KVCache:
         return int(stored.shape[2]) // form.block_bytes * form.block_size
 
     def arrays(self, layer: int) -> tuple[Stored, Stored]:
-        """Keys and values with all their room, which is written to before `advance` counts it."""
+        """Return keys and values with all their room, which is written to before `advance` counts it."""
         return self._layers[layer]
 
     def copy(self) -> "KVCache":
-        """Another that goes on from here by itself. What an encoder read is shared."""
+        """Return another that goes on from here by itself. What an encoder read is shared."""
         other = copy(self)
         other._layers, other._lengths, other._steps = {}, dict(self._lengths), dict(self._steps)
         other._shifts = dict(self._shifts)
@@ -162,12 +162,12 @@ class KVCache:
         return min(len(keys) for keys, _ in self._layers.values())
 
     def room_of(self, layer: int) -> int:
-        """Tokens that a layer has room for without moving."""
+        """Return tokens that a layer has room for without moving."""
         return len(self._layers[layer][0]) if layer in self._layers else 0
 
     @property
     def keeps_states(self) -> bool:
-        """Whether recurrent layers have left states, which change in place."""
+        """Return whether recurrent layers have left states, which change in place."""
         return bool(self._states)
 
     def advance(self, layers: Iterable[int], tokens: int) -> None:
@@ -218,7 +218,7 @@ class KVCache:
 
     @property
     def truncates(self) -> bool:
-        """Whether all that is kept can be forgotten token by token: no layer has states."""
+        """Return whether all that is kept can be forgotten token by token: no layer has states."""
         return not self._states
 
     def truncate(self, length: int) -> None:
@@ -266,7 +266,7 @@ class KVCache:
 
 
 def as_cache_type(name: str) -> CacheType:
-    """Raises OptionError for a name that is none."""
+    """Raise OptionError for a name that is none."""
     for each in CACHE_TYPES:
         if isinstance(name, str) and name.lower() == each:
             return each

@@ -56,17 +56,17 @@ class Layer:
         return int(self.prefix.split(".")[-2])
 
     def array(self, name: str) -> Floats | None:
-        """A small tensor (norm, bias) in float32, decoded once; None where there is none."""
+        """Return a small tensor (norm, bias) in float32, decoded once; None where there is none."""
         return self.need_array(name) if name in self.tensors else None
 
     def need(self, name: str) -> Tensor:
-        """Raises ModelError where the layer has no such tensor."""
+        """Raise ModelError where the layer has no such tensor."""
         if name not in self.tensors:
             raise ModelError(f"the file has no tensor '{self.prefix}{name}', which its architecture needs")
         return self.tensors[name]
 
     def need_array(self, name: str) -> Floats:
-        """`array` of a tensor that has to be there. Raises ModelError where it is not."""
+        """Return `array` of a tensor that has to be there. Raises ModelError where it is not."""
         if name not in self._small:
             self._small[name] = self.need(name).float32()
         return self._small[name]
@@ -96,7 +96,8 @@ class Network:
 
     @property
     def deepstack(self) -> int | None:
-        """How many layers get something of an image beside its embeddings; None: as many as it has something for.
+        """Return how many layers get something of an image beside its embeddings; None: as many as it has something
+        for.
 
         Files say none also of Qwen3-Omni, whose encoder has something.
         """
@@ -128,7 +129,9 @@ class Network:
         return frozenset(layer.prefix for layer in self.layers[up_to_last(sensitive) :])
 
     def deeper(self, layer: int) -> int | None:
-        """Which part of an image's embeddings is added to what this layer gives, if any; the first is the image."""
+        """Return which part of an image's embeddings is added to what this layer gives, if any; the first is the
+        image.
+        """
         by_layer = self.keys.get("deepstack_mapping")  # says of each layer what is added to its input
         if len(by_layer):
             number = int(by_layer[layer + 1]) if layer + 1 < len(by_layer) else 0
@@ -222,11 +225,11 @@ class ForwardContext:
         return self.profile.timed(kind) if self.profile else nullcontext()
 
     def numbers(self, layer: Layer) -> LayerHParams:
-        """The widths, windows and so on of one layer."""
+        """Return the widths, windows and so on of one layer."""
         return self.hparams.layers[layer.index]
 
     def may_round(self, layer: Layer, name: str) -> bool:
-        """Whether the product with a weight of the layer may be rounded to 16-bit integers."""
+        """Return whether the product with a weight of the layer may be rounded to 16-bit integers."""
         if name not in ROUNDED:
             return False
         network = self.network
@@ -235,7 +238,9 @@ class ForwardContext:
         return layer.prefix in layers and integer_product.saves(self.length, rows, width)
 
     def project(self, layer: Layer, name: str, x: Floats | Inputs, rows: NDArray[np.intp] | None = None) -> Floats:
-        """x (n, width) @ W.T (* scale + bias) for the weight `name`.weight, or some of its rows: float32 (n, rows)."""
+        """Return x (n, width) @ W.T (* scale + bias) for the weight `name`.weight, or some of its rows: float32 (n,
+        rows).
+        """
         weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
             self.observe(weight.name, x.x if isinstance(x, Inputs) else x, 0, 1)
@@ -260,7 +265,9 @@ class ForwardContext:
                 y[rows] = matmul(x[rows], weight, threads=self.threads, precision=self.precision, may_round=may_round)
 
     def adapted(self, layer: Layer, name: str, x: Floats | Inputs, y: Floats) -> Floats:
-        """y (n, rows) = x (n, width) @ W.T, with what the adapters of W that are on add to it; of texts the last n."""
+        """Return y (n, rows) = x (n, width) @ W.T, with what the adapters of W that are on add to it; of texts the last
+        n.
+        """
         if f"{name}.lora_a" not in layer or self.adapters is None:
             return y
         a, b = (layer.need(f"{name}.lora_{each}") for each in "ab")
@@ -273,11 +280,11 @@ class ForwardContext:
         return y
 
     def inputs(self, x: Floats) -> Inputs:
-        """x (n, width), to be projected by several weights of a layer."""
+        """Return x (n, width), to be projected by several weights of a layer."""
         return Inputs(x, self.threads)
 
     def project_expert(self, layer: Layer, name: str, x: Floats | Inputs, expert: int) -> Floats:
-        """The same for one expert (head, copy) of a stacked weight (experts, rows, width)."""
+        """Return the same for one expert (head, copy) of a stacked weight (experts, rows, width)."""
         weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
             self.observe(weight.name, x.x if isinstance(x, Inputs) else x, expert, weight.shape[0])
@@ -287,7 +294,9 @@ class ForwardContext:
             return y if bias is None else np.add(y, bias[expert], out=y)
 
     def norm(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
-        """The norm `name` over the last axis; x itself where the layer has no such norm. eps: 0 for the model's."""
+        """Return the norm `name` over the last axis; x itself where the layer has no such norm. eps: 0 for the
+        model's.
+        """
         weight = layer.array(f"{name}.weight")
         if weight is None:
             weight = layer.array(name)  # Falcon-H1's and PLaMo's files have norms without ".weight"
@@ -299,12 +308,12 @@ class ForwardContext:
             return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps or self.hparams.eps, self.threads)
 
     def norm_if_there(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
-        """`norm`, but x itself also where the model's norms have no weights and may be meant to be there."""
+        """Return `norm`, but x itself also where the model's norms have no weights and may be meant to be there."""
         there = f"{name}.weight" in layer or name in layer
         return self.norm(layer, name, x, eps) if there else x
 
     def from_position(self, first: int, x: Floats) -> Floats:
-        """Rows of x (tokens, width) from position `first` of each text on."""
+        """Return rows of x (tokens, width) from position `first` of each text on."""
         return np.ascontiguousarray(x.reshape(self.texts, self.length, -1)[:, first:]).reshape(-1, x.shape[-1])
 
     def note(self, layer: int, x: Floats) -> None:
@@ -313,13 +322,15 @@ class ForwardContext:
             self.noted[layer] = x
 
     def finite(self, where: str, x: Floats) -> Floats:
-        """x, which a layer or the embedding gave. Raises ModelError where it is not finite."""
+        """Return x, which a layer or the embedding gave. Raises ModelError where it is not finite."""
         if not np.isfinite(x).all():
             raise ModelError(f"values are no longer finite from '{where.rstrip('.')}' on", hint=DAMAGED)
         return x
 
     def rope(self, own: LayerHParams) -> tuple[Floats, Floats]:
-        """cos and sin of each token's position, (tokens, rope_width / 2), once for all layers that rotate alike."""
+        """Return cos and sin of each token's position, (tokens, rope_width / 2), once for all layers that rotate
+        alike.
+        """
         alike = own.rope_base, own.rope_scaled, own.rope_width
         if alike not in self._tables:
             table = self.rope_at(own, self.rotated_at.reshape(-1))
@@ -333,12 +344,12 @@ class ForwardContext:
         return self._tables[alike]
 
     def rope_at(self, own: LayerHParams, positions: Ids) -> tuple[Floats, Floats]:
-        """cos and sin of these positions, (positions, rope_width / 2)."""
+        """Return cos and sin of these positions, (positions, rope_width / 2)."""
         scaling, factors = (self.network.scaling, self._frequency_factors()) if own.rope_scaled else (None, None)
         return rope_table(own.rope_width, own.rope_base, scaling, factors, positions)
 
     def _frequency_factors(self) -> Floats | None:
-        """Divisors of the rotary frequencies; longrope has two lists, for short texts and for long ones."""
+        """Return divisors of the rotary frequencies; longrope has two lists, for short texts and for long ones."""
         scaling = self.network.scaling
         if scaling is None or scaling.kind != "longrope":
             return self.global_tensors.array("rope_freqs.weight")

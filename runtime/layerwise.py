@@ -42,7 +42,7 @@ def check_layerwise(model: "Model") -> None:
 
 
 def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
-    """Embed token ids (windows, n_ctx), a batch for each. Raises ModelError (see `check_layerwise`)."""
+    """Return embed token ids (windows, n_ctx), a batch for each. Raises ModelError (see `check_layerwise`)."""
     check_layerwise(model)
     found = []
     for ids in inputs:
@@ -101,6 +101,6 @@ def watch_head(batches: Iterable[Batch], name: str, watched: "Hessians") -> None
 
 
 def with_tensors(layer: Layer, changed: Iterable[Tensor]) -> Layer:
-    """The layer with other tensors under their names."""
+    """Return the layer with other tensors under their names."""
     own = {tensor.name.removeprefix(layer.prefix): tensor for tensor in changed}
     return replace(layer, tensors={**layer.tensors, **own}, _small={})

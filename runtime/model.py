@@ -61,7 +61,7 @@ class Model:
         precision: Precision = "float32",
         observe: Observe | None = None,
     ) -> None:
-        """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model;
+        """Raise ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model;
         OptionError for fewer threads than one, or a precision that is none.
         """
         keep_freed()
@@ -114,7 +114,7 @@ class Model:
         return self.sparsity
 
     def new_cache(self, cache_type: CacheType = "f32", expected: int = 0) -> KVCache:
-        """An empty cache, to hand to `forward` again and again while a text grows.
+        """Return an empty cache, to hand to `forward` again and again while a text grows.
 
         cache_type: what keys and values are kept as. expected: tokens that it is to have room for. Raises OptionError
         for a type that there is not.
@@ -130,7 +130,7 @@ class Model:
         tree: TokenTree | None = None,
         images: Sequence[EmbeddedImage] = (),
     ) -> ForwardContext:
-        """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
+        """Return a run through the model of so many texts of so many tokens each, that follow those in the cache."""
         return ForwardContext(
             self.network,
             texts,
@@ -148,7 +148,8 @@ class Model:
         )
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
-        """The text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward` does.
+        """Return the text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward`
+        does.
 
         Of an encoder: the text's last hidden states, (tokens, width). Of a model with both sides: the logits of
         decoder_tokens, which follow on the text that is read.
@@ -168,7 +169,7 @@ class Model:
         return cache
 
     def checked_tokens(self, tokens: Sequence[int]) -> Ids:
-        """The ids of a text. Raises ModelError for one outside the vocabulary, OptionError for none."""
+        """Return the ids of a text. Raises ModelError for one outside the vocabulary, OptionError for none."""
         ids = self._checked(tokens).reshape(-1)
         if not ids.size:
             raise OptionError("there are no tokens to run")
@@ -183,7 +184,7 @@ class Model:
     def forward(
         self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0, images: Sequence[EmbeddedImage] = ()
     ) -> Floats:
-        """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
+        """Return logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
 
         tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
         first: the first position (within these tokens) whose logits are wanted. images: what tokens of a single text
@@ -216,8 +217,8 @@ class Model:
         return array.reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
 
     def forward_together(self, tokens: Sequence[ArrayLike], caches: Sequence[KVCache]) -> list[Floats | ModelError]:
-        """Logits of tokens (n,) of several texts, which follow those in each one's cache: float32 (n, vocabulary) each,
-        the same as `forward` gives of it alone; or the error that it raises.
+        """Return logits of tokens (n,) of several texts, which follow those in each one's cache: float32 (n,
+        vocabulary) each, the same as `forward` gives of it alone; or the error that it raises.
 
         Texts of few tokens go through the model together, up to MOST_TOKENS in one pass: weights are read once for all
         of them. Where `runs_together` is False, one goes after another.
@@ -255,15 +256,16 @@ class Model:
 
     @property
     def runs_together(self) -> bool:
-        """Whether several texts go through the model in one pass, in `forward_together`."""
+        """Return whether several texts go through the model in one pass, in `forward_together`."""
         scaling = self.network.scaling
         return self._is_plain and self._compiles and (scaling is None or scaling.kind not in ("longrope", "dynamic"))
 
     def forward_with_states(
         self, tokens: ArrayLike, layers: Sequence[int], cache: KVCache, parents: Sequence[int] | None = None
     ) -> tuple[Floats, Floats]:
-        """Logits of tokens (n,) as `forward` gives them, and what layers are given as `forward_with_inputs` gives it;
-        without layers what stands behind the last norm. parents: of `lazy_forward`. Raises ModelError as that does.
+        """Return logits of tokens (n,) as `forward` gives them, and what layers are given as `forward_with_inputs`
+        gives it; without layers what stands behind the last norm. parents: of `lazy_forward`. Raises ModelError as that
+        does.
         """
         ids = self._checked(tokens)
         if parents is None and ids.size and (steps := self._steps_for(ids.size, cache)):
@@ -316,14 +318,15 @@ class Model:
 
     @property
     def gives_inputs(self) -> bool:
-        """Whether `forward_with_inputs` serves the model."""
+        """Return whether `forward_with_inputs` serves the model."""
         several = self.network.keys.get("hyper_connection.count") is not None
         several &= self.architecture.name != "deepseek4"  # of whose streams drafts read the mean
         several |= "altup_proj.weight" in self.tensors
         return self.encoder_decoder is None and not several
 
     def draftable(self, seen: int, most: int) -> int:
-        """How many of `most` tokens after the next one can run in a pass with it, behind so many, and be forgotten.
+        """Return how many of `most` tokens after the next one can run in a pass with it, behind so many, and be
+        forgotten.
 
         Where a text's length decides how it is rotated, some of them would be rotated otherwise than one by one.
         """
@@ -335,13 +338,15 @@ class Model:
 
     @property
     def _compiles(self) -> bool:
-        """Whether there is an executor for a few tokens: not for what ends in hidden states or has an encoder."""
+        """Return whether there is an executor for a few tokens: not for what ends in hidden states or has an
+        encoder.
+        """
         block, other = self.network.block, self.encoder_decoder or self.encoder or self.codes
         return not other and not block.hidden_states and block.causal and bool(self.network.layers)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether nobody watches, and products are exact."""
+        """Return whether nobody watches, and products are exact."""
         plain = self.precision == "float32" and self.observe is None and self.sparsity is None
         return plain and self.profile is None and self.observe_experts is None
 
@@ -388,13 +393,13 @@ class Model:
 
     @cached_property
     def branches(self) -> bool:
-        """Whether `branched_logits` serves the model: nothing but plain attention looks at other tokens."""
+        """Return whether `branched_logits` serves the model: nothing but plain attention looks at other tokens."""
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors and self.observe is None
         return plain and supports_branches(self.network)
 
     @cached_property
     def trees(self) -> bool:
-        """Whether `lazy_forward` serves trees of tokens."""
+        """Return whether `lazy_forward` serves trees of tokens."""
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors
         return plain and supports_trees(self.network)
 
@@ -447,8 +452,8 @@ class Model:
             return one_stream(ForwardContext(self.network, 1, len(states), None, self.threads, self.precision), states)
 
     def mtp_forward(self, hidden: Floats, following: Sequence[int], cache: KVCache | None) -> LazyLogits:
-        """The same of one text as it grows: x (n, width). hidden (n, width): of its next positions. following: the
-        token that comes after each of these.
+        """Return the same of one text as it grows: x (n, width). hidden (n, width): of its next positions. following:
+        the token that comes after each of these.
         """
         ids = self._checked(following)
         forward = ForwardContext(
@@ -495,7 +500,7 @@ class Model:
             return head(forward, x)
 
     def _check_images(self, images: Sequence[EmbeddedImage], texts: Ids) -> None:
-        """Raises OptionError, ModelError for what images can't be read by."""
+        """Raise OptionError, ModelError for what images can't be read by."""
         longrope = self.network.scaling is not None and self.network.scaling.kind == "longrope"
         if self.encoder_decoder or self.encoder or longrope:
             raise ModelError(f"images are not run with {self.architecture.name} models")
@@ -510,7 +515,7 @@ def _pieces(ids: Ids) -> list[Ids]:
 
 
 def _groups(numbers: Sequence[int], counts: Sequence[int], kinds: Sequence[CacheType]) -> list[list[int]]:
-    """Texts that fit in one pass: of caches of one kind, MOST_TOKENS tokens at most."""
+    """Return texts that fit in one pass: of caches of one kind, MOST_TOKENS tokens at most."""
     groups, tokens = list[list[int]](), 0
     for number in sorted(numbers, key=lambda each: kinds[each]):
         if groups and kinds[groups[-1][0]] == kinds[number] and tokens + counts[number] <= MOST_TOKENS:
@@ -530,7 +535,9 @@ def _attempted(compute: Callable[[], Floats]) -> Floats | ModelError:
 
 
 def _layers(grouped: Mapping[str, Layer], numbers: HParams) -> tuple[Layer, ...]:
-    """All layers in the order in which they run; those of a file whose layers run several times have its tensors."""
+    """Return all layers in the order in which they run; those of a file whose layers run several times have its
+    tensors.
+    """
 
     def tensors_of(index: int, own: LayerHParams) -> Mapping[str, Tensor]:
         found = grouped.get(f"blk.{index if own.stored is None else own.stored}.")

@@ -33,7 +33,9 @@ from .products.matmul import gather
 def next_token_network(
     network: Network, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Network:
-    """The same model with that layer alone. Raises ModelError for a model without one, or with one that can't run."""
+    """Return the same model with that layer alone. Raises ModelError for a model without one, or with one that can't
+    run.
+    """
     name = architecture.name
     count, last = int(network.keys.get(COUNT)), int(network.keys.need("block_count")) - 1
     layer = Layer(f"blk.{last}.", by_layer(tensors).get(f"blk.{last}.", {}))
@@ -61,7 +63,7 @@ def next_token_network(
 
 
 def mtp_forward(forward: ForwardContext, hidden: Floats, following: Ids) -> LazyLogits:
-    """Logits, not computed yet, of the tokens after `following`.
+    """Return logits, not computed yet, of the tokens after `following`.
 
     forward: a pass of the network above. hidden: `LazyLogits.states`, (tokens, width or streams * width).
     following (tokens,): the token that comes next. Positions are counted from the first of these, as rotation looks at

@@ -19,7 +19,7 @@ LEAST_GATE = np.float32(1e-6)  # of which a root is taken
 
 
 def looked_up(forward: ForwardContext, ids: Ids) -> Floats:
-    """The table's rows for each token, one after the other: float32 (tokens, 1, width). ids (tokens,)."""
+    """Return the table's rows for each token, one after the other: float32 (tokens, 1, width). ids (tokens,)."""
     keys = forward.keys
     most, each = int(keys.need("ple.ngram_size")), int(keys.need("ple.heads_per_ngram"))
     end = int(keys.need("ple.eos_token_id"))
@@ -57,7 +57,7 @@ def ngrams(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
 
 
 def _convolved(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """Each channel's convolution; its taps are as far apart as the table looks back."""
+    """Return each channel's convolution; its taps are as far apart as the table looks back."""
     taps, apart = layer.need_array("ple_conv1d.weight"), int(forward.keys.need("ple.ngram_size"))
     back = (taps.shape[1] - 1) * apart
     body, kept = x.reshape(forward.texts, forward.length, -1), _kept(forward)

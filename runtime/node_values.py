@@ -21,7 +21,7 @@ ObserveValue = Callable[[Node, NDArray[Any]], None]
 
 
 def whole_graph(model: Model) -> Graph:
-    """The list of a model from ids to logits. Raises ModelError for a model that is not one list of layers."""
+    """Return the list of a model from ids to logits. Raises ModelError for a model that is not one list of layers."""
     if model.encoder_decoder or model.encoder or model.codes:
         raise ModelError(
             f"{model.architecture.name} models have no graph yet: they are an encoder, or one with a decoder",

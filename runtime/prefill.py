@@ -40,7 +40,7 @@ class Prefill:
         layers: Sequence[int] = (),
         images: Sequence[EmbeddedImage] = (),
     ) -> None:
-        """Raises OptionError for a type of cache that there is not."""
+        """Raise OptionError for a type of cache that there is not."""
         expected = 0 if more is None else len(tokens) + min(more, ROOM_AT_ONCE)
         self.model, self.tokens, self.cache_type, self.progress = model, list(tokens), cache_type, progress
         self._cache, self._left = model.new_cache(cache_type, expected), texts
@@ -51,7 +51,8 @@ class Prefill:
         self.is_quiet = False  # while another text is shown, nobody hears of progress
 
     def read(self) -> tuple[KVCache, Floats, float]:
-        """A cache with the prompt, the logits of what follows it, (1, vocabulary), and the seconds that reading took.
+        """Return a cache with the prompt, the logits of what follows it, (1, vocabulary), and the seconds that reading
+        took.
 
         The seconds are 0 for all texts but the first. Raises ModelError as `Model.forward` does, ValueError when more
         texts ask than there are.
@@ -94,7 +95,7 @@ class Prefill:
 
 
 def chunk_size(model: Model, tokens: int) -> int:
-    """How many tokens of a prompt pass at a time: all of it where its length decides how each one is rotated."""
+    """Return how many tokens of a prompt pass at a time: all of it where its length decides how each one is rotated."""
     scaling = model.network.scaling
     if scaling is not None and (
         scaling.kind == "dynamic" or (scaling.kind == "longrope" and tokens > scaling.original_context)

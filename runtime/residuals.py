@@ -25,14 +25,14 @@ def read(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
 
 
 def left(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """x with the hidden states left behind it and none in front, where this layer begins a block of layers."""
+    """Return x with the hidden states left behind it and none in front, where this layer begins a block of layers."""
     if layer.index % int(forward.keys.need("attn_res.block_size")):
         return x
     return np.concatenate((np.zeros((len(x), forward.hparams.width), np.float32), x), axis=1)
 
 
 def added(forward: ForwardContext, x: Floats, part: Floats) -> Floats:
-    """x with what a part of the layer gives added to the hidden states."""
+    """Return x with what a part of the layer gives added to the hidden states."""
     width = forward.hparams.width
     return np.concatenate((x[:, :width] + part, x[:, width:]), axis=1)
 

@@ -61,15 +61,15 @@ def rope_scaling(keys: Keys, two_lists: bool) -> RopeScaling | None:
 
 
 def inverse_frequencies(dim: int, base: float) -> Floats:
-    """Angle per position of each of the dim / 2 pairs, float32: base^(-2i / dim)."""
+    """Return angle per position of each of the dim / 2 pairs, float32: base^(-2i / dim)."""
     return np.asarray(1.0 / base ** (np.arange(0, dim, 2, dtype=np.float64) / dim), np.float32)
 
 
 def yarn_frequencies(dim: int, base: float, scaling: RopeScaling) -> Floats:
-    """Slow pairs are interpolated, fast ones kept, those between mixed. float32 (dim / 2,)."""
+    """Return slow pairs are interpolated, fast ones kept, those between mixed. float32 (dim / 2,)."""
 
     def pair_turning(turns: float) -> float:
-        """The pair that turns so often within the original context."""
+        """Return the pair that turns so often within the original context."""
         return dim * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = pair_turning(scaling.beta_fast), pair_turning(scaling.beta_slow)
@@ -102,7 +102,7 @@ def attention_factor(scaling: RopeScaling | None) -> float:
 
 
 def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_position: int) -> Floats:
-    """Frequencies after `scaling`, float32 (dim / 2,); only "dynamic" depends on how long the text is."""
+    """Return frequencies after `scaling`, float32 (dim / 2,); only "dynamic" depends on how long the text is."""
     if scaling is None or scaling.kind == "none":
         return inverse_frequencies(dim, base)
     if scaling.kind in ("linear", "longrope"):
@@ -118,8 +118,8 @@ def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_
 def rope_table(
     dim: int, base: float, scaling: RopeScaling | None, freq_factors: Floats | None, positions: ArrayLike
 ) -> tuple[Floats, Floats]:
-    """cos and sin, float32 (positions, dim / 2), of the `dim` rotated values of a head. Raises ValueError for a scaling
-    of unknown kind. freq_factors: divisors of the frequencies, float32 (dim / 2,).
+    """Return cos and sin, float32 (positions, dim / 2), of the `dim` rotated values of a head. Raises ValueError for a
+    scaling of unknown kind. freq_factors: divisors of the frequencies, float32 (dim / 2,).
     """
     at = np.asarray(positions, np.int64).reshape(-1)
     frequencies = scaled_frequencies(dim, base, scaling, int(at.max(initial=0)))

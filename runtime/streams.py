@@ -20,7 +20,7 @@ def mean(forward: ForwardContext, x: Floats) -> Floats:
 
 
 def stream_norm(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
-    """The norm of each stream by itself, with a weight for each value of all of them."""
+    """Return the norm of each stream by itself, with a weight for each value of all of them."""
     each = ops.rms_norm(x.reshape(len(x), -1, forward.hparams.width), None, forward.hparams.eps, forward.threads)
     normed = each.reshape(x.shape)
     return np.multiply(normed, layer.need_array(name), out=normed)

@@ -11,7 +11,9 @@ from .layer import ForwardContext
 
 
 def read_as(forward: ForwardContext, ids: Ids) -> Ids:
-    """The tokens that stand for control tokens in their place; notes by `forward.adapters` which adapter is on."""
+    """Return the tokens that stand for control tokens in their place; notes by `forward.adapters` which adapter is
+    on.
+    """
     controls, others = (forward.keys.stored(f"adapters.token_ids_{each}") for each in ("activate", "substitute"))
     if controls is None:
         return ids
@@ -24,7 +26,7 @@ def read_as(forward: ForwardContext, ids: Ids) -> Ids:
 
 
 def _on(forward: ForwardContext, numbers: Ids) -> Ids:
-    """The number of the adapter that is on at each token, 0 for none. numbers: that control tokens switch on."""
+    """Return the number of the adapter that is on at each token, 0 for none. numbers: that control tokens switch on."""
     gain = np.float32(forward.keys.get("adapters.router_gain"))
     v = numbers.astype(np.float32)
     k = np.where(v > 0, gain, -gain)

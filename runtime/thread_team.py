@@ -75,13 +75,15 @@ class Team:
 
 
 def worth(threads: int, rows: NDArray[np.int64], read: int) -> int:
-    """How many threads to run operations with that read so many bytes: one where others would wait more than help."""
+    """Return how many threads to run operations with that read so many bytes: one where others would wait more than
+    help.
+    """
     return threads if read > BYTES_OF_A_WAIT * int(rows[:, thread_team.WAIT].sum()) else 1
 
 
 @cache
 def team_of(threads: int) -> Team:
-    """The process's team of so many."""
+    """Return the process's team of so many."""
     return Team(threads)
 
 

@@ -26,13 +26,13 @@ class TokenizerModel(Protocol):
     """One kind of vocabulary."""
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """Ids of a piece of text without special tokens. start: the piece begins the whole text."""
+        """Return ids of a piece of text without special tokens. start: the piece begins the whole text."""
 
     def piece(self, number: int) -> bytes:
         """What a token adds to a text that has begun; of a control token what is written for it."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids in a row; control tokens as they are written."""
+        """Return the text of ids in a row; control tokens as they are written."""
 
 
 MODELS: dict[str, Callable[[TokenList], TokenizerModel]] = {
@@ -88,7 +88,7 @@ class Tokenizer:
         return [self.piece(number) for number in range(self.vocab_size)]
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """Token ids of a text.
+        """Return token ids of a text.
 
         add_special: put the tokens around it that the model expects. parse_special: control tokens written in the text
         become those tokens; user-defined ones always do. Raises VocabularyError for text that is not Unicode.
@@ -107,7 +107,7 @@ class Tokenizer:
         return [*ids, *self.around.after] if add_special else ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of token ids; bytes that are no UTF-8 become U+FFFD. skip_special: leave control tokens out.
+        """Return the text of token ids; bytes that are no UTF-8 become U+FFFD. skip_special: leave control tokens out.
 
         Raises VocabularyError for an id that is no token.
         """
@@ -125,7 +125,7 @@ class Tokenizer:
         return self._model.piece(number)
 
     def text(self, number: int) -> str:
-        """A token as the file writes it."""
+        """Return a token as the file writes it."""
         return self._tokens.texts[number]
 
     def _build_splitter(self, parse_special: bool) -> Splitter:
@@ -149,7 +149,7 @@ class Tokenizer:
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer from a file's metadata. The vocabulary is decoded when it is first used.
+    """Return a tokenizer from a file's metadata. The vocabulary is decoded when it is first used.
 
     metadata: key → value, arrays as (lazy) sequences or numpy arrays. Raises VocabularyError where there is no
     vocabulary, or of a kind that is not known.

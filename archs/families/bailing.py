@@ -59,7 +59,7 @@ BAILING = LLAMA.derive(
 
 
 def shared_width(config: Config) -> int:
-    """The width of all shared experts together."""
+    """Return the width of all shared experts together."""
     given = config.get("moe_shared_expert_intermediate_size")
     return int(given or config["moe_intermediate_size"] * config["num_shared_experts"])
 

@@ -25,13 +25,13 @@ from quants.errors import ModelError
 
 
 def attends(config: Config) -> list[int]:
-    """1 in layers with latent attention, as those have that predict further."""
+    """Return 1 in layers with latent attention, as those have that predict further."""
     further = config.get("num_nextn_predict_layers") or 0
     return [int(kind == "full_attention") for kind in config["layer_types"]] + [1] * further
 
 
 def limits(key: str, config: Config) -> list[float] | None:
-    """Bounds of gated units by layer, 0 for none."""
+    """Return bounds of gated units by layer, 0 for none."""
     if not (given := config.get(key)):
         return None
     count = config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0)
@@ -43,8 +43,8 @@ LATENT = re.compile(r"layers\.(\d+)\.attention\.kv_a_proj_with_mqa\.weight")
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Gates by the kind of their layer, whose name they share. Which layers attend, tensors tell: of layers that are no
-    whole group the published code and transformers say it otherwise.
+    """Return gates by the kind of their layer, whose name they share. Which layers attend, tensors tell: of layers that
+    are no whole group the published code and transformers say it otherwise.
     """
     attending, found = {int(place[1]) for name in tensors if (place := LATENT.search(name))}, {}
     kinds = ["full_attention" if i in attending else "" for i in range(config["num_hidden_layers"])]
@@ -57,7 +57,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """The gates by the name that they share."""
+    """Return the gates by the name that they share."""
     return {(new := GATE.sub(r"\1g_proj.weight", name)): tensor.renamed(new) for name, tensor in tensors.items()}
 
 

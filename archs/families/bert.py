@@ -20,7 +20,7 @@ from quants.errors import ModelError
 
 
 def first_position(config: Config) -> int:
-    """The row of the position table that the first token gets."""
+    """Return the row of the position table that the first token gets."""
     return int(config["pad_token_id"]) + 1 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert") else 0
 
 
@@ -38,7 +38,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def scores(config: Config, hf_class: str = "BertForSequenceClassification") -> bool:
-    """Whether there is a head. BERT's reads what the pooler makes of the first state; all others leave that out."""
+    """Return whether there is a head. BERT's reads what the pooler makes of the first state; all others leave that
+    out.
+    """
     return hf_class in (config.get("architectures") or ())
 
 
@@ -117,7 +119,7 @@ def jina_v3() -> Architecture:
 
 
 def positions(config: Config) -> int:
-    """Counted from the padding token's id, as if they were learned."""
+    """Return counted from the padding token's id, as if they were learned."""
     return int(config["max_position_embeddings"]) - int(config["pad_token_id"]) - 1
 
 
@@ -128,7 +130,7 @@ def scaled_from(config: Config) -> int | None:
 
 
 def of_task(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Weights by their plain names, of one task or of none."""
+    """Return weights by their plain names, of one task or of none."""
     return config, for_task(config, tensors)
 
 
@@ -222,7 +224,7 @@ def context(config: Config) -> int:
 
 
 def head_width(config: Config) -> int:
-    """The width of one attention head."""
+    """Return the width of one attention head."""
     given = config.get("head_dim")
     return int(given or required(config, "n_embd|hidden_size") // required(config, "n_head|num_attention_heads"))
 

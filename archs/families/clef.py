@@ -31,7 +31,7 @@ LAYER = re.compile(r"^joint_head\.(layers|evidence_layers)\.(\d+)\.")
 
 
 def prepared(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers of the head by one number, and its scales in one tensor."""
+    """Return layers of the head by one number, and its scales in one tensor."""
     config, tensors = mtp_layers(config, tensors)
     if (routing := (config.get("decision") or {}).get("routing_layers")) is None:
         raise ModelError("the model has no joint_head_config.json, which says how its head is laid out")
@@ -56,7 +56,7 @@ def used(scales: Mapping[str, float]) -> list[float]:
 
 
 def attention(source: str, target: str) -> dict[str, Target]:
-    """torch's attention, with q, k and v in one."""
+    """Return torch's attention, with q, k and v in one."""
     found: dict[str, Target] = {f"{source}.out_proj": f"{target}_o"}
     for suffix in ("weight", "bias"):
         found[f"{source}.in_proj_{suffix}"] = tuple(

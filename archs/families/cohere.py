@@ -66,7 +66,7 @@ def dense(config: Config) -> list[bool]:
 
 
 def dense_layers(config: Config) -> int:
-    """How many layers at the start have one net."""
+    """Return how many layers at the start have one net."""
     return [*dense(config), False].index(False)
 
 
@@ -81,7 +81,7 @@ def window_pattern(config: Config) -> list[bool]:
 
 
 def rope_pattern(config: Config) -> list[bool] | None:
-    """Which layers have rope, where those are not the windowed and the dense ones (llama.cpp's rule)."""
+    """Return which layers have rope, where those are not the windowed and the dense ones (llama.cpp's rule)."""
     windowed, forced = window_pattern(config), config["prefix_dense_sliding_window_pattern"] == 1
     rotating = [one or (forced and of_dense) for one, of_dense in zip(windowed, dense(config), strict=True)]
     usual = [one or layer < dense_layers(config) for layer, one in enumerate(windowed)]
@@ -89,7 +89,7 @@ def rope_pattern(config: Config) -> list[bool] | None:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Dense layers before the first with experts have rope, too, unless the file says which have it."""
+    """Return dense layers before the first with experts have rope, too, unless the file says which have it."""
     said = keys.get("attention.rope_pattern") is not None
     first = 0 if said else int(keys.get("leading_dense_block_count"))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates or index < first})
@@ -142,7 +142,7 @@ COHERE2_MOE = COHERE2.derive(
 
 
 def has_rms_epsilon(keys: Keys) -> bool:
-    """Whether the norms are RMS norms, as an epsilon of those alone says."""
+    """Return whether the norms are RMS norms, as an epsilon of those alone says."""
     kinds = [keys.stored(f"attention.layer_norm_{each}epsilon") for each in ("", "rms_")]
     return kinds[0] is None and kinds[1] is not None
 

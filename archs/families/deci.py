@@ -70,7 +70,7 @@ def width(config: Config) -> int:
 
 @reordered
 def interleaved(rows: int, config: Config) -> Index:
-    """Pairs that rotate together next to each other, in heads of one width."""
+    """Return pairs that rotate together next to each other, in heads of one width."""
     if rows % width(config) or width(config) % 2:
         raise FormatError(f"{rows} rows; heads are {width(config)} wide")
     index: Index = np.arange(rows).reshape(-1, 2, width(config) // 2).swapaxes(1, 2).reshape(-1)

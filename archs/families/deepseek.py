@@ -48,7 +48,7 @@ DEEPSEEK = LLAMA.derive(
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """All of a head rotates, whatever `rope.dimension_count` says, and no layer has the window."""
+    """Return all of a head rotates, whatever `rope.dimension_count` says, and no layer has the window."""
     return usual.with_layers(lambda index, own: {"rope_width": own.key_width, "window": None})
 
 

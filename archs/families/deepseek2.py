@@ -33,7 +33,7 @@ LATENT_EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` is (llama.
 
 
 def log_multiplier(config: Config) -> float | None:
-    """How yarn's temperature grows with the logarithm of the factor."""
+    """Return how yarn's temperature grows with the logarithm of the factor."""
     scale = rope_scaling(config, "mscale_all_dim")
     return 0.1 * scale if scale and rope_scaling(config, "rope_type") == "yarn" else None
 
@@ -51,12 +51,14 @@ def attn_factor(config: Config) -> float | None:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """`expert_weights_norm` holds for sigmoids only: transformers' DeepSeek V2 does not read `norm_topk_prob`."""
+    """Return `expert_weights_norm` holds for sigmoids only: transformers' DeepSeek V2 does not read
+    `norm_topk_prob`.
+    """
     return replace(usual, normalize_experts=usual.normalize_experts and usual.scoring != "softmax")
 
 
 def v3_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The widths that the file adds up, and how experts are chosen."""
+    """Return the widths that the file adds up, and how experts are chosen."""
     return {
         "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
         "num_key_value_heads": keys["attention.head_count"],
@@ -74,13 +76,13 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def rotary_factors(config: Config) -> Iterable[Tensor]:
-    """Divisors of the frequencies of what rotates, which is a part of its own of each head."""
+    """Return divisors of the frequencies of what rotates, which is a part of its own of each head."""
     rotating = changed(config, head_dim=config.get("qk_rope_head_dim") or config.get("head_dim"))
     return itertools.chain.from_iterable(make(rotating) for make in FACTORS)
 
 
 def of_glm_flash(keys: Keys) -> int | None:
-    """How the router scores in files that do not say it: by sigmoids in GLM 4.7 Flash, by softmax in others."""
+    """Return how the router scores in files that do not say it: by sigmoids in GLM 4.7 Flash, by softmax in others."""
     if not keys.get("expert_count"):
         return None
     flash = keys.layer_count in (47, 48) and len(keys.metadata.get(TOKENS, ())) == 154_880
@@ -241,7 +243,7 @@ YOUTU = DEEPSEEK_V3.derive(
 
 
 def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers are windowed, where any is (llama.cpp drops this)."""
+    """Return which layers are windowed, where any is (llama.cpp drops this)."""
     found = windowed_layers(config, lambda layer: layer >= config["max_window_layers"])
     return found if any(found) and config.get("sliding_window") else None
 

@@ -51,13 +51,13 @@ DEEPSEEK_V32 = DEEPSEEK_V3.derive(
 
 
 def chooses(config: Config) -> list[bool] | None:
-    """Which layers have an indexer, where the config says so."""
+    """Return which layers have an indexer, where the config says so."""
     kinds = lookup(config, "indexer_types")
     return None if kinds is None else [kind == "full" for kind in kinds]
 
 
 def dsa_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Which layers have an indexer; files of other converters may not say."""
+    """Return which layers have an indexer; files of other converters may not say."""
     found, said = config_from_gguf(keys, tensors), keys.get("attention.indexer.types")
     return found if said is None else found | {"indexer_types": ["full" if each else "shared" for each in said]}
 

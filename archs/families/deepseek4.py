@@ -33,7 +33,7 @@ SCORING = {"sqrtsoftplus": 4, "sigmoid": 2}
 
 
 def ratios(config: Config) -> list[int]:
-    """How many tokens an entry stands for, by layer; 0 for a window alone."""
+    """Return how many tokens an entry stands for, by layer; 0 for a window alone."""
     rates, count = RATES | dict(config.get("compress_rates") or {}), config["num_hidden_layers"]
     if kinds := config.get("layer_types"):
         return [rates[kind] for kind in kinds]
@@ -43,7 +43,7 @@ def ratios(config: Config) -> list[int]:
 
 
 def hash_layers(config: Config) -> int:
-    """How many layers at the beginning choose experts by token ids. Raises ModelError where others do."""
+    """Return how many layers at the beginning choose experts by token ids. Raises ModelError where others do."""
     kinds = config.get("mlp_layer_types")
     if kinds is None:
         return min(int(config["num_hash_layers"]), int(config["num_hidden_layers"]))
@@ -60,15 +60,15 @@ def rotated(config: Config) -> int:
 
 
 def is_stretched_otherwise(scaling: Mapping[str, Any] | None) -> bool:
-    """Whether layers with entries rotate as neither yarn without its temperature nor linear scaling has it."""
+    """Return whether layers with entries rotate as neither yarn without its temperature nor linear scaling has it."""
     if not scaling:
         return False
     return scaling.get("rope_type") not in ("yarn", "linear") or scaling.get("attention_factor") not in (None, 1)
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Scales beside a weight called as other checkpoints call them; the correction of routers that choose by token ids
-    set apart, because nothing reads it.
+    """Return scales beside a weight called as other checkpoints call them; the correction of routers that choose by
+    token ids set apart, because nothing reads it.
     """
     named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -83,8 +83,8 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def with_mtp_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """`mtp.0.…` as the layer behind the last; what makes one of its streams stands in place of the model's. Raises
-    ModelError where there are several.
+    """Return `mtp.0.…` as the layer behind the last; what makes one of its streams stands in place of the model's.
+    Raises ModelError where there are several.
     """
     last, found, there = config["num_hidden_layers"], dict[str, Tensor](), False
     for name, tensor in tensors.items():
@@ -101,7 +101,7 @@ def with_mtp_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def _beside(tensor: Tensor, config: Config) -> Tensor:
-    """Two matrices on top of each other, (2, rows, width), beside each other."""
+    """Return two matrices on top of each other, (2, rows, width), beside each other."""
     rows = tensor.shape[1]
     both = reshape(tensor, (2 * rows, tensor.shape[2]))
     return side_by_side([take(both, np.arange(i * rows, (i + 1) * rows)) for i in range(2)], tensor.name)
@@ -116,7 +116,7 @@ def _as_published(tensor: Tensor, config: Config) -> Tensor:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Layers with entries rotate by another base, and they alone are stretched."""
+    """Return layers with entries rotate by another base, and they alone are stretched."""
     base = float(keys.need("attention.compress_rope_freq_base"))
 
     def own(i: int, layer: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """Names without the base model's in front."""
+    """Return names without the base model's in front."""
     bare = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     return {name: tensor.renamed(name) for name, tensor in bare.items()}
 

@@ -29,7 +29,7 @@ MTP = "mtp.embed_tokens.weight"
 
 
 def windowed(config: Config) -> list[bool]:
-    """Which layers have a window instead of an indexer."""
+    """Return which layers have a window instead of an indexer."""
     kinds = config.get("layer_types") or [
         "" if i < 2 or i % 4 == 1 else "sliding_attention" for i in range(config["num_hidden_layers"])
     ]
@@ -44,7 +44,9 @@ def of_windows(config: Config) -> dict[str, int]:
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The embedding of the layer that predicts further in that layer, factors in norms, matrices by kind of layer."""
+    """Return the embedding of the layer that predicts further in that layer, factors in norms, matrices by kind of
+    layer.
+    """
     count, found = config["num_hidden_layers"], {}
     further = int(any(name.endswith(MTP) for name in tensors))
     config = {**config, "num_nextn_predict_layers": further, **of_windows(config)}
@@ -80,7 +82,7 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Widths of both kinds of layers by published names. Raises ModelError where layers of a kind differ."""
+    """Return widths of both kinds of layers by published names. Raises ModelError where layers of a kind differ."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     local = keys["attention.sliding_window_pattern"]
     all_heads: Any = keys["attention.head_count"]
@@ -122,7 +124,7 @@ def factor(tensor: Tensor, rank: int) -> Invertible:
 
 
 def other_kind(tensors: Tensors) -> list[str]:
-    """Names of matrices that other layers have: those with an indexer, and those without."""
+    """Return names of matrices that other layers have: those with an indexer, and those without."""
     found = {LAYER.sub(r"\1", name) for name in tensors if LAYER.match(name)}
     full = {LAYER.sub(r"\1", name) for name in tensors if name.endswith(".indexer.proj.weight")}
     return [f"layers.{i}.self_attn.{'swa_' if i in full else ''}kv_b_proj" for i in found]

@@ -75,7 +75,7 @@ BLOCK: dict[str, Kind] = {  # of a block's draft, at the root of config.json or 
 
 
 def of_block(*names: str, otherwise: Any = None, nested: bool = False) -> Computed:
-    """The first of these settings that is there. nested: in "dflash_config" alone."""
+    """Return the first of these settings that is there. nested: in "dflash_config" alone."""
 
     def found(config: Config) -> Any:
         settings = config.get("dflash_config") or {}
@@ -125,7 +125,9 @@ def cap(config: Config) -> float | None:
 
 
 def pairs_apart(name: str, heads: str = "one_head") -> TensorMap:
-    """Rows of q or k, which may rotate adjacent pairs (`rope_is_neox_style` false). heads: the key of their number."""
+    """Return rows of q or k, which may rotate adjacent pairs (`rope_is_neox_style` false). heads: the key of their
+    number.
+    """
     adjacent = interleave_rope(heads).invert
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
@@ -271,7 +273,7 @@ GELU = "gelu_pytorch_tanh"
 
 
 def prepare_gemma4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Raises ModelError for what such files cannot express."""
+    """Raise ModelError for what such files cannot express."""
     count, head = config["num_hidden_layers"], any("confidence_" in name for name in tensors)
     kinds, whole = config.get("layer_types"), config["vocab_size"]
     wrong = {
@@ -347,7 +349,7 @@ OUTSIDE = (
 
 
 def prepare_deepseek4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The tensors of `mtp.…` alone, as those of layers; what stands outside of layers any of them may have."""
+    """Return the tensors of `mtp.…` alone, as those of layers; what stands outside of layers any of them may have."""
     found, count = dict[str, Tensor](), 0
     for name, tensor in tensors.items():
         part = re.fullmatch(r"mtp\.(\d{1,4})\.(\w+)(.*)", name)

@@ -46,7 +46,7 @@ PADDLEOCR = ERNIE4_5.derive(
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Which layers have experts: those that are a multiple of the interval, from the first to the last."""
+    """Return which layers have experts: those that are a multiple of the interval, from the first to the last."""
     sparse = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
     first, last = (sparse[0], sparse[-1]) if sparse else (keys["block_count"], -1)
     every = keys["interleave_moe_layer_step"]

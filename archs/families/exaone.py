@@ -25,7 +25,7 @@ PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
 
 
 def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers have a window: by a word of L and G that is repeated, or all but every so many."""
+    """Return which layers have a window: by a word of L and G that is repeated, or all but every so many."""
     if not config.get("sliding_window"):
         return None
     said = config.get("sliding_window_pattern") or 4
@@ -35,7 +35,7 @@ def window_pattern(config: Config) -> list[bool] | None:
 
 
 def windows_of_all(config: Config) -> list[bool] | None:
-    """The same, with items for layers that predict further where their kind is not the first layer's."""
+    """Return the same, with items for layers that predict further where their kind is not the first layer's."""
     found, kinds = window_pattern(config), config.get("mtp_layer_types") or []
     further = [kind == "sliding_attention" for kind in kinds[: config["num_nextn_predict_layers"]]]
     return [*found, *further] if found and further != found[:1] * len(further) else found

@@ -22,14 +22,14 @@ HEADS = "num_attention_heads|n_head"
 
 
 def kv_heads(config: Config) -> int:
-    """One with multi_query, whatever `num_kv_heads` says, but in the newer architecture."""
+    """Return one with multi_query, whatever `num_kv_heads` says, but in the newer architecture."""
     if config["multi_query"] and not config["new_decoder_architecture"]:
         return 1
     return int(required(config, f"num_kv_heads|n_head_kv|{HEADS}"))
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The switches of the config, by what a file shows of them."""
+    """Return the switches of the config, by what a file shows of them."""
     groups, heads = keys["attention.head_count_kv"], keys["attention.head_count"]
     return {
         "new_decoder_architecture": "blk.0.attn_norm_2.weight" in tensors,
@@ -44,9 +44,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def alibi_terms(slopes: Floats, keys: int, scale: float) -> Floats:
-    """Terms that grow with the key's position, which the softmax takes for the same as penalties of distances but for
-    rounding: slopes, positions and their products are bfloat16 in the published code and in transformers, and scaled as
-    q·k is.
+    """Return terms that grow with the key's position, which the softmax takes for the same as penalties of distances
+    but for rounding: slopes, positions and their products are bfloat16 in the published code and in transformers, and
+    scaled as q·k is.
     """
     positions = bfloat16(np.arange(keys, dtype=np.float32))
     terms: Floats = bfloat16(bfloat16(slopes)[:, None] * positions) * np.float32(scale)
@@ -54,7 +54,7 @@ def alibi_terms(slopes: Floats, keys: int, scale: float) -> Floats:
 
 
 def bfloat16(x: Floats) -> Floats:
-    """x, rounded."""
+    """Return x, rounded."""
     form = format_named("BF16")
     rounded: Floats = form.decode(form.encode(np.atleast_2d(x)))
     return rounded.reshape(x.shape)
@@ -126,7 +126,7 @@ def inner_size(config: Config) -> int:
 
 
 def projection_factors(config: Config) -> Floats:
-    """The multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
+    """Return the multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
     groups = config["mamba_n_groups"] * config["mamba_d_state"]
     rows = (inner_size(config), inner_size(config), groups, groups, config["mamba_n_heads"])
     if sum(rows) > MOST_ROWS:

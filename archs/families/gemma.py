@@ -67,7 +67,7 @@ def scale_of_27b(layers: int) -> Derived:
 
 
 def attention_scale(layers: int) -> Computed:
-    """The factor of q·k, where it is not what files without the key mean (llama.cpp drops it).
+    """Return the factor of q·k, where it is not what files without the key mean (llama.cpp drops it).
 
     layers: of the 27B model.
     """

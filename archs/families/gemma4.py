@@ -34,7 +34,8 @@ def window_pattern(config: Config) -> list[bool]:
 
 
 def of_wide_layers(config: Config, key: str, otherwise: object) -> object:
-    """A setting of the layers that see everything: transformers 5 writes it for each of them, if it is not that of all.
+    """Return a setting of the layers that see everything: transformers 5 writes it for each of them, if it is not that
+    of all.
 
     otherwise: what it is where config.json has no place for such settings.
     """
@@ -57,7 +58,7 @@ def kv_heads(config: Config) -> int | list[int]:
 
 
 def feed_forward_lengths(config: Config) -> int | list[int]:
-    """The last layers, which share keys and values, may have nets of twice the width."""
+    """Return the last layers, which share keys and values, may have nets of twice the width."""
     width, count, shared = (config[key] for key in ("intermediate_size", "num_hidden_layers", "num_kv_shared_layers"))
     return [width] * (count - shared) + [2 * width] * shared if config["use_double_wide_mlp"] else width
 
@@ -75,7 +76,9 @@ def proportional_freqs(config: Config) -> Iterable[Tensor]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Widths and heads of both kinds of layers; keys are values as well where a layer that sees everything has none."""
+    """Return widths and heads of both kinds of layers; keys are values as well where a layer that sees everything has
+    none.
+    """
     own = range(keys["block_count"] - keys.get("attention.shared_kv_layers"))
     windowed, widths = keys["attention.sliding_window_pattern"], keys["feed_forward_length"]
     heads: int | list[int] = keys["attention.head_count_kv"]
@@ -201,7 +204,7 @@ def _multiple(share: float) -> float:
 
 
 def for_each_token(tensor: Tensor, config: Config) -> Tensor:
-    """Zeros below, for tokens that the table has no row for."""
+    """Return zeros below, for tokens that the table has no row for."""
     missing = int(config["vocab_size"]) - tensor.shape[0]
     if missing <= 0:
         return tensor
@@ -231,7 +234,7 @@ def _share(multiple: float) -> float:
 
 
 def gemma3n_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The text model's alone; its tables of inputs for each layer have a row for every token, as files have."""
+    """Return the text model's alone; its tables of inputs for each layer have a row for every token, as files have."""
     return {
         "architectures": ["Gemma3nForCausalLM"],
         "intermediate_size": keys["feed_forward_length"],

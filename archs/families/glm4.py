@@ -64,13 +64,13 @@ GLM_ASR = LLAMA.derive(
 
 
 def unusual_head_dim(config: Config) -> int | None:
-    """The width of a head where it is not the hidden width shared out (llama.cpp drops it)."""
+    """Return the width of a head where it is not the hidden width shared out (llama.cpp drops it)."""
     shared = config["hidden_size"] // config["num_attention_heads"]
     return int(config["head_dim"]) if config["head_dim"] != shared else None
 
 
 def kv_channels(config: Config) -> int:
-    """The width of a head, as ChatGLM's configs call it."""
+    """Return the width of a head, as ChatGLM's configs call it."""
     return int(config.get("kv_channels") or config["hidden_size"] // config["num_attention_heads"])
 
 

@@ -22,7 +22,7 @@ USUAL_BOUND = -5.0
 
 
 def kv_heads(config: Config) -> list[int]:
-    """One in layers with latent attention, none in others."""
+    """Return one in layers with latent attention, none in others."""
     count, further = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
     kinds = config.get("layer_types") or [("linear" if i % 4 != 3 else "indexed") + "_attention" for i in range(count)]
     return [int(kind != "linear_attention") for kind in kinds] + [1] * further
@@ -40,7 +40,9 @@ def head_width(config: Config) -> int:
 
 
 def bound(config: Config) -> float | None:
-    """How far a channel's logarithm falls with a token at most (llama.cpp drops the usual one of a config without)."""
+    """Return how far a channel's logarithm falls with a token at most (llama.cpp drops the usual one of a config
+    without).
+    """
     said = config.get(LINEAR) or {}
     found = said.get("gate_lower_bound", config.get("linear_lower_bound", USUAL_BOUND))
     return USUAL_BOUND if found is None and said and said.get("safe_gate", True) else found
@@ -61,7 +63,7 @@ def limits(config: Config) -> list[float] | None:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Kinds of layers, and delta attention's settings. Raises ModelError for several limits of gated units."""
+    """Return kinds of layers, and delta attention's settings. Raises ModelError for several limits of gated units."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     bounds, clamps = keys.get("kda.gate_lower_bound"), keys.get("swiglu_clamp_exp") or [None]
     if {*clamps} != {clamps[0]}:

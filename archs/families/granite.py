@@ -29,7 +29,7 @@ from quants.errors import ModelError
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Files of models without rope say so by a key."""
+    """Return files of models without rope say so by a key."""
     rope = bool(keys.get("rope.scaling.finetuned"))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates and rope})
 
@@ -102,13 +102,13 @@ GRANITE_MOE = GRANITE.derive(
 
 
 def rotating_layers(config: Config) -> list[bool] | None:
-    """Which layers have rope, where some have none (llama.cpp knows an older key only)."""
+    """Return which layers have rope, where some have none (llama.cpp knows an older key only)."""
     rotating = [bool(each) for each in config.get("layer_rope_theta") or config.get("no_rope_layers") or []]
     return rotating if not all(rotating) else None
 
 
 def base(config: Config) -> float:
-    """The rotary base; that of layers goes first."""
+    """Return the rotary base; that of layers goes first."""
     bases = set(config.get("layer_rope_theta") or ()) - {0}
     if len(bases) > 1:
         raise ModelError("config.json has several rotary bases (layer_rope_theta), which its files cannot express")
@@ -116,7 +116,7 @@ def base(config: Config) -> float:
 
 
 def granite_swa_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Which class it is, experts tell."""
+    """Return which class it is, experts tell."""
     if "expert_count" in keys:
         found = {"architectures": ["GraniteMoeSWAForCausalLM"], "model_type": "granitemoe_swa"}
         found |= {"shared_intermediate_size": keys.get("expert_shared_feed_forward_length")}
@@ -185,7 +185,7 @@ def rotates(config: Config) -> bool:
 
 
 def attends(config: Config) -> list[bool]:
-    """Which layers are attention layers."""
+    """Return which layers are attention layers."""
     return [kind in ("attention", "full_attention") for kind in config["layer_types"]]
 
 
@@ -197,7 +197,7 @@ def without_state_space(config: Config) -> Architecture | None:
 
 
 def shared(part_of_net: str, transform: Transform = unchanged) -> TensorMap:
-    """A weight of the net that all tokens share; without routed experts it is the layer's only one."""
+    """Return a weight of the net that all tokens share; without routed experts it is the layer's only one."""
     name = f"ffn_{part_of_net}"
     return TensorMap(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
 
@@ -257,7 +257,7 @@ def bamba_kinds(config: Config) -> list[str]:
 
 
 def rotating_part(config: Config) -> int:
-    """How many values of a head rotate: half of them. Raises ModelError where the config says another number."""
+    """Return how many values of a head rotate: half of them. Raises ModelError where the config says another number."""
     width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
     said = config.get("attn_rotary_emb") or width // 2
     if said != width // 2 or said % 2:

@@ -23,7 +23,7 @@ from quants.errors import FormatError, ModelError
 
 
 def pairs(rows: int, heads: int) -> Index:
-    """The rows of heads so that those which rotate together are adjacent."""
+    """Return the rows of heads so that those which rotate together are adjacent."""
     if rows % (2 * heads):
         raise FormatError(f"{rows} rows; {heads} heads of an even width don't divide them")
     index: Index = np.arange(rows).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1)
@@ -31,7 +31,7 @@ def pairs(rows: int, heads: int) -> Index:
 
 
 def fused(rows: int, config: Config) -> Index:
-    """All q, all k, all v rows."""
+    """Return all q, all k, all v rows."""
     heads, others = required(config, "num_attention_heads"), required(config, "num_key_value_heads")
     width = rows // (heads + 2 * others)
     q, k = heads * width, others * width
@@ -39,7 +39,9 @@ def fused(rows: int, config: Config) -> Index:
 
 
 def adapters(heads: str = "") -> Invertible:
-    """Adapters (count, 1, rows, width), with zeros in front. heads: whose rows rotate, the key that counts them."""
+    """Return adapters (count, 1, rows, width), with zeros in front. heads: whose rows rotate, the key that counts
+    them.
+    """
 
     def ordered(flat: Tensor, rows: int, config: Config, *, back: bool) -> Tensor:
         if not heads:
@@ -68,7 +70,7 @@ def adapters(heads: str = "") -> Invertible:
 
 
 def layers(config: Config) -> int:
-    """The last of those that are counted is the switch, which has no weights."""
+    """Return the last of those that are counted is the switch, which has no weights."""
     width, heads = config["hidden_size"], config["num_attention_heads"]
     if config.get("projection_head_dim") not in (None, width // heads):
         raise ModelError("config.json has a projection_head_dim that is not hidden_size / num_attention_heads")
@@ -98,7 +100,7 @@ def with_control_tokens(config: Config, tensors: Tensors) -> Tensors:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Raises ModelError where lists of control tokens are not of the adapters."""
+    """Raise ModelError where lists of control tokens are not of the adapters."""
     for key in ("adapters.token_ids_activate", "adapters.token_ids_substitute"):
         said, count = len(keys.get(key)), keys.need("adapters.count")
         if said != count:
@@ -107,7 +109,9 @@ def hparams_hook(keys: Keys, usual: HParams) -> HParams:
 
 
 def of(source: str, *targets: tuple[str, str]) -> dict[str, Target]:
-    """The adapters of a matrix, or of several that are fused; each with what counts the heads that rotate, or ""."""
+    """Return the adapters of a matrix, or of several that are fused; each with what counts the heads that rotate, or
+    "".
+    """
     found: dict[str, Target] = {}
     for i, (name, heads) in enumerate(targets):
         a, b = (f"lora_{each}_slices.{i}" if len(targets) > 1 else f"lora_{each}" for each in "AB")

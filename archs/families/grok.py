@@ -23,13 +23,13 @@ WITHOUT_FACTORS = 30.0  # what configs without softcaps mean
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """The factor of scores has a key of its own."""
+    """Return the factor of scores has a key of its own."""
     scale = keys.get("attention.output_scale")
     return usual.with_layers(lambda index, own: {} if scale is None else {"attention_scale": float(scale)})
 
 
 def scaled(key: str) -> Computed:
-    """A setting of yarn, which such configs have beside all others."""
+    """Return a setting of yarn, which such configs have beside all others."""
     return lambda config: config.get(key) if config.get("rope_type") in ("yarn", "original") else None
 
 
@@ -52,7 +52,9 @@ OLDER_OUTSIDE = ("in_out_embed", "rms_norm")
 
 
 def other_names(tensors: Tensors) -> tuple[str, ...]:
-    """Names that a checkpoint does not have: Grok 2's or Grok 1's, whose last norm of a layer is called otherwise."""
+    """Return names that a checkpoint does not have: Grok 2's or Grok 1's, whose last norm of a layer is called
+    otherwise.
+    """
     older = "blk.0.layer_output_norm.weight" in tensors
     return tuple(
         name
@@ -62,14 +64,14 @@ def other_names(tensors: Tensors) -> tuple[str, ...]:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """Grok 1's names begin with another word."""
+    """Return grok 1's names begin with another word."""
     older = any("decoder_layer." in name for name in tensors)
     called = {name: name.replace("model.", "transformer.", 1) if older else name for name in tensors}
     return {new: tensors[name].renamed(new) for name, new in called.items()}
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """YaRN's settings beside all others, as they are published."""
+    """Return YaRN's settings beside all others, as they are published."""
     net = "blk.0.ffn_up.weight" in tensors
     grows = keys["attention.temperature_length"] if "attention.temperature_length" in keys else ...  # noqa: SIM401
     found: ConfigKeys = {
@@ -92,7 +94,7 @@ COLUMNS = re.compile(r".*\.(w2|linear_1)\.weight")  # of which processors have c
 
 
 def joined(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Matrices of experts in one piece that are stored in shares, one for each of several processors.
+    """Return matrices of experts in one piece that are stored in shares, one for each of several processors.
 
     Raises ModelError where a share is missing.
     """

@@ -24,22 +24,22 @@ LAYER = re.compile(r"(?<=\b)layers\.(\d+)\.")
 
 
 def stack(config: Config) -> int:
-    """Layers of one stack; configs as first published count them by the other key."""
+    """Return layers of one stack; configs as first published count them by the other key."""
     return int(config.get("num_layers_per_stack") or config["num_hidden_layers"])
 
 
 def passes(config: Config) -> int:
-    """Layers that run, one after the other."""
+    """Return layers that run, one after the other."""
     return stack(config) * int(config["H_cycles"]) * (int(config["L_cycles"]) + 1)
 
 
 def is_low(number: int, low_passes: int) -> bool:
-    """Whether the pass of that number is one of the low stack."""
+    """Return whether the pass of that number is one of the low stack."""
     return number % (low_passes + 1) < low_passes
 
 
 def numbered(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers by one number: those of the low stack, then those of the high one."""
+    """Return layers by one number: those of the low stack, then those of the high one."""
     found, count = {}, stack(config)
     for name, tensor in tensors.items():
         if (match := STACK.search(name)) and int(match[2]) >= count:
@@ -60,14 +60,14 @@ def by_stacks(config: Config, tensors: Tensors) -> Tensors:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Which of the file's layers each one is."""
+    """Return which of the file's layers each one is."""
     count, low = int(keys.need("hrm.layers_per_stack")), int(keys.need("hrm.l_cycles"))
     return usual.with_layers(lambda i, own: {"stored": i % count + (0 if is_low(i // count, low) else count)})
 
 
 def _fused(kind: str) -> dict[str, Target]:
-    """Matrices that published checkpoints have as one. transformers takes only weights so; their biases, which no
-    published model has, it reads and writes apart.
+    """Return matrices that published checkpoints have as one. transformers takes only weights so; their biases, which
+    no published model has, it reads and writes apart.
     """
     return {
         f".attn.gqkv_proj.{kind}": tuple(

@@ -42,7 +42,7 @@ def base(config: Config) -> float:
 
 
 def if_stretched(key: str, value: object) -> Computed:
-    """The value for stretched models; `key` as for other models else."""
+    """Return the value for stretched models; `key` as for other models else."""
     other = {**SCALING, "context_length": lambda config: config["max_position_embeddings"]}[key]
     return lambda config: value if rope_scaling(config, "alpha") else other(config) if callable(other) else None
 
@@ -54,7 +54,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """`alpha` of files whose base is that before it was stretched."""
+    """Return `alpha` of files whose base is that before it was stretched."""
     alpha = float(keys.get("rope.scaling.alpha"))
     if not alpha:
         return usual
@@ -81,7 +81,7 @@ HUNYUAN_DENSE = HALVES.derive(
 
 
 def vl_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The stretched rotation with parts of positions."""
+    """Return the stretched rotation with parts of positions."""
     said = {
         "rope_theta": keys["rope.freq_base"],
         "alpha": keys.stored("rope.scaling.alpha"),
@@ -111,7 +111,7 @@ HUNYUAN_VL = HUNYUAN_DENSE.derive(
 
 
 def same_everywhere(key: str) -> Computed:
-    """A number that config.json may have for each layer. Raises ModelError where layers differ."""
+    """Return a number that config.json may have for each layer. Raises ModelError where layers differ."""
 
     def value(config: Config) -> int:
         numbers = config[key] if isinstance(config[key], list) else [config[key]]

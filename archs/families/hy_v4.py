@@ -26,7 +26,7 @@ from quants.errors import ModelError
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers that predict further tokens (`mtp_layers`) as layers behind the last."""
+    """Return layers that predict further tokens (`mtp_layers`) as layers behind the last."""
     last, named, further = config["num_hidden_layers"], {}, 0
     for name, tensor in tensors.items():
         if part := re.fullmatch(r"(?:model\.)?mtp_layers\.(\d+)\.(.*)", name):
@@ -38,13 +38,13 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def chooses(config: Config) -> list[bool]:
-    """Which layers have an indexer; the others let through what the last one did."""
+    """Return which layers have an indexer; the others let through what the last one did."""
     kinds, count = config.get("indexer_types"), config["num_hidden_layers"]
     return [kind == "full" for kind in kinds] if kinds else [i == 0 or (i - 1) % 4 == 0 for i in range(count)]
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Groups and a limit that files without them mean none by."""
+    """Return groups and a limit that files without them mean none by."""
     count, limits = keys["block_count"], keys.get("swiglu_clamp_exp") or [0.0]
     if {*limits} != {limits[0]}:
         raise ModelError("its layers clamp gated units to several limits; a config has one for all")
@@ -59,7 +59,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def groups(key: str) -> Computed:
-    """A number of groups of experts, where there are several."""
+    """Return a number of groups of experts, where there are several."""
     return lambda config: lookup(config, key) if lookup(config, "n_group") not in (None, 1) else None
 
 

@@ -24,7 +24,7 @@ SCORE = re.compile(r"(.*_res)_norm\.weight")
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Gates by the kind of their layer, whose name they share, and of each norm and its weights the product."""
+    """Return gates by the kind of their layer, whose name they share, and of each norm and its weights the product."""
     full, found = (config.get(LINEAR) or {}).get("full_attn_layers") or [], {}
     for name, tensor in tensors.items():
         if (gate := GATE.fullmatch(name)) and int(gate[2]) + 1 in full:
@@ -41,7 +41,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def times(tensor: Tensor, other: Tensor) -> Tensor:
-    """The product of two tensors of as many values, in float32."""
+    """Return the product of two tensors of as many values, in float32."""
 
     def product(values: Floats) -> Floats:
         return np.multiply(values, other.float32().reshape(values.shape), dtype=np.float32)
@@ -52,7 +52,7 @@ def times(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """Gates under one name; of a norm and its weights the norm is their product, the weights are ones."""
+    """Return gates under one name; of a norm and its weights the norm is their product, the weights are ones."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith("_res.weight"):

@@ -17,7 +17,7 @@ LINEAR = "linear_attn_config"
 
 
 def kv_heads(config: Config) -> list[int]:
-    """One in layers with latent attention, none in others."""
+    """Return one in layers with latent attention, none in others."""
     count = config["num_hidden_layers"]
     if full := lookup(config, f"{LINEAR}.full_attn_layers"):
         return [int(i + 1 in full) for i in range(count)]

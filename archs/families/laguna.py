@@ -14,12 +14,12 @@ from archs.tensor_maps import gated_net, head_norms
 
 
 def windowed(config: Config) -> list[bool] | None:
-    """Which layers have a window, where any can."""
+    """Return which layers have a window, where any can."""
     return windowed_layers(config, lambda layer: False) if config.get("sliding_window") else None
 
 
 def leading_dense(config: Config) -> int:
-    """How many layers at the beginning have no experts."""
+    """Return how many layers at the beginning have no experts."""
     kinds = config.get("mlp_layer_types") or ["dense", "sparse"]
     return next((i for i, kind in enumerate(kinds) if kind != "dense"), len(kinds))
 

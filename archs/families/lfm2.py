@@ -19,7 +19,7 @@ from archs.transforms import channels_and_taps
 
 
 def feed_forward_length(config: Config) -> int:
-    """The width of the feed-forward nets: as given, or two thirds of it rounded up to whole multiples."""
+    """Return the width of the feed-forward nets: as given, or two thirds of it rounded up to whole multiples."""
     width = int(config.get("block_ff_dim") or config["intermediate_size"])
     if not config["block_auto_adjust_ff_dim"]:
         return width
@@ -29,7 +29,7 @@ def feed_forward_length(config: Config) -> int:
 
 
 def attends(config: Config) -> list[bool]:
-    """Which layers are attention layers; others are convolutions."""
+    """Return which layers are attention layers; others are convolutions."""
     if kinds := config.get("layer_types"):
         return [kind != "conv" for kind in kinds]
     full = config.get("full_attn_idxs")

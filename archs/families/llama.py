@@ -64,7 +64,7 @@ LLAMA = BASE.derive(
 
 
 def internlm3_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Raises ModelError for what is Llama's as well: with biases of all four matrices of attention, or of none."""
+    """Raise ModelError for what is Llama's as well: with biases of all four matrices of attention, or of none."""
     if "blk.0.attn_q.bias" not in tensors or "blk.0.attn_output.bias" in tensors:
         raise ModelError("InternLM 3 has biases of q, k and v alone, or is written as Llama")
     return {}

@@ -26,7 +26,7 @@ LARGEST = 128  # experts of the one model that does not normalise q and k
 
 
 def chunk(config: Config) -> int | None:
-    """The length of chunks where it is another; 0 where no layer is cut."""
+    """Return the length of chunks where it is another; 0 where no layer is cut."""
     kinds = config.get("layer_types") or []
     cut = [bool(each) for each in rope_layers(config)]
     if kinds and not any(kind == "chunked_attention" for kind in kinds):
@@ -47,7 +47,9 @@ def normed(config: Config) -> bool | None:
 
 
 def columns(width: str) -> Invertible:
-    """Experts' matrices with a row for each output; they are published with a column for each. width: of an input."""
+    """Return experts' matrices with a row for each output; they are published with a column for each. width: of an
+    input.
+    """
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         turned = tensor.shape[-1] == config[width] != tensor.shape[-2]  # as libraries that quantize make them
@@ -57,7 +59,7 @@ def columns(width: str) -> Invertible:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The text model's alone: which layers are cut into chunks, and what files leave out where it is usual."""
+    """Return the text model's alone: which layers are cut into chunks, and what files leave out where it is usual."""
     layers: list[int] = rope_layers_from_gguf(keys, tensors)["no_rope_layers"]
     whole, scale = keys.stored("attention.sliding_window") == 0, keys.get("attention.temperature_scale")
     return {
@@ -73,7 +75,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Layers with rope see their own chunk and, in all models but the largest, normalise q and k."""
+    """Return layers with rope see their own chunk and, in all models but the largest, normalise q and k."""
     whole = keys.stored("attention.sliding_window") == 0
     length = None if whole else int(keys.get("attention.chunk_length")) or None
     normed = bool(keys.get("attention.normed"))

@@ -21,13 +21,13 @@ UNBOUNDED = 1 << 20  # what llama.cpp writes as the context of models whose stat
 
 
 def inner_size(config: Config) -> int:
-    """How many channels the state space has."""
+    """Return how many channels the state space has."""
     given = lookup(config, "intermediate_size|d_inner")
     return int(given or config["expand"] * required(config, "hidden_size|d_model"))
 
 
 def time_step_rank(config: Config) -> int:
-    """The width of what time steps are made from."""
+    """Return the width of what time steps are made from."""
     given = lookup(config, "time_step_rank|dt_rank|mamba_dt_rank")
     return math.ceil(required(config, "hidden_size|d_model") / 16) if given in (None, "auto") else int(given)
 
@@ -120,7 +120,7 @@ MAMBA2 = MAMBA.derive(
 
 
 def _every(layers: list[bool]) -> tuple[int, int]:
-    """The period of the layers that are true, and the first of them. Raises ModelError where they have none."""
+    """Return the period of the layers that are true, and the first of them. Raises ModelError where they have none."""
     for period in range(1, len(layers) + 2):
         for offset in range(period):
             if layers == [layer % period == offset for layer in range(len(layers))]:

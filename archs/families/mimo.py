@@ -28,7 +28,7 @@ from quants.errors import ModelError
 
 
 def window_pattern(config: Config) -> list[int]:
-    """1 for each layer with a window, as those have that predict further tokens."""
+    """Return 1 for each layer with a window, as those have that predict further tokens."""
     if kinds := config.get("layer_types"):
         found = [int(kind == "sliding_attention") for kind in kinds]
     elif kinds := config.get("hybrid_layer_pattern"):
@@ -45,7 +45,7 @@ def kv_heads(config: Config) -> list[int]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Kinds of layers and their key-value heads. Raises ModelError where layers of one kind differ in these."""
+    """Return kinds of layers and their key-value heads. Raises ModelError where layers of one kind differ in these."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     windowed, heads = keys["attention.sliding_window_pattern"], keys["attention.head_count_kv"]
     full, local = ({n for n, each in zip(heads, windowed, strict=True) if bool(each) is kind} for kind in (False, True))
@@ -64,7 +64,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """Layers that predict further tokens under their own names again."""
+    """Return layers that predict further tokens under their own names again."""
     last, source = config["num_hidden_layers"], {}
     for name, tensor in tensors.items():
         part = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
@@ -149,7 +149,7 @@ RANKS = (8, 4)
 
 
 def put_together(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers that predict further behind the others, rows of q, k and v in one piece each, experts in MXFP4."""
+    """Return layers that predict further behind the others, rows of q, k and v in one piece each, experts in MXFP4."""
     settings = config.get("quantization_config") or {}
     windowed, found = window_pattern(changed(config, num_nextn_predict_layers=0)), dict(tensors)
     for name, tensor in tensors.items():
@@ -170,7 +170,7 @@ def kv_heads_of(config: Config, windowed: bool) -> int:
 
 
 def by_ranks(weight: Tensor, scale: Tensor, widths: tuple[int, ...], blocks: list[int]) -> Tensor:
-    """Rows that each of several ranks has a share of, with scales of its own, as all of q, all of k, all of v in
+    """Return rows that each of several ranks has a share of, with scales of its own, as all of q, all of k, all of v in
     float32. Raises ModelError where no number of ranks explains the scales.
     """
     total = sum(widths)

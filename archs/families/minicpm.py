@@ -63,12 +63,14 @@ MINICPM = LLAMA.derive(
 
 
 def unless_of_4b(key: str, value: Computed, usual: Computed) -> dict[str, Computed]:
-    """A key where its value is not that of the 4B model, which llama.cpp means by none."""
+    """Return a key where its value is not that of the 4B model, which llama.cpp means by none."""
     return {key: lambda config: None if value(config) == usual(config) else value(config)}
 
 
 def attention_scale(config: Config) -> float | None:
-    """Raised with the square of yarn's temperature for all dimensions, where there is one (llama.cpp drops it)."""
+    """Return raised with the square of yarn's temperature for all dimensions, where there is one (llama.cpp drops
+    it).
+    """
     if (multiplier := log_multiplier(config)) is None:
         return None
     width = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
@@ -143,7 +145,7 @@ MINICPM3 = HALVES.derive(
 
 
 def groups(config: Config) -> int | None:
-    """Heads of keys and values, which nothing reads here. Raises ModelError for a number that cannot be."""
+    """Return heads of keys and values, which nothing reads here. Raises ModelError for a number that cannot be."""
     heads, count = (lookup(config, f"num_{each}_heads") for each in ("attention", "key_value"))
     if heads and count and heads % count:
         raise ModelError(f"config.json says {heads} heads and {count} of keys and values; they cannot share these")

@@ -13,7 +13,7 @@ CLASSES = ("MiniCPMV", "MiniCPMO")
 
 
 def by_version(config: Config) -> Architecture | None:
-    """The family of a version's text model; None where that is Llama."""
+    """Return the family of a version's text model; None where that is Llama."""
     version = config.get("version")
     wanted = "2.5" if version is None else str(version)
     if wanted in ("2.5", "4.0", "4"):

@@ -20,7 +20,7 @@ PARTS = {
 
 
 def residual_scale(config: Config) -> float:
-    """Raises ModelError where parts differ, which files cannot express."""
+    """Raise ModelError where parts differ, which files cannot express."""
     names = [(one.format(kind), other.format(kind)) for one, other in PARTS.items() for kind in ("alpha", "beta")]
     values = [float(lookup(config, f"{one}|{other}") or 1.0) for one, other in names]
     if len({*values[::2]}) > 1 or {*values[1::2]} != {1.0}:
@@ -29,7 +29,7 @@ def residual_scale(config: Config) -> float:
 
 
 def recurrent(config: Config) -> list[bool] | None:
-    """Which layers have no full attention, where it is not all but every eighth."""
+    """Return which layers have no full attention, where it is not all but every eighth."""
     kinds, count = config.get("layer_types"), config["num_hidden_layers"]
     numbers = config.get("attn_type_list") or [(i + 1) % 2 for i in range(count)]  # transformers' own rule
     full = [kind == "full_attention" for kind in kinds] if kinds else [bool(each) for each in numbers]
@@ -51,7 +51,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def full_outputs(config: Config, tensors: Tensors) -> Tensors:
-    """Full attention's last matrix by its own name."""
+    """Return full attention's last matrix by its own name."""
     full = [f"model.layers.{i}.self_attn." for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
     names = {f"{layer}out_proj.weight": f"{layer}o_proj.weight" for layer in full}
     return {names.get(name, name): tensor.renamed(names.get(name, name)) for name, tensor in tensors.items()}

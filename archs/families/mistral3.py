@@ -32,7 +32,7 @@ def of_yarn(key: str) -> Computed:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors, scale: float = 1) -> ConfigKeys:
-    """Rotary settings with all that yarn and the queries' growth have. scale: see `yarn_settings`."""
+    """Return rotary settings with all that yarn and the queries' growth have. scale: see `yarn_settings`."""
     settings: ConfigKeys = {
         "rope_type": "default",
         "rope_theta": keys["rope.freq_base"],

@@ -23,7 +23,9 @@ PERIOD = 3  # every third layer sees everything, the first one too
 
 
 def global_layers(config: Config) -> int | list[bool]:
-    """Every how many layers one sees everything; or for each layer whether it doesn't, where that is irregular."""
+    """Return every how many layers one sees everything; or for each layer whether it doesn't, where that is
+    irregular.
+    """
     windowed = windowed_layers(config, lambda layer: layer % config["global_attn_every_n_layers"] != 0)
     periods = (config["global_attn_every_n_layers"], *range(1, len(windowed) + 1))
     for every in periods:
@@ -33,7 +35,7 @@ def global_layers(config: Config) -> int | list[bool]:
 
 
 def of_classifier(name: str) -> TensorMap:
-    """A part of the head that only classifiers keep."""
+    """Return a part of the head that only classifiers keep."""
     kept = "ModernBertForSequenceClassification"
     return TensorMap(lambda config: name if kept in (config.get("architectures") or ()) else "")
 
@@ -44,14 +46,14 @@ def head_layers(config: Config) -> int:
 
 
 def net_widths(config: Config) -> int | list[int]:
-    """The width of nets; those of a head's layers are four times as wide as the model."""
+    """Return the width of nets; those of a head's layers are four times as wide as the model."""
     if not (further := head_layers(config)):
         return int(config["intermediate_size"])
     return [config["intermediate_size"]] * config["num_hidden_layers"] + [4 * config["hidden_size"]] * further
 
 
 def behind_encoder(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The layers of a head by their numbers behind those of the encoder, and rotary settings of all layers."""
+    """Return the layers of a head by their numbers behind those of the encoder, and rotary settings of all layers."""
     count = config["num_hidden_layers"]
     config = config if global_layers(config) == 1 else changed(config, **rotary_of_all(config))
 

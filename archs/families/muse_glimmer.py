@@ -19,14 +19,14 @@ from quants.errors import ModelError
 
 
 def windowed(config: Config) -> list[bool]:
-    """Which layers are, counted from the last where the config doesn't say."""
+    """Return which layers are, counted from the last where the config doesn't say."""
     count = config["num_hidden_layers"]
     kinds = config.get("layer_types") or ["" if (count - 1 - i) % 4 else "full_attention" for i in range(count)]
     return [kind != "full_attention" for kind in kinds]
 
 
 def rotating(config: Config) -> list[bool] | None:
-    """Which layers rotate, where that are others than those with windows (llama.cpp drops it). By which base,
+    """Return which layers rotate, where that are others than those with windows (llama.cpp drops it). By which base,
     the model's rotary settings say alone.
     """
     found = [bool(base) for base in config.get("layer_rope_theta") or []]
@@ -42,7 +42,7 @@ def head_norms(config: Config) -> Iterable[Tensor]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The factor of queries by their norms. Raises ModelError for norms that are no factor."""
+    """Return the factor of queries by their norms. Raises ModelError for norms that are no factor."""
     count, base = keys["block_count"], keys["rope.freq_base"]
     values = {float(each) for i in range(count) for each in tensors[f"blk.{i}.attn_q_norm.weight"].float32()}
     ones = {float(each) for i in range(count) for each in tensors[f"blk.{i}.attn_k_norm.weight"].float32()}

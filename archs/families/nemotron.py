@@ -85,12 +85,12 @@ def layer_kinds(config: Config) -> list[str]:
 
 
 def further(config: Config) -> int:
-    """How many layers predict further tokens."""
+    """Return how many layers predict further tokens."""
     return int(config.get("num_nextn_predict_layers") or 0)
 
 
 def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The parts of the layer that predicts further tokens, as those of the layer after the last."""
+    """Return the parts of the layer that predicts further tokens, as those of the layer after the last."""
     if not further(config):
         return config, tensors
     last, renamed = len(layer_kinds(config)), {}
@@ -103,7 +103,7 @@ def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
-    """The layer after the last as the two that it was: attention, experts."""
+    """Return the layer after the last as the two that it was: attention, experts."""
     last, before = len(layer_kinds(config)), {after: before for before, after in MTP_NAMES.items()}
     start, found = f"backbone.layers.{last}.", {}
     for name, tensor in tensors.items():
@@ -116,7 +116,7 @@ def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The kind of each layer, by what widths it has."""
+    """Return the kind of each layer, by what widths it has."""
     widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
     kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
     return {
@@ -128,7 +128,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The kind of each layer, by what tensors it has."""
+    """Return the kind of each layer, by what tensors it has."""
     found = config_from_gguf(keys, tensors)
     count = keys.get("nextn_predict_layers")
     dense = {
@@ -269,7 +269,7 @@ NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
 
 
 def of_blocks(key: str) -> Computed:
-    """A number of each layer; 0 in those that are no experts."""
+    """Return a number of each layer; 0 in those that are no experts."""
     return lambda config: [int(block.get(key) or 0) for block in config["block_configs"]]
 
 
@@ -283,7 +283,7 @@ BLOCK = Fields({"block_type": KIND.item, "moe_intermediate_size": SOME, "num_exp
 
 
 def puzzle_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Blocks by what each layer has. Raises ModelError where its experts are alike: that is Nemotron H."""
+    """Return blocks by what each layer has. Raises ModelError where its experts are alike: that is Nemotron H."""
     found, used = config_from_gguf(keys, tensors), keys["expert_used_count"]
     if not isinstance(used, list):
         raise ModelError("all of its layers have as many experts in use")

@@ -11,7 +11,7 @@ from archs.transforms import ungroup
 
 
 def head_name(config: Config) -> str:
-    """The last matrix of a head: the only one, as llama.cpp sees it, where the config names no labels."""
+    """Return the last matrix of a head: the only one, as llama.cpp sees it, where the config names no labels."""
     return "cls.output" if labels(config) else "cls"
 
 

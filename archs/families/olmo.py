@@ -37,7 +37,7 @@ def kv_heads(config: Config) -> int:
 
 
 def of_both(config: Config) -> int:
-    """How many rows both halves of a net have."""
+    """Return how many rows both halves of a net have."""
     return int(config.get("mlp_hidden_size") or config["mlp_ratio"] * config["d_model"])
 
 

@@ -67,7 +67,7 @@ QWEN = GPT.derive(
 
 
 def net_width(config: Config) -> int:
-    """Two thirds of four widths, rounded up to a multiple of 256."""
+    """Return two thirds of four widths, rounded up to a multiple of 256."""
     return -(-int(2 * 4 * config["n_embd"] / 3) // 256) * 256
 
 
@@ -102,7 +102,9 @@ REFACT = GPT.derive(
 
 
 def divisible(config: Config) -> list[int]:
-    """The width of each layer's net: a multiple of the divisor that is not a tenth below the share of the width."""
+    """Return the width of each layer's net: a multiple of the divisor that is not a tenth below the share of the
+    width.
+    """
     divisor, widths = config["ffn_dim_divisor"], []
     for share in config["ffn_multipliers"]:
         wanted = share * config["model_dim"]
@@ -112,7 +114,7 @@ def divisible(config: Config) -> list[int]:
 
 
 def openelm_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Shares of the nets' widths in as few digits as give them again."""
+    """Return shares of the nets' widths in as few digits as give them again."""
     width, widths = keys["embedding_length"], keys["feed_forward_length"]
     found: ConfigKeys = {
         "intermediate_size": ...,

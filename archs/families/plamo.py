@@ -36,7 +36,7 @@ VARYING = ("factor", "original_max_position_embeddings")
 
 
 def window(config: Config) -> int | None:
-    """0 and null mean none."""
+    """Return 0 and null mean none."""
     return config.get("window_size") or config.get("sliding_window") or None
 
 
@@ -55,7 +55,7 @@ def prepare3(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def config3_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Windows and YaRN in their own words. Raises ModelError for a scaling that has none."""
+    """Return windows and YaRN in their own words. Raises ModelError for a scaling that has none."""
     others = (
         "sliding_window",
         "use_sliding_window",
@@ -123,7 +123,7 @@ PLAMO3 = HALVES.derive(
 
 
 def attends(config: Config) -> list[bool]:
-    """Which layers are attention layers: one of each period, or the last where there is not even half of one."""
+    """Return which layers are attention layers: one of each period, or the last where there is not even half of one."""
     count, period = config["num_hidden_layers"], config["mamba_step"]
     if count <= period // 2:
         return [i == count - 1 for i in range(count)]
@@ -131,12 +131,12 @@ def attends(config: Config) -> list[bool]:
 
 
 def in_attention(key: str) -> Computed:
-    """A number of heads in attention layers, 0 in others."""
+    """Return a number of heads in attention layers, 0 in others."""
     return lambda config: [config[key] if each else 0 for each in attends(config)]
 
 
 def config2_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The period of attention layers. Raises ModelError where they have none."""
+    """Return the period of attention layers. Raises ModelError where they have none."""
     found: ConfigKeys = {"num_hidden_layers": keys["block_count"], "mamba_enabled": True, "linear_type": "normal"}
     heads, groups = keys["attention.head_count"], keys["attention.head_count_kv"]
     for period in range(1, 2 * len(heads) + 2):
@@ -206,7 +206,7 @@ PLAMO2 = PLAMO3.derive(
 
 
 def in_groups(rows: int, config: Config) -> Index:
-    """Queries that share a key, which stand as far from each other as there are keys, one after the other."""
+    """Return queries that share a key, which stand as far from each other as there are keys, one after the other."""
     heads, shared = config["num_attention_heads"], config["n_shared_head"]
     if heads % shared or rows % heads:
         raise FormatError(f"{rows} rows; {heads} heads (num_attention_heads) of which {shared} share a key don't fit")

@@ -61,7 +61,7 @@ KORMO = QWEN2.derive(
 
 
 def sections(config: Config) -> list[int] | None:
-    """How many pairs each part of a position rotates, as four numbers."""
+    """Return how many pairs each part of a position rotates, as four numbers."""
     given = config.get("mrope_section")
     return [*given, 0, 0, 0, 0][:4] if given else None
 

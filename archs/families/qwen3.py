@@ -55,13 +55,17 @@ QWEN3_MOE = QWEN2_MOE.derive(
 
 
 def columns(width: str) -> Invertible:
-    """Experts' matrices with a row for each output; transformers 5 saves them so, published ones are transposed."""
+    """Return experts' matrices with a row for each output; transformers 5 saves them so, published ones are
+    transposed.
+    """
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         return tensor if tensor.shape[-1] == config[width] else transpose(tensor, config)
 
     def as_published(tensor: Tensor, config: Config) -> Tensor:
-        """Square ones stay: nobody could tell which way round they are, and transformers takes them for its own."""
+        """Return square ones stay: nobody could tell which way round they are, and transformers takes them for its
+        own.
+        """
         return tensor if tensor.shape[-1] == tensor.shape[-2] else transpose(tensor, config)
 
     return Invertible(transform, as_published)

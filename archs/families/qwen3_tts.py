@@ -32,7 +32,9 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 
 def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The rows of text as the layers read them, and the codes' behind them, as one table; none where some lack."""
+    """Return the rows of text as the layers read them, and the codes' behind them, as one table; none where some
+    lack.
+    """
     found = {name.removeprefix("talker."): tensor for name, tensor in tensors.items()}
     needed = [NET.format(number, kind) for number in (1, 2) for kind in ("weight", "bias")]
     needed += ["model.text_embedding.weight", "model.codec_embedding.weight"]
@@ -91,7 +93,7 @@ def codes(config: Config) -> list[str]:
 
 
 def suppressed(config: Config) -> list[int]:
-    """Tokens that are never drawn."""
+    """Return tokens that are never drawn."""
     text, count, end = (int(required(config, f"{PART}.{key}")) for key in ("text_vocab_size", "vocab_size", END))
     return [text + code for code in range(max(0, count - NEVER_DRAWN), count) if code != end]
 

@@ -29,7 +29,9 @@ def recurrent(config: Config) -> list[bool]:
 
 
 def of_groups(pick: str) -> Transform:
-    """Rows stored by head of keys (its query, its key, its values, their gates) → those of `pick`, kind by kind."""
+    """Return rows stored by head of keys (its query, its key, its values, their gates) → those of `pick`, kind by
+    kind.
+    """
 
     def picked(count: int, config: Config) -> Index:
         groups, size, heads, width = (
@@ -126,8 +128,8 @@ QWEN3_NEXT = QWEN3_MOE.derive(
 
 
 def taking_turns(width: str = "", after_keys: bool = False) -> Transform:
-    """Rows of heads of values re-ordered; width: the config key for rows of a head (one without). after_keys: behind
-    the rows of queries and keys, which stay.
+    """Return rows of heads of values re-ordered; width: the config key for rows of a head (one without). after_keys:
+    behind the rows of queries and keys, which stay.
     """
 
     def order(total: int, config: Config) -> Index:

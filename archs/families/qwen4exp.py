@@ -36,7 +36,7 @@ MTP_NAMES = {"mtp.hyper_connection_mixer.": "mtp.layers.0.nextn_hc_head."}
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The table's shards as one, the hashes' numbers as config keys, what predicts further as a layer."""
+    """Return the table's shards as one, the hashes' numbers as config keys, what predicts further as a layer."""
     layers = config.get("ple_layer_ids") or []
     if len(set(layers)) > 1:
         raise ModelError(f'config.json: "ple_layer_ids" is {layers}; one layer alone can have a table of n-grams')
@@ -90,7 +90,7 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 
 def next_prime(number: int) -> int:
-    """The first one that is larger."""
+    """Return the first one that is larger."""
     after = itertools.count(max(number + 1, 2))
     return next(each for each in after if all(each % divisor for divisor in range(2, math.isqrt(each) + 1)))
 
@@ -134,7 +134,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def ratios(config: Config) -> list[int]:
-    """How many keys the indexer takes together, 0 in layers without one."""
+    """Return how many keys the indexer takes together, 0 in layers without one."""
     kinds = config.get("layer_types") or []
     every, count = config["full_attention_interval"], config["num_hidden_layers"]
     linear = [kind == "linear_attention" for kind in kinds] or [(i + 1) % every != 0 for i in range(count)]
@@ -144,13 +144,13 @@ def ratios(config: Config) -> list[int]:
 
 
 def end_of_text(config: Config) -> int | None:
-    """The id behind which n-grams start anew."""
+    """Return the id behind which n-grams start anew."""
     found: list[int] | int | None = config["eos_token_id"]
     return found[0] if isinstance(found, list) else found
 
 
 def of_table(key: str) -> Computed:
-    """A key of models with a table of n-grams."""
+    """Return a key of models with a table of n-grams."""
     return lambda config: lookup(config, key) if config.get("ple_layer_ids") else None
 
 

@@ -66,7 +66,7 @@ def one_name(name: str) -> str:
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """One name for each tensor, all mixtures of a layer in one, and the ranks of narrow matrices.
+    """Return one name for each tensor, all mixtures of a layer in one, and the ranks of narrow matrices.
 
     Raises ModelError for layers that have no recurrence.
     """
@@ -95,7 +95,7 @@ def _prepare_layer(at: str, found: dict[str, Tensor]) -> None:
 
 
 def _rank(found: Tensors, letter: str) -> int | None:
-    """The narrow side of a matrix, of the last layer: the first one's may stand for another's."""
+    """Return the narrow side of a matrix, of the last layer: the first one's may stand for another's."""
     pattern = re.compile(rf"layers\.(\d+)\.attention\.{letter}2(\.weight)?$")
     matches = ((pattern.search(name), tensor.shape) for name, tensor in found.items())
     ranks = {int(match[1]): shape[-1] if match[2] else shape[0] for match, shape in matches if match and shape}
@@ -103,7 +103,7 @@ def _rank(found: Tensors, letter: str) -> int | None:
 
 
 def head_size(config: Config) -> int:
-    """Raises ModelError for a head norm's epsilon that files cannot express."""
+    """Raise ModelError for a head norm's epsilon that files cannot express."""
     size, eps = lookup(config, "head_size|head_dim") or 64, lookup(config, "layer_norm_epsilon|norm_eps")
     if eps is not None and abs(size * eps / HEAD_EPS - 1) > 1e-6:
         raise ModelError(f"config.json means {size * eps:g} for the norm of heads, which files cannot express (6.4e-4)")
@@ -116,7 +116,7 @@ def vector(name: str) -> TensorMap:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """A vector as published for texts: (1, 1, width)."""
+    """Return a vector as published for texts: (1, 1, width)."""
     return reshape(tensor, (1, 1, tensor.size))
 
 
@@ -145,7 +145,9 @@ def renamed(name: str, names: Iterable[tuple[str, str]]) -> str:
 
 
 def narrow(kind: str) -> dict[str, Target]:
-    """The pair of narrow matrices of a kind: as linear layers, or the other way round where they are parameters."""
+    """Return the pair of narrow matrices of a kind: as linear layers, or the other way round where they are
+    parameters.
+    """
     pairs = {f".attention.{kind}{i}": TensorMap(f"time_mix_{kind}{i}.weight", transpose) for i in (1, 2)}
     linear: dict[str, Target] = {f"{name}.weight": f"time_mix_{name[-2:]}.weight" for name in pairs}
     return {**pairs, **linear, f".attention.{kind}0": vector(f"time_mix_{kind}0")}
@@ -319,7 +321,9 @@ BLOCKS = ((r"^rwkv\.pre_ln\.", "rwkv.blocks.0.pre_ln."), (r"\.layers\.", ".block
 
 
 def prepare6(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """RWKV 6: all mixtures of a layer but the first in one, and what is halved as often as layers before it say."""
+    """Return RWKV 6: all mixtures of a layer but the first in one, and what is halved as often as layers before it
+    say.
+    """
     found = {name: tensor.renamed(name) for old, tensor in tensors.items() if (name := one_name(old))}
     period, told = config.get("rescale_every") or 0, dict(config)
     for name in [name for name in found if name.endswith(".attention.time_maa_x")]:
@@ -362,7 +366,7 @@ VECTOR6 = re.compile(r"\.(attention\.time_(maa_x|decay)|feed_forward\.time_maa_[
 
 
 def published6(config: Config, tensors: Tensors) -> Tensors:
-    """Mixtures apart, what was halved as it was, blocks."""
+    """Return mixtures apart, what was halved as it was, blocks."""
     found, period = dict(tensors), config.get("rescale_every") or 0
     for name in [name for name in found if name.endswith(".attention.time_maa_all")]:
         apart(found, name, "wkvrg", name.removesuffix("all"))

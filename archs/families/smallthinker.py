@@ -18,14 +18,14 @@ def windowed(config: Config) -> list[bool]:
 
 
 def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers have a window, where not all but the first of four (llama.cpp drops this)."""
+    """Return which layers have a window, where not all but the first of four (llama.cpp drops this)."""
     layers = windowed(config)
     usual = [i % PERIOD != 0 for i in range(len(layers))]
     return layers if any(layers) and layers != usual else None
 
 
 def rope_pattern(config: Config) -> list[bool] | None:
-    """Which layers have rope, where it is not those with a window, or all if none has (llama.cpp drops this)."""
+    """Return which layers have rope, where it is not those with a window, or all if none has (llama.cpp drops this)."""
     layout, layers = [bool(each) for each in config.get("rope_layout") or ()], windowed(config)
     return layout if layout and layout != (layers if any(layers) else [True] * len(layout)) else None
 

@@ -19,7 +19,7 @@ EPSILON = float(np.finfo(np.float32).eps)  # of norms that are given none
 
 
 def turned(heads: str) -> Transform:
-    """The second half of each head's rows with the other sign. heads: the config key that counts them."""
+    """Return the second half of each head's rows with the other sign. heads: the config key that counts them."""
 
     def signs(config: Config) -> Floats:
         width, count = head_dim(config), int(lookup(config, heads))
@@ -30,7 +30,7 @@ def turned(heads: str) -> Transform:
 
 
 def with_logit_scale(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The head's gain is a tensor of checkpoints; the head itself is stored without ".weight"."""
+    """Return the head's gain is a tensor of checkpoints; the head itself is stored without ".weight"."""
     gains = [name for name in tensors if name.endswith("lm_head_gain.w_g")]
     scale = float(tensors[gains[0]].float32().reshape(-1)[0]) if gains else 1.0
     called = {name: f"{name}.weight" if name.endswith("lm_head") else name for name in tensors if name not in gains}
@@ -39,7 +39,7 @@ def with_logit_scale(config: Config, tensors: Tensors) -> tuple[Config, Tensors]
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """The head's gain as a tensor, the head without ".weight"."""
+    """Return the head's gain as a tensor, the head without ".weight"."""
     gain = from_array("lm_head_gain.w_g", np.array([config["logit_scale"]], np.float32))
     called = {name: name.removesuffix(".weight") if name == "lm_head.weight" else name for name in tensors}
     return {**{new: tensors[name].renamed(new) for name, new in called.items()}, gain.name: gain}

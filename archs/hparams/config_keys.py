@@ -63,7 +63,7 @@ LABELS = MapOf(TEXT, r"-?\d{1,9}")
 
 
 def _by_key(table: Mapping[str, Kind]) -> dict[str, Kind]:
-    """A table whose lines say of several keys at once what they hold."""
+    """Return a table whose lines say of several keys at once what they hold."""
     return {key: kind for keys, kind in table.items() for key in keys.split()}
 
 
@@ -445,7 +445,9 @@ KEYS: dict[str, Kind] = _by_key(
 
 
 def keys_with(own: Mapping[str, Kind]) -> dict[str, Kind]:
-    """The table for a family, with what it means otherwise; the parts that wrappers have are of the same kinds."""
+    """Return the table for a family, with what it means otherwise; the parts that wrappers have are of the same
+    kinds.
+    """
     table = {**KEYS, **own}
     parts: dict[str, Kind] = dict.fromkeys(TEXT_PARTS, Fields(table))
     return table | parts | {THINKER: Fields(table | parts)}

@@ -92,7 +92,7 @@ class Deviation:
 
 
 def _says(key: str, *neutral: Any) -> Callable[[Keys], bool]:
-    """Whether a file has the key with another value than these."""
+    """Return whether a file has the key with another value than these."""
 
     def applies(keys: Keys) -> bool:
         value = keys.stored(key)

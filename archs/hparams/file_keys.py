@@ -51,7 +51,7 @@ class Keys:
         return cls(architecture.name, metadata, architecture.absent, architecture.unread)
 
     def stored(self, key: str) -> Any:
-        """The file's own value, under an old spelling too; None where it has none.
+        """Return the file's own value, under an old spelling too; None where it has none.
 
         A whole number under a key of floats is a float.
         """
@@ -65,7 +65,7 @@ class Keys:
         return float(value) if known and known.type is F32 and isinstance(value, int) else value
 
     def get(self, key: str) -> Any:
-        """The file's value, or what its absence means; None for nothing."""
+        """Return the file's value, or what its absence means; None for nothing."""
         value = self.stored(key)
         return self.meaning(key) if value is None else value
 
@@ -75,11 +75,11 @@ class Keys:
         return self.usual(key) if own is None else own
 
     def of_family(self, key: str) -> Any:
-        """The same where the family says it, else None."""
+        """Return the same where the family says it, else None."""
         return self._resolved(self.absent.get(key))
 
     def usual(self, key: str) -> Any:
-        """The same by the rule of all architectures."""
+        """Return the same by the rule of all architectures."""
         return self._resolved(COMMON.get(key))
 
     def _resolved(self, rule: Any) -> Any:
@@ -96,11 +96,13 @@ class Keys:
         return value
 
     def of_layer(self, key: str, layer: int) -> Any:
-        """A value that may differ by layer: an array has one for each. Raises ModelError where it is too short."""
+        """Return a value that may differ by layer: an array has one for each. Raises ModelError where it is too
+        short.
+        """
         return self._item(key, self.get(key), layer)
 
     def stored_of_layer(self, key: str, layer: int) -> Any:
-        """The same of the file's own value."""
+        """Return the same of the file's own value."""
         return self._item(key, self.stored(key), layer)
 
     def _item(self, key: str, value: Any, layer: int) -> Any:
@@ -112,13 +114,15 @@ class Keys:
 
     @property
     def layer_count(self) -> int:
-        """How many layers run; the last ones of some models only predict further tokens, or are those of a head."""
+        """Return how many layers run; the last ones of some models only predict further tokens, or are those of a
+        head.
+        """
         head = self.get("decision.block_count") if self.get("decision.type") == "laya" else 0
         return int(self.need("block_count")) - int(self.get("nextn_predict_layers")) - int(head)
 
 
 def where(key: str, value: Any) -> Derived:
-    """The value in files whose `key` is above 0, nothing in others."""
+    """Return the value in files whose `key` is above 0, nothing in others."""
     said = str(value).lower() if isinstance(value, bool) else f"{value:g}"
     return Derived("", lambda keys: value if keys.get(key) else None, f"{said} with `{key}`")
 
@@ -132,7 +136,7 @@ def with_experts(value: Any) -> Derived:
 
 
 def of_original(value: Any) -> Derived:
-    """The original model's value with experts, under a key that llama.cpp needs."""
+    """Return the original model's value with experts, under a key that llama.cpp needs."""
     return Derived("as the original model; llama.cpp needs the key", with_experts(value).compute)
 
 
@@ -157,7 +161,7 @@ def assumed_rotation(architecture: Architecture, metadata: Mapping[str, Any]) ->
 
 
 def completed(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata with the assumed values in it, and with current names for old spellings."""
+    """Return metadata with the assumed values in it, and with current names for old spellings."""
     start, found = f"{architecture.name}.", dict(metadata)
     for key, known in MODEL.items():
         for old in known.old:
@@ -167,7 +171,7 @@ def completed(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[s
 
 
 def formula_of(rule: Any) -> str:
-    """How a declared absence is shown: what it follows from, "" for a constant."""
+    """Return how a declared absence is shown: what it follows from, "" for a constant."""
     if isinstance(rule, Derived):
         return rule.formula
     return rule.removeprefix(SAME_AS) if isinstance(rule, str) and rule.startswith(SAME_AS) else ""

@@ -96,12 +96,14 @@ class HParams:
     layers: tuple[LayerHParams, ...]
 
     def with_layers(self, changes: Callable[[int, LayerHParams], Mapping[str, Any]]) -> "HParams":
-        """The same with other numbers for layers: changes, by a layer's index and its numbers, names their fields."""
+        """Return the same with other numbers for layers: changes, by a layer's index and its numbers, names their
+        fields.
+        """
         return replace(self, layers=tuple(replace(own, **changes(i, own)) for i, own in enumerate(self.layers)))
 
 
 def read_hparams(architecture: Architecture, metadata: Mapping[str, Any], tensors: Collection[str] = ()) -> HParams:
-    """The numbers that a model computes with. tensors: the names of the file's, where they decide.
+    """Return the numbers that a model computes with. tensors: the names of the file's, where they decide.
 
     Raises ModelError where a key that the architecture needs is missing. Values are those that the schema allows.
     """
@@ -156,7 +158,7 @@ def read_hparams(architecture: Architecture, metadata: Mapping[str, Any], tensor
 
 
 def growing_queries(hparams: HParams, positions: Positions, rotated: bool = True) -> Floats | None:
-    """1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,), in all layers; None where nothing grows."""
+    """Return 1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,), in all layers; None where nothing grows."""
     if not hparams.temperature_scale:
         return None
     steps = np.floor(positions / hparams.temperature_length)
@@ -164,13 +166,15 @@ def growing_queries(hparams: HParams, positions: Positions, rotated: bool = True
 
 
 def stored_layers(keys: Keys) -> int:
-    """How many layers the file has of those that run one after the other: fewer where some run more than once."""
+    """Return how many layers the file has of those that run one after the other: fewer where some run more than
+    once.
+    """
     stack = keys.get("hrm.layers_per_stack")
     return keys.layer_count if stack is None else 2 * int(stack)
 
 
 def _rounds(keys: Keys, layers: tuple[LayerHParams, ...]) -> tuple[LayerHParams, ...]:
-    """The layers as often as they run. Raises ModelError for more than any model has."""
+    """Return the layers as often as they run. Raises ModelError for more than any model has."""
     loops, norms = int(keys.get("num_loops")), not keys.get("skip_loop_final_norm")
     if loops * len(layers) > MOST_LAYERS:
         raise ModelError(f"'{keys.architecture}.num_loops' is {loops}: {loops * len(layers)} layers would run")
@@ -209,7 +213,7 @@ def _layer(keys: Keys, block: LayerSpec, i: int) -> LayerHParams:
 
 
 def _rotates(keys: Keys, block: LayerSpec, layer: int, windowed: bool) -> bool:
-    """Whether a layer of a model with rope has it, which an array of the file says, or the family's rule."""
+    """Return whether a layer of a model with rope has it, which an array of the file says, or the family's rule."""
     rotating = keys.get("attention.rope_pattern")  # the other is ours, named as in SmolLM3's config
     rotating = keys.get("no_rope_layers") if rotating is None else rotating
     if rotating is not None:
@@ -250,7 +254,7 @@ def _parallel(keys: Keys, block: LayerSpec, tensors: Collection[str]) -> bool:
 
 
 def _alibi(keys: Keys, block: LayerSpec) -> float:
-    """The largest distance penalty's exponent; 0 without ALiBi."""
+    """Return the largest distance penalty's exponent; 0 without ALiBi."""
     return float(keys.get("attention.max_alibi_bias")) if block.alibi else 0.0
 
 

@@ -21,13 +21,13 @@ LAYER: dict[str, Target] = {
 
 
 def _convolution(tensor: Tensor, config: Config) -> Tensor:
-    """A matrix over (colour, row, column) of patches."""
+    """Return a matrix over (colour, row, column) of patches."""
     side = int(config["vision_patch_size"])
     return reshape(tensor, (tensor.shape[0], 3, side, side))
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:
-    """The inverse."""
+    """Return the inverse."""
     return reshape(tensor, (tensor.shape[0], tensor.size // tensor.shape[0]))
 
 

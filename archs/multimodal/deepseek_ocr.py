@@ -106,7 +106,7 @@ OF_SAM, OF_CLIP, OF_QWEN2 = (f"vision.width.{name}" for name in ("sam_vit_b", "c
 
 
 def _keys(projector: str, tiles: int, size: str, patch: str) -> Mapping[str, str | Computed]:
-    """Keys that all have. tiles: how many at most an image is cut into, which its model's own code says."""
+    """Return keys that all have. tiles: how many at most an image is cut into, which its model's own code says."""
 
     def averaged(config: Config) -> int | None:
         tokens = math.isqrt(int(config["preprocessor"].get("image_seq_length") or TOKENS))
@@ -128,7 +128,7 @@ def _keys(projector: str, tiles: int, size: str, patch: str) -> Mapping[str, str
 
 
 def _seeing_all(files: Files) -> list[int]:
-    """Layers of SAM's that have no window: their positions are of more distances."""
+    """Return layers of SAM's that have no window: their positions are of more distances."""
     distances = 2 * int(files.keys["vision.window_size"]) - 1
     layers = range(int(files.keys["vision.sam.block_count"]))
     return [i for i in layers if files.shape(f"v.sam.blk.{i}.attn.pos_h.weight")[:1] != (distances,)]

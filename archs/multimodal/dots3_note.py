@@ -45,7 +45,7 @@ def _experts(config: Config) -> list[int]:
 
 
 def _not(wanted: object) -> Callable[[object], bool]:
-    """A test for values that are none but this, absent ones, too."""
+    """Return a test for values that are none but this, absent ones, too."""
     return lambda value: value != wanted
 
 

@@ -125,7 +125,7 @@ TABLE = "embed_tokens_per_layer.weight"
 
 
 def _first_of_sounds(files: Files) -> int:
-    """The number of the first word for sounds: the last ones of the vocabulary."""
+    """Return the number of the first word for sounds: the last ones of the vocabulary."""
     return len(files.text[TOKENS]) - files.shape("mm.a.embedding.weight")[0]
 
 
@@ -135,13 +135,13 @@ def _first_of_images(files: Files) -> int:
 
 
 def _for_texts(files: Files, tensors: Tensors) -> Tensors:
-    """The table of inputs for each layer without the rows of images and sounds, which take those of token 0."""
+    """Return the table of inputs for each layer without the rows of images and sounds, which take those of token 0."""
     known = np.arange(_first_of_images(files))
     return {name: take(each, known).renamed(name) if name.endswith(TABLE) else each for name, each in tensors.items()}
 
 
 def _pieces(files: Files) -> int:
-    """Embeddings of an image."""
+    """Return embeddings of an image."""
     return int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
 
 

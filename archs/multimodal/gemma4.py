@@ -42,7 +42,7 @@ _softplus = Invertible(lambda tensor, config: computed(tensor, _plus), lambda te
 
 
 def _limited(targets: dict[str, str]) -> dict[str, Target]:
-    """Linear layers with their limits."""
+    """Return linear layers with their limits."""
     found: dict[str, Target] = {}
     for source, name in targets.items():
         found[f"{source}.linear.weight"] = found[f"{source}.weight"] = f"{name}.weight"
@@ -117,7 +117,9 @@ def _head_width(files: Files) -> int:
 
 
 def _seen_whole(files: Files) -> str | None:
-    """Whether an image's tokens see each other: not in models with inputs of each layer, as in the published ones."""
+    """Return whether an image's tokens see each other: not in models with inputs of each layer, as in the published
+    ones.
+    """
     return None if files.of_text.get("embedding_length_per_layer_input") else "vision"
 
 
@@ -238,7 +240,7 @@ _as_it_was = Invertible(_by_colours, _by_pixels)
 
 
 def _turned(tensor: Tensor, config: Config) -> Tensor:
-    """The first two of three dimensions exchanged."""
+    """Return the first two of three dimensions exchanged."""
     places, axes, width = tensor.shape
     order = np.arange(places * axes).reshape(places, axes).T.reshape(-1)
     return reshape(take(reshape(tensor, (places * axes, width)), order), (axes, places, width))

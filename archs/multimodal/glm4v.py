@@ -25,7 +25,7 @@ LAYER: dict[str, Target] = {
 
 
 def _merging(files: Files) -> int:
-    """Patches a side that become one embedding."""
+    """Return patches a side that become one embedding."""
     return files.shape("mm.patch_merger.weight")[-1]
 
 
@@ -105,7 +105,7 @@ def _pixels(key: str) -> Computed:
 
 
 def _tokens(pixels: str) -> Callable[[Files], int | None]:
-    """The inverse of `_pixels`."""
+    """Return the inverse of `_pixels`."""
 
     def tokens(files: Files) -> int | None:
         side = int(files.keys["vision.patch_size"]) * _merging(files)
@@ -115,7 +115,7 @@ def _tokens(pixels: str) -> Callable[[Files], int | None]:
 
 
 def _padding(files: Files) -> int:
-    """The token's number; the class else takes one for it that smaller vocabularies have not."""
+    """Return the token's number; the class else takes one for it that smaller vocabularies have not."""
     known = (files.text.get(f"tokenizer.ggml.{name}_token_id") for name in ("padding", "eos"))
     return next((int(number) for number in known if number is not None), 0)
 

@@ -83,7 +83,7 @@ def _projectors(config: Config) -> list[tuple[int, int, str, int]]:
 
 
 def _in_order(config: Config, tensors: Tensors) -> Tensors:
-    """Projectors of both kinds, counted together."""
+    """Return projectors of both kinds, counted together."""
     numbers = {f"{kind}.{i}.": f"projectors.{n}." for n, (_, _, kind, i) in enumerate(_projectors(config))}
 
     def placed(name: str) -> str:
@@ -113,7 +113,7 @@ def _sizes(config: Config) -> list[int] | None:
 
 
 def _back_in_order(config: Config, tensors: Tensors) -> Tensors:
-    """Projectors of each kind counted for themselves: the inverse of `_in_order`."""
+    """Return projectors of each kind counted for themselves: the inverse of `_in_order`."""
     kinds = [f"{kind}.{i}." for _, _, kind, i in _projectors(config)]
     return {
         re.sub(r"^projectors\.(\d+)\.", lambda match: kinds[int(match[1])], name): tensor
@@ -145,7 +145,7 @@ def _by_place(files: Files) -> list[int]:
 
 
 def _layer_of_places(files: Files) -> int:
-    """The one layer whose outputs all that have a place take."""
+    """Return the one layer whose outputs all that have a place take."""
     found = {layer for layer, _, number in _placed(files) if number >= 0}
     if len(found) > 1:
         raise ModelError(f"projectors of places take the outputs of layers {sorted(found)}; a config has one for all")

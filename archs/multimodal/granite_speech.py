@@ -25,7 +25,7 @@ PARTS = ("weight", "bias", "running_mean", "running_var")
 
 
 def folded(config: Config, tensors: Tensors) -> Tensors:
-    """Batch norms as factors and summands alone: their running means and variances become part of these.
+    """Return batch norms as factors and summands alone: their running means and variances become part of these.
 
     Both stand where the last of a norm's tensors stood.
     """
@@ -47,7 +47,7 @@ def folded(config: Config, tensors: Tensors) -> Tensors:
 
 
 def _norm(name: str) -> str:
-    """The batch norm that a tensor belongs to, or ""."""
+    """Return the batch norm that a tensor belongs to, or ""."""
     return name.rpartition(".")[0] if ".batch_norm." in name else ""
 
 
@@ -69,7 +69,7 @@ NORMS = {
 
 
 def unfolded(config: Config, tensors: Tensors) -> Tensors:
-    """Batch norms with a mean of nothing and a variance that changes nothing: the inverse of `folded`."""
+    """Return batch norms with a mean of nothing and a variance that changes nothing: the inverse of `folded`."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         found[name] = tensor
@@ -133,7 +133,7 @@ def _head_width(files: Files) -> int:
 
 
 def _readers(files: Files) -> int:
-    """Layers of the querying transformer."""
+    """Return layers of the querying transformer."""
     found = (re.match(r"a\.proj_blk\.(\d+)\.", name) for name in files.tensors)
     return max(int(match[1]) + 1 for match in found if match)
 

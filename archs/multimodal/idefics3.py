@@ -16,7 +16,7 @@ def _longest_edge(config: Config) -> int:
 
 
 def _is_llama(files: Files) -> bool:
-    """Whether the vocabulary is Llama 3's, as that of Idefics 3: nothing else tells the two classes apart."""
+    """Return whether the vocabulary is Llama 3's, as that of Idefics 3: nothing else tells the two classes apart."""
     return files.has("<|begin_of_text|>")
 
 

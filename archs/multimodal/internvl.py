@@ -50,7 +50,7 @@ def _sides(name: str) -> Callable[[Files], list[int]]:
 
 
 def _tokens(files: Files) -> int:
-    """Embeddings of a tile."""
+    """Return embeddings of a tile."""
     patches = int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
     return (patches // int(files.keys["vision.projector.scale_factor"])) ** 2
 

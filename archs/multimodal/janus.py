@@ -13,7 +13,7 @@ def _net_width(config: Config) -> int:
 
 
 def _in_line(config: Config, tensors: Tensors) -> Tensors:
-    """The net's first matrix and those behind it, counted together."""
+    """Return the net's first matrix and those behind it, counted together."""
 
     def placed(name: str) -> str:
         if name.startswith(f"{NET}fc1."):

@@ -26,12 +26,12 @@ LAYER: dict[str, Target] = {
 
 
 def _one_after_the_other(tensor: Tensor, config: Config) -> Tensor:
-    """Positions of a grid, (rows, columns, width), as a matrix."""
+    """Return positions of a grid, (rows, columns, width), as a matrix."""
     return reshape(tensor, (tensor.rows, tensor.width))
 
 
 def _as_grid(tensor: Tensor, config: Config) -> Tensor:
-    """The inverse: as many rows as columns."""
+    """Return the inverse: as many rows as columns."""
     side = int(config["vision"]["init_pos_emb_height"])
     return reshape(tensor, (side, side, tensor.width))
 
@@ -97,7 +97,7 @@ KIMI_VL = Encoder(
 
 
 def _by_axis(rows: int, config: Config) -> Index:
-    """Rows of q and k so that the pairs that rotate by rows of the image stand before those by columns."""
+    """Return rows of q and k so that the pairs that rotate by rows of the image stand before those by columns."""
     third, heads = rows // 3, int(config["vision"]["vt_num_attention_heads"])
     if rows % (12 * heads):
         raise FormatError(f"{rows} rows; {heads} heads don't divide them into q, k and v of pairs by two axes")

@@ -11,12 +11,12 @@ SPEECH = "makes sound of text, which no program reads from such files"
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:
-    """A convolution over one frame, (out, in, 1), as a matrix."""
+    """Return a convolution over one frame, (out, in, 1), as a matrix."""
     return reshape(tensor, tensor.shape[:2]) if tensor.shape[2:] == (1,) else tensor
 
 
 def _over_squares(tensor: Tensor, config: Config) -> Tensor:
-    """A bias of a convolution over a spectrogram, one number for each channel, as (channels, 1, 1)."""
+    """Return a bias of a convolution over a spectrogram, one number for each channel, as (channels, 1, 1)."""
     return reshape(tensor, (tensor.size, 1, 1))
 
 

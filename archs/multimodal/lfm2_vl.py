@@ -7,7 +7,7 @@ from ..wrapper import Wrapper, has, key, rows
 
 
 def _layers(config: Config) -> int:
-    """Layers that the image goes through: up to the one whose output is taken."""
+    """Return layers that the image goes through: up to the one whose output is taken."""
     feature = config.get("vision_feature_layer")
     return int(config["vision"]["num_hidden_layers"]) + (-1 if feature is None else int(feature)) + 1
 

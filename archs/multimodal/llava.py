@@ -17,7 +17,7 @@ UNREAD = "unread."  # before the names of what stands behind the layer whose out
 
 
 def _layers(config: Config) -> int:
-    """How many layers an image goes through."""
+    """Return how many layers an image goes through."""
     count, feature = int(config["vision"]["num_hidden_layers"]), config.get("vision_feature_layer")
     feature = -2 if feature is None else feature
     return feature if feature >= 0 else count + feature + 1
@@ -38,7 +38,7 @@ def _kept(files: Files) -> int:
 
 
 def _last_norm(files: Files) -> Iterator[Tensor]:
-    """The norm behind the last layer, which the class has and whose output nothing reads."""
+    """Yield the norm behind the last layer, which the class has and whose output nothing reads."""
     width = int(files.keys["vision.embedding_length"])
     for kind, value in (("weight", 1), ("bias", 0)):
         yield from_array(f"vision_tower.post_layernorm.{kind}", np.full(width, value, np.float32))

@@ -47,7 +47,7 @@ LOCAL: dict[str, Target] = {
 
 
 def _codebooks(config: Config) -> list[int]:
-    """Codes of each codebook."""
+    """Return codes of each codebook."""
     sizes = {}
     for name, shape in config["shapes"].items():
         number = name.removeprefix(CODEBOOKS).partition(".")[0]
@@ -57,7 +57,7 @@ def _codebooks(config: Config) -> list[int]:
 
 
 def _in_one(config: Config, tensors: Tensors) -> Tensors:
-    """Codebooks as one tensor behind what else is in their folder, filled up with zeros."""
+    """Return codebooks as one tensor behind what else is in their folder, filled up with zeros."""
     books = [f"{CODEBOOKS}{i}._codebook.embed" for i in range(len(_codebooks(config)))]
     if not books or any(name not in tensors for name in books):
         return tensors

@@ -126,7 +126,7 @@ def _waves(config: Config) -> Iterator[Tensor]:
 
 
 def _projection(tensor: Tensor, config: Config) -> Tensor:
-    """Inputs and outputs exchanged; over what the text model multiplies embeddings with."""
+    """Return inputs and outputs exchanged; over what the text model multiplies embeddings with."""
     turned, scale = transpose(tensor, config), config.get("scale_emb")
     return turned if scale is None else computed(turned, lambda x: x / np.float32(scale))
 
@@ -137,7 +137,7 @@ def _unprojected(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _of_sounds(files: Files) -> bool:
-    """Whether it is MiniCPM-o, of which the parts that hear and speak are in no file; two have one number."""
+    """Return whether it is MiniCPM-o, of which the parts that hear and speak are in no file; two have one number."""
     version = files.keys.get("minicpmv_version")
     return version in (4, 100_045) or (version == 6 and files.text.get("general.architecture") == "llama")
 

@@ -17,7 +17,7 @@ WIDTH = 80  # of a head; programs know the axes' shares of no other
 
 
 def _by_axis(rows: int, config: Config) -> Index:
-    """Rows of q and k so that both halves of each axis (frames, rows, columns) stand together."""
+    """Return rows of q and k so that both halves of each axis (frames, rows, columns) stand together."""
     heads = int(config["vision"]["num_attention_heads"])
     if rows != heads * WIDTH:
         raise FormatError(f"{rows} rows; {heads} heads of {WIDTH} each were expected")

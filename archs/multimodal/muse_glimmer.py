@@ -33,7 +33,9 @@ LAYER: dict[str, Target] = {
 
 
 def _of_one_image(tensor: Tensor, config: Config) -> Tensor:
-    """A matrix over pixels of patches in several frames as a convolution over one, which stands for each frame."""
+    """Return a matrix over pixels of patches in several frames as a convolution over one, which stands for each
+    frame.
+    """
     frames, each = int(config["vision"]["patch_temporal"]), int(PATCH(config))
     if tensor.width != frames * 3 * each * each:
         raise FormatError(f"{tensor.where} has {tensor.width} columns; {frames} frames, {each} x {each}, were expected")
@@ -50,7 +52,9 @@ def _of_one_image(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _of_frames(tensor: Tensor, config: Config) -> Tensor:
-    """The matrix again, of which only the sum over the frames is known: a share for each, as an image is in all."""
+    """Return the matrix again, of which only the sum over the frames is known: a share for each, as an image is in
+    all.
+    """
     frames = int(config["vision"]["patch_temporal"])
     flat = reshape(tensor, (tensor.shape[0], tensor.size // max(1, tensor.shape[0])))
     shared = computed(flat, lambda x: np.tile(x / np.float32(frames), (1, frames)))
@@ -67,7 +71,7 @@ def _image_size(config: Config) -> int:
 
 
 def _irregular(kinds: list[str] | None) -> bool:
-    """Whether other layers have windows than programs take for granted."""
+    """Return whether other layers have windows than programs take for granted."""
     count = len(kinds or ())
     usual = ["window_attention" if (i + 1) % 4 and i + 1 < count else "full_attention" for i in range(count)]
     return kinds is not None and kinds != usual

@@ -34,13 +34,13 @@ PATCH = side("vision.patch_size")
 
 
 def _convolution(tensor: Tensor, config: Config) -> Tensor:
-    """A matrix over (colour, row, column) of patches."""
+    """Return a matrix over (colour, row, column) of patches."""
     pixels = int(PATCH(config))
     return reshape(tensor, (tensor.shape[0], 3, pixels, pixels))
 
 
 def _stretched(tensor: Tensor, config: Config) -> Tensor:
-    """Positions of a square of patches, (1, patches, width), for the tiles' own, between the nearest four."""
+    """Return positions of a square of patches, (1, patches, width), for the tiles' own, between the nearest four."""
     stored, wanted = math.isqrt(tensor.rows), _image_size(config) // int(PATCH(config))
     if stored * stored != tensor.rows or wanted < 1:
         raise FormatError(f"{tensor.where} has {tensor.rows} positions; those of a square were expected")
@@ -70,7 +70,7 @@ def _places(index: NDArray[np.intp], stored: int, wanted: int) -> Places:
 
 
 def _between(grid: Floats, rows: Places, columns: Places) -> Floats:
-    """Bilinear, with the sums of torch's kernel: each product is added without being rounded before."""
+    """Return bilinear, with the sums of torch's kernel: each product is added without being rounded before."""
     (top, of_top, bottom, of_bottom), (left, of_left, right, of_right) = rows, columns
     total = ((of_bottom * of_left)[:, None] * grid[bottom, left]).astype(np.float64)
     for share, values in (

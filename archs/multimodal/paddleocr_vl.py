@@ -17,7 +17,7 @@ def _side(files: Files) -> int:
 
 
 def _merging(files: Files) -> int:
-    """Patches a side that become one embedding, by how wide they are side by side."""
+    """Return patches a side that become one embedding, by how wide they are side by side."""
     return math.isqrt(files.shape("mm.1.weight")[1] // int(files.keys["vision.embedding_length"]))
 
 

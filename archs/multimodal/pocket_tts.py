@@ -17,12 +17,12 @@ CONVOLUTION = re.compile(r"(mimi\.(?:en|de)coder)\.model\.(\d+)\.(?:block\.(\d+)
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:
-    """A convolution over one frame, (out, in, 1), as a matrix."""
+    """Return a convolution over one frame, (out, in, 1), as a matrix."""
     return reshape(tensor, tensor.shape[:2])
 
 
 def convolutions(config: Config, tensors: Tensors) -> Tensors:
-    """Mimi's convolutions by what they are; they are counted together with what has no weights."""
+    """Return Mimi's convolutions by what they are; they are counted together with what has no weights."""
     return {_named(name): tensor for name, tensor in tensors.items()}
 
 

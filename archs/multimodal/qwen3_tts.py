@@ -28,7 +28,7 @@ OF_BLOCKS = re.compile(rf"({FOLDER}\.decoder\.decoder)\.(\d{{1,3}})\.(?:block\.(
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:
-    """A convolution over one frame, (out, in, 1), as a matrix."""
+    """Return a convolution over one frame, (out, in, 1), as a matrix."""
     return reshape(tensor, tensor.shape[:2]) if tensor.shape[2:] == (1,) else tensor
 
 
@@ -41,7 +41,7 @@ def _inverse_exp(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _snake(source: str, name: str) -> dict[str, Target]:
-    """An activation's two vectors."""
+    """Return an activation's two vectors."""
     beta = TensorMap(f"{name}.beta", _inverse_exp)
     return {f"{source}.alpha": TensorMap(f"{name}.alpha", _exp), f"{source}.beta": beta}
 
@@ -119,7 +119,9 @@ SOUND: dict[str, Target] = at(
 
 
 def _named(name: str) -> str:
-    """The last net's parts by what they are: an entry, blocks of a Snake, a convolution and three units, an end."""
+    """Return the last net's parts by what they are: an entry, blocks of a Snake, a convolution and three units, an
+    end.
+    """
     if not (found := OF_BLOCKS.fullmatch(name)):
         return name
     net, number, part, inner = found[1], int(found[2]), found[3], found[4]
@@ -130,7 +132,7 @@ def _named(name: str) -> str:
 
 
 def with_codebooks(config: Config, tensors: Tensors) -> Tensors:
-    """Codebooks as they are looked up; what makes sound goes first, in the order of SOUND."""
+    """Return codebooks as they are looked up; what makes sound goes first, in the order of SOUND."""
     found: dict[str, Tensor] = {}
     books: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -152,7 +154,9 @@ def with_codebooks(config: Config, tensors: Tensors) -> Tensors:
 
 
 def means(sums: Tensor, usage: Tensor) -> Tensor:
-    """A codebook: the mean of what each code stood for. Raises ModelError where the two do not fit each other."""
+    """Return a codebook: the mean of what each code stood for. Raises ModelError where the two do not fit each
+    other.
+    """
     if len(sums.shape) != 2 or usage.size != sums.rows:
         raise ModelError(f"{sums.where} has shape {list(sums.shape)}, {usage.where} {list(usage.shape)}")
 

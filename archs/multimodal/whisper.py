@@ -37,7 +37,7 @@ POSITIONS = 1500
 
 
 def _row(number: int) -> Transform:
-    """One row of a matrix, as a vector."""
+    """Return one row of a matrix, as a vector."""
 
     def row(tensor: Tensor, config: Config) -> Tensor:
         return reshape(take(tensor, np.array([number])), (tensor.shape[-1],))
@@ -46,7 +46,7 @@ def _row(number: int) -> Transform:
 
 
 def _pairs(rows: int, config: Config) -> Index:
-    """Rows of q and k whose heads' first halves rotate as pairs of neighbours, where they do as two halves."""
+    """Return rows of q and k whose heads' first halves rotate as pairs of neighbours, where they do as two halves."""
     heads = int(config["audio"]["num_attention_heads"])
     width = rows // heads
     turned = np.arange(width // 2).reshape(2, -1).T.reshape(-1)

@@ -36,7 +36,7 @@ MASK = "tokenizer.ggml.mask_token_id"
 
 
 def draft_of_config(config: Mapping[str, Any]) -> Architecture | None:
-    """The draft that a config.json is of, if it is one's; EAGLE-3 drafts are published as plain Llamas, too."""
+    """Return the draft that a config.json is of, if it is one's; EAGLE-3 drafts are published as plain Llamas, too."""
     flat, classes = _flat(config), config.get("architectures")
     for name in classes if isinstance(classes, list) else ():
         for draft in drafts():
@@ -46,7 +46,7 @@ def draft_of_config(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def is_draft(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a draft."""
+    """Return whether a config.json is that of a draft."""
     return draft_of_config(config) is not None
 
 
@@ -139,7 +139,7 @@ class _Target:
             raise ModelError(f"the draft reads layers {said} of its target, which has {self.layers}")
 
     def rows(self, tensors: Tensors) -> Tensors:
-        """A draft's tensors, with one that has as many rows as the target has tokens: what bounds the config."""
+        """Return a draft's tensors, with one that has as many rows as the target has tokens: what bounds the config."""
         rows = from_array("token_embd", np.broadcast_to(np.float32(0), self.words))
         return {**tensors, "embed_tokens": rows, f"layers.{self.layers - 1}": rows}
 
@@ -206,7 +206,7 @@ def _assistant(draft: Architecture, folder: Path, config: Mapping[str, Any], ten
 
 
 def _family(target: Mapping[str, Any]) -> Architecture | None:
-    """The target's, whose vocabulary a draft has; None where it is not known."""
+    """Return the target's, whose vocabulary a draft has; None where it is not known."""
     try:
         return of_config(target)
     except ModelError:
@@ -220,7 +220,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_layers(tensors: Tensors) -> dict[str, Tensor]:
-    """The layer's tensors as those of layer 0, where they are called midlayer; without `d2t`."""
+    """Return the layer's tensors as those of layer 0, where they are called midlayer; without `d2t`."""
     start = "midlayer."
     return {
         f"layers.0.{name.removeprefix(start)}" if name.startswith(start) else name: tensor
@@ -230,7 +230,7 @@ def _in_layers(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def _ids(tensor: Tensor, count: int) -> Tensor:
-    """Ids of the target's tokens, of their distances from where they stand. count: of the target's tokens."""
+    """Return ids of the target's tokens, of their distances from where they stand. count: of the target's tokens."""
     distances = tensor.elements().astype(np.int64).reshape(-1)
     ids = distances + np.arange(len(distances))
     if len(ids) and (ids.min() < 0 or ids.max() >= count):

@@ -72,7 +72,7 @@ class EncoderPlan:
 
 @cache
 def all_encoders() -> tuple[Encoder, ...]:
-    """All known encoders."""
+    """Return all known encoders."""
     modules = [
         importlib.import_module(f"{families.__name__}.{info.name}") for info in pkgutil.iter_modules(families.__path__)
     ]
@@ -81,7 +81,7 @@ def all_encoders() -> tuple[Encoder, ...]:
 
 
 def encoders_of(config: Mapping[str, Any]) -> Encoder | None:
-    """The encoders of a checkpoint's config.json, by its class or its vision part's; None where we know none."""
+    """Return the encoders of a checkpoint's config.json, by its class or its vision part's; None where we know none."""
     known: dict[str, list[Encoder]] = {}
     for each in all_encoders():
         for hf_class in each.hf_classes:
@@ -155,7 +155,7 @@ def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> 
 
 
 def _with_usual_scales(tensors: Tensors) -> Tensors:
-    """Scales beside a weight called as most checkpoints call them; DeepSeek V4's are otherwise."""
+    """Return scales beside a weight called as most checkpoints call them; DeepSeek V4's are otherwise."""
 
     def named(name: str) -> str:
         weight = f"{name.removesuffix('.scale')}.weight"
@@ -165,7 +165,7 @@ def _with_usual_scales(tensors: Tensors) -> Tensors:
 
 
 def _text_model(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> tuple[Architecture, Config] | None:
-    """The text model's family and its config; None where we have no such family."""
+    """Return the text model's family and its config; None where we have no such family."""
     try:
         architecture = of_config(config)
     except ModelError:
@@ -175,14 +175,14 @@ def _text_model(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> tu
 
 
 def has_text(names: Iterable[str]) -> bool:
-    """Whether any of a checkpoint's tensors is called as those of text models are. Encoders are published alone,
+    """Return whether any of a checkpoint's tensors is called as those of text models are. Encoders are published alone,
     too.
     """
     return any(map(_is_text, names))
 
 
 def only_encoders(config: Mapping[str, Any], names: Collection[str]) -> bool:
-    """Whether a checkpoint has tensors of its class's encoders, and none of a text model."""
+    """Return whether a checkpoint has tensors of its class's encoders, and none of a text model."""
     return bool(names) and not (has_text(names) or left_to_encoders(config, list(names)))
 
 
@@ -198,7 +198,7 @@ def encoder_config(
     tensors: Tensors,
     text: tuple[Architecture, Config] | None,
 ) -> dict[str, Any]:
-    """config.json with the parts that `archs.encoder` names. Raises ModelError for values of a wrong kind."""
+    """Return config.json with the parts that `archs.encoder` names. Raises ModelError for values of a wrong kind."""
     tokens = {name: _token_id(folder, token) for name, token in encoder.tokens.items()}
     shapes = {_spelled(encoder, name): tensor.shape for name, tensor in tensors.items()}
     full = full_config(encoder, config, text, _preprocessor(folder), tokens, shapes, limits_of(tensors))
@@ -215,7 +215,7 @@ def full_config(
     shapes: Mapping[str, tuple[int, ...]],
     limits: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The same of what was read. shapes: of tensors by source names; limits: see `archs.config.limits_of`."""
+    """Return the same of what was read. shapes: of tensors by source names; limits: see `archs.config.limits_of`."""
     of_text = text[0].keys if text else {}
     kinds = Fields({**KEYS, **of_text, **PARTS, **encoder.keys})
     of_whole = limits if has_text(shapes) else {}  # of numbers that may be the text model's
@@ -249,7 +249,7 @@ def _preprocessor(folder: Path) -> dict[str, Any]:
 
 
 def _token_id(folder: Path, token: str) -> int:
-    """The id of an added token, by the tokenizer's files. Raises ModelError."""
+    """Return the id of an added token, by the tokenizer's files. Raises ModelError."""
     decoder = read_json_object(folder / "tokenizer_config.json", optional=True).get("added_tokens_decoder")
     for number, said in decoder.items() if isinstance(decoder, dict) else ():
         if isinstance(said, dict) and said.get("content") == token and number.isdecimal():
@@ -262,7 +262,7 @@ def _token_id(folder: Path, token: str) -> int:
 
 
 def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:
-    """The encoders' keys without "clip.", with their values. Raises ModelError for one that the config lacks."""
+    """Return the encoders' keys without "clip.", with their values. Raises ModelError for one that the config lacks."""
     found: dict[str, Any] = {}
     for key, source in encoder.metadata.items():
         value = source(config) if callable(source) else lookup(config, source)
@@ -277,7 +277,7 @@ def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:
 
 
 def map_encoders(encoder: Encoder, config: Config, tensors: Tensors) -> tuple[Mapped, list[str]]:
-    """Source tensors that are the encoders', by their rules, and the names of all others."""
+    """Return source tensors that are the encoders', by their rules, and the names of all others."""
     sources = {_spelled(encoder, name): tensor for name, tensor in tensors.items()}
     prepared = encoder.prepare(config, sources) if encoder.prepare else sources
     rules, result, rest = rules_of(encoder.tensors), Mapped(), []
@@ -299,7 +299,7 @@ def map_encoders(encoder: Encoder, config: Config, tensors: Tensors) -> tuple[Ma
 
 
 def without_encoders(config: Mapping[str, Any], tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """A checkpoint's tensors but for those that its encoders claim by their names, and the names of these."""
+    """Return a checkpoint's tensors but for those that its encoders claim by their names, and the names of these."""
     globs = encoder.beside if (encoder := encoders_of(config)) else ()
     beside = [name for name in tensors if any(fnmatch.fnmatchcase(_bare(name), glob) for glob in globs)]
     return {name: tensor for name, tensor in tensors.items() if name not in set(beside)}, beside

@@ -198,7 +198,7 @@ def plan(
 
 
 def architecture_metadata(architecture: Architecture, config: Config) -> dict[str, Any]:
-    """The family's keys with their values as plain data, which are stored as the schema says.
+    """Return the family's keys with their values as plain data, which are stored as the schema says.
 
     Raises ModelError for a variant that these keys cannot express.
     """
@@ -238,12 +238,12 @@ def _none_said(architecture: Architecture, found: Mapping[str, Any]) -> dict[str
 
 
 def full_key(architecture: Architecture, key: str) -> str:
-    """A key with the architecture's name in front, where it has that."""
+    """Return a key with the architecture's name in front, where it has that."""
     return key if key.startswith(("general.", "xielu.", "diffusion.", "tokenizer.")) else f"{architecture.name}.{key}"
 
 
 def _stored(key: str, value: Any) -> Any:
-    """A value as its key's type, whole numbers in 32 bits. Raises ModelError for one that has no place there."""
+    """Return a value as its key's type, whole numbers in 32 bits. Raises ModelError for one that has no place there."""
     value, listed = value.item() if isinstance(value, np.generic) else value, isinstance(value, (list, tuple))
     known = MODEL.get(key)
     least = int(known.least) if known and known.least is not None and known.least < 0 else int(key in NEEDED)
@@ -270,7 +270,7 @@ class Mapped:
     stacks: dict[str, tuple[TensorMap, dict[int, Tensor]]] = field(default_factory=dict)
 
     def metadata(self, architecture: Architecture) -> dict[str, list[float]]:
-        """The arrays whose numbers are stored as tensors, one a layer."""
+        """Return the arrays whose numbers are stored as tensors, one a layer."""
         return {
             full_key(architecture, key): [float(of_layer[i].float32().reshape(-1)[0]) for i in sorted(of_layer)]
             for key, of_layer in self.numbers.items()
@@ -294,7 +294,7 @@ def _refuse_lost_rotation(architecture: Architecture, config: Config, generated:
 def map_tensors(
     architecture: Architecture, config: Config, tensors: Tensors, change: Change | None = None, whole: bool = True
 ) -> Mapped:
-    """Every source tensor by its rule. Raises ModelError naming those that no rule covers.
+    """Return every source tensor by its rule. Raises ModelError naming those that no rule covers.
 
     whole: these are all of a model, so that embedding and layers must be there.
     """
@@ -361,7 +361,7 @@ def targets(architecture: Architecture, config: Config, name: str) -> list[tuple
 
 
 def unplaced(architecture: Architecture, config: Config, tensors: Tensors) -> list[str]:
-    """The names of those source tensors that a text model's family has no rule for."""
+    """Return the names of those source tensors that a text model's family has no rule for."""
     if architecture.prepare:
         config, tensors = architecture.prepare(config, tensors)
     rules, count = rules_of(architecture.tensors), layer_count(architecture, config)
@@ -378,7 +378,7 @@ def unplaced(architecture: Architecture, config: Config, tensors: Tensors) -> li
 
 
 def _as_stored_plainly(architecture: Architecture, config: Config, stored: Tensors, whole: Tensors) -> Tensors:
-    """Weights that came out of quantized parts, the way round that the family stores weights.
+    """Return weights that came out of quantized parts, the way round that the family stores weights.
 
     Libraries that quantize make each layer a linear one, (outputs, inputs), also where it was a GPT-2's (in, out).
     """
@@ -394,17 +394,17 @@ def _as_stored_plainly(architecture: Architecture, config: Config, stored: Tenso
 
 
 def is_left_out(name: str) -> bool:
-    """Whether a source tensor belongs to a part that a text model's file has no place for."""
+    """Return whether a source tensor belongs to a part that a text model's file has no place for."""
     return _matches(name, LEFT_OUT)
 
 
 def rules_of(tensors: Mapping[str, Target]) -> dict[str, Target]:
-    """Targets by what `rule_of` looks for."""
+    """Return targets by what `rule_of` looks for."""
     return {PLACE.sub("#", pattern): target for pattern, target in tensors.items()}
 
 
 def rule_of(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
-    """The rule of a source name and the suffix that carries over; an exact rule goes first and carries none.
+    """Return the rule of a source name and the suffix that carries over; an exact rule goes first and carries none.
 
     Numbers stand for places in the rule, or all but the first for themselves.
     """
@@ -419,7 +419,7 @@ def rule_of(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None
 
 
 def maps_of(target: Target) -> tuple[TensorMap, ...]:
-    """The places of a source tensor; none of one that becomes metadata."""
+    """Return the places of a source tensor; none of one that becomes metadata."""
     places = (TensorMap(target),) if isinstance(target, str) else target if isinstance(target, tuple) else (target,)
     return tuple(each for each in places if isinstance(each, TensorMap))
 
@@ -451,7 +451,7 @@ def place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, conf
 
 
 def layer_count(architecture: Architecture, config: Config) -> int:
-    """How many layers a checkpoint with this config has."""
+    """Return how many layers a checkpoint with this config has."""
     source = architecture.stored_layers or architecture.metadata["block_count"]
     return int((source(config) if callable(source) else lookup(config, source or "")) or 0)
 
@@ -482,7 +482,7 @@ def _check_layers(architecture: Architecture, config: Config, result: Mapped) ->
 
 
 def without_prefix(name: str, prefixes: Iterable[str]) -> str:
-    """A source name without the wrappers in front ("model.language_model.layers.0…" → "layers.0…")."""
+    """Return a source name without the wrappers in front ("model.language_model.layers.0…" → "layers.0…")."""
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in prefixes:
         parts.pop(0)
@@ -494,5 +494,5 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def stays_float32(name: str, shape: tuple[int, ...], extra: Iterable[str] = ()) -> bool:
-    """Whether a tensor is float32 in every output type: vectors, norms, routers and other small ones."""
+    """Return whether a tensor is float32 in every output type: vectors, norms, routers and other small ones."""
     return len(shape) < 2 or _matches(name, FLOAT32_NAMES) or _matches(name, extra)

@@ -48,12 +48,12 @@ BESIDE = {
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings | None:
-    """How a checkpoint's weights are quantized, by its normalized config; None where they are not."""
+    """Return how a checkpoint's weights are quantized, by its normalized config; None where they are not."""
     return next((config[key] for key in KEYS if isinstance(config.get(key), Mapping) and config[key]), None)
 
 
 def method_of(settings: Settings) -> str:
-    """The method's name in lower case; older configs don't say it, but have keys of their own."""
+    """Return the method's name in lower case; older configs don't say it, but have keys of their own."""
     named = str(settings.get("quant_method") or "").lower()
     if named and named != "none":
         return named
@@ -63,7 +63,9 @@ def method_of(settings: Settings) -> str:
 
 
 def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config with what older exports wrote into a file beside config.json. Raises ModelError for a broken one."""
+    """Return the config with what older exports wrote into a file beside config.json. Raises ModelError for a broken
+    one.
+    """
     if settings_of(config):
         return config
     for name, (method, inside) in BESIDE.items():
@@ -80,7 +82,7 @@ def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str
 
 
 def unpacked(config: Mapping[str, Any], tensors: Tensors) -> Unpacked:
-    """The tensors of a checkpoint with every quantized weight in one piece.
+    """Return the tensors of a checkpoint with every quantized weight in one piece.
 
     config: as `archs.config.normalized` gives it. Raises ModelError for a method that is not read, and for parts that
     are missing or don't belong together.

@@ -40,7 +40,7 @@ WEIGHT_FORMATS = (
 
 
 def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every quantized weight as NAME.weight. Raises ModelError for formats that are not read."""
+    """Return every quantized weight as NAME.weight. Raises ModelError for formats that are not read."""
     schemes = [each for each in (settings.get("config_groups") or {}).values() if isinstance(each, Mapping)]
     for name in (each.get("format") for each in (settings, *schemes)):
         if name is not None and name not in WEIGHT_FORMATS:
@@ -68,7 +68,7 @@ def _said(arguments: list[Mapping[str, Any]], key: str) -> list[Any]:
 
 
 def _floats(tensors: Tensors, stem: str, packed: Tensor) -> Tensor:
-    """A weight of NVFP4 or MXFP4."""
+    """Return a weight of NVFP4 or MXFP4."""
     scale = tensor_groups.part(tensors, stem + "weight_scale", packed)
     if scale.format.name in ("U8", "F8_E8M0"):
         return mxfp4(stem + "weight", packed, scale)
@@ -80,7 +80,7 @@ def _floats(tensors: Tensors, stem: str, packed: Tensor) -> Tensor:
 
 
 def _integers(arguments: list[Mapping[str, Any]], tensors: Tensors, stem: str, packed: Tensor) -> Tensor:
-    """A weight of packed integers: of the widths that the config names, the one that fits the shapes."""
+    """Return a weight of packed integers: of the widths that the config names, the one that fits the shapes."""
     scale, shape = (tensor_groups.part(tensors, stem + each, packed) for each in ("weight_scale", "weight_shape"))
     rows, width = (int(n) for n in shape.elements().reshape(-1))
     count = scale.shape[-1] if len(scale.shape) == 2 else 1
@@ -117,7 +117,7 @@ def _integers(arguments: list[Mapping[str, Any]], tensors: Tensors, stem: str, p
 
 
 def _places(bits: int, count: int, words: int) -> NDArray[np.int64] | None:
-    """The bit at which each of `count` values begins, across words or whole in each; None where they are not so
+    """Return the bit at which each of `count` values begins, across words or whole in each; None where they are not so
     many.
     """
     value, whole = np.arange(count), 32 // bits

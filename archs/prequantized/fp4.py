@@ -28,7 +28,7 @@ CODES = np.arange(127, dtype=np.uint8)  # E4M3 without sign and NaN, ascending
 
 
 def gpt_oss(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every pair NAME_blocks, NAME_scales as one MXFP4 tensor NAME, rows of weights as ggml has them.
+    """Return every pair NAME_blocks, NAME_scales as one MXFP4 tensor NAME, rows of weights as ggml has them.
 
     Raises ModelError for blocks whose scales are missing or of another shape.
     """
@@ -47,7 +47,7 @@ def gpt_oss(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def mxfp4(name: str, packed: Tensor, scales: Tensor) -> Tensor:
-    """Bytes and exponents of a weight as one MXFP4 tensor. Raises ModelError for shapes that don't fit."""
+    """Return bytes and exponents of a weight as one MXFP4 tensor. Raises ModelError for shapes that don't fit."""
     *outer, per_row = scales.shape
     if packed.nbytes != scales.size * 16 or packed.rows % max(1, scales.rows):
         shapes = f"shape {list(packed.shape)} and scales {list(scales.shape)}"
@@ -63,14 +63,14 @@ def mxfp4(name: str, packed: Tensor, scales: Tensor) -> Tensor:
 
 
 def _halves(pairs: NDArray[np.uint8], group: int) -> NDArray[np.uint8]:
-    """Bytes in ggml's order, (groups, group / 2): in each group of values the first half beside the second."""
+    """Return bytes in ggml's order, (groups, group / 2): in each group of values the first half beside the second."""
     values = np.stack((pairs & 15, pairs >> 4), -1).reshape(-1, group)
     halves: NDArray[np.uint8] = values[:, : group // 2] | values[:, group // 2 :] << 4
     return halves
 
 
 def nvfp4(name: str, packed: Tensor, scale: Tensor, factor: np.float32, apply: np.ufunc = np.multiply) -> Tensor:
-    """The weight (rows, width), as ggml's NVFP4 blocks or float32.
+    """Return the weight (rows, width), as ggml's NVFP4 blocks or float32.
 
     factor: what all scales are multiplied with, or divided by where `apply` is np.divide.
     Raises ModelError for shapes that don't fit.

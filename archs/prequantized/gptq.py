@@ -35,7 +35,7 @@ PACKINGS = {  # AutoRound's packing format → GPTQ's name for how zero points a
 
 
 def gptq(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every NAME.qweight and its companions as NAME.weight (out, in). Raises ModelError for other layouts."""
+    """Return every NAME.qweight and its companions as NAME.weight (out, in). Raises ModelError for other layouts."""
     kind = settings.get("checkpoint_format") or "gptq"
     if kind not in FORMATS or settings.get("is_marlin_format"):
         raise tensor_groups.refused("gptq", f"checkpoint_format {kind if kind not in FORMATS else 'marlin'!r}")
@@ -43,7 +43,7 @@ def gptq(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def awq(settings: Settings, tensors: Tensors) -> Unpacked:
-    """The same of AWQ."""
+    """Return the same of AWQ."""
     version = str(settings.get("version") or settings.get("checkpoint_format") or "gemm").lower()
     bits = settings.get("bits") or settings.get("w_bit") or AWQ_BITS
     if version not in AWQ_VERSIONS or bits != AWQ_BITS:
@@ -52,7 +52,7 @@ def awq(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def auto_round(settings: Settings, tensors: Tensors) -> Unpacked:
-    """The same of AutoRound, whose `packing_format` says which of the two layouts it is."""
+    """Return the same of AutoRound, whose `packing_format` says which of the two layouts it is."""
     packing = str(settings.get("packing_format") or "auto_round:auto_gptq")
     if packing == "auto_round:auto_awq":
         return awq({**settings, "version": "gemm"}, tensors)
@@ -62,7 +62,7 @@ def auto_round(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def _weights(settings: Settings, tensors: Tensors, interleaved: bool, add: int = 0) -> Unpacked:
-    """interleaved: as AWQ packs. add: what is added to stored zero points."""
+    """Return interleaved: as AWQ packs. add: what is added to stored zero points."""
     wholes, ignored, names = [], [], ["qweight", "qzeros", "scales", *([] if interleaved else ["g_idx"])]
     for stem in (name.removesuffix("qweight") for name in tensors if name.endswith(".qweight")):
         wholes.append((_weight(settings, tensors, stem, interleaved, add), [stem + each for each in names]))

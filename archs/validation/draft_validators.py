@@ -32,7 +32,7 @@ NEEDED = {
 
 
 def check_draft(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
-    """Raises ModelError naming the first key or tensor that does not belong to the others."""
+    """Raise ModelError naming the first key or tensor that does not belong to the others."""
     if fault := next(validate_draft(architecture, metadata, tensors), None):
         raise ModelError(f"the draft's {fault}", hint="`gguftools validate` lists all that is wrong with the file")
 
@@ -65,7 +65,9 @@ def validate_draft(architecture: Architecture, metadata: Mapping[str, Any], tens
 
 
 def as_layers(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of an assistant (Gemma 4) as if its layers were those of a model with keys and values of its own."""
+    """Return the keys of an assistant (Gemma 4) as if its layers were those of a model with keys and values of its
+    own.
+    """
     name = GEMMA4_ASSISTANT.name
     return {**metadata, f"{name}.nextn_predict_layers": 0, f"{name}.attention.shared_kv_layers": 0}
 
@@ -73,7 +75,7 @@ def as_layers(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _of_keys(
     architecture: Architecture, needed: Sequence[str], metadata: Mapping[str, Any], tensors: Tensors
 ) -> list[Fault]:
-    """Keys that are not there, or are no such keys: what the rest is found by."""
+    """Return keys that are not there, or are no such keys: what the rest is found by."""
     names = [f"{architecture.name}.{key}" for key in needed]
     missing = [Fault(name, "is missing; who runs the draft needs it") for name in names if name not in metadata]
     return missing or validate_keys(architecture, metadata, tensors)
@@ -156,7 +158,7 @@ def _block(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
 
 
 def as_deepseek4(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A draft's keys as those of the model whose layers it has."""
+    """Return a draft's keys as those of the model whose layers it has."""
     own = {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
     others = {key: value for key, value in metadata.items() if not key.startswith((f"{name}.", "general."))}
     return {**others, "general.architecture": DEEPSEEK4.name, **{f"{DEEPSEEK4.name}.{key}": own[key] for key in own}}
@@ -261,7 +263,7 @@ def _numbers(keys: Keys) -> Iterator[Fault]:
 def _eagle3(
     architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors
 ) -> tuple[dict[str, tuple[int, ...]], set[str]]:
-    """Shapes of all that it may have, and the names of what it must."""
+    """Return shapes of all that it may have, and the names of what it must."""
     keys, numbers = Keys.of(architecture, metadata), read_hparams(architecture, metadata)
     own, width, inner = numbers.layers[0], numbers.width, int(keys.need("feed_forward_length"))
     states = len(keys.need("target_layers")) * int(keys.need("target_hidden_size"))

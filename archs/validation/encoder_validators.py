@@ -25,7 +25,7 @@ PROJECTORS = (
 
 
 def validate_encoder(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
-    """Each fault: a key or a tensor, and what is wrong with it."""
+    """Yield each fault: a key or a tensor, and what is wrong with it."""
     parts = [part for part in OWN if metadata.get(f"{NAME}.has_{part}_encoder")]
     if not parts:
         yield f"{NAME}.has_vision_encoder", "is not true, nor is that for sounds: the file has no encoder"

@@ -43,7 +43,7 @@ NEEDED = (
 
 
 def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
-    """Raises ModelError naming the first key or tensor that does not belong to the others."""
+    """Raise ModelError naming the first key or tensor that does not belong to the others."""
     if found := faults(architecture, metadata, tensors):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ModelError(f"{found[0]}{more}", hint="`gguftools validate` lists all that is wrong with the file")
@@ -71,7 +71,7 @@ def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
 
 
 def validate_keys(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
-    """Keys of another type or value than programs read, and layers that are counted and not there."""
+    """Return keys of another type or value than programs read, and layers that are counted and not there."""
     model = LayeredModel(architecture, Keys.of(architecture, metadata), by_layer(tensors))
     for step in (_key_faults, _count_faults):
         if found := list(islice(dict.fromkeys(step(model)), MOST)):
@@ -80,7 +80,7 @@ def validate_keys(architecture: Architecture, metadata: Mapping[str, Any], tenso
 
 
 def _separate_experts(tensors: Tensors) -> Iterator[Fault]:
-    """A tensor for each expert, as Mixtral's files had them until April 2024; programs read stacked ones."""
+    """Yield a tensor for each expert, as Mixtral's files had them until April 2024; programs read stacked ones."""
     if name := next(filter(OF_ONE_EXPERT.fullmatch, tensors), None):
         stacked = re.sub(r"\.\d+\.weight$", "_exps.weight", name)
         problem = f"is of one expert, as in files of before April 2024; {stacked} is expected: convert the model again"
@@ -91,7 +91,7 @@ def _separate_experts(tensors: Tensors) -> Iterator[Fault]:
 
 
 def _of_streams(model: LayeredModel) -> bool:
-    """Whether hidden states are several streams, as keys or tensors say."""
+    """Return whether hidden states are several streams, as keys or tensors say."""
     mixers = any("hc_attn_fn.weight" in roles for roles in model.grouped.values())
     return mixers or model.keys.get("hyper_connection.count") is not None
 
@@ -240,7 +240,7 @@ def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
 
 
 def _head_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
-    """The heads of models that decide: Laya's layers behind the others and its scorer, Kev's one matrix."""
+    """Yield the heads of models that decide: Laya's layers behind the others and its scorer, Kev's one matrix."""
     kind, roles = model.keys.get("decision.type"), model.outside
     if kind == "clef":
         yield from _joint_head_faults(model, hparams)
@@ -279,7 +279,7 @@ def _joint_head_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]
 
 
 def _table_faults(model: LayeredModel) -> Iterator[Fault]:
-    """A table of n-grams, and the numbers by which its rows are found."""
+    """Yield a table of n-grams, and the numbers by which its rows are found."""
     keys, table = model.keys, model.outside.get("per_layer_token_embd.weight")
     if table is None:
         yield missing("per_layer_token_embd.weight")
@@ -324,7 +324,9 @@ def _alike_faults(model: LayeredModel) -> Iterator[Fault]:
 
 
 def written_names(architecture: Architecture) -> set[str]:
-    """GGUF names, with {i}, that the architecture's conversion writes, without suffix; not those a config decides."""
+    """Return GGUF names, with {i}, that the architecture's conversion writes, without suffix; not those a config
+    decides.
+    """
     return {SUFFIX.sub("", name) for name in target_names(architecture) if isinstance(name, str)}
 
 

@@ -74,7 +74,7 @@ def parts_of(model: LayeredModel, start: str, own: LayerHParams, kind: LayerKind
 
 
 def _variant(part: Part, roles: Roles, own: LayerHParams, gated: bool) -> Part:
-    """The part as a layer with these tensors has it."""
+    """Return the part as a layer with these tensors has it."""
     if part is tensor_shapes.ATTENTION and own.kv_source_layer is not None:
         return tensor_shapes.BORROWING
     if part is tensor_shapes.WKV7 and "time_mix_g1.weight" not in roles:
@@ -135,7 +135,7 @@ def sizes_of(model: LayeredModel, hparams: HParams, index: int) -> Sizes:
 
 
 def net_width(model: LayeredModel, index: int) -> int:
-    """The width of a layer's net; 0 where no key gives it."""
+    """Return the width of a layer's net; 0 where no key gives it."""
     value = model.keys.get("feed_forward_length")
     width = int(value if not hasattr(value, "__len__") else value[index] if index < len(value) else 0)
     return width // 2 if model.architecture.block.length_of_both else width
@@ -162,7 +162,7 @@ def unread_tensors(start: str, roles: Roles, kind: LayerKind) -> Iterator[Fault]
 
 
 def _lacking(roles: Roles, part: Part) -> list[str]:
-    """Tensors that the part cannot do without."""
+    """Return tensors that the part cannot do without."""
     needed = ([full_name(name) for name in group.split("|")] for group in part.needs.split())
     return [names[0] for names in needed if not any(name in roles for name in names)]
 
@@ -188,7 +188,7 @@ def validate_tensors(model: LayeredModel, start: str, roles: Roles, part: Part, 
 
 
 def _matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -> bool:
-    """Whether a shape is one of those; sizes that only it tells are added."""
+    """Return whether a shape is one of those; sizes that only it tells are added."""
     for dimensions in alternatives:
         if len(dimensions) != len(shape) or min(shape, default=0) < 1:
             continue
@@ -207,7 +207,7 @@ def _matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -
 
 
 def _written_shape(dimensions: tuple[tensor_shapes.Terms, ...], sizes: Sizes) -> str:
-    """[64 (queries), 32 (width)]"""
+    """Return [64 (queries), 32 (width)]"""
     words = ["+".join("*".join((str(n),) * (n > 1 or not names) + names) for n, names in terms) for terms in dimensions]
     numbers = [evaluated(terms, sizes) for terms in dimensions]
     pairs = zip(numbers, words, strict=True)

@@ -43,7 +43,7 @@ def vocabulary(
     user_defined: Iterable[str] = (),
     embed: bool = False,
 ) -> Metadata:
-    """The `tokenizer.*` keys of a folder's vocabulary.
+    """Return the `tokenizer.*` keys of a folder's vocabulary.
 
     kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram" (as llama.cpp writes it for
     T5), "fairseq" (the same with XLM-RoBERTa's ids), "bpe", "plain_bpe" (of plain text with byte tokens), "wordpiece",
@@ -122,7 +122,7 @@ def add_control_tokens(words: Metadata, names: Sequence[str], score: float = NEV
 
 
 def _files(folder: Path, kinds: Sequence[str]) -> tuple[TokenizerFiles, str]:
-    """The folder's files and the first kind that they are."""
+    """Return the folder's files and the first kind that they are."""
     files = TokenizerFiles.read(folder)
     kind = next((kind for kind in kinds if _fits(kind, files)), None)
     if kind is None and not files.tokenizer:

@@ -43,7 +43,7 @@ ROLE_OF = {key: role for role, key in SPECIAL_TOKENS.items()}
 
 
 def assumed_id(metadata: Mapping[str, Any], key: str, size: int) -> int | None:
-    """The id that a special token has where no key says it; None for none, or one past the vocabulary.
+    """Return the id that a special token has where no key says it; None for none, or one past the vocabulary.
 
     key: of the id.
     """

@@ -37,7 +37,9 @@ class Around:
     after_pair: Ids = ()
 
     def agrees(self, other: "Around") -> bool:
-        """Whether both do the same with texts; with pairs only where something ends a text: models that read pairs."""
+        """Return whether both do the same with texts; with pairs only where something ends a text: models that read
+        pairs.
+        """
         alone = (self.before, self.after) == (other.before, other.after)
         return alone and (not self.after or replace(self, before=(), after=()) == replace(other, before=(), after=()))
 
@@ -76,12 +78,12 @@ def roles_of(tokens: TokenList) -> Roles:
 
 
 def pre_name(tokens: TokenList) -> str:
-    """The name of a BPE vocabulary's pre-tokenizer: Gemma 4's files are cut by their model's name."""
+    """Return the name of a BPE vocabulary's pre-tokenizer: Gemma 4's files are cut by their model's name."""
     return "gemma4" if tokens.kind == "gemma4" else tokens.metadata.get(Keys.Tokenizer.PRE) or "default"
 
 
 def _bert_end(tokens: TokenList) -> int | None:
-    """The separator stands behind each text, whatever a file says of its end of text."""
+    """Return the separator stands behind each text, whatever a file says of its end of text."""
     if (stated := tokens.stated(Keys.Tokenizer.SEP_ID)) is not None:
         return stated
     usual, eos = tokens.id(Keys.Tokenizer.SEP_ID), tokens.stated(Keys.Tokenizer.EOS_ID)
@@ -155,7 +157,7 @@ def processed(tokenizer: LayerSpec, places: Mapping[str, int], where: str, size:
 
 
 def _sides(block: LayerSpec, name: str, places: Mapping[str, int], where: str) -> list[Ids]:
-    """The special tokens before, between and after the texts of a template."""
+    """Return the special tokens before, between and after the texts of a template."""
     sides, texts = [list[int]()], list[str]()
     special = block.get("special_tokens", {})
     for part in block.get(name, ()):
@@ -175,7 +177,9 @@ def _sides(block: LayerSpec, name: str, places: Mapping[str, int], where: str) -
 
 
 def template(around: Around, texts: Sequence[str]) -> dict[str, Any] | None:
-    """The same as tokenizer.json's post-processor; None where nothing goes around texts. texts: of the tokens."""
+    """Return the same as tokenizer.json's post-processor; None where nothing goes around texts. texts: of the
+    tokens.
+    """
     used = sorted({number for ids in vars(around).values() for number in ids})
     if not used:
         return None

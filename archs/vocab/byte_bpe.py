@@ -48,7 +48,9 @@ def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_d
 
 
 def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> Tokens:
-    """All tokens of tokenizer.json's vocabulary and the added ones. bytes_too: `<0x0A>` and its like are bytes."""
+    """Return all tokens of tokenizer.json's vocabulary and the added ones. bytes_too: `<0x0A>` and its like are
+    bytes.
+    """
     model = files.tokenizer["model"]
     for name in ("end_of_word_suffix", "continuing_subword_prefix"):
         if model.get("type") == "BPE" and model.get(name):
@@ -88,7 +90,7 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
 
 
 def _cut_by(tokenizer: LayerSpec) -> list[LayerSpec]:
-    """The blocks that cut a text, each in one spelling."""
+    """Return the blocks that cut a text, each in one spelling."""
     found: list[LayerSpec] = []
     for block in parts(tokenizer, "pre_tokenizer"):
         kept = {key: value for key, value in block.items() if key != "trim_offsets"}

@@ -64,7 +64,7 @@ def template_files(templates: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _from_files(files: TokenizerFiles) -> dict[str, str]:
-    """Templates by name, as files of Jinja have them."""
+    """Return templates by name, as files of Jinja have them."""
     paths = {path.name.removesuffix(".jinja"): path for path in sorted((files.folder / FOLDER).glob("*.jinja"))}
     if (main := files.folder / JINJA).is_file():
         paths = {DEFAULT: main} | paths
@@ -81,7 +81,7 @@ def _of_processor(files: TokenizerFiles) -> Any:
 
 
 def _named(templates: Any) -> dict[str, str]:
-    """Templates by name; names keep only letters and digits, as they become part of a key."""
+    """Return templates by name; names keep only letters and digits, as they become part of a key."""
     if isinstance(templates, Mapping):
         templates = [{"name": name, "template": text} for name, text in templates.items()]
     if not isinstance(templates, Sequence):

@@ -47,12 +47,12 @@ TOKENIZER: dict[str, Kind] = {
 
 
 def read_tokenizer_config(content: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """tokenizer_config.json or special_tokens_map.json. Raises VocabularyError."""
+    """Return tokenizer_config.json or special_tokens_map.json. Raises VocabularyError."""
     return read_fields(content, CONFIG, file, VocabularyError)
 
 
 def read_tokenizer(content: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """tokenizer.json. Raises VocabularyError."""
+    """Return tokenizer.json. Raises VocabularyError."""
     read = read_fields(content, TOKENIZER, file, VocabularyError)
     texts: dict[int, str] = {}
     for token in read.get("added_tokens") or ():
@@ -67,7 +67,7 @@ def read_tokenizer(content: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 
 def check_model(model: Mapping[str, Any], file: str) -> None:
-    """Raises VocabularyError for a model without tokens, with ids that are none or are shared, with scores that are no
+    """Raise VocabularyError for a model without tokens, with ids that are none or are shared, with scores that are no
     numbers, or with merges of what are no tokens.
     """
     vocabulary = model.get("vocab")
@@ -84,7 +84,7 @@ def check_model(model: Mapping[str, Any], file: str) -> None:
 
 
 def check_ids(vocabulary: Mapping[str, Any], file: str, unique: bool = False) -> dict[str, int]:
-    """Tokens and their ids, such as added_tokens.json. unique: no two have one. Raises VocabularyError."""
+    """Return tokens and their ids, such as added_tokens.json. unique: no two have one. Raises VocabularyError."""
     wrong = next((text for text, id in vocabulary.items() if type(id) is not int or not 0 <= id <= MOST_ID), None)
     if wrong is not None:
         raise VocabularyError(

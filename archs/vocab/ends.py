@@ -75,7 +75,7 @@ def write_ends(metadata: Metadata, config: Mapping[str, Any], generation: Mappin
 
 
 def _stated(metadata: Mapping[str, Any]) -> set[int]:
-    """The tokens that keys of their own name as ends."""
+    """Return the tokens that keys of their own name as ends."""
     keys = (SPECIAL_TOKENS["eos"], Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID)
     return {int(metadata[key]) for key in keys if key in metadata}
 

@@ -35,7 +35,7 @@ class AddedToken:
 
     @property
     def is_normalized(self) -> bool:
-        """Whether it is found in normalized text; special tokens are looked for before that."""
+        """Return whether it is found in normalized text; special tokens are looked for before that."""
         return self.normalized and not self.special
 
     @staticmethod
@@ -72,7 +72,7 @@ class TokenizerFiles:
         return files
 
     def converted(self) -> "TokenizerFiles":
-        """The same with a tokenizer.json made by transformers. Raises VocabularyError where it cannot."""
+        """Return the same with a tokenizer.json made by transformers. Raises VocabularyError where it cannot."""
         return replace(self, tokenizer=read_tokenizer(tokenizer_by_transformers(self.folder), str(self.folder)))
 
     @property
@@ -81,7 +81,7 @@ class TokenizerFiles:
         return self.tokenizer.get("model", {}).get("type")  # type: ignore[no-any-return]
 
     def role(self, role: str) -> str | None:
-        """The text of the token that plays a role ("bos", "eos", …)."""
+        """Return the text of the token that plays a role ("bos", "eos", …)."""
         key = f"{role}_token"
         entry = self.config[key] if key in self.config else self.special_map.get(key)
         entry = entry.get("content") if isinstance(entry, Mapping) else entry
@@ -111,7 +111,7 @@ class TokenizerFiles:
         return tokens
 
     def special_texts(self) -> Iterator[str]:
-        """The tokens that play a role, and those that tokenizer_config.json adds to them."""
+        """Yield the tokens that play a role, and those that tokenizer_config.json adds to them."""
         yield from (text for role in ROLES if (text := self.role(role)))
         extra = self.config.get("extra_special_tokens") or ()
         more = extra.values() if isinstance(extra, Mapping) else extra
@@ -120,7 +120,7 @@ class TokenizerFiles:
 
 
 def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
-    """The tokenizer.json that plain files amount to; empty where there are none."""
+    """Return the tokenizer.json that plain files amount to; empty where there are none."""
     kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
     folder, normalizer = files.folder, None
     model_type = read_json_object(folder / "config.json", optional=True).get("model_type")

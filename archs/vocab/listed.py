@@ -74,7 +74,7 @@ class TokenList:
 
     @property
     def normalizes(self) -> bool:
-        """Whether a text goes through a normalizer that may make it look like an added token, or unlike one."""
+        """Return whether a text goes through a normalizer that may make it look like an added token, or unlike one."""
         return self.kind == "bert" or NORMALIZER in self.metadata
 
     @cached_property
@@ -116,13 +116,13 @@ class TokenList:
         return numbers[: self.size]  # what goes on behind the tokens belongs to none
 
     def merges(self) -> Sequence[Any]:
-        """Kimi K2's files may have none: its words are whole tokens or bytes."""
+        """Return Kimi K2's files may have none: its words are whole tokens or bytes."""
         if self.metadata.get(Keys.Tokenizer.PRE) == "kimi-k2" and Keys.Tokenizer.MERGES not in self.metadata:
             return ()
         return self._array(Keys.Tokenizer.MERGES)
 
     def block(self, key: str) -> Any:
-        """A block of tokenizer.json that the file has under a key; None for none. Raises VocabularyError."""
+        """Return a block of tokenizer.json that the file has under a key; None for none. Raises VocabularyError."""
         try:
             found = parse_json(self.metadata.get(key, "null"))
         except ValueError as error:
@@ -132,28 +132,30 @@ class TokenList:
         return found
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """A flag from the metadata. default: where absent; None: what its absence means (`absent.py`)."""
+        """Return a flag from the metadata. default: where absent; None: what its absence means (`absent.py`)."""
         usual = assumed_flag(self.metadata, key) if default is None else default
         return bool(self.metadata.get(key, usual))
 
     def stated(self, key: str) -> int | None:
-        """A token id from the metadata, by the key or its former name; None where absent or past the vocabulary."""
+        """Return a token id from the metadata, by the key or its former name; None where absent or past the
+        vocabulary.
+        """
         number = self.metadata.get(key, self.metadata.get(FORMER.get(key, "")))
         return int(number) if number is not None and 0 <= int(number) < self.size else None
 
     def id(self, key: str) -> int | None:
-        """The same, or what is assumed where the metadata does not say it (`absent.py`)."""
+        """Return the same, or what is assumed where the metadata does not say it (`absent.py`)."""
         stated = self.stated(key)
         return assumed_id(self.metadata, key, self.size) if stated is None else stated
 
 
 def as_text(item: Any) -> str:
-    """A string of the file, which may hold bytes that are not UTF-8."""
+    """Return a string of the file, which may hold bytes that are not UTF-8."""
     return item if isinstance(item, str) else bytes(item).decode("utf-8", "backslashreplace")
 
 
 def byte_of(text: str) -> bytes:
-    """The byte that a token like <0x0A> is. Raises VocabularyError for another text."""
+    """Return the byte that a token like <0x0A> is. Raises VocabularyError for another text."""
     try:
         return bytes.fromhex(text[3:5]) if text[:3] == "<0x" and text[5:] == ">" else bytes((-1,))
     except ValueError as error:

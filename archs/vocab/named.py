@@ -159,12 +159,14 @@ def made_by_merges(tokens: Listed, rows: Collection[int]) -> set[int]:
 
 
 def cuts(text: str) -> Iterator[tuple[str, str]]:
-    """All ways to cut a text in two."""
+    """Return all ways to cut a text in two."""
     return ((text[:cut], text[cut:]) for cut in range(1, len(text)))
 
 
 def _end(tokens: Listed, key: str, types: dict[int, TokenType]) -> int | None:
-    """The token of a role that ends texts. An assumed one counts only where it is no ordinary text (`absent.py`)."""
+    """Return the token of a role that ends texts. An assumed one counts only where it is no ordinary text
+    (`absent.py`).
+    """
     if (stated := tokens.stated(key)) is not None:
         return stated
     number = tokens.id(key)
@@ -176,7 +178,7 @@ def _end(tokens: Listed, key: str, types: dict[int, TokenType]) -> int | None:
 
 
 def with_strips(metadata: Mapping[str, Any], token: AddedToken) -> AddedToken:
-    """A special token with the white space beside it that its model's name says it takes along."""
+    """Return a special token with the white space beside it that its model's name says it takes along."""
 
     def names(key: str, known: tuple[str, ...]) -> bool:
         return any(each in str(metadata.get(key, "")).lower() for each in known)

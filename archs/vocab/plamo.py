@@ -48,7 +48,7 @@ def write_plamo(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
 
 
 def _token(line: str, where: str) -> tuple[str, float, int]:
-    """A token's text, score and type."""
+    """Return a token's text, score and type."""
     try:
         found: Any = json.loads(line)
     except ValueError:
@@ -73,7 +73,7 @@ def _check_bytes(path: Path, tokens: Tokens) -> None:
 
 
 def restored(texts: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> bytes:
-    """The file of a list of tokens. The four numbers of a line that say nothing of how text is cut are zero."""
+    """Return the file of a list of tokens. The four numbers of a line that say nothing of how text is cut are zero."""
     kinds = {number: kind for kind, number in TYPES.items()}
     lines = [
         json.dumps(

@@ -78,7 +78,7 @@ class Structure:
 
 @cache
 def table() -> dict[str, PreTokenizer]:
-    """Every name that GGUF knows, in order of preference."""
+    """Return every name that GGUF knows, in order of preference."""
     data = json.loads((Path(__file__).parent / "pretokenizers.json").read_text(encoding="utf-8"))
 
     def entry(name: str, splits: str, **flags: Any) -> PreTokenizer:
@@ -97,7 +97,7 @@ def pre_tokenizer(name: str) -> PreTokenizer:
 
 
 def byte_characters() -> dict[int, str]:
-    """GPT-2's characters for bytes: printable bytes stand for themselves, the others follow from U+0100."""
+    """Return GPT-2's characters for bytes: printable bytes stand for themselves, the others follow from U+0100."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
@@ -123,7 +123,7 @@ def structure(tokenizer: LayerSpec) -> Structure:
 
 
 def name_of(found: Structure, where: str) -> str:
-    """The GGUF name of a structure. where: the file, for the error.
+    """Return the GGUF name of a structure. where: the file, for the error.
 
     Raises VocabularyError, with the structure and the nearest known one, where none cuts text in the same way.
     """
@@ -147,7 +147,7 @@ def name_of(found: Structure, where: str) -> str:
 
 
 def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
-    """The pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
+    """Return the pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
     if kind.name == "whitespace":
         return {"type": "WhitespaceSplit"}
     *first, last = kind.steps or ("",)
@@ -164,7 +164,7 @@ def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
 
 
 def canonical(regex: str) -> str:
-    """One spelling for regular expressions that match the same."""
+    """Return one spelling for regular expressions that match the same."""
     for spelling, right in SPELLINGS:
         regex = regex.replace(spelling, right)
     # What only the final alternative matches, a lone space before text, becomes a piece of its own without it too.
@@ -172,7 +172,7 @@ def canonical(regex: str) -> str:
 
 
 def _regexes(block: LayerSpec) -> list[str]:
-    """A pre-tokenizer block as regular expressions; as its own JSON where it is none."""
+    """Return a pre-tokenizer block as regular expressions; as its own JSON where it is none."""
     match block:
         case {"type": "ByteLevel"}:
             return [canonical(GPT2)] if block.get("use_regex", True) else []

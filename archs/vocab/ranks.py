@@ -46,7 +46,7 @@ TEKKEN: dict[str, Kind] = {
 
 
 def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of tokenizer.json; empty where the folder has no such file.
+    """Return the content of tokenizer.json; empty where the folder has no such file.
 
     tekken: content of tekken.json; config: of tokenizer_config.json, which names a tiktoken file's special tokens.
     Raises VocabularyError for a damaged file.
@@ -81,7 +81,7 @@ def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_tiktoken(path: Path) -> dict[bytes, int]:
-    """Lines of a base64 byte string and its rank. Empty for a file of another kind."""
+    """Return lines of a base64 byte string and its rank. Empty for a file of another kind."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_vocabulary(path).splitlines()):
         text, _, rank = line.partition(b" ")
@@ -95,7 +95,7 @@ def _read_tiktoken(path: Path) -> dict[bytes, int]:
 
 
 def _tokenizer_json(ranks: Mapping[bytes, int], offset: int, splits: Iterable[str], added: list[Any]) -> dict[str, Any]:
-    """offset: the id of rank 0."""
+    """Return offset: the id of rank 0."""
     if (longest := max(map(len, ranks), default=0)) > LONGEST:
         raise VocabularyError(f"the tokenizer has a word of {longest} bytes; at most {LONGEST} were expected")
     character = byte_characters()

@@ -55,12 +55,12 @@ class _Vocabulary(TokenList):
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether only a tokenizer.json can say what the file does with texts."""
+        """Return whether only a tokenizer.json can say what the file does with texts."""
         return has_blocks(self) or LONGEST_WORD_KEY in self.metadata
 
     @cached_property
     def is_fairseq(self) -> bool:
-        """Whether its tokens are in XLM-RoBERTa's order."""
+        """Return whether its tokens are in XLM-RoBERTa's order."""
         return self.kind == "t5" and tuple(self.texts[: len(FAIRSEQ)]) == FAIRSEQ
 
     @cached_property
@@ -77,7 +77,7 @@ class _Vocabulary(TokenList):
 
     @cached_property
     def own_rows(self) -> int:
-        """How many rows are the model's own: behind them stand tokens that were only added, and unused rows."""
+        """Return how many rows are the model's own: behind them stand tokens that were only added, and unused rows."""
         count, unused, unknown = self.size, TokenType.UNUSED, TokenType.UNKNOWN
         while count and self.types[count - 1] == unused and count - 1 not in self.found_first:
             count -= 1
@@ -93,17 +93,21 @@ class _Vocabulary(TokenList):
         return self.found_first[number].content if number in self.found_first else self.texts[number]
 
     def is_special(self, role: str) -> bool:
-        """Whether the token of a role is one that no text makes: others are named by config.json, by their number."""
+        """Return whether the token of a role is one that no text makes: others are named by config.json, by their
+        number.
+        """
         number = self.id(SPECIAL_TOKENS[role])
         return number is not None and (number in self.found_first or self.types[number] in NAMED_TYPES)
 
     def is_piece(self, row: int) -> bool:
-        """Whether an added token is one that the SentencePiece model itself defines."""
+        """Return whether an added token is one that the SentencePiece model itself defines."""
         return self.kind in ("llama", "t5") and row < self.size and bool(self.types[row] == TokenType.NORMAL)
 
 
 def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
-    """File name → content. Raises VocabularyError for a vocabulary that is missing or of a kind we cannot write."""
+    """Return file name → content. Raises VocabularyError for a vocabulary that is missing or of a kind we cannot
+    write.
+    """
     kind, found = metadata.get(Keys.Tokenizer.MODEL), _Vocabulary(metadata)
     if kind not in (*CLASSES, *OTHERS) or Keys.Tokenizer.LIST not in metadata:
         raise VocabularyError(f"a vocabulary of the kind {kind!r} cannot become tokenizer files")
@@ -137,7 +141,7 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _plain_files(found: _Vocabulary) -> dict[str, bytes]:
-    """The list of words or the model file of a vocabulary that has such."""
+    """Return the list of words or the model file of a vocabulary that has such."""
     if found.kind == "bert":
         used = [row for row, each in enumerate(found.types) if each != TokenType.UNUSED]
         listed = words(found.metadata, found.texts, found.types.tolist())[: used[-1] + 1]
@@ -148,7 +152,7 @@ def _plain_files(found: _Vocabulary) -> dict[str, bytes]:
 
 
 def _others(found: _Vocabulary) -> dict[str, bytes]:
-    """Lists of tokens as PLaMo's and RWKV's code has them, without the rows of the embedding behind them."""
+    """Return lists of tokens as PLaMo's and RWKV's code has them, without the rows of the embedding behind them."""
     types = found.types.tolist()
     count = next((row + 1 for row in range(found.size - 1, -1, -1) if types[row] != TokenType.UNUSED), 0)
     if TokenType.UNUSED in types[:count]:
@@ -165,7 +169,7 @@ def _json(content: Any) -> bytes:
 
 
 def _config(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer_config.json."""
+    """Return tokenizer_config.json."""
     metadata = found.metadata
     config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ROLES if found.is_special(role)}
     roles = roles_of(found)
@@ -192,7 +196,7 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None:
-    """The one template, or all of them with their names."""
+    """Return the one template, or all of them with their names."""
     found = restored_templates(metadata)
     if found.keys() <= {DEFAULT}:
         return found.get(DEFAULT)
@@ -200,7 +204,7 @@ def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None
 
 
 def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json."""
+    """Return tokenizer.json."""
     kind = pre_tokenizer(found.metadata.get(Keys.Tokenizer.PRE) or "default")
     if kind.raw:
         raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
@@ -224,8 +228,8 @@ def _tokenizer_json(
     unknown: str | None = None,
     **blocks: Any,
 ) -> dict[str, Any]:
-    """A tokenizer.json with BPE. kinds: types of the rows that are in its vocabulary, beside the added tokens, whose
-    numbers are kept only there.
+    """Return a tokenizer.json with BPE. kinds: types of the rows that are in its vocabulary, beside the added tokens,
+    whose numbers are kept only there.
     """
     added = found.found_first
     rows = {text: row for row, text in enumerate(found.texts) if found.types[row] in kinds and row not in added}
@@ -251,7 +255,9 @@ def _tokenizer_json(
 
 
 def normalizer(found: TokenList, kind: PreTokenizer) -> Any:
-    """The normalizer of tokenizer.json, None for none. Raises VocabularyError where the file's own is not JSON."""
+    """Return the normalizer of tokenizer.json, None for none. Raises VocabularyError where the file's own is not
+    JSON.
+    """
     if NORMALIZER in found.metadata:
         return blocks_of(found)["normalizer"]
     if kind.escaped:
@@ -262,7 +268,7 @@ def normalizer(found: TokenList, kind: PreTokenizer) -> Any:
 
 
 def pre_tokenizer_of(found: TokenList, kind: PreTokenizer, start: bool = True) -> Any:
-    """The pre_tokenizer of tokenizer.json, None for none. start: of the text that begins all.
+    """Return the pre_tokenizer of tokenizer.json, None for none. start: of the text that begins all.
 
     Raises VocabularyError where the file's own is not JSON.
     """
@@ -272,7 +278,7 @@ def pre_tokenizer_of(found: TokenList, kind: PreTokenizer, start: bool = True) -
 
 
 def _closing(found: _Vocabulary) -> dict[str, Any] | None:
-    """The post-processor: which tokens go around a text."""
+    """Return the post-processor: which tokens go around a text."""
     if POST_PROCESSOR in found.metadata:
         return found.block(POST_PROCESSOR)  # type: ignore[no-any-return]
     roles = roles_of(found)
@@ -296,7 +302,7 @@ def _closing(found: _Vocabulary) -> dict[str, Any] | None:
 
 
 def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json of a SentencePiece model with merges: text with its spaces as pieces have them."""
+    """Return tokenizer.json of a SentencePiece model with merges: text with its spaces as pieces have them."""
     prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, True)
     first, blocks = METASPACE | {"prepend_scheme": "first", "split": False}, dict[str, Any]()
     if has_blocks(found):
@@ -327,7 +333,7 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json of WordPiece."""
+    """Return tokenizer.json of WordPiece."""
     texts = [
         found.named_text(row) if row in found.found_first else word
         for row, word in enumerate(words(found.metadata, found.texts, found.types.tolist()))
@@ -350,7 +356,7 @@ def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _unigram(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json of SentencePiece's unigram."""
+    """Return tokenizer.json of SentencePiece's unigram."""
     unknown = next((row for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), None)
     scores = found.scores.astype(float).tolist()
     model = {
@@ -373,7 +379,7 @@ def _unigram(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _whole(found: _Vocabulary, model: Mapping[str, Any], blocks: Mapping[str, Any], decoder: Any) -> dict[str, Any]:
-    """A tokenizer.json with a model that is none of BPE."""
+    """Return a tokenizer.json with a model that is none of BPE."""
     around = around_of(found, roles_of(found))
     return {
         "version": "1.0",
@@ -388,7 +394,7 @@ def _whole(found: _Vocabulary, model: Mapping[str, Any], blocks: Mapping[str, An
 
 
 def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json of Gemma 4: merges of plain text, and bytes for what has no token."""
+    """Return tokenizer.json of Gemma 4: merges of plain text, and bytes for what has no token."""
     decoders = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}]
     blocks = blocks_of(found) if has_blocks(found) else {"normalizer": SPACES, "pre_tokenizer": AT_SPACES}
     used = {kind for kind in TokenType if kind != TokenType.UNUSED}
@@ -404,7 +410,7 @@ def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _merges(found: _Vocabulary) -> list[list[str]]:
-    """Every way to make a piece of two others, those of the best pieces first."""
+    """Return every way to make a piece of two others, those of the best pieces first."""
     rows = [row for row, kind in enumerate(found.types) if kind == TokenType.NORMAL]
     scores = {found.texts[row]: float(found.scores[row]) for row in rows}
     best_first = sorted(scores, key=lambda text: -scores[text])
@@ -413,7 +419,7 @@ def _merges(found: _Vocabulary) -> list[list[str]]:
 
 
 def _sentencepiece(found: _Vocabulary, unigram: bool) -> bytes:
-    """The model file: rows that were only added to it later are not in it."""
+    """Return the model file: rows that were only added to it later are not in it."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()

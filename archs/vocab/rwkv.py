@@ -59,14 +59,14 @@ def write_roles(metadata: Metadata, rows: int) -> None:
 
 
 def spelled_bytes(text: str) -> bytes:
-    """The bytes of a token as files write them: b"…" without what stands around it."""
+    """Return the bytes of a token as files write them: b"…" without what stands around it."""
     return ESCAPE.sub(
         lambda match: bytes.fromhex(match[1].decode()) if match[1] else ESCAPED.get(match[2], match[2]), text.encode()
     )
 
 
 def restored(texts: Sequence[str]) -> bytes:
-    """The file of a list of tokens, of which it has all but the first."""
+    """Return the file of a list of tokens, of which it has all but the first."""
     lines = []
     for number, text in enumerate(texts[1:], start=1):
         spelled = spelled_bytes(text)
@@ -79,7 +79,7 @@ def restored(texts: Sequence[str]) -> bytes:
 
 
 def _bytes(literal: str) -> bytes | None:
-    """None where it is no text or bytes after all."""
+    """Return none where it is no text or bytes after all."""
     try:
         found = ast.literal_eval(literal)
         return found.encode() if isinstance(found, str) else found if isinstance(found, bytes) else None

@@ -32,7 +32,9 @@ USER_DEFINED = 4  # ModelProto.SentencePiece.Type: it has the numbers of gguf.To
 
 
 def is_sentencepiece(files: TokenizerFiles) -> bool:
-    """Whether the folder holds SentencePiece's BPE or unigram: a model file, or a tokenizer.json made from one."""
+    """Return whether the folder holds SentencePiece's BPE or unigram: a model file, or a tokenizer.json made from
+    one.
+    """
     return _model_file(files) is not None or files.model_type == "Unigram" or _rebuilt_bpe(files)
 
 
@@ -85,7 +87,7 @@ def _check_pieces(path: Path, pieces: Any) -> None:
 
 
 def _as_fairseq(tokens: Tokens) -> Tokens:
-    """The model file's three special pieces replaced by four, so that all others move up by one."""
+    """Return the model file's three special pieces replaced by four, so that all others move up by one."""
     control = int(TokenType.CONTROL)
     return Tokens(
         ["<s>", "<pad>", "</s>", "<unk>", *tokens.texts[3:-1]],
@@ -95,13 +97,13 @@ def _as_fairseq(tokens: Tokens) -> Tokens:
 
 
 def puts_space_in_front(files: TokenizerFiles) -> bool:
-    """Whether text is read as if it began with a space: what GGUF assumes of SentencePiece's BPE unless told."""
+    """Return whether text is read as if it began with a space: what GGUF assumes of SentencePiece's BPE unless told."""
     path = _model_file(files)
     return bool(_parse(path).normalizer_spec.add_dummy_prefix) if path is not None else puts_space(files.tokenizer)
 
 
 def user_defined_pieces(files: TokenizerFiles) -> dict[int, str]:
-    """The pieces of the model file that SentencePiece finds in text before anything else, by id."""
+    """Return the pieces of the model file that SentencePiece finds in text before anything else, by id."""
     path = _model_file(files)
     pieces = _parse(path).pieces if path is not None else ()
     return {row: piece.piece for row, piece in enumerate(pieces) if piece.type == USER_DEFINED}
@@ -152,7 +154,7 @@ def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, cha
 
 
 def _rebuilt_bpe(files: TokenizerFiles) -> bool:
-    """Whether tokenizer.json is SentencePiece's BPE: byte fallback, and spaces written as U+2581."""
+    """Return whether tokenizer.json is SentencePiece's BPE: byte fallback, and spaces written as U+2581."""
     if files.model_type != "BPE" or not files.tokenizer["model"].get("byte_fallback"):
         return False
     return not any(block["type"] == "ByteLevel" for block in parts(files.tokenizer, "pre_tokenizer"))
@@ -163,7 +165,7 @@ def _model_file(files: TokenizerFiles) -> Path | None:
 
 
 def is_model_file(path: Path) -> bool:
-    """Whether a file is SentencePiece's: tiktoken's lists of base64 words are also called tokenizer.model."""
+    """Return whether a file is SentencePiece's: tiktoken's lists of base64 words are also called tokenizer.model."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -19,7 +19,7 @@ FILES = ("*vocab*", "*.model", "*.tiktoken", "*merges*", "tokenizer*", "*.bpe*",
 
 
 def tokenizer_by_transformers(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer.json. Raises VocabularyError where there is nothing that could become one."""
+    """Return the content of tokenizer.json. Raises VocabularyError where there is nothing that could become one."""
     why = "there are no files of one"
     if any(next(folder.glob(pattern), None) for pattern in FILES):
         answer = _answer(folder)

@@ -59,7 +59,7 @@ def write_special(
 
 
 def _special(files: TokenizerFiles) -> tuple[dict[str, str], dict[str, bool]]:
-    """Each role's text, in the order they are written, and what goes around a text."""
+    """Return each role's text, in the order they are written, and what goes around a text."""
     texts, adds = {role: text for role in ROLES if (text := files.role(role))}, dict[str, bool]()
     if files.tokenizer:
         for role, stand_in in (("bos", "cls"), ("eos", "sep")):

@@ -30,7 +30,7 @@ class Tokens:
 
     @staticmethod
     def unused(rows: int, files: TokenizerFiles | None = None, last: int = -1) -> "Tokens":
-        """Rows that no token of the vocabulary claims yet.
+        """Return rows that no token of the vocabulary claims yet.
 
         Raises VocabularyError where the embedding has no row for the last token of tokenizer.json.
         """
@@ -59,20 +59,22 @@ class Tokens:
 
 
 def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:
-    """The bytes that have no token where others have; Gemma's tokenizer.json has the tab itself in place of one."""
+    """Return the bytes that have no token where others have; Gemma's tokenizer.json has the tab itself in place of
+    one.
+    """
     found = set(texts)
     missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in found and not (byte == 9 and "\t" in found)]
     return missing if len(missing) < 256 else []
 
 
 def type_of_added(token: AddedToken) -> TokenType:
-    """Whether an added token controls the model or is text to its user. Published tokenizers mark some control tokens
-    as ordinary (command-r, deepseek-coder, gemma).
+    """Return whether an added token controls the model or is text to its user. Published tokenizers mark some control
+    tokens as ordinary (command-r, deepseek-coder, gemma).
     """
     control = token.special or LOOKS_SPECIAL.fullmatch(token.content)
     return TokenType.CONTROL if control else TokenType.USER_DEFINED
 
 
 def plain_text(token: AddedToken) -> str:
-    """How an added token's text is stored: as in a text, so with plain spaces unless it is a control token."""
+    """Return how an added token's text is stored: as in a text, so with plain spaces unless it is a control token."""
     return token.content if type_of_added(token) is TokenType.CONTROL else token.content.replace("▁", " ")

@@ -64,7 +64,7 @@ def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:
 
 
 def normalizer_of(tokens: TokenList) -> Any:
-    """The normalizer of tokenizer.json, None for none."""
+    """Return the normalizer of tokenizer.json, None for none."""
     if NORMALIZER in tokens.metadata:
         return tokens.block(NORMALIZER)
     return BERT_NORMALIZER | {
@@ -74,13 +74,13 @@ def normalizer_of(tokens: TokenList) -> Any:
 
 
 def pre_tokenizer_of(tokens: TokenList) -> Any:
-    """The pre_tokenizer of tokenizer.json, None for none."""
+    """Return the pre_tokenizer of tokenizer.json, None for none."""
     return tokens.block(PRE_TOKENIZER) if PRE_TOKENIZER in tokens.metadata else BERT_CUTS
 
 
 def unknown_word(tokens: TokenList, texts: Sequence[str]) -> int | None:
-    """The token for what the vocabulary lacks: the file's, else what is called so, else BERT's own. texts: as `words`
-    has them.
+    """Return the token for what the vocabulary lacks: the file's, else what is called so, else BERT's own. texts: as
+    `words` has them.
     """
     if (stated := tokens.stated(Keys.Tokenizer.UNK_ID)) is not None:
         return stated
@@ -93,8 +93,8 @@ def longest_word(tokens: TokenList) -> int:
 
 
 def words(metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int]) -> list[str]:
-    """A file's tokens as vocab.txt has them. U+2581 alone is a continuation, as there is no empty word; so are those
-    that the file names because they begin with it, which else words do.
+    """Return a file's tokens as vocab.txt has them. U+2581 alone is a continuation, as there is no empty word; so are
+    those that the file names because they begin with it, which else words do.
     """
     named = set(metadata.get(CONTINUATIONS, ()))
 

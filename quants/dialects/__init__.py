@@ -14,17 +14,17 @@ from .reading import Reading
 
 @cache
 def readings() -> dict[str, Reading]:
-    """Every format of a dialect, and how it is read, by name."""
+    """Return every format of a dialect, and how it is read, by name."""
     return {each.format.name: each for each in (*interleaved.READINGS, *iqk.READINGS, *low_bits.READINGS)}
 
 
 def meanings(ggml_type: int) -> tuple[Format, ...]:
-    """The formats that forks store under a number, other than ggml's own."""
+    """Return the formats that forks store under a number, other than ggml's own."""
     return tuple(each.format for each in readings().values() if each.format.ggml_type == ggml_type)
 
 
 def reading(form: Format) -> Reading:
-    """How a format of a dialect is read. Raises FormatError for one whose blocks are only copied."""
+    """Return how a format of a dialect is read. Raises FormatError for one whose blocks are only copied."""
     found = readings()[form.name]
     if found.layout is None:
         raise FormatError(f"{form.name} tensors of {form.dialect} can be copied, but not decoded")

@@ -37,12 +37,12 @@ def _whole_groups(form: Format, raw: RawRows) -> None:
 
 
 def encode(form: Format, rows: F32Rows, importance: NDArray[np.float32] | None) -> RawRows:
-    """Raises FormatError: dialects are read only."""
+    """Raise FormatError: dialects are read only."""
     raise FormatError(f"{form.name} is a format of {form.dialect}; gguftools reads it, and does not write it")
 
 
 def decode(form: Format, raw: RawRows) -> F32Rows:
-    """Whole groups of interleaved rows, uint8 (n, bytes of a row) → float32 (n, width).
+    """Return whole groups of interleaved rows, uint8 (n, bytes of a row) → float32 (n, width).
 
     Raises FormatError for rows of which some are missing that are interleaved with them.
     """
@@ -55,7 +55,9 @@ def decode(form: Format, raw: RawRows) -> F32Rows:
 
 
 def of_rows(form: Format, tail: NDArray[np.uint8]) -> Format:
-    """A format with one scale behind a tensor as one whose rows begin with it; where it is a half, Q2_0 has it too."""
+    """Return a format with one scale behind a tensor as one whose rows begin with it; where it is a half, Q2_0 has it
+    too.
+    """
     scale = np.ascontiguousarray(tail[:4]).view("<f4")
     with np.errstate(over="ignore", invalid="ignore"):
         is_half = scale == scale.astype(np.float16).astype(np.float32)
@@ -63,7 +65,7 @@ def of_rows(form: Format, tail: NDArray[np.uint8]) -> Format:
 
 
 def restate(form: Format, raw: RawRows) -> RawRows:
-    """The same rows in the format that `form.same_values` names. Raises FormatError as `decode` does."""
+    """Return the same rows in the format that `form.same_values` names. Raises FormatError as `decode` does."""
     assert form.same_values is not None
     wanted, restated, rows = format_named(form.same_values), reading(form).restated, form.rows_together
     if restated is None:

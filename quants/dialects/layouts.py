@@ -11,7 +11,7 @@ from .bits import Layout, block, joined, placed
 
 
 def _halves(one: int) -> Layout:
-    """A half, then nibbles: of every `one` bytes first the low ones."""
+    """Return a half, then nibbles: of every `one` bytes first the low ones."""
     d, qs = block(2, one)
     return {"d": d.reshape(1, 1, 16), "q": placed(qs, (one, 2, 4), (1, 0, 2), 4)}
 
@@ -47,7 +47,7 @@ def _q3_k() -> Layout:
 
 
 def _superblock(with_high: bool) -> Layout:
-    """Q4_K, and Q5_K, which has a fifth bit of every value apart."""
+    """Return Q4_K, and Q5_K, which has a fifth bit of every value apart."""
     d, dmin, scales, *high, qs = block(2, 2, 12, *([32] if with_high else []), 128)
     first, second, third = scales[:4], scales[4:8], scales[8:]
     q = placed(qs, (4, 32, 2, 4), (0, 2, 1, 3), 4)

@@ -23,13 +23,13 @@ def _in_order(values: int, bits: int) -> Layout:
 
 
 def _by_64(heads: Heads, fields: Fields) -> Fields:
-    """Fields of Q2_0, whose blocks are half as large: the scale is repeated."""
+    """Return fields of Q2_0, whose blocks are half as large: the scale is repeated."""
     n = len(fields["q"])
     return {"d": np.repeat(fields["d"], 2, axis=1), "q": fields["q"].reshape(n, -1, 64)}
 
 
 def _signs_as_q4_0(heads: Heads, fields: Fields) -> Fields:
-    """-1 and 1, which Q4_0 stores as 7 and 9."""
+    """Return -1 and 1, which Q4_0 stores as 7 and 9."""
     return {"d": fields["d"], "q": 2 * fields["q"] + np.uint8(7)}
 
 
@@ -39,7 +39,7 @@ def _ptq1_0() -> Layout:
 
 
 def _trits_as_q2_0(heads: Heads, fields: Fields) -> Fields:
-    """Five trits a byte: those of 16 bytes in turn, those of 8, and four of each of the last two."""
+    """Return five trits a byte: those of 16 bytes in turn, those of 8, and four of each of the last two."""
     threes = np.array([1, 3, 9, 27, 81], np.uint8)
 
     def trits(stored: NDArray[Any], count: int) -> NDArray[np.uint8]:
@@ -57,7 +57,9 @@ def _i2_s() -> Layout:
 
 
 def _i2_s_values(heads: Heads, fields: Fields) -> Floats:
-    """heads: the scale behind the tensor, as if each row began with it. 3 is never written; BitNet reads it as 0."""
+    """Return heads: the scale behind the tensor, as if each row began with it. 3 is never written; BitNet reads it as
+    0.
+    """
     values = np.array([-1, 0, 1, 0], np.float32)[fields["q"]]
     return scaled(np.broadcast_to(head(heads), (*values.shape[:2], 1)), values)
 

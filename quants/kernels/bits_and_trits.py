@@ -87,7 +87,7 @@ def _decode_q2_0(raw: Bytes, values: Floats) -> None:
 
 @inlined
 def _put_scale(x: Floats, b: int, raw: Bytes, at: int) -> Lanes:
-    """The largest magnitude of 256 values to a float16 at byte `at`; returns its inverse."""
+    """Return the largest magnitude of 256 values to a float16 at byte `at`; returns its inverse."""
     top = absolute(load(x, TQ_VALUES * b))
     for i in range(LANES, TQ_VALUES, LANES):
         top = larger(top, absolute(load(x, TQ_VALUES * b + i)))
@@ -98,7 +98,7 @@ def _put_scale(x: Floats, b: int, raw: Bytes, at: int) -> Lanes:
 
 @inlined
 def _byte(trits: Lanes) -> Lanes:
-    """ceil(trits * 256 / 243) for trits < 243."""
+    """Return ceil(trits * 256 / 243) for trits < 243."""
     return ((trits * 256 + 242) * 17261) >> 22
 
 

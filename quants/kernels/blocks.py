@@ -19,14 +19,14 @@ Bytes = NDArray[np.uint8]
 
 
 def flat(array: NDArray[Any]) -> NDArray[Any]:
-    """A one-dimensional read-only view of a C-contiguous array: one compiled kernel then serves all arrays."""
+    """Return a one-dimensional read-only view of a C-contiguous array: one compiled kernel then serves all arrays."""
     view = array.reshape(-1)
     view.flags.writeable = False
     return view
 
 
 def value_rows(form: Format, raw: Bytes) -> Floats:
-    """Room for the values of rows of the format's blocks."""
+    """Return room for the values of rows of the format's blocks."""
     return np.empty((len(raw), raw.shape[1] // form.block_bytes * form.block_size), np.float32)
 
 
@@ -66,7 +66,7 @@ class Kernels(NamedTuple):
 
 
 def codec(kernels: dict[str, Kernels]) -> tuple[Callable[..., Bytes], Callable[[Format, Bytes], Floats]]:
-    """`encode` and `decode` of a module, as `quants.format` has them, from its kernels for each format."""
+    """Return `encode` and `decode` of a module, as `quants.format` has them, from its kernels for each format."""
 
     def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
         raw = np.empty((len(rows), form.row_bytes(rows.shape[1])), np.uint8)
@@ -125,7 +125,7 @@ def bytes_to_words(codes: Words, words: Words, count: int) -> None:
 
 @inlined
 def load_half(raw: NDArray[Any], at: int) -> Lanes:
-    """The float16 in bytes at, at + 1, in every lane."""
+    """Return the float16 in bytes at, at + 1, in every lane."""
     return from_half(every_int(raw[at] & 255 | (raw[at + 1] & 255) << 8))
 
 
@@ -138,13 +138,13 @@ def put_half(raw: Bytes, at: int, value: np.float32) -> None:
 
 @inlined
 def scalar_word(raw: Bytes, at: int) -> Any:
-    """The 32 bits in bytes at … at + 3, as a number that is not negative."""
+    """Return the 32 bits in bytes at … at + 3, as a number that is not negative."""
     return np.int64(raw[at]) | np.int64(raw[at + 1]) << 8 | np.int64(raw[at + 2]) << 16 | np.int64(raw[at + 3]) << 24
 
 
 @inlined
 def load_word(raw: Bytes, at: int) -> Lanes:
-    """The 32 bits in bytes at … at + 3, in every lane."""
+    """Return the 32 bits in bytes at … at + 3, in every lane."""
     return every_int(scalar_word(raw, at))
 
 
@@ -217,7 +217,7 @@ def put_codes(codes: Words, fifth: bool, raw: Bytes, targets: Offsets, at: int) 
 
 @inlined
 def load_codes(raw: Bytes, at: int, fifth: bool) -> tuple[Lanes, Lanes]:
-    """Codes 0 … 15 and 16 … 31, as `put_codes` wrote them."""
+    """Return codes 0 … 15 and 16 … 31, as `put_codes` wrote them."""
     if fifth:
         high, q = load_word(raw, at) >> lane_numbers(), load(raw, at + 4)
         return q & 15 | (high & 1) << 4, q >> 4 | (high >> 16 & 1) << 4

@@ -25,7 +25,7 @@ class ColumnErrors(NamedTuple):
 
 
 def column_errors(values: Floats, wanted: Floats) -> ColumnErrors:
-    """Errors of float32 (rows, width) beside what is wanted, of the same shape, both C-contiguous.
+    """Return errors of float32 (rows, width) beside what is wanted, of the same shape, both C-contiguous.
 
     Equal infinities, and NaN on both sides, are no error; the sums leave them out.
     """

@@ -13,7 +13,7 @@ from .lanes import LANES
 
 @inlined
 def _step(table: Floats, at: int, known: int, even: bool, lowest: int, highest: int) -> Any:
-    """How far codes are apart that are in equal steps; 0 of others."""
+    """Return how far codes are apart that are in equal steps; 0 of others."""
     if not even or known < 2:
         return np.float32(0)
     return (table[at + 1] - table[at]) / np.float32(highest - lowest)
@@ -21,7 +21,7 @@ def _step(table: Floats, at: int, known: int, even: bool, lowest: int, highest: 
 
 @inlined
 def _nearest(wanted: np.float32, table: Floats, at: int, known: int, even: bool, step: np.float32, most: int) -> int:
-    """The nearest code to a value, counted from the lowest one."""
+    """Return the nearest code to a value, counted from the lowest one."""
     best = 0
     if even:
         if step != 0:

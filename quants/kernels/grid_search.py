@@ -86,7 +86,7 @@ class Tables(NamedTuple):
 
 
 def odd_levels(dims: int) -> Floats:
-    """1, 3, 5 …, which the levels of cells of `dims` values mean."""
+    """Return 1, 3, 5 …, which the levels of cells of `dims` values mean."""
     few = 4 if dims == 8 else 8
     return (2 * (np.arange(LANES) % few) + 1).astype(np.float32)
 
@@ -197,7 +197,7 @@ def point_search(
     tries: int,
     step: float,
 ) -> Search:
-    """A search for the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
+    """Return a search for the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
 
     even: the number of negative signs of every eight values is even. start_even: begin with the scale of even levels.
     refit: what is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor,
@@ -248,7 +248,7 @@ def point_search(
 
 
 def packed_nibbles(levels: Bytes) -> Bytes:
-    """Two to a byte, the first in its lower half."""
+    """Return two to a byte, the first in its lower half."""
     return np.asarray(levels[:, ::2] | levels[:, 1::2] << 4, np.uint8)
 
 
@@ -301,7 +301,9 @@ def greatest(sizes: Floats, count: int) -> Lanes:
 
 @inlined
 def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
-    """Number of the combination of levels nearest to x * inverse, plus DOUBTFUL where it is barely the nearest."""
+    """Return number of the combination of levels nearest to x * inverse, plus DOUBTFUL where it is barely the
+    nearest.
+    """
     number = every_int(0)
     if dims == 8:
         distance = every(np.float32(1))
@@ -321,7 +323,9 @@ def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
 
 @inlined
 def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
-    """The same where x * inverse may be so great that rounding wraps, in llama.cpp too: no nearest levels then."""
+    """Return the same where x * inverse may be so great that rounding wraps, in llama.cpp too: no nearest levels
+    then.
+    """
     number = every_int(DOUBTFUL)
     for i in range(dims):
         level = nearest_int(np.float32(0.5) * (inverse * load(x, at + LANES * i) - np.float32(1)))
@@ -373,7 +377,7 @@ def _terms(x: Floats, root: Floats, at: int, dims: int, scale: np.float32, meani
 
 @inlined
 def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
-    """The error of each lane's point, summed from the first value to the last."""
+    """Return the error of each lane's point, summed from the first value to the last."""
     t0, t1, t2, t3, t4, t5, t6, t7 = terms
     if dims == 8:
         error = pick_of_four(t0, code) + pick_of_four(t1, code >> 2)
@@ -386,7 +390,7 @@ def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
 
 @inlined
 def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
-    """The first lane of least error, and whether all others are greater by more than `margin`."""
+    """Return the first lane of least error, and whether all others are greater by more than `margin`."""
     lowest = smallest_lane(error)
     near, exact = mask_bits(error <= lowest + margin), mask_bits(error == lowest)
     return lowest_bit(exact) & (LANES - 1), near & (near - 1) == 0
@@ -430,7 +434,7 @@ def nearest_point(
 
 @inlined
 def _sums(wx: Floats, weights: Floats, at: int, cells: int, dims: int, points: Words, stride: int, start: int) -> Any:
-    """Sums of weight * x * q and weight * q * q over a group, q what the points mean."""
+    """Return sums of weight * x * q and weight * q * q over a group, q what the points mean."""
     sum_qx, sum_qq = every(np.float32(0)), every(np.float32(0))
     bits = 2 if dims == 8 else 3
     for cell in range(cells):
@@ -474,7 +478,8 @@ def _nearest_points(
     tables: Tables,
     errors: Floats,
 ) -> tuple[int, int, bool, bool]:
-    """Points (index << 16 | code) of least error at two scales, and if they win by more than arithmetic can be wrong.
+    """Return points (index << 16 | code) of least error at two scales, and if they win by more than arithmetic can be
+    wrong.
 
     roots, squares: what the bound of the error is made of. If not `two`, the second result is as the first.
     """
@@ -625,7 +630,7 @@ def search_group(
     memory: Memory,
     points: Words,
 ) -> Lanes:
-    """The best scale found for `memory.x`, with `points` (index << 16 | code) chosen for it.
+    """Return the best scale found for `memory.x`, with `points` (index << 16 | code) chosen for it.
 
     weights: the values' from at on. peak: what tried[k] is mapped to, must not be 0 where the result matters.
     scale: the result where no try is any good; points are then all zero. refit: see `point_search`.
@@ -706,7 +711,7 @@ def load_weighted(
 
 @inlined
 def number_scales(scales: Floats, top: Lanes, most: int, groups: int, codes: Words) -> Lanes:
-    """Codes l up to `most`, of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
+    """Return codes l up to `most`, of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
     d = top / np.float32(2 * most + 1)
     inverse = where(top > np.float32(0), np.float32(1) / d, every(np.float32(0)))
     for g in range(0, LANES * groups, LANES):

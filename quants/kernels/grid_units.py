@@ -27,7 +27,7 @@ NOT_MANY_TIMES = 13  # what E2M1 multiplies half a power of two with is smaller
 
 @inlined
 def _whole_numbers(bits: Bits, at: int, count: int, numbers: Numbers) -> int:
-    """Values at … at + count as numbers * 2^exponent, which is returned; 1000 where they differ too much, or are
+    """Return values at … at + count as numbers * 2^exponent, which is returned; 1000 where they differ too much, or are
     none.
     """
     low, high = 255, 0
@@ -48,8 +48,8 @@ def _whole_numbers(bits: Bits, at: int, count: int, numbers: Numbers) -> int:
 
 @inlined
 def _divisor(numbers: Numbers, at: int, count: int, base: int, most: int) -> int:
-    """The greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than `most` times
-    it.
+    """Return the greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than `most`
+    times it.
     """
     peak = np.int64(0)
     for i in range(at, at + count):
@@ -70,7 +70,7 @@ def _divisor(numbers: Numbers, at: int, count: int, base: int, most: int) -> int
 
 @inlined
 def _half(number: int, exponent: int, divisor: int) -> float:
-    """number * 2^exponent / divisor, of a positive number, where that is a float16; else 0."""
+    """Return number * 2^exponent / divisor, of a positive number, where that is a float16; else 0."""
     while divisor & 1 == 0:
         divisor, exponent = divisor >> 1, exponent - 1
     if number % divisor:
@@ -88,7 +88,8 @@ def _half(number: int, exponent: int, divisor: int) -> float:
 
 @inlined
 def _fits_smallest(values: Scales, bits: Bits, at: int, size: int, low: int, high: int, codes: Codes) -> float:
-    """The smallest magnitude, where it is a float16 and all values are multiples of it, low … high times; else 0.
+    """Return the smallest magnitude, where it is a float16 and all values are multiples of it, low … high times; else
+    0.
 
     Most blocks have a code of 1 or -1, and this takes a fifth of the time.
     """
@@ -147,7 +148,9 @@ def fit_signed(
 
 @inlined
 def _half_between(least: float, most: float) -> float:
-    """The float16 of fewest bits from `least` to `most`, if 8 are enough (a bfloat16 then); else one in the middle."""
+    """Return the float16 of fewest bits from `least` to `most`, if 8 are enough (a bfloat16 then); else one in the
+    middle.
+    """
     middle = (least + most) / 2
     _, exponent = math.frexp(middle)
     for bits in range(1, 9):
@@ -238,7 +241,7 @@ def fit_powers(bits: Bits, size: int, numbers: Numbers, exponents: Bits, codes: 
 
 @inlined
 def _signed_half(number: int, exponent: int, divisor: int) -> tuple[bool, float]:
-    """Whether number * 2^exponent / divisor is a float16, and that."""
+    """Return whether number * 2^exponent / divisor is a float16, and that."""
     if number == 0:
         return True, 0.0
     value = _half(abs(number), exponent, divisor)
@@ -290,7 +293,7 @@ def fit_offset(bits: Bits, size: int, top: int, numbers: Numbers, scales: Scales
 
 @inlined
 def _common_scale(bits: Bits, at: int, most: int, most_scale: int, numbers: Numbers) -> float:
-    """A scale of 256 values, 0 for none; `numbers` become what they are multiples of it."""
+    """Return a scale of 256 values, 0 for none; `numbers` become what they are multiples of it."""
     exponent = _whole_numbers(bits, at, 256, numbers)
     if exponent == 1000:
         return 0.0

@@ -32,7 +32,7 @@ def grid_values(name: str) -> NDArray[np.int8]:
 
 @cache
 def grid_levels(name: str) -> NDArray[np.uint8]:
-    """The points of the format `name` as level numbers: uint8 (points, 8 or 4), read-only."""
+    """Return the points of the format `name` as level numbers: uint8 (points, 8 or 4), read-only."""
     values = grid_values(name)
     levels = np.searchsorted(np.unique(values), values).astype(np.uint8)
     levels.flags.writeable = False
@@ -44,7 +44,7 @@ EVEN_SIGNS = np.array([b | (b.bit_count() & 1) << 7 for b in range(128)], np.uin
 
 
 def _parts(grid: Any, count: int) -> Any:
-    """Signature and code that put together the sixteen values of `count` points, by their indexes."""
+    """Return signature and code that put together the sixteen values of `count` points, by their indexes."""
     bits = ir.IntType(128 // count)
     if grid.dtype != nt.int8 or grid.layout != "C":
         raise TypingError(f"cannot take points of {grid}: needs a C-contiguous int8 array")
@@ -65,17 +65,17 @@ def _parts(grid: Any, count: int) -> Any:
 
 @intrinsic
 def two_points(typing: Any, grid: Any, a: Any, b: Any) -> Any:
-    """The values of two points of eight, as i32x16, by their indexes in an int8 grid."""
+    """Return the values of two points of eight, as i32x16, by their indexes in an int8 grid."""
     return _parts(grid, 2)
 
 
 @intrinsic
 def four_points(typing: Any, grid: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The values of four points of four, as i32x16, by their indexes in an int8 grid."""
+    """Return the values of four points of four, as i32x16, by their indexes in an int8 grid."""
     return _parts(grid, 4)
 
 
 @inlined
 def signed(values: Lanes, bits: int) -> Lanes:
-    """f32x16 values, turned negative where the lane's bit is set."""
+    """Return f32x16 values, turned negative where the lane's bit is set."""
     return where((every_int(bits) & (every_int(1) << lane_numbers())) != 0, -values, values)

@@ -16,7 +16,7 @@ Bits = NDArray[np.uint16]
 
 
 def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
-    """The nearest value, ties to even."""
+    """Return the nearest value, ties to even."""
     values = _filled(flat(rows))
     bits = np.empty(values.size, "<u2")
     KERNELS[form.name].encode(values, bits)
@@ -31,7 +31,7 @@ def decode(form: Format, raw: Bytes) -> Floats:
 
 
 def _filled(array: NDArray[Any]) -> NDArray[Any]:
-    """A one-dimensional array, made sixteen long with zeros if it is shorter."""
+    """Return a one-dimensional array, made sixteen long with zeros if it is shorter."""
     return array if array.size >= LANES else flat(np.pad(array, (0, LANES - array.size)))
 
 

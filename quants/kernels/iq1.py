@@ -55,7 +55,9 @@ DOWN_FIRST, DOWN_SECOND = DOWN[0] * DOWN[0] - DOWN[1] * DOWN[1], DOWN[1] * DOWN[
 
 
 def sorting_network(count: int) -> NDArray[np.int64]:
-    """Batcher's odd-even merge sort: int64 (steps, 2), places to be compared and put in order, one after the other."""
+    """Return Batcher's odd-even merge sort: int64 (steps, 2), places to be compared and put in order, one after the
+    other.
+    """
     steps = []
     for width in (1 << k for k in range(count.bit_length() - 1)):
         for gap in (width >> k for k in range(width.bit_length())):
@@ -98,7 +100,9 @@ def _fit_group(
     points: Words,
     downs: Words,
 ) -> Lanes:
-    """The scale of a group of `count` values, of which a split is known, and its points. downs: as the split has it."""
+    """Return the scale of a group of `count` values, of which a split is known, and its points. downs: as the split has
+    it.
+    """
     x, weights, zero, cells = blocks.x, blocks.weights, every(np.float32(0)), count // 8
     gain, scale, _, lows, highs = split
     _split_limits(memory.values, memory.order, lows, highs, memory.limits, memory.places)
@@ -130,7 +134,7 @@ def _weighted_sums(
     qx: Lanes,
     qq: Lanes,
 ) -> tuple[Lanes, Lanes]:
-    """qx, qq and the sums of weight * q * x and weight * q * q, q what the points mean, times the factor."""
+    """Return qx, qq and the sums of weight * q * x and weight * q * q, q what the points mean, times the factor."""
     for k in range(cells):
         point, down = load(points, LANES * k), load(downs, LANES * k) == 1
         for i in range(8):
@@ -185,7 +189,9 @@ def _units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
 
 @inlined
 def _gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> tuple[Lanes, Lanes]:
-    """The greater of over / under and the gain qx * qx / qq, in the same form; approximately, and without dividing."""
+    """Return the greater of over / under and the gain qx * qx / qq, in the same form; approximately, and without
+    dividing.
+    """
     top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
     more = top * under > over * bottom
     return where(more, top, over), where(more, bottom, under)
@@ -204,7 +210,7 @@ def _gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, u
 
 @inlined
 def _keep_best(qx: Lanes, qq: Lanes, kind: int, i: int, j: int, best: Split) -> Split:
-    """The best split, or the one at places i, j where it gains more, as llama.cpp decides it."""
+    """Return the best split, or the one at places i, j where it gains more, as llama.cpp decides it."""
     gain, scale, kinds, lows, highs = best
     win = (qq > np.float32(0)) & (qx * qx > gain * qq)
     scale = where(win, qx / qq, scale)
@@ -316,7 +322,7 @@ def _meaning(point: Lanes, i: int, down: Any) -> Lanes:
 
 @inlined
 def _best_split_iq1_s(memory: Memory) -> Split:
-    """The best split; 1 if the cells are moved down.
+    """Return the best split; 1 if the cells are moved down.
 
     sums: of weight * x and of weights below every place, then what is above it adds to sums of weight * level * x and
     weight * level * level: moved up, moved down.
@@ -356,7 +362,7 @@ def _below_first_iq1_s(sums: Floats, at: int) -> Any:
 
 @inlined
 def _split_sums_iq1_s(sums: Floats, low: Any, at: int) -> Any:
-    """Sums of weight * level * x and weight * level * level, for cells moved up and for cells moved down."""
+    """Return sums of weight * level * x and weight * level * level, for cells moved up and for cells moved down."""
     middle = (load(sums, at) - low[0]) * UP[1]
     middle_square = (load(sums, at + LANES) - low[1]) * UP[1] * UP[1]
     return (
@@ -369,7 +375,7 @@ def _split_sums_iq1_s(sums: Floats, low: Any, at: int) -> Any:
 
 @inlined
 def _best_split_iq1_m(memory: Memory) -> Split:
-    """The best split, and which way the cells are moved.
+    """Return the best split, and which way the cells are moved.
 
     sums: of either cell's weight * x below every place, and what its weights up to the second limit add to the
     sum of squares, moved up and down. As levels are 1 apart, the sum of weight * x * level is that of all values in
@@ -435,7 +441,7 @@ def _below_first_iq1_m(sums: Floats, squares: Any, i: int) -> Any:
 
 @inlined
 def _split_sums_iq1_m(sums: Floats, totals: Any, low: Any, j: int) -> Any:
-    """Sums of weight * level * x and weight * level * level for the four ways to move the cells."""
+    """Return sums of weight * level * x and weight * level * level for the four ways to move the cells."""
     at = 6 * LANES * j
     below_a, below_b = low[0] + load(sums, at), low[1] + load(sums, at + 3 * LANES)
     up_a, up_b, down_a, down_b = totals[0] - below_a, totals[1] - below_b, totals[2] - below_a, totals[3] - below_b

@@ -47,7 +47,7 @@ TRIES = 7  # scales on either side of the one that maps the extreme to the lowes
 
 @inlined
 def _nearest_code(x: Lanes) -> Lanes:
-    """Number of the nearest level, as i32x16."""
+    """Return number of the nearest level, as i32x16."""
     code = every_int(0)
     for k in range(15):
         code = where(x >= MIDDLES[k], every_int(k + 1), code)
@@ -61,7 +61,8 @@ def _level(code: Lanes) -> Lanes:
 
 @inlined
 def _best_scale(x: Floats, at: int, weights: Floats, crossings: Floats) -> Lanes:
-    """The scale of least weighted square error among those tried, for a group of 32 values a lane; 0 for a zero group.
+    """Return the scale of least weighted square error among those tried, for a group of 32 values a lane; 0 for a zero
+    group.
 
     x, weights: the lanes' values from at on. crossings: scratch of 5 * 512.
 
@@ -109,7 +110,7 @@ def _best_scale(x: Floats, at: int, weights: Floats, crossings: Floats) -> Lanes
 
 @inlined
 def _better(scale: Lanes, best: Lanes, sum_qx: Lanes, sum_qq: Lanes) -> tuple[Lanes, Lanes]:
-    """Scale and gain of these sums where they gain more than `best`."""
+    """Return scale and gain of these sums where they gain more than `best`."""
     win = (sum_qq > np.float32(0)) & (sum_qx * sum_qx > best * sum_qq)
     tried = sum_qx / sum_qq
     return where(win, tried, scale), where(win, tried * sum_qx, best)

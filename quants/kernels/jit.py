@@ -79,7 +79,8 @@ inlined = functools.partial(njit, error_model="numpy", _nrt=False, **_PART)
 
 
 def inlined_once(function: Callable[..., Any]) -> Any:
-    """`inlined`, but compiled once for constants and variables alike, not anew for every constant it is called with.
+    """Return `inlined`, but compiled once for constants and variables alike, not anew for every constant it is called
+    with.
 
     For functions that do not choose code by a constant; LLVM still finds the constants where it inlines.
     """
@@ -105,7 +106,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def _index_of_this_version(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
-    """numba's index of a cache; empty where another version of ours wrote it, for types that are gone."""
+    """Return numba's index of a cache; empty where another version of ours wrote it, for types that are gone."""
     try:
         return load()
     except (AttributeError, ImportError):
@@ -113,7 +114,7 @@ def _index_of_this_version(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]
 
 
 def is_cached(compiled: Any) -> bool:
-    """Whether a kernel was compiled before, for whatever types; True where there is no cache to tell."""
+    """Return whether a kernel was compiled before, for whatever types; True where there is no cache to tell."""
     cache: Any = getattr(compiled, "_cache", None)
     cached = getattr(cache, "_cache_file", None)
     if cached is None:

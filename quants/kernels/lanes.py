@@ -102,7 +102,7 @@ def define(function: Any, emit: Emit, result: nt.Type, *operands: Any) -> None:
 
 
 def _function(name: str, emit: Emit | None = None, result: Any = None, *operands: Any) -> Callable[..., Any]:
-    """A function that compiled code calls, on these operands and on what `define` adds."""
+    """Return a function that compiled code calls, on these operands and on what `define` adds."""
 
     def in_python(*_: Any) -> Any:
         raise TypeError(f"{name} exists in compiled code only")
@@ -117,7 +117,7 @@ def _function(name: str, emit: Emit | None = None, result: Any = None, *operands
 
 
 def _binary(instruction: str) -> Emit:
-    """A two-operand LLVM instruction, under llvmlite's name for it."""
+    """Return a two-operand LLVM instruction, under llvmlite's name for it."""
     return lambda builder, a, b: getattr(builder, instruction)(a, b)
 
 
@@ -126,7 +126,7 @@ def _comparison(kind: str, sign: str) -> Emit:
 
 
 def _either(kind: str, sign: str) -> Emit:
-    """`a if a SIGN b else b`."""
+    """Return `a if a SIGN b else b`."""
     return lambda builder, a, b: builder.select(getattr(builder, kind)(sign, a, b), a, b)
 
 
@@ -135,7 +135,7 @@ def _choice(builder: ir.IRBuilder, mask: ir.Value, a: ir.Value, b: ir.Value) -> 
 
 
 def _call(name: str) -> Emit:
-    """The LLVM intrinsic `name`, of operands with float lanes."""
+    """Return the LLVM intrinsic `name`, of operands with float lanes."""
 
     def emit(builder: ir.IRBuilder, *operands: ir.Value) -> ir.Value:
         vector = operands[0].type
@@ -156,7 +156,7 @@ def _nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
 
 
 def _bits(sign: str, compared: int) -> Emit:
-    """Whether the bits of a mask are `compared`, or are not."""
+    """Return whether the bits of a mask are `compared`, or are not."""
 
     def emit(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
         bits = ir.IntType(a.type.count)
@@ -241,7 +241,7 @@ every = _function("every", lambda builder, x: splat(builder, x, FLOATS), f32x16,
 
 @intrinsic
 def every_int(typing: Any, x: Any) -> Any:
-    """An integer scalar, cut to 32 bits, in every lane."""
+    """Return an integer scalar, cut to 32 bits, in every lane."""
     if not isinstance(x, nt.Integer):
         raise TypingError(f"cannot spread {x} over integer lanes")
 

@@ -33,7 +33,9 @@ class Neighbours:
 
 @cache
 def neighbours(name: str, distances: int) -> Neighbours:
-    """Tables of the grid of the format `name`: lists of all points at the `distances` least distances that occur."""
+    """Return tables of the grid of the format `name`: lists of all points at the `distances` least distances that
+    occur.
+    """
     levels = grid_levels(name)
     radix = 3 if levels.shape[1] == 8 else 8
     squares = _square_distances(levels, radix)
@@ -73,7 +75,9 @@ def _square_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8
 
 
 def _listed(squares: NDArray[np.uint8], first: int, distances: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The numbers of ROWS combinations off the grid, each repeated for its points, and these, in their list's order."""
+    """Return the numbers of ROWS combinations off the grid, each repeated for its points, and these, in their list's
+    order.
+    """
     squares = squares[first : first + ROWS]
     farthest = squares.min(1)
     off_grid = farthest > 0
@@ -87,7 +91,7 @@ def _listed(squares: NDArray[np.uint8], first: int, distances: int) -> tuple[NDA
 def _steps(
     levels: NDArray[np.uint8], radix: int, numbers: NDArray[np.intp], points: NDArray[np.intp]
 ) -> NDArray[np.uint64]:
-    """A bit for every level between a combination's level of a value and the point's, up or down."""
+    """Return a bit for every level between a combination's level of a value and the point's, up or down."""
     there, here = np.meshgrid(np.arange(radix), np.arange(radix))
     up, down = np.maximum(there - here, 0), np.maximum(here - there, 0)
     between = ((1 << up) - 1 << (radix - 1) | (1 << down) - 1).astype(np.uint64)
@@ -111,7 +115,7 @@ def _keep(bounds: NDArray[np.int64], steps: NDArray[np.uint64], kept: NDArray[np
 def _laid_out(
     numbers: NDArray[np.intp], points: NDArray[np.intp], first: int, entries: NDArray[np.int32]
 ) -> tuple[int, NDArray[np.intp], NDArray[np.intp]]:
-    """Room for lists from `first` on: where it ends, places, and which points go there. Some go to two places.
+    """Return room for lists from `first` on: where it ends, places, and which points go there. Some go to two places.
 
     numbers: of each point's combination. entries: int32 (combinations, 2), gets where lists start, and their lengths.
     """

@@ -50,14 +50,14 @@ def _find_scales_and_minima(
 
 @inlined
 def _linear_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
-    """Scales and minima in proportion to the largest of each; returns d and dmin as float16."""
+    """Return scales and minima in proportion to the largest of each; returns d and dmin as float16."""
     d = linear_codes(memory.scales, subs, top, memory.scale_codes)
     return to_half(d), to_half(linear_codes(memory.minima, subs, top, memory.minimum_codes))
 
 
 @inlined
 def _weighted_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
-    """Scales and minima by weighted least squares; returns d and dmin as float16."""
+    """Return scales and minima by weighted least squares; returns d and dmin as float16."""
     sums, scratch = memory.sums, memory.scratch
     d = positive_scale(memory.scales, sums, subs, top, scratch, memory.scale_codes)
     return to_half(d), to_half(positive_scale(memory.minima, sums, subs, top, scratch, memory.minimum_codes))
@@ -115,7 +115,7 @@ def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None
 
 @inlined
 def _six_bits(raw: Bytes, at: int, j: int) -> tuple[int, int]:
-    """Scale and minimum of sub-block j from the 12 bytes at `at`."""
+    """Return scale and minimum of sub-block j from the 12 bytes at `at`."""
     if j < 4:
         return raw[at + j] & 63, raw[at + j + 4] & 63
     low = raw[at + j + 4]
@@ -134,7 +134,7 @@ def _put_q2_k(d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
 
 
 def _kernels(bits: int, block_bytes: int, first_tried: float, steps: int) -> Kernels:
-    """The kernels of the format with codes of 2, 4 or 5 bits. first_tried, steps: of the search for a scale."""
+    """Return the kernels of the format with codes of 2, 4 or 5 bits. first_tried, steps: of the search for a scale."""
     fifth, two, top, start = bits == 5, bits == 2, np.float32(2**bits - 1), np.float32(first_tried)
     subs, sub, scale_top = (Q2_SUBS, Q2_SUB, np.float32(15)) if two else (SUBS, SUB, np.float32(63))
 

@@ -27,7 +27,7 @@ MOST = 2000
 
 @cache
 def tree(name: str) -> tuple[NDArray[np.int16], Words]:
-    """The grid called `name` as a tree, and the lanes of its first point.
+    """Return the grid called `name` as a tree, and the lanes of its first point.
 
     int16 (nodes, 16): which node follows when the next value has this level, below 0 where no point begins so; of the
     last value, the point's number. Lanes from 8 on are as those below. Node 0 is the root.
@@ -87,7 +87,7 @@ def _lay_out(
 def _nearest(
     means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int, most: float, memory: Memory
 ) -> Any:
-    """The least cost of a step, with `memory.best`; `most` where all cost that or more.
+    """Return the least cost of a step, with `memory.best`; `most` where all cost that or more.
 
     memory.left begins with what the values should be.
     """

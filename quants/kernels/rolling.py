@@ -46,7 +46,9 @@ def add_blocks(data, place, size, keys, places):  # type: ignore[no-untyped-def]
 
 @kernel
 def find_block(data, begin, size, keys, places):  # type: ignore[no-untyped-def]
-    """The first place from `begin` on at which data (n,) may hold a block of the table, and the block's; (-1, -1)."""
+    """Return the first place from `begin` on at which data (n,) may hold a block of the table, and the block's; (-1,
+    -1).
+    """
     stop = data.shape[0] - size
     if begin > stop:
         return -1, -1

@@ -34,7 +34,8 @@ HALF, Q8_TOP = np.float32(0.5), np.float32(127)
 
 
 def _kernels(fifth: bool, offset: bool) -> Kernels:
-    """The kernels of a format with or without fifth bits, with codes counted from the lowest value (offset) or not.
+    """Return the kernels of a format with or without fifth bits, with codes counted from the lowest value (offset) or
+    not.
 
     Codes are 0 … top; those not counted from the lowest value are -middle … middle - 1, stored with middle added.
     """

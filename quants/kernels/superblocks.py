@@ -33,7 +33,8 @@ def importance_weights(
 
 @inlined
 def nearest_quotient(v: Lanes, divisor: Lanes, inverse: Lanes) -> Lanes:
-    """nearest(v / divisor) with few divisions: the same where that is -256 … 256, elsewhere at least on the same side.
+    """Return nearest(v / divisor) with few divisions: the same where that is -256 … 256, elsewhere at least on the same
+    side.
 
     v * inverse is within one part in 2**22 of the quotient, so that only near a half are their integers in doubt.
     """
@@ -47,7 +48,7 @@ def nearest_quotient(v: Lanes, divisor: Lanes, inverse: Lanes) -> Lanes:
 
 @inlined_once
 def four(codes: Words, first: int) -> Lanes:
-    """Codes first … first + 3 of each lane, each under 256, as the bytes of a word."""
+    """Return codes first … first + 3 of each lane, each under 256, as the bytes of a word."""
     at = LANES * first
     low = load(codes, at) | (load(codes, at + LANES) << 8)
     return low | ((load(codes, at + 2 * LANES) | (load(codes, at + 3 * LANES) << 8)) << 16)

@@ -34,7 +34,7 @@ def _types_apart(apart: nt.Type) -> tuple[LaneType, nt.Type]:
 
 @intrinsic
 def every_wide(typing: Any, x: Any, apart: Any) -> Any:
-    """A float32 scalar in every lane of a wide value; of an f32x16 if `apart` is None."""
+    """Return a float32 scalar in every lane of a wide value; of an f32x16 if `apart` is None."""
     lanes, distance = _types_apart(apart)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
@@ -45,7 +45,9 @@ def every_wide(typing: Any, x: Any, apart: Any) -> Any:
 
 @intrinsic
 def load_wide(typing: Any, array: Any, at: Any, apart: Any) -> Any:
-    """GROUPS times sixteen floats: from `at` on, from `at + apart` on, … An f32x16 from `at` on if `apart` is None."""
+    """Return GROUPS times sixteen floats: from `at` on, from `at + apart` on, … An f32x16 from `at` on if `apart` is
+    None.
+    """
     lanes, distance = _types_apart(apart)
     if element_bits(array, "load from") is not FLOATS:
         raise TypingError(f"cannot load {lanes} from {array}")

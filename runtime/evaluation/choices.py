@@ -52,13 +52,13 @@ class Choices:
 
 
 def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """How many tokens are the same at the beginning of all."""
+    """Return how many tokens are the same at the beginning of all."""
     columns = enumerate(zip(*sequences, strict=False))
     return next((i for i, column in columns if len(set(column)) > 1), min(map(len, sequences)))
 
 
 def continuations(sequences: Sequence[Sequence[int]]) -> Choices:
-    """A task of HellaSwag or multiple choice: every token counts that is not common to all answers.
+    """Return a task of HellaSwag or multiple choice: every token counts that is not common to all answers.
 
     Where one answer begins all others, its last token counts in all, so that none is left without a score.
     """
@@ -72,7 +72,8 @@ def continuations(sequences: Sequence[Sequence[int]]) -> Choices:
 
 
 def substitutions(sequences: Sequence[Sequence[int]], bases: Sequence[int]) -> Choices:
-    """A task of Winogrande, a sentence with either choice in its gap. bases: tokens up to the end of each choice alone.
+    """Return a task of Winogrande, a sentence with either choice in its gap. bases: tokens up to the end of each choice
+    alone.
 
     What counts is what follows the choices, if that is long enough, else all that is not common; without the last token
     where there are more. Where the first token that is not common counts, llama-perplexity takes the second sentence's
@@ -95,7 +96,7 @@ def substitutions(sequences: Sequence[Sequence[int]], bases: Sequence[int]) -> C
 def mean_log_probabilities(
     tasks: Sequence[Choices], forward: Forward, tokens_at_once: int, branched: Branched | None = None
 ) -> list[list[float]]:
-    """The score of each answer of each task, rounded to float32; NaN for one of which nothing counts.
+    """Return the score of each answer of each task, rounded to float32; NaN for one of which nothing counts.
 
     branched: what computes the tokens that are common to a task's answers once, None where the model has no such way.
     Raises ModelError where logits are not finite.
@@ -161,7 +162,7 @@ def _branched(
 
 
 def _tree(task: Choices, lengths: Sequence[int]) -> Tree:
-    """lengths: how much of each sequence is asked for."""
+    """Return lengths: how much of each sequence is asked for."""
     common = min(task.common, max(lengths))
     ends = (sequence[common:length] for sequence, length in zip(task.sequences, lengths, strict=True))
     return Tree(task.sequences[0][:common], tuple(ends))

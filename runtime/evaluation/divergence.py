@@ -98,7 +98,7 @@ class RunningLogits:
         self._states: LazyLogits | None = None
 
     def states(self, window: int, start: int, stop: int) -> LazyLogits:
-        """The final states of predictions start … stop - 1 of a window, and what makes logits of them."""
+        """Return the final states of predictions start … stop - 1 of a window, and what makes logits of them."""
         states = self._states
         if states is None or not 0 <= window - self._begin < len(states.x):
             self._states = states = None  # those of before are not held beside the new ones
@@ -202,8 +202,8 @@ def divergence(
 def window_figures(
     number: int, window: Window, base: Base, others: Mapping[str, Logits], *, save: Save | None = None, threads: int = 1
 ) -> Doubles:
-    """Figures of a window's predictions, float64 (n, `columns`): the base's, and of each model its own and how far they
-    are apart. number: that the window has among all. Raises as `divergence` does.
+    """Return figures of a window's predictions, float64 (n, `columns`): the base's, and of each model its own and how
+    far they are apart. number: that the window has among all. Raises as `divergence` does.
     """
     found = np.empty((len(window.scored), columns(len(others))))
     for start, stop in spans(len(window.scored), _step(base)):
@@ -227,7 +227,7 @@ def window_figures(
 
 
 def columns(models: int) -> int:
-    """How many numbers are kept of a prediction beside so many models."""
+    """Return how many numbers are kept of a prediction beside so many models."""
     return OWN + models * (OWN + APART)
 
 
@@ -242,7 +242,7 @@ def _check(name: str, window: int, values: Doubles) -> None:
 
 
 def row_figures(logits: Floats, targets: Ids, threads: int = 1) -> Rows:
-    """The columns Z … LOG_P of logits float32 (n, vocabulary). targets: (n,)."""
+    """Return the columns Z … LOG_P of logits float32 (n, vocabulary). targets: (n,)."""
     rows, out = np.ascontiguousarray(logits, np.float32), np.empty((len(logits), 5))
     wanted = np.ascontiguousarray(targets, np.int64)
     share_out(lambda start, stop: softmax.row_figures(rows, wanted, out, start, stop), len(out), 16, threads)
@@ -250,7 +250,7 @@ def row_figures(logits: Floats, targets: Ids, threads: int = 1) -> Rows:
 
 
 def compare(base: Rows, other: Rows, threads: int = 1) -> Doubles:
-    """The columns KL … VARIATION of two models' rows: float64 (n, 3)."""
+    """Return the columns KL … VARIATION of two models' rows: float64 (n, 3)."""
     out, zs = np.empty((len(base.logits), 3)), (base.z, other.z)
 
     def share(start: int, stop: int) -> None:

@@ -38,8 +38,8 @@ class Spans:
 
 
 def spans_of(tokenizer: Tokenizer, prompt: str) -> Spans:
-    """The pieces of a rendered prompt, each read by itself: between `SEPARATOR`, questions behind `QUESTION`, options
-    behind `OPTION`. Raises OptionError for a prompt of another form.
+    """Return the pieces of a rendered prompt, each read by itself: between `SEPARATOR`, questions behind `QUESTION`,
+    options behind `OPTION`. Raises OptionError for a prompt of another form.
     """
     tokens, questions, options, before = list[int](), list[tuple[int, int, int]](), list[tuple[int, int, int]](), ""
     for piece in prompt.split(SEPARATOR):
@@ -64,7 +64,7 @@ def spans_of(tokenizer: Tokenizer, prompt: str) -> Spans:
 
 
 def joint_scores(model: Model, spans: Spans) -> Floats:
-    """A score for each option: float32 (options,). Raises ModelError as `Model.hidden_states` does."""
+    """Return a score for each option: float32 (options,). Raises ModelError as `Model.hidden_states` does."""
     forward, tokens = model.new_pass(1, len(spans.tokens)), np.asarray(spans.tokens, np.int64)
     return _Head(model, forward).scores(model.hidden_states(tokens[None])[0], tokens, spans)
 
@@ -106,7 +106,7 @@ class _Head:
         return self.judged(fields[owner], self.norm(self.outside, "decision.option_norm", options), prior)
 
     def fields(self, question: Floats, options: Floats, owner: Ids, last: Floats, kinds: Ids) -> Floats:
-        """A vector of each question: its text, its options, the text's end and its kind."""
+        """Return a vector of each question: its text, its options, the text's end and its kind."""
         found = self.project("proj_question", question)
         logits = found @ options.T * np.float32(options.shape[1] ** -0.5)
         own = np.arange(len(question))[:, None] == owner
@@ -115,7 +115,7 @@ class _Head:
         return found + self.project("proj_global", last) + self.outside.need_array("token_types.weight")[kinds]
 
     def judged(self, fields: Floats, options: Floats, prior: Floats) -> Floats:
-        """Scores of options by the vectors of their questions and what they were alike before."""
+        """Return scores of options by the vectors of their questions and what they were alike before."""
         scales = self.outside.need_array("decision.scales")
         features = np.concatenate((fields, options, fields * options, np.abs(fields - options)), axis=1)
         hidden = ops.activated("gelu", self.project("scorer", features), self.forward.threads)
@@ -134,7 +134,7 @@ class _Head:
         return self.forward.project(layer, "ffn_down", ops.activated("gelu", hidden, self.forward.threads))
 
     def attend(self, layer: Layer, name: str, x: Floats, read: Floats) -> Floats:
-        """Attention of x (n, width) to all that is read (m, width)."""
+        """Return attention of x (n, width) to all that is read (m, width)."""
         inputs = {"q": x, "k": read, "v": read}
         q, k, v = (
             self.forward.project(layer, f"{name}_{letter}", each).reshape(len(each), self.heads, -1).swapaxes(0, 1)
@@ -146,11 +146,11 @@ class _Head:
 
 
 def _means(x: Floats, spans: list[tuple[int, int]]) -> Floats:
-    """The mean of the rows of each span."""
+    """Return the mean of the rows of each span."""
     return np.stack([x[first:stop].mean(axis=0, dtype=np.float64) for first, stop in spans]).astype(np.float32)
 
 
 def _unit(x: Floats) -> Floats:
-    """Rows of length one."""
+    """Return rows of length one."""
     lengths: Floats = np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(EPS))
     return x / lengths

@@ -67,7 +67,7 @@ class Perplexity:
 
 
 def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int = 0) -> Windows:
-    """The windows of a text of so many tokens, at most `chunks` of them.
+    """Return the windows of a text of so many tokens, at most `chunks` of them.
 
     Raises OptionError where there are fewer than two, or n_ctx or stride make no sense.
     """
@@ -101,7 +101,7 @@ def perplexity(
     progress: Progress | None = None,
     threads: int = 1,
 ) -> Perplexity:
-    """Perplexity of `tokens` (with the special tokens in front, as the vocabulary asks) under `forward`.
+    """Return perplexity of `tokens` (with the special tokens in front, as the vocabulary asks) under `forward`.
 
     bos: the token that begins every window, None if the vocabulary adds none. batch: windows handed to `forward`
     together; more than one changes what `forward` is given and returns (see Forward). progress: called after each
@@ -125,7 +125,9 @@ def perplexities(
     progress: Progress | None = None,
     threads: int = 1,
 ) -> tuple[Perplexity, list[Perplexity]]:
-    """Perplexity of texts together, and of each alone. chunks: at most so many windows of each; see `perplexity`."""
+    """Return perplexity of texts together, and of each alone. chunks: at most so many windows of each; see
+    `perplexity`.
+    """
     plans = [windows(len(tokens), n_ctx, chunks=chunks, stride=stride) for tokens in texts]
     counts = [len(plan.starts) for plan in plans]
     losses = np.empty((sum(counts), plans[0].scored))
@@ -144,7 +146,7 @@ def perplexities(
 
 
 def perplexity_of(loss: float) -> float:
-    """e^loss of a mean loss. Raises ModelError where that is none of predictions."""
+    """Return e^loss of a mean loss. Raises ModelError where that is none of predictions."""
     if not loss < MOST_LOSS:
         raise ModelError(f"the mean loss is {loss:.3g}; the logits are no predictions", "keys or weights are wrong")
     return math.exp(loss)
@@ -169,7 +171,7 @@ def _window_losses(result: Iterable[Floats] | LazyLogits, targets: Ids, threads:
 
 
 def token_losses(logits: Floats, targets: Ids, threads: int = 1) -> Doubles:
-    """-log(probability) of each target under its row of logits (n, vocabulary): float64 (n,)."""
+    """Return -log(probability) of each target under its row of logits (n, vocabulary): float64 (n,)."""
     rows = np.ascontiguousarray(logits, np.float32)
     losses = np.empty(len(rows))
     share_out(lambda start, stop: negative_log_likelihoods(rows, targets, losses, start, stop), len(rows), 16, threads)

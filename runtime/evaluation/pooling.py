@@ -59,7 +59,7 @@ class Embeddings:
         return np.asarray(self.vectors[start : start + self.tokens[number]])
 
     def as_dict(self, vectors: bool = True) -> dict[str, Any]:
-        """Plain data; without vectors, what is said of them."""
+        """Return plain data; without vectors, what is said of them."""
         texts: list[dict[str, Any]] = [{"tokens": count} for count in self.tokens]
         for number, text in enumerate(texts if vectors else ()):
             text["embedding"] = self.of(number).tolist()
@@ -83,7 +83,8 @@ def embeddings(
     truncate: bool = False,
     progress: Callable[[int, int, Any], None] | None = None,
 ) -> Embeddings:
-    """Vectors of texts, with the tokens around them that the model expects; special tokens written in them count.
+    """Return vectors of texts, with the tokens around them that the model expects; special tokens written in them
+    count.
 
     pooling: None for the file's, or "none" where it says nothing. A pair of texts, which is what is scored by "rank",
     is a query and a document. normalize: p of the norm that is made 1, EUCLIDEAN if not given; AS_THEY_ARE or LARGEST;
@@ -145,7 +146,7 @@ def _check(model: Model, texts: Sequence[Text], pooling: str, normalize: int | N
 
 
 def pooling_named(name: str) -> Pooling:
-    """Raises OptionError for a way of pooling that is not known."""
+    """Raise OptionError for a way of pooling that is not known."""
     for known in POOLINGS:
         if known == name:
             return known
@@ -165,14 +166,16 @@ def file_pooling(metadata: Mapping[str, Any]) -> Pooling:
 
 
 def scores_pairs(metadata: Mapping[str, Any]) -> bool:
-    """Whether a head scores pairs of texts: not that of a decoder, unless the file has a template for them."""
+    """Return whether a head scores pairs of texts: not that of a decoder, unless the file has a template for them."""
     if "tokenizer.chat_template.rerank" in metadata:
         return True
     return not of_file(str(metadata.get("general.architecture")), metadata).block.causal
 
 
 def most_tokens(model: Model) -> int | None:
-    """How many tokens a text may have: positions that are learned, else what the model was made for, if it says."""
+    """Return how many tokens a text may have: positions that are learned, else what the model was made for, if it
+    says.
+    """
     if "position_embd.weight" in model.tensors:
         return int(model.tensors["position_embd.weight"].shape[0])
     length = model.metadata.get(f"{model.metadata['general.architecture']}.context_length")
@@ -180,7 +183,7 @@ def most_tokens(model: Model) -> int | None:
 
 
 def _ids(metadata: Mapping[str, Any], tokenizer: Tokenizer, text: Text, limit: int | None) -> list[int]:
-    """A text, or a query with its document, between the tokens that the model expects; at most `limit`."""
+    """Return a text, or a query with its document, between the tokens that the model expects; at most `limit`."""
     if isinstance(text, tuple) and (template := metadata.get("tokenizer.chat_template.rerank")) is not None:
         query, document = text
         text = template.replace("{query}", query).replace("{document}", document)
@@ -210,7 +213,7 @@ def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def pooled(model: Model, states: Floats, pooling: Pooling) -> Floats:
-    """states (texts, n, width) → (texts, width), scores (texts, labels), or for "none" the states."""
+    """Return states (texts, n, width) → (texts, width), scores (texts, labels), or for "none" the states."""
     if pooling == "none":
         return states
     if pooling == "mean":
@@ -222,7 +225,9 @@ def pooled(model: Model, states: Floats, pooling: Pooling) -> Floats:
 
 
 def behind_pooling(model: Model, x: Floats) -> Floats:
-    """States, pooled or not, times the file's matrices of sentence-transformers' Dense modules, if it has any."""
+    """Return states, pooled or not, times the file's matrices of sentence-transformers' Dense modules, if it has
+    any.
+    """
     for name in ("dense_2", "dense_3"):
         if f"{name}.weight" in model.network.global_tensors:
             x = _linear(model, name, x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
@@ -230,7 +235,7 @@ def behind_pooling(model: Model, x: Floats) -> Floats:
 
 
 def normalized(vectors: Floats, norm: int) -> Floats:
-    """Each row divided by its norm; rows of zeros stay."""
+    """Return each row divided by its norm; rows of zeros stay."""
     if norm == AS_THEY_ARE:
         return vectors
     values = vectors.astype(np.float64)
@@ -253,7 +258,7 @@ def has_head(model: Model) -> bool:
 
 
 def scores(model: Model, states: Floats) -> Floats:
-    """states (texts, n, width) → (texts, labels): what the classifier's head makes of the state it reads.
+    """Return states (texts, n, width) → (texts, labels): what the classifier's head makes of the state it reads.
 
     That is the first token's, of a model that reads from left to right the last one's, or the mean of all.
     """

@@ -80,7 +80,7 @@ class StoredLogits:
         return len(self.words)
 
     def logits(self, window: int, start: int, stop: int) -> Floats:
-        """Log-probabilities of predictions start … stop - 1 of a window: float32 (stop - start, vocabulary)."""
+        """Return Log-probabilities of predictions start … stop - 1 of a window: float32 (stop - start, vocabulary)."""
         words = self.words[window, start:stop]
         scale, minimum = np.ascontiguousarray(words[:, :4]).view("<f4").T
         values = words[:, 4 : 4 + self.vocabulary].astype(np.float32)
@@ -128,7 +128,7 @@ def stored_logits(raw: NDArray[np.uint8]) -> StoredLogits:
 
 
 def encode_rows(logits: Floats, threads: int = 1) -> bytes:
-    """Predictions as they are in the file: float32 (n, vocabulary)."""
+    """Return predictions as they are in the file: float32 (n, vocabulary)."""
     words = np.empty((len(logits), _words(logits.shape[1])), np.uint16)
     share_out(lambda start, stop: store_rows(logits, words, start, stop), len(logits), 16, threads)
     return words.astype("<u2", copy=False).tobytes()

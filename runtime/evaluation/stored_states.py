@@ -62,7 +62,7 @@ class StoredStates(_Places):
         return self.output.weight.rows
 
     def states(self, window: int, start: int, stop: int) -> LazyLogits:
-        """The final states of predictions start … stop - 1 of a window, and what makes logits of them."""
+        """Return the final states of predictions start … stop - 1 of a window, and what makes logits of them."""
         x = self.stored.float32(*self.span(window, start, stop))
         return LazyLogits(x, self.output.weight, self.output.finish(self.threads), self.threads, self.precision)
 
@@ -89,7 +89,7 @@ class Likeliest(NamedTuple):
 
 
 def likeliest(rows: Rows, k: int) -> Likeliest:
-    """The k likeliest tokens of each row, or as many as there are; of equal ones the first come first."""
+    """Return the k likeliest tokens of each row, or as many as there are; of equal ones the first come first."""
     logits, count = rows.logits, len(rows.logits)
     k = min(k, logits.shape[1])
     ids = np.empty((count, k), np.int32)
@@ -139,7 +139,7 @@ class StoredTops(_Places):
         return MergedRows(np.empty((end - begin, 0), np.float32), values, known)
 
     def compare(self, base: Rows, other: Rows, threads: int) -> Doubles:
-        """KL of the merged distributions; NaN for what has no such bound, or one that says little."""
+        """Return KL of the merged distributions; NaN for what has no such bound, or one that says little."""
         assert isinstance(base, MergedRows)
         out, known, z = np.full((len(other.logits), 3), np.nan), base.likeliest, other.z
 

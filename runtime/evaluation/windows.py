@@ -36,7 +36,7 @@ class Window:
 def text_windows(
     tokens: Sequence[int] | Ids, n_ctx: int, *, bos: int | None, chunks: int | None = None, stride: int = 0
 ) -> list[Window]:
-    """The windows of a plain text, as `perplexity.windows` cuts them. Raises OptionError as it does."""
+    """Return the windows of a plain text, as `perplexity.windows` cuts them. Raises OptionError as it does."""
     plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
     scored = np.arange(plan.first, plan.last + 1)
     batches = zip(plan.starts, plan.batches(tokens, bos), strict=True)
@@ -44,7 +44,7 @@ def text_windows(
 
 
 def batched(given: Iterable[Window], tokens: int) -> Iterator[list[Window]]:
-    """The windows in their order, in groups that can be run together: of one length and one first position.
+    """Yield the windows in their order, in groups that can be run together: of one length and one first position.
 
     tokens: at most so many in a group, but at least one window. `np.stack([w.inputs for w in group])` is what
     `Model.lazy_logits` is given.
@@ -61,8 +61,8 @@ def batched(given: Iterable[Window], tokens: int) -> Iterator[list[Window]]:
 
 
 def grouped_alike(windows: Sequence[Window], sizes: Iterable[int]) -> Iterator[Sequence[Window]]:
-    """The windows in parts as small as they can be for `batched` to make the same groups of a part's windows as of
-    these windows among all, whichever of `sizes` it is called with.
+    """Yield the windows in parts as small as they can be for `batched` to make the same groups of a part's windows as
+    of these windows among all, whichever of `sizes` it is called with.
     """
     ends = [set(np.cumsum([len(group) for group in batched(windows, size)]).tolist()) for size in sizes]
     begin = 0

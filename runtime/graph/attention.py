@@ -8,7 +8,7 @@ from .operations import Value
 
 
 def attention(b: Builder, layer: Layer, x: Value) -> Value:
-    """Self-attention over x, with its output projection."""
+    """Return self-attention over x, with its output projection."""
     own, block, hparams, start = b.numbers(layer), b.network.block, b.network.hparams, len(b.nodes)
     if own.kv_source_layer is not None:
         return _with_shared_keys(b, layer, x)
@@ -44,7 +44,7 @@ _NAMES = ("Qcur", "Kcur", "Vcur")
 
 
 def queries_keys_values(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value, Value]:
-    """Heads of queries, keys and values, from one fused projection or three."""
+    """Return heads of queries, keys and values, from one fused projection or three."""
     own = b.numbers(layer)
     splits = (own.heads, own.key_width), (own.kv_heads, own.key_width), (own.kv_heads, own.value_width)
     roles = ("attn_q", "attn_k", "attn_v")
@@ -80,12 +80,12 @@ def gated(b: Builder, layer: Layer, x: Value, mixed: Value, gate: Value | None) 
 
 
 def projected(b: Builder, layer: Layer, mixed: Value) -> Value:
-    """The output projection."""
+    """Return the output projection."""
     return b.linear(layer, "attn_output", mixed, "attn_out")
 
 
 def _with_shared_keys(b: Builder, layer: Layer, x: Value) -> Value:
-    """Self-attention of a layer that looks at the keys and values of an earlier one."""
+    """Return self-attention of a layer that looks at the keys and values of an earlier one."""
     own, start = b.numbers(layer), len(b.nodes)
     q = b.linear(layer, "attn_q", x, "Qcur", (own.heads, -1))
     q = _head_norm(b, layer, "attn_q_norm", q)

@@ -127,7 +127,7 @@ class Builder:
         return output
 
     def add(self, name: str, operation: Operation) -> Value:
-        """A node. name: without the layer's number; a second one of that name gets a number.
+        """Return a node. name: without the layer's number; a second one of that name gets a number.
 
         Raises ModelError for shapes that do not fit.
         """
@@ -151,7 +151,7 @@ class Builder:
         self.kind = before
 
     def _own_name(self, name: str) -> str:
-        """The full name, of no other node."""
+        """Return the full name, of no other node."""
         own, count = self.full_name(name), 1
         while own in self.names:
             count += 1
@@ -166,18 +166,18 @@ class Builder:
         return self.network.hparams.layers[layer.index]
 
     def kept(self, x: Value) -> Value:
-        """x of the rows that the head reads, in the last layer; x itself in others."""
+        """Return x of the rows that the head reads, in the last layer; x itself in others."""
         return self.add("rows_kept", op.KeepRows(x)) if self.keeps and x.rows == "all" else x
 
     def norm(self, layer: Layer, role: str, x: Value, name: str = "", eps: float = 0.0) -> Value:
-        """The norm `role`; x itself where the layer has none and the family's norms have weights."""
+        """Return the norm `role`; x itself where the layer has none and the family's norms have weights."""
         there = f"{role}.weight" in layer or role in layer
         if not there and not self.network.block.norm.endswith("_without_weights"):
             return x
         return self.add(name or role, op.Norm(x, layer, role, eps))
 
     def norm_if_there(self, layer: Layer, role: str, x: Value, name: str = "", eps: float = 0.0) -> Value:
-        """`norm`, but x itself also where norms have no weights and may be meant to be there."""
+        """Return `norm`, but x itself also where norms have no weights and may be meant to be there."""
         there = f"{role}.weight" in layer or role in layer
         return self.add(name or role, op.Norm(x, layer, role, eps)) if there else x
 
@@ -192,12 +192,12 @@ class Builder:
 
 
 def has(layer: Layer, *roles: str) -> bool:
-    """Whether a layer has a weight of one of these names."""
+    """Return whether a layer has a weight of one of these names."""
     return any(f"{role}.weight" in layer for role in roles)
 
 
 def operation_types() -> Iterator[type[Operation]]:
-    """All operations that a list may hold."""
+    """Yield all operations that a list may hold."""
     waiting: list[type[Any]] = [Operation]
     while waiting:
         each = waiting.pop()

@@ -128,8 +128,8 @@ class CompiledGraph:
         self.lowering.list.add(dots.OF_FORMAT[weight.format.name], fields)
 
     def run(self, texts: Sequence[Text], layers: Sequence[int] = ()) -> tuple[Floats, Floats]:
-        """Logits (n, vocabulary) of the tokens of texts, one text after the other, which are added to their caches; and
-        what these layers are given, side by side, (n, layers * width), without any what the head reads.
+        """Return logits (n, vocabulary) of the tokens of texts, one text after the other, which are added to their
+        caches; and what these layers are given, side by side, (n, layers * width), without any what the head reads.
 
         At most MOST_TOKENS tokens in all; caches are of one kind. Raises ModelError as operations do that are called in
         the middle, and for logits that are not finite. Where something is raised, caches do not have the tokens; but
@@ -166,12 +166,12 @@ class CompiledGraph:
         return logits, states
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a text of so many tokens is rotated as long ones are."""
+        """Return whether a text of so many tokens is rotated as long ones are."""
         scaling = self.network.scaling
         return self.knows_long and scaling is not None and tokens > scaling.original_context
 
     def run_each(self, texts: Sequence[Text]) -> list[Floats | ModelError]:
-        """The logits of each of several texts, (n, vocabulary), or why it has none; each is as it is alone."""
+        """Return the logits of each of several texts, (n, vocabulary), or why it has none; each is as it is alone."""
         with self.lock:
             run = Run(self, texts)
             with self._restored_on_error(run):
@@ -184,8 +184,8 @@ class CompiledGraph:
         return [fault or own for fault, own in zip(run.faults, logits, strict=True)]
 
     def angles(self, own: LayerHParams, rows: int) -> tuple[Floats, Floats]:
-        """cos and sin of so many positions, and some more; behind them, where the length of a text decides how it is
-        rotated, those of long texts.
+        """Return cos and sin of so many positions, and some more; behind them, where the length of a text decides how
+        it is rotated, those of long texts.
         """
         scaled, width = own.rope_scaled, own.rope_width
         kind, scaling, outside = (own.rope_base, scaled, width), self.network.scaling, self.network.global_tensors
@@ -360,7 +360,7 @@ class Run:
 
     @property
     def has_changed_states(self) -> bool:
-        """Whether layers' states have been changed in place by all operations, and no copy is left."""
+        """Return whether layers' states have been changed in place by all operations, and no copy is left."""
         lowering = self.owner.lowering
         return self._prepared and bool(lowering.states) and not lowering.calls
 

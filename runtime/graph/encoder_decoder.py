@@ -15,7 +15,8 @@ from .operations import Value
 def side_graph(
     network: Network, layers: Sequence[Layer], farthest: int, activations: tuple[str, str], is_decoder: bool
 ) -> Graph:
-    """One side, from embedded tokens; the encoder's last norm is among it. activations: without a gate, and with one.
+    """Return one side, from embedded tokens; the encoder's last norm is among it. activations: without a gate, and with
+    one.
 
     The relative positions of a layer that has them serve those after it, too.
     """
@@ -59,7 +60,7 @@ def _net(b: Builder, layer: Layer, x: Value, activations: tuple[str, str]) -> Va
 def codes_graph(
     network: Network, width: int, units: Sequence[Layer], blocks: Sequence[Layer], groups: int, eps: float
 ) -> Graph:
-    """A sound's frames of embedded codes through units of a posnet and ConvNeXt's blocks."""
+    """Return a sound's frames of embedded codes through units of a posnet and ConvNeXt's blocks."""
     b, outside = Builder(network), network.global_tensors
     x = b.add("conv1d", enc.FrameConvolution(b.add("inp_embd", op.Input((width,))), outside, "conv1d"))
     for unit in units:
@@ -81,7 +82,7 @@ def codes_graph(
 
 
 def _unit(b: Builder, unit: Layer, x: Value, groups: int, eps: float) -> Value:
-    """Two convolutions that are added, or attention that is, or a norm alone."""
+    """Return two convolutions that are added, or attention that is, or a norm alone."""
     if "conv1.weight" in unit:
         inner = x
         for i in (1, 2):

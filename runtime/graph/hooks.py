@@ -14,7 +14,7 @@ Wanted = str | type[Operation]
 
 
 def hooks_on(graph: Graph, observers: Mapping[Wanted, Observer]) -> dict[int, Hook]:
-    """Hooks for `runtime.graph.text.run`, by the number of the value that they are called with.
+    """Return hooks for `runtime.graph.text.run`, by the number of the value that they are called with.
 
     observers: by a node's name (`attn_out-3`), by a name that a node of every layer has (`attn_out`), or by the class
     of an operation (`operations.Norm`, and what derives from it). An observer is called with the node and its value,
@@ -38,7 +38,7 @@ def _is_meant(node: Node, wanted: Wanted) -> bool:
 
 
 def base_name(node: Node) -> str:
-    """A node's name without the number of its layer."""
+    """Return a node's name without the number of its layer."""
     return node.name if node.layer is None else node.name.removesuffix(f"-{node.layer}")
 
 

@@ -48,7 +48,7 @@ _ALONG = (op.Clamp, op.Columns, op.HeadNorm, op.PlainNorm, op.Rope, op.ScaleQuer
 
 
 def is_known(network: Network, graph: Graph, region: Region) -> bool:
-    """Whether the region holds nothing but what its writer knows of."""
+    """Return whether the region holds nothing but what its writer knows of."""
     if region.kind in WHOLE:
         return True
     nodes = graph.nodes[region.start : region.stop]
@@ -58,7 +58,7 @@ def is_known(network: Network, graph: Graph, region: Region) -> bool:
 
 
 def knows(table: Table, layer: Layer, operation: Operation) -> bool:
-    """Whether an operation is in the table, with these attributes; values and the layer itself are none."""
+    """Return whether an operation is in the table, with these attributes; values and the layer itself are none."""
     attributes = table.get(type(operation))
     if attributes is None:
         return False
@@ -140,7 +140,7 @@ def experts_table(network: Network, layer: Layer) -> Table:
 
 
 def _is_attention(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
-    """Whether queries, keys and values take the steps that the writer writes, and one result comes of them."""
+    """Return whether queries, keys and values take the steps that the writer writes, and one result comes of them."""
     spec, made = attention_spec(network, layer.index), {node.value.number: node.operation for node in nodes}
     kind = op.Attention if spec.keeps else op.SharedAttention
     mixed = [node.operation for node in nodes if isinstance(node.operation, kind)]
@@ -167,7 +167,7 @@ def _steps_to(made: Mapping[int, Operation], value: Value) -> list[type[Operatio
 
 
 def _steps_of(spec: AttentionSpec, layer: Layer, name: str) -> list[type[Operation]]:
-    """The same as the writer understands it."""
+    """Return the same as the writer understands it."""
     values, steps = name == "attn_v", list[type[Operation]]()
     for step in spec.steps:
         if step == "clamp" and spec.clamp:
@@ -185,7 +185,7 @@ def _steps_of(spec: AttentionSpec, layer: Layer, name: str) -> list[type[Operati
 
 
 def _is_latent_attention(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
-    """Whether each operation is there as often as the writer writes it."""
+    """Return whether each operation is there as often as the writer writes it."""
     spec, counts = latent_attention_spec(network, layer), _counts(nodes)
     gates, norms = "attn_gate.weight" in layer, ("attn_q_a_norm", "attn_kv_a_norm", "attn_k_norm", "attn_sub_norm")
     wanted = {

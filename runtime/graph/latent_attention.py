@@ -16,7 +16,7 @@ from .operations import Value
 
 
 def latent_attention(b: Builder, layer: Layer, x: Value) -> Value:
-    """Self-attention of a layer over x, with its output projection."""
+    """Return self-attention of a layer over x, with its output projection."""
     keys, own, start = b.network.keys, b.numbers(layer), len(b.nodes)
     latent_width, rotated = size_of(keys, own, "attention.kv_lora_rank"), own.rope_width
     key_width = size_of(keys, own, "attention.key_length_mla")
@@ -46,7 +46,7 @@ def latent_attention(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def widened_attention(b: Builder, layer: Layer, x: Value) -> Value:
-    """The same of files with one matrix that widens the latent: each head has keys and values.
+    """Return the same of files with one matrix that widens the latent: each head has keys and values.
 
     Those are MiniCPM 3, PLM, and DeepSeek as it was converted until April 2025.
     """

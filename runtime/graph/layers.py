@@ -30,7 +30,7 @@ from .streams import (
 
 
 def decoder_graph(network: Network, predicts: bool = False) -> Graph:
-    """All layers, from embedded tokens to what the last norm reads. Raises ModelError where tensors do not fit.
+    """Return all layers, from embedded tokens to what the last norm reads. Raises ModelError where tensors do not fit.
 
     predicts: the file's predictor chooses neurons.
     """
@@ -40,7 +40,9 @@ def decoder_graph(network: Network, predicts: bool = False) -> Graph:
 
 
 def whole_graph(network: Network) -> Graph:
-    """The same from ids of tokens to logits, of which no row is left out. Raises ModelError as `decoder_graph` does."""
+    """Return the same from ids of tokens to logits, of which no row is left out. Raises ModelError as `decoder_graph`
+    does.
+    """
     b = Builder(network)
     outside, hparams, block = network.global_tensors, network.hparams, network.block
     embedded = op.Embed(outside, (hparams.width,), float(hparams.embedding_scale))
@@ -67,13 +69,15 @@ def _name_of_embedding(network: Network) -> str:
 
 
 def layers_graph(network: Network, width: int) -> Graph:
-    """The same from what stands before the first layer already, (tokens, width)."""
+    """Return the same from what stands before the first layer already, (tokens, width)."""
     b = Builder(network)
     return _through_layers(b, b.add("inp_embd", op.Input((width,))))
 
 
 def layer_graph(network: Network, layer: Layer, shape: tuple[int, ...], reads_blocks: bool = False) -> Graph:
-    """A single layer over hidden states of this shape, all of whose rows go on. reads_blocks: it is a draft's."""
+    """Return a single layer over hidden states of this shape, all of whose rows go on. reads_blocks: it is a
+    draft's.
+    """
     b = Builder(network, reads_blocks=reads_blocks)
     x = b.add("l_in", op.Input(shape))
     b.layer = layer
@@ -97,7 +101,7 @@ def _through_layers(b: Builder, x: Value) -> Graph:
 
 
 def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
-    """All layers. keeps: the last one goes on with the rows alone that the head reads."""
+    """Return all layers. keeps: the last one goes on with the rows alone that the head reads."""
     network = b.network
     if hrm.BEGINNING in network.global_tensors:
         x = b.add("hrm_init", op.BeginHrmCycles(x, network.global_tensors, 2 * x.width))
@@ -124,7 +128,7 @@ def end(b: Builder, x: Value) -> Value:
 
 
 def write_layer(b: Builder, layer: Layer, x: Value) -> Value:
-    """One layer over x."""
+    """Return one layer over x."""
     out = _written(b, layer, x)
     if b.numbers(layer).ends_loop:
         out = b.norm(b.network.global_tensors, "output_norm", out, "loop_norm")
@@ -139,7 +143,7 @@ def _written(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
-    """A mixer of tokens, then a net; each reads a norm of the residual stream and is added to it."""
+    """Return a mixer of tokens, then a net; each reads a norm of the residual stream and is added to it."""
     block, hparams = b.network.block, b.network.hparams
     scale, eps, kind = float(hparams.residual_scale), block.post_norm_eps, b.network.kind(layer)
     if kind.mixer == "none":  # in some hybrids a layer has one of both parts
@@ -178,13 +182,13 @@ def layer_input(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _norm_of_sum(b: Builder, layer: Layer, role: str, x: Value) -> Value:
-    """A norm of the sum behind a part, where the family has not given its name to another one."""
+    """Return a norm of the sum behind a part, where the family has not given its name to another one."""
     block = b.network.block
     return x if role in (block.ffn_norm, block.attn_post_norm, block.ffn_post_norm) else b.norm_if_there(layer, role, x)
 
 
 def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
-    """Attention and feed-forward net next to each other; each may have a norm of its own."""
+    """Return attention and feed-forward net next to each other; each may have a norm of its own."""
     normed = b.norm(layer, "attn_norm", x)
     second, third = (b.norm(layer, role, x) if has(layer, role) else normed for role in ("attn_norm_2", "ffn_norm"))
     mixed = b.add("ffn_inp", op.Add(x, attention(b, layer, second)))
@@ -193,7 +197,7 @@ def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
-    """Each part is added to what was normed before it, times a constant."""
+    """Return each part is added to what was normed before it, times a constant."""
     scale, kind = float(b.network.hparams.residual_scale), b.network.kind(layer)
     if kind.mixer != "none":
         normed = b.norm(layer, "attn_norm", x)
@@ -206,7 +210,7 @@ def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _in_streams(b: Builder, layer: Layer, x: Value) -> Value:
-    """Each part reads a mean of several streams, and is added to all of them."""
+    """Return each part reads a mean of several streams, and is added to all of them."""
     if "ple_key.weight" in layer:
         x = b.add("ple_out", op.AddNgrams(x, layer, x.width))
     read, normed = gated_mean(b, layer, "hc_attn", x)
@@ -216,7 +220,7 @@ def _in_streams(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _in_mixed_streams(b: Builder, layer: Layer, x: Value) -> Value:
-    """Both parts read and write several streams, which they mix."""
+    """Return both parts read and write several streams, which they mix."""
     around = HyperConnection(b, layer, "attn", x)
     mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", around.read))
     x = b.kept(around.write(mixed, "hc_attn_post"))
@@ -226,7 +230,9 @@ def _in_mixed_streams(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _over_residuals(b: Builder, layer: Layer, x: Value) -> Value:
-    """Each part reads a mean of the hidden states and of what earlier layers left, which stands after them in x."""
+    """Return each part reads a mean of the hidden states and of what earlier layers left, which stands after them
+    in x.
+    """
     width = b.network.hparams.width
     read = b.add("attn_res", op.ReadResiduals(x, layer, width, "attn_res_score"))
     mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", read))
@@ -238,7 +244,7 @@ def _over_residuals(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _in_cycles(b: Builder, layer: Layer, x: Value) -> Value:
-    """A layer of one of two stacks that run by turns, of which the other rests (HRM)."""
+    """Return a layer of one of two stacks that run by turns, of which the other rests (HRM)."""
     width = b.network.hparams.width
     out = _sequential(b, layer, b.add("hrm_state", op.ReadState(x, layer, width)))
     if layer.index + 1 == len(b.network.layers):
@@ -247,7 +253,9 @@ def _in_cycles(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
-    """One of several copies goes through the layer; the others are predicted before and corrected after (Gemma 3n)."""
+    """Return one of several copies goes through the layer; the others are predicted before and corrected after (Gemma
+    3n).
+    """
     expected, now = predict_copies(b, layer, x)
     normed = b.norm(layer, "attn_norm", now)
     low = b.linear(layer, "laurel_r", b.linear(layer, "laurel_l", normed))

@@ -119,18 +119,20 @@ class Lowering:
         return self.rows_of[value.number]
 
     def packed(self, value: Value) -> Vectors:
-        """The same of a value that is multiplied with quantized weights: its integers are made where no writer has."""
+        """Return the same of a value that is multiplied with quantized weights: its integers are made where no writer
+        has.
+        """
         rows = self.vectors_of(value)
         if id(rows) not in self._packed:
             self.pack(rows)
         return rows
 
     def has_rows(self, value: Value) -> bool:
-        """Whether a value lies in rows: numbers of one array."""
+        """Return whether a value lies in rows: numbers of one array."""
         return value.number in self.rows_of
 
     def is_last_reader(self, value: Value, number: int) -> bool:
-        """Whether nothing reads a value, or its memory under another number, after a node."""
+        """Return whether nothing reads a value, or its memory under another number, after a node."""
         here = self.rows_of[value.number]
         same = [other for other, rows in self.rows_of.items() if rows is here]
         if self.graph.output.number in same:
@@ -149,7 +151,7 @@ class Lowering:
             self._live[id(rows)][1].add(value.number)
 
     def new(self, value: Value, packed: bool = False) -> Vectors:
-        """Rows for a value. packed: its integers are written with it."""
+        """Return rows for a value. packed: its integers are written with it."""
         rows = self._room(value.width)
         self._live[id(rows)] = rows, set()
         self.put(value, rows, packed)
@@ -204,7 +206,7 @@ class Lowering:
         self._trim_calls()
 
     def _goes_with_call(self) -> bool:
-        """Whether a small operation stands between one that is called and another that will be."""
+        """Return whether a small operation stands between one that is called and another that will be."""
         if not any(map(self._is_called, self.graph.nodes[self.number].operation.inputs())):
             return False
         rest = (type(node.operation) for node in self.graph.nodes[self.number :])
@@ -215,7 +217,7 @@ class Lowering:
         return bool(self.calls) and self.calls[-1].row == len(self.list.rows)
 
     def _is_called(self, value: Value) -> bool:
-        """Whether a value is that of a call that may go on."""
+        """Return whether a value is that of a call that may go on."""
         return self._follows_call() and any(node.value is value for node in self.calls[-1].nodes)
 
     def _trim_calls(self) -> None:
@@ -252,7 +254,7 @@ class Lowering:
             self.calls[-1].to[value.number] = self.new(value)
 
     def _room(self, width: int) -> Vectors:
-        """Rows that nothing reads any more since threads waited, or new ones."""
+        """Return rows that nothing reads any more since threads waited, or new ones."""
         free = self._free.get(width, [])
         found = next((i for i, (since, _) in enumerate(free) if since < self.list.waits), None)
         return vectors(width) if found is None else free.pop(found)[1]
@@ -325,7 +327,7 @@ def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vect
 
 
 def supports_product(layer: Layer, role: str) -> bool:
-    """Whether a weight is multiplied from its blocks, and nothing is added to its product but a bias."""
+    """Return whether a weight is multiplied from its blocks, and nothing is added to its product but a bias."""
     weight = layer.tensors.get(f"{role}.weight")
     return (
         weight is not None
@@ -354,7 +356,7 @@ def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
 
 
 def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
-    """The residual stream that a result is added to at once: the following node reads both for the last time."""
+    """Return the residual stream that a result is added to at once: the following node reads both for the last time."""
     number = lowering.sole_reader(value)
     if number is None or number != following:
         return None
@@ -365,7 +367,7 @@ def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
 
 
 def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
-    """Whether the next operation is a product of the same input, which so need not wait."""
+    """Return whether the next operation is a product of the same input, which so need not wait."""
     if lowering.number + 1 >= len(lowering.graph.nodes):
         return False
     following = lowering.graph.nodes[lowering.number + 1].operation
@@ -444,7 +446,7 @@ def _plain_norm(lowering: Lowering, operation: op.PlainNorm, value: Value) -> bo
 
 @writes(op.ScaleAndSkip)
 def _scale_and_skip(lowering: Lowering, operation: op.ScaleAndSkip, value: Value) -> bool:
-    """A scale alone: embeddings that are added to it are in no rows."""
+    """Return a scale alone: embeddings that are added to it are in no rows."""
     factor = operation.layer.need_array("layer_output_scale.weight")
     if lowering.network.block.embedding_skip or factor.size != 1:
         return False
@@ -576,7 +578,7 @@ class _Bytes(dict[str, NDArray[np.uint8]]):
 
 
 def _bound(lowering: Lowering, own: LayerHParams) -> Bound:
-    """Addresses of keys and values by slot: the layer's own, or those of the layer that it looks at."""
+    """Return addresses of keys and values by slot: the layer's own, or those of the layer that it looks at."""
     if own.kv_source_layer is not None:
         other = lowering.bound[own.kv_source_layer]
         return Bound(other.keys, other.values)
@@ -688,7 +690,7 @@ _RWKV = re.compile(
 
 
 def _serves_rwkv(network: Network) -> bool:
-    """Whether all layers that mix as RWKV's do are served: later ones read what the first one has made."""
+    """Return whether all layers that mix as RWKV's do are served: later ones read what the first one has made."""
     layers = [layer for layer in network.layers if network.kind(layer).mixer.startswith("rwkv")]
     matrices = [(layer, role) for layer in layers for role in layer.tensors if _RWKV.fullmatch(role)]
     return rwkv_mixers.supports(network) and all(
@@ -698,7 +700,7 @@ def _serves_rwkv(network: Network) -> bool:
 
 
 def _write_time_mix(lowering: Lowering, layer: Layer, x: Vectors, out: Vectors, adds: bool) -> state_mixers.Mixer:
-    """A time mix of RWKV over x, to `out`; its mixer."""
+    """Return a time mix of RWKV over x, to `out`; its mixer."""
     network, seventh = lowering.network, lowering.network.kind(layer).mixer == "rwkv7"
     spec: Any = (rwkv_mixers.time_mix7_spec if seventh else rwkv_mixers.time_mix6_spec)(network, layer)
     tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)

@@ -66,7 +66,7 @@ class Operation:
                     yield one
 
     def weights(self) -> tuple[Tensor, ...]:
-        """Tensors that it reads, for whoever shows or checks it."""
+        """Return tensors that it reads, for whoever shows or checks it."""
         layer, role = (getattr(self, name, None) for name in ("layer", "role"))
         return tensors_of(layer, *(name.format(role=role) for name in self.reads)) if layer is not None else ()
 

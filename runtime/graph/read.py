@@ -34,7 +34,7 @@ class Read:
         return cast(Floats, x.reshape(len(x), -1))
 
     def own(self, value: Value) -> Floats:
-        """An array that may be overwritten: a copy where somebody reads it later."""
+        """Return an array that may be overwritten: a copy where somebody reads it later."""
         x = self.values[value.number]
         return cast(Floats, x if self.number in self._memory.overwritable else x.copy())
 

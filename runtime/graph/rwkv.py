@@ -18,8 +18,8 @@ SLOWEST = -math.exp(-0.5)  # the logarithm of the least that RWKV 7's states are
 
 
 def rwkv_layer(b: Builder, layer: Layer, x: Value) -> Value:
-    """A layer whose net looks at the token before, too. Some files halve what every so many layers give, which keeps
-    numbers of 16 bits in bounds.
+    """Return a layer whose net looks at the token before, too. Some files halve what every so many layers give, which
+    keeps numbers of 16 bits in bounds.
     """
     given_x, start = x, len(b.nodes)
     with b.counted_as("recurrence and convolution"):
@@ -32,7 +32,7 @@ def rwkv_layer(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def channel_mix(b: Builder, layer: Layer, x: Value) -> Value:
-    """The net, of the rows that go on."""
+    """Return the net, of the rows that go on."""
     start, difference = len(b.nodes), b.add("channel_mix_sx", rec.TokenShift(x, layer, 2))
     given = x
     x, difference = b.kept(x), b.kept(difference)
@@ -55,7 +55,7 @@ def time_mix(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _time_mix7(b: Builder, layer: Layer, x: Value, difference: Value, size: int) -> Value:
-    """RWKV 7: a state answers to a key, and takes back part of that, channel by channel."""
+    """Return RWKV 7: a state answers to a key, and takes back part of that, channel by channel."""
     fused = "time_mix_lerp_fused"
     xr, xw, xk, xv, xa = (
         b.add(f"time_mix_x{kind}", rec.Lerp(x, layer, difference, fused, i)) for i, kind in enumerate("rwkva")
@@ -87,7 +87,7 @@ def _time_mix7(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
 
 
 def _time_mix6(b: Builder, layer: Layer, x: Value, difference: Value, size: int) -> Value:
-    """RWKV 6: how much of the token before is mixed in, and how fast a state forgets, depends on the token.
+    """Return RWKV 6: how much of the token before is mixed in, and how fast a state forgets, depends on the token.
 
     Layers that were made of a Qwen's (without `time_mix_first`) read what they have written, too, and don't norm it.
     """
@@ -135,7 +135,7 @@ def _mixed_by_token(b: Builder, layer: Layer, x: Value, difference: Value) -> li
 
 
 def _narrowed(b: Builder, layer: Layer, kind: str, x: Value, between: str = "") -> Value:
-    """The pair of narrow matrices of this kind, with a bias."""
+    """Return the pair of narrow matrices of this kind, with a bias."""
     inner = b.linear(layer, f"time_mix_{kind}1", x)
     if between:
         inner = b.add(f"time_mix_{kind}_{between}", op.Activate(inner, between))
@@ -148,7 +148,7 @@ def _heads(b: Builder, name: str, x: Value, size: int) -> Value:
 
 
 def _head_norm(b: Builder, layer: Layer, y: Value) -> Value:
-    """A layer norm of what each head gives, where the layer has one."""
+    """Return a layer norm of what each head gives, where the layer has one."""
     if "time_mix_ln.weight" not in layer:
         return y
     return b.add("time_mix_ln", rec.GroupNorm(y, layer, "time_mix_ln", HEAD_EPS, y.shape[1], centered=True))

@@ -23,7 +23,7 @@ def gelu_of(x):  # type: ignore[no-untyped-def]
 
 @partial(inlined, fastmath={"contract"})
 def gelu_tanh_of(x):  # type: ignore[no-untyped-def]
-    """0.5 * (1 + tanh(u)) is sigmoid(2 * u)."""
+    """Return 0.5 * (1 + tanh(u)) is sigmoid(2 * u)."""
     return x * sigmoid(TWO_ROOT_2_BY_PI * (x + CUBIC * x * x * x))
 
 

@@ -47,7 +47,8 @@ f32 = np.float32
 def multiply_tile(  # type: ignore[no-untyped-def]
     typing, a, a_at, a_stride, b, b_at, b_stride, b_apart, depth, out, out_at, out_stride, add
 ):
-    """out[r, c] = the sum over k < depth of a[r, k] * b[k, c] for ROWS rows and COLUMNS columns; or add it, if `add`.
+    """Return out[r, c] = the sum over k < depth of a[r, k] * b[k, c] for ROWS rows and COLUMNS columns; or add it, if
+    `add`.
 
     All are flat float32 arrays; a matrix begins at `_at`, its rows are `_stride` apart, sixteen columns of b from the
     next sixteen `b_apart`.
@@ -102,7 +103,9 @@ def pack_keys(keys, stride, count, width, offsets, packed):  # type: ignore[no-u
 
 @inlined
 def _seen(first, last, r, rows, heads):  # type: ignore[no-untyped-def]
-    """Which keys the queries of rows r … r + ROWS - 1 see: from the first, a multiple of COLUMNS, to the last."""
+    """Return which keys the queries of rows r … r + ROWS - 1 see: from the first, a multiple of COLUMNS, to the
+    last.
+    """
     begin, end = np.int64(1) << 62, np.int64(0)
     for query in range(r // heads, (min(r + ROWS, rows) - 1) // heads + 1):
         begin, end = min(begin, first[query]), max(end, last[query])
@@ -125,7 +128,7 @@ def scores(q, rows, heads, width, first, last, keys, base, out, stride):  # type
 
 @inlined
 def _weigh(scores, at, begin, end, first, last, sink):  # type: ignore[no-untyped-def]
-    """scores[at + j] = e^(itself - largest) for first <= j < last, 0 for the others from begin to end.
+    """Return scores[at + j] = e^(itself - largest) for first <= j < last, 0 for the others from begin to end.
 
     Gives what makes their sum one.
     """

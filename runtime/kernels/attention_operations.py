@@ -243,14 +243,14 @@ def _packed(op, place, columns):  # type: ignore[no-untyped-def]
 
 @inlined
 def _first_seen(op, at):  # type: ignore[no-untyped-def]
-    """The first position that the token at this one sees."""
+    """Return the first position that the token at this one sees."""
     first = max(0, at - op[WINDOW] + 1) if op[WINDOW] else np.int64(0)
     return max(first, at // op[CHUNK] * op[CHUNK]) if op[CHUNK] else first
 
 
 @inlined
 def _behind_text(state, t):  # type: ignore[no-untyped-def]
-    """The number of the token behind those of the text of token t."""
+    """Return the number of the token behind those of the text of token t."""
     slot = state[SLOTS + t]
     while t < state[TOKENS] and state[SLOTS + t] == slot:
         t += 1
@@ -284,7 +284,7 @@ def _spans(op, pieces, parts):  # type: ignore[no-untyped-def]
 
 @inlined
 def _as_numbers(width):  # type: ignore[no-untyped-def]
-    """Elements of a head's row in a cache of numbers."""
+    """Return elements of a head's row in a cache of numbers."""
     return width
 
 
@@ -662,17 +662,17 @@ def _parts_of(op, state, t):  # type: ignore[no-untyped-def]
 
 
 def most_parts(heads: int) -> int:
-    """The most parts that the positions of a text are cut in, by how many heads have common keys."""
+    """Return the most parts that the positions of a text are cut in, by how many heads have common keys."""
     return max(1, UNITS // -(-heads // ROW_LIMIT))
 
 
 def scratch_room(groups: int, width: int, value_width: int) -> int:
-    """float32 that a thread needs: a block of keys and of values, scores, results and queries of a span."""
+    """Return float32 that a thread needs: a block of keys and of values, scores, results and queries of a span."""
     wide, value_wide = (-(-each // LANES) * LANES for each in (width, value_width))
     rows = ROW_LIMIT * groups
     return rows * (SCORES + wide + value_wide + LANES) + ROWS * SCORES + LONGEST * (wide + value_wide) + LANES
 
 
 def partial_room(heads: int, value_width: int, parts: int, tokens: int) -> int:
-    """float32 for partial results."""
+    """Return float32 for partial results."""
     return tokens * heads * parts * (-(-value_width // LANES) * LANES + LANES)

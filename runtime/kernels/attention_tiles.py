@@ -29,7 +29,7 @@ def _number(value: int) -> ir.Constant:
 
 
 def _places(builder: ir.IRBuilder, at: ir.Value, stride: ir.Value, count: int, last: ir.Value | None) -> list[ir.Value]:
-    """Offsets of so many rows; those behind the last one (a count of rows) are the last one again."""
+    """Return offsets of so many rows; those behind the last one (a count of rows) are the last one again."""
     found = []
     for i in range(count):
         number = _number(i)
@@ -49,7 +49,7 @@ def _picked(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, lanes: list[int]) -
 
 
 def _sums(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
-    """The sum of each vector's sixteen lanes, side by side. Their number is 2, 4, 8 or 16."""
+    """Return the sum of each vector's sixteen lanes, side by side. Their number is 2, 4, 8 or 16."""
     count, width = len(vectors), LANES
     while width > count:
         width //= 2
@@ -109,7 +109,7 @@ def _scaled(builder: ir.IRBuilder, vectors: list[tuple[ir.Value, ir.Value | None
 
 
 def _at_once(array: nt.Array) -> int:
-    """Vectors that are read together."""
+    """Return vectors that are read together."""
     return 2 if array.dtype == nt.int8 else 1
 
 
@@ -118,7 +118,7 @@ def _score_tile(rows: int, keys: int) -> Any:
     def score_tile(  # type: ignore[no-untyped-def]
         typing, q, q_at, q_stride, q_rows, k, k_at, k_stride, k_rows, width, out, out_at, out_stride
     ):
-        """out[r, j] = row r of q times row j of k, for this tile's rows and keys, of which there may be fewer.
+        """Return out[r, j] = row r of q times row j of k, for this tile's rows and keys, of which there may be fewer.
 
         Rows begin at `_at` and are `_stride` apart, in flat arrays; width: a multiple of 16, of blocks one of 32. Of
         rows that are not there, the tile writes the last one's; out must have room for it.
@@ -163,7 +163,8 @@ def _mix_tile(rows: int, vectors: int) -> Any:
     def mix_tile(  # type: ignore[no-untyped-def]
         typing, weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride, ahead
     ):
-        """out[r, c] += the sum over j < count of weights[r, j] * v[j, column + c], for this tile's rows and columns.
+        """Return out[r, c] += the sum over j < count of weights[r, j] * v[j, column + c], for this tile's rows and
+        columns.
 
         Rows that are not there are the last one again. Elements of v so far ahead come nearer meanwhile.
         """

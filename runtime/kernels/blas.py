@@ -30,7 +30,7 @@ FEATURES = {"AVX-512": "avx512f", "AVX2": "avx2", "AVX": "avx"}  # LLVM's names
 
 @cache
 def _loaded() -> tuple[Any, ...]:
-    """threadpoolctl's controllers of the BLAS libraries in this process."""
+    """Return threadpoolctl's controllers of the BLAS libraries in this process."""
     from threadpoolctl import ThreadpoolController
 
     return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)

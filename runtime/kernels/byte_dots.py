@@ -65,7 +65,7 @@ LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 
 
 @intrinsic
 def _put_bytes(typing: Any, array: Any, at: Any, value: Any) -> Any:
-    """The lowest bytes of a lane each, four to array[at], four to array[at + 16], …, elements of 32 bits."""
+    """Return the lowest bytes of a lane each, four to array[at], four to array[at + 16], …, elements of 32 bits."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         words = builder.bitcast(builder.trunc(args[2], ir.VectorType(BYTE, LANES)), ir.VectorType(WORD, 4))
@@ -100,8 +100,9 @@ def _every(number: int) -> ir.Constant:
 def _fields(
     builder: ir.IRBuilder, low: ir.Value, high: ir.Value, mask: int, place: Callable[[int], tuple[int, int]]
 ) -> list[ir.Value]:
-    """Four registers of bytes with the bits of a mask. place(i): the number of a word of low and high, thirty-two, that
-    lane i of the first register has, of the others the next ones; and by how much they are shifted to the right.
+    """Return four registers of bytes with the bits of a mask. place(i): the number of a word of low and high,
+    thirty-two, that lane i of the first register has, of the others the next ones; and by how much they are shifted to
+    the right.
     """
     places, made = [place(i) for i in range(LANES)], []
     shifts, bits = ir.Constant(WORDS, [shift for _, shift in places]), _every(mask * BYTES_OF_WORD)
@@ -112,7 +113,7 @@ def _fields(
 
 
 def _codes(emit: Callable[[ir.IRBuilder, Words], list[ir.Value]]) -> Any:
-    """An intrinsic of bytes and where a block begins."""
+    """Return an intrinsic of bytes and where a block begins."""
 
     @intrinsic
     def made(typing: Any, raw: Any, at: Any) -> Any:
@@ -164,7 +165,7 @@ def _emit_q6_k(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
 
 
 def _emit_iq4_xs(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
-    """LEVELS and 128, by the nibbles of 16 bytes for 32 columns, the lower halves first."""
+    """Return LEVELS and 128, by the nibbles of 16 bytes for 32 columns, the lower halves first."""
     bytes_ = ir.VectorType(BYTE, 4 * LANES)
     kind = ir.FunctionType(bytes_, [bytes_, bytes_])
     shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.pshuf.b.512")
@@ -191,7 +192,9 @@ def _add_products(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir
 
 @intrinsic
 def _sums(typing: Any, codes: Any, n: Any, at: Any) -> Any:
-    """The products of codes of each of some rows with the bytes of an input, whose numbers begin at n[at]: f32x16."""
+    """Return the products of codes of each of some rows with the bytes of an input, whose numbers begin at n[at]:
+    f32x16.
+    """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         rows = [cgutils.unpack_tuple(builder, each) for each in cgutils.unpack_tuple(builder, args[0])]
@@ -246,7 +249,7 @@ def q6_k(raw, at):  # type: ignore[no-untyped-def]
 
 @inlined
 def q3_k_scales(raw, at):  # type: ignore[no-untyped-def]
-    """The sixteen scales of 6 bits, which mean 32 less."""
+    """Return the sixteen scales of 6 bits, which mean 32 less."""
     first, second, high = load_word(raw, at + 96), load_word(raw, at + 100), load_word(raw, at + 104)
     return bytes_as_floats(
         first & 0x0F0F0F0F | (high & 0x03030303) << 4,
@@ -294,7 +297,7 @@ def _fetch(raw, at, size):  # type: ignore[no-untyped-def]
 
 @inlined
 def _scaled(sums, block, n, n_at, total):  # type: ignore[no-untyped-def]
-    """total and the products of a block with an input."""
+    """Return total and the products of a block with an input."""
     total = multiply_add(block[2], load(n, n_at + HALVES_AT), total)
     return multiply_add(sums, block[1] * load(n, n_at + TWICE_AT), total)
 
@@ -307,7 +310,7 @@ def _add(block, n, n_at, total):  # type: ignore[no-untyped-def]
 
 @inlined
 def _add_both(block, other, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    """The same of a block of each of two rows."""
+    """Return the same of a block of each of two rows."""
     sums = _sums((block[0], other[0]), n, n_at)
     return _scaled(sums[0], block, n, n_at, a), _scaled(sums[1], other, n, n_at, b)
 

@@ -193,7 +193,7 @@ def _q4_k(raw, at, x, x_at, f, f_at, a, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _both_halves(codes, x, x_at, first, second, a, b):  # type: ignore[no-untyped-def]
-    """The lower four bits with the first 32 inputs, the upper ones with the next."""
+    """Return the lower four bits with the first 32 inputs, the upper ones with the next."""
     return _scaled(masked(codes, 15), x, x_at, first, a), _scaled(shifted_right(codes, 4), x, x_at + 32, second, b)
 
 
@@ -230,7 +230,7 @@ def _q6_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _low_and_high(codes, high, bit, x, x_at, first, second, a, b):  # type: ignore[no-untyped-def]
-    """Codes of six bits: the lower four of two lie in a byte, for inputs 64 apart."""
+    """Return codes of six bits: the lower four of two lie in a byte, for inputs 64 apart."""
     low = joined(masked(codes, 15), shifted_left(masked(shifted_right(high, bit), 3), 4))
     upper = joined(shifted_right(codes, 4), shifted_left(masked(shifted_right(high, bit + 4), 3), 4))
     return _scaled(low, x, x_at, first, a), _scaled(upper, x, x_at + 64, second, b)
@@ -286,7 +286,7 @@ def _q3_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _with_third(codes, at, third, bit, x, x_at, scale, total):  # type: ignore[no-untyped-def]
-    """Codes of three bits: two of each lie in a byte with those of three others, the third in one with seven."""
+    """Return codes of three bits: two of each lie in a byte with those of three others, the third in one with seven."""
     high = shifted_left(masked(shifted_right(third, bit), 1), 2)
     return _scaled(less(joined(masked(shifted_right(codes, at), 3), high), 4), x, x_at, scale, total)
 

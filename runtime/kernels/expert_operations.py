@@ -44,7 +44,7 @@ CLAMPS_GATE, CLAMPS_ACTIVATED = 1, 2  # what LIMIT bounds beside the other facto
 
 
 def choice_bytes(experts: int, used: int, groups: int) -> int:
-    """The size of one thread's choice with what `choose` works in, a multiple of a cache line's."""
+    """Return the size of one thread's choice with what `choose` works in, a multiple of a cache line's."""
     size = 8 * (4 * MAX_TOKENS * used) + 4 * (2 * experts + groups)
     return -(-size // 128) * 128
 
@@ -57,7 +57,7 @@ def _weights_at(op, thread):  # type: ignore[no-untyped-def]
 
 @inlined
 def _comes_before(a, b):  # type: ignore[no-untyped-def]
-    """Whether a score stands before another, from the highest on; NaN comes last, as numpy sorts."""
+    """Return whether a score stands before another, from the highest on; NaN comes last, as numpy sorts."""
     return a > b or (a == a and b != b)
 
 

@@ -16,7 +16,8 @@ TOP_K, TOP_P, MIN_P, TEMPERATURE = range(4)  # steps
 
 @inlined
 def _put(token, logit, count, ids, values):  # type: ignore[no-untyped-def]
-    """Among `count` in descending order, behind those that are equal, the last of which goes where there is no room.
+    """Return among `count` in descending order, behind those that are equal, the last of which goes where there is no
+    room.
 
     Gives how many there are then.
     """
@@ -30,7 +31,7 @@ def _put(token, logit, count, ids, values):  # type: ignore[no-untyped-def]
 
 @inlined
 def _exponentials(values, count, weights):  # type: ignore[no-untyped-def]
-    """weights = e^(values - the first); their sum."""
+    """Return weights = e^(values - the first); their sum."""
     total = 0.0
     for i in range(count):
         weights[i] = np.exp(np.float64(values[i]) - np.float64(values[0]))
@@ -40,7 +41,7 @@ def _exponentials(values, count, weights):  # type: ignore[no-untyped-def]
 
 @inlined
 def _needed(weights, count, share):  # type: ignore[no-untyped-def]
-    """How many it takes for a share of their sum, which is one; all where rounding leaves it out of reach."""
+    """Return how many it takes for a share of their sum, which is one; all where rounding leaves it out of reach."""
     so_far = 0.0
     for i in range(count):
         so_far += weights[i]
@@ -51,7 +52,7 @@ def _needed(weights, count, share):  # type: ignore[no-untyped-def]
 
 @inlined
 def _kept(step, number, min_keep, count, values, weights):  # type: ignore[no-untyped-def]
-    """How many of the tokens a sampler leaves; temperature changes their values."""
+    """Return how many of the tokens a sampler leaves; temperature changes their values."""
     if step == TOP_K:
         return min(count, np.int64(number))
     if step == TOP_P:
@@ -74,7 +75,9 @@ def _kept(step, number, min_keep, count, values, weights):  # type: ignore[no-un
 
 @inlined
 def _left(logits, steps, numbers, min_keep, ids, values, weights):  # type: ignore[no-untyped-def]
-    """How many tokens the chain leaves, and the sum of their weights, the first's being 1; -1 as `draw`, and 0."""
+    """Return how many tokens the chain leaves, and the sum of their weights, the first's being 1; -1 as `draw`, and
+    0.
+    """
     count, bar, size = 0, f32(-np.inf), logits.size // LANES * LANES
     for i in range(0, logits.size, LANES):
         bits = mask_bits(~(load(logits, i) <= every(bar))) if i < size else (1 << (logits.size - size)) - 1
@@ -97,7 +100,7 @@ def _left(logits, steps, numbers, min_keep, ids, values, weights):  # type: igno
 
 @kernel
 def draw(logits, steps, numbers, min_keep, uniform, ids, values, weights):  # type: ignore[no-untyped-def]
-    """A token; -1 where a logit is NaN or infinite, or none can be drawn.
+    """Return a token; -1 where a logit is NaN or infinite, or none can be drawn.
 
     logits: float32. steps: int64, which samplers, with their numbers, float64. uniform: from 0 to 1. ids (int64),
     values (float32), weights (float64): room for as many as the first top-k leaves, which is not among the steps.
@@ -115,7 +118,7 @@ def draw(logits, steps, numbers, min_keep, uniform, ids, values, weights):  # ty
 
 @kernel
 def probabilities(logits, steps, numbers, min_keep, ids, values, weights):  # type: ignore[no-untyped-def]
-    """How many tokens can be drawn, which are the first of ids then, the likeliest first, and weights their
+    """Return how many tokens can be drawn, which are the first of ids then, the likeliest first, and weights their
     probabilities; -1 as `draw`, and what is given is as there.
     """
     count, total = _left(logits, steps, numbers, min_keep, ids, values, weights)

@@ -60,7 +60,7 @@ f32 = np.float32
 
 
 def available() -> bool:
-    """Whether the processor multiplies integers of 16 bits, and of 8, faster than float32."""
+    """Return whether the processor multiplies integers of 16 bits, and of 8, faster than float32."""
     return {"+avx512f", "+avx512bw", "+avx512vnni"} <= cpu_features()
 
 
@@ -68,7 +68,9 @@ llvmlite.binding.initialize_native_asmparser()
 
 
 def summing(instruction: str) -> Any:
-    """An instruction of AVX512-VNNI as a function of weights, inputs and the sums that their products are added to."""
+    """Return an instruction of AVX512-VNNI as a function of weights, inputs and the sums that their products are added
+    to.
+    """
     return ir.InlineAsm(ir.FunctionType(WORDS, [WORDS] * 3), f"{instruction} $2, $1, $0", "=v,v,v,0")
 
 

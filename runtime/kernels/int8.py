@@ -153,18 +153,18 @@ class _Group:
         return ir.Constant(INDEX, value)
 
     def plus(self, name: str, offset: int) -> Any:
-        """An argument and a number."""
+        """Return an argument and a number."""
         return self.builder.add(self.values[name], self.number(offset))
 
     def read(self, name: str, at: Any, kind: Any) -> Any:
         return load_at(self.context, self.builder, self.kinds[name], self.values[name], at, kind)
 
     def vector(self, name: str, offset: int) -> Any:
-        """Numbers of LANES rows of the group's weights."""
+        """Return numbers of LANES rows of the group's weights."""
         return self.read(name, self.plus("group_at", offset), FLOATS)
 
     def sums_of_inputs(self) -> list[Any]:
-        """The sum of each input's integers in the group."""
+        """Return the sum of each input's integers in the group."""
         begins = [self.builder.mul(self.plus("block_at", t), self.number(SUMS)) for t in range(TOKENS)]
         return [self.read("x_sums", self.builder.add(begin, self.values["sum_step"]), WORD) for begin in begins]
 

@@ -49,7 +49,7 @@ K, V, W, SCRATCH, KEY_WIDTH, FIRST, FIRST_VALUES, A, VALUE_GATE, KEY_SCALE, KEY_
 
 @inlined
 def _row_before(op, run, t):  # type: ignore[no-untyped-def]
-    """The address of the row before token t in its text: an input of this run, or what the layer keeps."""
+    """Return the address of the row before token t in its text: an input of this run, or what the layer keeps."""
     slot = run[context_state.SLOTS + t]
     for other in range(t - 1, -1, -1):
         if run[context_state.SLOTS + other] == slot:

@@ -43,7 +43,9 @@ def scan_channels(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-unt
 
 @inlined
 def advance_channels(a, step, x, write, read, state, at, channels):  # type: ignore[no-untyped-def]
-    """Sixteen channels' states, of `channels` in a row, fade by e^(step * a) and get step * x * write; them * read."""
+    """Return sixteen channels' states, of `channels` in a row, fade by e^(step * a) and get step * x * write; them *
+    read.
+    """
     value, total = step * x, every(f32(0))
     for s in range(write.size):
         own = s * channels + at
@@ -91,7 +93,7 @@ def advance_head(x, x_at, width, dt, decay, write, read, state, own, y, y_at):  
 
 @inlined
 def _step_of_four(v0, v1, v2, v3, decay, write, read, state, at, stride):  # type: ignore[no-untyped-def]
-    """`_step` of four neighbouring sixteens."""
+    """Return `_step` of four neighbouring sixteens."""
     s0, s1, s2, s3 = every(f32(0)), every(f32(0)), every(f32(0)), every(f32(0))
     for s in range(write.size):
         own, w, r = at + s * stride, every(write[s]), every(read[s])
@@ -110,7 +112,9 @@ def _step_of_four(v0, v1, v2, v3, decay, write, read, state, at, stride):  # typ
 
 @inlined
 def _step(value, decay, write, read, state, at, stride):  # type: ignore[no-untyped-def]
-    """Each row of sixteen in the state becomes itself * decay + value * write[row]; the sum of them * read[row]."""
+    """Return each row of sixteen in the state becomes itself * decay + value * write[row]; the sum of them *
+    read[row].
+    """
     even, odd = every(f32(0)), every(f32(0))  # two sums, so that one does not wait for the other
     for s in range(write.size):
         kept = multiply_add(value, every(write[s]), load(state, at + s * stride) * decay)
@@ -180,7 +184,7 @@ def _answer_of_four(k, decay, apart, state, at, stride):  # type: ignore[no-unty
 
 @inlined
 def _correct_four(e0, e1, e2, e3, q, k, decay, apart, state, at, stride):  # type: ignore[no-untyped-def]
-    """Four neighbouring sixteens of a state fade, and get errors outer key; they times q."""
+    """Return four neighbouring sixteens of a state fade, and get errors outer key; they times q."""
     s0, s1, s2, s3 = every(f32(0)), every(f32(0)), every(f32(0)), every(f32(0))
     for s in range(k.size):
         own, key, read, forget = at + s * stride, every(k[s]), every(q[s]), every(decay[s * apart])
@@ -210,7 +214,7 @@ def delta_channels(v, q, k, decay, beta, state, y, start, stop):  # type: ignore
 
 @inlined
 def _answer(read, state, at, stride):  # type: ignore[no-untyped-def]
-    """The sum of each row of sixteen in the state * read[row]."""
+    """Return the sum of each row of sixteen in the state * read[row]."""
     even, odd = every(f32(0)), every(f32(0))
     for s in range(read.size):
         even, odd = odd, multiply_add(load(state, at + s * stride), every(read[s]), even)

@@ -84,7 +84,7 @@ GAP = tuple(f32(1 / factorial) for factorial in (3628800, 362880, 40320, 5040, 7
 
 @partial(inlined, fastmath={"reassoc", "contract"})
 def short_gaps(base, other, base_z, other_z):  # type: ignore[no-untyped-def]
-    """Over SHORT tokens, d = log p - log q: sums of p (d + e^-d - 1), of q (e^d - d - 1), of |p - q|."""
+    """Return over SHORT tokens, d = log p - log q: sums of p (d + e^-d - 1), of q (e^d - d - 1), of |p - q|."""
     forward, backward, apart = ZERO, ZERO, ZERO
     for i in range(base.size):
         b, o = np.float64(base[i]) - base_z, np.float64(other[i]) - other_z

@@ -43,20 +43,20 @@ B, C, B_WIDTH, B_APART, DT, DT_WIDTH, DT_MIN, DT_MAX, A, D, X_HEAD_APART = range
 
 @inlined
 def opened(row):  # type: ignore[no-untyped-def]
-    """An operation's fields, as integers and as float64, and what the pass says."""
+    """Return an operation's fields, as integers and as float64, and what the pass says."""
     op = array_at(row, FIELDS, np.int64)
     return op, array_at(row, FIELDS, np.float64), array_at(op[STATE], context_state.SIZE, np.int64)
 
 
 @inlined_once
 def row_at(op, field, t):  # type: ignore[no-untyped-def]
-    """The address of token t's row of an array, whose address and width are in two neighbouring fields."""
+    """Return the address of token t's row of an array, whose address and width are in two neighbouring fields."""
     return op[field] + 4 * t * op[field + 1]
 
 
 @inlined
 def state_at(op, run, t):  # type: ignore[no-untyped-def]
-    """The address of what the layer keeps of token t's text."""
+    """Return the address of what the layer keeps of token t's text."""
     return array_at(op[TABLE], context_state.MAX_TOKENS, np.int64)[run[context_state.SLOTS + t]]
 
 
@@ -68,7 +68,9 @@ def _place(c, block, apart):  # type: ignore[no-untyped-def]
 
 @inlined
 def share_of(op, width, thread, threads):  # type: ignore[no-untyped-def]
-    """The columns of a thread: whole pieces of what `pack` takes, or of a few cache lines; the last past the width."""
+    """Return the columns of a thread: whole pieces of what `pack` takes, or of a few cache lines; the last past the
+    width.
+    """
     unit = SUPER if op[SHORTS] else 4 * LANES
     pieces = (width + unit - 1) // unit
     return unit * (pieces * thread // threads), unit * (pieces * (thread + 1) // threads)
@@ -163,7 +165,7 @@ def convolve(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @inlined
 def moments(x, start, width, centered):  # type: ignore[no-untyped-def]
-    """Mean (0 unless `centered`) and mean square about it of x[start : start + width]."""
+    """Return mean (0 unless `centered`) and mean square about it of x[start : start + width]."""
     whole, mean = width // LANES * LANES, f32(0)
     if centered:
         a = every(ZERO)

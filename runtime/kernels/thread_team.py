@@ -35,7 +35,7 @@ _signature = normalize_signature("void(int64, int64, int64)")
 
 
 def operation(function: Callable[..., Any]) -> Callable[[], int]:
-    """function(row, thread, threads) as an operation: a call compiles it, or loads it, and gives its address.
+    """Return function(row, thread, threads) as an operation: a call compiles it, or loads it, and gives its address.
 
     row: the address of the operation's int64 (FIELDS,).
     """
@@ -54,7 +54,7 @@ def operation(function: Callable[..., Any]) -> Callable[[], int]:
 
 
 def operation_row(function: int, fields: dict[int, Any], wait: bool = False) -> NDArray[np.int64]:
-    """An operation: in fields arrays stand for their addresses, and are float64 where they are floats."""
+    """Return an operation: in fields arrays stand for their addresses, and are float64 where they are floats."""
     row = np.zeros(FIELDS, np.int64)
     row[:2] = function, wait
     for at, value in fields.items():
@@ -67,7 +67,7 @@ def operation_row(function: int, fields: dict[int, Any], wait: bool = False) -> 
 
 @intrinsic
 def array_at(typing: Any, address: Any, size: Any, dtype: Any) -> Any:
-    """The array of `size` elements at an address; nobody counts who uses it."""
+    """Return the array of `size` elements at an address; nobody counts who uses it."""
     result = nt.Array(dtype.dtype, 1, "C")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
@@ -109,7 +109,7 @@ def _arrive(typing: Any, counter: Any) -> Any:
 
 @intrinsic
 def _look(typing: Any, array: Any, at: Any) -> Any:
-    """array[at], before anything that this thread reads later; the processor is told that it is waited for."""
+    """Return array[at], before anything that this thread reads later; the processor is told that it is waited for."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         data = builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
@@ -135,7 +135,7 @@ def _exchange(typing: Any, array: Any, at: Any, before: Any, after: Any) -> Any:
 
 @intrinsic
 def _let_others_run(typing: Any) -> Any:
-    """The C library's sched_yield."""
+    """Return the C library's sched_yield."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         kind = ir.FunctionType(ir.IntType(32), [])
@@ -209,5 +209,5 @@ def serve(task, counter, thread, threads, states):  # type: ignore[no-untyped-de
 
 @kernel
 def call(states, thread):  # type: ignore[no-untyped-def]
-    """Whether the thread lingers, and is called now; one that does not must be started."""
+    """Return whether the thread lingers, and is called now; one that does not must be started."""
     return _exchange(states, APART * thread, WAITING, CALLED)

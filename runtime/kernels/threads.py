@@ -22,12 +22,12 @@ def _pool(count: int) -> ThreadPoolExecutor:
 
 
 def spans(count: int, step: int) -> list[Span]:
-    """0 … count in pieces of `step`."""
+    """Return 0 … count in pieces of `step`."""
     return [(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def shares(count: int, least: int, threads: int) -> list[Span]:
-    """0 … count in at most one piece a thread, none (but a single one) much smaller than `least`."""
+    """Return 0 … count in at most one piece a thread, none (but a single one) much smaller than `least`."""
     pieces = max(1, min(threads, count // max(1, least)))
     return spans(count, -(-count // pieces)) if count else []
 

@@ -28,7 +28,9 @@ SCALE = 26  # a float64
 
 @inlined
 def _fields(row):  # type: ignore[no-untyped-def]
-    """An operation's fields, as integers and as float64, how many tokens there are, and the position of the first."""
+    """Return an operation's fields, as integers and as float64, how many tokens there are, and the position of the
+    first.
+    """
     op = array_at(row, FIELDS, np.int64)
     state = array_at(op[STATE], 2, np.int64)
     return op, array_at(row, FIELDS, np.float64), state[0], state[1]

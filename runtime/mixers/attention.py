@@ -43,7 +43,7 @@ def attend(
     keys_after: Ids | None = None,
     threads: int = 1,
 ) -> Floats:
-    """softmax(scale q·k) v for every head: float32 (n, heads * dv).
+    """Return softmax(scale q·k) v for every head: float32 (n, heads * dv).
 
     q (n, heads, d), k (m, kv heads, d), v (m, kv heads, dv), float32; heads share key-value heads in equal groups of
     neighbours. Key j stands at position j, query i at q_positions[i].
@@ -190,7 +190,7 @@ def _score(job: _Job, sequence: int, g: int, block: slice, base: int, scores: Fl
 
 
 def _seen(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None) -> tuple[Ids, Ids]:
-    """The first key that each query at these positions sees, and the one behind the last."""
+    """Return the first key that each query at these positions sees, and the one behind the last."""
     first = np.zeros_like(at) if window is None else np.clip(at - window + 1, 0, keys)
     if chunk is not None:
         first = np.maximum(first, at // chunk * chunk)
@@ -202,13 +202,13 @@ def _seen(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | Non
 
 
 def _filled(x: Floats, multiple: int) -> Floats:
-    """x (n, heads, width) with zeros behind each head, to a multiple of so many."""
+    """Return x (n, heads, width) with zeros behind each head, to a multiple of so many."""
     short = -x.shape[2] % multiple
     return np.pad(x, ((0, 0), (0, 0), (0, short))) if short else np.ascontiguousarray(x)
 
 
 def _by_head(v: Floats, sequences: int, threads: int) -> Floats:
-    """Values of each text and head together, filled up with zeros: (sequences * heads, keys, width)."""
+    """Return values of each text and head together, filled up with zeros: (sequences * heads, keys, width)."""
     m, heads, width = len(v) // sequences, *v.shape[1:]
     filled = -(-width // COLUMNS) * COLUMNS
     laid = rooms(sequences * heads * m * filled // LANES)[0].reshape(sequences * heads, m, filled)
@@ -223,7 +223,7 @@ def _by_head(v: Floats, sequences: int, threads: int) -> Floats:
 
 
 def _packed(k: Floats, sequences: int, threads: int) -> Floats:
-    """Keys of each text and head as `attention.pack_keys` lays them out: (sequences * heads, keys, width)."""
+    """Return keys of each text and head as `attention.pack_keys` lays them out: (sequences * heads, keys, width)."""
     k = _filled(k, LANES)
     m, heads, width = len(k) // sequences, *k.shape[1:]
     keys = -(-m // COLUMNS) * COLUMNS

@@ -170,7 +170,7 @@ class Workspace:
         return self.arrays.setdefault((name, size), aligned((size,)))
 
     def vectors(self, name: str, width: int, each: int = 0) -> Vectors:
-        """A row for each token; or, with `each`, for each of so many heads and each token."""
+        """Return a row for each token; or, with `each`, for each of so many heads and each token."""
         if each:
             return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MOST_TOKENS))
         return self.rows.setdefault((name, width), vectors(width))
@@ -231,7 +231,7 @@ class Writer:
         return self.layer.need(f"{name}.weight").rows
 
     def add(self, operation: Callable[[], int], fields: Fields, wait: bool = True) -> int:
-        """The number of the row."""
+        """Return the number of the row."""
         self.operations.add(operation, {ops.STATE: self.state} | fields, wait)
         return len(self.operations.rows) - 1
 
@@ -270,7 +270,7 @@ class Writer:
         return out
 
     def normed(self, name: str, x: Vectors, eps: float, rms: bool, width: int = 0) -> Vectors:
-        """The norm of the first numbers of each row, and the same as integers; x itself without one."""
+        """Return the norm of the first numbers of each row, and the same as integers; x itself without one."""
         width = width or x.width
         weight, bias = self.layer.array(f"{name}.weight"), self.layer.array(f"{name}.bias")
         weight = self.layer.array(name) if weight is None else weight
@@ -339,7 +339,7 @@ Prepared = tuple[Heads, Heads, list[Stage], Ints | None]  # from, to, what happe
 
 
 def _norm_fields(weight: Floats, bias: Floats | None, spec: AttentionSpec) -> tuple[int, Fields]:
-    """Code and fields of a head norm with weights."""
+    """Return code and fields of a head norm with weights."""
     each = weight.ndim == 2
     rms, eps = spec.rms and not (each and spec.head_eps), (each and spec.head_eps) or spec.eps
     fields: Fields = {ops.WEIGHT: np.ascontiguousarray(weight), ops.EPS: float(eps)}
@@ -406,7 +406,7 @@ def _write_stages(writer: Writer, prepared: Sequence[Prepared]) -> None:
 
 
 def write_attention(writer: Writer, spec: AttentionSpec, x: Vectors) -> Vectors:
-    """The operations of a layer's self-attention over x; where they leave what `attn_output` multiplies."""
+    """Return the operations of a layer's self-attention over x; where they leave what `attn_output` multiplies."""
     q, k, v, gate = _queries_keys_values(writer, spec, x)
     plan: list[Prepared] = [(q, q, _stages(spec, writer, "attn_q", spec.heads, spec.key_width), None)]
     if k is not None and v is not None:
@@ -450,7 +450,7 @@ def _queries_keys_values(
 
 
 def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: Vectors) -> Fields:
-    """Fields of gates that a weight of their own makes, of each value or of each head."""
+    """Return fields of gates that a weight of their own makes, of each value or of each head."""
     if "attn_gate" not in writer:
         return {}
     gates = writer.projected("attn_gate", x, False)
@@ -465,7 +465,7 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
 
 
 def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -> Fields:
-    """Partial results of queries over the caches: fields of `finish_heads` that say where they are."""
+    """Return partial results of queries over the caches: fields of `finish_heads` that say where they are."""
     group, room = spec.heads // spec.kv_heads, ops.scratch_room(spec.kv_heads, spec.key_width, spec.value_width)
     most = ops.most_parts(group)
     partial = ops.partial_room(spec.heads, spec.value_width, most, MOST_TOKENS)
@@ -502,13 +502,13 @@ def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -
 
 
 def _finished(writer: Writer, out: Vectors, partial: Fields, gate: Fields, rms: bool, eps: float) -> Vectors:
-    """Results of all heads, through gates and the norm behind attention where the layer has one."""
+    """Return results of all heads, through gates and the norm behind attention where the layer has one."""
     writer.add(ops.finish_heads, partial | gate | _output(out))
     return writer.normed("attn_sub_norm", out, eps, rms)
 
 
 def write_latent_attention(writer: Writer, spec: LatentAttentionSpec, x: Vectors) -> Vectors:
-    """The operations of multi-head latent attention; where they leave what `attn_output` multiplies."""
+    """Return the operations of multi-head latent attention; where they leave what `attn_output` multiplies."""
     low, name = x, "attn_q"
     if "attn_q_a" in writer:
         low, name = writer.normed("attn_q_a_norm", writer.projected("attn_q_a", x), spec.eps, spec.rms), "attn_q_b"
@@ -524,7 +524,7 @@ def _rope(spec: LatentAttentionSpec) -> Stage:
 
 
 def _key_norm(writer: Writer, spec: LatentAttentionSpec, name: str, eps: float) -> Stage:
-    """A norm of the latent or of the rotated key, where the layer has it."""
+    """Return a norm of the latent or of the rotated key, where the layer has it."""
     weight, bias = writer.layer.array(f"{name}.weight"), writer.layer.array(f"{name}.bias")
     if weight is None:
         return Stage()

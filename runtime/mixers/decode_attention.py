@@ -21,7 +21,7 @@ LEAST_WORK = 1 << 16  # multiplications of a thread
 
 
 def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
-    """Whether the layer's attention is causal, with at most a window and a cap, over a cache of one text."""
+    """Return whether the layer's attention is causal, with at most a window and a cap, over a cache of one text."""
     return (
         forward.cache is not None
         and forward.texts == 1

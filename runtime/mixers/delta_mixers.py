@@ -55,7 +55,7 @@ class Delta:
 
 
 def _add_delta(mixer: Mixer, own: Delta, mixed: Vectors, more: dict[int, Any]) -> Vectors:
-    """The delta rule on rows of queries, keys and values."""
+    """Return the delta rule on rows of queries, keys and values."""
     out, keys = vectors(own.heads * own.width), own.groups * own.size
     mixer.add(
         delta.delta_step,

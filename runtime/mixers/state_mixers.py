@@ -100,7 +100,7 @@ class Mixer:
 
 
 def rows_in(x: Floats, at: int = ops.X, width_at: int = ops.X_WIDTH) -> dict[int, Any]:
-    """Fields of an input, which may be some columns of wider rows."""
+    """Return fields of an input, which may be some columns of wider rows."""
     return {at: x, width_at: x.strides[0] // 4}
 
 
@@ -133,7 +133,7 @@ def add_convolution(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, A
 
 
 def convolved(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, Any] | None = None) -> Vectors:
-    """The same with a silu into rows of its own."""
+    """Return the same with a silu into rows of its own."""
     out = vectors(len(own.taps))
     add_convolution(mixer, own, x, {ops.ACTIVATION: ops.SILU} | (more or {}), out)
     return out
@@ -153,7 +153,7 @@ class Norm:
 def normed(
     mixer: Mixer, norm: Norm, x: Floats, width: int, gate: dict[int, Any] | None = None, wait: bool = True
 ) -> Vectors:
-    """x under a norm, times its gate, also as integers, in rows of its own."""
+    """Return x under a norm, times its gate, also as integers, in rows of its own."""
     out, fields = vectors(width), dict[int, Any]()
     if norm.weight is not None:
         weight = np.ascontiguousarray(norm.weight, np.float32).reshape(-1)
@@ -312,13 +312,13 @@ def mamba_spec(layer: Layer, keys: Keys, eps: float) -> MambaSpec:
 
 
 def weight_of_norm(layer: Layer, name: str) -> Floats | None:
-    """Falcon-H1's and PLaMo's files have norms without ".weight"."""
+    """Return Falcon-H1's and PLaMo's files have norms without ".weight"."""
     weight = layer.array(f"{name}.weight")
     return layer.array(name) if weight is None else weight
 
 
 def _narrow(mixer: Mixer, norms: Sequence[Norm], x: Floats, width: int, wait: bool) -> Vectors:
-    """A narrow part of rows under its norms, in rows of its own: one thread's work."""
+    """Return a narrow part of rows under its norms, in rows of its own: one thread's work."""
     out, norms = x, norms or (Norm(None, 0.0),)
     for i, norm in enumerate(norms):
         made = normed(mixer, norm, out, width, wait=wait or i < len(norms) - 1)

@@ -18,7 +18,7 @@ UNIFIED_EPS = 1e-5  # of Gemma 4's norms where it has no layers
 
 
 def qwen3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Beside the embeddings what some layers' outputs give the first layers of the text model."""
+    """Return beside the embeddings what some layers' outputs give the first layers of the text model."""
     rows, columns = encoder.grid(pixels)
     order = square_order(rows, columns)
     x = (encoder.patches(pixels) + encoder.stretched(rows, columns, "corners"))[order]
@@ -59,7 +59,7 @@ def glm4v(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def hunyuan(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Learned embeddings stand behind each row of squares, and before and behind all."""
+    """Return learned embeddings stand behind each row of squares, and before and behind all."""
     rows, columns = encoder.grid(pixels)
     vit, side = encoder.vit("gelu"), encoder.merged
     x = vit.run(weights, encoder.patches(pixels) + encoder.stretched(rows, columns, "linear"))
@@ -93,7 +93,9 @@ def lfm2(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 def _side_by_side(
     encoder: Parts, weights: Weights, x: Floats, rows: int, columns: int, eps: float, **more: object
 ) -> Floats:
-    """SigLIP's layers; squares of patches put side by side, which a net of two matrices brings to the text's width."""
+    """Return SigLIP's layers; squares of patches put side by side, which a net of two matrices brings to the text's
+    width.
+    """
     vit = encoder.vit("gelu_tanh", **more)
     x = weights.norm("v.post_ln", vit.run(weights, x), vit.eps, "layer")
     merged = weights.vector("mm.input_norm.weight")
@@ -106,7 +108,7 @@ def _side_by_side(
 
 
 def gemma4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Positions are those of columns and rows, added; squares of patches are averaged."""
+    """Return positions are those of columns and rows, added; squares of patches are averaged."""
     rows, columns = encoder.grid(pixels)
     row, column = np.divmod(np.arange(rows * columns), columns)
     x = encoder.patches(2 * pixels - 1)
@@ -124,7 +126,7 @@ def gemma4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def by_axes(weights: Weights, row: Ids, column: Ids) -> Floats:
-    """Positions of columns and rows, added, for patches there. Raises OptionError where there are none."""
+    """Return positions of columns and rows, added, for patches there. Raises OptionError where there are none."""
     table, (rows, columns) = weights.values("v.position_embd.weight"), (int(each.max()) + 1 for each in (row, column))
     if max(rows, columns) > table.shape[1]:
         raise OptionError(f"{rows} × {columns} patches; the encoder has positions for {table.shape[1]} a side")
@@ -133,7 +135,7 @@ def by_axes(weights: Weights, row: Ids, column: Ids) -> Floats:
 
 
 def minicpm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Positions are the nearest; between two layers squares of patches see each other and become one."""
+    """Return positions are the nearest; between two layers squares of patches see each other and become one."""
     rows, columns = encoder.grid(pixels)
     x = encoder.patches(pixels) + encoder.nearest(rows, columns)
     vit, split = encoder.vit("gelu_tanh"), int(encoder.key("wa_layer_indexes")[0]) + 1
@@ -170,7 +172,7 @@ def phi4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def deepseek4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Squares of patches, zeros beyond the image, in pairs of rows by columns; learned ends of rows and images.
+    """Return squares of patches, zeros beyond the image, in pairs of rows by columns; learned ends of rows and images.
 
     Source: what DeepSeek V4 Vision was published with, as llama.cpp has it (tools/mtmd, b11434).
     """

@@ -43,7 +43,7 @@ class AudioEncoder:
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
-        """Raises ModelError for a file without such an encoder, or one whose kind is not run."""
+        """Raise ModelError for a file without such an encoder, or one whose kind is not run."""
         kind = projector_type(metadata, "audio")
         if not metadata.get("clip.has_audio_encoder"):
             raise ModelError("the file has no encoder for sounds", "it is made by `gguftools convert MODEL --mmproj`")
@@ -56,12 +56,12 @@ class AudioEncoder:
         self.mels = self.weights.need("mm.a.input_projection.weight").width if raw else int(self.key("num_mel_bins"))
 
     def key(self, name: str, otherwise: Any = None) -> Any:
-        """A value of `clip.audio.NAME`, or what its absence means. Raises ModelError where that is nothing."""
+        """Return a value of `clip.audio.NAME`, or what its absence means. Raises ModelError where that is nothing."""
         absent = absent_value(self.projector, f"audio.{name}", self.metadata)
         return encoder_key(self.metadata, f"audio.{name}", otherwise if absent is None else absent)
 
     def embeddings(self, features: ArrayLike, frames: int | None = None) -> Floats:
-        """Embeddings of a sound, float32 (tokens, width of the text model).
+        """Return embeddings of a sound, float32 (tokens, width of the text model).
 
         features: float32 (mels, frames), the log mel spectrogram as the model's feature extractor makes it. frames: how
         many of them are the sound's, where those behind are padding; None: all.
@@ -87,7 +87,7 @@ class AudioEncoder:
         return MIMO.rate if self.projector == "mimo_audio" else RATE
 
     def heard(self, waveform: ArrayLike, progress: Callable[[int, int], None] | None = None) -> Floats:
-        """Embeddings of a sound: of its parts, one after the other, where the encoder takes it in parts.
+        """Return embeddings of a sound: of its parts, one after the other, where the encoder takes it in parts.
 
         waveform: float32 (samples,), `rate` a second, between -1 and 1. progress(layers done, of how many).
         Raises OptionError for another shape, or a sound that is too long or too short for the encoder.
@@ -150,7 +150,7 @@ class AudioEncoder:
         return [(log_mel(part, self.mels, most * HOP), -(-len(part) // HOP)) for part in parts]
 
     def layers(self, activation: str = "gelu", **more: Any) -> Vit:
-        """The layers, as the file's keys say."""
+        """Return the layers, as the file's keys say."""
         eps = float(self.key("attention.layer_norm_epsilon"))
         heads, count = int(self.key("attention.head_count")), int(self.key("block_count"))
         return Vit(heads, count, eps, activation, part="a", progress=self._progress, **more)
@@ -163,7 +163,7 @@ def _tell(progress: Callable[[int, int], None], part: int, parts: int, layer: in
 def _whisper(
     encoder: AudioEncoder, weights: Weights, features: Floats, frames: int | None, pooled: bool = False
 ) -> Floats:
-    """Whisper's encoder. frames: those behind are seen by nobody; None: all are."""
+    """Return Whisper's encoder. frames: those behind are seen by nobody; None: all are."""
     x = _convolved(weights, features)
     table = weights.values("a.position_embd.weight").reshape(-1, x.shape[1])
     if len(x) > len(table):
@@ -177,7 +177,7 @@ def _whisper(
 
 
 def _convolved(weights: Weights, features: Floats) -> Floats:
-    """Two convolutions of three frames each, the second in steps of two: float32 (frames / 2, width)."""
+    """Return two convolutions of three frames each, the second in steps of two: float32 (frames / 2, width)."""
     x = features.T
     for i in (1, 2):
         kernel = weights.values(f"a.conv1d.{i}.weight")
@@ -189,12 +189,12 @@ def _convolved(weights: Weights, features: Floats) -> Floats:
 
 
 def _halved(length: int) -> int:
-    """How long what a convolution in steps of two makes is."""
+    """Return how long what a convolution in steps of two makes is."""
     return (length + 1) // 2
 
 
 def _pooled(x: Floats) -> Floats:
-    """Means of neighbours; an odd last one is left out."""
+    """Return means of neighbours; an odd last one is left out."""
     pairs: Floats = x[: len(x) // 2 * 2].reshape(-1, 2, x.shape[1]).mean(axis=1)
     return pairs
 
@@ -245,7 +245,7 @@ def _dots(encoder: AudioEncoder, weights: Weights, features: Floats, frames: int
 
 
 def _eighths(sound: Floats, mels: int) -> tuple[Floats, int]:
-    """A spectrogram of as many frames as its tokens have, and how many of them are whole."""
+    """Return a spectrogram of as many frames as its tokens have, and how many of them are whole."""
     frames = 8 * -(-len(sound) // (8 * HOP))
     return log_mel(sound, mels, DOTS_PART)[:, :frames], max(1, len(sound) // HOP)
 
@@ -263,7 +263,7 @@ def _gemma4_unified(encoder: AudioEncoder, weights: Weights, features: Floats, f
 
 
 def _rotation(count: int, width: int, kind: str, base: float = ROPE_BASE) -> Rotation:
-    """Rotation of so many values of each head by frames."""
+    """Return rotation of so many values of each head by frames."""
     angles = np.outer(np.arange(count), base ** -(np.arange(0, width, 2, dtype=np.float64) / width))
     return rotation(angles, kind)
 
@@ -343,8 +343,8 @@ def _qwen3(encoder: AudioEncoder, weights: Weights, features: Floats, frames: in
 
 
 def _squares(weights: Weights, pieces: Floats, real: int | None = None) -> Floats:
-    """Three convolutions over squares of pieces of a spectrogram (pieces, mels, frames), in steps of two either way:
-    float32 (pieces, frames / 8, width). real: frames behind so many are zeros, before each of the convolutions.
+    """Return three convolutions over squares of pieces of a spectrogram (pieces, mels, frames), in steps of two either
+    way: float32 (pieces, frames / 8, width). real: frames behind so many are zeros, before each of the convolutions.
     """
     x, kept = pieces[:, None], real
     for i in (1, 2, 3):
@@ -373,7 +373,7 @@ def _positioned(weights: Weights, x: Floats) -> Floats:
 
 
 def _windows(count: int, length: int) -> Callable[[int], list[Ids]]:
-    """Neighbours that see each other, so many each."""
+    """Return neighbours that see each other, so many each."""
     found = [np.arange(start, min(start + length, count)) for start in range(0, count, length)]
     return lambda layer: found
 

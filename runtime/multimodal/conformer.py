@@ -102,8 +102,8 @@ class WithBiases:
 
 
 def waves(count: int, width: int) -> Floats:
-    """Sines and cosines by turns, of waves that grow longer: float32 (2 * count - 1, width), of distances from
-    1 - count to count - 1.
+    """Return sines and cosines by turns, of waves that grow longer: float32 (2 * count - 1, width), of distances from 1
+    - count to count - 1.
     """
     rates = 10_000.0 ** -(np.arange(0, width, 2) / width)
     angles = np.outer(np.arange(1 - count, count), rates)
@@ -122,8 +122,8 @@ def by_distance(q: Floats, table: Floats) -> Floats:
 
 
 def subsampled(weights: Weights, features: Floats) -> Floats:
-    """FastConformer's beginning: of features (mels, frames) float32 (frames / 8, width). Convolutions over squares in
-    steps of two, the second and third of each channel by itself, with a matrix over channels behind.
+    """Return FastConformer's beginning: of features (mels, frames) float32 (frames / 8, width). Convolutions over
+    squares in steps of two, the second and third of each channel by itself, with a matrix over channels behind.
     """
     x = features.T[None]  # (channels, frames, mels)
     for i in (0, 2, 5):
@@ -142,7 +142,7 @@ def subsampled(weights: Weights, features: Floats) -> Floats:
 
 
 def along_time(x: Floats, kernel: Floats) -> Floats:
-    """A convolution over frames (n, channels) of each channel by itself. kernel: float32 (channels, taps)."""
+    """Return a convolution over frames (n, channels) of each channel by itself. kernel: float32 (channels, taps)."""
     taps = kernel.shape[1]
     padded = np.pad(x, ((taps // 2, taps // 2 - (taps + 1) % 2), (0, 0)))
     out = np.zeros_like(x)

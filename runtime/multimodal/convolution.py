@@ -28,7 +28,7 @@ def convolved(weights: Weights, name: str, x: Floats, step: int = 1, border: int
 
 
 def _by_kernel(kernel: Floats, around: Floats) -> Floats:
-    """around: what the kernel sees at each place, (channels, rows, columns, *sides of the kernel)."""
+    """Return around: what the kernel sees at each place, (channels, rows, columns, *sides of the kernel)."""
     if kernel.shape[1] == 1 and len(around) > 1:
         found: Floats = np.einsum("crskl,ckl->crs", around, kernel[:, 0], optimize=True)
         return found

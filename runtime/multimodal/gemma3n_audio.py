@@ -37,8 +37,9 @@ LAYERS = Layers(13, "ln1", "ln2", "layer_pre_norm", "linear_pos", _scales)
 def encoded(
     weights: Weights, heads: int, count: int, features: Floats, frames: int, tell: Callable[[int, int], None]
 ) -> Floats:
-    """The encoder's output, float32 (188, width of the text model): as many tokens as sounds have in prompts. One for
-    16 frames of features (mels, n), of which `frames` are no padding; those behind have the embedding of the last word.
+    """Return the encoder's output, float32 (188, width of the text model): as many tokens as sounds have in prompts.
+    One for 16 frames of features (mels, n), of which `frames` are no padding; those behind have the embedding of the
+    last word.
 
     tell(layers done, of how many). Raises OptionError for more frames than that.
     """
@@ -52,7 +53,7 @@ def encoded(
 
 
 def hard(weights: Weights, at: str, rows: Sequence[int]) -> Floats:
-    """Embeddings of words of an encoder's, float32 (rows, width of the text model). at: "mm." or "mm.a."."""
+    """Return embeddings of words of an encoder's, float32 (rows, width of the text model). at: "mm." or "mm.a."."""
     x = weights.values(f"{at}embedding.weight")[list(rows)]
     return _in_text(weights, at, weights.norm(f"{at}hard_emb_norm", x, EPS, "rms"))
 
@@ -82,7 +83,7 @@ def _in_text(weights: Weights, at: str, x: Floats) -> Floats:
 
 
 def _subsampled(weights: Weights, features: Floats) -> Floats:
-    """Two convolutions over squares, in steps of two either way, that see two frames more behind."""
+    """Return two convolutions over squares, in steps of two either way, that see two frames more behind."""
     x = features.T[None]  # (channels, frames, mels)
     for i in (0, 1):
         found = convolved(weights, f"a.conv1d.{i}", np.pad(x, ((0, 0), (0, 2), (1, 1))), step=2).transpose(1, 2, 0)
@@ -92,8 +93,8 @@ def _subsampled(weights: Weights, features: Floats) -> Floats:
 
 
 def _normed(x: Floats) -> Floats:
-    """Frames (n, bands, channels) normed by mean and variance of all values up to each; every one that was is counted
-    with its distance from the mean as it was then.
+    """Return frames (n, bands, channels) normed by mean and variance of all values up to each; every one that was is
+    counted with its distance from the mean as it was then.
     """
     counts = (x[0].size * np.arange(1, len(x) + 1))[:, None, None]
     means = np.cumsum(x.sum(axis=(1, 2), dtype=np.float64))[:, None, None] / counts
@@ -105,7 +106,7 @@ def _normed(x: Floats) -> Floats:
 
 @cache
 def _bank(mels: int) -> Doubles:
-    """Triangles between equal steps of mels, float64 (frequencies, mels)."""
+    """Return triangles between equal steps of mels, float64 (frequencies, mels)."""
     lowest, highest = (2595 * np.log10(1 + hertz / 700) for hertz in (LOWEST, HIGHEST))
     edges = 700 * (10 ** (np.linspace(lowest, highest, mels + 2) / 2595) - 1)
     slopes = edges - np.linspace(0, RATE / 2, TRANSFORM // 2 + 1)[:, None]
@@ -115,7 +116,7 @@ def _bank(mels: int) -> Doubles:
 
 
 def spectrogram(waveform: Floats, mels: int) -> Floats:
-    """The log mel spectrogram, float32 (mels, frames): of frames that lie within the sound, which zeros fill up.
+    """Return the log mel spectrogram, float32 (mels, frames): of frames that lie within the sound, which zeros fill up.
 
     Raises OptionError for a sound that has no such frame.
     """

@@ -42,7 +42,7 @@ class Layers:
     scales: Callable[[Weights, str], tuple[Floats, float]]
 
     def run(self, weights: Weights, heads: int, count: int, x: Floats, tell: Callable[[int, int], None]) -> Floats:
-        """float32 (frames, width) → the same. tell(layers done, of how many)."""
+        """Return float32 (frames, width) → the same. tell(layers done, of how many)."""
         distances = _distances(x.shape[1])
         for i in range(count):
             tell(i, count)
@@ -92,7 +92,8 @@ LAYERS = Layers(12, "attn_pre_norm", "attn_post_norm", "ln2", "attn_k_rel", _of_
 
 
 def encoded(weights: Weights, heads: int, count: int, features: Floats, tell: Callable[[int, int], None]) -> Floats:
-    """The encoder's output, float32 (tokens, width of the text model), a token for four frames of features (mels, n).
+    """Return the encoder's output, float32 (tokens, width of the text model), a token for four frames of features
+    (mels, n).
 
     tell(layers done, of how many).
     """
@@ -102,7 +103,7 @@ def encoded(weights: Weights, heads: int, count: int, features: Floats, tell: Ca
 
 
 def _subsampled(weights: Weights, features: Floats) -> Floats:
-    """Two convolutions over squares, in steps of two either way, with a norm over channels behind each."""
+    """Return two convolutions over squares, in steps of two either way, with a norm over channels behind each."""
     x = features.T[None]  # (channels, frames, mels)
     for i in (0, 1):
         found = convolved(weights, f"a.conv1d.{i}", x, step=2, border=1).transpose(1, 2, 0)
@@ -114,7 +115,7 @@ def _subsampled(weights: Weights, features: Floats) -> Floats:
 
 
 def _distances(width: int) -> Floats:
-    """Waves that grow longer, of distances from 0 on: float32 (DISTANCES, width)."""
+    """Return waves that grow longer, of distances from 0 on: float32 (DISTANCES, width)."""
     half = width // 2
     rates = np.exp(np.arange(half) * (-math.log(LONGEST) / max(half - 1, 1)))
     angles = np.outer(np.arange(DISTANCES), rates)
@@ -139,7 +140,8 @@ def _convolved(weights: Weights, at: str, x: Floats) -> Floats:
 
 
 def spectrogram(waveform: Floats, mels: int) -> Floats:
-    """The log mel spectrogram, float32 (mels, frames): of frames that lie within the sound, the first about its begin.
+    """Return the log mel spectrogram, float32 (mels, frames): of frames that lie within the sound, the first about its
+    begin.
 
     Raises OptionError for a sound that has no such frame.
     """

@@ -20,7 +20,9 @@ Rotation = Callable[[Floats], Floats]  # of q and k, (patches, heads, head width
 
 
 def encoder_key(metadata: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
-    """A value of `clip.NAME`. Raises ModelError where it is missing and there is no other, or is none of its kind."""
+    """Return a value of `clip.NAME`. Raises ModelError where it is missing and there is no other, or is none of its
+    kind.
+    """
     value = metadata.get(f"clip.{name}", otherwise)
     if value is None:
         raise ModelError(f"the file has no clip.{name}, which this encoder needs")
@@ -55,7 +57,7 @@ class Weights:
         return self.tensors[name]
 
     def values(self, name: str) -> Floats:
-        """All values of a small tensor, which is read once."""
+        """Return all values of a small tensor, which is read once."""
         if name not in self.vectors:
             self.vectors[name] = self.need(name).float32()
         return self.vectors[name]
@@ -64,13 +66,13 @@ class Weights:
         return self.values(name).reshape(-1) if name in self.tensors else None
 
     def project(self, name: str, x: Floats) -> Floats:
-        """x @ W.T + b."""
+        """Return x @ W.T + b."""
         product = matmul(x, self.need(f"{name}.weight"), threads=self.threads)
         bias = self.vector(f"{name}.bias")
         return product if bias is None else np.add(product, bias, out=product)
 
     def limited(self, name: str, x: Floats) -> Floats:
-        """`project` with limits of what goes in and comes out, where the file has such (Gemma 4)."""
+        """Return `project` with limits of what goes in and comes out, where the file has such (Gemma 4)."""
         for_in, for_out = (
             [self.vector(f"{name}.{side}_{end}") for end in ("min", "max")] for side in ("input", "output")
         )
@@ -82,7 +84,7 @@ class Weights:
         return product
 
     def norm(self, name: str, x: Floats, eps: float, kind: str) -> Floats:
-        """A layer norm, or an RMS norm (kind "rms"); x itself where the file has no such norm."""
+        """Return a layer norm, or an RMS norm (kind "rms"); x itself where the file has no such norm."""
         weight, bias = self.vector(f"{name}.weight"), self.vector(f"{name}.bias")
         if weight is None:
             return x
@@ -91,11 +93,11 @@ class Weights:
         return ops.layer_norm(x, weight, bias, eps, self.threads)
 
     def net(self, first: str, second: str, x: Floats) -> Floats:
-        """Two matrices with a gelu between them."""
+        """Return two matrices with a gelu between them."""
         return self.project(second, ops.activated("gelu", self.project(first, x), self.threads))
 
     def gated(self, activation: str, gate: Floats, up: Floats, limit: float | None) -> Floats:
-        """activation(gate) * up, in `gate`; limit: of what goes in."""
+        """Return activation(gate) * up, in `gate`; limit: of what goes in."""
         if limit is not None:
             return ops.gated_of_clamped(activation, gate, up, limit, self.threads)
         return np.multiply(self.activated(activation, gate), up, out=gate)
@@ -140,7 +142,7 @@ class Vit:
     blocks: str = "blk"
 
     def run(self, weights: Weights, x: Floats, first: int = 0, stop: int | None = None) -> Floats:
-        """The output of the layers, or of some of them, float32 (patches, width)."""
+        """Return the output of the layers, or of some of them, float32 (patches, width)."""
         for i in range(first, self.count if stop is None else stop):
             if self.progress is not None:
                 self.progress(i, self.count)
@@ -213,7 +215,7 @@ class Vit:
         return out
 
     def _head_norm(self, weights: Weights, name: str, x: Floats) -> Floats:
-        """The norm of q or k: the same weights for every head, or one norm over all heads together."""
+        """Return the norm of q or k: the same weights for every head, or one norm over all heads together."""
         weight = weights.vector(f"{name}.weight")
         if weight is None or len(weight) == x.shape[1]:
             return weights.norm(name, x, self.eps, "rms")
@@ -229,7 +231,9 @@ class Vit:
         return weights.limited(f"{at}ffn_down", weights.activated(self.activation, up))
 
     def _experts(self, weights: Weights, at: str, x: Floats) -> Floats:
-        """The sum of what each patch's best experts make of it, weighed by the sigmoids of its scores among these."""
+        """Return the sum of what each patch's best experts make of it, weighed by the sigmoids of its scores among
+        these.
+        """
         scores = ops.sigmoid(weights.project(f"{at}ffn_gate_inp", x), threads=weights.threads)
         bias = weights.vector(f"{at}exp_probs_b.weight")
         wanted = -scores if bias is None else -(scores + bias)
@@ -251,7 +255,9 @@ class Vit:
 
 
 def _drawn_to_first(q: Floats, k: Floats, more: Floats) -> tuple[Floats, Floats]:
-    """q and k (patches, heads, width), one wider, so that each head's scores of the first patch are more by so much."""
+    """Return q and k (patches, heads, width), one wider, so that each head's scores of the first patch are more by so
+    much.
+    """
     drawn = np.broadcast_to(more[:, None], (*q.shape[:2], 1))
     first = np.zeros((*k.shape[:2], 1), np.float32)
     first[0] = 1

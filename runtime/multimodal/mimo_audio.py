@@ -19,7 +19,7 @@ LOCAL_ROPE_BASE = 640_000.0
 def encoded(
     weights: Weights, vit: Vit, x: Floats, windowed: Sequence[int], codes: Sequence[int], local: int, group: int
 ) -> Floats:
-    """Embeddings of a sound, float32 (tokens, width of the text model), one for each group.
+    """Return embeddings of a sound, float32 (tokens, width of the text model), one for each group.
 
     x: convolved, (frames, width). windowed: of each layer 0 where it looks back a little way, -1 where all the way.
     codes: entries of each codebook. local: layers over groups.
@@ -64,7 +64,7 @@ def encoded(
 
 
 def coded(weights: Weights, sizes: Sequence[int], x: Floats) -> Ids:
-    """The nearest entry of each codebook to what those before it left, int64 (codebooks, frames)."""
+    """Return the nearest entry of each codebook to what those before it left, int64 (codebooks, frames)."""
     books, found = weights.values("a.rvq.codebook.weight"), []
     for book, size in zip(books, sizes, strict=True):
         entries = book[:size]

@@ -52,7 +52,7 @@ class Tiles:
 
 
 def tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None = None) -> Tiles:
-    """The image as an encoder reads it. most_tokens: of encoders that take images of any size.
+    """Return the image as an encoder reads it. most_tokens: of encoders that take images of any size.
 
     Raises OptionError for an image that is too thin for this, ModelError for an encoder that says nothing usable.
     """
@@ -147,7 +147,7 @@ def _of_area(encoder: VisionEncoder, image: "Image", most_tokens: int | None) ->
 
 
 def area_size(height: int, width: int, unit: int, fewest: int, most: int, least: int = 0) -> tuple[int, int]:
-    """Sides in whole units, of about so many pixels, in about the same proportion."""
+    """Return sides in whole units, of about so many pixels, in about the same proportion."""
     sides = [max(least, round(side / unit) * unit) for side in (height, width)]
     if sides[0] * sides[1] > most:
         shrunk = math.sqrt(height * width / most)
@@ -176,7 +176,7 @@ def _split(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> C
 
 
 def _to_longest(width: int, height: int, longest: int) -> tuple[int, int]:
-    """The longer side as long as that, the other one even."""
+    """Return the longer side as long as that, the other one even."""
     ratio = width / height
     if width >= height:
         other = int(longest / ratio)
@@ -197,7 +197,9 @@ def _in_proportion(encoder: VisionEncoder, image: "Image", most_tokens: int | No
 
 
 def _proportion(width: int, height: int, side: int, least: int, most: int) -> tuple[int, int]:
-    """Columns and rows of tiles; of those as near to the proportion more, as long as the image fills half of them."""
+    """Return columns and rows of tiles; of those as near to the proportion more, as long as the image fills half of
+    them.
+    """
     grids = [
         (columns, rows)
         for columns in range(1, most + 1)
@@ -215,7 +217,7 @@ def _proportion(width: int, height: int, side: int, least: int, most: int) -> tu
 
 
 def _pieces(image: "Image", side: int) -> list["Image"]:
-    """Tiles by row and column."""
+    """Return tiles by row and column."""
     return [
         image.crop((left, top, left + side, top + side))
         for top in range(0, image.height, side)
@@ -340,7 +342,7 @@ def _sliced(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
 
 
 def _near(size: tuple[int, int], side: int, unit: int, *, enlarged: bool) -> tuple[int, int]:
-    """Sides in whole units, of about as many pixels as a tile has; of smaller images as many as they have."""
+    """Return sides in whole units, of about as many pixels as a tile has; of smaller images as many as they have."""
     height, width = size
     if height * width > side * side or enlarged:
         ratio = width / height
@@ -350,7 +352,7 @@ def _near(size: tuple[int, int], side: int, unit: int, *, enlarged: bool) -> tup
 
 
 def _slices(height: int, width: int, side: int) -> tuple[int, int]:
-    """Rows and columns of tiles."""
+    """Return rows and columns of tiles."""
     wanted = min(math.ceil(width * height / side**2), MINICPM_TILES)
     grids = [
         (rows, count // rows)
@@ -413,7 +415,7 @@ def _view_and_tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | N
 
 
 def _searched(fits: Callable[[float], bool], low: float = 1e-6, high: float = 100.0) -> float:
-    """The largest factor that fits, to 1e-5, as SigLIP 2's processor looks for it."""
+    """Return the largest factor that fits, to 1e-5, as SigLIP 2's processor looks for it."""
     while high - low >= 1e-5:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -421,7 +423,7 @@ def _searched(fits: Callable[[float], bool], low: float = 1e-6, high: float = 10
 
 
 def _on_black(image: "Image", size: Sequence[int], room: Sequence[int]) -> "Image":
-    """Resized, and black on its right and below it. Both: width and height."""
+    """Return resized, and black on its right and below it. Both: width and height."""
     return image.resize((size[0], size[1]), BICUBIC).crop((0, 0, room[0], room[1]))
 
 

@@ -133,7 +133,7 @@ def _minicpm_25(seen: Seen) -> Parts:
 
 
 def _minicpm_tiles(seen: Seen, before: str, after: str) -> Parts:
-    """The whole image, then rows of tiles."""
+    """Return the whole image, then rows of tiles."""
     counts = [len(each.embeddings) for each in seen.embedded]
     parts: Parts = ["<image>", counts[0], "</image>"]
     for i, count in enumerate(counts[1:]):
@@ -207,7 +207,9 @@ MINICPM_25 = Wording("<unk>", "(<image>./</image>)", "(<image>./</image>)", _min
 
 
 def wording_of(projector: str, metadata: Mapping[str, Any], tokenizer: Tokenizer) -> Wording:
-    """How prompts of an encoder for images have these. metadata: of the mmproj file. tokenizer: of the text model."""
+    """Return how prompts of an encoder for images have these. metadata: of the mmproj file. tokenizer: of the text
+    model.
+    """
     version = metadata.get("clip.minicpmv_version") or absent_value(projector, "minicpmv_version", metadata)
     if projector == "resampler" and version == 2:
         return MINICPM_25
@@ -246,7 +248,7 @@ AUDIO_WORDINGS = {
 
 
 def marked(text: str, wording: Wording, count: int, what: str = "pictures", marks: Sequence[str] = (MARKER,)) -> str:
-    """A text with a marker for each of so many images: where they stand in it, or else in front.
+    """Return a text with a marker for each of so many images: where they stand in it, or else in front.
 
     what: or "sounds". marks: what stands for a marker. Raises OptionError where it has others than that many.
     """
@@ -259,7 +261,7 @@ def marked(text: str, wording: Wording, count: int, what: str = "pictures", mark
 
 
 def placeholder(wording: Wording, tokenizer: Tokenizer) -> int:
-    """The token that stands for an embedding. Raises ModelError for a vocabulary that has none."""
+    """Return the token that stands for an embedding. Raises ModelError for a vocabulary that has none."""
     token = tokenizer.encode(wording.token, add_special=False, parse_special=True)
     if len(token) != 1:
         raise ModelError(
@@ -281,7 +283,7 @@ class Media:
 def with_media(
     text: str, given: Sequence[Media], encode: Callable[[str], list[int]]
 ) -> tuple[list[int], list[EmbeddedImage]]:
-    """Ids of a text that has a marker for each image and sound, and these at their places.
+    """Return ids of a text that has a marker for each image and sound, and these at their places.
 
     encode: what makes ids of a whole prompt.
     """

@@ -19,7 +19,7 @@ RESAMPLER_EPS, RESAMPLER_HEAD, RESAMPLER_BASE = 1e-6, 128, 10_000.0  # of norms,
 
 
 def reading(weights: Weights, at: str, read: Floats, seen: Floats, windows: int, heads: int) -> Floats:
-    """One layer: queries see those of their window, then what the window has, and a net follows.
+    """Return one layer: queries see those of their window, then what the window has, and a net follows.
 
     read: float32 (windows * queries, width). seen: (windows * patches or frames, width).
     """
@@ -93,14 +93,16 @@ def _windows_read(encoder: Parts, weights: Weights, number: int, x: Floats, side
 
 
 def _area_means(x: Floats, wanted: int) -> Floats:
-    """Means of areas that may overlap: (wanted, wanted, width) of (side, side, width)."""
+    """Return means of areas that may overlap: (wanted, wanted, width) of (side, side, width)."""
     ends = [(i * len(x) // wanted, -(-(i + 1) * len(x) // wanted)) for i in range(wanted)]
     found = [[x[top:bottom, left:right].mean(axis=(0, 1)) for left, right in ends] for top, bottom in ends]
     return np.asarray(found, np.float32)
 
 
 def resampler(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """MiniCPM-V before 4.6: queries read SigLIP's output, whose places are known by waves of columns and rows."""
+    """Return MiniCPM-V before 4.6: queries read SigLIP's output, whose places are known by waves of columns and
+    rows.
+    """
     rows, columns = encoder.grid(pixels)
     vit = encoder.vit("gelu_tanh")
     x = vit.run(weights, encoder.patches(pixels) + encoder.nearest(rows, columns))

@@ -20,13 +20,15 @@ MUSE_EPS = 1e-5  # of its text model
 
 
 def _joined(encoder: Parts, pixels: Floats, x: Floats) -> Floats:
-    """Squares of patches, (squares, patches of one * width)."""
+    """Return squares of patches, (squares, patches of one * width)."""
     each: Floats = squares(x, *encoder.grid(pixels), encoder.merged)
     return each.reshape(len(each), -1)
 
 
 def kimi(encoder: Parts, weights: Weights, pixels: Floats, alternating: bool) -> Floats:
-    """alternating: pairs rotate by turns by columns and rows, where others have all that rotate by columns first."""
+    """Return alternating: pairs rotate by turns by columns and rows, where others have all that rotate by columns
+    first.
+    """
     rows, columns = encoder.grid(pixels)
     x = encoder.patches(pixels) + encoder.stretched(rows, columns, "cubic")
     by_row, by_column = angles(np.arange(len(x)), columns, x.shape[1] // encoder.heads // 2)
@@ -56,7 +58,7 @@ def ling3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def minimax(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """A third of a head would rotate by frames, of which an image has one; what is left over does not."""
+    """Return a third of a head would rotate by frames, of which an image has one; what is left over does not."""
     eps = float(encoder.key("attention.layer_norm_epsilon"))
     x = weights.norm("v.pre_ln", encoder.patches(pixels), eps, "layer")
     width = 2 * (x.shape[1] // encoder.heads // 3 // 2)
@@ -86,7 +88,7 @@ def muse(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def _windows(rows: int, columns: int, side: int) -> list[Ids]:
-    """Numbers of patches by squares of so many a side."""
+    """Return numbers of patches by squares of so many a side."""
     row, column = np.divmod(np.arange(rows * columns), columns)
     window = row // side * columns + column // side
     return [np.flatnonzero(window == each) for each in np.unique(window)]

@@ -34,7 +34,7 @@ def deepseek_ocr(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def deepseek_ocr2(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Queries behind SAM's output: each sees all of it and the queries before it."""
+    """Return queries behind SAM's output: each sees all of it and the queries before it."""
     found = sam(encoder, weights, pixels)
     seen = np.ascontiguousarray(found.reshape(len(found), -1).T)
     asked = weights.values(f"v.resample_query_{768 if len(seen) <= FEWER else 1024}.weight")
@@ -50,7 +50,9 @@ def deepseek_ocr2(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def sam(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """SAM's layers and the convolutions behind them: float32 (channels, rows, columns), a quarter as many a side."""
+    """Return SAM's layers and the convolutions behind them: float32 (channels, rows, columns), a quarter as many a
+    side.
+    """
     x = convolved(weights, "v.sam.patch_embd", pixels, step=encoder.patch_size)
     rows, columns = x.shape[1:]
     table = weights.values("v.sam.pos_embd.weight")
@@ -68,7 +70,7 @@ def sam(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def _layer(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
-    """x: float32 (rows, columns, width)."""
+    """Return x: float32 (rows, columns, width)."""
     rows, columns, width = x.shape
     normed = weights.norm(f"{at}pre_ln", x.reshape(-1, width), SAM_EPS, "layer").reshape(x.shape)
     window = int(encoder.key("window_size"))
@@ -89,7 +91,7 @@ def _layer(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
 
 
 def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
-    """All see each other; what a query makes of distances in rows and in columns is added to scores."""
+    """Return all see each other; what a query makes of distances in rows and in columns is added to scores."""
     rows, columns, width = x.shape
     heads = int(encoder.key("sam.head_count"))
     fused = weights.project(f"{at}attn.qkv", np.ascontiguousarray(x).reshape(-1, width))
@@ -128,7 +130,7 @@ def _of_distances(weights: Weights, name: str, side: int) -> Floats:
 
 
 def stretched(table: Floats, rows: int, columns: int) -> Floats:
-    """Positions (side, side, width) for another grid, smoothed where that is smaller: (rows, columns, width)."""
+    """Return positions (side, side, width) for another grid, smoothed where that is smaller: (rows, columns, width)."""
     if table.shape[:2] == (rows, columns):
         return table
     found = np.einsum("rs,sct->rct", sampling(len(table), rows, "smooth cubic"), table)

@@ -34,7 +34,7 @@ class Scale:
     rate: int = RATE
 
     def bank(self, mels: int) -> Doubles:
-        """Triangles, float64 (frequencies, mels)."""
+        """Return triangles, float64 (frequencies, mels)."""
         edges = self.to_hertz(np.linspace(0.0, self.highest, mels + 2))
         frequencies = np.linspace(0, self.rate / 2, self.transform // 2 + 1)
         slopes = edges - frequencies[:, None]
@@ -61,7 +61,9 @@ bank_of = cache(Scale.bank)
 
 
 def as_waveform(waveform: ArrayLike, least: int = 1, rate: int = RATE) -> Floats:
-    """A sound as float32 (samples,). Raises OptionError for another shape, too few samples and what is not finite."""
+    """Return a sound as float32 (samples,). Raises OptionError for another shape, too few samples and what is not
+    finite.
+    """
     found = np.asarray(waveform, np.float32)
     if found.ndim != 1 or not found.size:
         raise OptionError(f"a sound of shape {found.shape}; (samples,) was expected", f"one channel, {rate} a second")
@@ -73,7 +75,7 @@ def as_waveform(waveform: ArrayLike, least: int = 1, rate: int = RATE) -> Floats
 
 
 def log_mel(waveform: ArrayLike, mels: int, samples: int = 0, scale: Scale = WHISPER) -> Floats:
-    """The log mel spectrogram of a sound, float32 (mels, frames), a frame for each 160 samples.
+    """Return the log mel spectrogram of a sound, float32 (mels, frames), a frame for each 160 samples.
 
     waveform: (samples,), 16,000 a second, between -1 and 1; zeros are put behind it up to `samples`. The last frame,
     which begins at the end, is left out. Raises OptionError for another shape, or a sound too short to be mirrored.
@@ -95,7 +97,8 @@ def log_mel(waveform: ArrayLike, mels: int, samples: int = 0, scale: Scale = WHI
 
 
 def nemo(waveform: ArrayLike, mels: int) -> Floats:
-    """The spectrogram of NeMo's models, float32 (mels, frames): of each band about 0, and so that 1 is its deviation.
+    """Return the spectrogram of NeMo's models, float32 (mels, frames): of each band about 0, and so that 1 is its
+    deviation.
 
     Raises OptionError for a sound of less than two frames.
     """
@@ -112,7 +115,7 @@ def nemo(waveform: ArrayLike, mels: int) -> Floats:
 
 
 def mimo(waveform: ArrayLike, mels: int) -> Floats:
-    """The spectrogram of MiMo's encoder, float32 (mels, frames): logarithms of magnitudes, a frame for each 240
+    """Return the spectrogram of MiMo's encoder, float32 (mels, frames): logarithms of magnitudes, a frame for each 240
     samples.
 
     waveform: (samples,), 24,000 a second. Raises OptionError as `log_mel` does.
@@ -128,12 +131,14 @@ def mimo(waveform: ArrayLike, mels: int) -> Floats:
 
 
 def in_frames(waveform: ArrayLike, samples: int) -> Floats:
-    """A sound itself, (samples, frames), as Gemma 4 without layers reads it; zeros are put behind it."""
+    """Return a sound itself, (samples, frames), as Gemma 4 without layers reads it; zeros are put behind it."""
     sound = as_waveform(waveform)
     return np.ascontiguousarray(np.pad(sound, (0, -len(sound) % samples)).reshape(-1, samples).T)
 
 
 def in_pairs(features: Floats) -> Floats:
-    """Neighbouring frames as one, (2 * mels, frames / 2), as Granite Speech reads them; an odd last one is left out."""
+    """Return neighbouring frames as one, (2 * mels, frames / 2), as Granite Speech reads them; an odd last one is left
+    out.
+    """
     mels, frames = features.shape
     return np.ascontiguousarray(features[:, : frames // 2 * 2].T.reshape(-1, 2 * mels).T)

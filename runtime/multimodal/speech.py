@@ -39,7 +39,7 @@ class CodePredictor:
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
-        """Raises ModelError for a file without it, or one whose tensors do not fit each other."""
+        """Raise ModelError for a file without it, or one whose tensors do not fit each other."""
         if metadata.get("clip.gen.audio.projector_type") != KIND:
             raise ModelError("the file has nothing that gives codes of speech", "Qwen3-TTS's mmproj file has it")
         key, self.weights = partial(encoder_key, metadata), Weights(tensors, threads)
@@ -61,7 +61,7 @@ class CodePredictor:
         return np.concatenate([self._head(found[i : i + 1], i) for i in range(len(codes))])
 
     def frame(self, state: ArrayLike, first: int, choose: Choose = likeliest) -> Ids:
-        """All codes of a frame, int64 (1 + books,), one after the other. choose: a code by its logits."""
+        """Return all codes of a frame, int64 (1 + books,), one after the other. choose: a code by its logits."""
         seen: Seen = []
         self._run(self._state(state), seen)
         codes = [int(first)]
@@ -109,7 +109,9 @@ class CodePredictor:
         return matmul_experts(normed, self.weights.need(HEAD), book, threads=self.weights.threads)
 
     def _run(self, x: Floats, seen: Seen) -> Floats:
-        """The layers over x (n, width), which follow what they have seen; its keys and values are added there."""
+        """Return the layers over x (n, width), which follow what they have seen; its keys and values are added
+        there.
+        """
         for i in range(self.layers):
             at, before = f"{AT}blk.{i}.", seen[i] if i < len(seen) else None
             normed = self.weights.norm(f"{at}ln1", x, self.eps, "rms")
@@ -126,7 +128,7 @@ class CodePredictor:
         return x
 
     def _looks(self, at: str, x: Floats, before: int) -> tuple[Floats, Floats, Floats]:
-        """Queries, keys and values by head, turned by their positions."""
+        """Return queries, keys and values by head, turned by their positions."""
         counts = (self.heads, self.kv_heads, self.kv_heads)
         q, k, v = (
             np.ascontiguousarray(self.weights.project(f"{at}attn_{name}", x).reshape(len(x), count, -1))

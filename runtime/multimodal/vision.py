@@ -81,7 +81,7 @@ class VisionEncoder(Parts):
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
-        """Raises ModelError for a file without such an encoder, or one whose kind is not run."""
+        """Raise ModelError for a file without such an encoder, or one whose kind is not run."""
         kind = projector_type(metadata, "vision")
         if not metadata.get("clip.has_vision_encoder"):
             raise ModelError("the file has no encoder for images", "it is made by `gguftools convert MODEL --mmproj`")
@@ -90,7 +90,7 @@ class VisionEncoder(Parts):
         super().__init__(str(kind), metadata, tensors, threads)
 
     def normalized(self, image: ArrayLike) -> Floats:
-        """Pixels as encoders read them, float32 (3, height, width), from values 0…255 of (height, width, 3)."""
+        """Return pixels as encoders read them, float32 (3, height, width), from values 0…255 of (height, width, 3)."""
         values = np.asarray(image, np.float32) / np.float32(255)
         if values.ndim != 3 or values.shape[2] != 3:
             raise OptionError(f"an image of shape {values.shape}; (height, width, 3) was expected")
@@ -103,7 +103,7 @@ class VisionEncoder(Parts):
         return np.ascontiguousarray(((values - mean) / std).transpose(2, 0, 1))
 
     def embeddings(self, pixels: ArrayLike) -> Floats:
-        """Embeddings of an image, float32 (tokens, width of the text model).
+        """Return embeddings of an image, float32 (tokens, width of the text model).
 
         pixels: float32 (3, height, width), of the size the encoder is for, normalized by its mean and deviation.
         Raises OptionError for another shape.
@@ -118,7 +118,8 @@ class VisionEncoder(Parts):
             return RUN[self.projector](self, self.weights, values)
 
     def embedded(self, pixels: ArrayLike, progress: Callable[[int, int], None] | None = None) -> Embedded:
-        """The same with how a text model sees the tokens: by rows and columns, all at once or one after the other.
+        """Return the same with how a text model sees the tokens: by rows and columns, all at once or one after the
+        other.
 
         progress(layers done, of how many).
         """

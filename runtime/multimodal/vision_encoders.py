@@ -76,7 +76,7 @@ def internvl(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def cogvlm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Learned embeddings stand before and behind those of the patches."""
+    """Return learned embeddings stand before and behind those of the patches."""
     x = encoder.positioned(behind_class(weights, encoder.patches(pixels)))
     x = weights.project("mm.model.fc", encoder.vit("gelu", post_norm=True).run(weights, x)[1:])
     x = ops.activated("gelu", weights.norm("mm.post_fc_norm", x, 1e-5, "layer"), weights.threads)
@@ -134,7 +134,7 @@ def janus(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def step3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Two convolutions in steps of two behind the layers, of an image or a smaller part of one."""
+    """Return two convolutions in steps of two behind the layers, of an image or a smaller part of one."""
     rows, columns = encoder.grid(pixels)
     x = encoder.patches(pixels) + encoder.stretched(rows, columns, "linear")
     row, column = np.divmod(np.arange(len(x)), columns)
@@ -147,7 +147,7 @@ def step3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def nemotron(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Several class tokens in front of the patches."""
+    """Return several class tokens in front of the patches."""
     classes = weights.values("v.class_embd")
     classes = classes.reshape(-1, classes.shape[-1])
     x = np.concatenate([classes, encoder.positioned(encoder.patches(pixels))])

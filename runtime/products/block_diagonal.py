@@ -12,7 +12,7 @@ ALIGNED = 256  # columns: a multiple of what any format has in a block
 
 
 def column_blocks(width: int, most: int) -> list[slice]:
-    """Columns in blocks of about equal size, of `most` at most where that is not less than ALIGNED."""
+    """Return columns in blocks of about equal size, of `most` at most where that is not less than ALIGNED."""
     size = width
     if width > most:
         most = max(most // ALIGNED, 1) * ALIGNED
@@ -50,7 +50,7 @@ class BlockDiagonal:
         return np.concatenate([block.diagonal() for block in self.blocks])
 
     def along(self, left: Floats, right: Floats) -> float:
-        """The sum of l M r^T over the rows of both (rows, width)."""
+        """Return the sum of l M r^T over the rows of both (rows, width)."""
         found = 0.0
         for here, block in self.single().columns():
             reached = left[:, here] @ block
@@ -58,11 +58,11 @@ class BlockDiagonal:
         return found
 
     def times(self, rows: Floats) -> Floats:
-        """rows (n, width) @ M in float32."""
+        """Return rows (n, width) @ M in float32."""
         return np.concatenate([rows[:, here] @ block for here, block in self.single().columns()], axis=1)
 
     def whole(self) -> Doubles:
-        """float64 (width, width)."""
+        """Return float64 (width, width)."""
         found = np.zeros((len(self), len(self)))
         for here, block in self.columns():
             found[here, here] = block

@@ -32,7 +32,7 @@ class Integers:
     has_minima: bool = False
 
     def of_rows(self, blocks: Blocks) -> tuple[Floats, Floats | None]:
-        """Scales (rows, groups) and minima, where there are some."""
+        """Return scales (rows, groups) and minima, where there are some."""
         found = self.scales(blocks)
         if not self.has_minima:
             return found.reshape(len(blocks), -1), None
@@ -53,7 +53,7 @@ def _with_minimum(blocks: Blocks) -> tuple[Floats, Floats]:
 
 
 def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Two numbers of each byte, the lower one first: twice as many."""
+    """Return two numbers of each byte, the lower one first: twice as many."""
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
 
 
@@ -92,7 +92,7 @@ def _levels(blocks: Blocks, levels: NDArray[Any], factor: float) -> Any:
 
 
 def _upper_bits(words: NDArray[Any]) -> NDArray[Any]:
-    """The upper four bits of each 32."""
+    """Return the upper four bits of each 32."""
     return words >> 28
 
 

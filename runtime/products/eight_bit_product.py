@@ -45,7 +45,7 @@ class Packed:
     blocks: int
 
     def part(self, start: int, stop: int) -> "Packed":
-        """Rows start … stop, start a multiple of TOKENS."""
+        """Return rows start … stop, start a multiple of TOKENS."""
         at = self.blocks * start
         return Packed(self.quads[QUADS * at :], self.scales[at:], self.sums[SUMS * at :], stop - start, self.blocks)
 
@@ -62,23 +62,23 @@ class Tile:
 
 
 def rounds(weight_format: str) -> bool:
-    """Whether llama.cpp rounds what it multiplies with such weights to 8 bits, and we know how."""
+    """Return whether llama.cpp rounds what it multiplies with such weights to 8 bits, and we know how."""
     return weight_format in OF_FORMAT and format_named(weight_format).activations in (*OF_32, OF_SUPER)
 
 
 def is_faster(inputs: int, rows: int, weight: Tensor) -> bool:
-    """Whether a product of so many inputs with rows of this weight is faster so than in float32."""
+    """Return whether a product of so many inputs with rows of this weight is faster so than in float32."""
     large = inputs >= LEAST_INPUTS and rows * weight.width >= LEAST_WEIGHTS
     return large and rounds(weight.format.name) and int16.available()
 
 
 def is_faster_for_few(inputs: int, rows: int, weight: Tensor) -> bool:
-    """The same of few inputs, which are multiplied with the blocks as they are stored."""
+    """Return the same of few inputs, which are multiplied with the blocks as they are stored."""
     return rounds(weight.format.name) and gemv.is_faster(inputs, rows, weight)
 
 
 def rounded(x: Floats, partner: str, threads: int = 1) -> Rounded:
-    """x (n, width) rounded to blocks of `partner`, whose width divides x's."""
+    """Return x (n, width) rounded to blocks of `partner`, whose width divides x's."""
     rows, width = x.shape
     numbers, scales = np.empty((rows, width), np.int8), np.empty((rows, width // BLOCK), np.float32)
     flat, in_32 = np.ascontiguousarray(x, np.float32).reshape(-1), partner in OF_32
@@ -95,7 +95,7 @@ def rounded(x: Floats, partner: str, threads: int = 1) -> Rounded:
 
 
 def packed(x: Rounded, threads: int = 1) -> Packed:
-    """The same for products with many rows."""
+    """Return the same for products with many rows."""
     rows, blocks = x.scales.shape
     whole = -(-rows // TOKENS) * TOKENS
     quads, scales, sums = rooms(*(whole * blocks * each // 16 + 1 for each in (QUADS, 1, SUMS)))
@@ -113,7 +113,7 @@ def packed(x: Rounded, threads: int = 1) -> Packed:
 
 
 def as_vectors(x: Rounded) -> Vectors:
-    """The same, of at most `few_inputs.MOST_TOKENS` rows, for products with the blocks as they are stored."""
+    """Return the same, of at most `few_inputs.MOST_TOKENS` rows, for products with the blocks as they are stored."""
     rows, width = x.numbers.shape
     made = gemv.vectors(width, rows)
     made.shorts[:, :width] = x.numbers
@@ -217,5 +217,5 @@ def tiles(weight: Tensor, first: int, last: int) -> Iterator[Tile]:
 
 
 def _rows_of(weights: int, width: int) -> int:
-    """Rows of about so many weights: whole tiles."""
+    """Return rows of about so many weights: whole tiles."""
     return max(ROWS, weights // max(1, width) // ROWS * ROWS)

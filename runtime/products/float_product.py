@@ -18,7 +18,7 @@ LEAST_INPUTS, LEAST_WEIGHTS = 24, 1 << 14  # below, packing takes longer than it
 
 
 def is_faster(inputs: int, rows: int, width: int) -> bool:
-    """Whether a product of these sizes is faster so than with BLAS."""
+    """Return whether a product of these sizes is faster so than with BLAS."""
     return inputs >= LEAST_INPUTS and rows * width >= LEAST_WEIGHTS and floats.available()
 
 

@@ -37,7 +37,7 @@ class Vectors:
 
 
 def aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
-    """Zeros that begin at a cache line."""
+    """Return zeros that begin at a cache line."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
@@ -52,12 +52,12 @@ def vectors(width: int, tokens: int = MOST_TOKENS) -> Vectors:
 
 
 def whole_blocks(tensor: Tensor) -> int:
-    """The width of its rows in memory: whole blocks of inputs."""
+    """Return the width of its rows in memory: whole blocks of inputs."""
     return -(-tensor.width // dots.BLOCK) * dots.BLOCK
 
 
 def stored_rows(weight: Tensor) -> NDArray[np.uint8]:
-    """The bytes of its rows: a view of the file where that is mapped, filled up to whole blocks of inputs."""
+    """Return the bytes of its rows: a view of the file where that is mapped, filled up to whole blocks of inputs."""
     raw, room = weight.raw(), weight.format.row_bytes(whole_blocks(weight))
     return np.ascontiguousarray(raw if room == raw.shape[1] else np.pad(raw, ((0, 0), (0, room - raw.shape[1]))))
 
@@ -65,7 +65,9 @@ def stored_rows(weight: Tensor) -> NDArray[np.uint8]:
 def product_fields(
     x: Vectors, weight: Tensor, stored: NDArray[np.uint8], bias: Floats | None, out: Floats, adds: bool, state: Any
 ) -> dict[int, Any]:
-    """Fields of an operation of `dots`. stored: rows of the weight, (rows, bytes); state: int64, first the tokens."""
+    """Return fields of an operation of `dots`. stored: rows of the weight, (rows, bytes); state: int64, first the
+    tokens.
+    """
     return {
         dots.WEIGHTS: stored,
         dots.ROW_BYTES: stored.shape[1],
@@ -83,13 +85,13 @@ def product_fields(
 
 
 def is_faster(inputs: int, rows: int, weight: Tensor) -> bool:
-    """Whether a product of so many inputs with rows of a weight is faster so than by decoding it."""
+    """Return whether a product of so many inputs with rows of a weight is faster so than by decoding it."""
     known = weight.format.name in dots.OF_FORMAT and weight.width == whole_blocks(weight)
     return known and inputs <= MOST_TOKENS and rows * weight.width >= LEAST_WEIGHTS
 
 
 def as_vectors(x: Floats) -> Vectors:
-    """x (n, width), n at most MOST_TOKENS, with its integers."""
+    """Return x (n, width), n at most MOST_TOKENS, with its integers."""
     made = vectors(x.shape[1], len(x))
     made.floats[:, : x.shape[1]] = x
     dots.pack_all(made.floats.reshape(-1), made.shorts.reshape(-1), made.numbers.reshape(-1))
@@ -97,12 +99,12 @@ def as_vectors(x: Floats) -> Vectors:
 
 
 def is_exact(weight: Tensor) -> bool:
-    """Whether inputs are multiplied with this weight as they are, in float32."""
+    """Return whether inputs are multiplied with this weight as they are, in float32."""
     return weight.format.name in dots.OF_FLOATS
 
 
 def in_parts(x: Floats) -> tuple[Vectors, ...]:
-    """x (n, width), n at most MOST_TOKENS, as rows that add up to it but for 1e-9 of the largest of 32 values.
+    """Return x (n, width), n at most MOST_TOKENS, as rows that add up to it but for 1e-9 of the largest of 32 values.
 
     Each has up to half of MOST_TOKENS rows of x, and as many of what their integers leave.
     """

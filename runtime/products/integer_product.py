@@ -37,18 +37,18 @@ class Packed:
     blocks: int
 
     def part(self, start: int, stop: int) -> "Packed":
-        """Rows start … stop, start a multiple of TOKENS."""
+        """Return rows start … stop, start a multiple of TOKENS."""
         width = PAIRS * self.blocks
         return Packed(self.pairs[start * width :], self.scales[start * self.blocks :], stop - start, self.blocks)
 
 
 def is_faster(inputs: int, rows: int, width: int) -> bool:
-    """Whether a product of these sizes is faster so than in float32."""
+    """Return whether a product of these sizes is faster so than in float32."""
     return inputs >= LEAST_INPUTS and rows * width >= LEAST_WEIGHTS and int16.available()
 
 
 def saves(tokens: int, rows: int, width: int) -> bool:
-    """Whether that is so much, of a text of so many tokens, that the product is worth being rounded.
+    """Return whether that is so much, of a text of so many tokens, that the product is worth being rounded.
 
     It does not depend on how many texts run together, so that a measurement gives the same whoever shares it.
     """
@@ -57,7 +57,7 @@ def saves(tokens: int, rows: int, width: int) -> bool:
 
 
 def packed(x: Floats, threads: int) -> Packed:
-    """x (n, width) as integers. A row with infinity or NaN gives NaN."""
+    """Return x (n, width) as integers. A row with infinity or NaN gives NaN."""
     rows, width = x.shape
     if width % BLOCK:
         x = np.pad(x, ((0, 0), (0, -width % BLOCK)))
@@ -126,7 +126,7 @@ def room_for_sums(rows: int) -> Floats:
 
 
 def pieces(inputs: int, rows: int, width: int, threads: int) -> list[tuple[Span, Span]]:
-    """Rows of the weight and of the input that a thread multiplies at a time."""
+    """Return rows of the weight and of the input that a thread multiplies at a time."""
     groups = -(-rows // ROWS)
     ops = ROWS * width * inputs  # of a group
     if groups % threads and groups < 8 * threads and groups * ops > OPS // 4:

@@ -49,7 +49,7 @@ class Inputs:
         return self._rounded[partner]
 
     def packed_bytes(self, partner: str) -> eight_bit_product.Packed:
-        """The same for products with many rows."""
+        """Return the same for products with many rows."""
         if partner not in self._packed_bytes:
             self._packed_bytes[partner] = eight_bit_product.packed(self.as_rounded(partner), self.threads)
         return self._packed_bytes[partner]
@@ -73,7 +73,7 @@ def matmul(
     precision: Precision = "exact",
     may_round: bool = False,
 ) -> Floats:
-    """x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
+    """Return x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
 
     Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows). may_round: x
     and W may be rounded to integers of 16 bits where the precision is float32.
@@ -126,7 +126,7 @@ def matmul(
 
 
 def _multiplied_bytes(inputs: Inputs, weight: Tensor, first: int, last: int, product: Floats, threads: int) -> bool:
-    """Whether the product was made in integers, of inputs as llama.cpp rounds them."""
+    """Return whether the product was made in integers, of inputs as llama.cpp rounds them."""
     partner = weight.format.activations
     if eight_bit_product.is_faster_for_few(len(inputs.x), last - first, weight):
         few = eight_bit_product.as_vectors(inputs.as_rounded(partner))
@@ -139,7 +139,7 @@ def _multiplied_bytes(inputs: Inputs, weight: Tensor, first: int, last: int, pro
 
 
 def matmul_transposed(x: Floats, weight: Tensor, threads: int = 1) -> Floats:
-    """x @ W for float32 x (n, weight.rows): float32 (n, width). A tile of rows at a time, as in `matmul`."""
+    """Return x @ W for float32 x (n, weight.rows): float32 (n, width). A tile of rows at a time, as in `matmul`."""
     product = np.zeros((len(x), weight.width), np.float32)
     values = np.ascontiguousarray(x, np.float32)
     pieces = shares(len(values), ROUND, threads)
@@ -192,13 +192,13 @@ def matmul_experts(
     precision: Precision = "exact",
     may_round: bool = False,
 ) -> Floats:
-    """x (n, width) times one expert of a weight (experts, out, width): float32 (n, out)."""
+    """Return x (n, width) times one expert of a weight (experts, out, width): float32 (n, out)."""
     rows = slice(expert * weight.shape[1], (expert + 1) * weight.shape[1])
     return matmul(x, weight, rows, threads=threads, precision=precision, may_round=may_round)
 
 
 def gather(weight: Tensor, ids: NDArray[np.integer]) -> Floats:
-    """The rows `ids` of an embedding: float32 (len(ids), width). Only those rows are read."""
+    """Return the rows `ids` of an embedding: float32 (len(ids), width). Only those rows are read."""
     wanted, where = np.unique(np.asarray(ids).reshape(-1), return_inverse=True)
     raw = np.concatenate([weight.raw(int(row), int(row) + 1) for row in wanted])
     return weight.format.decode(raw)[where]

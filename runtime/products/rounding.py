@@ -43,7 +43,7 @@ SHARP = 1.5  # from this times the usual factor of scores on, attention chooses
 
 
 def is_sensitive(names: Iterable[str], attention_scale: float, key_width: int, predicted: bool) -> bool:
-    """Whether a layer chooses or carries a state.
+    """Return whether a layer chooses or carries a state.
 
     names: of its tensors. attention_scale: the factor of its scores, key_width: of a head. predicted: a predictor
     chooses neurons.
@@ -54,5 +54,5 @@ def is_sensitive(names: Iterable[str], attention_scale: float, key_width: int, p
 
 
 def up_to_last(sensitive: Sequence[bool]) -> int:
-    """How many layers there are up to the last sensitive one."""
+    """Return how many layers there are up to the last sensitive one."""
     return max((i + 1 for i, each in enumerate(sensitive) if each), default=0)

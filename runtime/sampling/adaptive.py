@@ -12,7 +12,7 @@ WIDTH, PEAK, SHARPNESS = 0.3, 5.0, 10.0  # llama.cpp's constants
 
 
 def adaptive_p(of: Candidates, p: Doubles, target: float) -> Candidates:
-    """Logits 5 − 10 d² / (1 + d) with d = abs(p − target) / 0.3; tokens that are out stay so.
+    """Return logits 5 − 10 d² / (1 + d) with d = abs(p − target) / 0.3; tokens that are out stay so.
 
     p: the candidates' probabilities. target: what `aim` says.
     """
@@ -23,15 +23,17 @@ def adaptive_p(of: Candidates, p: Doubles, target: float) -> Candidates:
 
 
 def aim(target: float, weighted_sum: float, total_weight: float) -> float:
-    """The probability to favour now, from 0 to 1: as far on the other side of `target` as the mean of those chosen."""
+    """Return the probability to favour now, from 0 to 1: as far on the other side of `target` as the mean of those
+    chosen.
+    """
     return min(max(2 * target - weighted_sum / total_weight, 0.0), 1.0)
 
 
 def start(target: float, decay: float) -> tuple[float, float]:
-    """Weighted sum and total weight as if tokens of the wanted probability had been chosen for ever."""
+    """Return weighted sum and total weight as if tokens of the wanted probability had been chosen for ever."""
     return target / (1 - decay), 1 / (1 - decay)
 
 
 def next_mean(p: float, decay: float, weighted_sum: float, total_weight: float) -> tuple[float, float]:
-    """Weighted sum and total weight after a token of probability p was chosen."""
+    """Return weighted sum and total weight after a token of probability p was chosen."""
     return p + decay * weighted_sum, 1 + decay * total_weight

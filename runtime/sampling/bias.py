@@ -9,7 +9,7 @@ from .candidates import Candidates
 
 
 def logit_bias(of: Candidates, biases: Mapping[int, float]) -> Candidates:
-    """Adds to the logits of some tokens; minus infinity bars one. Source: llama.cpp, logit_bias."""
+    """Return adds to the logits of some tokens; minus infinity bars one. Source: llama.cpp, logit_bias."""
     if not biases:
         return of
     tokens = np.fromiter(biases, np.int64, len(biases))

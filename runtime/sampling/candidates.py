@@ -50,7 +50,7 @@ class Candidates:
 
 
 def candidates(logits: Floats) -> Candidates:
-    """The whole vocabulary.
+    """Return the whole vocabulary.
 
     logits: (vocabulary,); minus infinity for a token that cannot come. Raises ModelError where one is NaN or infinite,
     or none is left.
@@ -70,7 +70,7 @@ def _what_is_wrong(logits: Floats) -> str:
 
 
 def checked(of: Candidates, by: str) -> Candidates:
-    """The same, unless what changed their logits left none that can be drawn. by: its name for the message."""
+    """Return the same, unless what changed their logits left none that can be drawn. by: its name for the message."""
     best = of.logits.max()
     if best == -np.inf:
         raise OptionError(f"no token can be drawn: {by} left none")
@@ -87,7 +87,7 @@ def _vocabulary(size: int) -> Ids:
 
 
 def softmax(logits: Floats) -> Doubles:
-    """Probabilities (n,), float64. At least one logit must be finite."""
+    """Return probabilities (n,), float64. At least one logit must be finite."""
     weights = logits.astype(np.float64)
     weights -= weights[weights.argmax()]
     np.exp(weights, out=weights)
@@ -102,7 +102,7 @@ def entropy(p: Doubles) -> float:
 
 
 def largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
-    """Places of the largest values, in descending order; of equal ones the first."""
+    """Return places of the largest values, in descending order; of equal ones the first."""
     if count >= len(values):
         return (-values).argsort(kind="stable")
     places = None
@@ -116,7 +116,8 @@ def largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
 
 
 def _among_the_largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
-    """Places, ascending, of all values that can be among the `count` largest: those as large as that many of others.
+    """Return places, ascending, of all values that can be among the `count` largest: those as large as that many of
+    others.
 
     A few passes, where to partition all of them takes several times as long.
     """
@@ -126,7 +127,9 @@ def _among_the_largest(values: "Floats | Doubles", count: int) -> NDArray[np.int
 
 
 def at_least(values: "Floats | Doubles", bar: float, count: int) -> NDArray[np.intp]:
-    """Places, ascending, of the `count` largest values, the least of which is `bar`; of those equal to it the first."""
+    """Return places, ascending, of the `count` largest values, the least of which is `bar`; of those equal to it the
+    first.
+    """
     places = (values >= bar).nonzero()[0]
     if len(places) > count:
         equal = np.flatnonzero(values[places] == bar)

@@ -19,7 +19,8 @@ MOST_BYTES, MOST_TOKENS = 40, 20  # of a breaker, and of what follows its first 
 def dry(
     of: Candidates, history: Ids, multiplier: float, base: float, allowed: int, breakers: Breakers | None = None
 ) -> Candidates:
-    """Takes multiplier · base^(n − allowed) from the logit of a token that would lengthen a repetition of n tokens.
+    """Return takes multiplier · base^(n − allowed) from the logit of a token that would lengthen a repetition of n
+    tokens.
 
     history: the tokens to look at, the latest last. allowed: how long a repetition may be unpunished. breakers: no
     repetition reaches back over one. multiplier 0, or a base below 1, changes nothing.
@@ -63,7 +64,7 @@ def repetitions(history: Ids, most: int) -> Ids:
 
 
 def since_breaker(history: Ids, breakers: Breakers) -> int:
-    """How many of the latest tokens come after the last breaker; all where there is none."""
+    """Return how many of the latest tokens come after the last breaker; all where there is none."""
     if not breakers:
         return len(history)
     tokens = history.tolist()
@@ -78,7 +79,8 @@ def since_breaker(history: Ids, breakers: Breakers) -> int:
 def breakers_of(
     texts: Iterable[str], pieces: Sequence[bytes], encode: Callable[[str], Sequence[int]]
 ) -> dict[int, list[tuple[int, ...]]]:
-    """Breakers as tokens: those that hold one, and those that end with the beginning of one, with what must follow.
+    """Return breakers as tokens: those that hold one, and those that end with the beginning of one, with what must
+    follow.
 
     pieces: the bytes of each token of the vocabulary. encode: tokens of a text, without special ones.
     """
@@ -97,7 +99,9 @@ def breakers_of(
 
 
 def _tail(rest: bytes, pieces: Sequence[bytes], encode: Callable[[str], Sequence[int]]) -> tuple[int, ...] | None:
-    """The tokens of what is left of a breaker, of single bytes where a character was cut; None where it has none."""
+    """Return the tokens of what is left of a breaker, of single bytes where a character was cut; None where it has
+    none.
+    """
     try:
         return tuple(encode(rest.decode()))[:MOST_TOKENS]
     except UnicodeDecodeError:

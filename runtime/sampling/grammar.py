@@ -72,7 +72,7 @@ class _Wrapped:
         self.special_token_ids = sorted({*vocabulary.control_ids, *vocabulary.end_ids})
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Tokens of a text: needed for forcing alone, which `_unforced` switches off."""
+        """Return tokens of a text: needed for forcing alone, which `_unforced` switches off."""
         raise NotImplementedError
 
 
@@ -87,7 +87,7 @@ class Grammar:
             raise OptionError(f"the grammar cannot be used: {_one_line(self._matcher.get_error())}")
 
     def allowed(self, tokens: Sequence[int], size: int) -> NDArray[np.bool_]:
-        """Which of `size` tokens may come after `tokens`, which were generated: (size,).
+        """Return which of `size` tokens may come after `tokens`, which were generated: (size,).
 
         Where the text is done that is a token that ends it. Raises OptionError where the tokens themselves are not of
         the grammar, or it is too complex.
@@ -107,7 +107,7 @@ class Grammar:
         return mask
 
     def is_done(self, tokens: Sequence[int]) -> bool:
-        """Whether a text may end here."""
+        """Return whether a text may end here."""
         return bool(self.allowed(tokens, len(self._vocabulary.pieces))[list(self._vocabulary.end_ids)].any())
 
     def _start(self) -> None:
@@ -116,7 +116,7 @@ class Grammar:
         self._read: list[int] = []
 
     def _failure(self) -> OptionError:
-        """The error for a matcher that gave up, in whose place there is a new one then."""
+        """Return the error for a matcher that gave up, in whose place there is a new one then."""
         message = _one_line(self._matcher.get_error())
         self._start()  # an error stays, and other texts may have none
         return OptionError(f"the grammar cannot be followed: {message}")
@@ -137,7 +137,7 @@ class Grammar:
 
 
 def grammar_from_gbnf(text: str, vocabulary: GrammarVocabulary) -> Grammar:
-    """A grammar in GBNF, which begins with the rule `root`. Raises OptionError for one that cannot be used."""
+    """Return a grammar in GBNF, which begins with the rule `root`. Raises OptionError for one that cannot be used."""
     _library()
     if text.lstrip().startswith(LARK):
         check_lark(text)
@@ -155,7 +155,7 @@ def grammar_from_gbnf(text: str, vocabulary: GrammarVocabulary) -> Grammar:
 
 
 def grammar_from_json_schema(schema: str | Mapping[str, Any] | bool, vocabulary: GrammarVocabulary) -> Grammar:
-    """A grammar of the JSON texts that a schema allows, with white space as llama.cpp has it.
+    """Return a grammar of the JSON texts that a schema allows, with white space as llama.cpp has it.
 
     `x-guidance` in the schema has llguidance's options (`whitespace_pattern`). Raises OptionError for a schema that
     cannot be kept.
@@ -183,7 +183,7 @@ def _library() -> Any:
 
 
 def _unforced(lark: str) -> str:
-    """A grammar by which every token may come that fits, not only that with which the tokenizer would go on."""
+    """Return a grammar by which every token may come that fits, not only that with which the tokenizer would go on."""
     head, _, rest = lark.partition(LARK)
     try:
         options, end = json.JSONDecoder().raw_decode(rest.lstrip())
@@ -194,7 +194,7 @@ def _unforced(lark: str) -> str:
 
 
 def _without_tokens(text: str, vocabulary: GrammarVocabulary) -> tuple[str, list[str]]:
-    """GBNF with a rule for each token (`<[7]>`, `<text>`, `!<[7]>`), which llguidance's reader does not know.
+    """Return GBNF with a rule for each token (`<[7]>`, `<text>`, `!<[7]>`), which llguidance's reader does not know.
 
     The tokens are as llguidance's own notation has them. Raises OptionError for one that is not in the vocabulary.
     """
@@ -225,13 +225,13 @@ def _rule(place: int) -> str:
 
 
 def _token_of(text: bytes, vocabulary: GrammarVocabulary) -> int:
-    """The token that is written so, a control token first; -1 where there is none."""
+    """Return the token that is written so, a control token first; -1 where there is none."""
     found = (number for number in vocabulary.control_ids if vocabulary.pieces[number] == text)
     return next(found, vocabulary.numbers.get(text, -1))
 
 
 def _plain_escapes(text: str) -> str:
-    r"""GBNF with characters for \u and \U, which llguidance's reader garbles."""
+    r"""Return GBNF with characters for \u and \U, which llguidance's reader garbles."""
 
     def character(escape: re.Match[str]) -> str:
         number = int(escape[1] or escape[2] or "0", 16)
@@ -243,5 +243,7 @@ def _plain_escapes(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The message of an error, without the parser's state and the grammar as we wrote it, which stand behind it."""
+    """Return the message of an error, without the parser's state and the grammar as we wrote it, which stand behind
+    it.
+    """
     return " ".join(re.split(r"<state>|<backtrace>|\n *1 \|", text)[0].split())[:300]

@@ -36,14 +36,14 @@ def check_gbnf(text: str) -> str:
 
 
 def check_lark(text: str) -> None:
-    """Raises OptionError for a grammar in llguidance's notation that is too large, or refers too deep."""
+    """Raise OptionError for a grammar in llguidance's notation that is too large, or refers too deep."""
     _, references = _read(text, LARK_RULE)
     for _ in _referred_first(references):
         pass
 
 
 def check_schema(schema: Any) -> None:
-    """Raises OptionError for a JSON schema whose references, one within the other, fill the stack."""
+    """Raise OptionError for a JSON schema whose references, one within the other, fill the stack."""
     references, waiting, deepest = {"": list[str]()}, [("", 1, schema)], 1
     while waiting:
         place, depth, value = waiting.pop()
@@ -69,7 +69,7 @@ def _pointed_at(schema: Any, pointer: str) -> Any:
 
 
 def _read(text: str, form: "re.Pattern[str]") -> tuple[list[tuple[str, int]], dict[str, list[str]]]:
-    """The rules: each one's name and where it begins; and by name what it refers to."""
+    """Return the rules: each one's name and where it begins; and by name what it refers to."""
     if len(text) > MAX_CHARACTERS:
         raise OptionError(f"the grammar has {len(text):,} characters; at most {MAX_CHARACTERS:,} can be followed")
     starts, references, alternatives = list[tuple[str, int]](), dict[str, list[str]](), 0

@@ -20,7 +20,7 @@ class TokenLogprobs:
     logprobs: Doubles
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; a token that cannot come has the log-probability None."""
+        """Return plain data; a token that cannot come has the log-probability None."""
         top = zip(self.ids.tolist(), map(_finite, self.logprobs.tolist()), strict=True)
         return {
             "token": self.token,

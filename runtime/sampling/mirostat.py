@@ -14,7 +14,9 @@ MEASURED = 100  # tokens from which version 1 estimates Zipf's exponent
 
 
 def mirostat(of: Candidates, mu: float, vocabulary: int) -> Candidates:
-    """Version 1: the k most likely, with k from Zipf's law. mu: the most surprise in bits. vocabulary: all tokens."""
+    """Return version 1: the k most likely, with k from Zipf's law. mu: the most surprise in bits. vocabulary: all
+    tokens.
+    """
     head = top_k(of, MEASURED).logits.astype(np.float64)
     head = head[head > -np.inf]
     if len(head) < 2:
@@ -26,7 +28,9 @@ def mirostat(of: Candidates, mu: float, vocabulary: int) -> Candidates:
 
 
 def _k(s: float, mu: float, vocabulary: int, most: int) -> int:
-    """(e · 2^mu / (1 − vocabulary^−e))^(1 / s) with e = s − 1, from 1 to `most`. In logarithms: mu has no bound."""
+    """Return (e · 2^mu / (1 − vocabulary^−e))^(1 / s) with e = s − 1, from 1 to `most`. In logarithms: mu has no
+    bound.
+    """
     e = s - 1
     ratio = 1 / math.log(vocabulary) if e == 0 else e / -math.expm1(-e * math.log(vocabulary))
     log_power = math.log(ratio) + mu * math.log(2)
@@ -36,7 +40,7 @@ def _k(s: float, mu: float, vocabulary: int, most: int) -> int:
 
 
 def mirostat_2(of: Candidates, mu: float) -> Candidates:
-    """Version 2: those whose surprise is at most mu bits, and always the most likely."""
+    """Return version 2: those whose surprise is at most mu bits, and always the most likely."""
     with np.errstate(divide="ignore"):
         likely = -np.log2(softmax(of.logits)) <= mu
     return of.take(likely, ordered=of.ordered) if likely.any() else top_k(of, 1)

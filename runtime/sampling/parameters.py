@@ -158,14 +158,14 @@ class Sampling:
 
 
 def of_sample(sampling: Sampling, number: int) -> Sampling:
-    """The parameters of one of several texts: the seed of the first and its number, as in vLLM."""
+    """Return the parameters of one of several texts: the seed of the first and its number, as in vLLM."""
     if sampling.chosen_seed is None or number == 0:
         return sampling
     return replace(sampling, seed=(sampling.chosen_seed + number) % RANDOM_SEED)
 
 
 def parse_samplers(text: str) -> tuple[str, ...]:
-    """Names between semicolons, as in "top_k;temperature", or letters, as in "kt": llama.cpp's two ways.
+    """Return names between semicolons, as in "top_k;temperature", or letters, as in "kt": llama.cpp's two ways.
 
     Names may have hyphens, or nothing, for underscores. Raises OptionError for one that is not known.
     """
@@ -177,7 +177,8 @@ def parse_samplers(text: str) -> tuple[str, ...]:
 
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """Arguments for `Sampling` from NAME=VALUE, as "mirostat=2", "logit_bias=15-inf"; those that take several add up.
+    """Return arguments for `Sampling` from NAME=VALUE, as "mirostat=2", "logit_bias=15-inf"; those that take several
+    add up.
 
     Hyphens do for underscores in names. Raises OptionError for a name that is not known, or a value that is no number.
     """
@@ -210,7 +211,9 @@ def _number(name: str, text: str, limit: Limit) -> float:
 
 
 def parse_logit_bias(text: str) -> tuple[int, float]:
-    """Token and bias from llama.cpp's form: "15043+1", "15043-0.5", "15043-inf". Raises OptionError for another."""
+    """Return token and bias from llama.cpp's form: "15043+1", "15043-0.5", "15043-inf". Raises OptionError for
+    another.
+    """
     match = re.fullmatch(r"\s*(\d+)\s*([+-])\s*(inf|\d+\.?\d*(?:e[+-]?\d+)?|\.\d+)\s*", text, re.IGNORECASE)
     if not match or (match[2] == "+" and match[3].lower() == "inf"):
         raise OptionError(f"{quote(text)} is no bias; one is a token, a sign and a number: 15043+1, 15043-inf")
@@ -218,7 +221,7 @@ def parse_logit_bias(text: str) -> tuple[int, float]:
 
 
 def advised(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters that a file's keys general.sampling.* advise, as arguments for `Sampling`.
+    """Return parameters that a file's keys general.sampling.* advise, as arguments for `Sampling`.
 
     Raises ModelError where one has a value that its parameter cannot have.
     """
@@ -252,6 +255,6 @@ def _known(name: Any) -> str:
 
 
 def _spelled(name: str) -> str | None:
-    """The name as we write it, None where there is none such."""
+    """Return the name as we write it, None where there is none such."""
     spellings = {each.replace("_", ""): known for each, known in ({each: each for each in LETTERS} | ALIASES).items()}
     return spellings.get(re.sub(r"[-_]", "", name.lower()))

@@ -10,7 +10,8 @@ from .candidates import Candidates
 
 
 def penalties(of: Candidates, history: Ids, repeat: float, frequency: float, presence: float) -> Candidates:
-    """The logit l of a token in `history` becomes l / repeat, or l · repeat below 0, less count · frequency + presence.
+    """Return the logit l of a token in `history` becomes l / repeat, or l · repeat below 0, less count · frequency +
+    presence.
 
     history: the tokens to look at, the latest last. repeat 1, frequency 0 and presence 0 change nothing.
     """

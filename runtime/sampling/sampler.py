@@ -40,7 +40,7 @@ class Grammar(Protocol):
     """What may be written."""
 
     def allowed(self, tokens: Sequence[int], size: int) -> NDArray[np.bool_]:
-        """Which of `size` tokens may come after these, which were generated."""
+        """Return which of `size` tokens may come after these, which were generated."""
 
 
 class Branch(NamedTuple):
@@ -60,7 +60,7 @@ class Distribution:
     branches: tuple[Branch, ...] = field(repr=False, default=())
 
     def of(self, token: int) -> float:
-        """A token's probability."""
+        """Return a token's probability."""
         if 0 <= token < len(self.ids) and self.ids[token] == token:  # of the whole vocabulary it stands there
             return float(self.p[token])
         return float(self.p[self.ids == token].sum())
@@ -94,7 +94,7 @@ class State:
 
     @property
     def count(self) -> int:
-        """How many tokens the text has."""
+        """Return how many tokens the text has."""
         return BLOCK * len(self.whole) + len(self.latest)
 
     def with_token(self, token: int, history: tuple[int, ...]) -> "State":
@@ -142,7 +142,7 @@ class Sampler:
         self.state = replace(self.state, history=self._kept((*self.state.history, *tokens)))
 
     def probabilities(self, logits: Floats, state: State | None = None) -> Distribution:
-        """The distribution of the next token after all samplers; nothing is changed.
+        """Return the distribution of the next token after all samplers; nothing is changed.
 
         logits: (vocabulary,), float32; minus infinity bars a token. state: another than the sampler's. Raises
         ModelError for NaN or infinity, OptionError where options leave no token, or bias one past the vocabulary.
@@ -179,7 +179,7 @@ class Sampler:
         return token
 
     def choose(self, distribution: Distribution) -> int:
-        """A token by its probability, without remembering it."""
+        """Return a token by its probability, without remembering it."""
         sums = distribution.p.cumsum()
         place = int(sums.searchsorted(self.random.random() * sums[-1]))
         return int(distribution.ids[min(place, len(sums) - 1)])
@@ -192,7 +192,7 @@ class Sampler:
         self.state = self.after(self.state, token, distribution)
 
     def after(self, state: State, token: int, distribution: Distribution | None = None) -> State:
-        """The state after a token was generated."""
+        """Return the state after a token was generated."""
         state = state.with_token(token, self._kept((*state.history, token)))
         if distribution is None or not self._remembers:
             return state
@@ -206,11 +206,11 @@ class Sampler:
         return replace(state, weighted_sum=mean[0], total_weight=mean[1])
 
     def ends(self, token: int) -> bool:
-        """Whether a text ends with this token."""
+        """Return whether a text ends with this token."""
         return token in self.sampling.stop_ids or (token in self.end_ids and not self.sampling.ignore_eos)
 
     def fork(self, seed: int | None = None) -> "Sampler":
-        """Another sampler in the same state, with draws of its own. seed: of these; None: by ours."""
+        """Return another sampler in the same state, with draws of its own. seed: of these; None: by ours."""
         other = copy(self)
         other.random = self.random.spawn(1)[0] if seed is None else np.random.default_rng(seed)
         return other
@@ -250,7 +250,7 @@ class Sampler:
         return own.top_k, np.array([step for step, _ in taken], np.int64), np.array([n for _, n in taken], np.float64)
 
     def _quickly(self, logits: Floats, count: int, steps: Ids, numbers: Doubles) -> int:
-        """A token as `choose` draws it from the chain's probabilities; -1 where that has something to say."""
+        """Return a token as `choose` draws it from the chain's probabilities; -1 where that has something to say."""
         if count == 1 and (best := self._best(logits)) >= 0:
             self.random.random()
             return best
@@ -259,7 +259,7 @@ class Sampler:
         return int(fused_sampler.draw(self._biased(logits), steps, numbers, keep, self.random.random(), *room))
 
     def _of_the_likeliest(self, logits: Floats, count: int, steps: Ids, numbers: Doubles) -> Distribution | None:
-        """The chain's probabilities; None where that has something to say."""
+        """Return the chain's probabilities; None where that has something to say."""
         if count == 1 and (best := self._best(logits)) >= 0:
             return Distribution(np.array([best]), np.ones(1))
         ids, values, p = np.empty(count, np.int64), np.empty(count, np.float32), np.empty(count)
@@ -267,7 +267,7 @@ class Sampler:
         return Distribution(ids[:left], p[:left]) if left > 0 else None
 
     def _best(self, logits: Floats) -> int:
-        """The first of the most likely tokens; -1 where a bias may make it another, or a logit is not finite."""
+        """Return the first of the most likely tokens; -1 where a bias may make it another, or a logit is not finite."""
         best = int(logits.argmax()) if len(logits) else -1
         if self._biases:
             self._check_biases(len(logits))
@@ -285,7 +285,7 @@ class Sampler:
 
     @cached_property
     def _lowers(self) -> bool:
-        """Whether no bias makes a token likelier."""
+        """Return whether no bias makes a token likelier."""
         return max(self._biases.values(), default=0.0) <= 0
 
     @cached_property
@@ -331,7 +331,7 @@ class Sampler:
             raise OptionError(f"token {max(self._biases)} has a bias, but the vocabulary has {size} tokens")
 
     def _branches(self, of: Candidates, state: State, weight: float = 1.0) -> list[Branch]:
-        """Every way through the chain; `weight` is divided among them."""
+        """Return every way through the chain; `weight` is divided among them."""
         biases = self._biases
         if state.count < self.sampling.min_tokens:
             barred = (*self.end_ids, *self.sampling.stop_ids)
@@ -426,7 +426,7 @@ def _only(branch: Branch, allowed: NDArray[np.bool_]) -> Branch:
 
 
 def _joined(branches: Sequence[Branch]) -> Distribution:
-    """The sum of all ways, without tokens that cannot come."""
+    """Return the sum of all ways, without tokens that cannot come."""
     if len(branches) == 1:
         ids, p = branches[0].ids, branches[0].p
     else:

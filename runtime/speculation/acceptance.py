@@ -44,18 +44,22 @@ Rule = Callable[[Distribution, Sequence[Candidate], Uniform], Verdict]
 
 
 def acceptance_rate(p: Distribution, q: Distribution) -> float:
-    """How often a token drawn from q stands under p: the sum of min(p, q) over all tokens."""
+    """Return how often a token drawn from q stands under p: the sum of min(p, q) over all tokens."""
     return float(np.minimum(p.p, _at(q, p)).sum())
 
 
 def residual(p: Distribution, q: Distribution) -> Distribution:
-    """norm(max(0, p - q)): what the token comes from when one drawn from q was refused; p itself where none is left."""
+    """Return norm(max(0, p - q)): what the token comes from when one drawn from q was refused; p itself where none is
+    left.
+    """
     left = np.maximum(p.p - _at(q, p), 0)
     return _normed(p, left)
 
 
 def accepts(p: Distribution, candidate: Candidate, u: float) -> bool:
-    """Whether a candidate stands; u: a uniform number of [0, 1). Raises ValueError where it can't come from its q."""
+    """Return whether a candidate stands; u: a uniform number of [0, 1). Raises ValueError where it can't come from its
+    q.
+    """
     q = 1.0 if candidate.q is None else candidate.q.of(candidate.token)
     if q <= 0:
         raise ValueError(f"token {candidate.token} was not drawn from its distribution")
@@ -63,13 +67,14 @@ def accepts(p: Distribution, candidate: Candidate, u: float) -> bool:
 
 
 def drawn(p: Distribution, u: float) -> int:
-    """The token that a uniform number of [0, 1) stands for."""
+    """Return the token that a uniform number of [0, 1) stands for."""
     sums = np.cumsum(p.p)
     return int(p.ids[min(int(np.searchsorted(sums, u * sums[-1], "right")), len(sums) - 1)])
 
 
 def verify(p: Distribution, candidates: Sequence[Candidate], uniform: Uniform) -> Verdict:
-    """The next token, distributed exactly as p: the first candidate that stands, or one from what they leave of p.
+    """Return the next token, distributed exactly as p: the first candidate that stands, or one from what they leave of
+    p.
 
     Where no chance was in the candidates, one number is taken, which gives the token that it gives without a draft.
     """
@@ -101,13 +106,15 @@ def verify_typically(
 
 
 def _foreseen(p: Distribution, candidates: Sequence[Candidate], uniform: Uniform) -> Verdict:
-    """The token is drawn, and a candidate stands that is that token: as often as by the rule, as p is what it is."""
+    """Return the token is drawn, and a candidate stands that is that token: as often as by the rule, as p is what it
+    is.
+    """
     token = drawn(p, uniform())
     return Verdict(token, next((i for i, each in enumerate(candidates) if each.token == token), None))
 
 
 def _at(q: Distribution, p: Distribution) -> Doubles:
-    """q of the tokens of p."""
+    """Return q of the tokens of p."""
     if q.ids is p.ids:  # the whole vocabulary
         return q.p
     size = 1 + max(int(q.ids.max(initial=0)), int(p.ids.max(initial=0)))

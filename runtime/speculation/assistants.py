@@ -75,7 +75,7 @@ class Assistant:
         )
 
     def read(self, token: int, state: Floats, place: int, cache: KVCache) -> tuple[LazyLogits, Floats]:
-        """Logits (1, …) of the token that follows one, and what stands for the model's state of it, (1, width).
+        """Return logits (1, …) of the token that follows one, and what stands for the model's state of it, (1, width).
 
         state: the model's of the token before, (1, width). place: of the last token that is known. cache: the model's,
         with all tokens before that one.
@@ -100,7 +100,7 @@ class Assistant:
 
 
 def _sources(model: Model) -> dict[bool, int]:
-    """The model's last layers with keys of their own: that with a window (True), and that without."""
+    """Return the model's last layers with keys of their own: that with a window (True), and that without."""
     layers = model.network.hparams.layers
     return {own.window is not None: i for i, own in enumerate(layers) if own.kv_source_layer is None}
 

@@ -135,7 +135,7 @@ class BlockWriter:
             return forward.norm(self.network.global_tensors, "output_norm", x)
 
     def written(self, x: Floats) -> Written:
-        """x: of `block`."""
+        """Return x: of `block`."""
         logits = self._product(x, self.output)
         if self.selector is None:
             return Written(logits, None)
@@ -203,7 +203,7 @@ class BlockWriter:
         return self.selector.scores(row, written.gates[place], before)
 
     def _beside(self, row: Floats, before: int) -> Floats:
-        """Logits of the draft's own tokens, with what a Markov head says."""
+        """Return logits of the draft's own tokens, with what a Markov head says."""
         if self.markov:
             outside = self.network.global_tensors
             w1, w2 = outside.need("markov_w1.weight"), outside.need("markov_w2.weight")

@@ -93,7 +93,7 @@ class Speculation:
         return found
 
     def _run(self, last: int, draft: DraftTree, cache: KVCache) -> tuple[Floats, Floats | None]:
-        """Logits behind the text's last token and each drafted one; what the model made of them, if wanted."""
+        """Return logits behind the text's last token and each drafted one; what the model made of them, if wanted."""
         tokens = [last, *draft.tokens]
         if draft.is_chain and not self.drafter.reads_states:
             return self.model.forward(tokens, cache), None
@@ -126,7 +126,7 @@ def speculation_of(
     drafting: Drafting | None = None,
     context: int | None = None,
 ) -> Speculation:
-    """Decoding with drafts.
+    """Return decoding with drafts.
 
     by: a smaller model of the same vocabulary, "lookup" for what stands in the text, "mtp" for the model's own layer
     that reads ahead, or another reader of its states or keys. vocabulary: how many of the model's logits are of tokens.

@@ -83,7 +83,7 @@ class LookupDrafter:
         """Nothing is to be known."""
 
     def _copied(self, text: Sequence[int], place: int, most: int) -> list[int]:
-        """Tokens from a place on; where it comes to the text's end, those that were just copied."""
+        """Return tokens from a place on; where it comes to the text's end, those that were just copied."""
         same = 1
         while same < min(FARTHEST, place) and text[place - 1 - same] == text[-1 - same]:
             same += 1
@@ -130,7 +130,7 @@ class Drawing:
             q = Distribution(q.ids[left], q.p[left] / q.p[left].sum())
 
     def after(self, state: State, candidate: Candidate) -> State:
-        """The state after the first of a place's candidates."""
+        """Return the state after the first of a place's candidates."""
         return self.sampler.after(state, candidate.token, candidate.q)
 
 
@@ -180,7 +180,7 @@ class ModelDrafter:
         """Nothing is to be known."""
 
     def _run(self, tokens: Sequence[int]) -> Floats:
-        """Logits (vocabulary,) behind the last of further tokens."""
+        """Return logits (vocabulary,) behind the last of further tokens."""
         ids = [token if token < self.model.vocabulary_size else 0 for token in tokens]  # 0: unknown to the draft
         size = chunk_size(self.model, len(ids))
         try:

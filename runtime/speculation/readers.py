@@ -54,7 +54,7 @@ class OwnLayer:
     layers: tuple[int, ...] = ()
 
     def __init__(self, model: Model) -> None:
-        """Raises ModelError for a model without such a layer, or with one that can't run."""
+        """Raise ModelError for a model without such a layer, or with one that can't run."""
         model.next_tokens  # noqa: B018
         self.model = model
 
@@ -167,7 +167,7 @@ class Eagle3:
         return LazyLogits(normed, self.output, self._placed, self.model.threads, self.model.precision), x
 
     def _placed(self, logits: Floats, first: int) -> Floats:
-        """Logits (n, tokens drafted) where these stand among the model's tokens."""
+        """Return logits (n, tokens drafted) where these stand among the model's tokens."""
         if self.drafted is None:
             return logits
         placed = np.full((len(logits), self.words), -np.inf, np.float32)

@@ -32,7 +32,7 @@ class Convolution:
         self._weights = (made.reshape(len(x), *grouped.shape[:3], 1) + grouped).reshape(len(x), *fixed.shape)
 
     def over(self, x: Floats, side: int) -> Floats:
-        """x (tokens, width) convolved; side: BEFORE or AFTER."""
+        """Return x (tokens, width) convolved; side: BEFORE or AFTER."""
         weights = self._weights[:, side]
         out: Floats = weights[:, 0] * x
         for back in range(1, min(weights.shape[1], len(x))):

@@ -26,7 +26,7 @@ class DraftTree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether each token follows on the one before it."""
+        """Return whether each token follows on the one before it."""
         return all(parent == place - 1 for place, parent in enumerate(self.parents))
 
     @property
@@ -38,18 +38,18 @@ class DraftTree:
         return depths
 
     def children(self, parent: int) -> list[int]:
-        """The numbers of the tokens that follow on one, or on TEXT."""
+        """Return the numbers of the tokens that follow on one, or on TEXT."""
         return [place for place, each in enumerate(self.parents) if each == parent]
 
 
 def chain(candidates: Iterable[Candidate]) -> DraftTree:
-    """Tokens that follow on one another."""
+    """Return tokens that follow on one another."""
     found = tuple(candidates)
     return DraftTree(found, tuple(range(-1, len(found) - 1)))
 
 
 def comb(places: Sequence[Sequence[Candidate]]) -> DraftTree:
-    """Several candidates for each place, the next place's following on the first of them."""
+    """Return several candidates for each place, the next place's following on the first of them."""
     candidates: list[Candidate] = []
     parents: list[int] = []
     parent = TEXT

@@ -72,7 +72,7 @@ class BytePairs:
         return b"".join(bytes([BYTE_VALUES[c]]) if c in BYTE_VALUES else c.encode() for c in text)
 
     def _build(self, start: bool) -> Any:
-        """The library's tokenizer, without any special tokens. start: for the text that begins all."""
+        """Return the library's tokenizer, without any special tokens. start: for the text that begins all."""
         if complete := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
             return read_library(parse_json(complete) | {"added_tokens": [], "post_processor": None, "truncation": None})
         cuts = pre_tokenizer_of(self.tokens, self.pre, start)

@@ -34,8 +34,8 @@ class Pieces:
         self._processor, self._library = cache(self._build), cache(self._build_library)
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """A space is put in front of every piece of text between special tokens, as llama.cpp does, unless the file
-        says: of the first alone.
+        """Return a space is put in front of every piece of text between special tokens, as llama.cpp does, unless the
+        file says: of the first alone.
         """
         if self.by_blocks:
             return list(self._library(start).encode_batch_fast([text], add_special_tokens=False)[0].ids)
@@ -52,7 +52,9 @@ class Pieces:
         return text[1:] if self.prefix_space and begins and text.startswith(" ") else text
 
     def _build(self, prefix_space: bool) -> Any:
-        """The library's processor. Only pieces that text can become keep their type; the others are control pieces."""
+        """Return the library's processor. Only pieces that text can become keep their type; the others are control
+        pieces.
+        """
         import sentencepiece
         from sentencepiece import sentencepiece_model_pb2
 
@@ -83,7 +85,9 @@ class Pieces:
             raise VocabularyError(f"the file's vocabulary is not a valid SentencePiece model: {error}") from error
 
     def _build_library(self, start: bool) -> Any:
-        """The other library's tokenizer, by the file's blocks of tokenizer.json: what SentencePiece cannot do."""
+        """Return the other library's tokenizer, by the file's blocks of tokenizer.json: what SentencePiece cannot
+        do.
+        """
         empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
         tokenizer = read_library(empty | blocks_of(self.tokens, start))
         tokenizer.model = self._model

@@ -49,11 +49,11 @@ class Splitter:
 
 
 def _alone(text: str, start: int, end: int) -> bool:
-    """Whether no letter or digit touches the token."""
+    """Return whether no letter or digit touches the token."""
     return not any(map(_is_of_word, text[max(0, start - 1) : start] + text[end : end + 1]))
 
 
 def _is_of_word(character: str) -> bool:
-    """Unicode's class of what words are made of, which is another than that of Python's `re`."""
+    """Return Unicode's class of what words are made of, which is another than that of Python's `re`."""
     category, circled = unicodedata.category(character), any(a <= ord(character) <= b for a, b in CIRCLED)
     return category[:1] in "LM" or category in ("Nd", "Nl", "Pc") or circled or character in "\u200c\u200d"

@@ -74,7 +74,7 @@ class ExportPlan:
 
 
 def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
-    """The checkpoint that converts to these tensors. Of several families of one GGUF name, the first that fits.
+    """Return the checkpoint that converts to these tensors. Of several families of one GGUF name, the first that fits.
 
     Raises ModelError where none does, saying why.
     """
@@ -100,8 +100,8 @@ def plan_best(
     tensors: Tensors,
     around: Mapping[str, Any] | None = None,
 ) -> ExportPlan:
-    """The checkpoint of the first of a family's architectures that fits. around: what else the config of the whole
-    model has, where this is its text part. Raises ModelError where none does.
+    """Return the checkpoint of the first of a family's architectures that fits. around: what else the config of the
+    whole model has, where this is its text part. Raises ModelError where none does.
     """
     check_model(family[0], metadata, tensors)
     starts = (f"{family[0].name}.", "xielu.", "diffusion.")
@@ -118,7 +118,7 @@ def plan_best(
         raise ModelError(f"the file cannot become a checkpoint: {'; '.join(reasons)}")
 
     def rules(architecture: Architecture) -> int:
-        """How many there are, but for what stands outside of the base model and is often not there."""
+        """Return how many there are, but for what stands outside of the base model and is often not there."""
         names = [target.name if isinstance(target, TensorMap) else target for target in architecture.tensors.values()]
         return sum(not (isinstance(name, str) and name.partition(".")[0] in OUTSIDE) for name in names)
 
@@ -133,7 +133,7 @@ def plan_best(
 
 
 def _own_tokens(architecture: Architecture, metadata: Mapping[str, Any]) -> list[str]:
-    """The keys of special tokens that a file has as the family sets them."""
+    """Return the keys of special tokens that a file has as the family sets them."""
     texts = metadata.get(TOKENS, ())
     found = {key: metadata.get(f"tokenizer.ggml.{key}") for key in architecture.vocab_keys}
     ids = {key: number for key, number in found.items() if isinstance(number, int) and not isinstance(number, bool)}
@@ -165,7 +165,7 @@ def _whole_classes() -> set[str]:
 
 
 def is_part(architecture: Architecture) -> bool:
-    """Whether transformers has no class for the text part alone that has logits."""
+    """Return whether transformers has no class for the text part alone that has logits."""
     sections = SECTIONS in architecture.metadata and not architecture.hf_classes[0].endswith("ForCausalLM")
     return sections or architecture.part
 
@@ -173,7 +173,7 @@ def is_part(architecture: Architecture) -> bool:
 def _plan(
     architecture: Architecture, own: Mapping[str, Any], tensors: Tensors, around: Mapping[str, Any] | None
 ) -> ExportPlan:
-    """own: the file's keys of the model, and its tokens."""
+    """Return own: the file's keys of the model, and its tokens."""
     if (reason := obstacle(architecture)) and not (is_part(architecture) and around is not None):
         raise ModelError(reason)
     metadata = {key: value for key, value in completed(architecture, own).items() if key != TOKENS}
@@ -202,7 +202,7 @@ def _plan(
 
 
 def differences(metadata: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that have other values in `written`, with those."""
+    """Return keys that have other values in `written`, with those."""
     keys = dict.fromkeys([*metadata, *written])
     return {key: written.get(key) for key in keys if not _same(metadata.get(key), written.get(key))}
 

@@ -37,11 +37,11 @@ class Known:
     config: ConfigKeys
 
     def copied(self, key: str) -> bool:
-        """Whether the key is the config's own."""
+        """Return whether the key is the config's own."""
         return isinstance(self.architecture.metadata.get(key), str)
 
     def choose(self, *names: str) -> str:
-        """The name that this family uses."""
+        """Return the name that this family uses."""
         return next((name for name in names if name in self.architecture.defaults), names[0])
 
     @property
@@ -61,7 +61,7 @@ NONE_BY_0 = (
 
 
 def export_config(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
-    """The config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
+    """Return the config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
     start, defaults = f"{architecture.name}.", architecture.defaults
     own = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
     file_keys = Keys.of(architecture, metadata)
@@ -104,7 +104,7 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
 
 
 def number(value: Any) -> Any:
-    """A metadata value as JSON has it; floats of 32 bits by their shortest decimals."""
+    """Return a metadata value as JSON has it; floats of 32 bits by their shortest decimals."""
     if isinstance(value, np.ndarray):
         return list(map(number, value))
     if isinstance(value, (float, np.floating)):
@@ -113,7 +113,7 @@ def number(value: Any) -> Any:
 
 
 def _head_width(known: Known, rotated: Any) -> ConfigKeys:
-    """The width of a head, or the share of it that rotates, by the number of values that rotate."""
+    """Return the width of a head, or the share of it that rotates, by the number of values that rotate."""
     heads, source = known.keys.stored("attention.head_count"), known.architecture.metadata["rope.dimension_count"]
     if not isinstance(heads, int) or not heads:
         return {}
@@ -165,7 +165,7 @@ def _context(known: Known, value: Any) -> ConfigKeys:
 
 
 def _states(known: Known, value: Any) -> ConfigKeys:
-    """How many channels a state space has, as given or by the width."""
+    """Return how many channels a state space has, as given or by the width."""
     given = {"mamba_d_ssm": value, "mamba_expand": value / known.keys["embedding_length"]}
     return next(({key: each} for key, each in given.items() if key in known.architecture.defaults), {})
 
@@ -192,7 +192,7 @@ SOLVED: dict[str, Callable[[Known, Any], ConfigKeys]] = {
 
 
 def _rotary(known: Known) -> ConfigKeys:
-    """Rotary settings, in the spelling that transformers reads."""
+    """Return rotary settings, in the spelling that transformers reads."""
     keys, scaling, config = known.keys, None, {}
     if keys.stored("rope.scaling.type") in ("linear", "yarn"):
         scaling = yarn_settings(keys)
@@ -237,8 +237,8 @@ def _share(divisors: Tensor) -> float:
 
 
 def _llama3(known: Known) -> ConfigKeys:
-    """The factor shows in the divisors, if anything is stretched in full; the trained context is what gives them again:
-    a power of two, or what one divisor between 1 and the factor means.
+    """Return the factor shows in the divisors, if anything is stretched in full; the trained context is what gives them
+    again: a power of two, or what one divisor between 1 and the factor means.
     """
     wanted = known.tensors["rope_freqs.weight"].float32()
     if known.head > 64 * len(wanted):  # before anything of such a width is made

@@ -35,7 +35,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 def plan_multimodal_checkpoint(
     metadata: Mapping[str, Any], tensors: Tensors, encoders: Mapping[str, Any], encoder_tensors: Tensors
 ) -> ExportPlan:
-    """The checkpoint that converts to both files. encoders: metadata of the encoders' file.
+    """Return the checkpoint that converts to both files. encoders: metadata of the encoders' file.
 
     Raises ModelError where none does, saying why: encoders of another model, of a kind that does not go back.
     """
@@ -77,7 +77,7 @@ def _check(encoders: Mapping[str, Any], files: Files) -> None:
 
 
 def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
-    """The classes that have such encoders and such a text model. Raises ModelError where none has."""
+    """Return the classes that have such encoders and such a text model. Raises ModelError where none has."""
     kinds = {
         part: files.keys.get("projector_type") or files.keys.get(f"{part}.projector_type")
         for part in ("vision", "audio")
@@ -165,7 +165,7 @@ def _plan(encoder: Encoder, wrapper: Wrapper, files: Files, tensors: Tensors) ->
 
 
 def _families(files: Files, wrapper: Wrapper, model_type: str) -> list[Architecture]:
-    """The text model's, with the model type that it has as a part."""
+    """Return the text model's, with the model type that it has as a part."""
     name = files.text.get("general.architecture")
     named = [each for each in architectures() if each.name == name]
     own = [
@@ -188,7 +188,7 @@ def _families(files: Files, wrapper: Wrapper, model_type: str) -> list[Architect
 
 
 def _said(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json but for the text model's keys, and the preprocessor's file, as the encoders' keys say them."""
+    """Return config.json but for the text model's keys, and the preprocessor's file, as the encoders' keys say them."""
     config: dict[str, Any] = {}
     types = part_types(wrapper.inside_type or wrapper.model_type)
     places = {part: _place(path, wrapper) for part, path in encoder.parts.items()}
@@ -278,7 +278,7 @@ def _put(config: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, with nested objects merged, too."""
+    """Return both, with nested objects merged, too."""
     return {
         **below,
         **{
@@ -296,7 +296,7 @@ def _full(
     files: Files,
     shapes: Shapes,
 ) -> dict[str, Any]:
-    """The config as the encoders' rules read it."""
+    """Return the config as the encoders' rules read it."""
     own = normalized(config, text.defaults, text.keys)
     tokens = {name: files.token(token) for name, token in encoder.tokens.items()}
     return full_config(encoder, config, (text, own), preprocessor, tokens, shapes, {})
@@ -310,7 +310,7 @@ def _source(
     text: Architecture,
     preprocessor: Mapping[str, Any],
 ) -> dict[str, Tensor]:
-    """The encoders' tensors by the names that `Tower.tensors` has. Raises ModelError for one that nothing makes
+    """Return the encoders' tensors by the names that `Tower.tensors` has. Raises ModelError for one that nothing makes
     again.
     """
     full = _full(encoder, config, text, preprocessor, files, {})
@@ -337,7 +337,7 @@ def _source(
 
 
 def _numbers(name: str, pattern: str, left: Tensors) -> list[tuple[int, ...]]:
-    """The numbers for which the file has a tensor of that name."""
+    """Return the numbers for which the file has a tensor of that name."""
     if not PLACE.search(name):
         return [(0,)]
     text = re.sub(r"\\\{[ij]\\\}", r"(\\d+)", re.escape(name))
@@ -354,7 +354,7 @@ def _checked(
     preprocessor: Mapping[str, Any],
     source: Tensors,
 ) -> dict[str, Any]:
-    """Keys that a conversion would write otherwise. Raises ModelError where it would give another file."""
+    """Return keys that a conversion would write otherwise. Raises ModelError where it would give another file."""
     if encoders_of(config) is not encoder:
         raise ModelError("its config would be read as one with other encoders")
     if of_config(config).name != text.name:
