@@ -1,4 +1,4 @@
-"""What functions are given: of the type that they expect, or refused by a line that names it."""
+"""Checks of argument types: convert an argument to the expected type, or raise an error that names it."""
 
 import math
 import os
@@ -41,7 +41,7 @@ def thread_count(given: int | None) -> int:
 
 
 def as_texts(given: str | Iterable[str], what: str) -> list[str]:
-    """Return texts, or a single one. Raises OptionError, naming `what`."""
+    """Return a list of strings; a single string becomes a list of one. Raises OptionError, naming `what`."""
     texts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else None
     if texts is None or not all(isinstance(text, str) for text in texts):
         raise wrong(what, given, "a text, or several,")
@@ -49,7 +49,7 @@ def as_texts(given: str | Iterable[str], what: str) -> list[str]:
 
 
 def as_mapping(given: Mapping[str, Any] | None, what: str) -> Mapping[str, Any]:
-    """Return a mapping with texts as keys; None is an empty one. Raises OptionError, naming `what`."""
+    """Return a mapping with string keys; None becomes an empty one. Raises OptionError, naming `what`."""
     if given is not None and not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
         raise wrong(what, given, "a mapping with texts as keys")
     return given or {}

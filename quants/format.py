@@ -1,8 +1,9 @@
-"""Block formats: the facts each one states in its file, and the registry that finds them.
+"""Block formats: the facts that each format's module declares, and the registry that finds them.
 
-The file of `Q4_K` is `quants/formats/q4_k.py`; other packages bring formats by entry points (group `gguftools.formats`)
-that name a module. A file holds FORMAT, a `Format`. It is cheap to import: what encodes and decodes is in the module
-that FORMAT names as its codec, which is imported when first used (numba loads only then) and has two functions:
+`Q4_K` is declared in `quants/formats/q4_k.py`; other packages add formats by entry points (group `gguftools.formats`)
+that name a module. A module holds FORMAT, a `Format`. It is cheap to import: the code that encodes and decodes is in
+the module that FORMAT names as its codec, which is imported when first used (numba loads only then) and has two
+functions:
 
     encode(form, rows, importance) -> uint8 (n, bytes of a row)    rows: float32 (n, width), C order, whole blocks
     decode(form, raw) -> float32 (n, width)                        raw: uint8 (n, bytes of a row), C order
@@ -29,7 +30,7 @@ F32Rows = NDArray[np.float32]
 RawRows = NDArray[np.uint8]
 
 FOLDER, ENTRY_POINTS = "quants.formats", "gguftools.formats"
-# Norms are decoded without kernels, which take longer to load than many a model takes to copy.
+# Small tensors such as norms are decoded without kernels, which often take longer to load than the model to copy.
 SMALL = 1 << 17  # bytes
 
 
@@ -95,7 +96,7 @@ class Format:
 
     @property
     def elements(self) -> np.dtype[Any] | None:
-        """numpy dtype of one element where a value has bytes of its own; None for block formats."""
+        """Return the numpy dtype of one element where a value has bytes of its own; None for block formats."""
         return None if self.block.kind == "V" else self.block
 
     @property
@@ -105,12 +106,12 @@ class Format:
 
     @property
     def needs_importance(self) -> bool:
-        """The encoder refuses to work without importance weights."""
+        """Return whether the encoder refuses to work without importance weights."""
         return self.importance == "needed"
 
     @property
     def uses_importance(self) -> bool:
-        """Importance weights change the encoder's bytes."""
+        """Return whether importance weights change the encoder's bytes."""
         return self.importance != "ignored"
 
     def load_codec(self) -> ModuleType:
@@ -149,7 +150,7 @@ class Format:
 
 @cache
 def _own() -> dict[str, Format]:
-    """Return the formats of our own folder, by name."""
+    """Return the formats of this package, by name."""
     names = pkgutil.iter_modules(importlib.import_module(FOLDER).__path__)
     modules = (importlib.import_module(f"{FOLDER}.{each.name}") for each in names)
     return {module.FORMAT.name: module.FORMAT for module in modules}
@@ -162,10 +163,10 @@ def _own_by_type() -> dict[int, Format]:
 
 @cache
 def formats() -> dict[str, Format]:
-    """Return every format by its upper-case name, ordered by ggml number. Raises FormatError where two claim one of
-    either.
+    """Return every format by its upper-case name, ordered by ggml number. Raises FormatError for a duplicate name or
+    number.
     """
-    from importlib.metadata import entry_points  # slow to import, and only asked for what is not ours
+    from importlib.metadata import entry_points  # slow to import; needed only for third-party formats
 
     known = [*_own().values(), *(entry.load().FORMAT for entry in entry_points(group=ENTRY_POINTS))]
     owners: dict[str | int, Format] = {}

@@ -1,4 +1,4 @@
-"""Where the bits of a block are: layouts as arrays of bit numbers, from which blocks are taken apart and put together.
+"""Bit layouts of blocks as arrays of bit numbers, which take blocks apart and assemble them.
 
 Bits count from the first byte's lowest. `block(2, 16)` gives the numbers of the bits of the first 2 and the next 16
 bytes, (2, 8) and (16, 8); reshaping and transposing these says which bits make up which field. A field of a layout is
@@ -34,7 +34,7 @@ def joined(*parts: Labels) -> Labels:
 
 
 def _runs(labels: Labels) -> Iterator[tuple[int, int]]:
-    """Which bits of all numbers lie side by side in a byte: the first, and how many."""
+    """Return the bits of all numbers that lie side by side in a byte: the first, and how many."""
     start, width = 0, labels.shape[-1]
     for end in range(1, width + 1):
         goes_on = end < width and bool(
@@ -75,7 +75,7 @@ def put_together(fields: Fields, layout: Layout, block_bytes: int) -> Bytes:
 
 
 class Move(NamedTuple):
-    """Bits that go from bytes to others: `mask` is what of a byte, once shifted down, belongs to the move."""
+    """Bits that move from some bytes to others: `mask` selects the bits of a byte after it is shifted down."""
 
     source: NDArray[np.intp]
     down: np.uint8
@@ -85,7 +85,7 @@ class Move(NamedTuple):
 
 
 def moves(source: Layout, target: Layout, block_bytes: int) -> list[Move]:
-    """Return how rows that are stored together become blocks by themselves, of so many bytes each, one after the
+    """Return the moves that turn rows stored together into separate blocks of `block_bytes` bytes, one after the
     other.
     """
     froms, tos = [], []
@@ -109,7 +109,7 @@ def moves(source: Layout, target: Layout, block_bytes: int) -> list[Move]:
 
 
 def moved(blocks: Bytes, plan: Sequence[Move], size: int) -> Bytes:
-    """Return blocks (n, bytes) as (n, size), their bits in other places."""
+    """Return blocks (n, bytes) as (n, size), with bits moved as planned."""
     found = np.zeros((len(blocks), size), np.uint8)
     for move in plan:
         part = np.take(blocks, move.source, axis=1)

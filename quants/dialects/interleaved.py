@@ -1,7 +1,7 @@
-"""Formats whose rows are stored interleaved, so that one load of a processor gets numbers of several rows.
+"""Formats with interleaved rows, so that one vector load gets numbers of several rows.
 
-ik_llama.cpp's `_R4`, `_R8` and `_R16`, and those that ggml itself had in files for ARM processors (Q4_0_4_4 and its
-like, in 2024). Nothing is rounded: the numbers are those of the plain formats, in other places.
+ik_llama.cpp's `_R4`, `_R8` and `_R16`, and those that ggml itself had for ARM processors (Q4_0_4_4 and its like, in
+2024). Nothing is rounded: the numbers are those of the plain formats, in other places.
 """
 
 from collections.abc import Callable

@@ -152,7 +152,9 @@ def _iq3_ks(heads: Heads, fields: Fields) -> Floats:
 
 
 def _iq4_kss(heads: Heads, fields: Fields) -> Floats:
-    """Return each 16 bits hold one of the scale, and fifteen that give those of four values, each added to the next."""
+    """Decode IQ4_KSS: each 16 bits hold one of the scale, and fifteen that give those of four values, each added to the
+    next.
+    """
     words = fields["q"].astype(np.uint16)
     n, blocks, count = words.shape
     bits = (words & 1).reshape(n, blocks, count // 8, 8).astype(np.uint8)
@@ -171,7 +173,7 @@ def _iq2_kl(heads: Heads, fields: Fields) -> Floats:
 
 
 def _trellis(numbers: NDArray[Any], length: int) -> NDArray[np.int16]:
-    """What each number stands for: `length` values, sums of six bits of each byte of a product that goes on."""
+    """Return the values of each trellis number: `length` values, sums of six bits of each byte of a running product."""
     state = numbers.astype(np.uint32) + TRELLIS_START
     found = np.empty((*state.shape, length), np.int16)
     for i in range(length):

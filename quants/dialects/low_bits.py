@@ -1,8 +1,8 @@
-"""Formats of one and two bits that forks had before llama.cpp did, under numbers that mean something else there.
+"""Formats of one and two bits that forks had before llama.cpp, under type numbers with another meaning there.
 
 PrismML's Bonsai models have a scale for 32 (Q1_0), or for 128 values where llama.cpp's Q2_0 has one for 64. Microsoft's
-BitNet has one scale a tensor, behind its last row. llama.cpp's own Q2_0 is 48 in llama-dx. Of TurboQuant and of
-EAddario's branches, the names alone are known: such tensors are copied.
+BitNet has one scale a tensor, after its last row. llama.cpp's own Q2_0 is 48 in llama-dx. Of TurboQuant and of
+EAddario's branches only the names are known: such tensors are copied.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,9 @@ def _i2_s_values(heads: Heads, fields: Fields) -> Floats:
 
 
 def _i2_s_as_q2_0(heads: Heads, fields: Fields) -> Fields:
-    """For scales that are halves: the same two bits, but that Q2_0 has 2 where BitNet has 0 a second time."""
+    """Convert to Q2_0, for scales that are halves: the same two bits, except that Q2_0 has 2 where BitNet has a second
+    0.
+    """
     q = np.array([0, 1, 2, 1], np.uint8)[fields["q"]]
     d = np.ascontiguousarray(heads).view("<f4").astype(np.float16).view(np.uint16).reshape(-1, 1, 1)
     return _by_64(heads, {"d": np.broadcast_to(d, (*q.shape[:2], 1)), "q": q})

@@ -1,4 +1,4 @@
-"""What a dialect's format is read by: its layout, and what its numbers mean as values or in another format."""
+"""How to read a dialect's format: its layout, and the meaning of its numbers as values or in another format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BYTES = {n: np.dtype([("bytes", "u1", n)]) for n in range(2, 513)}
 
 @dataclass(frozen=True)
 class Reading:
-    """A format of a dialect, and how it is read.
+    """A format of a dialect, and how to read it.
 
     layout: of the rows that are stored together, a block of each. values(heads, fields): float32 (n, blocks, values of
     a block), of heads (n, bytes before a row's blocks) and fields (n, blocks, count). restated(heads, fields): the
@@ -57,7 +57,7 @@ def scaled(scales: Floats, numbers: NDArray[Any]) -> Floats:
 
 
 def signed(numbers: NDArray[Any], zero: int) -> Floats:
-    """Return unsigned numbers less what zero is stored as, as float32."""
+    """Return unsigned numbers minus the stored zero, as float32."""
     found: Floats = numbers.astype(np.float32) - np.float32(zero)
     return found
 
@@ -75,9 +75,7 @@ def dialect_format(
     tail: int = 0,
     codec: bool = True,
 ) -> Format:
-    """Return a Format of a dialect: blocks of so many values in so many bytes of a row. same: ggml's with the same
-    values.
-    """
+    """Return a Format of a dialect. same: ggml's format with the same values."""
     return Format(
         name,
         number,

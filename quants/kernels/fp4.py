@@ -38,7 +38,7 @@ def _half_powers() -> Floats:
 
 
 def _half_scales() -> Floats:
-    """Return half of what each E4M3 byte means; the sign bit is not looked at, 0x7F counts as zero."""
+    """Return half of the value of each E4M3 byte; the sign bit is ignored, 0x7F counts as zero."""
     code = np.arange(256)
     exponent, mantissa = code >> 3 & 15, (code & 7).astype(np.float32)
     scale = np.where(exponent == 0, mantissa * 2.0**-10, (8 + mantissa) * 2.0 ** (exponent - 11.0))
@@ -47,7 +47,8 @@ def _half_scales() -> Floats:
 
 
 def _rounded_up() -> NDArray[np.int32]:
-    """From which bits on, in each binade of a float32's exponent field, log2 in float32 is the next whole number.
+    """Return the bits from which on, in each binade of a float32's exponent field, log2 in float32 is the next whole
+    number.
 
     The logarithm of a number just below a power of two rounds to that power's: the exponent field is one too low then.
     """

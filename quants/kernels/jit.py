@@ -1,9 +1,9 @@
-"""What numba makes of our functions: kernels, and functions that exist only as parts of kernels.
+"""The numba decorators: kernels, and functions that exist only inlined into kernels.
 
-numba optimizes each function and translates it to machine code, also one that is inlined wherever it is called: work
-that nobody uses, and a quarter of the time that compiling takes. Our inlined functions are only lowered to LLVM's
-language; the kernel is what is optimized and translated. numba has no option for that; where a release of it should
-lack what we change, the functions are compiled in its usual way.
+numba optimizes each function and translates it to machine code, even if it is inlined wherever it is called; that is a
+quarter of the compile time, for code that nobody calls. Our inlined functions are only lowered to LLVM IR; the kernel
+is what is optimized and translated. numba has no option for that. If a release of it lacks the internals used here, the
+functions are compiled in the usual way.
 """
 
 import functools
@@ -23,7 +23,7 @@ UNNEEDED = (InlineClosureLikes, NopythonRewrites)  # our functions have neither 
 
 
 class _Part(JITCodeLibrary):  # type: ignore[misc]  # numba has no types for mypy
-    """Code that is linked into a kernel's, and neither optimized nor translated before."""
+    """Code that is linked into a kernel's, neither optimized nor translated before."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -35,8 +35,8 @@ class _Part(JITCodeLibrary):  # type: ignore[misc]  # numba has no types for myp
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _Register(LoweringPass):  # type: ignore[misc]
-    """Let callers find what was lowered. numba does so by the entry point; there is none, and anything unique will
-    do.
+    """Register a lowered function for its callers. numba finds it by its entry point; it has none, and any unique
+    object will do.
     """
 
     _name = "register"
@@ -45,14 +45,14 @@ class _Register(LoweringPass):  # type: ignore[misc]
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
-        entry: Any = [].append  # a built-in function it must be
+        entry: Any = [].append  # must be a built-in function
         state["cr"] = state["cr"]._replace(cfunc=entry)
         state.targetctx.insert_user_function(entry, state["cr"].fndesc, [state.library])
         return True
 
 
 class _PartCompiler(CompilerBase):  # type: ignore[misc]
-    """numba's usual compilation, up to LLVM's language."""
+    """numba's usual compiler, up to LLVM IR."""
 
     def define_pipelines(self) -> list[Any]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
@@ -73,16 +73,16 @@ _PART: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cf
 if _can_leave_out():
     _PART["pipeline_class"] = _PartCompiler
 
-# A function that is always inlined into the kernels that call it; it cannot be called from Python. Without counts of
-# who uses an array, which would cost two calls wherever one is named: it must neither make arrays nor return any.
+# A function that is always inlined into the kernels that call it; it cannot be called from Python. It has no reference
+# counts of arrays, which would cost two calls wherever one is named: it must neither make arrays nor return any.
 inlined = functools.partial(njit, error_model="numpy", _nrt=False, **_PART)
 
 
 def inlined_once(function: Callable[..., Any]) -> Any:
-    """Return `inlined`, but compiled once for constants and variables alike, not anew for every constant it is called
-    with.
+    """Compile a function as `inlined`, but once for constants and variables alike, not again for every constant
+    argument.
 
-    For functions that do not choose code by a constant; LLVM still finds the constants where it inlines.
+    For functions that do not select code by a constant; LLVM still finds the constants where it inlines.
     """
     compiled = inlined(function)
     template = compiled.get_call_template
@@ -93,9 +93,9 @@ def inlined_once(function: Callable[..., Any]) -> Any:
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point on its first call, or load it from numba's cache. No fastmath: bytes must not vary.
 
-    It makes no arrays, which would take longer to compile. numba looks at the file of the function alone to see whether
-    a cached kernel is out of date. Ours consist of functions from this folder, too, so that a change of any of these
-    files counts.
+    A kernel makes no arrays, which would take longer to compile. numba checks only the file of the function itself to
+    see whether a cached kernel is out of date. Ours include functions from other files of this folder, so a change of
+    any of these counts.
     """
     compiled = njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)(function)
     cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
@@ -106,7 +106,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def _index_of_this_version(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
-    """Return numba's index of a cache; empty where another version of ours wrote it, for types that are gone."""
+    """Return numba's index of a cache; empty if another version of ours wrote it, for types that are gone."""
     try:
         return load()
     except (AttributeError, ImportError):
@@ -114,17 +114,18 @@ def _index_of_this_version(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]
 
 
 def is_cached(compiled: Any) -> bool:
-    """Return whether a kernel was compiled before, for whatever types; True where there is no cache to tell."""
+    """Return whether a kernel was compiled before, for any types; True where there is no cache to check."""
     cache: Any = getattr(compiled, "_cache", None)
     cached = getattr(cache, "_cache_file", None)
     if cached is None:
         return True
-    wanted = cache._index_key(None, compiled.targetctx.codegen())[1:]  # kernels of one function differ in constants
+    # kernels made from one function differ in constants
+    wanted = cache._index_key(None, compiled.targetctx.codegen())[1:]
     return any(key[1:] == wanted for key in cached._load_index())
 
 
 @functools.cache
 def parts_changed(folder: Path) -> float:
-    """When a file of this folder, or of a format, or of the folder of a kernel was last changed."""
+    """Return when a file of this folder, of a format, or of the kernel's folder was last changed."""
     files = [*Path(__file__).parents[1].glob("*/*.py"), *folder.glob("*.py")]
     return max(file.stat().st_mtime for file in files)

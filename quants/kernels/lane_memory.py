@@ -34,7 +34,7 @@ VECTORS = {
 def address_of(
     context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
 ) -> ir.Value:
-    """Return address of element `offset` counted from the array's first, as a pointer to `pointee`."""
+    """Return the address of element `offset` counted from the array's first, as a pointer to `pointee`."""
     data = context.make_array(array)(context, builder, value).data
     return builder.bitcast(builder.gep(data, [offset]), pointee.as_pointer())
 
@@ -42,7 +42,7 @@ def address_of(
 def load_at(
     context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
 ) -> ir.Value:
-    """What is in the array from element `offset` on, read as `pointee`."""
+    """Load element `offset` of the array, as `pointee`."""
     loaded = builder.load(address_of(context, builder, array, value, offset, pointee))
     loaded.align = 1
     return loaded
@@ -79,7 +79,7 @@ def load(typing: Any, array: Any, offset: Any) -> Any:
 
 @intrinsic
 def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
-    """Return f32x16 to sixteen elements of a float32 array, i32x16 cut to the width of an integer array's elements."""
+    """Store f32x16 to sixteen elements of a float32 array, i32x16 cut to the width of an integer array's elements."""
     bits = element_bits(array, "store to")
     if value != (f32x16 if bits is FLOATS else i32x16):
         raise TypingError(f"cannot store {value} to {array}")
@@ -93,7 +93,7 @@ def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
 
 
 def _has(context: Any, *features: str) -> bool:
-    """Return the processor compiled for is an x86 with one of these features (name those that imply the one you
+    """Return whether the target processor is an x86 with one of these features (name those that imply the one you
     need).
     """
     triple, _, known = context.codegen().magic_tuple()
@@ -219,7 +219,7 @@ def _put_columns(
 
 @intrinsic
 def put_words(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
-    """Return each lane's 32 bits, little endian, to the uint8 array from byte offsets[lane] + at on (offsets: int64
+    """Store each lane's 32 bits, little endian, in the uint8 array from byte offsets[lane] + at on (offsets: int64
     (16,)).
     """
     return _put_low_bits(array, offsets, WORD)
@@ -227,13 +227,13 @@ def put_words(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any
 
 @intrinsic
 def put_halves(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
-    """Return each lane's low 16 bits, little endian, to the uint8 array from byte offsets[lane] + at on."""
+    """Store each lane's low 16 bits, little endian, in the uint8 array from byte offsets[lane] + at on."""
     return _put_low_bits(array, offsets, SHORT)
 
 
 @intrinsic
 def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
-    """Return four words of each lane to sixteen blocks.
+    """Store four words of each lane in sixteen blocks.
 
     Word k of lane i, words[words_at + 16 * k + i] (int32), goes to bytes offsets[i] + at + 4 * k … of the uint8 array.
     """
@@ -247,7 +247,7 @@ def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_
 
 @intrinsic
 def put_tile(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
-    """As `put_quads`, sixteen words of each lane: the way back from `transpose_tile`."""
+    """Store sixteen words of each lane, as `put_quads`: the inverse of `transpose_tile`."""
     return _put_columns(array, offsets, words, LANES, _transposed)
 
 
@@ -259,7 +259,9 @@ def _shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, pick: list[int]) -
 
 
 def _quads(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """Of four vectors of sixteen words the columns, as four vectors: quarter l of vector c is column 4 * l + c."""
+    """Return the columns of four vectors of sixteen words, as four vectors: quarter l of vector c is column 4 * l +
+    c.
+    """
     low_words, high_words, low_pairs, high_pairs = (
         [q + i for q in QUARTERS for i in each]
         for each in ((0, 16, 1, 17), (2, 18, 3, 19), (0, 1, 16, 17), (2, 3, 18, 19))
@@ -286,7 +288,7 @@ def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 
 @intrinsic
 def transpose_tile(typing: Any, source: Any, offsets: Any, at: Any, target: Any, target_at: Any) -> Any:
-    """Return sixteen elements of sixteen blocks each, block i into lane i.
+    """Transpose sixteen elements of sixteen blocks, block i into lane i.
 
     target[target_at + 16 * k + i] = source[offsets[i] + at + k] for k, i < 16; both float32 or both 32-bit integers,
     offsets int64 (16,). Blocks may be the same one.
@@ -316,8 +318,7 @@ PAGE = 1024  # floats
 
 
 def rooms(*counts: int) -> list[NDArray[Any]]:
-    """Return arrays for so many times sixteen floats each, or other 32 bits, for a kernel: they make no arrays
-    themselves.
+    """Allocate arrays for kernels, which make none themselves: 16 floats (or other 32 bits) times each count.
 
     Each starts on a page: loads within a cache line are faster, and equal offsets in two such arrays don't look to the
     processor like a load from what was just stored.
@@ -330,7 +331,7 @@ def rooms(*counts: int) -> list[NDArray[Any]]:
 
 @inlined_once
 def block_offsets(first: int, count: int, size: int, offsets: NDArray[np.int64]) -> None:
-    """offsets[i] = size * (first + i), but never past the last of `count` blocks.
+    """Compute offsets[i] = size * (first + i), but never past the last of `count` blocks.
 
     So the tail of an array fills its spare lanes with copies of the last block: they compute and write the same bytes.
     """

@@ -1,4 +1,6 @@
-"""Search tables of the IQ formats: for every combination of levels, the grid points that an encoder may take for it."""
+"""Search tables of the IQ formats: for every combination of levels, the grid points that an encoder may choose for
+it.
+"""
 
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +12,7 @@ from .grids import grid_levels
 from .jit import kernel
 from .lanes import LANES
 
-ROWS = 128  # combinations at a time: what is made of them stays in the cache
+ROWS = 128  # combinations at a time, so that their data stays in the cache
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def neighbours(name: str, distances: int) -> Neighbours:
 
 
 def _square_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8]:
-    """From each combination of levels to each point, (combinations, points). levels: (points, values).
+    """Return squared distances from each combination of levels to each point, (combinations, points). levels: (points,
+    values).
 
     The first value is the combination's lowest digit.
     """
@@ -103,7 +106,9 @@ def _steps(
 
 @kernel
 def _keep(bounds: NDArray[np.int64], steps: NDArray[np.uint64], kept: NDArray[np.bool_]) -> None:
-    """kept: whether no point before it in its list has steps of its steps alone. bounds: where lists start and end."""
+    """Compute `kept`: whether no earlier point of the list has a subset of its steps. bounds: where lists start and
+    end.
+    """
     for i in range(len(bounds) - 1):
         for j in range(bounds[i], bounds[i + 1]):
             kept[j] = True

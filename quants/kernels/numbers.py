@@ -1,4 +1,4 @@
-"""Doubles and integers, which files carry: decoded, but no weights are turned into them."""
+"""Doubles and integers that files may hold: they are decoded, but weights are never encoded in them."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,7 +1,7 @@
-"""Finding blocks of bytes again, wherever they stand: hashes of all blocks of one array, and of every place of another.
+"""Find blocks of bytes again wherever they are: hashes of all blocks of one array, and of every position of another.
 
 The hash of a window is a polynomial in its bytes, modulo 2^64, so that the next window's follows from it by two
-multiplications. Blocks are kept in a table with open addressing, the first of equals alone.
+multiplications. Blocks are kept in a table with open addressing; of equal blocks only the first.
 """
 
 import numpy as np

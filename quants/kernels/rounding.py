@@ -1,4 +1,4 @@
-"""Ways to the nearest integer that formats differ in. `round_even` of lanes is the third."""
+"""Roundings to the nearest integer that formats differ in. `round_even` of lanes is the third."""
 
 import numpy as np
 

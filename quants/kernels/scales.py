@@ -59,7 +59,7 @@ def span(x: Floats, at: int, count: int) -> Lanes:
 
 @inlined
 def signed_codes(v: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
-    """Return whole numbers -top … top - 1, as float."""
+    """Return integers -top … top - 1, as float."""
     return larger(smaller(round_even(inverse * v), top - ONE), -top)
 
 
@@ -134,7 +134,7 @@ def limit_values(
     apart: int | None,
     limited: Floats,
 ) -> None:
-    """The values between `below` times the extreme, which has the lowest code, and -`above` times."""
+    """Limit the values between `below` times the extreme, which has the lowest code, and -`above` times it."""
     one, other = signed * below, signed * -above
     low, high = smaller(one, other), larger(one, other)
     for i in range(at, at + LANES * count, LANES):
@@ -162,9 +162,10 @@ def signed_sums(
 
 @inlined_once
 def offset_codes(v: Lanes, low: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
-    """Return whole numbers 0 … top, as float.
+    """Return integers 0 … top, as float.
 
-    Where all weight is on values close to each other, v - low of another value can be beyond what rounds properly.
+    Where all weight is on values close to each other, v - low of another value can exceed the range that rounds
+    properly.
     """
     return larger(smaller(nearest(inverse * (v - low)), top), ZERO)
 
@@ -239,7 +240,7 @@ def scale_and_minimum(
 
 @inlined
 def linear_codes(values: Floats, count: int, top: np.float32, codes: Words) -> Lanes:
-    """Return codes 0 … top in proportion to the largest of `count` values of each lane; returns the scale, largest /
+    """Compute codes 0 … top in proportion to the largest of `count` values of each lane; return the scale, largest /
     top.
     """
     peak = every(ZERO)
@@ -256,7 +257,7 @@ def linear_codes(values: Floats, count: int, top: np.float32, codes: Words) -> L
 def positive_scale(
     values: Floats, weights: Floats, count: int, top: np.float32, scratch: Floats, codes: Words
 ) -> Lanes:
-    """Return codes 0 … top for `count` values of each lane by weighted least squares; returns the scale.
+    """Compute codes 0 … top for `count` values of each lane by weighted least squares; return the scale.
 
     Nine scales are tried, then single codes are moved as long as that helps, in at most five rounds. Codes are bytes:
     those of negative values wrap.

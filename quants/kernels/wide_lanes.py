@@ -1,4 +1,4 @@
-"""Several f32x16 in step, as one value: where each operation waits for the one before, more of them fill the wait."""
+"""Several f32x16 as one value: where each operation waits for the one before, more of them fill the wait."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from .lanes import BIT, FLOAT, FLOATS, LANES, WORD, WORDS, LaneType, define_floa
 
 
 def _features() -> str:
-    """What numba compiles for, in LLVM's words."""
+    """Return the processor features that numba compiles for, by LLVM's names."""
     if config.CPU_FEATURES is not None:
         return str(config.CPU_FEATURES)
     return str(llvmlite.binding.get_host_cpu_features().flatten())
@@ -28,7 +28,7 @@ if GROUPS > 1:
 
 
 def _types_apart(apart: nt.Type) -> tuple[LaneType, nt.Type]:
-    """Of the lanes and of `apart`, a distance; None stands for one f32x16 instead of a wide value."""
+    """Return the types of the lanes and of the distance `apart`; None stands for one f32x16 instead of a wide value."""
     return (f32x16, nt.none) if apart == nt.none else (wide, nt.intp)
 
 
@@ -67,7 +67,7 @@ def load_wide(typing: Any, array: Any, at: Any, apart: Any) -> Any:
 
 @intrinsic
 def store_wide(typing: Any, array: Any, at: Any, apart: Any, value: Any) -> Any:
-    """To where `load_wide` would find it."""
+    """Store a wide value where `load_wide` would read it."""
     lanes, distance = _types_apart(apart)
     if element_bits(array, "store to") is not FLOATS or value != lanes:
         raise TypingError(f"cannot store {value} to {array} in groups {apart} apart")
