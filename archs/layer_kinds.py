@@ -1,8 +1,8 @@
-"""What a layer is made of, as its family declares it: a mixer of tokens, a net, and how both are arranged.
+"""What a layer consists of, as its family declares it: a mixer, a net, and their arrangement.
 
-A family says each of the three by a name, by a function of the file's keys and the layer's number, or by several names,
-where keys don't tell: then the layer is of the first of them whose tensors it has. A layer that has no tensor of any
-mixer, or of any net, has none, whatever is declared: small models leave parts out, and pruning removes them.
+A family gives each of the three as a name, as a function of the file's keys and the layer's number, or as several names
+if keys don't tell: then the layer is of the first whose tensors it has. A layer without tensors of any mixer, or of any
+net, has none, whatever is declared: small models leave parts out, and pruning removes them.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -117,7 +117,7 @@ def layer_kind(
 
 
 def _chosen(declared: Declared, keys: Keys, layer: int, roles: Collection[str], made_of: Mapping[Any, Parts]) -> str:
-    """Of several names the first whose tensors are there, else the first."""
+    """Return the first of several names whose tensors are there, else the first."""
     names = declared(keys, layer) if callable(declared) else declared
     if isinstance(names, str):
         return names
@@ -139,11 +139,11 @@ def tensors_of(*made_of: Parts) -> frozenset[str]:
     return frozenset(role for each in made_of for part in each for role in part.table)
 
 
-# Rules: kinds by a layer's keys
+# Rules: layer types by keys
 
 
 def with_kv_heads(mixer: Names, other: Names) -> Rule:
-    """Return `mixer` in layers that have heads of keys and values, `other` in those that have none."""
+    """Return `mixer` in layers with key-value heads, `other` in those without."""
     return lambda keys, layer: mixer if keys.of_layer("attention.head_count_kv", layer) else other
 
 
@@ -162,9 +162,9 @@ def recurrent_layers(mixer: str, period: int) -> Rule:
 
 
 def after_dense(net: Names) -> Rule:
-    """Return `net` behind the leading dense layers of a model with experts; all layers of others are dense.
+    """Return `net` after the leading dense layers of a model with experts; all layers of others are dense.
 
-    Where no key counts experts, tensors show which layers have any.
+    If no key counts experts, tensors show which layers have any.
     """
     either = ("dense", net) if isinstance(net, str) else ("dense", *net)
 
@@ -185,7 +185,7 @@ def where_wide(keys: Keys, layer: int) -> Names:
 
 
 def experts_in_turn(keys: Keys, layer: int) -> Names:
-    """Return experts in one layer of each `interleave_moe_layer_step`, the last of them, behind the leading dense ones.
+    """Return experts in one layer of each `interleave_moe_layer_step`, the last of them, after the leading dense ones.
 
     No key says where the last experts are (ERNIE's `moe_layer_end_index`).
     """
@@ -195,8 +195,8 @@ def experts_in_turn(keys: Keys, layer: int) -> Names:
 
 
 def unless_one_stream(arrangement: str) -> Rule:
-    """Return `arrangement`, but tensors may show one stream in the file's last layer, which may predict a token
-    further, and in all layers where no key counts streams.
+    """Return `arrangement`; but a single stream if tensors show that in the file's last layer, which may be an MTP
+    layer, or in any layer where no key counts streams.
     """
 
     def rule(keys: Keys, layer: int) -> Names:
@@ -208,5 +208,5 @@ def unless_one_stream(arrangement: str) -> Rule:
 
 
 EXPERTS = after_dense("experts")
-EXPERTS_OR_DENSE = after_dense(("experts", "dense"))  # where no key says which layers have experts
+EXPERTS_OR_DENSE = after_dense(("experts", "dense"))  # where no key gives the layers with experts
 MLA = ("mla_widened", "mla")  # keys and values from one matrix, as llama.cpp converted them until 2025, or from two

@@ -1,4 +1,4 @@
-"""What is wrong with the keys and tensors of an mmproj file: what every program needs of it, whatever its kind."""
+"""Validate the keys and tensors of an mmproj file: what every program needs, whatever the projector type."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from ..encoder import NAME
 COMMON = ("embedding_length", "feed_forward_length", "block_count", "projection_dim", "attention.head_count")
 OWN = {"vision": ("image_size", "patch_size", "image_mean", "image_std"), "audio": ("num_mel_bins",)}
 LAYER = re.compile(r"([va])\.blk\.(\d+)\.(?!\d)")  # with two numbers it is a stage's block
-# What stands behind encoders.
+# Names after the encoders' prefix.
 PROJECTORS = (
     "mm.",
     "resampler.",

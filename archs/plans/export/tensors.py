@@ -1,4 +1,4 @@
-"""Source tensors from those of a file: every rule of an architecture the other way round."""
+"""Source tensors from those of a file: the inverse of every rule of an architecture."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from ..text import full_key, layer_count, maps_of
 
 SUFFIX = re.compile(r"\.(weight|bias)$")
 LAYER_NUMBER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
-OUTSIDE = {"output", "output_norm_head", "cls", "cls.output"}  # GGUF names of what stands outside of the base model
+OUTSIDE = {"output", "output_norm_head", "cls", "cls.output"}  # GGUF names of tensors outside of the base model
 
 
 def export_tensors(
@@ -49,7 +49,7 @@ def export_tensors(
 
 
 def without_inverse(architecture: Architecture) -> list[str]:
-    """Return source names whose tensors nothing makes again, wherever a file has what became of them."""
+    """Return source names whose tensors cannot be restored, wherever a file has their results."""
     legacy = architecture.legacy_names
     lost: dict[str, str] = {}
     for pattern, target in architecture.tensors.items():
@@ -83,7 +83,7 @@ def from_maps(
     left: dict[str, Tensor],
     named: Callable[[str, str], str],
 ) -> dict[str, Tensor]:
-    """Return the source of one rule, or of its weight and its bias; what is used is taken out of `left`.
+    """Return the source of one rule, or of its weight and its bias; used tensors are removed from `left`.
 
     named: what checkpoints call a source name, by that and the GGUF name.
     """
@@ -139,13 +139,13 @@ def _unstacked(name: str, tensor: Tensor) -> dict[str, Tensor]:
 def _from_scalars(
     architecture: Architecture, pattern: str, target: PerLayerScalars, metadata: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Return one number a layer, out of a metadata array."""
+    """Return the tensor with one number a layer from a metadata array."""
     values = np.asarray(metadata.get(full_key(architecture, target.key), ()), np.float32)
     names = [source_name(architecture, pattern.replace("{i}", str(i)), "blk") for i in range(len(values))]
     return {name: replace(from_array(name, values[i : i + 1]), shape=target.shape) for i, name in enumerate(names)}
 
 
 def source_name(architecture: Architecture, bare: str, gguf_name: str) -> str:
-    """Return a source name as checkpoints of the architecture have it, with the wrapper in front."""
+    """Return a source name as checkpoints of the architecture have it, with the wrapper's prefix."""
     wrapper = architecture.prefixes[0]
     return f"{wrapper}.{bare}" if wrapper and SUFFIX.sub("", gguf_name) not in OUTSIDE else bare
