@@ -2,13 +2,12 @@
 positions start after its padding token's id; DistilBERT has no token types. Heads of classifiers are kept, as llama.cpp
 does; those for training tasks and poolers are left out.
 
-Jina v3: XLM-RoBERTa's layers with rotation in place of learned positions. As published, weights are parametrized, with
-matrices of low rank for each task beside them, which are added for the one that is asked for.
+Jina v3: XLM-RoBERTa's layers with rotation in place of learned positions. As published, weights are parametrized with
+low-rank matrices for each task, and the selected task's are added.
 
-Nomic Embed: BERT's layers with rotation in place of learned positions, gated nets and few biases. Published configs are
-in GPT-2's words and name the length that the model can be stretched to.
-Reference: transformers `models/bert/`, `models/roberta/`, `models/distilbert/`, `models/nomic_bert/`,
-`models/jina_embeddings_v3/`.
+Nomic Embed: BERT's layers with rotation in place of learned positions, gated nets and few biases. Published configs use
+GPT-2's keys and name the length that the model can be extended to. Reference: transformers `models/bert/`,
+`models/roberta/`, `models/distilbert/`, `models/nomic_bert/`, `models/jina_embeddings_v3/`.
 """
 
 from archs.config import required, rope_scaling
@@ -25,7 +24,7 @@ def first_position(config: Config) -> int:
 
 
 def labels(config: Config) -> list[str] | None:
-    """What a classifier tells apart; the two labels that stand in a config without one are none."""
+    """Return a classifier's labels; transformers' two default labels without a head are none."""
     found = config.get("id2label") or {}
     names = [found[key] for key in sorted(found, key=int)]
     return None if len(names) == 2 and names[0] == "LABEL_0" else names or None
@@ -38,9 +37,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def scores(config: Config, hf_class: str = "BertForSequenceClassification") -> bool:
-    """Return whether there is a head. BERT's reads what the pooler makes of the first state; all others leave that
-    out.
-    """
+    """Return whether there is a head. BERT's reads the pooler's output; all others drop the pooler."""
     return hf_class in (config.get("architectures") or ())
 
 
@@ -119,12 +116,12 @@ def jina_v3() -> Architecture:
 
 
 def positions(config: Config) -> int:
-    """Return counted from the padding token's id, as if they were learned."""
+    """Return learned positions counted from the padding token's id."""
     return int(config["max_position_embeddings"]) - int(config["pad_token_id"]) - 1
 
 
 def scaled_from(config: Config) -> int | None:
-    """What dynamic scaling counts from has no padding in front."""
+    """Return the context that dynamic scaling counts from, without the padding offset."""
     dynamic = rope_scaling(config, "rope_type") == "dynamic"
     return int(config["max_position_embeddings"]) if dynamic else trained_length(config)
 
@@ -181,7 +178,7 @@ JINA_BERT_V3 = XLM_ROBERTA.derive(
 
 
 def between(config: Config) -> str | None:
-    """What stands between the head's two matrices, where it is not a tanh."""
+    """Return the activation between the head's two matrices, if not a tanh."""
     return "relu" if scores(config, "DistilBertForSequenceClassification") else None
 
 

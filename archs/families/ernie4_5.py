@@ -1,9 +1,8 @@
-"""ERNIE 4.5 (dense): Llama's layers with heads of a width of their own. Adjacent pairs rotate in HF too.
+"""ERNIE 4.5 (dense): Llama's layers with an explicit head width. Adjacent pairs rotate in HF too.
 
-PaddleOCR-VL (text): ERNIE 4.5's layers; halves rotate, and of images' positions parts rotate pairs apart.
-ERNIE 4.5 MoE: softmax routing with a correction bias, leading dense layers, experts that all tokens share. Adjacent
-pairs rotate, as in ggml.
-Reference: transformers `models/ernie4_5/modeling_ernie4_5.py`, `models/ernie4_5_moe/modeling_ernie4_5_moe.py`,
+PaddleOCR-VL (text): ERNIE 4.5's layers; halves rotate, with multi-section rope for images. ERNIE 4.5 MoE: softmax
+routing with a correction bias, leading dense layers, shared experts. Adjacent pairs rotate, as in ggml. Reference:
+transformers `models/ernie4_5/modeling_ernie4_5.py`, `models/ernie4_5_moe/modeling_ernie4_5_moe.py`,
 `models/paddleocr_vl/`.
 """
 

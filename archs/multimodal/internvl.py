@@ -1,5 +1,5 @@
-"""InternVL: a ViT with scales behind attention and nets, squares of patches put side by side, a net of two matrices. In
-its authors' spelling and transformers' own.
+"""InternVL: a ViT with scales after attention and nets, patches of a square concatenated, a net of two matrices. In its
+authors' spelling and transformers' own.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""LFM2-Audio: FastConformer's encoder (NeMo's), and a net behind it. What makes sound of text is left out."""
+"""LFM2-Audio: FastConformer's encoder (NeMo's), and a net after it. The audio generator is left out."""
 
 from quants import Tensor
 

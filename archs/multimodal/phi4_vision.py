@@ -25,7 +25,7 @@ def _without_last(config: Config, tensors: Tensors) -> Tensors:
 
 
 def _image_size(config: Config) -> int:
-    """Return the side of an image that there are positions for."""
+    """Return the side of an image with as many positions."""
     shape = config["shapes"].get("vision_tower.embeddings.position_embedding.weight", (0,))
     side = math.isqrt(shape[0])
     if not side or side * side != shape[0]:

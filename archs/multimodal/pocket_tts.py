@@ -1,7 +1,8 @@
-"""Pocket TTS: Mimi's encoder, which hears a voice, the net that draws sound's latents by a flow, and Mimi's decoder.
+"""Pocket TTS: Mimi's encoder, which reads a voice sample, the flow net that generates audio latents, and Mimi's
+decoder.
 
-Published checkpoints have no config.json (see `archs/families/pocket_tts.py`); programs know by the folder's name how
-each is best run.
+Published checkpoints have no config.json (see `archs/families/pocket_tts.py`); programs infer the best settings from
+the folder's name.
 """
 
 import re
@@ -22,7 +23,7 @@ def _matrix(tensor: Tensor, config: Config) -> Tensor:
 
 
 def convolutions(config: Config, tensors: Tensors) -> Tensors:
-    """Return Mimi's convolutions by what they are; they are counted together with what has no weights."""
+    """Return Mimi's convolutions by role; their numbers include modules without weights."""
     return {_named(name): tensor for name, tensor in tensors.items()}
 
 
@@ -35,7 +36,7 @@ def _named(name: str) -> str:
     stage, place = divmod(number - 1, 3)
     if not 0 <= stage < STAGES:
         return name
-    # of a stage: in the encoder a unit, an activation, and what takes fewer frames; in the decoder this comes second
+    # of a stage: in the encoder a unit, an activation, and a downsampling; in the decoder this comes second
     first = 0 if net.endswith("encoder") else 2
     if block in ("1", "3") and place == first:
         return f"{net}.blk.{stage}.res_conv{1 if block == '1' else 2}.{kind}"

@@ -30,8 +30,8 @@ from .tensor_groups import Settings, Unpacked, decoded, part, replaced
 STATE = ".quant_state.bitsandbytes__"
 STATE_KEYS = {"blocksize": Whole(2), "nested_blocksize": Whole(1), "nested_offset": Number()}
 STATISTICS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
-BY_127 = np.float32(7.874015718698502e-3)  # the library multiplies with it
-IGNORED = (".weight_format",)  # 0: rows, the only order that files are written in
+BY_127 = np.float32(7.874015718698502e-3)  # the library multiplies by it
+IGNORED = (".weight_format",)  # 0: rows, the only order that is written
 
 
 def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
@@ -51,7 +51,7 @@ def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def state_of(tensor: Tensor) -> dict[str, Any]:
-    """Return the JSON object that a tensor's bytes are. Raises ModelError for any other bytes."""
+    """Return the JSON object in a tensor's bytes. Raises ModelError for anything else."""
     try:
         state = parse_json(tensor.raw().tobytes())
     except ValueError as error:
@@ -87,7 +87,7 @@ def four_bits(tensors: Tensors, packed: Tensor, state: Mapping[str, Any]) -> Ten
 def scales_of(
     tensors: Tensors, packed: Tensor, absmax: Tensor, state: Mapping[str, Any]
 ) -> Callable[[int, int], Floats]:
-    """Return scales of blocks start … stop, stored as they are, or quantized to 8 bits in blocks of their own."""
+    """Return scales of blocks start … stop, stored plainly, or quantized to 8 bits in blocks of their own."""
     if absmax.format.name == "F32":
         return lambda start, stop: span(absmax.float32, absmax.width, start, stop)
     if absmax.format.name != "U8":

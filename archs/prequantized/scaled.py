@@ -30,7 +30,7 @@ SECOND = "_scale_2"
 STORED = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8")
 Blocks = Sequence[int]
 
-# What only the computation with quantized activations or a quantized cache needs.
+# Tensors that only quantized activations or a quantized cache need.
 ACTIVATIONS = (
     ".input_scale",
     ".activation_scale",
@@ -58,7 +58,7 @@ def fp8(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def modelopt(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Return the same of ModelOpt. Raises ModelError for algorithms that are not read."""
+    """Return ModelOpt's weights as `fp8`. Raises ModelError for unsupported algorithms."""
     found = scaled_weights(tensors, None)
     for name, second in tensors.items():
         packed = tensors.get(name.removesuffix(SECOND)) if name.endswith(SECOND) else None
@@ -80,7 +80,7 @@ def modelopt(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def _input_scaled(weight: Tensor, scale: Tensor) -> Tensor:
-    """Return each column multiplied with the factor of its input."""
+    """Return a weight with each column multiplied by its input's factor."""
     if scale.size != weight.width:
         raise ModelError(f"{scale.where} has {scale.size} values for rows of {weight.width}")
 
@@ -108,7 +108,7 @@ def scaled_weights(tensors: Tensors, blocks: Blocks | None) -> dict[str, Tensor]
         suffix = next((s for s in SUFFIXES if name.endswith(s)), None)
         whole = tensors.get(name.removesuffix(suffix)) if suffix else None
         if whole is not None and tensor.format.name == "F8_E8M0" and whole.nbytes == 16 * tensor.size:
-            found[whole.name] = mxfp4(whole.name, whole, tensor)  # experts of DeepSeek V4, beside others in FP8
+            found[whole.name] = mxfp4(whole.name, whole, tensor)  # experts of DeepSeek V4, next to others in FP8
         elif whole is not None and whole.format.name in STORED:
             found[whole.name] = _scaled(whole, tensor, tensors.get(f"{whole.name}_zero_point"), blocks)
     return found
@@ -132,9 +132,7 @@ def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None, blocks: Blocks |
 def _applied(
     operation: np.ufunc, weight: Tensor, small: Tensor, blocks: Blocks | None
 ) -> Callable[[Floats, int], None]:
-    """Return values = operation(values, the number of `small` that belongs to each), in place, of rows from the one
-    given.
-    """
+    """Apply operation(values, matching element of `small`) in place, to rows from a given one on."""
     *outer, rows, width = weight.shape if len(weight.shape) > 1 else (1, *weight.shape)
     shape = small.shape
     if len(shape) > len(weight.shape):  # (row blocks, 1, column blocks, 1)
@@ -149,7 +147,7 @@ def _applied(
         raise ModelError(f"{small.where} has shape {list(small.shape)}, which {fits}")
 
     def of_rows(start: int, stop: int) -> Floats:
-        """Return the numbers of rows start … stop: float32 (rows, column blocks)."""
+        """Return the elements for rows start … stop: float32 (rows, column blocks)."""
         if small.size == 1:
             return np.full((stop - start, 1), small.float32().reshape(-1)[0])
         row = np.arange(start, stop)
@@ -171,7 +169,7 @@ def _applied(
 
 
 def _block(size: int, count: int, given: int) -> int:
-    """Return how many of `size` values share one of `count` numbers; 0 where that cannot be."""
+    """Return how many of `size` values share one of `count` numbers; 0 if impossible."""
     if given and count not in (1, size) and -(-size // given) == count:
         return given
     return size // count if count and size % count == 0 else 0
