@@ -1,4 +1,4 @@
-"""Mixtures of experts: steps of the choice (see `graph.net.route`), and the chosen experts' nets."""
+"""Mixtures of experts: steps of the routing (see `graph.net.route`), and the chosen experts' nets."""
 
 from functools import partial
 
@@ -17,12 +17,12 @@ from .products.matmul import Inputs
 Chosen = NDArray[np.intp]  # numbers of experts, (tokens, used)
 Choice = tuple[Chosen, Floats]
 
-ADDED = 1 << 16  # numbers that it pays to start a thread for
-LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
+ADDED = 1 << 16  # numbers for which a thread pays off
+LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as in DeepSeek, against a division by zero
 
 
 def add_experts(forward: ForwardContext, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
-    """Return the weighted sum of what each token's chosen experts of a kind make of latent (tokens, width)."""
+    """Return the weighted sum of the outputs of each token's chosen experts for latent (tokens, width)."""
     chosen, weights = choice
     out, weigh_expert = np.zeros_like(latent), forward.block.weigh_expert
     order = np.argsort(chosen, axis=None, kind="stable")
@@ -58,7 +58,7 @@ def _expert(forward: ForwardContext, layer: Layer, kind: str, expert: int, x: Fl
 
 
 def of_tokens(forward: ForwardContext, layer: Layer, count: int) -> Chosen:
-    """Return the experts that a table has for each token's id, (count, used), of the last positions of each text.
+    """Return the experts that a table lists for each token's id, (count, used), of the last positions of each text.
 
     Raises ModelError for a pass that does not know its tokens.
     """

@@ -53,7 +53,7 @@ def softmax(x: Floats) -> Floats:
 
 
 def _each(kernel: Callable[..., Any], x: Floats, *others: Any, threads: int = 1) -> Floats:
-    """Return kernel over flat parts of x (and of arrays of its shape; numbers go as they are), in place; x is
+    """Return the kernel over flat parts of x (and of arrays of its shape; numbers go as they are), in place; x is
     returned.
     """
     if not x.flags.c_contiguous:

@@ -1,4 +1,4 @@
-"""A prompt's way into a cache: in pieces, so that memory does not grow with it, and once for all texts that follow."""
+"""Read a prompt into a cache: in pieces, so that memory does not grow with it, and once for all texts that share it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,18 +12,18 @@ from .kv_cache import CacheType, KVCache
 from .model import Model
 
 CHUNK = 1024  # tokens: enough that decoding weights anew for each piece takes a few per cent of its time
-ROOM_AT_ONCE = 1 << 16  # tokens of text that a cache gets room for before they are there
+ROOM_AT_ONCE = 1 << 16  # tokens that a cache makes room for in advance
 
 Progress = Callable[[int, int], None]
 
 
 class Prefill:
-    """A prompt that is read when the first text asks for it; each text gets a cache of its own.
+    """A prompt that is read when the first text needs it; each text gets a cache of its own.
 
-    tokens: ids. texts: how many will ask. more: tokens that each of them may have; None where nobody knows.
-    progress(tokens read, of how many) is called before each piece and at the end. back: how many tokens the texts may
-    be taken back by. states: what the model made of each token, (tokens, width), if that is to be kept; of these layers
-    what they were given. images: what some of the tokens stand for.
+    tokens: ids. texts: how many will need it. more: tokens that each of them may have; None if unknown. progress(tokens
+    read, of how many) is called before each piece and at the end. back: how many tokens the texts may be rolled back
+    by. states: the model's output of each token, (tokens, width), if requested; for layers, their inputs. images: in
+    place of some of the tokens.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Prefill:
         layers: Sequence[int] = (),
         images: Sequence[EmbeddedImage] = (),
     ) -> None:
-        """Raise OptionError for a type of cache that there is not."""
+        """Raise OptionError for an unknown type of cache."""
         expected = 0 if more is None else len(tokens) + min(more, ROOM_AT_ONCE)
         self.model, self.tokens, self.cache_type, self.progress = model, list(tokens), cache_type, progress
         self._cache, self._left = model.new_cache(cache_type, expected), texts
@@ -48,11 +48,10 @@ class Prefill:
         self._layers = layers
         self._logits: Floats | None = None
         self.images = images
-        self.is_quiet = False  # while another text is shown, nobody hears of progress
+        self.is_quiet = False  # while another text is shown, no progress is reported
 
     def read(self) -> tuple[KVCache, Floats, float]:
-        """Return a cache with the prompt, the logits of what follows it, (1, vocabulary), and the seconds that reading
-        took.
+        """Return a cache with the prompt, the logits after it, (1, vocabulary), and the seconds that reading took.
 
         The seconds are 0 for all texts but the first. Raises ModelError as `Model.forward` does, ValueError when more
         texts ask than there are.
@@ -66,11 +65,11 @@ class Prefill:
         self._left -= 1
         if self._left:
             return self._cache.copy(), self._logits, seconds
-        cache, self._cache = self._cache, KVCache()  # the last text has it alone, and can let it go
+        cache, self._cache = self._cache, KVCache()  # the last text owns it, and can release it
         return cache, self._logits, seconds
 
     def _through(self) -> Floats:
-        self._cache.reset()  # of what an interruption left
+        self._cache.reset()  # after an interruption
         size, logits = chunk_size(self.model, len(self.tokens)), np.empty((0, 0), np.float32)
         made: list[Floats] = []
         for start, stop in pieces(len(self.tokens), size, self.images):
@@ -95,7 +94,7 @@ class Prefill:
 
 
 def chunk_size(model: Model, tokens: int) -> int:
-    """Return how many tokens of a prompt pass at a time: all of it where its length decides how each one is rotated."""
+    """Return how many tokens of a prompt run at a time: all if its length decides how each one is rotated."""
     scaling = model.network.scaling
     if scaling is not None and (
         scaling.kind == "dynamic" or (scaling.kind == "longrope" and tokens > scaling.original_context)

@@ -1,4 +1,4 @@
-"""Self-attention of a layer as operations, with everything that families do to queries, keys and values."""
+"""Self-attention of a layer as operations, with all family-specific steps on queries, keys and values."""
 
 from ..layer import Layer
 from . import operations as op
@@ -62,7 +62,7 @@ def queries_keys_values(b: Builder, layer: Layer, x: Value) -> tuple[Value, Valu
     q = b.linear(layer, "attn_q", x, name, (own.heads, -1))
     k = b.linear(layer, "attn_k", x, "Kcur", (own.kv_heads, -1))
     v = b.linear(layer, "attn_v", x, "Vcur", (own.kv_heads, -1)) if "attn_v.weight" in layer else k
-    return q, k, v  # keys are values as well where there are no others
+    return q, k, v  # keys are also values if there are no others
 
 
 def _head_norm(b: Builder, layer: Layer, role: str, x: Value) -> Value:
@@ -71,7 +71,7 @@ def _head_norm(b: Builder, layer: Layer, role: str, x: Value) -> Value:
 
 
 def gated(b: Builder, layer: Layer, x: Value, mixed: Value, gate: Value | None) -> Value:
-    """What attention gives, through gates and a norm where the layer has them."""
+    """Return attention's output, through gates and a norm if the layer has them."""
     if "attn_gate.weight" in layer:
         gate = b.linear(layer, "attn_gate", x, "attn_gate")
     if gate is not None:
@@ -85,7 +85,7 @@ def projected(b: Builder, layer: Layer, mixed: Value) -> Value:
 
 
 def _with_shared_keys(b: Builder, layer: Layer, x: Value) -> Value:
-    """Return self-attention of a layer that looks at the keys and values of an earlier one."""
+    """Return self-attention of a layer that reuses the keys and values of an earlier one."""
     own, start = b.numbers(layer), len(b.nodes)
     q = b.linear(layer, "attn_q", x, "Qcur", (own.heads, -1))
     q = _head_norm(b, layer, "attn_q_norm", q)

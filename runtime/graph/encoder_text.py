@@ -1,4 +1,6 @@
-"""How texts compute operations of encoder-decoder models and of convolutions over frames (see `encoder_operations`)."""
+"""The executor for texts: operations of encoder-decoder models and of convolutions over frames (see
+`encoder_operations`).
+"""
 
 import numpy as np
 
@@ -56,7 +58,7 @@ def _frame_convolution(forward: ForwardContext, o: op.FrameConvolution, read: Re
 
 
 def windows(x: Floats, taps: int) -> Floats:
-    """Return each frame of x (frames, channels) with those around it, and zeros past the ends: (frames, taps,
+    """Return each frame of x (frames, channels) with its neighbours, and zeros past the ends: (frames, taps,
     channels).
     """
     padded = np.pad(x, ((taps // 2, taps // 2), (0, 0)))

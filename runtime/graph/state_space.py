@@ -13,7 +13,7 @@ from .operations import Value
 
 
 def mamba(b: Builder, layer: Layer, x: Value) -> Value:
-    """Return mamba (Gu and Dao 2023): every channel has its own time step and decays."""
+    """Build Mamba (Gu and Dao 2023): every channel has its own time step and decays."""
     keys, start = b.network.keys, len(b.nodes)
     inner, size, rank = (int(keys.need(f"ssm.{key}")) for key in ("inner_size", "state_size", "time_step_rank"))
     both = b.linear(layer, "ssm_in", x, "mamba_in_proj")
@@ -29,7 +29,7 @@ def mamba(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def mamba2(b: Builder, layer: Layer, x: Value) -> Value:
-    """Return Mamba-2 (Dao and Gu 2024): one time step and one decay for each head of channels."""
+    """Build Mamba-2 (Dao and Gu 2024): one time step and one decay for each head of channels."""
     keys, start = b.network.keys, len(b.nodes)
     inner, size, heads = (int(keys.need(f"ssm.{key}")) for key in ("inner_size", "state_size", "time_step_rank"))
     groups = int(keys.get("ssm.group_count"))
@@ -70,7 +70,7 @@ def _group_norm(b: Builder, layer: Layer, y: Value) -> Value:
 
 
 def mamba_of_heads(b: Builder, layer: Layer, x: Value) -> Value:
-    """Return PLaMo 2's: heads as Mamba-2's, with B, C and steps of a narrow projection, which are normed."""
+    """Build PLaMo 2's mixer: heads as Mamba-2's, with normed B, C and steps from a low-rank projection."""
     keys, start = b.network.keys, len(b.nodes)
     inner, size, heads = (int(keys.need(f"ssm.{key}")) for key in ("inner_size", "state_size", "time_step_rank"))
     width = inner // heads
@@ -88,7 +88,7 @@ def mamba_of_heads(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def short_convolution(b: Builder, layer: Layer, x: Value) -> Value:
-    """Return LFM2's mixer: a gated convolution over the last few tokens, gated again."""
+    """Build LFM2's mixer: a gated convolution over the last few tokens, gated again."""
     start, width = len(b.nodes), x.width
     bcx = b.linear(layer, "shortconv.in_proj", x, "conv.in_proj")
     before, after, values = (
@@ -107,7 +107,7 @@ def convolved(b: Builder, layer: Layer, role: str, x: Value) -> Value:
 
 
 def _narrow(b: Builder, layer: Layer, x: Value, widths: dict[str, int]) -> Sequence[Value]:
-    """Return steps, B and C out of one narrow projection, with their norms."""
+    """Return steps, B and C from one low-rank projection, with their norms."""
     keys, parts, at = b.network.keys, [], 0
     for name, width in widths.items():
         shown = name if name == "dt" else name.upper()
