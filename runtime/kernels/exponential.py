@@ -110,7 +110,7 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 @inlined
 def exp_of_lanes(x):  # type: ignore[no-untyped-def]
-    """Return the same of f32x16 at most 88."""
+    """Return `exp` of f32x16 at most 88."""
     x = larger(every(LOWEST), x)  # NaN stays
     shifted = multiply_add(x, every(LOG2_E), every(MAGIC))
     n = shifted - MAGIC
@@ -190,7 +190,7 @@ def short_sum_of_exp(row, top):  # type: ignore[no-untyped-def]
 
 @inlined
 def sum_of_exp(row, top):  # type: ignore[no-untyped-def]
-    """Sum of e^(row - top): float32 over SHORT values, of which a vector keeps many sums, then float64."""
+    """Return the sum of e^(row - top): float32 over SHORT values, of which a vector keeps many sums, then float64."""
     total = 0.0
     for i in range(0, row.size, SHORT):
         total += np.float64(short_sum_of_exp(row[i : i + SHORT], top))

@@ -1,7 +1,7 @@
 """Thirty-two 16-bit integers as one numba value, for products of quantized weights with inputs.
 
-`i16x32` beside `quants.kernels.lanes`' types. Products of pairs are summed to i32x16, of which LLVM makes `vpmaddwd` or
-`smlal`.
+`i16x32`, in addition to `quants.kernels.lanes`' types. Products of pairs are summed to i32x16, from which LLVM makes
+`vpmaddwd` or `smlal`.
 """
 
 import functools
@@ -25,19 +25,19 @@ i16x32 = LaneType("i16x32", VECTOR, nt.Integer)
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """What the processor that kernels are compiled for has, as LLVM names it, each with its +."""
+    """Return the target processor's features, as LLVM names them, each with its +."""
     found = config.CPU_FEATURES
     return frozenset((llvmlite.binding.get_host_cpu_features().flatten() if found is None else found).split(","))
 
 
 def has(context: Any, *features: str) -> bool:
-    """Return the processor compiled for is an x86 with all these features."""
+    """Return whether the target processor is an x86 with all these features."""
     triple, _, known = context.codegen().magic_tuple()
     return triple.startswith("x86_64") and {f"+{feature}" for feature in features} <= set(known.split(","))
 
 
 def _from_memory(read: Any, result: Any) -> Any:
-    """Return an intrinsic of an array and an offset. read(context, builder, load): load(type) is what lies there."""
+    """Return an intrinsic of an array and an offset. read(context, builder, load): load(type) reads from there."""
 
     @intrinsic
     def made(typing: Any, array: Any, at: Any) -> Any:
@@ -50,10 +50,10 @@ def _from_memory(read: Any, result: Any) -> Any:
 
 
 def _nibble_bytes(builder: ir.IRBuilder, load: Any) -> ir.Value:
-    """Of 16 bytes the low halves, then the high ones: 32 bytes."""
+    """Return of 16 bytes the low halves, then the high ones: 32 bytes."""
     half = load(ir.VectorType(INDEX, 2))
     twice = builder.shuffle_vector(half, half, ir.Constant(ir.VectorType(WORD, 4), [0, 1, 0, 1]))
-    shifted = builder.lshr(twice, ir.Constant(twice.type, [0, 0, 4, 4]))  # what crosses bytes is masked out
+    shifted = builder.lshr(twice, ir.Constant(twice.type, [0, 0, 4, 4]))  # bits that cross bytes are masked out
     bytes_ = ir.VectorType(BYTE, WIDE)
     return builder.and_(builder.bitcast(shifted, bytes_), ir.Constant(bytes_, [15] * WIDE))
 
@@ -67,14 +67,14 @@ def _every_half(context: Any, builder: ir.IRBuilder, load: Any) -> ir.Value:
 
 
 def half_of(context: Any, builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    """Return one float16's bits to float32."""
+    """Return one float16's bits as float32."""
     first = ir.Constant(WORD, 0)
     eight = builder.insert_element(ir.Constant(ir.VectorType(SHORT, 8), [0] * 8), bits, first)
     return builder.extract_element(halves_of(context, builder, eight, 8), first)
 
 
 def halves_of(context: Any, builder: ir.IRBuilder, bits: ir.Value, count: int) -> ir.Value:
-    """Return float16 bits to float32."""
+    """Return float16 bits as float32."""
     floats = ir.VectorType(FLOAT, count)
     if has(context, "f16c"):
         return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), count)), floats)
@@ -248,7 +248,7 @@ def half_pair(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def stack_memory(typing: Any) -> Any:
-    """Return the address of 256 bytes that are this function's until it ends."""
+    """Return the address of 256 bytes of stack memory, valid until the function ends."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         memory = cgutils.alloca_once(builder, ir.ArrayType(FLOAT, 4 * LANES))
@@ -260,7 +260,7 @@ def stack_memory(typing: Any) -> Any:
 
 @intrinsic
 def same_address(typing: Any, address: Any) -> Any:
-    """Return the address; on x86 as one that LLVM doesn't know: what is stored there is loaded, not kept in registers.
+    """Return the address; on x86 in a way opaque to LLVM: values stored there are loaded, not kept in registers.
 
     A load spreads a number over lanes at no cost, where taking it out of a register takes one or two shuffles.
     """
@@ -300,7 +300,7 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def sum_of_lanes(typing: Any, a: Any) -> Any:
-    """In four halving steps."""
+    """Return the sum of the lanes, in four halving steps."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         value = args[0]
@@ -314,13 +314,11 @@ def sum_of_lanes(typing: Any, a: Any) -> Any:
 
 @intrinsic
 def sums_of_lanes(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Return the same of four at once, in the same order: a tuple."""
+    """Return `sum_of_lanes` of four at once, in the same order: a tuple."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         def halved(first: ir.Value, second: ir.Value, size: int) -> ir.Value:
-            """Return groups of `size` lanes of two as halves of theirs: those of the first, then those of the
-            second.
-            """
+            """Return groups of `size` lanes of two vectors, halved: those of the first, then those of the second."""
             left = [i for start in range(0, 2 * LANES, size) for i in range(start, start + size // 2)]
             picks = [[i + more for i in left] for more in (0, size // 2)]
             return builder.fadd(*(builder.shuffle_vector(first, second, ir.Constant(WORDS, pick)) for pick in picks))
@@ -336,7 +334,7 @@ def sums_of_lanes(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 def fetch(context: Any, builder: ir.IRBuilder, address: ir.Value, to_write: int = 0, cache: int = 1) -> None:
-    """Have the cache line at a pointer to a byte on its way, to the first or the second cache."""
+    """Prefetch the cache line of a byte's address, to the first or the second cache."""
     kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
     builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 4 - cache, 1))])
@@ -345,7 +343,7 @@ def fetch(context: Any, builder: ir.IRBuilder, address: ir.Value, to_write: int 
 def _prefetch(to_write: int, cache: int = 1) -> Any:
     @intrinsic
     def prefetch(typing: Any, array: Any, at: Any) -> Any:
-        """Have the cache line of element `at` on its way, which may lie past the array's end."""
+        """Prefetch the cache line of element `at`, which may be past the array's end."""
 
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
             fetch(context, builder, address_of(context, builder, array, args[0], args[1], BYTE), to_write, cache)
@@ -361,7 +359,7 @@ prefetch, prefetch_to_write, prefetch_later = _prefetch(0), _prefetch(1), _prefe
 
 @intrinsic
 def touch(typing: Any, array: Any, at: Any) -> Any:
-    """Read the eight bytes that element `at` is in, though nobody asks for them."""
+    """Read the eight bytes around element `at`, even if the result is unused."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         address = builder.ptrtoint(address_of(context, builder, array, args[0], args[1], BYTE), INDEX)

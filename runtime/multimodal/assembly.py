@@ -1,4 +1,4 @@
-"""An image's tiles → one row of embeddings, of encoders that have learned ones for the ends of rows or images.
+"""Assemble an image's tiles to one row of embeddings, for encoders with learned ends of rows or images.
 
 Sources: transformers `models/{granite4_vision,unlimited_ocr,deepseek_ocr2}/modeling_*.py`.
 """
@@ -15,7 +15,7 @@ from .preprocessing import Tiles
 
 
 def assembled(encoder: Parts, tiles: Tiles, each: Sequence[Embedded]) -> tuple[Embedded, ...]:
-    """What stands in the text of an image, of whose tiles each is embedded. Raises ModelError."""
+    """Return the embeddings of an image from those of its tiles. Raises ModelError."""
     if encoder.projector not in ASSEMBLED:
         return tuple(each)
     with fitting():
@@ -30,7 +30,7 @@ def in_rows(each: Sequence[Floats], rows: int, columns: int) -> Floats:
 
 
 def with_ends(grid: Floats, end: Floats) -> Floats:
-    """Return tokens (rows, columns, width) one after the other, with an end behind each row: (rows * (columns + 1),
+    """Return tokens (rows, columns, width) one after the other, with an end after each row: (rows * (columns + 1),
     width).
     """
     ends = np.broadcast_to(end, (len(grid), 1, grid.shape[2]))
@@ -38,7 +38,7 @@ def with_ends(grid: Floats, end: Floats) -> Floats:
 
 
 def _granite4(encoder: Parts, tiles: Tiles, each: Sequence[Floats]) -> Floats:
-    """Return the whole image, then its tiles without what was added to make it a rectangle of them."""
+    """Return the whole image, then its tiles without their padding."""
     *parts, whole = each
     grid = in_rows(parts, tiles.rows, tiles.columns)
     height, width = tiles.size
