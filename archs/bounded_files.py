@@ -68,7 +68,7 @@ def _read_all(fd: int, path: Path, limit: Limit) -> bytearray:
     content = bytearray()
     while True:
         if waits and not select.select([fd], [], [], PIPE_SECONDS)[0]:
-            problem = f"{path} is a pipe to which nobody wrote for {PIPE_SECONDS:g} seconds"
+            problem = f"{path} is a pipe without input for {PIPE_SECONDS:g} seconds"
             raise FileError(problem, "write to it first, or name a file")
         chunk = os.read(fd, CHUNK_BYTES)
         if not chunk:

@@ -36,7 +36,7 @@ MAX_ALPHA_PATTERNS = 10_000
 CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 REFUSED = {
     "use_dora": "DoRA scales whole rows anew, which a pair of matrices cannot say",
-    "lora_bias": "biases beside the matrices have no place in the weight",
+    "lora_bias": "biases next to the matrices have no place in the weight",
     "layer_replication": "layers were copied before training",
     "target_parameters": "parameters that are no module's weight were adapted",
     "trainable_token_indices": "single rows of the embedding were trained",

@@ -97,7 +97,7 @@ def faults_beyond(
         return
     beyond = {each: tensor for each, tensor in tensors.items() if _layer(each) >= trunk}
     if not beyond:
-        yield Fault(f"blk.{trunk}", f"has no tensors; '{name}.{COUNT}' says {further} layers behind the trunk")
+        yield Fault(f"blk.{trunk}", f"has no tensors; '{name}.{COUNT}' says {further} MTP layers after the trunk")
         return
     alone = are_alone(metadata, tensors)
     if alone and trunk > MOST:
@@ -140,7 +140,7 @@ def check_beyond(architecture: Architecture, metadata: Mapping[str, Any], tensor
     """Raise ModelError naming the first of these faults."""
     if fault := next(faults_beyond(architecture, metadata, tensors, every=True), None):
         trunk, _ = trunk_of(metadata)
-        raise ModelError(f"the layer that predicts a token further ('blk.{trunk}') can't run: {fault}")
+        raise ModelError(f"the MTP layer ('blk.{trunk}') can't run: {fault}")
 
 
 def _stand_ins(beyond: Tensors, trunk: int) -> Tensors:

@@ -126,7 +126,7 @@ class Key:
         items = np.asarray(data) if isinstance(data, (list, tuple, np.ndarray)) else np.empty(0, object)
         sorts = ITEMS.get(self.type, "") + ("b" if self.flags else "") + "iu"
         if items.ndim != 1 or (items.size and items.dtype.kind not in sorts):
-            return f"has items of another kind; {self} is expected"
+            return f"has items of another type; {self} is expected"
         if items.dtype.kind == "f" and (np.isnan(items).any() or not (self.infinite or np.isfinite(items).all())):
             return "has items that are not finite"
         if self.least is not None and items.size and items.min() < min(self.least, 0):

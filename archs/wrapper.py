@@ -44,7 +44,7 @@ class Files:
                 return tokens.index(text)
         raise VocabularyError(
             f"the vocabulary has no {texts[0]}, which config.json has to name by its number",
-            "the text model's file is not one of a model that sees or hears",
+            "the text model's file is not one of a model with encoders",
         )
 
     def has(self, *texts: str) -> bool:

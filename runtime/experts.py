@@ -63,7 +63,7 @@ def of_tokens(forward: ForwardContext, layer: Layer, count: int) -> Chosen:
     Raises ModelError for a pass that does not know its tokens.
     """
     if forward.tokens is None:
-        raise ModelError(f"{layer.prefix}* chooses experts by token ids, which nothing says here")
+        raise ModelError(f"{layer.prefix}* chooses experts by token ids, which are unknown here")
     ids = forward.tokens.reshape(forward.texts, -1)[:, -(count // forward.texts) :]
     table, count = layer.need("ffn_gate_tid2eid.weight"), layer.need("ffn_gate_inp.weight").shape[0]
     chosen = table.elements().reshape(table.shape)[ids.reshape(-1)].astype(np.intp)

@@ -73,8 +73,8 @@ class Model:
         self.metadata = metadata
         self.tensors = tensors = all_readable(tensors)
         if are_alone(metadata, tensors):
-            problem = "the file has the layers alone that predict tokens further (MTP): a draft, no model"
-            raise ModelError(problem, "run it beside the model: gguftools generate MODEL --draft FILE")
+            problem = "the file has only the MTP layers: a draft, no model"
+            raise ModelError(problem, "run it with the model: gguftools generate MODEL --draft FILE")
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
         keys, numbers = Keys.of(self.architecture, metadata), read_hparams(self.architecture, metadata, tensors)

@@ -41,11 +41,11 @@ def next_token_network(
     layer = Layer(f"blk.{last}.", by_layer(tensors).get(f"blk.{last}.", {}))
     if not count or not any(role.startswith("nextn.") for role in layer.tensors):
         hint = f"'{name}.{COUNT}' is {count}; `gguftools show` lists the tensors"
-        raise ModelError("the file has no layer that predicts a token further (blk.N.nextn.…)", hint)
+        raise ModelError("the file has no MTP layer (blk.N.nextn.…)", hint)
     other_streams = streams.MIXED in layer and not are_alone(metadata, tensors)
     if count > 1 or network.hparams.parallel or other_streams:
         what = f"there are {count}" if count > 1 else f"it is not known how one of {name} computes"
-        raise ModelError(f"layers that predict a token further can't run here: {what}")
+        raise ModelError(f"MTP layers like these can't run here: {what}")
     check_beyond(architecture, metadata, tensors)
     for role in ("eh_proj", "enorm", "hnorm"):
         layer.need(f"nextn.{role}.weight")

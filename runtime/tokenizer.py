@@ -156,7 +156,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     """
     name = metadata.get(Keys.Tokenizer.MODEL)
     if name not in MODELS:
-        what = f"of an unknown kind: tokenizer.ggml.model is {name!r}" if name else "missing: no tokenizer.ggml.model"
+        what = f"of an unknown type: tokenizer.ggml.model is {name!r}" if name else "missing: no tokenizer.ggml.model"
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
     tokens = TokenList(metadata)
     return Tokenizer(MODELS[name](tokens), tokens)

@@ -49,7 +49,7 @@ def hash_layers(config: Config) -> int:
         return min(int(config["num_hash_layers"]), int(config["num_hidden_layers"]))
     count = kinds.count("hash_moe")
     if "hash_moe" in kinds[count:]:
-        raise ModelError('config.json has layers of "hash_moe" behind others, which deepseek4 files cannot express')
+        raise ModelError('config.json has layers of "hash_moe" after others, which deepseek4 files cannot express')
     return int(count)
 
 

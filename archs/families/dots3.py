@@ -86,7 +86,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     all_heads = all_heads if isinstance(all_heads, list) else [all_heads] * count
     full, own = ({n for n, each in zip(all_heads, local, strict=False) if each == kind} for kind in (False, True))
     if len(full) > 1 or len(own) > 1:
-        raise ModelError("its layers of one kind have several numbers of heads; a config has one for each kind")
+        raise ModelError("its layers of one type have several numbers of heads; a config has one for each type")
     heads, rank = max(full, default=max(own, default=0)), keys["attention.kv_lora_rank_swa"]
     return {
         **v32_from_gguf(keys, tensors),

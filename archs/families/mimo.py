@@ -50,7 +50,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     windowed, heads = keys["attention.sliding_window_pattern"], keys["attention.head_count_kv"]
     full, local = ({n for n, each in zip(heads, windowed, strict=True) if bool(each) is kind} for kind in (False, True))
     if len(full) > 1 or len(local) > 1:
-        raise ModelError("layers of one kind have several numbers of key-value heads")
+        raise ModelError("layers of one type have several numbers of key-value heads")
     some = next(iter(full), next(iter(local), 0) // 2)
     if local - {2 * some}:
         raise ModelError(f"windows have {next(iter(local))} key-value heads where transformers expects {2 * some}")

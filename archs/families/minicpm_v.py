@@ -20,7 +20,7 @@ def by_version(config: Config) -> Architecture | None:
         return None
     if wanted not in ("2.6", "4.5"):
         known = "2.5, 2.6, 4.0 and 4.5"
-        raise ModelError(f"config.json says version {version!r}; of {' and '.join(CLASSES)} {known} are known")
+        raise ModelError(f"config.json has version {version!r}; of {' and '.join(CLASSES)} {known} are known")
     return OF_QWEN2 if wanted == "2.6" else OF_QWEN3
 
 

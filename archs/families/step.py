@@ -78,7 +78,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads, groups = (value if isinstance(value := keys[key], list) else [value] * count for key in HEADS)
     full, local = ({(heads[i], groups[i]) for i in range(count) if windowed[i] == kind} for kind in (False, True))
     if len(full) > 1 or len(local) > 1:
-        raise ModelError("its layers of one kind have several numbers of heads; a config has one for each kind")
+        raise ModelError("its layers of one type have several numbers of heads; a config has one for each type")
     usual, other = max(full or local), max(local or full)
     with_experts = [str(i) for i in range(count - further) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
     scale = keys.get("attention.scale")

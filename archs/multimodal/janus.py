@@ -3,7 +3,7 @@
 from ..encoder import CLIP_VISION, VISION, Encoder, activation, always, at, maybe
 from ..spec import Config, Tensors
 
-DRAWN = "makes images, which no program does from such files"
+DRAWN = "generates images, which no program does from such files"
 NET = "aligner."
 
 

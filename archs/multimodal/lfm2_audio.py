@@ -7,7 +7,7 @@ from ..spec import Config, Target, TensorMap
 from ..transforms import channels_and_taps, reshape
 from .granite_speech import NORMS, folded
 
-SPEECH = "makes sound of text, which no program reads from such files"
+SPEECH = "generates audio from text, which no program reads from such files"
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:

@@ -73,8 +73,8 @@ LLAVA = Encoder(
         "multi_modal_projector.linear_2": "mm.2",
     },
     ignored={
-        f"{UNREAD}*": "stands behind the layer whose output is taken",
-        "vision_tower.post_layernorm.*": "stands behind the layer whose output is taken",
+        f"{UNREAD}*": "comes after the layer whose output is taken",
+        "vision_tower.post_layernorm.*": "comes after the layer whose output is taken",
     },
     spellings={"vision_tower.vision_model.": "vision_tower."},
     prepare=_without_unread,

@@ -148,7 +148,7 @@ MIMO_V2 = Encoder(
         "a.downsample.conv.weight": "F32",
     },
     ignored={
-        f"{FOLDER}.decoder.*": "makes sounds of codes, which no program does from such files",
+        f"{FOLDER}.decoder.*": "decodes codes to audio, which no program does from such files",
         **{f"{FOLDER}.*._codebook.{name}": "counts of training" for name in ("cluster_size", "embed_avg", "inited")},
     },
     spellings={

@@ -95,7 +95,7 @@ VERSIONS = {
 SIDE = 70  # patches of the largest image
 LONGEST = 10_000
 QUERIES = 96  # of 2.5, whose config.json has no version
-SOUNDS = "for sounds, which no program reads from such files"
+SOUNDS = "for audio, which no program reads from such files"
 
 
 def _version(config: Config) -> int:
@@ -107,7 +107,7 @@ def _version(config: Config) -> int:
         if (hf_class, wanted) in VERSIONS:
             return VERSIONS[hf_class, wanted]
     known = ", ".join(f"{hf_class} {version}" for hf_class, version in VERSIONS)
-    raise ModelError(f"config.json says version {said!r}, which is none of {known}")
+    raise ModelError(f"config.json has version {said!r}, which is none of {known}")
 
 
 def _waves(config: Config) -> Iterator[Tensor]:
@@ -259,7 +259,7 @@ QUERYING = Encoder(
     ignored={
         "resampler.pos_embed": "waves that are made anew",
         **dict.fromkeys(("apm.*", "audio_projection_layer.*"), SOUNDS),
-        "tts.*": "speaks, which no program does",
+        "tts.*": "generates speech, which no program does",
     },
     generated=(_waves,),
     refused={"drop_vision_last_layer": lambda said: bool(said)},

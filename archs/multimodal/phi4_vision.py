@@ -11,7 +11,7 @@ from ..encoder import CLIP_VISION, VISION, Encoder, always, at, maybe
 from ..spec import Computed, Config, Target, TensorMap, Tensors
 from ..transforms import patches_of_pixels
 
-UNREAD = "stands behind the layer whose output is taken"
+UNREAD = "comes after the layer whose output is taken"
 LAYER = "vision_tower.encoder.layers."
 
 

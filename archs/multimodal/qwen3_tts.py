@@ -17,7 +17,7 @@ from ..spec import Config, Floats, Target, TensorMap, Tensors
 from ..transforms import computed, reshape, stacked
 
 FOLDER = "speech_tokenizer"
-ENCODES = "encodes sound as codes, which no program reads from such files"
+ENCODES = "encodes audio as codes, which no program reads from such files"
 LEAST = np.float32(1e-5)  # of the usage of a code
 BOOK = re.compile(r"(.*\.vq)\.layers\.(\d+)\._codebook\.(embedding_sum|cluster_usage)")
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

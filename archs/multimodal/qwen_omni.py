@@ -19,7 +19,7 @@ from .qwen_vl import PREPROCESSOR, QWEN3_VL, QWEN3_WRAPPER, QWEN25_VL, QWEN25_WR
 from .whisper import CONVOLUTIONS, ENCODER
 
 POSITIONS, LONGEST = 1500, 10_000.0
-SPEECH = "speaks: a model of its own, which no program runs from such files"
+SPEECH = "generates speech: a model of its own, which no program runs from such files"
 
 
 def _positions(config: Config) -> Iterator[Tensor]:

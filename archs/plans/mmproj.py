@@ -258,7 +258,9 @@ def _token_id(folder: Path, token: str) -> int:
     for said in added if isinstance(added, list) else ():
         if isinstance(said, dict) and said.get("content") == token and type(said.get("id")) is int:
             return int(said["id"])
-    raise ModelError(f"{folder} does not say which token {token} is", "the tokenizer's files are needed beside weights")
+    raise ModelError(
+        f"{folder} does not say which token {token} is", "the tokenizer's files are needed besides weights"
+    )
 
 
 def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:

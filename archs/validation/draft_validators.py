@@ -171,7 +171,7 @@ def _layers_of_deepseek4(name: str, metadata: Mapping[str, Any], tensors: Tensor
     layers = {each: tensor for each, tensor in tensors.items() if each.startswith(("blk.", "output_", "token_embd"))}
     key = f"{name}.attention.compress_ratios"
     if np.any(metadata.get(key, 0)):
-        yield Fault(key, "is not 0; the layers of such a draft see tokens alone")
+        yield Fault(key, "is not 0; the layers of such a draft model only read tokens")
     for fault in faults(DEEPSEEK4, whole, layers):
         if fault.where != "token_embd.weight" or fault.where in tensors:
             yield replace(fault, where=fault.where.replace(f"{DEEPSEEK4.name}.", f"{name}."))

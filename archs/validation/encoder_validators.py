@@ -28,7 +28,7 @@ def validate_encoder(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor])
     """Yield each fault: a key or a tensor, and what is wrong with it."""
     parts = [part for part in OWN if metadata.get(f"{NAME}.has_{part}_encoder")]
     if not parts:
-        yield f"{NAME}.has_vision_encoder", "is not true, nor is that for sounds: the file has no encoder"
+        yield f"{NAME}.has_vision_encoder", "is not true, nor is that for audio: the file has no encoder"
     for part in parts:
         if not {f"{NAME}.projector_type", f"{NAME}.{part}.projector_type"} & {*metadata}:
             yield f"{NAME}.projector_type", "is missing; every program needs it"

@@ -118,7 +118,7 @@ def _key_faults(model: LayeredModel) -> Iterator[Fault]:
             yield model.fault(key, "is missing; its architecture needs it")
     mixers = any("hc_" in role for roles in model.grouped.values() for role in roles)
     if model.keys.get("hyper_connection.count") is not None and not mixers:
-        yield model.fault("hyper_connection.count", "is said, but no tensor mixes streams")
+        yield model.fault("hyper_connection.count", "is set, but no tensor mixes streams")
     if model.architecture.block.logit_scale == "divide" and is_zero(model.keys.get("logit_scale")):
         yield model.fault("logit_scale", "is 0; logits are divided by it")
 

@@ -130,7 +130,7 @@ def _files(folder: Path, kinds: Sequence[str]) -> tuple[TokenizerFiles, str]:
     if kind is not None:
         return files, kind
     raise VocabularyError(
-        f"{folder} has no vocabulary of a kind that its architecture takes: "
+        f"{folder} has no vocabulary of a type that its architecture takes: "
         f"tokenizer.json has model {files.model_type or 'none'!r}, the architecture takes {', '.join(kinds)}"
     )
 

@@ -107,7 +107,7 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     """
     kind, found = metadata.get(Keys.Tokenizer.MODEL), _Vocabulary(metadata)
     if kind not in (*CLASSES, *OTHERS) or Keys.Tokenizer.LIST not in metadata:
-        raise VocabularyError(f"a vocabulary of the kind {kind!r} cannot become tokenizer files")
+        raise VocabularyError(f"a vocabulary of the type {kind!r} cannot become tokenizer files")
     if kind in ("gpt2", "gemma4"):
         found.merges()  # whatever else the file has
     types, known = metadata.get(Keys.Tokenizer.TOKEN_TYPE, ()), frozenset(TokenType)
@@ -154,7 +154,7 @@ def _others(found: _Vocabulary) -> dict[str, bytes]:
     count = next((row + 1 for row in range(found.size - 1, -1, -1) if types[row] != TokenType.UNUSED), 0)
     if TokenType.UNUSED in types[:count]:
         gap = types.index(TokenType.UNUSED)
-        raise VocabularyError(f"token {gap} is unused; vocabularies of the kind {found.kind!r} have no gaps")
+        raise VocabularyError(f"token {gap} is unused; vocabularies of the type {found.kind!r} have no gaps")
     texts = found.texts[:count]
     if found.kind == "rwkv":
         return {rwkv.FILE: rwkv.restored(texts)}

@@ -51,7 +51,7 @@ def spans_of(tokenizer: Tokenizer, prompt: str) -> Spans:
         if piece.startswith(QUESTION):
             said = KIND.search(before)
             if said is None or said[1] not in KINDS:
-                raise OptionError("a question of the prompt is not of a known kind", f"known are {', '.join(KINDS)}")
+                raise OptionError("a question of the prompt is not of a known type", f"known are {', '.join(KINDS)}")
             questions.append((KINDS.index(said[1]), first, len(tokens)))
         elif piece.startswith(OPTION):
             if not questions:

@@ -46,9 +46,9 @@ class AudioEncoder:
         """Load the encoder. Raises ModelError for a file without one, or of an unsupported type."""
         kind = projector_type(metadata, "audio")
         if not metadata.get("clip.has_audio_encoder"):
-            raise ModelError("the file has no encoder for sounds", "it is made by `gguftools convert MODEL --mmproj`")
+            raise ModelError("the file has no audio encoder", "it is made by `gguftools convert MODEL --mmproj`")
         if kind not in RUN:
-            raise ModelError(f"encoders of the kind {kind!r} are not run", f"those that are: {', '.join(RUN)}")
+            raise ModelError(f"encoders of the type {kind!r} are not run", f"those that are: {', '.join(RUN)}")
         self.projector = str(kind)
         self._progress: Callable[[int, int], None] | None = None
         self.metadata, self.weights = metadata, Weights(tensors, threads)
@@ -167,7 +167,7 @@ def _whisper(
     table = weights.values("a.position_embd.weight").reshape(-1, x.shape[1])
     if len(x) > len(table):
         raise OptionError(
-            f"{features.shape[1]} frames; the encoder is for {2 * len(table)}", "cut the sound into parts"
+            f"{features.shape[1]} frames; the encoder is for {2 * len(table)}", "cut the audio into parts"
         )
     x = (x + table[: len(x)])[: None if frames is None else _halved(frames)]
     layers = encoder.layers()

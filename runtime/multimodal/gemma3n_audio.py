@@ -45,7 +45,7 @@ def encoded(
     tell(layers done, of how many). Raises OptionError for more frames than that.
     """
     if frames > (most := TOKENS * FEWER * REDUCED):
-        raise OptionError(f"{frames} frames; the encoder is for {most}", "cut the sound into parts")
+        raise OptionError(f"{frames} frames; the encoder is for {most}", "cut the audio into parts")
     x = _subsampled(weights, features)[: -(-frames // FEWER)]  # later frames are masked
     x = LAYERS.run(weights, heads, count, x, tell)[::REDUCED]
     heard = _in_text(weights, "mm.a.", weights.norm("mm.a.soft_emb_norm", x, EPS, "rms"))

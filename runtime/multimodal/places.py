@@ -32,7 +32,7 @@ def places(tokens: ArrayLike, token: int, embedded: Sequence[Embedded]) -> list[
     where = np.flatnonzero(np.asarray(tokens).reshape(-1) == token)
     given = sum(len(each.embeddings) for each in embedded)
     if len(where) != given:
-        raise OptionError(f"{len(where)} tokens {token} stand for images or sounds that have {given} embeddings")
+        raise OptionError(f"{len(where)} tokens {token} stand for images or audio that have {given} embeddings")
     found, place = [], 0
     for number, each in enumerate(embedded):
         own = where[place : place + len(each.embeddings)]

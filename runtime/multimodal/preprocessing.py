@@ -61,7 +61,7 @@ def tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None = None
             f"an image of {image.width} × {image.height} pixels; at most {THINNEST} times as long as wide is read"
         )
     if encoder.projector not in PREPARED:
-        raise ModelError(f"images for encoders of the kind {encoder.projector!r} are not prepared")
+        raise ModelError(f"images for encoders of the type {encoder.projector!r} are not prepared")
     with fitting():
         images, rows, columns = PREPARED[encoder.projector](encoder, image, most_tokens)
         if (total := sum(math.prod(each.size) for each in images)) > MAX_PIXELS:

@@ -264,7 +264,7 @@ def placeholder(wording: Wording, tokenizer: Tokenizer) -> int:
     token = tokenizer.encode(wording.token, add_special=False, parse_special=True)
     if len(token) != 1:
         raise ModelError(
-            f"the vocabulary has no token {wording.token!r}, which stands for an image or a sound",
+            f"the vocabulary has no token {wording.token!r}, which stands for an image or audio",
             hint="the mmproj file is of another model",
         )
     return token[0]

@@ -66,9 +66,9 @@ def as_waveform(waveform: ArrayLike, least: int = 1, rate: int = RATE) -> Floats
     """
     found = np.asarray(waveform, np.float32)
     if found.ndim != 1 or not found.size:
-        raise OptionError(f"a sound of shape {found.shape}; (samples,) was expected", f"one channel, {rate} a second")
+        raise OptionError(f"audio of shape {found.shape}; (samples,) was expected", f"one channel, {rate} a second")
     if not np.isfinite(found).all():
-        raise OptionError("a sound's samples are not all finite numbers")
+        raise OptionError("the audio's samples are not all finite numbers")
     if found.size < least:
         raise OptionError(f"a sound of {found.size} samples; {least} or more were expected")
     return found

@@ -87,7 +87,7 @@ class VisionEncoder(Parts):
         if not metadata.get("clip.has_vision_encoder"):
             raise ModelError("the file has no encoder for images", "it is made by `gguftools convert MODEL --mmproj`")
         if kind not in RUN:
-            raise ModelError(f"encoders of the kind {kind!r} are not run", f"those that are: {', '.join(RUN)}")
+            raise ModelError(f"encoders of the type {kind!r} are not run", f"those that are: {', '.join(RUN)}")
         super().__init__(str(kind), metadata, tensors, threads)
 
     def normalized(self, image: ArrayLike) -> Floats:

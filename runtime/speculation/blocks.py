@@ -90,7 +90,7 @@ class BlockWriter:
     def _check(self, model: Model) -> None:
         found, width, own = len(model.network.layers), model.network.hparams.width, self.network.global_tensors
         if not model.gives_inputs:
-            raise ModelError(f"such a draft can't read the states of a model of {model.architecture.name}")
+            raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
         if max(self.layers) > found:
             said = ", ".join(map(str, self.layers))
             raise ModelError(f"the draft reads layers {said} of its target; this model has {found}")

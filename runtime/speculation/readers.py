@@ -133,7 +133,7 @@ class Eagle3:
 
     def _check(self, model: Model, width: int) -> None:
         if not model.gives_inputs:
-            raise ModelError(f"such a draft can't read the states of a model of {model.architecture.name}")
+            raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
         found, wide = len(model.network.layers), model.network.hparams.width
         if max(self.layers) > found:
             said = ", ".join(map(str, self.layers))
@@ -145,7 +145,7 @@ class Eagle3:
                 problem = f"the draft's states are {self.network.hparams.width} wide, {tensor.name!r} is {tensor.width}"
                 raise ModelError(problem, "it has none of its own, and was made for another target")
         if self.drafted is not None and self.drafted.max(initial=0) >= self.words:
-            raise ModelError(f"the draft says token {self.drafted.max()}; the model has {self.words}")
+            raise ModelError(f"the draft model gives token {self.drafted.max()}; the model has {self.words}")
 
     def begin(self, states: Floats) -> Floats:
         forward, outside = self._pass(1, None), self.network.global_tensors

@@ -82,11 +82,11 @@ def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
     kinds = VOCABULARIES.get(metadata.get("tokenizer.ggml.model", ""), set())
     family = [a for a in architectures() if a.name == name and (not kinds or kinds & set(a.vocab))]
     if name == NAME:
-        raise ModelError("the file has encoders for images or sounds; it makes no checkpoint alone", NEEDS_ENCODERS)
+        raise ModelError("the file has encoders for images or audio; it makes no checkpoint alone", NEEDS_ENCODERS)
     if not family:
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
     if are_alone(metadata, tensors):
-        raise ModelError("the file has the layers alone that predict tokens further (MTP): they make no checkpoint")
+        raise ModelError("the file has only the MTP layers: they make no checkpoint")
     images = f"{name}.{SECTIONS}" in metadata
     if images and not any(a.hf_classes[0].endswith("ForCausalLM") and SECTIONS in a.metadata for a in family):
         problem = "the file is the text part of a model of images; it cannot become a checkpoint of its own"

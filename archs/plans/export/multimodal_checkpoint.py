@@ -61,7 +61,7 @@ def plan_multimodal_checkpoint(
 def _check(encoders: Mapping[str, Any], files: Files) -> None:
     """Raise ModelError for a file that is no encoders' file, or that of another model."""
     if files.text.get("general.architecture") == NAME:
-        raise ModelError("the first file has encoders for images or sounds, and is no text model", NEEDS_ENCODERS)
+        raise ModelError("the first file has encoders for images or audio, and is no text model", NEEDS_ENCODERS)
     if (name := encoders.get("general.architecture")) != NAME:
         raise ModelError(f"the second file is no encoders': its general.architecture is {name!r}, not {NAME!r}")
     for where, wrong in validate_encoder(encoders, files.tensors):
@@ -100,12 +100,12 @@ def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
             ),
             "",
         )
-        raise ModelError(f"encoders of the kind {said} do not become a checkpoint again{why}")
+        raise ModelError(f"encoders of the type {said} do not become a checkpoint again{why}")
     name = files.text.get("general.architecture")
     found = [(encoder, each) for encoder, each in known if not each.texts or name in each.texts]
     if not found:
         beside = ", ".join(dict.fromkeys(text for _, each in known for text in each.texts))
-        raise ModelError(f"encoders of the kind {said} stand beside {beside}; the text model is {name!r}")
+        raise ModelError(f"encoders of the type {said} stand beside {beside}; the text model is {name!r}")
     fitting = [(encoder, each) for encoder, each in found if each.fits is None or each.fits(files)]
     return fitting or found
 

@@ -120,7 +120,7 @@ def _joined(inverses: list[Invertible], parts: list[Tensor], config: Config) -> 
         index.append(rows)
     order = np.concatenate(index)
     if len(order) != total or not np.array_equal(np.sort(order), np.arange(total)):
-        raise ModelError(f"{parts[0].name!r} and what was beside it do not make a whole")
+        raise ModelError(f"{parts[0].name!r} and its parts do not make a whole")
     whole = reshape(take(concatenated(flat, parts[0].name), np.argsort(order)), shape)
     return inverses[0].invert_multimodal(whole, config)
 
