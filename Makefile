@@ -1,9 +1,11 @@
 # make demo   install into .venv, convert, quantize and measure a small model
 # make test   install into .venv, run everything a reviewer would: style, types, tests
 # make test-all-pythons   run the tests with each Python that is supported and installed
+# make test-all-numbas   run the tests of kernels with each minor release of numba that is supported
 PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= 3.10 3.11 3.12 3.13
+NUMBAS ?= 0.61 0.62 0.63 0.64 0.65 0.66 0.67 0.68
 RUN = $(VENV)/bin
 # Tests that need no more than a plain installation and take a minute or two
 FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/files/gguf tests/gguftools/test_cli.py \
@@ -11,7 +13,7 @@ FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/files/gguf
 	tests/gguftools/conversion/test_quantize_austen.py tests/gguftools/metadata/test_chat_templates.py \
 	tests/quants/formats tests/runtime/test_tokenizer.py tests/test_zoo.py
 
-.PHONY: demo test test-warm test-browser test-lowest test-all test-all-pythons lint suite fuzz verify model-types bench zoo \
+.PHONY: demo test test-all-numbas test-warm test-browser test-lowest test-all test-all-pythons lint suite fuzz verify model-types bench zoo \
 	docs clean
 .DEFAULT_GOAL := test
 
@@ -68,6 +70,21 @@ test-lowest:
 	$(PYTHON) tests/lower_bounds.py > $(VENV)/lowest.txt
 	$(RUN)/pip install --quiet --requirement $(VENV)/lowest.txt --editable . hypothesis ml_dtypes pytest pytest-xdist
 	NUMBA_CACHE_DIR=$(VENV)/numba $(RUN)/python -W ignore::DeprecationWarning -m pytest -W ignore::DeprecationWarning -n auto --dist loadfile -k 'not transformers' $(FAST)
+
+# Kernels with each minor release of numba that pyproject.toml allows. Each has its own virtual environment and cache.
+test-all-numbas:
+	@passed=; failed=; \
+	for version in $(NUMBAS); do \
+	    folder=$(VENV)/numba-$$version; \
+	    echo "numba $$version:"; \
+	    if { test -d $$folder || $(PYTHON) -m venv $$folder; } && \
+	        $$folder/bin/pip install --quiet "numba==$$version.*" --editable '.[test]' && \
+	        NUMBA_CACHE_DIR=$$folder/cache $$folder/bin/python -m pytest -n auto --dist loadfile \
+	            tests/quants/kernels tests/quants/formats tests/runtime/kernels; \
+	    then passed="$$passed $$version"; else failed="$$failed $$version"; fi; \
+	done; \
+	echo "numba passed:$${passed:- none}; failed:$${failed:- none}"; \
+	[ -z "$$failed" ]
 
 test-all: lint
 	$(RUN)/python -m pytest -n auto --dist loadfile -m 'not verify and not browser' --hypothesis-profile random

@@ -68,8 +68,9 @@ def perplexities(files: dict[str, Path], recorded: dict[str, Any], windows: int)
     text = ROOT / "examples" / "persuasion.txt"
     for name, golden in recorded["perplexity"].items():
         line = f"{name:10s} {golden['running'][windows - 1]:10.4f}"
-        for rounded in (False, True):
-            found = gguftools.perplexity(files[name], text, chunks=windows, round_activations=rounded).perplexity
+        for precision in ("float32", "llama.cpp"):
+            options = gguftools.PerplexityOptions(precision=precision)
+            found = gguftools.perplexity(files[name], text, chunks=windows, options=options).perplexity
             line += f" {found:12.4f} {100 * (found / golden['running'][windows - 1] - 1):+8.3f}%"
         print(line, flush=True)
 

@@ -1,7 +1,13 @@
-"""Fill the generated parts of the pages: python docs/generate.py [--check].
+"""Write all that is generated in the docs: python docs/generate.py [--no-run | --check] [PAGE.md …].
 
-A part stands between the comments `begin NAME: WORDS` and `end`: NAME is a function of this file, WORDS are its
-arguments.
+- A part of a page stands between the comments `begin NAME: WORDS` and `end`: NAME is a function of this file, WORDS are
+  its arguments.
+- The output under each command of a page is what the command prints (docs/sessions.py).
+- The folders docs/commands and docs/api, and their lists in mkdocs.yml, follow from the commands and the public names.
+- The pictures are drawn (docs/figures.py) or are of a terminal in which commands run.
+
+`--no-run` leaves outputs and pictures as they are. `--check` says what is stale and runs no command: tests/test_docs.py
+compares the outputs. With names of pages commands are run for these alone, and pictures are left as they are.
 """
 
 from __future__ import annotations
@@ -11,16 +17,17 @@ import dataclasses
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import typer.main
 
 FOLDER = Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER.parent))
+sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
+
+import figures  # noqa: E402
+import sessions  # noqa: E402
 
 import archs.hparams.file_keys  # noqa: E402
 import archs.registry  # noqa: E402
@@ -29,6 +36,7 @@ import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.console.calls import arities  # noqa: E402
 from gguftools.console.elsewhere import FIRST, LAST, PROGRAMS, meaning  # noqa: E402
+from gguftools.console.help import by_group, by_panel, shown_spellings  # noqa: E402
 from gguftools.console.usage import ALIASES, APART, NEEDS, flag  # noqa: E402
 from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
@@ -53,18 +61,59 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return lines[0] + "|---" * len(columns) + "|\n" + "".join(lines[1:])
 
 
+GUIDES = {  # the page that explains a command
+    "architectures": "architectures.md",
+    "attest": "provenance.md",
+    "audit": "inspecting.md",
+    "chat-template": "generate.md",
+    "check": "check.md",
+    "convert": "convert.md",
+    "convert-endian": "files.md",
+    "demo": "tutorial.md",
+    "diff": "inspecting.md",
+    "divergence": "divergence.md",
+    "draft-check": "draft-models.md",
+    "embed": "embeddings.md",
+    "evaluate": "evaluate.md",
+    "export": "export.md",
+    "formats": "formats.md",
+    "generate": "generate.md",
+    "gpu-split": "powerinfer.md",
+    "graft": "graft.md",
+    "graph": "graph.md",
+    "hash": "files.md",
+    "imatrix": "quantize.md",
+    "imatrix-info": "quantize.md",
+    "merge": "files.md",
+    "patch": "graft.md",
+    "perplexity": "perplexity.md",
+    "quantize": "quantize.md",
+    "report": "report.md",
+    "reproduce": "provenance.md",
+    "set-metadata": "metadata.md",
+    "show": "metadata.md",
+    "split": "files.md",
+    "tokenize": "generate.md",
+    "validate": "inspecting.md",
+}
+
+
+def escaped(text: str) -> str:
+    """A help text as Markdown shows it as it stands; what is in backticks is left alone."""
+    plain = re.sub(r"`[^`]*`|([*_])", lambda match: f"\\{match[1]}" if match[1] else match[0], text)
+    return re.sub(r"`[^`]*`|(<)", lambda match: "&lt;" if match[1] else match[0], plain)
+
+
 def commands() -> str:
-    """Every command in a line, with its function, and a link to the page whose title names it or that shows it most."""
-    pages = {page.name: page.read_text("utf-8") for page in sorted(FOLDER.glob("*.md")) if page.name != "llama-cpp.md"}
-    rows = []
+    """Every command in a line, with links to its page and to the guide that explains it, by groups."""
+    rows, groups = dict[str, tuple[str, str, str]](), by_group(COMMANDS)
     for name, command in COMMANDS.items():
-        word = re.compile(rf"\b{name}(?![-\w])")
-        shown = {page: len(re.findall(rf"gguftools {word.pattern}", text)) for page, text in pages.items()}
-        page = max(pages, key=lambda page: (bool(word.search(pages[page].partition("\n")[0])), shown[page]))
-        function = name.replace("-", "_")
-        link = f"[`{function}`](reference.md#{function})" if function in gguftools.__all__ else ""
-        rows.append((f"[`{name}`]({page})", command.help.partition("\n\n")[0], link))
-    return table(("command", "what it does", "in Python"), rows)
+        guide = f"[{_title(GUIDES[name])}]({GUIDES[name]})" if name in GUIDES else ""
+        rows[name] = (f"[`{name}`](commands/{name}.md)", escaped(command.help.partition("\n\n")[0]), guide)
+    columns = ("command", "what it does", "guide")
+    return "\n".join(
+        f"### {group}\n\n{table(columns, [rows[name] for name in names])}" for group, names in groups.items()
+    )
 
 
 def options() -> str:
@@ -82,9 +131,9 @@ def options() -> str:
         text = next(iter(meanings.values()))[0]
         if len(having) == 1 and details:
             text, details = first.help, []
-        whose = "all" if len(having) == len(COMMANDS) else ", ".join(having) or "in front of the command"
-        spellings = ", ".join(f"`{each}`" for each in (*first.opts, *first.secondary_opts))
-        rows.append((spellings, "; ".join([text.rstrip("."), *details]), whose))
+        whose = "all" if len(having) == len(COMMANDS) else ", ".join(having) or "before the command"
+        spellings = ", ".join(f"`{each}`" for each in sorted(shown_spellings(first), key=len, reverse=True))
+        rows.append((spellings, escaped("; ".join([text.rstrip("."), *details])), whose))
     return table(("option", "meaning", "commands"), rows)
 
 
@@ -97,7 +146,7 @@ def contradictions() -> str:
             rows.append((f"`{command}`" if command else "all", f"`{flag(one)}`", whom, why))
     for command, needed in NEEDS.items():
         for one, other in needed.items():
-            rows.append((f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", "it means nothing alone"))
+            rows.append((f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", f"it needs `{flag(other)}`"))
     return table(("command", "option", "not with", "because"), rows)
 
 
@@ -190,8 +239,8 @@ def coverage() -> str:
         f"{count['classes']} classes are converted and run; {count['wrappers']} more wrap a text model that their "
         f"config.json names, which is converted if it is one of these ({named}); {count['drafts']} are drafts. "
         f"{count['exported']} become checkpoints again. "
-        f"{count['with_towers']} have encoders for images or sounds, those of {count['with_running_towers']} run; "
-        f"{count['exported_with_towers']} classes become checkpoints with them again (`export --mmproj`).\n"
+        f"{count['with_encoders']} have encoders for images or audio, those of {count['with_running_encoders']} run; "
+        f"{count['exported_with_encoders']} classes are exported with them (`export --mmproj`).\n"
     )
 
 
@@ -217,14 +266,17 @@ def encoders() -> str:
         )
         for each in catalogue.encoders()
     ]
-    return table(("classes", "where the encoder's model type is", "towers", "that run", "back again"), rows)
+    return table(("classes", "where the encoder's model type is", "encoders", "that run", "back again"), rows)
 
 
 def keys(*starts: str) -> str:
     """The schema's keys that begin with one of these: type, bounds, what they mean."""
     known = {name: key for name, key in archs.schema.KEYS.items() if name.startswith(starts)}
-    rows = [(f"`{name}`", _type(key), _bounds(key), _absent(name), _meaning(key)) for name, key in known.items()]
-    return table(("key", "type", "values", "absent", "what it says"), rows)
+    rows = [
+        (f"`{name}`", "; ".join(filter(None, (_type(key), _bounds(key)))), _absent(name), _meaning(key))
+        for name, key in known.items()
+    ]
+    return table(("key", "type, values", "absent", "meaning"), rows)
 
 
 def _absent(name: str) -> str:
@@ -276,23 +328,81 @@ def added_keys() -> str:
     return table(("key", "type", "written when", "meaning"), rows)
 
 
-def reference() -> str:
-    """Every public name with its signature and its docstring, then the objects that the functions return."""
-    things = {name: getattr(gguftools, name) for name in gguftools.__all__ if not name.startswith("__")}
-    functions = [thing for thing in things.values() if not isinstance(thing, type)]
-    waiting = [each for thing in functions for each in _named(thing, thing.__annotations__["return"])]
-    results: dict[str, type] = {}
+SUBJECTS = {  # page in docs/api: (title, names); a public name that none of them has goes to the last
+    "model": ("Models", "open load Model identify"),
+    "make": ("Make files", "convert quantize frontier export split merge convert_endian reproduce gpu_split"),
+    "inspect": (
+        "Inspect",
+        "show architectures formats diff weight_errors validate audit check hash graph node_values compare_values",
+    ),
+    "edit": (
+        "Edit",
+        "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft make_patch apply_patch",
+    ),
+    "measure": ("Measure", "perplexity divergence imatrix evaluate draft_check report"),
+    "run": ("Run", "generate tokenize chat_template embed"),
+    "publish": ("Publish", "attest verify_attestation"),
+    "objects": ("Options, tensors, errors", "GgufToolsError"),
+}
+OBJECTS = (Tensor, Tokenizer, RunningModel)  # what users meet without having asked for it by name
+
+
+def api_names() -> dict[str, list[str]]:
+    """The public names of each page of docs/api."""
+    public = [name for name in gguftools.__all__ if not name.startswith("__")]
+    found = {page: [name for name in names.split() if name in public] for page, (_, names) in SUBJECTS.items()}
+    listed = {name for names in found.values() for name in names}
+    found[list(SUBJECTS)[-1]] += [name for name in public if name not in listed]
+    return {page: names for page, names in found.items() if names}
+
+
+def api_page_of(name: str) -> str:
+    return next(page for page, names in api_names().items() if name in names)
+
+
+def api_pages() -> dict[str, str]:
+    """Pages of docs/api: of each name its directive, then the objects that its functions return."""
+    pages, seen = {}, set(gguftools.__all__)
+    for page, names in api_names().items():
+        things = [getattr(gguftools, name) for name in names]
+        results: list[str] = []
+        for each in (found for thing in things if not isinstance(thing, type) for found in _returned(thing)):
+            if each.__name__ not in seen and each not in OBJECTS:
+                seen.add(each.__name__)
+                results.append(f"{each.__module__}.{each.__qualname__}")
+        directives = [f"::: gguftools.{name}\n" for name in names] + [f"::: {path}\n" for path in results]
+        if page == list(SUBJECTS)[-1]:
+            full = "    options:\n      show_root_full_path: true\n"
+            directives += [f"::: {each.__module__}.{each.__qualname__}\n{full}" for each in OBJECTS]
+        pages[f"api/{page}.md"] = "\n".join((f"# {SUBJECTS[page][0]}\n", *directives))
+    rows = [
+        (f"[`{name}`]({page}.md#gguftools.{name})", _first_sentence(getattr(gguftools, name)))
+        for page, names in api_names().items()
+        for name in names
+    ]
+    intro = (
+        "# Python API\n\nThese are all public names of the package `gguftools`. [Ten short scripts](../python.md) show "
+        "how they are used. Names of other modules may change.\n\n"
+    )
+    pages["api/index.md"] = intro + table(("name", "what it does"), rows)
+    return pages
+
+
+def _first_sentence(thing: Any) -> str:
+    return escaped((inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " "))
+
+
+def _returned(function: Any) -> Iterator[type]:
+    """The classes that a function's return annotation names, and those that their fields do."""
+    waiting, seen = list(_named(function, function.__annotations__["return"])), set()
     while waiting:
-        each = waiting.pop()
-        if each.__name__ not in results:
-            results[each.__name__] = each
-            inner = dataclasses.fields(each) if dataclasses.is_dataclass(each) else ()
-            waiting += [found for field in inner for found in _named(each, field.type)]
-    parts = [text for name, thing in things.items() for text in _described(name, thing, f"## {name}")]
-    results |= {"Tensor": Tensor, "Tokenizer": Tokenizer, "runtime.model.Model": RunningModel}
-    new = {name: thing for name, thing in sorted(results.items()) if name not in things}
-    parts += ["# What is returned\n", *(text for each in new.items() for text in _described(*each, f"## {each[0]}"))]
-    return "\n".join(parts)
+        each = waiting.pop(0)
+        if each in seen:
+            continue
+        seen.add(each)
+        yield each
+        inner = dataclasses.fields(each) if dataclasses.is_dataclass(each) else ()
+        waiting += [found for field in inner for found in _named(each, field.type)]
 
 
 def _named(thing: Any, annotation: Any) -> Iterator[type]:
@@ -307,63 +417,72 @@ def _named(thing: Any, annotation: Any) -> Iterator[type]:
             yield found
 
 
-def _described(name: str, thing: Any, heading: str) -> Iterator[str]:
-    yield f"{heading}\n"
-    if callable(thing):
-        yield f"```text\n{_signature(name, thing)}\n```\n"
-    yield _markdown(inspect.getdoc(thing) or "", thing) + "\n"
-    if isinstance(thing, type):
-        for member, value in vars(thing).items():
-            method = inspect.isfunction(value) or isinstance(value, (property, cached_property))
-            if method and not member.startswith("_") and inspect.getdoc(value):
-                yield from _described(member, value, f"### {thing.__name__}.{member}")
+def command_pages() -> dict[str, str]:
+    """A page for each command in docs/commands: what it does, how it is called, examples, arguments, options."""
+    return {f"commands/{name}.md": _command_page(name, command) for name, command in COMMANDS.items()}
 
 
-def _markdown(text: str, thing: Any) -> str:
-    """A docstring with an item for each parameter that it explains; indented lines stay the code that they are."""
-    names = "|".join(inspect.signature(thing).parameters) if callable(thing) else ""
-    if names:
-        text = re.sub(rf"(?:(?<=[.;])[ \n]+|\n+)({names}): ", r"\n- `\1`: ", text).replace("\n- ", "\n\n- ", 1)
-    text = re.sub(r"(?:(?<=[.;])[ \n]+|\n+)(Raises |Returns )", r"\n\n\1", text)
-    plain = r"^    .*$|`[^`]*`|([<*_])"
-    return re.sub(plain, lambda match: f"\\{match[1]}" if match[1] else match[0], text, flags=re.MULTILINE)
+def _command_page(name: str, command: Any) -> str:
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    shown = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    function = name.replace("-", "_")
+    links = [f"Guide: [{_title(GUIDES[name])}](../{GUIDES[name]})"] if name in GUIDES else []
+    if function in gguftools.__all__:
+        links.append(f"Python: [`gguftools.{function}`](../api/{api_page_of(function)}.md#gguftools.{function})")
+    usage = " ".join(("gguftools", name, "[OPTIONS]", *map(_argument, arguments)))
+    parts = [f"# gguftools {name}\n", f"{escaped(command.help)}\n", f"```text\n{usage}\n```\n"]
+    parts += [" · ".join(links) + "\n"] if links else []
+    parts += [f"## Examples\n\n```sh\n{command.epilog}\n```\n"] if command.epilog else []
+    if arguments:
+        rows = [(f"`{_argument(each).strip('[]')}`", escaped(each.help or "")) for each in arguments]
+        parts.append("## Arguments\n\n" + table(("argument", "meaning"), rows))
+    for panel, options_of_it in by_panel(command, shown).items():
+        parts.append(f"## {panel}\n\n" + table(("option", "meaning"), map(_option, options_of_it)))
+    return "\n".join(parts)
 
 
-def _signature(name: str, thing: Any) -> str:
-    """On one line where that fits, else a parameter a line."""
-    try:
-        signature = inspect.signature(thing)
-    except ValueError:
-        return name
-    written = _annotations(thing)
-    given = signature.parameters.values()
-    parameters = [one.replace(annotation=written.get(one.name, one.annotation)) for one in given]
-    plain = isinstance(thing, type) and not dataclasses.is_dataclass(thing)
-    result = inspect.Signature.empty if plain else written.get("return", signature.return_annotation)
-    signature = signature.replace(parameters=parameters, return_annotation=result)
-    line = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature}")
-    if len(line) <= 110:
-        return line
-    inner, _, result = line.removeprefix(f"{name}(").rpartition(")")
-    parts = re.split(r", (?=(?:\*|\w+\s*[:=]|\*$))", inner)
-    return "\n    ".join([f"{name}(", *(f"{part}," for part in parts)]) + f"\n){result}"
+def _argument(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper().replace("_", "-")
+    name += "..." if argument.nargs == -1 and not name.endswith(("…", "...")) else ""
+    return name if argument.required else f"[{name}]"
 
 
-def _annotations(thing: Any) -> dict[str, str]:
-    """The annotations of a function's parameters, or of a class's fields and of its __init__, as they are written."""
-    try:
-        tree: Any = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
-    except OSError:  # made by dataclasses
-        return {}
-    nodes = tree.body if isinstance(tree, ast.ClassDef) else [tree]
-    found = {each.target.id: each.annotation for each in nodes if isinstance(each, ast.AnnAssign)}
-    for each in nodes:
-        if isinstance(each, ast.FunctionDef) and each.name in (tree.name, "__init__"):
-            arguments = each.args
-            every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
-            found |= {each.arg: each.annotation for each in every if each is not None}
-            found["return"] = each.returns
-    return {name: ast.unparse(each).strip("'") for name, each in found.items() if each is not None}
+def _option(option: Any) -> tuple[str, str]:
+    spelled = ", ".join(f"`{each}`" for each in shown_spellings(option))
+    value = "" if option.is_flag else f" `{option.metavar or 'VALUE'}`"
+    remarks = ["required"] if option.required else ["repeatable"] if option.multiple else []
+    if option.default and not (option.is_flag or callable(option.default)):
+        remarks.append(f"default: {option.default}")
+    remark = f"({', '.join(remarks)})" if remarks else ""
+    return spelled + value, " ".join(filter(None, (escaped(option.help or ""), remark)))
+
+
+def _title(page: str) -> str:
+    return (FOLDER / page).read_text("utf-8").partition("\n")[0].removeprefix("# ").replace("`", "")
+
+
+def navigation(text: str) -> str:
+    """The text of mkdocs.yml with the pages of docs/commands and docs/api in it."""
+    commands_there = [f"      - {name}: commands/{name}.md\n" for name in sorted(COMMANDS)]
+    api = [f"      - {SUBJECTS[page][0]}: api/{page}.md\n" for page in api_names()]
+    api = [line.replace(f": {SUBJECTS['objects'][0]}", "") for line in api]
+    for name, lines in (("commands", commands_there), ("api", api)):
+        pattern = rf"(      # begin {name}\n).*?(      # end {name}\n)"
+        text = re.sub(pattern, lambda part, lines=lines: part[1] + "".join(lines) + part[2], text, flags=re.DOTALL)
+    return text
+
+
+def kl_by_size() -> str:
+    """The data of the figure: a row for each format."""
+    found: dict[tuple[float, str], dict[str, str]] = {}
+    for row in figures.rows():
+        found.setdefault((float(row["bits_per_weight"]), row["format"]), {})[row["method"]] = row["kl_mean"]
+    rows = [
+        (name, f"{bits:.4g}", *(by_method.get(method, "") for method in figures.STYLES))
+        for (bits, name), by_method in sorted(found.items())
+    ]
+    lines = table(("format", "bits per weight", *(label for label, _, _ in figures.STYLES.values())), rows)
+    return lines.replace("|---|---|---|---|---|", "|---|---:|---:|---:|---:|")
 
 
 def rooms() -> str:
@@ -393,19 +512,71 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "flags": flags,
     "formats": formats,
     "keys": keys,
+    "kl-by-size": kl_by_size,
     "older-spellings": older_spellings,
     "options": options,
     "programs": programs,
-    "reference": reference,
     "rooms": rooms,
     "towers": encoders,
 }
 
+TERMINAL = (
+    ("gguftools convert examples/austen-4m -o austen-bf16.gguf", ""),
+    ("gguftools quantize austen-bf16.gguf Q8_0 Q4_K_M -o .", ""),
+    (
+        "gguftools divergence austen-bf16.gguf austen-Q8_0.gguf austen-Q4_K_M.gguf \\\n"
+        "      -f examples/persuasion.txt --chunks 16",
+        "all files",
+    ),
+    ("gguftools generate austen-Q4_K_M.gguf -p 'She was' --seed 7 -n 26", ""),
+)
+
+
+def stale_pictures() -> list[str]:
+    """Pictures whose data, drawing or commands changed since they were made."""
+    digests = {"kl-by-size.svg": figures.digest(), "terminal.svg": sessions.digest(TERMINAL)}
+    paths = {name: FOLDER / name for name in digests}
+    return [name for name, path in paths.items() if not path.exists() or digests[name] not in path.read_text("utf-8")]
+
+
+def draw_pictures() -> None:
+    figures.kl_by_size(FOLDER / "kl-by-size.svg")
+    (FOLDER / "terminal.svg").write_text(sessions.picture(TERMINAL, "gguftools"), encoding="utf-8")
+
+
+def texts(runs: bool, chosen: set[str]) -> Iterator[tuple[Path, str]]:
+    """Every generated file with its text."""
+    config = FOLDER.parent / "mkdocs.yml"
+    yield config, navigation(config.read_text("utf-8"))
+    for name, text in (command_pages() | api_pages()).items():
+        yield FOLDER / name, text
+    for page in (FOLDER.parent / "README.md", *sorted(FOLDER.glob("*.md"))):
+        text = filled(page.read_text(encoding="utf-8"))
+        shows_output = page.parent == FOLDER and page.name in (chosen or {page.name})
+        yield page, sessions.filled(text) if runs and shows_output else text
+
+
+def main() -> None:
+    check, runs = "--check" in sys.argv, not {"--check", "--no-run"} & {*sys.argv}
+    chosen = {name for name in sys.argv[1:] if name.endswith(".md")}
+    stale = stale_pictures() if check else []
+    known = set()
+    for path, text in texts(runs, chosen):
+        known.add(path)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(path.name)
+            if not check:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+    for path in sorted({*FOLDER.glob("commands/*.md"), *FOLDER.glob("api/*.md")} - known):
+        stale.append(path.name)
+        if not check:
+            path.unlink()
+    if check and stale:
+        sys.exit(f"stale: {', '.join(stale)}")
+    if runs and not chosen:
+        draw_pictures()
+
+
 if __name__ == "__main__":
-    for page in sorted(FOLDER.glob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        if (new := filled(text)) == text:
-            continue
-        if "--check" in sys.argv:
-            sys.exit(f"docs/{page.name} is stale")
-        page.write_text(new, encoding="utf-8")
+    main()

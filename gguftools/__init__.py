@@ -32,6 +32,8 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.measurement.importance": "imatrix",
     "gguftools.measurement.node_comparison": "compare_values",
     "gguftools.measurement.node_values": "node_values",
+    "gguftools.measurement.options": "DivergenceOptions DraftCheckOptions EvaluationOptions ImatrixOptions"
+    " PerplexityOptions",
     "gguftools.measurement.perplexity": "perplexity",
     "gguftools.metadata.edit": "set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
@@ -43,8 +45,13 @@ _API = {  # module: what of it is public; imported when first asked for, so that
 _MODULES = {name: module for module, names in _API.items() for name in names.split()}
 
 __all__ = [
+    "DivergenceOptions",
+    "DraftCheckOptions",
+    "EvaluationOptions",
     "GgufToolsError",
+    "ImatrixOptions",
     "Model",
+    "PerplexityOptions",
     "Remove",
     "Rename",
     "Set",
@@ -116,6 +123,13 @@ if TYPE_CHECKING:
     from .measurement.importance import imatrix
     from .measurement.node_comparison import compare_values
     from .measurement.node_values import node_values
+    from .measurement.options import (
+        DivergenceOptions,
+        DraftCheckOptions,
+        EvaluationOptions,
+        ImatrixOptions,
+        PerplexityOptions,
+    )
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType

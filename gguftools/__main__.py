@@ -10,6 +10,8 @@ from .console.interruption import take_interruptions
 if TYPE_CHECKING:
     import typer
 
+PROGRAM = "gguftools"
+
 
 def build_app(called: str | None = None) -> "typer.Typer":
     """The Typer app. called: the one command that will run, if that is known; without it, all can."""
@@ -35,7 +37,7 @@ def main() -> None:
         load_constants_alone()
         keep_numba_from_scipy()
     try:
-        build_app(None if "_GGUFTOOLS_COMPLETE" in os.environ else called)()
+        build_app(None if "_GGUFTOOLS_COMPLETE" in os.environ else called)(prog_name=PROGRAM)
     except SystemExit as ended:
         gc.freeze()  # nothing is worth looking for cycles any more, which takes as long as a small command
         sys.exit(terminal.flushed(ended.code))

@@ -82,7 +82,7 @@ def tensors_of_checkpoint(source: str, pre: str | None, target: Path | None = No
 
 
 def tensors_of_encoders(source: str) -> dict[str, Tensor]:
-    """The same of a checkpoint's encoders, as `of_towers` has them."""
+    """The same of a checkpoint's encoders, as `of_encoders` has them."""
     return dict(of_encoders(source).tensors)
 
 

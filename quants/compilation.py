@@ -51,8 +51,8 @@ class Codec:
 
     @property
     def is_cached(self) -> bool:
-        """Return whether it was compiled before, as far as one can tell."""
-        from .kernels.jit import is_cached
+        """Whether it was compiled before, as far as one can tell."""
+        from .kernels.numba_internals import is_cached
 
         return self.kernel is None or is_cached(self.kernel)
 

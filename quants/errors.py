@@ -30,3 +30,7 @@ class VocabularyError(GgufToolsError):
 
 class OptionError(GgufToolsError):
     """An argument names something that does not exist or contradicts another."""
+
+
+class NumbaError(GgufToolsError):
+    """The installed numba cannot compile the kernels: it is absent, too old or too new."""

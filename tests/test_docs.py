@@ -23,6 +23,9 @@ from gguftools.console.usage import options_of
 from . import template
 from .conftest import ROOT
 
+sys.path.insert(0, str(ROOT / "docs"))
+import sessions
+
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"gguftools ([a-z][a-z-]*)([^`\n]*)")
@@ -35,17 +38,29 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
-def commands(session: str) -> list[str]:
-    """What was typed after "$ ", lines that end in a backslash joined."""
-    typed = [line[2:] for line in session.replace("\\\n", " ").splitlines() if line.startswith("$ ")]
-    return [line for line in typed if not line.startswith(("make ", "pip ", "pipx ", "uv ", "git ", "cd "))]
+def commands(session: str) -> list[tuple[str, list[str]]]:
+    """What was typed after "$ ", lines that end in a backslash joined, and the lines of output under each."""
+    found: list[tuple[str, list[str]]] = []
+    for line in session.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        else:
+            found[-1][1].append(line)
+    return [each for each in found if sessions.is_ours(each[0])]
+
+
+def shape(lines: list[str]) -> list[str]:
+    """Lines of an output without what differs from run to run: numbers, widths of columns, paths of temporary files."""
+    return [re.sub(r"[-+−\d][\d.,e+-]*( ?[kMG]?B\b)?", "#", " ".join(line.split())) for line in lines]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that looks like a checkout to whoever types the commands, but that the novel is short: eight windows of
     512 tokens, the most that a command asks for.
     """
+    monkeypatch.setenv("COLUMNS", str(sessions.COLUMNS))
+    monkeypatch.setenv("NO_COLOR", "1")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     novel = tmp_path / "examples" / "persuasion.txt"
     novel.write_text(novel.read_text(encoding="utf-8")[:SHORT], encoding="utf-8")
@@ -60,10 +75,13 @@ def test_examples_run(page: Path, folder: Path):
             done = template.run(texts, folder, timeout=300, python=True)
             assert done.returncode == 0, f"{page.name}: {done.stdout}{done.stderr}"
             continue
-        for line in commands("\n".join(texts)):
+        for line, output in commands("".join(texts)):
             assert line.startswith("gguftools "), f"{page.name} shows {line!r}"
             done = template.run(shlex.split(line, comments=True)[1:], folder, timeout=300)
             assert done.returncode == 0, f"{line} failed: {done.stdout}{done.stderr}"
+            if output:
+                printed = sessions.shown(done.stdout.replace(f"{folder}/", "")).splitlines()
+                assert shape(output) == shape(printed), f"{page.name}: {line}: run python docs/generate.py"
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -117,6 +135,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path):
         ROOT,
     )
     assert (tmp_path / "site" / "python" / "index.html").is_file()
+    assert "gguftools.convert" in (tmp_path / "site" / "api" / "make" / "index.html").read_text(encoding="utf-8")
+    for page in (tmp_path / "site").rglob("*.html"):  # readers without a network see everything
+        assert not re.search(r"""(src|href)="https?://[^"]*\.(js|css|woff2?)""", page.read_text(encoding="utf-8")), page
 
 
 @pytest.mark.parametrize("name", [name for name in gguftools.__all__ if not name.startswith("__")])
@@ -139,9 +160,10 @@ def test_the_commands_that_are_no_function_are_listed():
         assert not re.search(r"[Ee](very|ach) command is (a|one) function", page.read_text(encoding="utf-8")), page.name
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f"docs/{page.name}" not in text] == []
+def test_every_page_is_in_the_navigation_that_the_readme_links() -> None:
+    assert "(docs/index.md)" in (ROOT / "README.md").read_text()
+    listed = (ROOT / "mkdocs.yml").read_text().split()
+    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in listed] == []
 
 
 def test_the_docs_say_how_near_rounded_activations_come() -> None:

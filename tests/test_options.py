@@ -82,7 +82,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--skip-chunks": ("-1", "x", "", "99999"),
     "--save-every": ("-1", "x", ""),
     "--check-model": ("", "absent.gguf", "MATRIX"),
-    "--least-rows": COUNTS,
+    "--min-rows": COUNTS,
     "--tasks": COUNTS,
     "--seed": ("-1", "x", "4294967296", ""),
     "--hellaswag": ("", "absent", "TEXT", "MODEL"),
@@ -95,14 +95,14 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--record": ("", ".", "absent/x", "TEXT"),
     "--fail-above": ("", "mean", "p98=1", "mean=x", "mean=-1"),
     "--batch": COUNTS,
-    "--least": ("-1", "x", ""),
+    "--min-neurons": ("-1", "x", ""),
     "--vram": SIZES,
     "--check-logits": ("-1", "x", ""),
     "--outtype": ("", "q4km", "f17"),
     "--fallback": ("", "exact", "Q4_K_M"),
     "--pre": ("", "nonsense"),
     "--fail-on": ("", "hihg"),
-    "--file": ("", "absent.txt", "-", "."),
+    "--file": ("", "absent.txt", "."),
     "--imatrix": ("", "absent.gguf", "MODEL"),
     "--against": ("", "absent"),
     "--lora": ("", "absent", "CK"),
@@ -217,7 +217,7 @@ NEEDED_BESIDE = {
     "--image-tokens": ["--image", "TEXT", "--mmproj", "MODEL"],
     "--rate": ["--plan"],
     "--prices": ["--plan"],
-    "--least-rows": ["--merge", "filled.gguf"],
+    "--min-rows": ["--merge", "filled.gguf"],
 }
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
@@ -360,7 +360,7 @@ def test_values_that_mean_nothing_are_refused(command, name, files, tmp_path, mo
 
 
 def entries() -> list[tuple[str, str, str]]:
-    """(command, option, another that it does not go with) of every pair."""
+    """(command, option, another that it cannot be combined with) of every pair."""
     found = []
     for command, rules in APART.items():
         for one, others, _ in rules:
@@ -373,13 +373,13 @@ def entries() -> list[tuple[str, str, str]]:
 def test_options_that_contradict_each_other_are_refused(command, one, other, files, tmp_path, monkeypatch):
     words = [command, *CALLS[command].split(), *with_value(command, one), *with_value(command, other)]
     said = refuses(words, files, tmp_path, monkeypatch)
-    assert "does not go with" in said
+    assert "cannot be combined with" in said
 
 
 @pytest.mark.parametrize(("command", "one"), [(command, one) for command, needs in NEEDS.items() for one in needs])
 def test_options_that_need_another_are_refused_without(command, one, files, tmp_path, monkeypatch):
     said = refuses([command, *CALLS[command].split(), *with_value(command, one)], files, tmp_path, monkeypatch)
-    assert f"{flag(one)} means nothing without {flag(NEEDS[command][one].split()[0])}" in said
+    assert f"{flag(one)} needs {flag(NEEDS[command][one].split()[0])}" in said
 
 
 def with_value(command: str, name: str) -> list[str]:
@@ -394,7 +394,7 @@ def with_value(command: str, name: str) -> list[str]:
         "workers",
         "top_k",
         "worst",
-        "least_rows",
+        "min_rows",
         "gptq_chunks",
         "seed",
         "logprobs",

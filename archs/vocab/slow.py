@@ -3,7 +3,6 @@ for, and would keep what they import.
 """
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -50,10 +49,19 @@ def _answer(folder: Path) -> dict[str, Any]:
         return {"error": f"transformers needed more than {SECONDS} s or {BYTES >> 30} GB"}
 
 
-def serve(folder: str) -> None:
-    """Convert a folder in the subprocess; print a line of JSON."""
+def _bound() -> None:
+    """Bound this process's time and memory where the system can; on Windows its parent alone bounds its time."""
+    try:
+        import resource
+    except ImportError:
+        return
     for kind, limit in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_DATA, BYTES)):
         resource.setrlimit(kind, (limit, limit))
+
+
+def serve(folder: str) -> None:
+    """What the process does: a line of JSON about the folder."""
+    _bound()
     try:
         from transformers import AutoTokenizer  # slow to import
 

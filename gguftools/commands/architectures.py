@@ -1,4 +1,8 @@
-"""List the model architectures that are converted and run, and what more can be done with each."""
+"""List the supported architectures, and what works with each.
+
+For each GGUF architecture: its Hugging Face classes, its vocabularies, and whether `export` turns it back into a
+checkpoint.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -7,6 +11,7 @@ if TYPE_CHECKING:
     from ..inspection.catalogue import ArchitectureInfo
 
 EXAMPLES = ("gguftools architectures", "gguftools architectures --json")
+GROUP = "Inspect"
 
 
 def architectures(json: bool = False, markdown: bool = False) -> None:
@@ -39,7 +44,7 @@ def architectures(json: bool = False, markdown: bool = False) -> None:
         )
         for each in encoders()
     ]
-    columns = ("classes", "model types", "towers", "that run", "back again with --mmproj")
+    columns = ("classes", "model types", "encoders", "that run", "back again with --mmproj")
     show("Classes with encoders, which `convert --mmproj` writes", columns, having)
     for line in _remarks(named):
         print_line(line)
@@ -58,7 +63,7 @@ def _remarks(found: "tuple[ArchitectureInfo, ...]") -> Iterator[str]:
     count = coverage()
     yield (
         f"{count['classes']} classes are converted and run, {count['wrappers']} more wrap a text model of these, "
-        f"{count['drafts']} are drafts; {count['exported']} become checkpoints again; {count['with_towers']} have "
-        f"encoders, those of {count['with_running_towers']} run; {count['exported_with_towers']} become checkpoints "
-        "with them again"
+        f"{count['drafts']} are drafts; {count['exported']} become checkpoints again; {count['with_encoders']} have "
+        f"encoders, those of {count['with_running_encoders']} run; {count['exported_with_encoders']} become "
+        "checkpoints with them again"
     )

@@ -1,4 +1,7 @@
-"""State what a file is and was made of, as an in-toto statement; or check one: exit code 1 if the file is another."""
+"""Write an in-toto statement of a file's digests and origin.
+
+The origin is the source and the recipe. With --verify, checks FILE against a statement: exit code 1 if it differs.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,18 +14,19 @@ EXAMPLES = (
     "gguftools attest strange.gguf --source model-f16.gguf --recipe Q4_K_M",
     "gguftools attest model-Q4_K_M.gguf --verify",
 )
+GROUP = "Publish"
 
 
 def attest(
     file: Annotated[Path, Argument(help="GGUF file, or any shard of a split set.")],
-    statement: Annotated[Path | None, Argument(help="With --verify: default FILE.intoto.json.")] = None,
-    verify: Annotated[bool, "Check FILE by STATEMENT instead: its digests, not who signed it."] = False,
-    manifest_file: Annotated[Path | None, "Manifest; default: FILE.manifest.json, if there is one."] = None,
-    source: Annotated[str | None, "What it was made of: compared with the manifest's, or stated."] = None,
-    recipe: Annotated[str | None, "Recipe to be stated where there is no manifest."] = None,
+    statement: Annotated[Path | None, Argument(help="With --verify: the statement (default FILE.intoto.json).")] = None,
+    verify: Annotated[bool, "Check FILE against STATEMENT: its digests, not the signature."] = False,
+    manifest_file: Annotated[Path | None, "Manifest (default FILE.manifest.json, if it exists)."] = None,
+    source: Annotated[str | None, "Original: stated here, and compared with the manifest's if there is one."] = None,
+    recipe: Annotated[str | None, "Recipe to state where there is no manifest."] = None,
     imatrix: Path | None = None,
-    output: Annotated[str | None, "a file or a folder; default: FILE.intoto.json."] = None,
-    sign: Annotated[bool, "Also write FILE.sigstore.json, signed with the credential of a CI."] = False,
+    output: Annotated[str | None, "file or folder (default FILE.intoto.json)."] = None,
+    sign: Annotated[bool, "Also sign with Sigstore, by a CI job's identity: FILE.sigstore.json."] = False,
     overwrite: bool = False,
     threads: int | None = None,
     json: bool = False,
@@ -32,7 +36,7 @@ def attest(
     from ..provenance.attest import verify_attestation
 
     if verify and source is not None:
-        usage("--verify does not go with --source", "a statement is checked, not written")
+        usage("--verify cannot be combined with --source", "--verify checks a statement and writes none")
     if verify:
         with bytes_progress(f"verify {file.name}") as progress:
             found = verify_attestation(file, statement, threads=threads, progress=progress)
@@ -43,7 +47,10 @@ def attest(
             print_line(f"{found.path} {verdict} what {found.statement} says")
         raise Exit(0 if found.passed else 1)
     if statement is not None:
-        usage(f"{statement} is a statement to be checked: --verify is missing", f"-o {statement} writes one there")
+        usage(
+            f"{statement} is a statement to check, but --verify is missing",
+            f"add --verify, or write one there with -o {statement}",
+        )
     with bytes_progress(f"attest {file.name}") as progress:
         made = write(
             file,

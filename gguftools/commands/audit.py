@@ -1,4 +1,7 @@
-"""Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
+"""Find what is suspicious in GGUF files before you load them.
+
+Looks at chat templates, hidden text, links and tensors out of line. Exit code 1 from the severity of --fail-on.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,15 +13,14 @@ EXAMPLES = (
     "gguftools audit model.gguf --against checkpoint/",
     "gguftools audit *.gguf --fail-on high --json",
 )
+GROUP = "Publish"
 
 
 def audit(
     files: list[Path],
-    against: Annotated[
-        Path | None, "Hugging Face folder or GGUF file to compare with: what they were made from."
-    ] = None,
-    tensor_values: Annotated[bool, "Also look for tensors out of line; reads all data."] = False,
-    fail_on: Annotated[Any, "Exit code 1 from this severity on: info, low, medium or high."] = "medium",
+    against: Annotated[Path | None, "Hugging Face folder or GGUF file to compare with: the original."] = None,
+    tensor_values: Annotated[bool, "Also look for outliers in the tensors; reads all data."] = False,
+    fail_on: Annotated[Any, "Lowest severity that gives exit code 1: info, low, medium or high."] = "medium",
     threads: int | None = None,
     json: bool = False,
 ) -> None:

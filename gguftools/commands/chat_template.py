@@ -1,4 +1,7 @@
-"""Render a conversation by a file's own chat template, in its sandbox; compare with another file's."""
+"""Render conversations with a file's chat template.
+
+The template runs in a sandbox. With --against, compares the texts with those of another file's template.
+"""
 
 import sys
 from pathlib import Path
@@ -11,15 +14,16 @@ EXAMPLES = (
     "gguftools chat-template model.gguf --messages conversation.jsonl",
     "gguftools chat-template model.gguf --against original.gguf",
 )
+GROUP = "Inspect"
 
 
 def chat_template(
-    model: Annotated[Path, Argument(help="GGUF file whose template it is (of a split set, any shard).")],
+    model: Annotated[Path, Argument(help="GGUF file with the template (of a split set, any shard).")],
     messages: Annotated[
-        Path | None, Option(metavar="FILE", help="Conversations, JSON or JSONL; a few usual ones if not given.")
+        Path | None, Option(metavar="FILE", help="Conversations, JSON or JSONL (default: a few sample ones).")
     ] = None,
     against: Annotated[
-        Path | None, "Hugging Face folder or GGUF file to compare with: exit code 1 if its template writes other texts."
+        Path | None, "Hugging Face folder or GGUF file to compare with: exit code 1 if its template gives other texts."
     ] = None,
     json: bool = False,
 ) -> None:

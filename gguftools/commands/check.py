@@ -1,4 +1,7 @@
-"""Check that a file says what its model says: tokens, template, weights, texts; exit code 1 if something is wrong."""
+"""Compare a GGUF with its original: tokens, template, outputs.
+
+Checks tokenizer, chat template, weights and generated text. Exit code 1 if something is wrong.
+"""
 
 import sys
 from pathlib import Path
@@ -11,16 +14,13 @@ EXAMPLES = (
     "gguftools check model-Q4_K_M.gguf --against checkpoint",
     "gguftools check model-Q4_K_M.gguf --against model-f16.gguf --json",
 )
+GROUP = "Inspect"
 
 
 def check(
-    model: Annotated[Path, Argument(help="GGUF file that was made (of a split set, any shard).")],
-    against: Annotated[
-        Path | None, "Hugging Face folder or GGUF file to compare with: what the file was made of."
-    ] = None,
-    n: Annotated[
-        int, Option("--predict", "-n", min=1, help="Tokens to generate at most: of each text that is tried.")
-    ] = 64,
+    model: Annotated[Path, Argument(help="GGUF file to check (of a split set, any shard).")],
+    against: Annotated[Path | None, "Hugging Face folder or GGUF file to compare with: the original."] = None,
+    n: Annotated[int, Option("--predict", "-n", min=1, help="Maximum number of tokens to generate: per text.")] = 64,
     threads: int | None = None,
     json: bool = False,
 ) -> None:

@@ -1,4 +1,7 @@
-"""Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
+"""Convert a Hugging Face checkpoint to GGUF, also quantized.
+
+Needs no torch. Reads safetensors and PyTorch weights, local or from the Hub; also prequantized ones (GPTQ, AWQ, FP8).
+"""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,32 +18,54 @@ EXAMPLES = (
     "gguftools convert checkpoint/ --lora adapter/ -o adapter.gguf",
     "gguftools convert checkpoint/ --mmproj --outtype f16",
 )
+GROUP = "Make"
+PANELS = {
+    "Adapters, encoders and MTP layers": ("lora", "merge_lora", "mmproj", "all_parts", "mtp", "no_mtp"),
+    "Checks": ("no_check_tokenizer", "check_logits"),
+    "Expert options": (
+        "fallback",
+        "rounded_grids",
+        "pre",
+        "embed_tokenizer",
+        "sentence_transformers_dense_modules",
+        "target_model_dir",
+        "task",
+        "predictor",
+        "reserve",
+        "manifest",
+        "memory",
+    ),
+}
 
 
 def convert(
     model: Annotated[
-        str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), hf://ORG/MODEL[@REVISION], s3://…")
+        str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), hf://ORG/MODEL[@REVISION] or s3://…")
     ],
-    output: Annotated[str | None, "a file, or a folder for NAME-OUTTYPE.gguf (or URL/); default: here."] = None,
+    output: Annotated[str | None, "file, or folder or URL/ for NAME-OUTTYPE.gguf (default: here)."] = None,
     outtype: Annotated[
-        str, "Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL, exact: not rounded."
+        str,
+        "Output type: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto (as the checkpoint), or exact (the blocks of a"
+        " prequantized checkpoint, losslessly).",
     ] = "auto",
-    fallback: Annotated[str, "Type of what no blocks of --outtype exact hold: f32, f16, bf16, q8_0, auto."] = "auto",
-    rounded_grids: Annotated[bool, "With --outtype exact: also blocks that are MODEL's if rounded to 16 bits."] = False,
-    pre: Annotated[str | None, "Pre-tokenizer's GGUF name, if its structure is unknown."] = None,
-    embed_tokenizer: Annotated[bool, "Also keep tokenizer.json itself in the file."] = False,
-    lora: Annotated[Path | None, "Write this PEFT adapter of MODEL instead; MODEL's config.json is enough."] = None,
-    merge_lora: Annotated[list[Any] | None, "Add an adapter."] = None,
-    mmproj: Annotated[bool, "Encoders for images and sounds: write these instead, mmproj-NAME-OUTTYPE.gguf."] = False,
-    all_parts: Annotated[bool, "Write both files: the text model, and its encoders beside it."] = False,
-    mtp: Annotated[bool, "Write the layers alone that predict tokens further: mtp-NAME-OUTTYPE.gguf, a draft."] = False,
-    no_mtp: Annotated[bool, "Leave out the layers that predict tokens further (MTP, NextN)."] = False,
-    sentence_transformers_dense_modules: Annotated[
-        bool, "Also the matrices behind the pooling of an embedding model (its Dense modules)."
+    fallback: Annotated[str, "With --outtype exact: type of weights that no GGUF format holds exactly."] = "auto",
+    rounded_grids: Annotated[
+        bool, "With --outtype exact: also accept blocks that are equal after rounding to 16 bits."
     ] = False,
-    target_model_dir: Annotated[Path | None, "Folder of the model that MODEL drafts for: EAGLE-3, DFlash, …"] = None,
-    task: Annotated[str | None, "Write the weights of this task, where MODEL has some for several (Jina v3)."] = None,
-    predictor: Annotated[Path | None, "Predictor folder: write a PowerInfer file of a ReLU model."] = None,
+    pre: Annotated[str | None, "Pre-tokenizer (tokenizer.ggml.pre), where it is not recognized."] = None,
+    embed_tokenizer: Annotated[bool, "Also store tokenizer.json itself in the file."] = False,
+    lora: Annotated[Path | None, "Convert this PEFT adapter instead; of MODEL only config.json is needed."] = None,
+    merge_lora: Annotated[list[Any] | None, "Merge a PEFT adapter into the weights."] = None,
+    mmproj: Annotated[bool, "Vision/audio encoder (mmproj): write it instead, as mmproj-NAME-OUTTYPE.gguf."] = False,
+    all_parts: Annotated[bool, "Write both files: the text model and its mmproj."] = False,
+    mtp: Annotated[bool, "Write only the MTP layers, as a draft model: mtp-NAME-OUTTYPE.gguf."] = False,
+    no_mtp: Annotated[bool, "Leave out the MTP (NextN) layers."] = False,
+    sentence_transformers_dense_modules: Annotated[
+        bool, "Also write the Dense modules after the pooling of an embedding model."
+    ] = False,
+    target_model_dir: Annotated[Path | None, "Folder of the target model, for a draft model (EAGLE-3, DFlash)."] = None,
+    task: Annotated[str | None, "Task whose weights are written, where MODEL has several (Jina v3)."] = None,
+    predictor: Annotated[Path | None, "Write a PowerInfer file of a ReLU model with this predictor folder."] = None,
     imatrix: Path | None = None,
     reserve: int | None = None,
     overwrite: bool = False,
@@ -53,8 +78,8 @@ def convert(
     plan: bool = False,
     rate: Any = None,
     prices: Path | None = None,
-    no_check_tokenizer: Annotated[bool, "Do not compare the file's tokenizer with MODEL's own on some texts."] = False,
-    check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
+    no_check_tokenizer: Annotated[bool, "Skip the comparison of the tokenizer with MODEL's own."] = False,
+    check_logits: Annotated[int, Option(min=0, help="Compare logits with transformers on N random prompts.")] = 0,
     json: bool = False,
 ) -> None:
     from ..console.arguments import planned_terms

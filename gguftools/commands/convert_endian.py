@@ -1,17 +1,25 @@
-"""Write a GGUF file in the other byte order, for machines such as IBM Z."""
+"""Convert a GGUF file to the other byte order.
+
+Big-endian files are read by machines such as IBM Z.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument
 
+from ..console.options import complete
+
 EXAMPLES = ("gguftools convert-endian model.gguf big -o model-big.gguf",)
+GROUP = "Edit"
 
 
 def convert_endian(
     file: Annotated[Path, Argument(help="GGUF file to convert (of a split set, any shard).")],
-    order: Annotated[str | None, Argument(help="little or big; the other one if not given.")] = None,
-    output: Annotated[str | None, "a file; default NAME-ORDER.gguf."] = None,
+    order: Annotated[
+        str | None, Argument(autocompletion=complete("BYTE_ORDER"), help="little or big (default: the other one).")
+    ] = None,
+    output: Annotated[str | None, "file (default NAME-ORDER.gguf)."] = None,
     overwrite: bool = False,
     json: bool = False,
 ) -> None:

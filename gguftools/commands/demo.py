@@ -1,4 +1,7 @@
-"""Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""
+"""Convert and quantize a small model, and show what it costs.
+
+Converts a checkpoint, quantizes it with three recipes and prints size, perplexity and KL divergence of each.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,14 +9,15 @@ from typing import Annotated
 from typer import Argument, Option
 
 EXAMPLES = ("gguftools demo", "gguftools demo checkpoint/ --file text.txt -o results")
+GROUP = "Make"
 
 
 def demo(
-    model: Annotated[Path | None, Argument(help="Hugging Face folder; the example model if not given.")] = None,
+    model: Annotated[Path | None, Argument(help="Hugging Face folder (default: the example model).")] = None,
     file: Annotated[
-        Path | None, Option("--file", "-f", help="Text for the model to read: the example's if not given.")
+        Path | None, Option("--file", "-f", help="Text to read (- for stdin): the example's if not given.")
     ] = None,
-    output: Annotated[Path, "a folder."] = Path("demo"),
+    output: Annotated[Path, "folder."] = Path("demo"),
     overwrite: bool = False,
     json: bool = False,
 ) -> None:

@@ -1,4 +1,7 @@
-"""Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
+"""Compare two models, or a GGUF file with its checkpoint.
+
+Compares metadata and tensors. Exit code 1 if they differ.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,17 +21,18 @@ EXAMPLES = (
     "gguftools diff checkpoint/ strange-Q4_K_M.gguf --identify",
     "gguftools diff model.gguf draft.gguf --vocab",
 )
+GROUP = "Inspect"
 
 
 def diff(
     a: Annotated[Path, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")],
-    b: Annotated[Path, Argument(help="What it is compared with.")],
-    vocab: Annotated[bool, "Can B draft for A in speculative decoding?"] = False,
-    all_tensors: Annotated[bool, "List tensors that are the same, too."] = False,
-    errors: Annotated[bool, "How far is each of B's tensors from A's? The worst first."] = False,
+    b: Annotated[Path, Argument(help="The other one.")],
+    vocab: Annotated[bool, "Compare vocabularies: can B be a draft model for A?"] = False,
+    all_tensors: Annotated[bool, "Also list tensors that are equal."] = False,
+    errors: Annotated[bool, "Measure the error of each of B's tensors, the worst first."] = False,
     sort: Annotated[str, "Order of --errors: worst, name, layer, rmse or size."] = "worst",
-    identify: Annotated[bool, "By which recipe was B made from A, and which tensors otherwise?"] = False,
-    full: Annotated[bool, "With --identify: compare all rows, not some of each tensor."] = False,
+    identify: Annotated[bool, "Find the recipe that makes B from A, and the tensors that differ from it."] = False,
+    full: Annotated[bool, "With --identify: compare all rows, not a sample."] = False,
     imatrix: Path | None = None,
     threads: int | None = None,
     json: bool = False,
@@ -36,7 +40,7 @@ def diff(
     from ..console.ui import bytes_progress, print_json, usage
 
     if imatrix and not (errors or identify):
-        usage("--imatrix means nothing without --errors or --identify", "add one of them, or leave out --imatrix")
+        usage("--imatrix needs --errors or --identify", "add one of them, or leave out --imatrix")
     if vocab:
         from ..inspection.drafting import can_draft
 

@@ -1,4 +1,7 @@
-"""Measure how far quantized files' predictions are from those of the model they were made of."""
+"""Measure KL divergence of quantized files from the original.
+
+Prints a table with KL divergence, perplexity and top-token agreement of each file; --html writes a report.
+"""
 
 import sys
 from pathlib import Path
@@ -16,35 +19,43 @@ EXAMPLES = (
     "gguftools divergence m-f16.gguf m-Q4_K_M.gguf m-Q8_0.gguf --html report.html",
     "gguftools divergence m-f16.gguf --save-base base.gguf -f text.txt",
 )
+GROUP = "Measure"
+PANELS = {
+    "Report": ("html", "markdown", "json", "worst", "fail_above"),
+    "Saved base": ("save_base", "top_k", "with_output", "base_model"),
+    "Expert options": ("round_activations", "precision", "record"),
+}
 
 
 def divergence(
-    base: Annotated[Path, Argument(help="What to compare with: a GGUF file, a checkpoint's folder or a saved base.")],
-    others: Annotated[list[Path] | None, Argument(help="GGUF files to measure (of a split set, any shard).")] = None,
+    base: Annotated[Path, Argument(help="The original: a GGUF file, a checkpoint's folder or a saved base.")],
+    others: Annotated[
+        list[Path] | None, Argument(metavar="MODELS", help="GGUF files to measure (of split sets, any shard).")
+    ] = None,
     texts: list[str] | None = None,
-    chat: Annotated[bool, "By the file's chat template: score the answers of conversations, JSONL."] = False,
+    chat: Annotated[bool, "Apply the file's chat template: score the answers of conversations (JSONL)."] = False,
     ctx: int | None = None,
     chunks: int | None = None,
     threads: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
-    round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
-    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
+    round_activations: bool = False,
+    precision: str = "float32",
     save_base: Annotated[
-        str | None, Option(metavar="PATH", help="Keep the base: small if the name ends in .gguf, else as llama.cpp.")
+        str | None, Option(metavar="PATH", help="Save the base's logits: compact as .gguf, else in llama.cpp's form.")
     ] = None,
     top_k: Annotated[
-        int | None, Option(min=1, metavar="K", help="The K likeliest tokens: of a .gguf base, these alone are kept.")
+        int | None, Option(min=1, metavar="K", help="Top-k: store only the K most likely tokens in a .gguf base.")
     ] = None,
-    with_output: Annotated[bool, "Put the output matrix into a .gguf base."] = False,
+    with_output: Annotated[bool, "Store the output matrix in a .gguf base."] = False,
     base_model: Annotated[
-        Path | None, Option(metavar="FILE", help="What has the output matrix of a .gguf base that is measured from.")
+        Path | None, Option(metavar="FILE", help="Model with the output matrix that a .gguf base refers to.")
     ] = None,
     record: str | None = None,
     overwrite: bool = False,
-    worst: Annotated[int, Option(min=0, max=20, help="Show so many of the predictions that diverge furthest.")] = 0,
+    worst: Annotated[int, Option(min=0, max=20, help="Show the N predictions that diverge most.")] = 0,
     fail_above: Annotated[
-        str | None, Option(metavar="LIMITS", help="Exit code 1 where a KL figure is above: mean=0.02,p99_9=1.")
+        str | None, Option(metavar="LIMITS", help="Exit code 1 if a KL figure is above, e.g. mean=0.02,p99_9=1.")
     ] = None,
     html: str | None = None,
     markdown: bool = False,
@@ -55,6 +66,7 @@ def divergence(
     from ..console.ui import note, note_slow_products, print_error, print_line, said, shared_work, window_progress
     from ..measurement.divergence import divergence as measure
     from ..measurement.divergence_report import exceeded, parse_limits
+    from ..measurement.options import DivergenceOptions
     from ..measurement.perplexity import context_warning
     from ..measurement.record import check_apart, remove_record
     from ..measurement.texts import named_texts
@@ -75,20 +87,21 @@ def divergence(
             base,
             *(others or ()),
             text=named,
-            chat=chat,
             n_ctx=ctx,
             chunks=chunks,
             threads=threads,
-            round_activations=round_activations,
-            precision=precision,
-            save_base=save_base,
-            top_k=top_k,
-            with_output=with_output,
-            base_model=base_model,
-            record=record,
-            keep_record=True,
-            overwrite=overwrite,
-            executor=executor,
+            options=DivergenceOptions(
+                chat=chat,
+                precision="llama.cpp" if round_activations else precision,
+                base_model=base_model,
+                save_base=save_base,
+                top_k=top_k,
+                with_output=with_output,
+                record=record,
+                keep_record=True,
+                overwrite=overwrite,
+                executor=executor,
+            ),
             progress=progress,
         )
     if html is not None:
@@ -123,7 +136,7 @@ def _check_report(
     if (html is not None or markdown) and not others:
         usage("a report needs files that are compared with the base", "name one file or more behind it")
     if overwrite and html is None and save_base is None:
-        usage("--overwrite means nothing without --save-base or --html", "add one of them, or leave it out")
+        usage("--overwrite needs --save-base or --html", "add one of them, or leave it out")
     if html is not None:
         from ..measurement.report.page import check_html_target
 

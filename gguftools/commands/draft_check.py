@@ -1,8 +1,6 @@
-"""Measure whether drafts are worth it: acceptance on texts, tokens a cycle, the best draft length, the speed-up.
+"""Measure which draft model speeds up speculative decoding.
 
-A draft is a smaller model of the same vocabulary, a file that reads the model's states (EAGLE-3, DFlash, MTP), what
-stands in the text already (--draft-lookup), or the file's own layer that predicts a token further (--draft-mtp). Exit
-code 1 if one cannot draft.
+Measures acceptance on texts, tokens per cycle, the best draft length and the speed-up at each temperature.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,38 +17,36 @@ EXAMPLES = (
     "gguftools draft-check big.gguf small.gguf --draft-lookup -f novel.txt",
     "gguftools draft-check big.gguf small.gguf --temps 0,1 --cost-ratio 0.1",
 )
+GROUP = "Measure"
+PANELS = {"Expert options": ("cost_ratio", "verify_cost", "simulate", "seed", "markdown")}
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)  # draft lengths that have a column
 
 
 def draft_check(
-    target: Annotated[Path, Argument(help="GGUF file that is to write faster (of a split set, any shard).")],
-    drafts: Annotated[list[Path] | None, Argument(help="GGUF files that may draft for it.")] = None,
-    draft_lookup: Annotated[
-        bool, "Draft what followed when the latest words stood in the text before: measured, too."
-    ] = False,
-    draft_mtp: Annotated[bool, "Draft by the model's own layer that predicts a token further: measured, too."] = False,
+    target: Annotated[Path, Argument(help="Target model: the GGUF file to speed up (of a split set, any shard).")],
+    drafts: Annotated[list[Path] | None, Argument(help="Draft models (GGUF files).")] = None,
+    draft_lookup: Annotated[bool, "Draft by prompt lookup (n-grams of the text so far): measured, too."] = False,
+    draft_mtp: Annotated[bool, "Draft with the model's own MTP layer: measured, too."] = False,
     texts: list[str] | None = None,
     ctx: int | None = None,
     chunks: int | None = None,
-    temps: Annotated[Any, "Temperatures of both models, 0 for the likeliest token; 0,0.5,0.8,1."] = None,
-    draft_max: Annotated[int, Option(min=1, max=64, help="Tokens drafted at once: the most that is looked at.")] = 16,
+    temps: Annotated[Any, "Temperatures, 0 for greedy: 0,0.5,0.8,1 if not given."] = None,
+    draft_max: Annotated[int, Option(min=1, max=64, help="Maximum number of drafted tokens.")] = 16,
     cost_ratio: Annotated[
-        Any, "What a drafted token costs beside one of the model: a number, timed (here), or by bytes."
+        Any, "Cost of a drafted token in tokens of the target: a number, timed (measured here) or bytes (estimated)."
     ] = "timed",
     verify_cost: Annotated[
-        float | None, Option(help="What a drafted token adds to the pass that checks it; timed, or 0 with a ratio.")
+        float | None, Option(help="Cost that each drafted token adds to verification: measured if not given.")
     ] = None,
-    simulate: Annotated[
-        int, Option(min=0, help="Tokens written with each draft at each temperature; 0 for none.")
-    ] = 256,
-    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Of the draw: what --simulate writes.")] = 1,
+    simulate: Annotated[int, Option(min=0, help="Tokens to generate per draft and temperature (0 = none).")] = 256,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Random seed: of --simulate.")] = 1,
     threads: int | None = None,
     markdown: bool = False,
     json: bool = False,
 ) -> None:
     from ..console.ui import note_slow_products, said, usage, window_progress
-    from ..measurement.draft_check import TEMPERATURES
     from ..measurement.draft_check import draft_check as check
+    from ..measurement.options import TEMPERATURES, DraftCheckOptions
     from ..measurement.texts import named_texts
     from ..model import opened_gguf
 
@@ -62,18 +58,20 @@ def draft_check(
         report = check(
             opened_gguf(target),
             *map(opened_gguf, drafts or ()),
-            lookup=draft_lookup,
-            mtp=draft_mtp,
             text=named,
             n_ctx=ctx,
             chunks=chunks,
-            temperatures=temps or TEMPERATURES,
-            draft_max=draft_max,
-            cost_ratio=cost_ratio,
-            verify_cost=verify_cost,
-            simulated=simulate,
-            seed=seed,
             threads=threads,
+            options=DraftCheckOptions(
+                lookup=draft_lookup,
+                mtp=draft_mtp,
+                temperatures=temps or TEMPERATURES,
+                draft_max=draft_max,
+                cost_ratio=cost_ratio,
+                verify_cost=verify_cost,
+                simulated=simulate,
+                seed=seed,
+            ),
             progress=progress,
         )
     if not said(report, json):
@@ -145,7 +143,7 @@ def _simulated(draft: "DraftFigures", at: "AtTemperature") -> tuple[str, ...]:
         str(run.tokens),
         f"{run.acceptance:.4f}",
         f"{run.expected_acceptance:.4f}",
-        f"{run.acceptance_error:.4f}",
+        f"{run.acceptance_standard_error:.4f}",
         f"{run.tokens_per_cycle:.3f}",
         f"{run.standard_error:.3f}",
         _number(run.predicted, 3),

@@ -1,4 +1,7 @@
-"""Turn texts into vectors, pooled as the file says: a table, .npy or JSON; by a reranker, scores of pairs of texts."""
+"""Compute embeddings of texts, or scores of a reranker.
+
+Pools as the file says. Prints a table or JSON, or writes .npy or .json.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +17,7 @@ EXAMPLES = (
     "gguftools embed decoder.gguf --pooling last --prompts texts.txt --json",
     "gguftools embed reranker.gguf --pooling rank --prompts pairs.tsv",
 )
+GROUP = "Run"
 SHOWN = 4  # values of a vector
 MOST_COMPARED = 12  # texts
 
@@ -22,19 +26,20 @@ def embed(
     model: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
     prompt: Annotated[
         list[str] | None,
-        Option("--prompt", "-p", help="The text to go on with: here to read, one of several if repeated."),
+        Option("--prompt", "-p", help="Prompt (- for stdin): a text to embed; without any, one per line of stdin."),
     ] = None,
-    prompts: Annotated[
-        Path | None, Option(metavar="FILE", help="Several: one a line, or of .jsonl a text or its messages.")
-    ] = None,
-    output: Annotated[str | None, "a .npy or .json file for the vectors."] = None,
+    prompts: Path | None = None,
+    output: Annotated[str | None, ".npy or .json file for the vectors (- prints them)."] = None,
     pooling: Annotated[
-        str | None, Option(metavar="HOW", help="none, mean, cls, last, or rank for scores; as the file says.")
+        str | None, Option(metavar="TYPE", help="Pooling: none, mean, cls, last or rank (default: as the file says).")
     ] = None,
     normalize: Annotated[
-        int | None, Option(min=-1, help="p of the norm that becomes 1 (-1: none; 0: largest value 32760); 2.")
+        int | None,
+        Option(
+            min=-1, help="Normalization: -1 none, 0 max absolute int16, 1 taxicab, 2 Euclidean (default), >2 p-norm."
+        ),
     ] = None,
-    truncate: Annotated[bool, "Leave out the ends of texts that the model has no positions for."] = False,
+    truncate: Annotated[bool, "Cut texts that are longer than the context."] = False,
     overwrite: bool = False,
     threads: int | None = None,
     json: bool = False,

@@ -1,4 +1,7 @@
-"""Measure how often models choose the right answer, as llama-perplexity: HellaSwag, Winogrande, multiple choice."""
+"""Run HellaSwag, Winogrande or multiple-choice benchmarks.
+
+Same tasks and scores as llama-perplexity. Several models are compared in one table.
+"""
 
 import sys
 from pathlib import Path
@@ -14,33 +17,35 @@ EXAMPLES = (
     "gguftools evaluate m-f16.gguf m-Q4_K_M.gguf --hellaswag h.txt --record record",
     "gguftools evaluate m.gguf --winogrande w.csv --multiple-choice mmlu.bin",
 )
+GROUP = "Measure"
 
 
 def evaluate(
     models: Annotated[list[Path], Argument(help="GGUF files to measure (of split sets, any shard).")],
-    hellaswag: Annotated[Path | None, Option(metavar="FILE", help="Tasks of HellaSwag: text, 6 lines each.")] = None,
-    winogrande: Annotated[Path | None, Option(metavar="FILE", help="Tasks of Winogrande: CSV, a line each.")] = None,
+    hellaswag: Annotated[Path | None, Option(metavar="FILE", help="HellaSwag tasks: text, 6 lines each.")] = None,
+    winogrande: Annotated[Path | None, Option(metavar="FILE", help="Winogrande tasks: CSV, one per line.")] = None,
     multiple_choice: Annotated[
-        Path | None, Option(metavar="FILE", help="Tasks of MMLU, ARC, TruthfulQA: llama-perplexity's binary form.")
+        Path | None, Option(metavar="FILE", help="MMLU, ARC or TruthfulQA tasks: llama-perplexity's binary file.")
     ] = None,
     tasks: Annotated[
-        int | None, Option(min=1, help="Tasks drawn of each test; 400 of HellaSwag and all others if not given.")
+        int | None, Option(min=1, help="Number of random tasks per benchmark (default: 400 of HellaSwag, else all).")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Of the draw: 1 draws llama-perplexity's tasks.")] = 1,
+    seed: Annotated[int, Option(min=0, help="Random seed: 1 chooses the same tasks as llama-perplexity.")] = 1,
     ctx: int = 512,
     threads: int | None = None,
-    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
+    precision: str = "float32",
     record: str | None = None,
     markdown: bool = False,
     json: bool = False,
 ) -> None:
     from ..console.ui import note_differences, note_slow_products, said, usage, window_progress
     from ..measurement.evaluation import evaluate as measure
+    from ..measurement.options import EvaluationOptions
     from ..measurement.record import remove_record
     from ..model import opened_gguf
 
     if hellaswag is None and winogrande is None and multiple_choice is None:
-        usage("no test is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
+        usage("no benchmark is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
     note_slow_products(threads)
     opened = [opened_gguf(each) for each in models]
     for each in opened:
@@ -52,13 +57,9 @@ def evaluate(
             hellaswag=hellaswag,
             winogrande=winogrande,
             multiple_choice=multiple_choice,
-            tasks=tasks,
-            seed=seed,
             n_ctx=ctx,
             threads=threads,
-            precision=precision,
-            record=record,
-            keep_record=True,
+            options=EvaluationOptions(tasks, seed, precision, record, keep_record=True),
             progress=progress,
         )
     if not said(result, json):
@@ -77,10 +78,10 @@ def _print_test(result: "EvaluationReport", test: "TestReport", markdown: bool) 
     columns = ("file", "score %", "±", "95 % interval", *(("to the first", "±") if several else ()))
     rows = []
     for file, score in zip(result.files, scores, strict=True):
-        row = [file.path, _percent(score.score), _percent(score.standard_error)]
+        row = [file.file, _percent(score.score), _percent(score.standard_error)]
         row.append(f"{_percent(score.low)} … {_percent(score.high)}")
         if several and score.difference is not None:
-            row += [f"{100 * score.difference:+.2f}", _percent(score.difference_error or 0.0)]
+            row += [f"{100 * score.difference:+.2f}", _percent(score.difference_standard_error or 0.0)]
         rows.append(row + [""] * (len(columns) - len(row)))
     (print_markdown if markdown else print_table)(test.title, columns, rows, "lrrrrr")
     print_line(f"{test.tasks} of {test.available} tasks; chance {_percent(scores[0].chance)} %")

@@ -1,4 +1,7 @@
-"""Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
+"""Convert a GGUF file back to a Hugging Face checkpoint.
+
+With --tensors, or for a .safetensors or .npy file, writes tensors under their GGUF names.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,18 +13,17 @@ EXAMPLES = (
     "gguftools export model.gguf --mmproj mmproj-model.gguf -o checkpoint",
     "gguftools export model.gguf -o norms.safetensors --tensors norm",
 )
+GROUP = "Publish"
 
 
 def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
-    output: Annotated[str, "a folder for a checkpoint, or a .safetensors or .npy file."],
+    output: Annotated[str, "folder for a checkpoint, or .safetensors or .npy file."],
     mmproj: Annotated[
-        Path | None, Option(metavar="FILE", help="Encoders for images and sounds: the checkpoint has them, too.")
+        Path | None, Option(metavar="FILE", help="Vision/audio encoder (mmproj): added to the checkpoint.")
     ] = None,
-    tensors: Annotated[str | None, "Tensors whose names match: they are written under their GGUF names."] = None,
-    outtype: Annotated[
-        str | None, "Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32."
-    ] = None,
+    tensors: Annotated[str | None, "Only tensors whose names match: written under their GGUF names."] = None,
+    outtype: Annotated[str | None, "Output type: f32, f16 or bf16 (default: floats unchanged, blocks as f32)."] = None,
     split_max_size: int | None = None,
     overwrite: bool = False,
     threads: int | None = None,
@@ -32,9 +34,12 @@ def export(
 
     alone = tensors is not None or output.endswith((".safetensors", ".npy"))
     if split_max_size is not None and alone:
-        usage("--split-max-size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
+        usage(
+            "--split-max-size cannot be combined with --tensors, .safetensors or .npy",
+            "it limits the shards of a checkpoint",
+        )
     if mmproj is not None and alone:
-        usage("--mmproj means nothing for tensors by themselves", "name that file instead of the model")
+        usage("--mmproj cannot be combined with --tensors, .safetensors or .npy", "name that file as SOURCE instead")
     with bytes_progress(f"export {source.name}") as progress:
         found = run(
             source,

@@ -1,6 +1,7 @@
-"""List the formats a tensor can be stored in: size, block, use of importance weights."""
+"""List the tensor formats, with block sizes and bits per weight."""
 
 EXAMPLES = ("gguftools formats", "gguftools formats --json")
+GROUP = "Inspect"
 
 
 def formats(json: bool = False) -> None:

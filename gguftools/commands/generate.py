@@ -1,4 +1,7 @@
-"""Let a model go on with a prompt: text as it comes on standard output, speeds on standard error."""
+"""Generate text from a prompt.
+
+Prints the text as it comes on standard output, speeds on standard error.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,28 +17,30 @@ EXAMPLES = (
     'gguftools generate m.gguf --mmproj mmproj.gguf --image a.png --chat -p "What?"',
     'gguftools generate m.gguf --mmproj mmproj.gguf --audio a.wav --chat -p "Who?"',
 )
+GROUP = "Run"
 
 
 def generate(
-    model: Annotated[Path, Argument(help="GGUF file that speaks (of a split set, any shard).")],
-    prompt: Annotated[str | None, Option("--prompt", "-p", help="The text to go on with: stdin if it is -.")] = None,
-    prompts: Annotated[
-        Path | None, Option(metavar="FILE", help="Several: one a line, or of .jsonl a text or its messages.")
-    ] = None,
+    model: Annotated[Path, Argument(help="GGUF model (of a split set, any shard).")],
+    prompt: Annotated[str | None, Option("--prompt", "-p", help="Prompt (- for stdin).")] = None,
+    prompts: Path | None = None,
     n: Annotated[
-        int | None, Option("--predict", "-n", min=0, help="Tokens to generate at most: to the end if not given.")
+        int | None,
+        Option(
+            "--predict", "-n", min=0, help="Maximum number of tokens to generate: until the model ends if not given."
+        ),
     ] = None,
     ctx: Annotated[
         int | None,
-        Option("--ctx", "-c", min=4, help="Tokens of a window: prompt and text; the model's own if not given."),
+        Option("--ctx", "-c", min=4, help="Context size in tokens: of prompt and answer (default: the model's own)."),
     ] = None,
-    chat: Annotated[bool, "By the file's chat template: prompts are what a user says."] = False,
+    chat: Annotated[bool, "Apply the file's chat template: prompts are messages of the user."] = False,
     system: Annotated[str | None, "With --chat: the message that comes first."] = None,
     temp: Annotated[
         float | None, Option(help="Temperature, 0 for the likeliest token; the file's advice, or 0.8.")
     ] = None,
     top_k: Annotated[
-        int | None, Option(metavar="K", help="The K likeliest tokens: choose among these (0: all); 40 if not given.")
+        int | None, Option(metavar="K", help="Top-k: sample from the K most likely tokens (0 = all, default 40).")
     ] = None,
     top_p: Annotated[float | None, Option(help="Choose among the likeliest that sum to this; 0.95.")] = None,
     min_p: Annotated[float | None, Option(help="Choose among those this times as likely as the first; 0.05.")] = None,
@@ -47,9 +52,7 @@ def generate(
     repeat_penalty: Annotated[float | None, "Weaken tokens that came; 1 is off."] = None,
     presence_penalty: Annotated[float | None, "Taken from logits of tokens that came; 0."] = None,
     frequency_penalty: Annotated[float | None, "The same, as often as they came; 0."] = None,
-    seed: Annotated[
-        int | None, Option(min=0, max=2**32 - 1, help="Of the draw: another each time if not given.")
-    ] = None,
+    seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="Random seed: random if not given.")] = None,
     stop: Annotated[list[str] | None, "Text that ends the answer, and is left out."] = None,
     ignore_eos: Annotated[bool, "Bar tokens that end a text."] = False,
     grammar: Annotated[Path | None, Option(metavar="FILE", help="GBNF that the text must follow.")] = None,
@@ -62,14 +65,14 @@ def generate(
         int | None, Option(metavar="K", min=0, help="With --json: logprobs of each token, and of the K likeliest.")
     ] = None,
     cache_type: Annotated[str, "What keys and values are kept as: f32, f16 or q8_0."] = "f32",
-    special: Annotated[bool, "Control tokens, too: written as they are called."] = False,
+    special: Annotated[bool, "Include special tokens: print them by their names."] = False,
     draft: Annotated[
         Path | None, Option(metavar="FILE", help="A smaller model of its vocabulary, which drafts what it only checks.")
     ] = None,
-    draft_lookup: Annotated[bool, "Draft what followed when the latest words stood in the text before."] = False,
-    draft_mtp: Annotated[bool, "Draft by the model's own layer that predicts a token further."] = False,
+    draft_lookup: Annotated[bool, "Draft by prompt lookup (n-grams of the text so far)."] = False,
+    draft_mtp: Annotated[bool, "Draft with the model's own MTP layer."] = False,
     draft_max: Annotated[
-        int | None, Option(min=1, metavar="N", help="Tokens drafted at once: 3, or 15 of --draft-lookup.")
+        int | None, Option(min=1, metavar="N", help="Maximum number of drafted tokens: 3, or 15 with --draft-lookup.")
     ] = None,
     draft_min_p: Annotated[
         float | None, Option(min=0, max=1, help="Draft on while the likeliest token is at least this likely; 0.")
@@ -79,7 +82,7 @@ def generate(
     ] = None,
     draft_typical: Annotated[bool, "Accept what is likely enough (Medusa's rule), not what is exact."] = False,
     mmproj: Annotated[
-        Path | None, Option(metavar="FILE", help="Encoders for images and sounds: what `convert --mmproj` writes.")
+        Path | None, Option(metavar="FILE", help="Vision/audio encoder (mmproj): what `convert --mmproj` writes.")
     ] = None,
     image: Annotated[
         list[Path] | None, "An image of the prompt: where <__media__> or <__image__> stands, or in front."

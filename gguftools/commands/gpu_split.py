@@ -1,4 +1,7 @@
-"""Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
+"""Choose the neurons of a PowerInfer model for the GPU.
+
+Writes the .gpuidx file that PowerInfer reads.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,24 +9,25 @@ from typing import Annotated
 from typer import Argument, Option
 
 EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.gguf",)
+GROUP = "Expert"
 
 
 def gpu_split(
     activations: Annotated[Path, Argument(help="Folder of activation_N.pt: how often each neuron fired.")],
-    vram: Annotated[int, "Memory of the GPU for neurons, such as 6G."],
+    vram: Annotated[int, "GPU memory for neurons, e.g. 6G."],
     model: Annotated[
-        Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
+        Path | None, Option("--model", "-m", help="The model's GGUF file (default: the one next to the folder).")
     ] = None,
-    output: Annotated[str | None, "a file; default MODEL.generated.gpuidx."] = None,
+    output: Annotated[str | None, "file (default MODEL.generated.gpuidx)."] = None,
     batch: Annotated[int, Option(min=1, help="Neurons that are placed together.")] = 256,
-    least: Annotated[int, Option(min=0, help="Neurons that a layer gets if it gets any.")] = 0,
+    min_neurons: Annotated[int, Option("--min-neurons", min=0, help="Minimum per layer that has any on the GPU.")] = 0,
     overwrite: bool = False,
     json: bool = False,
 ) -> None:
     from ..console.ui import print_line, said, size
     from ..conversion.placement import gpu_split as run
 
-    report = run(activations, vram, model, output, batch=batch, least=least, overwrite=overwrite)
+    report = run(activations, vram, model, output, batch=batch, least=min_neurons, overwrite=overwrite)
     if said(report, json, [report.file]):
         return
     found = report.placement

@@ -1,4 +1,7 @@
-"""Write a copy of a file with tensors and keys of others, or without layers or experts; nothing is decoded."""
+"""Copy a model with tensors of other files, or without some.
+
+Takes tensors and keys from donors, drops layers or experts. Nothing is requantized unless experts are merged.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,28 +17,33 @@ EXAMPLES = (
     "gguftools graft model.gguf -o fewer.gguf --drop-experts 25% -f calibration.txt",
     "gguftools graft model.gguf -o short.gguf --drop-layers 20-23 --measure t.txt",
 )
+GROUP = "Edit"
+PANELS = {
+    "Dropping experts": ("drop_experts", "merge_experts", "allow_requantize", "file", "imatrix"),
+    "Measuring the result": ("measure", "ctx", "chunks"),
+}
 
 
 def graft(
-    target: Annotated[Path, Argument(help="GGUF file (of a split set, any shard); it stays as it is.")],
-    output: Annotated[str, Option("--output", "-o", metavar="PATH", help="Where to write: a file, or a folder.")],
+    target: Annotated[Path, Argument(help="GGUF file to copy (of a split set, any shard); it is not changed.")],
+    output: Annotated[str, "file or folder."],
     donors: Annotated[
         list[Any] | None,
         Option("--from", help="Take what matches from this file: REGEX, key:REGEX, mtp, tokenizer, template, …"),
     ] = None,
     drop: Annotated[list[str] | None, "Leave out what matches: REGEX, key:REGEX, mtp, template, …"] = None,
-    drop_layers: Annotated[Any, "Leave layers out, as 3,5-7; the rest is renumbered."] = None,
-    drop_experts: Annotated[str | None, "Leave experts out of each layer: 25%, 8, 2groups, or a file of them."] = None,
-    merge_experts: Annotated[bool, "Average each such expert into the one that stays and is most like it."] = False,
-    allow_requantize: Annotated[bool, "Quantize tensors that are quantized already; quality suffers."] = False,
+    drop_layers: Annotated[Any, "Leave out layers, e.g. 3,5-7; the rest is renumbered."] = None,
+    drop_experts: Annotated[str | None, "Leave out experts of each layer: 25%, 8, 2groups, or a file of them."] = None,
+    merge_experts: Annotated[bool, "Average each dropped expert into the most similar one that stays."] = False,
+    allow_requantize: bool = False,
     file: Annotated[
-        Path | None, Option("--file", "-f", help="Text for the model to read: which scores its experts (REAP).")
+        Path | None, Option("--file", "-f", help="Text to read (- for stdin): it scores the experts (REAP).")
     ] = None,
     imatrix: Path | None = None,
-    measure: Annotated[Path | None, "Measure on this text what it cost: the divergence from TARGET."] = None,
+    measure: Annotated[Path | None, "Measure the KL divergence from TARGET on this text."] = None,
     ctx: int = 512,
     chunks: int | None = None,
-    force: Annotated[bool, "Store values that the model cannot have, too."] = False,
+    force: bool = False,
     dry_run: bool = False,
     overwrite: bool = False,
     threads: int | None = None,

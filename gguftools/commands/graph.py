@@ -1,4 +1,8 @@
-"""Show the operations that a model is computed by; what each gives of a text; and where another run parts from it."""
+"""Show a model's compute graph and values, and compare runs.
+
+With --values, runs a text and shows each node's values, as llama-eval-callback does. With --against, finds the first
+node that differs from another run.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,32 +23,31 @@ EXAMPLES = (
     'gguftools graph model.gguf --against checkpoint/ -p "It is a truth"',
     "gguftools graph model.gguf --against eval-callback.log",
 )
+GROUP = "Expert"
 MOST_WEIGHTS = 4  # that are shown of a node; --json has all
 MOST_KEYS = 6
 
 
 def graph(
     model: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
-    layer: Annotated[int | None, Option(min=0, help="Show one layer alone.")] = None,
-    all: Annotated[bool, "All of them: also layers of the same make."] = False,
+    layer: Annotated[int | None, Option(min=0, help="Show one layer only.")] = None,
+    all: Annotated[bool, "Include all: layers that are built alike, too."] = False,
     dot: Annotated[bool, "Print the graph for Graphviz."] = False,
-    values: Annotated[bool, "Run a text; show what each node gives, as llama.cpp's eval-callback does."] = False,
+    values: Annotated[bool, "Run a text and show each node's values."] = False,
     against: Annotated[
         Path | None,
         Option(
-            help="Hugging Face folder or GGUF file to compare with: or a file of --save, or what llama-eval-callback"
-            " printed; the first node that differs is named."
+            help="Hugging Face folder or GGUF file to compare with: or a file of --save, or llama-eval-callback's"
+            " output; prints the first node that differs."
         ),
     ] = None,
-    save: Annotated[str | None, Option(metavar="FILE", help="Run a text, and write all values: a .npz file.")] = None,
-    prompt: Annotated[
-        str | None, Option("--prompt", "-p", help="The text to go on with: here to run; -: stdin.")
-    ] = None,
-    tokens: Annotated[str | None, Option(metavar="ID,…", help="Tokens to run, such as 1,15043,3186.")] = None,
+    save: Annotated[str | None, Option(metavar="FILE", help="Run a text and write all values to a .npz file.")] = None,
+    prompt: Annotated[str | None, Option("--prompt", "-p", help="Prompt (- for stdin).")] = None,
+    tokens: Annotated[str | None, Option(metavar="ID,…", help="Token ids to run, e.g. 1,15043,3186.")] = None,
     tolerance: Annotated[
-        float | None, Option(min=0, help="Difference that counts, in standard deviations of a value; 0.001.")
+        float | None, Option(min=0, help="Difference to report, in standard deviations (default 0.001).")
     ] = None,
-    precision: Annotated[str, "How exactly: float32, exact, or llama.cpp (rounded as it does)."] = "float32",
+    precision: str = "float32",
     overwrite: bool = False,
     threads: int | None = None,
     json: bool = False,
@@ -54,7 +57,7 @@ def graph(
     from ..model import opened_gguf
 
     if layer is not None and (all or against):
-        usage(f"--layer does not go with {'--all' if all else '--against'}", "one layer is shown, or all of them")
+        usage(f"--layer cannot be combined with {'--all' if all else '--against'}", "choose one layer or all of them")
 
     source = opened_gguf(model)
     shown = graph_of(source)

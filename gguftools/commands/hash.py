@@ -1,4 +1,7 @@
-"""Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
+"""Hash tensors of GGUF files, or check them against a manifest.
+
+Hashes do not depend on metadata or padding.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,18 +13,19 @@ EXAMPLES = (
     "gguftools hash model.gguf --sha256 -o model.manifest",
     "gguftools hash model.gguf --check model.manifest",
 )
+GROUP = "Publish"
 
 
 def hash(
     files: list[Path],
-    xxh64: Annotated[bool, "XXH64: fast, against damage. The default."] = False,
+    xxh64: Annotated[bool, "XXH64: fast, detects damage (default)."] = False,
     sha1: Annotated[bool, "SHA-1."] = False,
-    sha256: Annotated[bool, "SHA-256: against tampering."] = False,
-    uuid: Annotated[bool, "UUID (version 5) of all tensors' data."] = False,
-    all: Annotated[bool, "All of them."] = False,
-    no_tensors: Annotated[bool, "Of each file as a whole only."] = False,
-    check: Annotated[Path | None, "Manifest to compare the files with."] = None,
-    output: Annotated[str | None, "a file for the manifest."] = None,
+    sha256: Annotated[bool, "SHA-256: detects tampering."] = False,
+    uuid: Annotated[bool, "UUID (version 5) of all tensor data."] = False,
+    all: Annotated[bool, "Include all: every kind of hash."] = False,
+    no_tensors: Annotated[bool, "Print one hash per file, none per tensor."] = False,
+    check: Annotated[Path | None, "Check the files against this manifest."] = None,
+    output: Annotated[str | None, "manifest file (- prints it)."] = None,
     overwrite: bool = False,
     json: bool = False,
 ) -> None:

@@ -1,4 +1,7 @@
-"""Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
+"""Compute an importance matrix from a calibration text.
+
+Give it to `gguftools quantize --imatrix`: recipes such as IQ2_XXS need one, all below 8 bits gain by it.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,20 +12,22 @@ EXAMPLES = (
     "gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",
     "gguftools imatrix model.gguf -f prose.txt -f code.txt -o imatrix.gguf --resume",
 )
+GROUP = "Make"
+PANELS = {"Expert options": ("skip_chunks", "parse_special", "process_output", "nextn", "precision", "save_every")}
 
 
 def imatrix(
-    model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],
+    model: Annotated[Path, Argument(help="GGUF file, unquantized if possible.")],
     file: list[Path],
-    output: Annotated[str, "a file; .dat for the legacy form."],
+    output: Annotated[str, "file (.dat for the legacy form)."],
     ctx: int = 512,
     chunks: int | None = None,
-    skip_chunks: Annotated[int, Option(min=0, help="Leave out the first so many windows of each text.")] = 0,
-    parse_special: Annotated[bool, "Read special tokens that a text spells as these tokens."] = False,
-    process_output: Annotated[bool, "Also measure the weights of the head."] = False,
-    nextn: Annotated[bool, "Also measure the layer that predicts a token further (NextN, MTP)."] = False,
-    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
-    save_every: Annotated[int, Option(min=0, help="Windows after which --resume can go on; 0: none.")] = 10,
+    skip_chunks: Annotated[int, Option(min=0, help="Skip the first N chunks of each text.")] = 0,
+    parse_special: Annotated[bool, "Parse special tokens that are written in the text."] = False,
+    process_output: Annotated[bool, "Also collect data for the output tensor."] = False,
+    nextn: Annotated[bool, "Also collect data for the MTP (NextN) layers."] = False,
+    precision: str = "float32",
+    save_every: Annotated[int, Option(min=0, help="Save after every N chunks, for --resume (0 = never).")] = 10,
     resume: bool = False,
     overwrite: bool = False,
     threads: int | None = None,
@@ -40,6 +45,7 @@ def imatrix(
         window_progress,
     )
     from ..measurement.importance import imatrix
+    from ..measurement.options import ImatrixOptions
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf
     from ..writing.resume import left_behind
@@ -58,16 +64,18 @@ def imatrix(
             output,
             n_ctx=ctx,
             chunks=chunks,
-            skip_chunks=skip_chunks,
-            parse_special=parse_special,
-            with_output=process_output,
-            nextn=nextn,
-            precision=precision,
-            save_every=save_every,
-            resume=resume,
             threads=threads,
-            executor=executor,
-            overwrite=overwrite,
+            options=ImatrixOptions(
+                skip_chunks=skip_chunks,
+                parse_special=parse_special,
+                with_output=process_output,
+                nextn=nextn,
+                precision=precision,
+                save_every=save_every,
+                resume=resume,
+                overwrite=overwrite,
+                executor=executor,
+            ),
             progress=progress,
         )
     if not said(matrix, json, [matrix.path]):

@@ -1,4 +1,7 @@
-"""Examine importance matrices: coverage, what is wrong with them, which layers matter; merge, fill and convert them."""
+"""Examine, merge and convert importance matrices.
+
+Shows coverage, defects and the importance of layers. Converts between GGUF and the legacy .dat form.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,16 +17,17 @@ EXAMPLES = (
     "gguftools imatrix-info a.gguf b.gguf --merge both.gguf",
     "gguftools imatrix-info a.gguf --merge b.gguf --check-model model.gguf --fill",
 )
+GROUP = "Inspect"
 
 
 def imatrix_info(
-    files: Annotated[list[Path], Argument(help="Importance matrices, GGUF or legacy form.")],
-    show_statistics: Annotated[bool, "llama-imatrix's figures of every weight's inputs, and of every layer's."] = False,
-    check_model: Annotated[Path | None, "The model that they are for: is all there, and enough?"] = None,
-    merge: Annotated[str | None, "Write them as one matrix; .dat for the legacy form (also converts one)."] = None,
-    fill: Annotated[bool, "Let weights without data take those of weights with the same inputs."] = False,
-    least_rows: Annotated[
-        int | None, Option("--least-rows", min=1, help="Complete experts that saw fewer inputs by the mean of all.")
+    matrices: Annotated[list[Path], Argument(help="Importance matrices (GGUF or legacy .dat).")],
+    show_statistics: Annotated[bool, "Show llama-imatrix's statistics of every tensor and layer."] = False,
+    check_model: Annotated[Path | None, "Model that the matrix is for: report missing tensors and sparse data."] = None,
+    merge: Annotated[str | None, "Write them as one matrix (.dat for the legacy form); also converts one."] = None,
+    fill: Annotated[bool, "Fill tensors without data from tensors with the same input."] = False,
+    min_rows: Annotated[
+        int | None, Option("--min-rows", min=1, help="Fill experts with fewer inputs than N by the mean of all.")
     ] = None,
     overwrite: bool = False,
     json: bool = False,
@@ -38,14 +42,14 @@ def imatrix_info(
 
     target = None if merge is None else output_path(merge)
     model = None if check_model is None else model_of_weights(check_model)
-    reads = [*files, *([] if model is None else model.files)]
+    reads = [*matrices, *([] if model is None else model.files)]
     if target is not None:
         check_target(target, Reads(option="--merge").also(reads), overwrite)
-    matrices = [read_imatrix(path) for path in files]
+    read = [read_imatrix(path) for path in matrices]
     tensors = None if model is None else model.tensors
-    found = [examine(matrix, tensors) for matrix in matrices]
+    found = [examine(matrix, tensors) for matrix in read]
     shown = []
-    for matrix, findings in zip(matrices, found, strict=True):
+    for matrix, findings in zip(read, found, strict=True):
         figures = statistics(matrix.entries, matrix.next_layers) if show_statistics else None
         if json:
             more = {"findings": [vars(finding) for finding in findings]}
@@ -59,7 +63,7 @@ def imatrix_info(
     if json:
         print_json(shown[0] if len(shown) == 1 else shown)
     if target is not None:
-        matrix, said = filled(merged(matrices), tensors if fill else None, least_rows or 0)
+        matrix, said = filled(merged(read), tensors if fill else None, min_rows or 0)
         for line in said:
             note(line)
         write_imatrix(matrix, target, overwrite, reads)

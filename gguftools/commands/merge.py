@@ -1,4 +1,7 @@
-"""Put a split set together: the file that was split, byte for byte."""
+"""Merge the shards of a split set into one file.
+
+Gives back the file that was split, byte for byte.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +12,12 @@ EXAMPLES = (
     "gguftools merge model-00001-of-00003.gguf",
     "gguftools merge model-00001-of-00003.gguf -o whole.gguf --free",
 )
+GROUP = "Edit"
 
 
 def merge(
-    shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],
-    output: Annotated[str | None, "a file; default PREFIX.gguf beside the shards."] = None,
+    shard: Annotated[Path, Argument(help="Any shard of the split set; the others are in the same folder.")],
+    output: Annotated[str | None, "file (default PREFIX.gguf next to the shards)."] = None,
     free: Annotated[bool, "Delete each shard once its bytes are safe; if interrupted, run it again."] = False,
     overwrite: bool = False,
     dry_run: bool = False,

@@ -1,23 +1,31 @@
-"""Make a delta between two versions of a file, or apply it: make OLD NEW -o DELTA, apply OLD DELTA -o NEW."""
+"""Make or apply a delta between two versions of a file.
+
+`patch make OLD NEW -o DELTA`, `patch apply OLD DELTA -o NEW`.
+"""
 
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
+
+from ..console.options import complete
 
 EXAMPLES = (
     "gguftools patch make old.gguf new.gguf -o change.gguf",
     "gguftools patch apply old.gguf change.gguf -o new.gguf",
 )
+GROUP = "Publish"
 
 
 def patch(
-    action: Annotated[str, Argument(help="make a delta of OLD and a new file; or apply a delta to OLD.")],
-    old: Annotated[Path, Argument(help="The file as it was (of a split set, any shard).")],
-    other: Annotated[Path, Argument(metavar="NEW-OR-DELTA", help="make: the new file. apply: the delta.")],
-    output: Annotated[str, Option("--output", "-o", metavar="PATH", help="Where to write: a file, or a folder.")],
-    trust: Annotated[bool, "apply, in a store: verify OLD by its size alone where the delta knows no version."] = False,
+    action: Annotated[
+        str, Argument(autocompletion=complete("ACTION"), help="make (a delta) or apply (a delta to OLD).")
+    ],
+    old: Annotated[Path, Argument(help="The old version (of a split set, any shard).")],
+    other: Annotated[Path, Argument(metavar="NEW-OR-DELTA", help="make: the new version. apply: the delta.")],
+    output: Annotated[str, "file or folder."],
+    trust: Annotated[bool, "apply, in a store: verify OLD only by its size if the delta knows no version."] = False,
     dry_run: bool = False,
     overwrite: bool = False,
     json: bool = False,

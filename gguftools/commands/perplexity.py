@@ -1,84 +1,165 @@
-"""Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
+"""Measure perplexity on a text, as llama-perplexity does.
+
+Lower is better.
+"""
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
+
+if TYPE_CHECKING:
+    from ..measurement.perplexities import FailedFile, PerplexityTable
+    from ..measurement.perplexity import PerplexityReport
+    from ..model import Model
 
 EXAMPLES = (
     "gguftools perplexity model.gguf -f text.txt",
     "gguftools perplexity model.gguf -f text.txt -c 2048 --chunks 20",
     "gguftools perplexity model.gguf -f novel=a.txt -f code=b.py",
+    "gguftools perplexity m-f16.gguf m-Q8_0.gguf m-Q4_K_M.gguf -f text.txt",
 )
+GROUP = "Measure"
+TEXTS = (".txt", ".md", ".text", ".raw", ".jsonl", ".html", ".py")  # suffixes of what is no model
+PANELS = {"Expert options": ("stride", "round_activations", "sparse", "no_dense", "precision", "profile")}
 
 
 def perplexity(
-    model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],
+    models: Annotated[list[Path], Argument(help="GGUF files to measure (of split sets, any shard).")],
     texts: list[str],
     ctx: int = 512,
     chunks: int | None = None,
-    stride: Annotated[int, Option(min=0, help="Let windows overlap, each so many tokens on.")] = 0,
+    stride: Annotated[int, Option(min=0, help="Overlapping chunks: tokens from one to the next (0 = off).")] = 0,
     threads: int | None = None,
-    round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
-    sparse: Annotated[bool, "Compute only the neurons that a PowerInfer file's predictor marks; compare."] = False,
-    no_dense: Annotated[bool, "With --sparse: leave out the comparison."] = False,
-    precision: Annotated[str, "How exactly: float32, exact (slower), or llama.cpp (rounded as it does)."] = "float32",
-    profile: Annotated[bool, "Show what kinds of work took how long."] = False,
-    running: Annotated[bool, "Print the value after every window."] = False,
+    round_activations: bool = False,
+    sparse: Annotated[bool, "PowerInfer files: compute only predicted neurons, and compare with all."] = False,
+    no_dense: Annotated[bool, "With --sparse: skip the comparison."] = False,
+    precision: str = "float32",
+    profile: Annotated[bool, "Show the time of each kind of operation."] = False,
+    running: Annotated[bool, "Print the value after every chunk."] = False,
     json: bool = False,
 ) -> None:
-    from ..console import terminal
-    from ..console.terminal import put
-    from ..console.ui import (
-        StepProgress,
-        note,
-        note_differences,
-        note_slow_products,
-        prepared,
-        print_table,
-        said,
-        window_progress,
-    )
-    from ..measurement.perplexity import context_warning
+    from ..console.ui import StepProgress, note_slow_products, said, usage, window_progress
+    from ..measurement.options import PerplexityOptions
+    from ..measurement.perplexities import perplexities
     from ..measurement.perplexity import perplexity as measure
     from ..measurement.texts import named_texts
-    from ..model import opened_gguf
 
+    if running and len(models) > 1:
+        usage("--running prints the values of one model", "name one model, or leave it out")
+    _check_texts(models)
     named = named_texts(texts)
-    source = opened_gguf(model)
-    if warning := context_warning(source, ctx):
-        note(f"warning: {warning}")
     note_slow_products(threads)
-    note_differences(source.metadata)
-    passes = 2 if sparse and not no_dense else 1
+    sources, unopened = _opened(models, ctx)
+    chosen = "llama.cpp" if round_activations else precision
+    options = PerplexityOptions(stride, chosen, sparse, not no_dense, profile)
+    what = models[0].name if len(models) == 1 else f"{len(models)} files"
+    shown: AbstractContextManager[StepProgress] = window_progress(f"measure {what}", "PPL")
+    if running:
+        shown = nullcontext(_WindowPrinter(2 if sparse and not no_dense else 1))
+    with shown as progress:
+        how: Any = {"n_ctx": ctx, "chunks": chunks, "threads": threads, "options": options, "progress": progress}
+        if len(models) == 1:
+            result = measure(sources[0], named, **how)
+        else:
+            table = perplexities(sources, named, **how)
+    if len(models) == 1:
+        if not said(result, json):
+            _print(result)
+        return
+    table = replace(table, failed=[*unopened, *table.failed])
+    if not said(table, json):
+        _print_table(table)
+    _print_failed(table.failed)
 
-    def print_window(done: int, total: int, value: float) -> None:
-        nonlocal passes
-        passes -= done == 1
-        if done and not passes:  # of the last one, whose result is the command's
+
+class _WindowPrinter:
+    """Prints the value after every window of the last of some passes, whose result is the command's."""
+
+    def __init__(self, passes: int) -> None:
+        self._passes = passes
+
+    def __call__(self, done: int, total: int, value: float) -> None:
+        self._passes -= done == 1
+        if done and not self._passes:
             print(f"{done:5d}  {value:.4f}", flush=True)
 
-    bar = window_progress(f"measure {model.name}", "PPL")
-    told: AbstractContextManager[StepProgress] = nullcontext(print_window) if running else bar
-    with told as progress:
-        result = measure(
-            source,
-            named,
-            n_ctx=ctx,
-            chunks=chunks,
-            stride=stride,
-            threads=threads,
-            round_activations=round_activations,
-            precision=precision,
-            profile=profile,
-            sparse=sparse,
-            compare=not no_dense,
-            progress=progress,
-        )
-    if said(result, json):
-        return
+
+def _opened(models: Sequence[Path], ctx: int) -> "tuple[list[Model], list[FailedFile]]":
+    """Open all, and say what is to be known of each; of several, those that can't be opened are left out."""
+    from quants.errors import GgufToolsError
+
+    from ..console.ui import note, note_differences
+    from ..measurement.perplexities import FailedFile
+    from ..measurement.perplexity import context_warning
+    from ..model import opened_gguf
+
+    sources, failed = [], []
+    for model in models:
+        try:
+            source = opened_gguf(model)
+        except GgufToolsError as error:
+            if len(models) == 1:
+                raise
+            failed.append(FailedFile(str(model), str(error)))
+            continue
+        if warning := context_warning(source, ctx):
+            note(f"warning: {warning}")
+        note_differences(source.metadata)
+        sources.append(source)
+    return sources, failed
+
+
+def _check_texts(models: Sequence[Path]) -> None:
+    """Refuse a text that is given as if it were one of several models."""
+    from quants.spelling import quote
+
+    from ..console.ui import usage
+
+    for model in models if len(models) > 1 else ():
+        if model.suffix.lower() in TEXTS:
+            usage(f"{quote(str(model))} is a text, not a GGUF file", f"give texts with --file: --file {model}")
+
+
+def _print_table(table: "PerplexityTable") -> None:
+    from ..console.ui import print_table, size
+
+    compared = any(each.difference for each in table.files)
+    columns = ["file", "size", "bits per weight", "perplexity", "±", *(["difference", "±"] if compared else [])]
+    rows = []
+    for each in table.files:
+        row = [Path(each.file).name, size(each.size_bytes), f"{each.bits_per_weight:.2f}"]
+        row += [f"{each.perplexity:.4f}", f"{each.standard_error:.4f}"]
+        if compared:
+            error = each.difference and each.difference.standard_error
+            row.append(f"{each.difference.perplexity:+.4f}" if each.difference else "")
+            row.append("" if error is None else f"{error:.4f}")
+        rows.append(row)
+    if rows:
+        print_table(None, columns, rows, "l" + "r" * (len(columns) - 1))
+
+
+def _print_failed(failed: "Sequence[FailedFile]") -> None:
+    """A line for each file that could not be measured, and exit code 1 if there are any."""
+    from quants.errors import GgufToolsError
+
+    from ..console.ui import print_error
+
+    for each in failed:
+        print_error(GgufToolsError(each.error if each.file in each.error else f"{each.file}: {each.error}"))
+    if failed:
+        raise Exit(1)
+
+
+def _print(result: "PerplexityReport") -> None:
+    from ..console import terminal
+    from ..console.terminal import put
+    from ..console.ui import prepared, print_table
+
     if len(result.texts) > 1:
         rows = [
             (each.name, str(len(each.chunks)), f"{each.perplexity:.4f} ± {each.standard_error:.4f}")

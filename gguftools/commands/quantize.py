@@ -1,4 +1,8 @@
-"""Write a model in smaller formats: one or more recipes, in one pass over the source."""
+"""Quantize a model with one or more recipes in one pass.
+
+Equals llama-quantize's output byte for byte where both have the recipe. Can also calibrate with GPTQ, or search for
+the best recipe of a given size.
+"""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -6,6 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
+
+from ..console.options import complete
 
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
@@ -17,46 +23,85 @@ EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M --tensor-type ffn_down=Q6_K --dry-run",
     "gguftools quantize --list-recipes",
 )
+GROUP = "Make"
+PANELS = {
+    "Importance matrix and GPTQ": (
+        "include_weights",
+        "exclude_weights",
+        "allow_missing_experts",
+        "gptq",
+        "gptq_only",
+        "gptq_chunks",
+        "gptq_memory",
+    ),
+    "Search for a recipe": ("target_size", "target_bpw", "calibrate", "frontier", "plot"),
+    "Types of single tensors": (
+        "tensor_type",
+        "tensor_type_file",
+        "output_tensor_type",
+        "token_embedding_type",
+        "leave_output_tensor",
+        "pure",
+        "no_fallback",
+    ),
+    "Expert options": (
+        "prune_layers",
+        "override_kv",
+        "new",
+        "keep_split",
+        "split_max_size",
+        "split_max_tensors",
+        "reserve",
+        "check_tensors",
+        "statistics",
+        "manifest",
+        "memory",
+    ),
+}
 
 
 def quantize(
     source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, folder, or URL.")] = None,
-    recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0, or their files.")] = None,
-    output: Annotated[str | None, "a file, or a folder for MODEL-RECIPE.gguf (or URL/); default: beside it."] = None,
+    recipes: Annotated[
+        list[str] | None, Argument(autocompletion=complete("RECIPE"), help="Recipes (Q4_K_M, Q8_0, …) or recipe files.")
+    ] = None,
+    output: Annotated[str | None, "file, or folder or URL/ for MODEL-RECIPE.gguf (default: next to SOURCE)."] = None,
     imatrix: Path | None = None,
-    include_weights: Annotated[list[str] | None, "Use the matrix for names with this part only."] = None,
-    exclude_weights: Annotated[list[str] | None, "Ignore the matrix for names with this part."] = None,
-    allow_missing_experts: Annotated[bool, "Go on where the matrix never saw many experts."] = False,
-    gptq: Annotated[list[str] | None, "Text; carry rounding errors on by what its inputs are like; repeatable."] = None,
-    gptq_only: Annotated[bool, "Calibrate on the given texts alone, not on our own besides."] = False,
-    gptq_chunks: Annotated[int, Option(min=2, help="Windows of 512 tokens of each text at most.")] = 128,
-    gptq_memory: Annotated[Any, "What the matrices of a layer's inputs may hold; wide ones are cut."] = "8G",
-    target_size: Annotated[int | None, "Search for a recipe: bytes of the file, as 4.2G."] = None,
-    target_bpw: Annotated[float | None, "Search for a recipe: bits per weight, as 4.8."] = None,
-    calibrate: Annotated[list[str] | None, "Text to measure recipes on; default: those of --gptq or our own."] = None,
-    frontier: Annotated[Any, "Search for recipes of several sizes, as 3.5,4,4.5 bits; write no model."] = None,
-    plot: Annotated[Path | None, "Draw what --frontier found, as SVG or PNG."] = None,
-    tensor_type: Annotated[list[Any] | None, "REGEX=TYPE: format of the tensors whose name matches."] = None,
-    tensor_type_file: Annotated[Path | None, "Such rules from a file, one a line."] = None,
+    include_weights: Annotated[list[str] | None, "Use the importance matrix only for names with this part."] = None,
+    exclude_weights: Annotated[list[str] | None, "Don't use the importance matrix for names with this part."] = None,
+    allow_missing_experts: Annotated[bool, "Accept a matrix that has no data for many experts."] = False,
+    gptq: Annotated[list[str] | None, "Calibration text for GPTQ."] = None,
+    gptq_only: Annotated[bool, "Calibrate only with the given texts, not also with the built-in ones."] = False,
+    gptq_chunks: Annotated[int, Option(min=2, help="Maximum number of 512-token chunks per text.")] = 128,
+    gptq_memory: Annotated[Any, "Memory limit for the Hessians of a layer; wide ones are cut."] = "8G",
+    target_size: Annotated[int | None, "Search for the best recipe of this file size, e.g. 4.2G."] = None,
+    target_bpw: Annotated[float | None, "Search for the best recipe of this many bits per weight, e.g. 4.8."] = None,
+    calibrate: Annotated[list[str] | None, "Text for the search (default: those of --gptq, or built-in ones)."] = None,
+    frontier: Annotated[
+        Any, "Search for the best recipes of several sizes, e.g. 3.5,4,4.5 bits; write no model."
+    ] = None,
+    plot: Annotated[Path | None, "Draw what --frontier finds, as SVG or PNG."] = None,
+    tensor_type: Annotated[list[Any] | None, "Format of the tensors whose names match."] = None,
+    tensor_type_file: Annotated[Path | None, "File of such rules, one per line."] = None,
     output_tensor_type: Annotated[str | None, "Format of output.weight."] = None,
     token_embedding_type: Annotated[str | None, "Format of token_embd.weight."] = None,
-    pure: Annotated[bool, "The recipe's main format for every tensor."] = False,
-    leave_output_tensor: Annotated[bool, "Keep output.weight as it is."] = False,
-    prune_layers: Annotated[Any, "Leave layers out, as 3,5,7; the rest is renumbered."] = None,
-    override_kv: Annotated[list[Any] | None, "KEY=TYPE:VALUE; TYPE is int, float, bool or str."] = None,
+    pure: Annotated[bool, "Use the recipe's main format for every tensor."] = False,
+    leave_output_tensor: Annotated[bool, "Leave output.weight unquantized."] = False,
+    prune_layers: Annotated[Any, "Leave out layers, e.g. 3,5,7; the rest is renumbered."] = None,
+    override_kv: Annotated[list[Any] | None, "Override a metadata key; TYPE is int, float, bool or str."] = None,
     new: bool = False,
-    keep_split: Annotated[bool, "As many shards as the source."] = False,
+    keep_split: Annotated[bool, "Write as many shards as the source has."] = False,
     split_max_size: int | None = None,
     split_max_tensors: int | None = None,
     reserve: int | None = None,
-    allow_requantize: Annotated[bool, "Quantize tensors that are quantized already; quality suffers."] = False,
-    no_fallback: Annotated[bool, "Fail where a tensor cannot have the format of its recipe."] = False,
-    check_tensors: Annotated[bool, "Look for NaN and infinity everywhere before writing."] = False,
+    allow_requantize: bool = False,
+    no_fallback: Annotated[bool, "Fail where a tensor's shape does not fit the recipe's format."] = False,
+    check_tensors: Annotated[bool, "Check all tensors for NaN and infinity before writing."] = False,
     dry_run: bool = False,
     overwrite: bool = False,
     resume: bool = False,
     statistics: Annotated[
-        bool | None, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
+        bool | None, Option("--statistics/--no-statistics", help="Measure the error of every tensor (on with --json).")
     ] = None,
     manifest: bool = False,
     threads: int | None = None,
@@ -66,7 +111,7 @@ def quantize(
     plan: bool = False,
     rate: Any = None,
     prices: Path | None = None,
-    list_recipes: Annotated[bool, "List the recipes and leave."] = False,
+    list_recipes: Annotated[bool, "List the recipes and exit."] = False,
     json: bool = False,
 ) -> None:
     from gguftools.quantization.recipes import RECIPES, Options

@@ -1,4 +1,7 @@
-"""Draw saved results of `divergence --json`: a page of HTML to show around, a Markdown table for a model card."""
+"""Make an HTML page or Markdown table of saved KL results.
+
+Reads what `gguftools divergence --json` printed.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,10 +9,11 @@ from typing import Annotated
 from typer import Argument
 
 EXAMPLES = ("gguftools report results.json --html report.html", "gguftools report results.json --markdown")
+GROUP = "Measure"
 
 
 def report(
-    results: Annotated[Path, Argument(help="What `gguftools divergence … --json` printed.")],
+    results: Annotated[Path, Argument(help="Output of `gguftools divergence … --json` (- for stdin).")],
     html: str | None = None,
     markdown: bool = False,
     overwrite: bool = False,

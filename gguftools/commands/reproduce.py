@@ -1,4 +1,7 @@
-"""Make a file's tensors again from its source and compare them to the byte; exit code 1 if any differ."""
+"""Recompute a file's tensors and compare them byte for byte.
+
+Reads the source and the recipe from the manifest, or from the options. Exit code 1 if a tensor differs.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,21 +17,19 @@ EXAMPLES = (
     "gguftools reproduce model-F16.gguf --source hf://org/model --tensors attn_q",
     "gguftools reproduce strange.gguf --source model-f16.gguf --imatrix im.gguf",
 )
+GROUP = "Publish"
 SHOWN = 20
 
 
 def reproduce(
     file: Annotated[Path, Argument(help="GGUF file, or any shard of a split set.")],
-    source: Annotated[str | None, "What it was made of: default what the manifest names, beside FILE."] = None,
-    manifest_file: Annotated[Path | None, "Manifest; default: FILE.manifest.json, if there is one."] = None,
+    source: Annotated[str | None, "Original: what the manifest names, next to FILE, if not given."] = None,
+    manifest_file: Annotated[Path | None, "Manifest (default FILE.manifest.json, if it exists)."] = None,
     imatrix: Path | None = None,
-    gptq: Annotated[
-        list[str] | None,
-        "Text; carry rounding errors on by what its inputs are like; repeatable: encode such weights anew.",
-    ] = None,
-    tensors: Annotated[str | None, "Tensors whose names match: they alone are compared."] = None,
-    sample: Annotated[int | None, Option(min=1, help="Compare so many ranges of rows, drawn at random.")] = None,
-    seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="Of the draw: the system's if not given.")] = None,
+    gptq: Annotated[list[str] | None, "Calibration text for GPTQ: encode weights made by GPTQ again."] = None,
+    tensors: Annotated[str | None, "Only tensors whose names match."] = None,
+    sample: Annotated[int | None, Option(min=1, help="Compare only N random ranges of rows.")] = None,
+    seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="Random seed: random if not given.")] = None,
     threads: int | None = None,
     json: bool = False,
 ) -> None:

@@ -1,9 +1,14 @@
-"""Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
+"""Change metadata of a GGUF file, in place where it fits.
+
+Otherwise writes a copy and replaces the file atomically. Tensors are not changed.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument
+
+from ..console.options import complete
 
 EXAMPLES = (
     "gguftools set-metadata model.gguf general.name='My model'",
@@ -11,27 +16,32 @@ EXAMPLES = (
     "gguftools set-metadata model.gguf --remove general.url -o copy.gguf",
     "gguftools set-metadata s3://models/big.gguf --chat-template @new.jinja",
 )
+GROUP = "Edit"
 
 
 def set_metadata(
     file: Annotated[Path, Argument(help="GGUF file to edit (of a split set, any shard).")],
     assignments: Annotated[
         list[str] | None,
-        Argument(metavar="KEY=VALUE…", help="Values to set; KEY=@FILE: a file's text; KEY[INDEX]=VALUE: one item."),
+        Argument(
+            metavar="KEY=VALUE…",
+            autocompletion=complete("ASSIGNMENT"),
+            help="Values to set; KEY=@FILE reads a file; KEY[INDEX]=VALUE sets one item of an array.",
+        ),
     ] = None,
-    from_json: Annotated[Path | None, "More values, from a JSON object of keys and values."] = None,
-    type: Annotated[list[str] | None, "KEY=TYPE, such as UINT32 or ARRAY/INT8; keys keep theirs otherwise."] = None,
-    remove: Annotated[list[str] | None, "Key to remove."] = None,
-    rename: Annotated[list[str] | None, "OLD=NEW: another name for a key."] = None,
-    chat_template: Annotated[str | None, "Jinja text, or @FILE; tried on sample conversations."] = None,
-    special_token: Annotated[list[str] | None, "ROLE=TOKEN by text or id, such as eos=<|im_end|>."] = None,
-    output: Annotated[str | None, "a copy; FILE stays as it is."] = None,
+    from_json: Annotated[Path | None, "Set the values of a JSON object."] = None,
+    type: Annotated[list[str] | None, "Type of a key, e.g. UINT32 or ARRAY/INT8 (default: unchanged)."] = None,
+    remove: Annotated[list[str] | None, "Remove a key."] = None,
+    rename: Annotated[list[str] | None, "Rename a key."] = None,
+    chat_template: Annotated[str | None, "Jinja text or @FILE; tried on sample conversations first."] = None,
+    special_token: Annotated[list[str] | None, "Set a special token by text or id, e.g. eos=<|im_end|>."] = None,
+    output: Annotated[str | None, "file; FILE is not changed then."] = None,
     reserve: int | None = None,
-    force: Annotated[bool, "Store values that the model cannot have, too."] = False,
+    force: bool = False,
     new: bool = False,
     overwrite: bool = False,
-    recover: Annotated[bool, "First complete an edit, or the writing of a set, that was interrupted."] = False,
-    roll_back: Annotated[bool, "First undo an edit, or the writing of a set, that was interrupted."] = False,
+    recover: Annotated[bool, "First complete an interrupted edit, or the writing of an interrupted set."] = False,
+    roll_back: Annotated[bool, "First undo an interrupted edit, or the writing of an interrupted set."] = False,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -41,7 +51,7 @@ def set_metadata(
 
     wanted = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
     if not any((*wanted, recover, roll_back)):
-        usage("nothing is to be changed", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
+        usage("no change is given", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
     values, types = read_json_values(from_json) if from_json else ({}, {})
     values = once([*values.items(), *map(parse_assignment, assignments or ())])
     types = once([*types.items(), *(split_pair(text, "KEY=TYPE") for text in type or ())])

@@ -1,4 +1,4 @@
-"""Show what GGUF files hold: a summary, metadata, tensors."""
+"""Show what GGUF files contain: summary, metadata, tensors."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,15 +8,16 @@ EXAMPLES = (
     "gguftools show model.gguf --tensors 'blk.0.'",
     "gguftools show model.gguf --key tokenizer.chat_template",
 )
+GROUP = "Inspect"
 
 
 def show(
     files: list[Path],
-    key: Annotated[list[str] | None, "Print the whole value of one key, arrays too."] = None,
-    tensors: Annotated[str | None, "Tensors whose names match: they alone are listed."] = None,
+    key: Annotated[list[str] | None, "Print the whole value of a key, arrays too."] = None,
+    tensors: Annotated[str | None, "Only tensors whose names match."] = None,
     json: bool = False,
     markdown: bool = False,
-    text: Annotated[bool, "A stable dump of keys, types, shapes and hashes, for diff."] = False,
+    text: Annotated[bool, "Print a stable dump of keys, types, shapes and hashes, for diff."] = False,
 ) -> None:
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
     from ..inspection import describe
@@ -32,7 +33,7 @@ def show(
         if key:
             values = [(name, describe.full_value(each.metadata, name)) for name in key]
             if json and len(key) > 1:
-                print_json(dict(values))
+                print_value(dict(values), True)
                 continue
             for name, value in values:
                 if len(key) > 1:

@@ -1,4 +1,7 @@
-"""Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""
+"""Split a GGUF file into shards PREFIX-00001-of-0000N.gguf.
+
+Without a limit, shards have 128 tensors each.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,14 +12,15 @@ EXAMPLES = (
     "gguftools split model.gguf --split-max-size 2G",
     "gguftools split model.gguf --split-max-tensors 100 --dry-run",
 )
+GROUP = "Edit"
 
 
 def split(
     file: Annotated[Path, Argument(help="GGUF file to split.")],
-    output: Annotated[str | None, "PREFIX of the shards' names; default the file's own."] = None,
+    output: Annotated[str | None, "PREFIX of the shards' names (default: the file's own)."] = None,
     split_max_size: int | None = None,
     split_max_tensors: int | None = None,
-    no_tensor_first_split: Annotated[bool, "The first shard has the metadata alone."] = False,
+    no_tensor_first_split: Annotated[bool, "Put only metadata into the first shard."] = False,
     overwrite: bool = False,
     dry_run: bool = False,
     json: bool = False,

@@ -1,4 +1,7 @@
-"""Show the tokens of a text by a file's own tokenizer: an id and a piece a line."""
+"""Tokenize a text with a file's tokenizer.
+
+Prints one id and its piece per line.
+"""
 
 import sys
 from pathlib import Path
@@ -11,15 +14,14 @@ EXAMPLES = (
     "gguftools tokenize model.gguf --count",
     'gguftools tokenize model.gguf -p "<|im_start|>user" --special --json',
 )
+GROUP = "Inspect"
 
 
 def tokenize(
-    model: Annotated[Path, Argument(help="GGUF file whose tokenizer it is (of a split set, any shard).")],
-    prompt: Annotated[
-        str | None, Option("--prompt", "-p", help="The text to go on with: here to cut; stdin if not given.")
-    ] = None,
-    special: Annotated[bool, "Control tokens, too: those written in the text, and those that go around it."] = False,
-    count: Annotated[bool, "Print how many they are, and nothing else."] = False,
+    model: Annotated[Path, Argument(help="GGUF file with the tokenizer (of a split set, any shard).")],
+    prompt: Annotated[str | None, Option("--prompt", "-p", help="Prompt (- for stdin): stdin if not given.")] = None,
+    special: Annotated[bool, "Include special tokens: parse those in the text, and add BOS and EOS."] = False,
+    count: Annotated[bool, "Print only the number of tokens."] = False,
     json: bool = False,
 ) -> None:
     from runtime.generation import prompt_ids

@@ -1,4 +1,7 @@
-"""Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
+"""Check that GGUF files are valid: structure, keys, every block.
+
+Exit code 1 if a file is not valid.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +9,12 @@ from typing import Annotated
 from typer import Exit
 
 EXAMPLES = ("gguftools validate model.gguf", "gguftools validate *.gguf --header")
+GROUP = "Inspect"
 
 
 def validate(
     files: list[Path],
-    header: Annotated[bool, "Check the header alone, not every block of the data."] = False,
+    header: Annotated[bool, "Check only the header, not the tensor data."] = False,
     threads: int | None = None,
     json: bool = False,
 ) -> None:

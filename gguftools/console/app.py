@@ -1,4 +1,4 @@
-"""The commands as one program: gives each the options that all have, turns errors into one line."""
+"""The commands as one program: add the options that all share, turn errors into one line."""
 
 import functools
 import inspect
@@ -11,47 +11,72 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..files.stores.path import located
 from . import interruption, terminal
 from .help import OwnHelp
-from .options import Debug, Quiet, Verbose, with_word
-from .outputs import output_folder
-from .usage import ALIASES, USAGE_ERROR, completed_hint, contradiction, explain, gathered, given_twice, mistaken
+from .inputs import with_standard_input
+from .options import MODEL_ARGUMENTS, MODEL_SPELLINGS, Debug, Quiet, Verbose, panel_of, with_word
+from .outputs import output_folder, with_standard_output
+from .usage import (
+    ALIASES,
+    USAGE_ERROR,
+    completed_hint,
+    contradiction,
+    explain,
+    gathered,
+    given_twice,
+    mistaken,
+    with_model_as_argument,
+)
 
 HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
+EXAMPLES = (
+    "gguftools convert checkpoint/ --outtype Q4_K_M",
+    'gguftools generate model-Q4_K_M.gguf -p "It is a truth" -n 64',
+    "gguftools divergence model-f16.gguf model-Q4_K_M.gguf -f text.txt",
+    "gguftools COMMAND --help",
+)
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
 
 
 def build_app(version: str, modules: Mapping[str, ModuleType], called: str | None = None) -> typer.Typer:
-    """The Typer app. modules: by command; each has the function of that name, and EXAMPLES; its docstring is help.
+    """Build the Typer app. modules: by command; each has the function of that name, EXAMPLES, GROUP (its place in
+    --help) and perhaps PANELS (titles of options in help); its docstring is the help text.
 
-    called: the one command that will run, if that is known: of the others only the names and purposes are made.
+    called: the one command that will run, if that is known: the others get only their names and one-line texts.
     """
     app = typer.Typer(
         cls=Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        epilog="\n".join(EXAMPLES),
         context_settings={"help_option_names": ["-h", "--help"], "obj": (version, modules, called)},
     )
 
     @app.callback()
     def options(
         version: Annotated[
-            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
         ] = False,
         quiet: Quiet = False,
         verbose: Verbose = False,
         debug: Debug = False,
     ) -> None:
-        """Turn Hugging Face checkpoints into GGUF files, quantize them, edit them, and measure what quantizing cost."""
+        """Convert Hugging Face checkpoints to GGUF, quantize, edit and run them, and measure what quantizing costs."""
         terminal.quiet, terminal.verbose, terminal.debug = quiet, verbose, debug
 
     for name, module in modules.items():
         function = getattr(module, name.replace("-", "_"))
         purpose = inspect.getdoc(function) or module.__doc__
-        command = app.command(name, cls=Command, help=purpose, epilog="\n".join(module.EXAMPLES))
-        command(with_common_options(function) if called in (None, name) else lambda: None)
+        command = app.command(
+            name,
+            cls=Command,
+            help=purpose,
+            epilog="\n".join(module.EXAMPLES),
+            rich_help_panel=getattr(module, "GROUP", None),
+        )
+        panels = getattr(module, "PANELS", {})
+        command(with_common_options(function, panels) if called in (None, name) else lambda: None)
     return app
 
 
@@ -62,7 +87,20 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 
 
 class Command(OwnHelp, TyperCommand):
-    """A command, which does not run with options that contradict each other."""
+    """A command, which refuses options that exclude each other."""
+
+    @property
+    def panels(self) -> Sequence[str]:
+        """Return titles of the command's own panels, in order."""
+        return getattr(self.callback, "panels", ())
+
+    @property
+    def model_argument(self) -> Any:
+        """Return the argument that -m and --model give, too; None where there is none."""
+        if any(MODEL_SPELLINGS[0] in each.opts for each in self.params):
+            return None
+        first = next((each for each in self.params if each.param_type_name == "argument"), None)
+        return first if first is not None and first.name in MODEL_ARGUMENTS else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, gathered(str(self.name), args))
@@ -77,14 +115,17 @@ class Command(OwnHelp, TyperCommand):
 
 
 class Commands(OwnHelp, TyperGroup):
-    """The commands. What a user can cause ends with one line: exit code 2 for a wrong call, else 1."""
+    """The commands. Errors that a user can cause are one line: exit code 2 for a wrong call, else 1."""
 
     words: Sequence[str] = ()
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
         self.words = list(args)
+        command, words, before = self._called()
+        if command is not None:
+            self.words = [*before, str(command.name), *with_model_as_argument(command, words)]
         with self._explained():
-            return super().make_context(info_name, args, *rest, **options)
+            return super().make_context(info_name, list(self.words), *rest, **options)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -97,8 +138,10 @@ class Commands(OwnHelp, TyperGroup):
             raise typer.Exit(1) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of that name, and its words without old spellings."""
+        """Return the command of that name, and its words without old spellings."""
         name, command, rest = super().resolve_command(ctx, args)
+        if ctx is not None and ctx.resilient_parsing:  # the shell asks how the last word may go on
+            return name, command, rest
         for before, word in zip(("", *rest), rest, strict=False):
             if not word or (word.startswith("--") and word.endswith("=")):
                 raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
@@ -115,7 +158,7 @@ class Commands(OwnHelp, TyperGroup):
         return command, self.words[place + 1 :], self.words[:place]
 
     def _refuse_mistakes(self) -> None:
-        """End the program where words of the call are known to mean something else, as in another program."""
+        """End the program where the call has a known mistake, such as an option of another program."""
         command, words, before = self._called()
         if command is not None and (wrong := mistaken(command, words, before)):
             from .ui import usage
@@ -140,35 +183,43 @@ class Commands(OwnHelp, TyperGroup):
             usage(*explain(error, self.words, whole.commands))
 
 
-def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options that all have."""
+def with_common_options(
+    command: Callable[..., None], panels: Mapping[str, Sequence[str]] | None = None
+) -> Callable[..., None]:
+    """Return the command with the options that all share. panels: titles of its options in help, with their names."""
 
     def run(*, quiet: Quiet = False, verbose: Verbose = False, debug: HiddenDebug = False, **options: Any) -> None:
         terminal.quiet |= quiet
         terminal.verbose |= verbose
         terminal.debug |= debug
         name = command.__name__.replace("_", "-")
-        with _warned(), _told() if terminal.verbose else nullcontext(), output_folder(name, options):
-            command(**{name: _with_urls(value) for name, value in options.items()})
+        given = with_standard_output(name, with_standard_input(options))
+        with _warned(), _logged() if terminal.verbose else nullcontext(), output_folder(name, given):
+            command(**{name: _with_urls(value) for name, value in given.items()})
 
+    panels = panels or {}
     own, common = (inspect.signature(each, eval_str=True).parameters.values() for each in (command, run))
-    parameters = [with_word(each) for each in own] + [each for each in common if each.kind is each.KEYWORD_ONLY]
+    parameters = [with_word(each, panel_of(each.name, panels)) for each in own]
+    parameters += [each for each in common if each.kind is each.KEYWORD_ONLY]
     functools.update_wrapper(run, command)
+    run.panels = tuple(panels)  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
 
 
 def _with_urls(value: Any) -> Any:
-    """A path that was made of a URL as one that is the URL; of a list, each."""
+    """Return a path that was made of a URL as one that is the URL; of a list, each."""
     if isinstance(value, Path):
+        from ..files.stores.path import located  # here, because it imports numpy
+
         return located(value)
     return [_with_urls(each) for each in value] if isinstance(value, list) else value
 
 
 @contextmanager
 def _warned() -> Iterator[None]:
-    """Meanwhile what the packages warn of goes to stderr, such as what was left of a run that was killed."""
+    """Print warnings of the packages on stderr, e.g. about files that a killed run left."""
     import logging
 
     from .ui import note
@@ -187,38 +238,44 @@ def _warned() -> Iterator[None]:
             logging.getLogger(name).removeHandler(handler)
 
 
+def _memory_used() -> str:
+    """What to say of the largest memory of this process; nothing on Windows, where Python cannot tell."""
+    try:
+        import resource
+    except ImportError:
+        return ""
+    return f"; {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB of memory at peak"
+
+
 @contextmanager
-def _told() -> Iterator[None]:
-    """Meanwhile what the packages log goes to stderr."""
+def _logged() -> Iterator[None]:
+    """Print the log of the packages on stderr."""
     import logging
-    import resource
     import sys
     import time
 
     from ..metadata.visible import visible
 
-    class Told(logging.Handler):
+    class Logged(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
                 return  # `_warned` shows it
             terminal.put(sys.stderr, f"{time.perf_counter() - start:8.3f} s  {visible(record.getMessage())}")
 
-    start, handler = time.perf_counter(), Told()
+    start, handler = time.perf_counter(), Logged()
     for name in PACKAGES:
         logging.getLogger(name).setLevel(logging.INFO)
         logging.getLogger(name).addHandler(handler)
     try:
         yield
     finally:
-        logging.getLogger(__name__).info(
-            "done; %.0f MB of memory at most", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-        )
+        logging.getLogger(__name__).info("done%s", _memory_used())
         for name in PACKAGES:
             logging.getLogger(name).removeHandler(handler)
 
 
 def _show(error: BaseException, completed: Callable[[str], str]) -> bool:
-    """Print an error that a user can cause; False for one that is ours. completed: what its hint becomes."""
+    """Print an error that a user can cause; return False for a bug. completed: rewrites its hint."""
     from quants.errors import GgufToolsError
     from quants.threads import HINT
 

@@ -1,4 +1,4 @@
-"""What the texts of arguments and options mean. Raises OptionError for a text that means nothing."""
+"""Parse the texts of arguments and options; OptionError says what is wrong with one."""
 
 import math
 import re
@@ -11,12 +11,10 @@ from archs.metadata import Value, ValueType
 from archs.small_files import parse_json
 from quants import format_named
 from quants.errors import FileError, OptionError
-from quants.format import formats as every_format
 from quants.spelling import quote
 
 from ..inspection.audits.finding import SEVERITIES, Severity
 from ..metadata.text import ArgumentText
-from ..quantization.recipes import RECIPES
 from ..writing.work_plan import DEFAULT_RATE, Prices, Terms, read_prices
 from .usage import GATHERED
 
@@ -30,18 +28,11 @@ OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what
     "bool": (lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false", ValueType.BOOL),
     "str": (str, "", ValueType.STRING),
 }
-# Word that stands for a value in help -> what it may be, for completion by the shell.
-VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
-    "FORMAT": lambda: (name for name, each in every_format().items() if each.has_codec),
-    "OUTTYPE": lambda: ("auto", "f32", "f16", "bf16", "q8_0", "exact", *RECIPES),
-    "RECIPE": lambda: RECIPES,
-    "SEVERITY": lambda: SEVERITIES,
-}
 T = TypeVar("T")
 
 
 def parse_size(text: str) -> int:
-    """A size such as `500M` or `2G`, in bytes: units are decimal."""
+    """Parse a size such as `500M` or `2G`, in bytes: units are decimal."""
     found = SIZE.fullmatch(text.strip())
     if not found or not int(found[1]):
         raise OptionError(f"{text!r} is not a size", hint="for example 500M or 2G")
@@ -50,7 +41,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_shard_size(text: str) -> int:
-    """A size with its unit, as llama-gguf-split wants it: a number alone would hardly mean bytes."""
+    """Parse a size with its unit, as llama-gguf-split wants it: a number alone would hardly mean bytes."""
     if text.strip().isdecimal() and int(text):
         number = text.strip()
         raise OptionError(f"{text!r} has no unit", hint=f"{number}M, {number}G, or {number}B for bytes")
@@ -58,7 +49,7 @@ def parse_shard_size(text: str) -> int:
 
 
 def parse_file_size(text: str) -> int:
-    """A size such as `4.2G`, in bytes: units are decimal."""
+    """Parse a size such as `4.2G`, in bytes: units are decimal."""
     found = FILE_SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ")) if found else 0
     if not size:
@@ -67,53 +58,53 @@ def parse_file_size(text: str) -> int:
 
 
 def parse_bits(text: str) -> tuple[float, ...]:
-    """Bits per weight such as `3.5,4,4.5`."""
+    """Parse bits per weight such as `3.5,4,4.5`."""
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
-        raise OptionError(f"{text!r} are not bits per weight", hint="for example 3.5,4,4.5") from None
+        raise OptionError(f"{text!r} is not a list of bits per weight", hint="for example 3.5,4,4.5") from None
 
 
 def parse_temperatures(text: str) -> tuple[float, ...]:
-    """Temperatures such as `0,0.8,1`."""
+    """Parse temperatures such as `0,0.8,1`."""
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
-        raise OptionError(f"{text!r} are not temperatures", hint="for example 0,0.8,1") from None
+        raise OptionError(f"{text!r} is not a list of temperatures", hint="for example 0,0.8,1") from None
 
 
 def parse_ratio(text: str) -> float | str:
-    """A cost ratio such as `0.1`, or how it is to be found."""
+    """Parse a cost ratio such as `0.1`, or how it is to be found."""
     if text in ("timed", "bytes"):
         return text
     try:
         return float(text)
     except ValueError:
-        raise OptionError(f"{text!r} is no cost ratio", hint="a number, timed or bytes is expected") from None
+        raise OptionError(f"{text!r} is not a cost ratio", hint="give a number, timed or bytes") from None
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
-    """Layer numbers such as `3,5-7`."""
+    """Parse layer numbers such as `3,5-7`."""
     found: list[int] = []
     for part in text.split(","):
         numbers = RANGE.fullmatch(part.strip())
         if not numbers or int(numbers[2] or numbers[1]) < int(numbers[1]):
-            raise OptionError(f"{text!r} are not layer numbers", hint="for example 3,5-7")
+            raise OptionError(f"{text!r} is not a list of layers", hint="for example 3,5-7")
         found += range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)
     return tuple(dict.fromkeys(found))
 
 
 def parse_donor(text: str) -> tuple[Path, tuple[str, ...]]:
-    """DONOR PATTERN…: the words behind --from, which `usage.gathered` made one."""
+    """Parse DONOR PATTERN…, the words after --from, which `usage.gathered` joined."""
     path, *patterns = text.split(GATHERED)
     if not path or not patterns:
-        problem = f"nothing is named that should come from {path!r}"
+        problem = f"--from {path!r} names nothing to take"
         raise OptionError(problem, hint="--from DONOR PATTERN…, for example --from donor.gguf mtp")
     return Path(path), tuple(patterns)
 
 
 def parse_merge(text: str) -> tuple[Path, float]:
-    """ADAPTER or ADAPTER=SCALE; a folder whose name has a "=" in it may be given without a scale."""
+    """Parse ADAPTER or ADAPTER=SCALE; a folder whose name has a "=" in it may be given without a scale."""
     path, _, scale = text.rpartition("=")
     if not path or Path(text).is_dir():
         return Path(text), 1.0
@@ -127,7 +118,7 @@ def parse_merge(text: str) -> tuple[Path, float]:
 
 
 def parse_rule(text: str) -> tuple[str, str]:
-    """A rule `REGEX=TYPE`. Raises FormatError for an unknown type."""
+    """Parse a rule `REGEX=TYPE`. Raises FormatError for an unknown type."""
     pattern, equals, name = text.rpartition("=")
     if not equals or not pattern or not name.strip():
         raise OptionError(f"tensor rule {text!r} is not REGEX=TYPE", hint="for example 'attn_v=Q8_0'")
@@ -135,19 +126,19 @@ def parse_rule(text: str) -> tuple[str, str]:
 
 
 def read_rules(path: Path) -> tuple[tuple[str, str], ...]:
-    """Rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError."""
+    """Return rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError."""
     stripped = (line.strip() for line in read_text(path, RULES).splitlines())
     return tuple(parse_rule(line) for line in stripped if line and not line.startswith("#"))
 
 
 def planned_terms(workers: int | None, rate: int | None, prices: Path | None) -> Terms:
-    """On what a run is planned. Raises OptionError for what is no price table."""
+    """Return the terms on which a run is planned. Raises OptionError for what is no price table."""
     given = read_prices(prices) if prices else Prices()
     return Terms(workers or 1, rate or DEFAULT_RATE, prices=given)
 
 
 def parse_override(text: str) -> tuple[str, Value]:
-    """An override `KEY=TYPE:VALUE` (int, float, bool, str)."""
+    """Parse an override `KEY=TYPE:VALUE` (int, float, bool, str)."""
     found = OVERRIDE.fullmatch(text)
     if not found:
         raise OptionError(f"override {text!r} is not KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
@@ -161,15 +152,15 @@ def parse_override(text: str) -> tuple[str, Value]:
 
 
 def severity_named(name: str) -> Severity:
-    """A severity of an audit's findings."""
+    """Return a severity of an audit's findings."""
     for severity in SEVERITIES:
         if severity == name.lower():
             return severity
-    raise OptionError(f"there is no severity {name!r}", hint=f"it is one of {', '.join(SEVERITIES)}")
+    raise OptionError(f"{name!r} is not a severity", hint=f"choose one of {', '.join(SEVERITIES)}")
 
 
 def split_pair(text: str, what: str) -> tuple[str, str]:
-    """KEY=VALUE in two."""
+    """Split KEY=VALUE in two."""
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise OptionError(f"{text!r} is not of the form {what}")
@@ -177,7 +168,7 @@ def split_pair(text: str, what: str) -> tuple[str, str]:
 
 
 def once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """The pairs by their first parts, none of which is given twice."""
+    """Return the pairs by their first parts, none of which is given twice."""
     found: dict[str, T] = {}
     for name, value in pairs:
         if name in found:
@@ -187,26 +178,26 @@ def once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def parse_assignment(text: str) -> tuple[str, ArgumentText]:
-    """KEY=VALUE; `KEY=@file` takes the file's text, `@@` begins a value with one @. Raises FileError, too."""
+    """Parse KEY=VALUE; `KEY=@file` takes the file's text, `@@` begins a value with one @. Raises FileError, too."""
     key, value = split_pair(text, "KEY=VALUE")
     return key, ArgumentText(text_or_file(value))
 
 
 def text_or_file(value: str) -> str:
-    """The text itself, or for `@file` what the file holds."""
+    """Return the text itself, or for `@file` what the file holds."""
     if value.startswith("@@"):
         return value[1:]
     return read_text(Path(value[1:]), VALUE) if value.startswith("@") else value
 
 
 def named_files(texts: Iterable[str]) -> list[Path]:
-    """The files that `KEY=@FILE` and `@FILE` name."""
+    """Return the files that `KEY=@FILE` and `@FILE` name."""
     values = (text if text.startswith("@") else text.partition("=")[2] for text in texts)
     return [Path(value[1:]) for value in values if value.startswith("@")]
 
 
 def read_json_values(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and types of a JSON object, whose values are plain or as `show` prints them. Raises FileError, too."""
+    """Return values and types of a JSON object; values are plain or as `show` prints them. Raises FileError, too."""
     try:
         given = parse_json(read_text(path, METADATA_JSON))
     except ValueError as error:
@@ -214,14 +205,14 @@ def read_json_values(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if isinstance(given, dict) and isinstance(given.get("metadata"), dict):
         given = given["metadata"]
     if not isinstance(given, dict):
-        raise FileError(f"{path} holds no JSON object of keys and values")
+        raise FileError(f"{path} does not contain a JSON object of keys and values")
     values: dict[str, Any] = {}
     types: dict[str, str] = {}
     for key, entry in given.items():
         if isinstance(entry, dict):
             if "value" not in entry or set(entry) - {"type", "value"}:
                 fields = ", ".join(map(repr, entry))
-                raise OptionError(f"{path}: {key!r} has {fields}; a plain value, or 'type' and 'value' were expected")
+                raise OptionError(f"{path}: {key!r} has {fields}; expected a plain value, or 'type' and 'value'")
             if "type" in entry:
                 types[key] = entry["type"]
             entry = entry["value"]

@@ -1,4 +1,4 @@
-"""The bar itself, by rich: imported only where there is a terminal to draw it on."""
+"""Draw progress bars with rich; imported only where there is a terminal."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Bar(progress.Progress):
         )
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
-        """The line; without numbers while it is not known how much there is to do."""
+        """Return the line; without numbers while it is not known how much there is to do."""
         width, known = max(1, self.terminal.width - FREE), all(task.total for task in self.tasks)
         room = width - LEAST_TITLE - LEAST_BAR - 1
         shown: list[ProgressColumn] = [*self.always]
@@ -51,7 +51,7 @@ class Bar(progress.Progress):
 
 
 def bytes_details() -> list[tuple[ProgressColumn, int]]:
-    """What is shown of work counted in bytes."""
+    """Return the columns of work counted in bytes."""
     return [
         (progress.TaskProgressColumn(table_column=WHOLE), 4),
         (progress.DownloadColumn(table_column=WHOLE), 14),
@@ -62,7 +62,7 @@ def bytes_details() -> list[tuple[ProgressColumn, int]]:
 
 
 def window_details() -> list[tuple[ProgressColumn, int]]:
-    """What is shown of work counted in windows; its note is a figure."""
+    """Return the columns of work counted in chunks; its note is a figure."""
     return [
         (progress.TaskProgressColumn(table_column=WHOLE), 4),
         (progress.MofNCompleteColumn(table_column=WHOLE), 9),
@@ -103,7 +103,7 @@ class Shortened:
 
 
 def shorten(text: str, width: int) -> str:
-    """A text cut in its middle to a width of at least 1."""
+    """Return a text cut in its middle to a width of at least 1."""
     cut, start, end = text, len(text) // 2, (len(text) + 1) // 2
     while cell_len(cut) > width:
         start, end = (start - 1, end) if start > len(text) - end else (start, end + 1)

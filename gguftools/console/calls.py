@@ -1,4 +1,4 @@
-"""A call of the command line as its words, each an option with its value or an argument, to be corrected and printed.
+"""Take a call of the command line apart into options with their values and arguments, to correct and print it.
 
 A hint that shows a call is made by changing the words that are wrong: every other word stays as it was typed.
 """
@@ -36,7 +36,7 @@ class Call:
 
     @property
     def words(self) -> list[str]:
-        """The words after the command."""
+        """Return the words after the command."""
         return [word for part in self.parts for word in part.words]
 
     @property
@@ -61,7 +61,7 @@ class Call:
         return self.with_parts(_replaced(self.parts, arguments))
 
     def with_option(self, *words: str) -> "Call":
-        """The call with an option more, at its end but in front of `--`."""
+        """Return the call with an option more, at its end but in front of `--`."""
         end = next((i for i, part in enumerate(self.parts) if part.words == ("--",)), len(self.parts))
         added = Part(words, words[0], words[1] if words[1:] else None)
         return self.with_parts((*self.parts[:end], added, *self.parts[end:]))
@@ -118,7 +118,7 @@ def _parts(rest: list[str], own: Mapping[str, int], foreign: Arity) -> Iterator[
 
 
 def _taken(rest: Sequence[str], count: int, is_own: bool) -> int:
-    """How many of the words that follow are an option's values; of a foreign one none that may be an option."""
+    """Return how many of the words that follow are an option's values; of a foreign one none that may be an option."""
     if count == UNBOUNDED or not is_own:
         next_option = next((i for i, word in enumerate(rest) if re.match(r"--?[A-Za-z]", word)), len(rest))
         return next_option if count == UNBOUNDED else min(count, next_option)
@@ -126,7 +126,7 @@ def _taken(rest: Sequence[str], count: int, is_own: bool) -> int:
 
 
 def _split(word: str, arity: Arity) -> tuple[str, str | None]:
-    """An option's name, and its value where that is in the same word: --threads=8, -j8, -qj8."""
+    """Return an option's name, and its value where that is in the same word: --threads=8, -j8, -qj8."""
     option, sign, value = word.partition("=")
     if arity(option) is not None or word.startswith("--"):
         return option, value if sign else None
@@ -144,7 +144,7 @@ def _split(word: str, arity: Arity) -> tuple[str, str | None]:
 
 
 def arities(command: Any, several: Collection[str] = ()) -> dict[str, int]:
-    """How many values each option of a command has. several: those with all words up to the next option."""
+    """Return how many values each option of a command has. several: those with all words up to the next option."""
     found: dict[str, int] = {}
     for option in command.params:
         if option.param_type_name == "option":
@@ -154,7 +154,7 @@ def arities(command: Any, several: Collection[str] = ()) -> dict[str, int]:
 
 
 def spellings(command: Any, name: str) -> tuple[str, ...]:
-    """All spellings of the option that has this one; none where the command has no such option."""
+    """Return all spellings of the option that has this one; none where the command has no such option."""
     for option in command.params:
         if option.param_type_name == "option" and name in (*option.opts, *option.secondary_opts):
             return (*option.opts, *option.secondary_opts)
@@ -162,12 +162,12 @@ def spellings(command: Any, name: str) -> tuple[str, ...]:
 
 
 def capacity(command: Any) -> int | None:
-    """How many arguments a command takes; None for any number."""
+    """Return how many arguments a command takes; None for any number."""
     counts = [each.nargs for each in command.params if each.param_type_name == "argument"]
     return None if -1 in counts else sum(counts)
 
 
 def renamed(part: Part, names: Sequence[str], value: str | None) -> Part:
-    """An option under another name: the last of `names`, which has the value; flags may stand in front of it."""
+    """Return an option under another name: the last of `names`, which has the value; flags may stand in front of it."""
     words = (*names, value) if value is not None else tuple(names)
     return Part(words, names[-1], value)

@@ -1,7 +1,7 @@
-"""What is wrong with the words of a call, and the call as it should be: every word is kept but those that are wrong.
+"""Find what is wrong with the words of a call, and correct it; all other words stay as they were typed.
 
-A step looks for one kind of mistake. All steps are taken one after the other, so that the call that a hint shows has no
-second mistake; a call that cannot be corrected for certain is answered by a text.
+Each step looks for one kind of mistake. All steps run in turn, so that the call in a hint has no second mistake. A call
+that cannot be corrected with certainty gets a text.
 """
 
 import re
@@ -84,7 +84,7 @@ def correct(call: Call, known: Known) -> tuple[str, str] | None:
     if first is None:
         return None
     if not _is_parsed(call, known):
-        return first.problem, f"`gguftools {call.command} --help` says what it takes"
+        return first.problem, f"`gguftools {call.command} --help` lists its arguments and options"
     return first.problem, "; ".join((*remarks, f"type `{call.line()}`"))
 
 
@@ -157,7 +157,7 @@ def translate_options(call: Call, known: Known) -> Mistake | None:
 
 
 def _own(part: Part, new: str) -> Part:
-    """A foreign option by our name, which may have flags in front of it and a form for its value."""
+    """Return a foreign option by our name, which may have flags in front of it and a form for its value."""
     *names, last = new.split()
     if "{}" in last:
         return renamed(part, names, last.replace("{}", part.value or ""))
@@ -174,7 +174,7 @@ def _added(parts: Sequence[Part], part: Part) -> list[Part]:
 
 
 def _on_the_hub(parts: Sequence[Part]) -> list[Part]:
-    """The first argument as a name on the hub."""
+    """Return the first argument as a name on the hub."""
     first = next((part for part in parts if part.is_argument), None)
     if first is None or "://" in first.words[0] or Path(first.words[0]).exists():
         return list(parts)
@@ -184,7 +184,7 @@ def _on_the_hub(parts: Sequence[Part]) -> list[Part]:
 def _with_hub_file(
     call: Call, known: Known, foreign: list[tuple[Part, elsewhere.Meaning]]
 ) -> tuple[list[tuple[Part, elsewhere.Meaning]], Call]:
-    """The call with the file that -hf and -hff name together as its first argument."""
+    """Return the call with the file that -hf and -hff name together as its first argument."""
     repository, file = call.value_of(elsewhere.REPOSITORY), call.value_of(elsewhere.OF_REPOSITORY)
     both = (*elsewhere.REPOSITORY, *elsewhere.OF_REPOSITORY)
     if not repository or not file or set(both) & set(known.own):
@@ -197,7 +197,7 @@ def _with_hub_file(
 
 
 def _of_hub(part: Part) -> str:
-    """What to do about -hf alone, with its name."""
+    """Return what to do about -hf alone, with its name."""
     if part.option not in elsewhere.REPOSITORY or not part.value:
         return ""
     name, _, quant = part.value.partition(":")
@@ -216,10 +216,10 @@ def order_recipes(call: Call, known: Known) -> Mistake | None:
     if _is_recipe(source) and not Path(source).exists() and (outputs or any(Path(each).exists() for each in names)):
         return _with_model_first(call, known, outputs)
     if names and numbers:
-        problem = f"is {numbers[0]} a recipe or the number of threads?"
+        problem = f"{numbers[0]} may be a recipe or the number of threads"
         text = f"for threads type --threads {numbers[0]}"
         if call.gives(known.spellings("--threads")):
-            text = "--threads is given already; `gguftools quantize --list-recipes` lists recipes"
+            text = "--threads is already given; `gguftools quantize --list-recipes` lists recipes"
             return Mistake(problem, text=text)
         without = call.with_arguments([source, *(each for each in rest if each != numbers[0])])
         return Mistake(problem, text=f"{text}: `{without.with_option('--threads', numbers[0]).line()}`")
@@ -240,13 +240,13 @@ def _with_model_first(call: Call, known: Known, outputs: Sequence[str]) -> Mista
 def _with_output(call: Call, known: Known, output: str) -> Mistake:
     """`IN OUT RECIPE [THREADS]`: OUT as an option, and THREADS; a number alone after OUT is a recipe's."""
     source, *rest = call.arguments
-    problem = f"{output!r} is no recipe"
+    problem = f"{output!r} is not a recipe"
     wanted = [each for each in rest if each != output]
     threads = wanted.pop() if len(wanted) > 1 and wanted[-1].isdecimal() else None
     if not wanted and not call.gives(SEARCHED):
-        return Mistake(problem, text="name a recipe, such as Q4_K_M; `gguftools quantize --list-recipes` lists them")
+        return Mistake(problem, text="name a recipe, e.g. Q4_K_M; `gguftools quantize --list-recipes` lists them")
     if call.gives(known.spellings("--output")):
-        return Mistake(problem, text=f"the output is named already; leave out {output}")
+        return Mistake(problem, text=f"the output is already named; leave out {output}")
     made = call.with_arguments([source, *wanted]).with_option("--output", output)
     if threads is not None and not call.gives(known.spellings("--threads")):
         made = made.with_option("--threads", threads)
@@ -279,14 +279,14 @@ def place_assignments(call: Call, known: Known) -> Mistake | None:
         return None
     problem = f"{bare[0]!r} is not of the form KEY=VALUE"
     if call.gives(known.spellings("--remove")):
-        return Mistake(problem, call.with_parts(_removed(call.parts)), remark="each key has an option of its own")
+        return Mistake(problem, call.with_parts(_removed(call.parts)), remark="--remove takes one key")
     if len(words) == 2 and words[0] == bare[0]:
         return Mistake(problem, call.with_arguments([call.arguments[0], "=".join(words)]))
     return Mistake(problem, text="KEY=VALUE sets a key, --remove KEY removes one")
 
 
 def _removed(parts: Sequence[Part]) -> Iterator[Part]:
-    """The parts with every argument but the first that is no assignment as a key to remove."""
+    """Yield the parts with every argument but the first that is no assignment as a key to remove."""
     is_first = True
     for part in parts:
         if part.is_argument and not is_first and "=" not in part.words[0]:
@@ -302,22 +302,22 @@ def place_arguments(call: Call, known: Known) -> Mistake | None:
     if room is None or len(arguments) <= room:
         return None
     extra = arguments[room:]
-    problem = f"{call.command} takes no further argument {' '.join(extra)}"
+    problem = f"{call.command} takes no argument {' '.join(extra)}"
     made = call.with_arguments(arguments[:room])
     remark = ""
     for word in extra:
         if call.command == "merge" and (SHARD.search(word) or Path(word).exists()):
-            remark = "one shard names the whole set"
+            remark = "one shard is enough"
             continue
         option = _place(word, made, known)
         if option is None:
-            return Mistake(problem, text=f"`gguftools {call.command} --help` says what it takes")
+            return Mistake(problem, text=f"`gguftools {call.command} --help` lists its arguments and options")
         made = made.with_option(option, word)
     return Mistake(problem, made, remark=remark)
 
 
 def _place(word: str, call: Call, known: Known) -> str | None:
-    """The option that an argument too many was meant for."""
+    """Return the option that an argument too many was meant for."""
     places = [*PLACES.get(call.command, ("--file", "--output"))]
     if word.endswith(WRITTEN):
         places.sort(key=lambda name: name != "--output")

@@ -1,17 +1,17 @@
-"""What other programs call things: llama.cpp's programs and scripts above all, and what is typed for the same here.
+"""Options and names of other programs, of llama.cpp above all, and what to type for them here.
 
-Tables of options are by command, "" for all. Where a command has the option itself, that is meant.
+Tables of options are by command, "" for all. An option that a command has itself is not looked up.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-FIRST, LAST = "an argument in front", "an argument at the end"  # instead of an option's value
+FIRST, LAST = "first argument", "last argument"  # instead of an option's value
 
 
 def _by_old(olds: Mapping[str, str]) -> dict[str, str]:
-    """A table of new words, each with the old ones for it, turned around."""
+    """Return a table of new words, each with the old ones for it, turned around."""
     return {old: new for new, words in olds.items() for old in words.split()}
 
 
@@ -118,25 +118,25 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "hash": _by_old({"--check": "-c --manifest"}),
     "set-metadata": _by_old({"--remove": "--remove-metadata --delete"}),
 }
-ON_THE_HUB = "a name on the hub begins with hf://"
+ON_THE_HUB = "names on the Hub begin with hf://"
 # Left out, because: reason -> options, those with a value marked by "=".
 NOT_NEEDED: Mapping[str, Mapping[str, str]] = {
     "": {
-        "models run on the processor": "-ngl= --gpu-layers= --n-gpu-layers= -ts= --tensor-split= -mg= --main-gpu= -sm= --split-mode="
+        "models run on the CPU": "-ngl= --gpu-layers= --n-gpu-layers= -ts= --tensor-split= -mg= --main-gpu= -sm= --split-mode="
         " -dev= --device= --rpc= -ot= --override-tensor= -cmoe --cpu-moe -ncmoe= --n-cpu-moe= -ncffn= --n-cpu-ffn="
         " -fit= --fit= -fitt= --fit-target= -fitc= --fit-ctx= -kvo --kv-offload -nkvo --no-kv-offload --op-offload"
         " --no-op-offload --no-host --list-devices",
-        "batches and the way attention is computed are not chosen": "-b= --batch-size= -ub= --ubatch-size= -np= --parallel= -fa= --flash-attn= -kvu --kv-unified -no-kvu"
+        "batch sizes and attention kernels are chosen automatically": "-b= --batch-size= -ub= --ubatch-size= -np= --parallel= -fa= --flash-attn= -kvu --kv-unified -no-kvu"
         " --no-kv-unified --keep= --context-shift --no-context-shift --swa-full -dt= --defrag-thold=",
-        "keys and values are kept as float32": "-ctk= -ctv= --cache-type-k= --cache-type-v=",
-        "weights are read where they lie": "--no-mmap --mmap --mlock -lm= --load-mode= -lzm= --lazy-mode= --numa= --repack -nr --no-repack"
+        "the KV cache is float32": "-ctk= -ctv= --cache-type-k= --cache-type-v=",
+        "weights are always memory-mapped": "--no-mmap --mmap --mlock -lm= --load-mode= -lzm= --lazy-mode= --numa= --repack -nr --no-repack"
         " --use-temp-file --no-lazy --check-tensors",
-        "--threads is all that is chosen of processors": "-tb= --threads-batch= -C= --cpu-mask= -Cr= --cpu-range= --cpu-strict= --prio= --poll= -Cb="
+        "--threads is the only CPU setting": "-tb= --threads-batch= -C= --cpu-mask= -Cr= --cpu-range= --cpu-strict= --prio= --poll= -Cb="
         " --cpu-mask-batch= -Crb= --cpu-range-batch= --cpu-strict-batch= --prio-batch= --poll-batch=",
-        "it takes one thread": "-t= --threads=",
-        "--verbose and --quiet choose what is printed": "--verbose-prompt --log-disable --log-file= --log-jsonl --no-log-jsonl --log-colors= -lv= --verbosity="
+        "the command uses one thread": "-t= --threads=",
+        "use --verbose or --quiet": "--verbose-prompt --log-disable --log-file= --log-jsonl --no-log-jsonl --log-colors= -lv= --verbosity="
         " --log-verbosity= --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps",
-        "speeds are printed as they are": "--perf --no-perf --warmup --no-warmup",
+        "speeds are always printed": "--perf --no-perf --warmup --no-warmup",
         "nothing is sampled": "-s= --seed= --samplers= --sampler-seq= --sampling-seq= --ignore-eos --temp= --temperature= --top-k="
         " --top-p= --min-p= --top-nsigma= --top-n-sigma= --xtc-probability= --xtc-threshold= --typical="
         " --typical-p= --repeat-last-n= --repeat-penalty= --presence-penalty= --frequency-penalty="
@@ -146,37 +146,37 @@ NOT_NEEDED: Mapping[str, Mapping[str, str]] = {
         " --json-schema-file= -bs --backend-sampling",
         "nothing is generated": "-n= --predict= --n-predict= -ctkd= -ctvd= --spec-draft-type-k= --spec-draft-type-v="
         " --cache-type-k-draft= --cache-type-v-draft=",
-        "no image is read": "-mm= --mmproj= -mmu= --mmproj-url= --mmproj-offload --no-mmproj-offload"
+        "no images are read": "-mm= --mmproj= -mmu= --mmproj-url= --mmproj-offload --no-mmproj-offload"
         " --image-min-tokens= --image-max-tokens= --video-fps= --video-timestamp-interval="
         " --video-ffmpeg-dir=",
-        "the window is the model's own": "-c= --ctx-size=",
-        "a template never decides what is measured": "--jinja --no-jinja",
-        "only what a URL names is read over a network": "--offline",
+        "the context size is the model's own": "-c= --ctx-size=",
+        "chat templates are not used here": "--jinja --no-jinja",
+        "the network is used only for URLs": "--offline",
     },
     "convert": {
         ON_THE_HUB: "--remote",
-        "it is decided by the folder itself": "--disable-mistral-community-chat-template",
-        "weights stay apart, as most readers expect them": "--fuse-gate-up-exps --fuse-qkv",
+        "the checkpoint decides": "--disable-mistral-community-chat-template",
+        "weights are not fused, as most programs expect": "--fuse-gate-up-exps --fuse-qkv",
     },
     "imatrix": {
-        "perplexity is not measured here": "--no-ppl --ppl",
-        "--save-every decides when what is done is kept": "-ofreq= --ofreq= --output-frequency=",
-        "the name of the output decides: .dat is the legacy form": "--output-format=",
+        "imatrix does not measure perplexity": "--no-ppl --ppl",
+        "--save-every sets how often results are saved": "-ofreq= --ofreq= --output-frequency=",
+        "the output's name decides: .dat is the legacy form": "--output-format=",
     },
     "generate": {
-        "a prompt is answered once": "-no-cnv --no-conversation -st --single-turn -i --interactive -if"
+        "generate answers each prompt once": "-no-cnv --no-conversation -st --single-turn -i --interactive -if"
         " --interactive-first -mli --multiline-input",
-        "the answer is printed alone": "--simple-io --no-display-prompt --display-prompt -co= --color= -ptc="
+        "only the answer is printed": "--simple-io --no-display-prompt --display-prompt -co= --color= -ptc="
         " --print-token-count= --show-timings --no-show-timings --skip-chat-parsing"
         " --no-skip-chat-parsing",
-        "nothing is kept from one run to the next": "--prompt-cache= --prompt-cache-all --prompt-cache-ro -ctxcp="
+        "no cache is kept between runs": "--prompt-cache= --prompt-cache-all --prompt-cache-ro -ctxcp="
         " --ctx-checkpoints= --swa-checkpoints= -cram= --cache-ram=",
-        "images are read where --mmproj names a file": "--mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload"
+        "--mmproj FILE turns images on": "--mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload"
         " --no-mmproj-offload",
         "--image-tokens is the only bound": "--image-min-tokens=",
-        "sampling runs on the processor": "-bs --backend-sampling --spec-draft-backend-sampling"
+        "sampling runs on the CPU": "-bs --backend-sampling --spec-draft-backend-sampling"
         " --no-spec-draft-backend-sampling --spec-draft-sampling=",
-        "drafts run as the model does": "-td= --threads-draft= --spec-draft-threads= -tbd= --threads-batch-draft= --spec-draft-threads-batch= -Cd="
+        "the draft model uses the same settings as the model": "-td= --threads-draft= --spec-draft-threads= -tbd= --threads-batch-draft= --spec-draft-threads-batch= -Cd="
         " --cpu-mask-draft= --spec-draft-cpu-mask= -Crd= --cpu-range-draft= --spec-draft-cpu-range="
         " --cpu-strict-draft= --spec-draft-cpu-strict= --prio-draft= --spec-draft-prio= --poll-draft="
         " --spec-draft-poll= -Cbd= --cpu-mask-batch-draft= --spec-draft-cpu-mask-batch= -Crbd="
@@ -187,50 +187,52 @@ NOT_NEEDED: Mapping[str, Mapping[str, str]] = {
         " --spec-draft-ncmoe= -devd= --device-draft= --spec-draft-device= -ngld= --gpu-layers-draft="
         " --n-gpu-layers-draft= --spec-draft-ngl= -ctkd= -ctvd= --spec-draft-type-k= --spec-draft-type-v="
         " --cache-type-k-draft= --cache-type-v-draft=",
-        "a draft has no smallest length": "--draft-min= --draft-n-min= --spec-draft-n-min= --draft-p-split="
+        "drafts have no minimum length": "--draft-min= --draft-n-min= --spec-draft-n-min= --draft-p-split="
         " --spec-draft-p-split= --spec-synth-len= --spec-synth-rates=",
     },
     "embed": {
-        "the form of the output is --json or --output's": "--embd-output-format= --embd-separator= --cls-separator=",
-        "the file says how tokens attend": "--attention=",
+        "use --json or --output": "--embd-output-format= --embd-separator= --cls-separator=",
+        "the file decides the type of attention": "--attention=",
     },
-    "tokenize": {"token ids are printed, and the prompt is read from stdin with -p -": "--ids --stdin"},
-    "perplexity": {"perplexity is what is measured": "--ppl-output-type= --perplexity --all-logits"},
-    "split": {"`split` is what the command does": "--split"},
-    "merge": {"`merge` is what the command does": "--merge"},
-    "hash": {"a bar is drawn on every terminal": "--progressbar"},
+    "tokenize": {"ids are always printed, and -p - reads stdin": "--ids --stdin"},
+    "perplexity": {"perplexity measures only perplexity": "--ppl-output-type= --perplexity --all-logits"},
+    "split": {"the command always splits": "--split"},
+    "merge": {"the command always merges": "--merge"},
+    "hash": {"terminals always get a progress bar": "--progressbar"},
 }
 REPOSITORY, OF_REPOSITORY = ("-hf", "-hfr", "--hf-repo"), ("-hff", "--hf-file")
 SETS_IT = "KEY=VALUE sets any key: "
 A_TEMPLATE = "`gguftools set-metadata FILE --chat-template @TEMPLATE.jinja` sets a chat template"
-A_LOOKUP = "--draft-lookup drafts from the text, --draft FILE by another model, --draft-mtp by the model's own layer"
-# What is had otherwise than by an option, or not at all.
+A_LOOKUP = (
+    "--draft-lookup drafts from the text, --draft FILE with a draft model, --draft-mtp with the model's MTP layer"
+)
+# What is done in another way than by an option, or not at all.
 OTHERWISE: Mapping[str, Mapping[str, str]] = {
     "": _by_old(
         {
-            "`gguftools set-metadata FILE KEY=VALUE` changes what a file says of its rotations": "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor"
+            "`gguftools set-metadata FILE KEY=VALUE` changes the RoPE keys of a file": "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor"
             " --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast -gan --grp-attn-n -gaw --grp-attn-w",
-            "`gguftools set-metadata FILE KEY=VALUE -o COPY` writes a file with another value": "--override-kv",
-            "`gguftools convert BASE-FOLDER --merge-lora ADAPTER-FOLDER` writes a model with an adapter": "--lora --lora-scaled",
-            "control vectors are not applied": "--control-vector --control-vector-scaled --control-vector-layer-range",
+            "`gguftools set-metadata FILE KEY=VALUE -o COPY` writes a copy with another value": "--override-kv",
+            "`gguftools convert BASE-FOLDER --merge-lora ADAPTER-FOLDER` merges an adapter": "--lora --lora-scaled",
+            "control vectors are not supported": "--control-vector --control-vector-scaled --control-vector-layer-range",
             "name a file of the repository as the model: hf://ORG/NAME/FILE.gguf": " ".join(
                 (*REPOSITORY, *OF_REPOSITORY)
             ),
             "set the environment's HF_TOKEN": "-hft --hf-token",
-            "images of Docker are not read; a model is a file or a URL": "-dr --docker-repo",
-            "no cache of models is kept": "-cl --cache-list",
-            "`gguftools --version` prints it": "--version",
-            "`gguftools --install-completion` prints it": "--completion-bash",
-            "the text is a file: -f FILE, or -f /dev/stdin": "-p --prompt",
-            "binary files of texts are not read": "-bf --binary-file",
-            "escape sequences are not read; a shell writes them: $'a\\nb'": "-e --escape --no-escape",
-            "drafts belong to `gguftools generate` and `gguftools draft-check`": "-md --model-draft --spec-draft-model",
-            "`> FILE` behind the call writes what is printed to a file": "-o --output --output-file",
+            "Docker images are not supported; use a file or URL": "-dr --docker-repo",
+            "there is no model cache": "-cl --cache-list",
+            "use `gguftools --version`": "--version",
+            "`gguftools --install-completion` installs it": "--completion-bash",
+            "the text is a file: -f FILE, or -f - for stdin": "-p --prompt",
+            "binary text files are not supported": "-bf --binary-file",
+            "escape sequences are not processed; let the shell do it: $'a\\nb'": "-e --escape --no-escape",
+            "use `gguftools generate` or `gguftools draft-check` for draft models": "-md --model-draft --spec-draft-model",
+            "redirect the output: > FILE": "-o --output --output-file",
         }
     ),
     "convert": {
-        "--vocab-only": "a file of the vocabulary alone is not made",
-        "--mistral-format": "Mistral's own layout is not read: fetch the Hugging Face version",
+        "--vocab-only": "files with only a vocabulary are not supported",
+        "--mistral-format": "Mistral's own format is not supported; use the Hugging Face version",
         "--bigendian": "convert, then `gguftools convert-endian FILE big`",
         "--model-name": "convert, then `gguftools set-metadata FILE general.name=NAME`",
         "--metadata": "convert, then `gguftools set-metadata FILE --from-json METADATA.json`",
@@ -238,13 +240,13 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         "--split-max-tensors": "convert, then `gguftools split FILE --split-max-tensors N`",
         "--no-tensor-first-split": "convert, then `gguftools split FILE --no-tensor-first-split`",
         "--print-supported-models": "`gguftools architectures` lists them",
-        "--trust-remote-code": "code of a checkpoint is never run",
+        "--trust-remote-code": "a checkpoint's code is never run",
         "--fp8-as-q8": "--outtype q8_0 writes all weights as Q8_0",
-        "--dspark": "--mtp or --target-model-dir write a draft",
+        "--dspark": "use --mtp or --target-model-dir for a draft model",
         **_by_old(
-            {"an adapter is written by `gguftools convert BASE-FOLDER --lora ADAPTER-FOLDER`": "--base --base-model-id"}
+            {"use `gguftools convert BASE-FOLDER --lora ADAPTER-FOLDER` for an adapter": "--base --base-model-id"}
         ),
-        "--dry-run": "`gguftools quantize FOLDER RECIPE --dry-run` says what would be written",
+        "--dry-run": "`gguftools quantize FOLDER RECIPE --dry-run` shows what would be written",
     },
     "generate": {
         **_by_old(
@@ -254,9 +256,9 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
                 '--system "$(cat FILE)" takes a file\'s text': "-sysf --system-prompt-file",
                 "--sampling logit_bias=VALUE sets it": "-l --logit-bias",
                 "--sampling dry_sequence_breakers=VALUE sets it": "--dry-sequence-breaker",
-                "the chat template says what stands around a prompt": "--in-prefix --in-suffix --in-prefix-bos",
+                "the chat template sets the prefix and suffix of a prompt": "--in-prefix --in-suffix --in-prefix-bos",
                 A_TEMPLATE: "--chat-template --chat-template-file",
-                "the chat template is used as it is: write /no_think, say, into the prompt where the model knows it": "--no-jinja --chat-template-kwargs --reasoning-format -rea --reasoning --reasoning-effort"
+                "the chat template is used unchanged; models with a switch such as /no_think take it in the prompt": "--no-jinja --chat-template-kwargs --reasoning-format -rea --reasoning --reasoning-effort"
                 " --reasoning-budget --reasoning-budget-message --reasoning-preserve --no-reasoning-preserve",
                 A_LOOKUP: "--spec-type --spec-default --spec-ngram-mod-n-min --spec-ngram-mod-n-max"
                 " --spec-ngram-mod-n-match --spec-ngram-simple-size-n --spec-ngram-simple-size-m"
@@ -266,27 +268,30 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
                 "--draft hf://ORG/NAME/FILE.gguf names one": "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
                 "name a file as the model: hf://ORG/NAME/FILE.gguf": "--gpt-oss-20b-default --gpt-oss-120b-default"
                 " --vision-gemma-4b-default --vision-gemma-12b-default",
-                "videos are not read": "--video --video-fps --video-timestamp-interval --video-ffmpeg-dir",
-                "-v shows what is done": "--log-prompts-dir",
+                "videos are not supported": "--video --video-fps --video-timestamp-interval --video-ffmpeg-dir",
+                "use -v": "--log-prompts-dir",
                 "models run in this process": "--server-base",
             }
         )
     },
     "embed": {"--embd-gemma-default": "name a file as the model: hf://ORG/NAME/FILE.gguf"},
     "imatrix": {
-        "--in-file": "matrices are put together by `gguftools imatrix-info A B --merge OUTPUT`",
+        "--in-file": "use `gguftools imatrix-info A B --merge OUTPUT` to merge matrices",
         "--show-statistics": "`gguftools imatrix-info MATRIX --show-statistics` shows them",
     },
     "tokenize": _by_old(
         {
             "-p - reads standard input: `gguftools tokenize MODEL -p - < FILE`": "-f --file",
-            "`gguftools tokenize MODEL --json` gives ids and texts to choose from": "--no-bos --no-parse-special",
+            "`gguftools tokenize MODEL --json` prints ids and pieces": "--no-bos --no-parse-special",
         }
+    ),
+    "divergence": _by_old(
+        {"the base comes first, then the models: `gguftools divergence BASE MODEL -f TEXT`": "-m --model"}
     ),
     "perplexity": {
         **_by_old(
             {
-                "`gguftools evaluate MODEL --hellaswag FILE` measures it, and others": "--hellaswag --winogrande --multiple-choice --hellaswag-tasks --winogrande-tasks"
+                "`gguftools evaluate MODEL --hellaswag FILE` measures it": "--hellaswag --winogrande --multiple-choice --hellaswag-tasks --winogrande-tasks"
                 " --multiple-choice-tasks",
                 "`gguftools divergence BASE MODEL -f TEXT` measures it": "--kl-divergence --kl-divergence-base",
                 "`gguftools divergence MODEL --save-base FILE -f TEXT` writes them": "--save-all-logits",
@@ -297,16 +302,16 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         "--general-name": f"{SETS_IT}general.name=NAME",
         "--general-description": f"{SETS_IT}general.description=TEXT",
         "--pre-tokenizer": f"{SETS_IT}tokenizer.ggml.pre=NAME",
-        "--special-token-by-id": "--special-token ROLE=ID does it: a number is an id",
+        "--special-token-by-id": "use --special-token ROLE=ID: a number is an id",
         **_by_old({"--chat-template @FILE takes the template's text": "--chat-template-file --chat-template-config"}),
     },
     "show": {
-        "--json-array": "--json prints arrays, those of many items cut; --key KEY prints a whole one",
+        "--json-array": "--json prints arrays (long ones cut); --key KEY prints a whole one",
         **_by_old({"--json prints it": "--data-offset --data-alignment"}),
-        "--no-tensors": "--key KEY, which may be repeated, prints single values",
+        "--no-tensors": "--key KEY (repeatable) prints single values",
     },
 }
-# What other programs are called, or may be -> the command here; also with .py or .exe.
+# Names of other programs, or likely ones -> the command here; also with .py or .exe.
 PROGRAMS: Mapping[str, str] = _by_old(
     {
         "quantize": "llama-quantize",

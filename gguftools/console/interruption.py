@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM that always arrive, and end with 128 + the signal's number, as shells expect.
+"""Make Ctrl-C and SIGTERM always arrive, and end with 128 + the signal's number, as shells expect.
 
 Work is interrupted by KeyboardInterrupt, so that it tidies up: not lost where Python swallows exceptions, and not in
 the middle of compiling. Before and after work the process ends at once.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 COMPILER = os.path.join("llvmlite", "binding")  # noqa: PTH118  # what it calls back swallows exceptions
 LATER = 0.02  # seconds
 
@@ -31,7 +31,7 @@ def take_interruptions() -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Meanwhile signals raise KeyboardInterrupt."""
+    """Let signals raise KeyboardInterrupt."""
     global _working, arrived
     _working, arrived = True, None
     try:
@@ -41,7 +41,7 @@ def working() -> Iterator[None]:
 
 
 def go_on() -> None:
-    """For each step of long work: raises KeyboardInterrupt where that of a signal was swallowed."""
+    """Raise KeyboardInterrupt where that of a signal was swallowed; called at each step of long work."""
     if arrived is not None:
         raise KeyboardInterrupt
 
@@ -66,7 +66,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupt_after_all(unraisable: Any) -> None:
-    """Instead of a note on an exception that nobody can catch."""
+    """Send the signal again where KeyboardInterrupt could not be caught."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
         _again(arrived or signal.SIGINT)
     else:

@@ -1,54 +1,72 @@
-"""Options that several commands have, with one meaning each, and what stands for a value in help.
+"""Options that several commands have, each with one meaning; their value names, panels and completion.
 
-A text in place of an Option is one with this help.
+A text in place of an Option is an Option with this help.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 from typer.models import OptionInfo
 
-# What a parameter of this name is in every command that says no more of it than its type.
+# What a parameter of this name is in every command that gives only its type.
 SHARED: Mapping[str, Any] = {
     "files": Argument(help="GGUF files (of a split set, any shard)."),
-    "threads": Option("--threads", "-j", min=1, help="Threads; all processors if not given."),
-    "workers": Option("--workers", min=1, help="Processes of this machine that share the work."),
-    "scheduler": "Dask scheduler whose workers share the work, as tcp://host:8786.",
-    "plan": "Say what the work would take: bytes, requests, memory, hours, cost; write nothing.",
-    "rate": "With --plan: bytes a second that a worker reads or writes, as 200M.",
-    "prices": "With --plan: a price table, JSON.",
-    "memory": "What running work may hold, such as 512M.",
-    "reserve": "Slack in the header for later edits, as 64K.",
-    "resume": "Go on where an interrupted run stopped.",
-    "manifest": "Also write OUTPUT.manifest.json: what decided the bytes, and digests.",
-    "dry_run": "Say what would be written; write nothing.",
-    "overwrite": "Replace what is there.",
+    "threads": Option("--threads", "-t", "-j", min=1, help="CPU threads (default: all cores)."),
+    "workers": Option("--workers", min=1, help="Share the work among this many local processes."),
+    "scheduler": "Share the work with the workers of a Dask scheduler, e.g. tcp://host:8786.",
+    "plan": "Estimate bytes, requests, memory, hours and cost; write nothing.",
+    "rate": "With --plan: bytes per second that one worker reads or writes, e.g. 200M.",
+    "prices": "With --plan: price table (JSON).",
+    "memory": "Memory limit for tensors in flight, e.g. 512M.",
+    "reserve": "Leave room in the header for later edits, e.g. 64K.",
+    "resume": "Continue an interrupted run.",
+    "manifest": "Also write OUTPUT.manifest.json: the inputs, the options and checksums.",
+    "dry_run": "Print what would be written; write nothing.",
+    "overwrite": Option("--overwrite", "-y", help="Replace existing files."),
     "json": "Print the result as JSON.",
     "markdown": "Print tables as Markdown.",
-    "ctx": Option("--ctx", "-c", min=4, help="Tokens of a window."),
-    "chunks": Option("--chunks", min=1, help="Read the first so many windows only."),
-    "html": "Write a report: one page of HTML.",
-    "record": "Note what is measured here, and go on from it after a kill.",
-    "file": Option("--file", "-f", help="Text for the model to read."),
-    "texts": Option(
-        "--file", "-f", metavar="[NAME=]PATH", help="Text for the model to read: one of several, if repeated."
+    "ctx": Option("--ctx", "-c", min=4, help="Context size in tokens."),
+    "chunks": Option("--chunks", min=1, help="Read only the first N chunks of the text."),
+    "html": "Write a report as one HTML page.",
+    "record": "Save results as they are measured; a second run continues from them.",
+    "file": Option("--file", "-f", help="Text to read (- for stdin)."),
+    "texts": Option("--file", "-f", metavar="[NAME=]PATH", help="Text to read (- for stdin)."),
+    "imatrix": "Importance matrix (GGUF or legacy .dat).",
+    "precision": "Arithmetic: float32, exact (slower) or llama.cpp (rounds activations as it does).",
+    "round_activations": "Round activations as llama.cpp does: the same as --precision llama.cpp.",
+    "allow_requantize": "Allow requantizing tensors that are already quantized; quality suffers.",
+    "force": "Also store values that make no valid model.",
+    "prompts": Option(
+        "--prompts", metavar="FILE", help="File of prompts: one per line, or .jsonl with a text or messages per line."
     ),
-    "imatrix": "Importance matrix, GGUF or legacy form.",
-    "new": "Add keys that no program is known to read, too.",
-    "split_max_tensors": Option("--split-max-tensors", min=1, help="Tensors of a shard of the output."),
-    "split_max_size": "Tensor bytes of a shard of the output, as 2G.",
+    "new": "Also accept keys that no known program reads.",
+    "split_max_tensors": Option("--split-max-tensors", min=1, help="Maximum number of tensors per shard."),
+    "split_max_size": "Maximum size of a shard, e.g. 2G.",
 }
 Quiet = Annotated[
-    bool, Option("--quiet", "-q", help="Print the result (of what writes: names of files), warnings and errors alone.")
+    bool, Option("--quiet", "-q", help="Print only the result (or names of written files), warnings and errors.")
 ]
-Verbose = Annotated[bool, Option("--verbose", "-v", help="Say what is read, compiled and written, and when.")]
-Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Log what is read, compiled and written, with times.")]
+Debug = Annotated[bool, Option("--debug", help="Show tracebacks of errors.")]
 
-# What stands for the value of an option in help: its own metavar, or what its name always means, or what its type says.
+# Panels of --help. A command's module may name panels of its own, in order: PANELS = {"Sampling": ("temp", "top_k")}.
+# What no panel has stands first, under Options; these come after the command's own.
+COMMON = "Common options"
+SHARED_PANELS: Mapping[str, Sequence[str]] = {
+    "Sharing the work": ("workers", "scheduler", "plan", "rate", "prices"),
+    COMMON: ("quiet", "verbose", "debug", "version", "install_completion", "show_completion", "help"),
+}
+HIDDEN_SPELLINGS = ("-j",)  # accepted, but not shown in help
+# First arguments that -m and --model give, too.
+MODEL_ARGUMENTS = ("model", "models", "file", "files", "source", "target")
+MODEL_SPELLINGS = ("-m", "--model")
+
+# Name of an option's value in help: its own metavar, or one by the parameter's name, or one by its type.
 BY_NAME = {
     "exclude_weights": "PART",
     "fail_on": "SEVERITY",
@@ -69,6 +87,10 @@ BY_NAME = {
     "output_tensor_type": "FORMAT",
     "override_kv": "KEY=TYPE:VALUE",
     "pre": "NAME",
+    "precision": "PRECISION",
+    "pooling": "TYPE",
+    "sort": "ORDER",
+    "cache_type": "TYPE",
     "prune_layers": "LAYERS",
     "donors": "DONOR PATTERN…",
     "drop": "PATTERN",
@@ -97,8 +119,7 @@ BY_NAME = {
     "vram": "SIZE",
 }
 BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
-# By that word: what of `arguments` reads the value, and whether its VALUES say what it may be. Only names, because that
-# module takes long to import.
+# By that name: the function of `arguments` that parses the value. Only names, because that module takes long to import.
 PARSERS = {
     "ADAPTER[=SCALE]": "parse_merge",
     "KEY=TYPE:VALUE": "parse_override",
@@ -113,11 +134,26 @@ PARSERS = {
     "DONOR PATTERN…": "parse_donor",
 }
 PARSERS_BY_NAME = {"split_max_size": "parse_shard_size"}  # of single parameters, before those by word
-COMPLETED = ("FORMAT", "OUTTYPE", "RECIPE", "SEVERITY")
+# Parameter, or the name of its value -> kind of value in `completion.VALUES` that the shell completes.
+COMPLETED: Mapping[str, str] = {
+    "cache_type": "CACHE_TYPE",
+    "fallback": "FALLBACK",
+    "override_kv": "OVERRIDE",
+    "pooling": "POOLING",
+    "precision": "PRECISION",
+    "rename": "KEY=",
+    "sort": "SORT",
+    "type": "KEY=",
+    "FORMAT": "FORMAT",
+    "KEY": "KEY",
+    "OUTTYPE": "OUTTYPE",
+    "RECIPE": "RECIPE",
+    "SEVERITY": "SEVERITY",
+}
 
 
 def parser(name: str) -> Callable[[str], Any]:
-    """A function of `arguments`, which is imported when there is a text to be read."""
+    """Return a function of `arguments`, which is imported when there is a text to be read."""
 
     def parse(text: str) -> Any:
         from . import arguments
@@ -127,13 +163,19 @@ def parser(name: str) -> Callable[[str], Any]:
     return parse
 
 
-def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A parameter of a command whose option has a word for its value, which says how that is read and completed."""
+def panel_of(name: str, own: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the panel of a parameter; own: the panels of its command."""
+    return next((title for title, names in {**SHARED_PANELS, **own}.items() if name in names), None)
+
+
+def with_word(parameter: inspect.Parameter, panel: str | None = None) -> inspect.Parameter:
+    """Complete a command's parameter: its Option, a name for the value, how that is parsed and completed, its panel."""
     own = parameter.annotation
     annotation, info = get_args(own) if get_origin(own) is Annotated else (own, SHARED[parameter.name])
-    if isinstance(info, str):  # of --output: a file or a folder, and which one if it is not given
-        to_write = Option("--output", "-o", metavar="PATH", help=f"Where to write: {info}")
+    if isinstance(info, str):
+        to_write = Option("--output", "-o", metavar="PATH", help=f"Output: {info}")
         info = to_write if parameter.name == "output" else Option(help=info)
+    info = copy(info)  # which commands may share
     parameter = parameter.replace(annotation=Annotated[annotation, info])
     while inner := [each for each in get_args(annotation) if each is not NoneType]:
         annotation = inner[0]  # Path of Path | None, str of list[str] | None
@@ -142,17 +184,20 @@ def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
         info.metavar = word
         if info.default is ...:  # typer keeps the first spelling there
             info.param_decls = (f"--{parameter.name.replace('_', '-')}",)  # for flags, no --no-…
+        info.rich_help_panel = panel or info.rich_help_panel
     if reader := PARSERS_BY_NAME.get(parameter.name) or PARSERS.get(word):
         info.parser = parser(reader)
-    if word in COMPLETED:
-        info.autocompletion = _completion(word)
+    if info.autocompletion is None and (kind := COMPLETED.get(parameter.name) or COMPLETED.get(word)):
+        info.autocompletion = complete(kind)
     return parameter
 
 
-def _completion(word: str) -> Callable[[str], list[str]]:
-    def matching(incomplete: str) -> list[str]:
-        from .arguments import VALUES
+def complete(kind: str) -> Callable[[Context, str], list[str]]:
+    """Return a function that completes values of a kind, which is imported when the shell asks."""
 
-        return [value for value in VALUES[word]() if value.lower().startswith(incomplete.lower())]
+    def values(context: Context, incomplete: str) -> list[str]:
+        from .completion import matching
 
-    return matching
+        return matching(kind, context, incomplete)
+
+    return values

@@ -1,4 +1,4 @@
-"""Starting fast: what commands that take a fraction of a second do without.
+"""Start fast: leave out what commands that take a fraction of a second do not need.
 
 For a process of our own command line only: it leaves packages in a state that others may not expect.
 """

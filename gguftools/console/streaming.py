@@ -1,4 +1,4 @@
-"""Text as it is generated: shown at once, kept whatever happens."""
+"""Print text while it is generated, also where it breaks off."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ KEPT = "\n\t\u200c\u200d"  # of what nobody sees: what text is laid out and emoj
 
 
 def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json: bool) -> None:
-    """Let each come to its end. as_json: print all of them then, and otherwise text as it comes and speeds after it.
+    """Run each generation to its end. as_json: print all of them then; otherwise text as it comes, then speeds.
 
     Where one breaks off, by Ctrl-C or an error, what came until then is printed before that goes on.
     """
@@ -51,7 +51,7 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
 
 @contextmanager
 def prompt_progress() -> Iterator[Callable[[int, int], None]]:
-    """What is told (tokens read, of how many) while prompts are read: it shows a bar from the second piece on."""
+    """Yield a function called with (tokens read, total) while prompts are read; it draws a bar from the second call."""
     with ExitStack() as shown:
         bar: StepProgress | None = None
 

@@ -1,4 +1,4 @@
-"""What output goes to: what it can show, how wide it is, rich's console where it is a terminal."""
+"""The output streams: their encoding and width, and rich's console where one is a terminal."""
 
 import codecs
 import os
@@ -18,7 +18,7 @@ quiet = verbose = debug = False  # as the user wants it: results and errors alon
 
 
 def prepare_streams() -> None:
-    """Have every stream: closed ones lead nowhere, and what an encoding does not have becomes something readable."""
+    """Open closed streams on the null device; replace characters that an encoding lacks by readable ones."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -41,7 +41,7 @@ def _readable(error: UnicodeError) -> tuple[str, int]:
 
 
 def flushed(code: Any) -> Any:
-    """Write out what is left of the output; the exit code, 1 where that fails and all was well."""
+    """Flush the output; return the exit code, which is 1 if that fails."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -50,33 +50,33 @@ def flushed(code: Any) -> Any:
 
 
 def unwritable(error: OSError) -> int:
-    """Say that the output cannot be written, unless whoever read it has closed it; the exit code."""
+    """Report that the output cannot be written, unless its reader closed it; return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would fail again
     if not isinstance(error, BrokenPipeError):
-        put(sys.stderr, f"error: the output cannot be written: {error.strerror}")
+        put(sys.stderr, f"error: cannot write the output: {error.strerror}")
     return 1
 
 
 def is_unicode(stream: TextIO) -> bool:
-    """Whether all characters can be written there."""
+    """Return True if all characters can be written there."""
     return (stream.encoding or "utf-8").lower().startswith("utf")
 
 
 def width() -> int:
-    """Columns of the terminal; the variable COLUMNS wins."""
+    """Return columns of the terminal; the variable COLUMNS wins."""
     return shutil.get_terminal_size().columns
 
 
 @cache
 def console(stderr: bool) -> "Console":
-    """What draws on stdout or stderr where that is a terminal; only there, because rich takes long to import."""
+    """Return what draws on stdout or stderr where that is a terminal; only there, because rich takes long to import."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def put(stream: TextIO, *parts: str | tuple[str, str]) -> None:
-    """Put a line on stdout or stderr. parts: texts; beside a text may be its style on a terminal, such as "bold"."""
+    """Put a line on stdout or stderr. parts: texts; a tuple is a text and its style on a terminal, such as "bold"."""
     if stream.isatty():
         from rich.text import Text
 

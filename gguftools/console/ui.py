@@ -1,4 +1,4 @@
-"""What a user sees: bars, tables, reports, errors as one clear line. Results go to stdout, the rest to stderr."""
+"""Print progress bars, tables, reports and errors. Results go to stdout, the rest to stderr."""
 
 import json
 import re
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
 
+FORMAT_VERSION = 1  # of what --json prints: grows when a key goes or changes its meaning, not when one is added
 BETWEEN = 0.1  # seconds from one drawing of a bar to the next
 GAP = "  "
 WIDEST = 100  # what a column is padded to at most; a longer cell juts out of its row alone
@@ -39,12 +40,12 @@ SINGLE = re.compile("[\x00-\u02ff\u2010-\u2027\u2190-\u21ff]*")  # letters that 
 
 
 def bytes_progress(title: str) -> AbstractContextManager[BytesProgress]:
-    """A bar for work counted in bytes, which is told (done, of how many, what it is at)."""
+    """Return a bar for work counted in bytes, called with (bytes done, total, current item)."""
     return _bar(title, "bytes_details", str)
 
 
 def window_progress(title: str, value: str = "") -> AbstractContextManager[StepProgress]:
-    """A bar for work counted in windows, which is told (done, of how many, a figure); named `value`, that is shown.
+    """A bar for work counted in chunks, called with (chunks done, total, figure); `value` names the figure shown.
 
     The figure is NaN where there is none yet.
     """
@@ -52,7 +53,7 @@ def window_progress(title: str, value: str = "") -> AbstractContextManager[StepP
 
 
 def named_progress(title: str) -> AbstractContextManager[BytesProgress]:
-    """A bar for a few things with names, which is told (done, of how many, what is next)."""
+    """Return a bar for a few things with names, called with (done, total, next name)."""
     return _bar(title, "window_details", str)
 
 
@@ -91,7 +92,7 @@ def _bar(title: str, details: str, noted: Callable[[Any], str]) -> Iterator[Call
 
 
 def print_line(text: str = "", keep: str = "") -> None:
-    """A line of a result. keep: characters that stay as they are, though nobody sees them."""
+    """Print a line of a result. keep: invisible characters that are not escaped."""
     print(visible(text, keep))
 
 
@@ -109,23 +110,23 @@ def usage(message: str, hint: str) -> NoReturn:
 
 @contextmanager
 def resumable_note() -> Iterator[None]:
-    """Work that leaves what it has done for --resume, and says so when it is interrupted."""
+    """Print a note about --resume when the work is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
-        note("what is done was kept beside the output; the same command with --resume goes on from there")
+        note("finished work was kept next to the output; add --resume to continue from there")
         raise
 
 
 def note(text: str) -> None:
-    """A remark that is neither result nor error."""
+    """Print a remark that is neither result nor error."""
     if not terminal.quiet or text.startswith("warning"):
         terminal.put(sys.stderr, (visible(text), "yellow" if text.startswith("warning") else ""))
 
 
 @cache
 def note_slow_products(threads: int | None) -> None:
-    """Say once what in the environment holds the products of so many threads back."""
+    """Print once what in the environment slows down matrix products with so many threads."""
     from quants.arguments import thread_count
     from runtime.kernels.blas import hindrance
 
@@ -134,7 +135,7 @@ def note_slow_products(threads: int | None) -> None:
 
 
 def note_differences(metadata: "Mapping[str, Any]") -> None:
-    """Say where a file means here something else than in llama.cpp."""
+    """Print where a file is read differently than by llama.cpp."""
     from ..metadata.assumptions import notes
 
     for text in notes(metadata):
@@ -142,8 +143,15 @@ def note_differences(metadata: "Mapping[str, Any]") -> None:
 
 
 def print_json(result: Any) -> None:
-    """A result, or several: what its `as_dict` says, as JSON."""
-    print(_json(result, indent=2))
+    """Print a result, or several, as JSON by its `as_dict`, each with the version of the format."""
+    print(_json(_versioned(result), indent=2))
+
+
+def _versioned(result: Any) -> Any:
+    if isinstance(result, (list, tuple)):
+        return [_versioned(each) for each in result]
+    found = _plain(result) if hasattr(result, "as_dict") else result
+    return {"format_version": FORMAT_VERSION} | found if isinstance(found, dict) else found
 
 
 def said(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
@@ -162,7 +170,7 @@ def said(result: Any, as_json: bool, written: Sequence[object] = ()) -> bool:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
+    """Return JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
     text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=_plain)
     return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
 
@@ -172,7 +180,7 @@ def _plain(result: Any) -> Any:
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
-    """A table; `right` has an "r" for each column that is aligned right ("lrr"). Folded on a terminal alone."""
+    """Print a table; `right` has an "r" for each column that is aligned right ("lrr"). Folded on a terminal alone."""
     if title:
         terminal.put(sys.stdout, (visible(title), "bold"))
     shown = [list(map(visible, row)) for row in (columns, *rows)]
@@ -188,7 +196,7 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
 
 
 def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
-    """The same table as Markdown, to paste into a model card."""
+    """Print the same table as Markdown, to paste into a model card."""
     if title:
         print_line(f"### {title}")
         print()
@@ -199,15 +207,15 @@ def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Seq
 
 
 def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) -> None:
-    """What conversion or quantization did. resume: whether it was to go on from what an earlier run left."""
+    """Print what conversion or quantization did. resume: whether --resume was given."""
     if report.resumed_bytes:
         done, total = size(report.resumed_bytes), size(report.source_bytes)
-        note(f"resumed: {done} of {total} of tensor data were done by an earlier run")
+        note(f"resumed: {done} of {total} of tensor data come from an earlier run")
     elif resume and not report.dry_run:
-        note("nothing to resume: all was done anew")
+        note("nothing to resume: starting from the beginning")
     unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]
     if unknown:
-        note(f"warning: the importance matrix has nothing on {', '.join(unknown)}")
+        note(f"warning: the importance matrix has no data for {', '.join(unknown)}")
     if said(report, as_json, [] if report.dry_run else [output.file for output in report.outputs]):
         return
     for output in report.outputs:
@@ -227,15 +235,15 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
             exact = [each for each in report.transcoding if not each.reason]
             kept, all_values = (sum(each.size for each in some) for some in (exact, report.transcoding))
             share = f"{len(exact)} of {len(report.transcoding)} weights, {kept / max(1, all_values):.1%} of the values"
-            print_line(f"{share}, became blocks that mean the same")
+            print_line(f"{share}, became equal GGUF blocks")
             if before := sum(each.as_rounded > 0 for each in exact):
-                print_line(f"{before} of them once rounded to 16 bits, as the checkpoint has them")
+                print_line(f"{before} of them after rounding to 16 bits")
         if any(tensor.feedback for tensor in output.tensors):
             print_line(_feedback_line(output.tensors))
         verb = "would be" if report.dry_run else "is"
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
         if output.manifest is not None:
-            print_line(f"{output.manifest} says how it was made")
+            print_line(f"{output.manifest} describes how it was made")
     if report.work is not None:
         _print_work(report.work)
     if report.dry_run:
@@ -246,14 +254,14 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
     print_line(f"{report.seconds:.1f} s, {size(rate)}/s{prepared(report.compile_seconds)}")
     if (check := report.check) is not None:
-        expected = "as it should be" if check.passed else f"at most {check.tolerance:g} was expected"
-        verdict = expected if check.exact else "weights were rounded, so it is no error"
+        expected = "as expected" if check.passed else f"expected at most {check.tolerance:g}"
+        verdict = expected if check.exact else "not an error, because weights were rounded"
         prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
         print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
 
 
 def prepared(seconds: float) -> str:
-    """What to say of the time that kernels took to be compiled, or loaded where a run before compiled them."""
+    """Return what to say of the time that kernels took to be compiled, or loaded where a run before compiled them."""
     return f", after {seconds:.1f} s to load or compile kernels" if seconds >= LEAST_NAMED else ""
 
 
@@ -273,7 +281,7 @@ def _print_work(work: "WorkPlan") -> None:
 
 
 def _feedback_line(tensors: "Sequence[TensorReport]") -> str:
-    """What error feedback came to, and for which weights there was none."""
+    """Return what error feedback came to, and for which weights there was none."""
     seen = [tensor.feedback for tensor in tensors if tensor.feedback]
     fed = sum(each["method"] == "feedback" for each in seen)
     ratios = sorted(each["error"] / each["error_before"] for each in seen if each["error_before"])
@@ -286,14 +294,14 @@ def _feedback_line(tensors: "Sequence[TensorReport]") -> str:
 
 
 def print_traffic(traffic: "Traffic | None") -> None:
-    """What work on stores costs, if it was about one."""
+    """Print the traffic of work on a store."""
     if traffic is not None:
         read, sent, copied = map(size, (traffic.read, traffic.sent, traffic.copied))
         print_line(f"stores: {read} read, {sent} sent, {copied} copied by the store itself")
 
 
 def print_shards(report: "ShardsReport", as_json: bool, written: Sequence[object]) -> None:
-    """The shards of a set, and the file that has it all. written: which of them this run has written."""
+    """Print the shards of a set, and the file that has it all. written: which of them this run has written."""
     if said(report, as_json, [] if report.dry_run else written):
         return
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
@@ -309,7 +317,7 @@ MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
 
 
 def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None" = None) -> None:
-    """An importance matrix: where it comes from, what matters most and least, what is wrong."""
+    """Print an importance matrix: its origin, the most and least important tensors, its defects."""
     from ..quantization.imatrix import layer_importance, summary
     from ..quantization.imatrix_doctor import examine
 
@@ -339,7 +347,7 @@ def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None
 
 
 def print_value(value: Any, as_json: bool) -> None:
-    """One metadata value in full: strings as they are, everything else (or all, if asked) as JSON."""
+    """Print one metadata value in full: strings as they are, everything else (or all, if asked) as JSON."""
     if not isinstance(value, str) or as_json:
         print(_json(value))
     elif sys.stdout.isatty():
@@ -350,7 +358,7 @@ def print_value(value: Any, as_json: bool) -> None:
 
 
 def size(count: float) -> str:
-    """Bytes as people read them: 1.50 GB."""
+    """Return bytes as people read them: 1.50 GB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.2f} {unit}"
@@ -359,7 +367,7 @@ def size(count: float) -> str:
 
 
 def places(text: str) -> int:
-    """How many places of a terminal a text takes: two for a wide letter, none for a mark on another."""
+    """Return how many places of a terminal a text takes: two for a wide letter, none for a mark on another."""
     if text.isascii() or SINGLE.fullmatch(text):
         return len(text)
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
@@ -378,7 +386,7 @@ def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
 
 
 def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[RenderableType]":
-    """The same for rich, in lines of at most `width`, the first row bold.
+    """Return the same for rich, in lines of at most `width`, the first row bold.
 
     Where a word is wider than its column, its cell has lines of its own, and the columns after it go below.
     """

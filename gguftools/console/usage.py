@@ -1,4 +1,4 @@
-"""Wrong calls end with one line and a hint; options that contradict each other."""
+"""Turn wrong calls into one line and a hint; list the options that exclude or need each other."""
 
 import re
 import shlex
@@ -7,134 +7,142 @@ from typing import Any
 
 import typer
 
+from .calls import parse_call
 from .corrections import completed, correct, read_call
 from .elsewhere import NOT_HERE, PROGRAMS
+from .options import MODEL_SPELLINGS
 
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click within newer typers
-# Spellings that are accepted without being shown.
+# Older spellings, which are accepted but not shown.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "audit": {"--tensors": "--tensor-values"},
     "convert": {"--check": "--check-logits", "--recipe": "--outtype"},
     "diff": {"--all": "--all-tensors"},
     "export": {"--max-shard-size": "--split-max-size"},
+    "gpu-split": {"--least": "--min-neurons"},
+    "imatrix-info": {"--least-rows": "--min-rows"},
     "split": {"--max-size": "--split-max-size", "--max-tensors": "--split-max-tensors"},
 }
-# Options whose value is all words up to the next option; put together by what no word has in it.
+# Options whose values are all words up to the next option; joined by a character that no word contains.
 SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
 GATHERED = "\0"
-A_NUMBER = "X"  # what stands for a number that need not be whole in help
-# Options that do not go together, or mean nothing without another: nothing is ignored.
+A_NUMBER = "X"  # value name in help of a number that need not be whole
+# Options that exclude each other, or need another: nothing is ignored.
 ARGUMENTS = ("source", "recipes")
-ONE_FORM = "the result has one form"
-# Command ("": all of them) → an option, those it does not go with ("*": all but these), why.
+ONE_FORM = "choose one output format"
+# Command ("": all) → an option, those that it excludes ("*": all but these), why.
 APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
-    "": [("quiet", "verbose", "one wants to hear less, the other more")],
-    "attest": [("verify", "manifest_file recipe imatrix output sign overwrite", "a statement is checked, not written")],
+    "": [("quiet", "verbose", "one prints less, the other more")],
+    "attest": [
+        ("verify", "manifest_file recipe imatrix output sign overwrite", "--verify checks a statement and writes none")
+    ],
     "architectures": [("json", "markdown", ONE_FORM)],
     "convert": [
         (
             "lora",
             "merge_lora predictor imatrix pre embed_tokenizer resume check_logits fallback rounded_grids manifest",
-            "an adapter's own file has the adapter alone",
+            "--lora writes only the adapter",
         ),
-        ("workers", "scheduler", "the work is done here or there"),
-        ("plan", "scheduler lora predictor merge_lora check_logits manifest resume", "nothing is written"),
+        ("workers", "scheduler", "choose local processes or a Dask scheduler"),
+        ("plan", "scheduler lora predictor merge_lora check_logits manifest resume", "--plan writes nothing"),
         (
             "mmproj",
             "lora merge_lora predictor imatrix pre embed_tokenizer manifest check_logits all_parts",
-            "encoders are no text model",
+            "--mmproj writes only the encoder",
         ),
-        ("all_parts", "lora plan check_logits", "it writes two files"),
+        ("all_parts", "lora plan check_logits", "--all-parts writes two files"),
         (
             "target_model_dir",
             "lora merge_lora predictor mmproj all_parts mtp no_mtp manifest check_logits",
-            "a draft has none of these",
+            "a draft model has none of these",
         ),
         (
             "sentence_transformers_dense_modules",
             "lora predictor mmproj all_parts mtp no_mtp manifest target_model_dir",
-            "they stand in an embedding model's own file",
+            "Dense modules belong to an embedding model's own file",
         ),
         (
             "task",
             "lora predictor mmproj manifest target_model_dir check_logits",
-            "it has weights in an embedding model's own file",
+            "--task chooses weights of an embedding model's own file",
         ),
-        ("mtp", "no_mtp lora predictor mmproj all_parts manifest check_logits", "these layers alone are no model"),
-        ("no_mtp", "lora predictor mmproj manifest", "it says what the model's own file has"),
-        ("manifest", "merge_lora predictor", "a manifest says nothing of these"),
-        ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
+        ("mtp", "no_mtp lora predictor mmproj all_parts manifest check_logits", "--mtp writes only the MTP layers"),
+        ("no_mtp", "lora predictor mmproj manifest", "--no-mtp applies only to the text model's own file"),
+        ("manifest", "merge_lora predictor", "a manifest cannot describe it"),
+        ("resume", "merge_lora predictor", "the interrupted run does not record it"),
     ],
     "diff": [
-        ("vocab", "all_tensors errors identify imatrix", "vocabularies are compared, not tensors"),
-        ("errors", "all_tensors identify", "errors are those of all tensors"),
-        ("identify", "all_tensors", "tensors that are otherwise are listed"),
+        ("vocab", "all_tensors errors identify imatrix", "--vocab compares only vocabularies"),
+        ("errors", "all_tensors identify", "--errors lists all tensors"),
+        ("identify", "all_tensors", "--identify lists only tensors that differ from the recipe"),
     ],
     "divergence": [
         ("json", "markdown", ONE_FORM),
-        ("round_activations", "precision", "the first is the second's `llama.cpp`"),
-        ("worst", "json", "the JSON has them"),
-        ("workers", "scheduler", "the work is done here or there"),
-        ("save_base", "workers scheduler", "a base is saved by the process that runs it"),
+        ("round_activations", "precision", "it means --precision llama.cpp"),
+        ("worst", "json", "the JSON contains them"),
+        ("workers", "scheduler", "choose local processes or a Dask scheduler"),
+        ("save_base", "workers scheduler", "this process saves the base itself"),
         ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
     "draft-check": [("json", "markdown", ONE_FORM)],
     "evaluate": [("json", "markdown", ONE_FORM)],
-    "embed": [("prompt", "prompts", "texts are given here or there")],
-    "export": [("mmproj", "tensors", "tensors by themselves come from one file")],
-    "imatrix": [("workers", "scheduler", "the work is done here or there")],
+    "embed": [("prompt", "prompts", "choose one of them")],
+    "export": [("mmproj", "tensors", "--tensors reads one file")],
+    "imatrix": [("workers", "scheduler", "choose local processes or a Dask scheduler")],
     "generate": [
-        ("grammar", "json_schema", "a text follows one of them"),
-        ("draft", "draft_lookup draft_mtp", "there is one draft"),
-        ("draft_lookup", "draft_mtp", "there is one draft"),
-        ("draft_lookup", "draft_tree draft_min_p", "what stands in the text has no probability"),
-        ("image", "draft draft_mtp", "drafts do not see images"),
-        ("audio", "draft draft_mtp", "drafts do not hear sounds"),
+        ("grammar", "json_schema", "text can follow only one of them"),
+        ("draft", "draft_lookup draft_mtp", "only one way of drafting is possible"),
+        ("draft_lookup", "draft_mtp", "only one way of drafting is possible"),
+        ("draft_lookup", "draft_tree draft_min_p", "prompt lookup has no probabilities"),
+        ("image", "draft draft_mtp", "draft models read no images"),
+        ("audio", "draft draft_mtp", "draft models read no audio"),
     ],
     "graft": [
-        ("file", "imatrix", "experts are scored by one or the other"),
-        ("dry_run", "measure", "there is no output to measure"),
+        ("file", "imatrix", "experts are scored by a text or by a matrix"),
+        ("dry_run", "measure", "--dry-run writes no file to measure"),
     ],
     "graph": [
         ("json", "dot", ONE_FORM),
-        ("dot", "values against save all", "the list alone is drawn"),
-        ("values", "against", "values are shown or compared"),
-        ("prompt", "tokens", "a text is run, or these ids"),
+        ("dot", "values against save all", "--dot draws only the graph"),
+        ("values", "against", "choose to show or to compare values"),
+        ("prompt", "tokens", "choose a text or token ids"),
     ],
-    "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
+    "hash": [
+        ("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest decides which hashes are compared")
+    ],
     "perplexity": [
-        ("running", "json", "the JSON has the value after every window"),
-        ("round_activations", "precision", "the first is the second's `llama.cpp`"),
+        ("running", "json", "the JSON contains the value after every chunk"),
+        ("round_activations", "precision", "it means --precision llama.cpp"),
     ],
     "quantize": [
-        ("list_recipes", "*json", "recipes are listed and nothing is quantized"),
-        ("leave_output_tensor", "output_tensor_type", "output.weight stays as it is or gets another format"),
-        ("include_weights", "exclude_weights", "weights are included or excluded"),
-        ("keep_split", "split_max_size split_max_tensors", "shards stay as they are or are cut anew"),
-        ("dry_run", "check_tensors resume statistics manifest", "no tensor is read"),
-        ("workers", "scheduler", "the work is done here or there"),
+        ("list_recipes", "*json", "--list-recipes quantizes nothing"),
+        ("leave_output_tensor", "output_tensor_type", "output.weight is either left unquantized or given a format"),
+        ("include_weights", "exclude_weights", "choose to include or to exclude weights"),
+        ("keep_split", "split_max_size split_max_tensors", "choose the source's shards or new ones"),
+        ("dry_run", "check_tensors resume statistics manifest", "--dry-run reads no tensor"),
+        ("workers", "scheduler", "choose local processes or a Dask scheduler"),
         (
             "plan",
             "scheduler gptq target_size target_bpw frontier dry_run manifest resume check_tensors statistics",
-            "nothing is written",
+            "--plan writes nothing",
         ),
-        ("dry_run", "workers scheduler", "there is no work to share"),
-        ("frontier", "workers scheduler", "a search runs the model in this process"),
-        ("target_size", "target_bpw", "a file has one size"),
-        ("frontier", "target_size target_bpw gptq imatrix dry_run resume manifest", "no model is written"),
-        ("target_size", "imatrix pure", "the search measures the model as it is, and decides"),
-        ("target_bpw", "imatrix pure", "the search measures the model as it is, and decides"),
+        ("dry_run", "workers scheduler", "--dry-run has no work to share"),
+        ("frontier", "workers scheduler", "the search runs in this process"),
+        ("target_size", "target_bpw", "choose one target"),
+        ("frontier", "target_size target_bpw gptq imatrix dry_run resume manifest", "--frontier writes no model"),
+        ("target_size", "imatrix pure", "the search chooses types by its own measurements"),
+        ("target_bpw", "imatrix pure", "the search chooses types by its own measurements"),
     ],
     "set-metadata": [
-        ("recover", "roll_back", "an interrupted edit is completed or undone"),
-        ("dry_run", "recover roll_back", "these change the file"),
+        ("recover", "roll_back", "choose to complete or to undo the interrupted edit"),
+        ("dry_run", "recover roll_back", "they change the file"),
     ],
     "show": [
-        ("key", "tensors markdown text", "a value is printed as it is"),
-        ("text", "tensors json markdown", "the dump has one form and all tensors"),
+        ("key", "tensors markdown text", "--key prints the value unchanged"),
+        ("text", "tensors json markdown", "the dump has one format and all tensors"),
         ("json", "markdown", ONE_FORM),
     ],
-    "split": [("split_max_size", "split_max_tensors", "shards are bounded by one or the other")],
+    "split": [("split_max_size", "split_max_tensors", "choose one limit")],
 }
 # Command → an option that means nothing without another, or one of others.
 NEEDS: Mapping[str, Mapping[str, str]] = {
@@ -168,7 +176,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
         "overwrite": "save",
     },
     "hash": {"overwrite": "output"},
-    "imatrix-info": {"overwrite": "merge", "fill": "check_model", "least_rows": "merge"},
+    "imatrix-info": {"overwrite": "merge", "fill": "check_model", "min_rows": "merge"},
     "perplexity": {"no_dense": "sparse"},
     "convert": {"rate": "plan", "prices": "plan"},
     "quantize": {
@@ -189,7 +197,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
 
 
 def gathered(command: str, words: Sequence[str]) -> list[str]:
-    """The words of a call, those behind an option that takes several made one."""
+    """Return the words of a call, with the values of an option that takes several joined into one."""
     found: list[str] = []
     begins: int | None = None
     for word in words:
@@ -204,30 +212,49 @@ def gathered(command: str, words: Sequence[str]) -> list[str]:
     return found
 
 
+def with_model_as_argument(command: Any, words: Sequence[str]) -> list[str]:
+    """Return the words of a call with the value of -m or --model as the command's first argument."""
+    argument = getattr(command, "model_argument", None)
+    if argument is None or not any(word.startswith(MODEL_SPELLINGS) for word in words):
+        return list(words)
+    name = str(command.name)
+    known = read_call(command, words, (), ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))[1]
+    call = parse_call(name, words, {**known.own, **dict.fromkeys(MODEL_SPELLINGS, 1)})
+    front, rest = list[str](), list[str]()
+    for part in call.parts:
+        if part.option not in MODEL_SPELLINGS or part.value is None:
+            rest += part.words
+        elif argument.nargs == -1:
+            rest.append(part.value)
+        else:
+            front.append(part.value)
+    return front + rest
+
+
 def contradiction(command: str, given: Set[str]) -> tuple[str, str] | None:
-    """What is wrong where options of a command that are given contradict each other, and why."""
+    """Return what is wrong, and why, where given options exclude each other or lack one that they need."""
     for one, others, why in (*APART[""], *APART.get(command, ())):
         wrong = given - {one, *others[1:].split()} if others.startswith("*") else given & set(others.split())
         if one in given and wrong:
-            return f"{flag(one)} does not go with {flag(min(wrong))}", why
+            return f"{flag(one)} cannot be combined with {flag(min(wrong))}", why
     for one, other in NEEDS.get(command, {}).items():
         if one in given and not given & set(other.split()):
             needed = " or ".join(map(flag, other.split()))
-            return f"{flag(one)} means nothing without {needed}", f"add {flag(other.split()[0])}, or leave it out"
+            return f"{flag(one)} needs {needed}", f"add {flag(other.split()[0])}, or leave out {flag(one)}"
     return None
 
 
 def flag(name: str) -> str:
-    """What is typed for an option of this name."""
+    """Return the spelling of an option of this name."""
     return name.upper() if name in ARGUMENTS else f"--{name.replace('_', '-')}"
 
 
 def given_twice(command: Any, words: Sequence[str], ctx: Any) -> str | None:
-    """An option that has one value and is given a second one."""
+    """Return an option that takes one value and is given two."""
     try:
         _, _, given = command.make_parser(typer.Context(command, parent=ctx)).parse_args(list(words))
     except USAGE_ERROR:
-        return None  # said later
+        return None  # reported later
     for option in {each for each in given if given.count(each) > 1}:
         opposite = option.is_flag and {*option.opts, *option.secondary_opts}.intersection(words) > {*option.opts}
         if option.param_type_name == "option" and not option.multiple and (not option.is_flag or opposite):
@@ -236,7 +263,7 @@ def given_twice(command: Any, words: Sequence[str], ctx: Any) -> str | None:
 
 
 def explain(error: Any, words: Sequence[str], commands: Mapping[str, Any]) -> tuple[str, str]:
-    """What is wrong with a call in one line, and what to type instead."""
+    """Return what is wrong with a call in one line, and what to type instead."""
     name = next((word for word in words if word in commands), "")
     if not name or (error.ctx is not None and error.ctx.parent is None):
         return _wrong_command(error, words, commands)
@@ -246,7 +273,7 @@ def explain(error: Any, words: Sequence[str], commands: Mapping[str, Any]) -> tu
         option = str(getattr(error, "option_name", ""))
         flag = next((word.partition("=")[0] for word in typed if word.startswith(option)), option)
         return f"{name} has no option {flag}", _instead(name, flag, commands)
-    hint = f"`gguftools {name} --help` says what it takes"
+    hint = f"`gguftools {name} --help` lists its arguments and options"
     parameter = getattr(error, "param", None)
     if parameter is not None and re.search(r"Input should be|is not (?:a valid|in the range)", message):
         return f"{name}: {_wrong_value(parameter, typed, commands[name])}", hint
@@ -254,21 +281,21 @@ def explain(error: Any, words: Sequence[str], commands: Mapping[str, Any]) -> tu
 
 
 def _wrong_value(parameter: Any, typed: Sequence[str], command: Any) -> str:
-    """What is wrong with an option's number: in our words, because typer gives those of a library that it calls."""
+    """Describe a wrong number in our own words; typer's come from a library that it calls."""
     call, _ = read_call(command, typed, (), {}, ())
     value = call.value_of((*parameter.opts, *parameter.secondary_opts))
     of_type = getattr(parameter, "type", None)  # where other versions of typer have them
     low, high = (getattr(parameter, end, getattr(of_type, end, None)) for end in ("min", "max"))
     wanted = "a number" if parameter.metavar == A_NUMBER else "a whole number"
     bounds = " and ".join(f"at {word} {end}" for word, end in (("least", low), ("most", high)) if end is not None)
-    found = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} is of another kind"
+    found = f"{parameter.opts[0]} is {value!r}" if value is not None else f"{parameter.opts[0]} has another type"
     return f"{found}; {wanted}{f' of {bounds}' if bounds else ''} was expected"
 
 
 def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> tuple[str, str] | None:
-    """What is wrong with the words of a call before they are parsed, and what to type instead; None for nothing known.
+    """Return what is wrong with the words of a call before they are parsed, and what to type instead; None if nothing.
 
-    before: the words in front of the command.
+    before: the words before the command.
     """
     name = str(command.name)
     call, known = read_call(command, words, before, ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))
@@ -276,7 +303,7 @@ def mistaken(command: Any, words: Sequence[str], before: Sequence[str] = ()) -> 
 
 
 def completed_hint(hint: str, command: Any, words: Sequence[str], before: Sequence[str]) -> str:
-    """The hint of an error that a call ended with; what it shows of the same command keeps the options of the call."""
+    """Return the hint of an error; calls of the same command that it shows keep the options that were typed."""
     name = str(command.name)
     call, _ = read_call(command, words, before, ALIASES.get(name, {}), SEVERAL_WORDS.get(name, ()))
     return completed(hint, call)
@@ -297,40 +324,40 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
     if name in commands or known:
         place = words.index(match[1])
         line = _corrected(commands[known or name], words[place + 1 :], words[:place])
-        return problem, f"here that is `gguftools {known or name}`: {line}"
+        return problem, f"use `gguftools {known or name}`: {line}"
     if name in NOT_HERE:
-        return problem, "models are made, measured and tried here, not served"
+        return problem, "gguftools has no server and no downloads; `gguftools --help` lists the commands"
     return problem, did_you_mean(name, commands) or "`gguftools --help` lists the commands"
 
 
 def _behind(words: Sequence[str], commands: Mapping[str, Any]) -> str:
-    """What to type where an option stands in front of the command."""
+    """Return what to type where an option stands before the command."""
     name = next((word for word in words if word in commands), "")
     if not name:
-        return "options go behind the command; `gguftools --help` lists the commands"
+        return "options go after the command; `gguftools --help` lists the commands"
     place = words.index(name)
-    return f"options go behind the command: {_corrected(commands[name], [*words[place + 1 :], *words[:place]], ())}"
+    return f"options go after the command: {_corrected(commands[name], [*words[place + 1 :], *words[:place]], ())}"
 
 
 def _corrected(command: Any, words: Sequence[str], before: Sequence[str]) -> str:
-    """What to type for a call whose command was another word, its other mistakes corrected, too."""
+    """Return what to type for a call with another command's name, with its other mistakes corrected."""
     if wrong := mistaken(command, words, before):
         return wrong[1]
     return f"type `{shlex.join(['gguftools', *before, str(command.name), *words])}`"
 
 
 def options_of(command: Any) -> set[str]:
-    """Every spelling of a command's options."""
+    """Return every spelling of a command's options."""
     return {flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("-")}
 
 
 def _instead(name: str, flag: str, commands: Mapping[str, Any]) -> str:
-    """What to type where a command does not have an option, nor other programs."""
+    """Return what to type where neither the command nor another program has an option."""
     from quants.spelling import did_you_mean
 
     own = options_of(commands[name])
     others = [other for other, command in commands.items() if flag in options_of(command)]
     if others and flag.startswith("--"):
-        return f"{' and '.join(others[:3])} {'have' if others[1:] else 'has'} such an option"
+        return f"it is an option of {' and '.join(others[:3])}"
     known = sorted(each for each in own if each.startswith("--"))
     return did_you_mean(flag, known) or f"`gguftools {name} --help` lists its options"

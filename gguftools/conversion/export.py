@@ -27,7 +27,7 @@ from quants.arguments import PathLike, as_count, as_path
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ..files.atomic import Reads, atomic_output, check_space, check_target
-from ..files.checkpoint.safetensors import plan_safetensors
+from ..files.checkpoint.safetensors import check_written, plan_safetensors
 from ..files.folders import files_of_folder, made_folder, new_folder
 from ..files.gguf.shards import filled, shard_paths
 from ..files.gguf.writer import TensorInfo
@@ -184,6 +184,8 @@ class _Writing:
         with self.open(path) as file:
             file.write(header)
             self.rows(file, [tensor.renamed(name) for name, tensor in order], forms)
+            file.flush()
+            check_written(file.fileno(), path)
         return total
 
 

@@ -63,8 +63,8 @@ class PlacementReport:
         return {
             "file": str(self.file),
             "model": str(self.model),
-            "vram": self.vram,
-            "used": found.used,
+            "vram_bytes": self.vram,
+            "used_bytes": found.used,
             "activations": found.activations,
             "optimal": found.optimal,
             "layers": layers,

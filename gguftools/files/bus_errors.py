@@ -16,7 +16,9 @@ _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 def take_bus_errors() -> None:
-    """Have SIGBUS end the process with a line and exit code 1."""
+    """Have SIGBUS end the process with a line and exit code 1. Windows has none."""
+    if not hasattr(signal, "SIGBUS"):
+        return
     set_handler = ctypes.CDLL(None).signal
     set_handler.argtypes, set_handler.restype = (ctypes.c_int, _HANDLER), ctypes.c_void_p
     set_handler(signal.SIGBUS, _CALLED)

@@ -1,7 +1,6 @@
 """Folders that appear whole or not at all, and whose files are replaced together."""
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from quants.errors import FileError
 
 from .atomic import NOTHING, Reads, check_target, explain_write_error
 from .entries import keep_mode, opened_folder, remove_leftovers, sync_folder, temporary_name
-from .locks import is_named, is_unlocked
+from .locks import is_named, is_unlocked, wait_for_lock
 from .naming import refuse_store
 from .replacing import MOVED, Change, replace_together, replacements, reserved_names, settle_replacement
 from .stores.path import located
@@ -119,7 +118,7 @@ def _replace(
 ) -> None:
     """Give files their names in the target, all or none, one program at a time. Raises OSError, FileError."""
     with opened_folder(target) as fd:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        wait_for_lock(fd)
         new = {path.relative_to(made).as_posix() for path in made.rglob("*") if not path.is_dir()}
         paths = _instead(target, new, instead)
         for path in paths:

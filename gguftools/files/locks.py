@@ -2,11 +2,14 @@
 
 A lock belongs to an open file, not to its name. Who has waited for one compares the two, and starts again where the
 name has gone to another file meanwhile. Where a file system has no locks, there is no protection, and no error.
-POSIX systems only (Linux, macOS): Windows has neither `fcntl` nor files that can be replaced while they are open.
+
+Locks are filelock's `lock_descriptor`: `flock` on Linux and macOS, `LockFileEx` on Windows. Its `FileLock` is not used:
+that locks a file of its own beside the data, which stays there, and it cannot lock what a killed run has left. It has
+no shared locks, so that `is_held` looks more than once: another that looks has the lock for a moment. The rest of
+writing needs POSIX: Windows cannot replace files while they are open.
 """
 
 import errno
-import fcntl
 import os
 import stat
 import time
@@ -21,7 +24,7 @@ from .stores.path import StorePath
 
 WAIT = 2.0  # seconds that others get to finish
 STEP = 0.005
-BUSY = (errno.EWOULDBLOCK, errno.EACCES)  # file systems without locks say something else
+LOOKS = 5  # at a lock that may be another's who looks
 
 State = tuple[int, int, int, int]
 NO_FILE: State = (0, 0, 0, 0)
@@ -52,22 +55,25 @@ def is_named(fd: int, path: Path) -> bool:
         return False
 
 
-def lock(fd: int, how: int = fcntl.LOCK_EX) -> bool:
+def lock(fd: int) -> bool:
     """Lock an open file against all others who would; False if one of them has it. Closing it unlocks it."""
-    try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in BUSY
-    return True
+    return is_unlocked(fd) is not False
 
 
 def is_unlocked(fd: int) -> bool | None:
     """Lock an open file, or folder, if nobody has; None where the file system has no locks to tell by."""
+    from filelock import lock_descriptor  # here, because commands that lock nothing need not wait for its import
+
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return False if error.errno in BUSY else None
-    return True
+        return lock_descriptor(fd, blocking=False)
+    except OSError:
+        return None
+
+
+def wait_for_lock(fd: int) -> None:
+    """Lock an open file or folder, however long another has it."""
+    while not lock(fd):
+        time.sleep(STEP)
 
 
 @contextmanager
@@ -110,11 +116,21 @@ def open_to_lock(path: Path) -> int:
 
 def is_held(path: Path) -> bool:
     """Whether another program has the file locked at this moment."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return not lock(fd, fcntl.LOCK_SH)
-    finally:
-        os.close(fd)
+    return all(_is_locked_now(path, STEP if look else 0) for look in range(LOOKS))
+
+
+def _is_locked_now(path: Path, after: float) -> bool:
+    time.sleep(after)
+    free: bool | None = None
+    for flags in (os.O_RDONLY, os.O_RDWR):  # NFS locks only what can be written
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            free = is_unlocked(fd)
+        finally:
+            os.close(fd)
+        if free is not None:
+            break
+    return free is False

@@ -51,11 +51,11 @@ class ArchitectureInfo(Report):
     """An architecture by its GGUF name, the Hugging Face classes it takes, the kinds of vocabulary tried in turn.
 
     encoders: those of the classes that have encoders for images or sounds, which `convert --mmproj` writes;
-    running_towers, exporting_towers: those of them whose encoders run, and that `export --mmproj` makes checkpoints of.
-    refused: keys of config.json that can stand for variants which files cannot express. exports: whether files become
-    checkpoints again; export_obstacle: why they don't. draft: it drafts for another model, whose vocabulary it has, and
-    neither is converted nor runs without it. wrapper: classes around a text model of any architecture that their
-    config.json names, whose name the file has; here the name is empty.
+    running_encoders, exporting_encoders: those of them whose encoders run, and that `export --mmproj` makes checkpoints
+    of. refused: keys of config.json that can stand for variants which files cannot express. exports: whether files
+    become checkpoints again; export_obstacle: why they don't. draft: it drafts for another model, whose vocabulary it
+    has, and neither is converted nor runs without it. wrapper: classes around a text model of any architecture that
+    their config.json names, whose name the file has; here the name is empty.
     """
 
     name: str
@@ -164,7 +164,7 @@ def coverage() -> dict[str, int]:
         "drafts": len(drafts),
         "architectures": len(known),
         "exported": len(back),
-        "with_towers": len(with_encoders),
-        "with_running_towers": len(running),
-        "exported_with_towers": len(whole),
+        "with_encoders": len(with_encoders),
+        "with_running_encoders": len(running),
+        "exported_with_encoders": len(whole),
     }

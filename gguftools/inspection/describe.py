@@ -65,7 +65,7 @@ def as_json(opened: Model, tensors: Iterable[Tensor]) -> dict[str, Any]:
         "file": str(opened.path),
         **({"version": file.version, "byte_order": file.byte_order} if file else {}),
         "alignment": opened.origin.alignment,
-        "summary": summary(opened),
+        "summary": {name.replace(" ", "_"): value for name, value in summary(opened).items()},
         "metadata": {key: _json_value(opened.metadata.value(key)) for key in opened.metadata},
         "assumed": {
             each.key: {**_json_value(typed_value(each)), "reason": each.reason}

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from quants.arguments import PathLike, thread_count
+from quants.arguments import thread_count
 from quants.errors import OptionError
 
 from ..files.atomic import Reads, output_path
 from ..model import Model
 from ..writing.resume import remove_partial
+from .options import DivergenceOptions
 from .reading import Reading, tokens_in
 from .record import Record, check_apart
 
@@ -74,53 +75,57 @@ class Saving:
         return self.target.suffix == OWN_FORM
 
 
-def saving_to(
-    path: PathLike | None, top_k: int | None, with_output: bool, overwrite: bool, record: PathLike | None
-) -> Saving | None:
+def saving_to(options: DivergenceOptions) -> Saving | None:
     """How a base is saved; None where it is not. Raises OptionError for what does not go together."""
-    found = None if path is None else Saving(output_path(path), top_k, with_output, overwrite)
+    path, top_k, with_output = options.save_base, options.top_k, options.with_output
+    found = None if path is None else Saving(output_path(path), top_k, with_output, options.overwrite)
     if (top_k is not None or with_output) and not (found and found.own_form):
         what = "top_k" if top_k is not None else "with_output"
         raise OptionError(f"{what} is of bases of our own", f"save one: a name that ends in {OWN_FORM}")
-    check_apart(record, path)
+    check_apart(options.record, path)
     return found
 
 
+@dataclass(frozen=True)
+class BaseRun:
+    """The run of a base that is saved. sources: files that the measurement reads and that must be the same to go on."""
+
+    base: "Base"
+    model: Model
+    reading: Reading
+    precision: "Precision"
+    sources: Sequence[Path]
+    threads: int | None
+
+
 @contextmanager
-def base_writer(
-    saving: Saving,
-    kept: Record | None,
-    base: "Base",
-    model: Model,
-    reading: Reading,
-    precision: "Precision",
-    read: Sequence[Path],
-    reads: Reads,
-    threads: int | None,
-) -> Iterator[Writer | None]:
+def base_writer(saving: Saving, kept: Record | None, run: BaseRun, reads: Reads) -> Iterator[Writer | None]:
     """What the base is written with, to a file that appears when the block ends; None where an earlier run did it."""
     from runtime.evaluation.divergence import RunningLogits
     from runtime.evaluation.stored_logits import StoredLayout
 
     from .base_writing import saved_base
     from .bases import Run, vocabulary_digest
-    from .llama_cpp_bases import saved_llama_cpp_base
+    from .llama_cpp_bases import LlamaCppRun, saved_llama_cpp_base
 
     if kept is not None and kept.is_output(saving.target):
         remove_partial(saving.target)
         yield None
         return
+    model, reading, base = run.model, run.reading, run.base
     reads = replace(reads, option="--save-base")
-    how: Any = {"sources": read, "resume": kept is not None, "overwrite": saving.overwrite, "reads": reads}
+    how: Any = {"resume": kept is not None, "overwrite": saving.overwrite, "reads": reads}
     if saving.own_form and isinstance(base, RunningLogits):
         path = str(model.path.absolute()) if model.files else str(model.path)
-        run = Run(reading.by_text(), reading.n_ctx, path, vocabulary_digest(model.metadata), precision, base.output)
-        with saved_base(saving.target, run, top_k=saving.top_k, with_output=saving.with_output, **how) as writer:
+        own = Run(reading.by_text(), reading.n_ctx, path, vocabulary_digest(model.metadata), run.precision, base.output)
+        form: Any = {"top_k": saving.top_k, "with_output": saving.with_output, "sources": run.sources}
+        with saved_base(saving.target, own, **form, **how) as writer:
             yield writer
         return
     if len(reading.tokens) != reading.n_ctx * len(reading.windows):
         raise OptionError("a base in llama.cpp's form has plain text alone, no conversations")
     layout = StoredLayout(reading.n_ctx, len(tokens_in(model)), len(reading.windows))
-    how |= {"precision": precision, "threads": thread_count(threads)}
-    with saved_llama_cpp_base(saving.target, np.array(reading.tokens, np.int64), layout, **how) as rows_writer:
+    tokens, threads = np.array(reading.tokens, np.int64), thread_count(run.threads)
+    rows = LlamaCppRun(tokens, layout, run.sources, run.precision, threads)
+    with saved_llama_cpp_base(saving.target, rows, **how) as rows_writer:
         yield rows_writer

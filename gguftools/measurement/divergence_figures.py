@@ -11,6 +11,7 @@ from quants.errors import VocabularyError
 from ..model import Model
 from .divergence_report import FileDivergence
 from .reading import Reading
+from .sizes import bits_per_weight, size_bytes
 
 if TYPE_CHECKING:
     from runtime.evaluation.divergence import Predictions
@@ -39,11 +40,10 @@ def file_divergence(
         return _known(statistics.figures(found.base[part], other[part], apart[part], targets[part]))
 
     ends = np.cumsum([len(window.scored) for window in reading.windows])
-    values = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
     return FileDivergence(
         str(file.path),
-        _size(file),
-        8 * file.nbytes / values if values else 0.0,
+        size_bytes(file),
+        bits_per_weight(file),
         _type(file),
         figures(slice(None)),
         lower_bound,
@@ -61,14 +61,6 @@ def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
         name: _known(value) if isinstance(value, Mapping) else None if value != value else value
         for name, value in figures.items()
     }
-
-
-def _size(file: Model) -> int:
-    """Bytes of its files; those of its tensors where it has none."""
-    try:
-        return sum(path.stat().st_size for path in file.files) or file.nbytes
-    except OSError:
-        return file.nbytes
 
 
 def _type(file: Model) -> str:

@@ -19,6 +19,7 @@ from .draft_figures import Costs, cycles, runs
 from .draft_report import AtTemperature, DraftCheckReport, DraftFigures
 from .draft_simulation import Setting, prompts_of, simulate
 from .draft_texts import USUAL_LENGTH, at_temperature, chances, parts, places
+from .options import DraftCheckOptions
 from .perplexity import Progress, context_warning, tokens_at_once
 from .reading import Reading, texts_read
 from .texts import Texts, default_texts, texts_named
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from runtime.speculation.blocks import BlockWriter
     from runtime.speculation.readers import Reader
 
-TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
-LONGEST = 16  # draft length that is looked at
-SIMULATED = 256  # tokens of each draft at each temperature
 LOOKUP, MTP, STATES = "lookup", "mtp", "states"
 READING = (MTP, STATES)  # the model's states
 DEEPEST_READ = 1  # what these say of tokens further on depends on what they drafted themselves
@@ -41,58 +39,44 @@ DEEPEST_READ = 1  # what these say of tokens further on depends on what they dra
 def draft_check(
     target: PathLike | Model,
     *drafts: PathLike | Model,
-    lookup: bool = False,
-    mtp: bool = False,
     text: Texts | None = None,
     n_ctx: int | None = None,
     chunks: int | None = None,
-    temperatures: Sequence[float] = TEMPERATURES,
-    draft_max: int = LONGEST,
-    cost_ratio: float | str = "timed",
-    verify_cost: float | None = None,
-    simulated: int = SIMULATED,
-    seed: int = 1,
     threads: int | None = None,
+    options: DraftCheckOptions | None = None,
     progress: Progress | None = None,
 ) -> DraftCheckReport:
-    """How much faster a model writes with a draft: measured on texts, predicted from that, and simulated.
+    """Measure how much faster a model writes with a draft: on texts, predicted from that, and simulated.
 
     drafts: smaller models of the same vocabulary, and files that read the model's states (EAGLE-3, DFlash, MTP).
-    lookup: also drafts that are found in the text so far; mtp: and those of the file's own layer that predicts a token
-    further.
     text: one, several, or several by name, each of which gets its own figures, too; None for those that come with this
-    package. n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text.
-    temperatures: of both models' distributions, which no other sampler
-    changes; 0 for the likeliest tokens. draft_max: the longest draft that is looked at. cost_ratio: what drafting a
-    token costs beside one token of the model: a number, or "timed" here, or by the "bytes" of weights. verify_cost:
-    what each drafted token adds to the pass that checks it, one token's pass being 1; None for what is timed here, or 0
-    where cost_ratio is not timed. simulated: tokens that each draft helps to write at each temperature, 0 for none, by
-    draws of `seed`. threads: None for all processors.
-    progress: called with (steps done, of how many, mean acceptance of the first draft so far).
+    package. n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text. threads: None for
+    all processors. progress: called with (steps done, of how many, mean acceptance of the first draft so far).
     Raises FileError, ModelError, VocabularyError for the model itself, and OptionError for too short a text or nothing
     to check. What is wrong with a draft is in its figures.
     """
-    plan = _plan(temperatures, draft_max, cost_ratio, verify_cost, simulated, seed)
+    options = options or DraftCheckOptions()
+    plan = _plan(options)
     model = opened(target)
     candidates = [_candidate(model, draft) for draft in drafts]
-    candidates += [_Candidate(LOOKUP, LOOKUP)] if lookup else []
-    candidates += [_Candidate(MTP, MTP)] if mtp else []
+    candidates += [_Candidate(LOOKUP, LOOKUP)] if options.lookup else []
+    candidates += [_Candidate(MTP, MTP)] if options.mtp else []
     _check_names([each.name for each in candidates])
     net = model.running(threads)
-    if mtp:
+    if options.mtp:
         net.next_tokens  # noqa: B018  a model without one is told before anything runs
     _check_speaks(model, net)
     reading = texts_read(model, default_texts() if text is None else texts_named(text), n_ctx, chunks, None)
     run = _Run(model, net, reading, plan, threads, progress)
     figures = run.figures(candidates)
-    source = "given" if plan.verify_cost is not None or cost_ratio != "timed" else "timed"
+    source = "given" if plan.verify_cost is not None or plan.cost_ratio != "timed" else "timed"
     return DraftCheckReport(
         str(model.path),
         reading.n_ctx,
         reading.texts,
         [float(each) for each in run.verify],
         source,
-        seed,
+        plan.seed,
         figures,
         [*reading.remarks, *_warnings(model, candidates, reading.n_ctx)],
     )
@@ -117,9 +101,8 @@ class _Plan:
     seed: int
 
 
-def _plan(
-    temperatures: Sequence[float], longest: int, ratio: float | str, verify: float | None, simulated: int, seed: int
-) -> _Plan:
+def _plan(options: DraftCheckOptions) -> _Plan:
+    temperatures, ratio, verify = options.temperatures, options.cost_ratio, options.verify_cost
     if not temperatures:
         raise OptionError("there is no temperature", "for example 0,0.8,1")
     for each in temperatures:
@@ -133,8 +116,8 @@ def _plan(
         _check_number(ratio, "the cost ratio", 0)
     if verify is not None:
         _check_number(verify, "the cost of verification", 0)
-    longest = as_count(longest, "the longest draft", 1)
-    simulated, seed = as_count(simulated, "simulated tokens", 0), as_count(seed, "the seed", 0)
+    longest = as_count(options.draft_max, "the longest draft", 1)
+    simulated, seed = as_count(options.simulated, "simulated tokens", 0), as_count(options.seed, "the seed", 0)
     return _Plan(tuple(map(float, temperatures)), longest, ratio, verify, simulated, seed)  # type: ignore[arg-type]
 
 

@@ -12,9 +12,9 @@ class Simulation:
 
     tokens_per_cycle ± standard_error beside predicted: what chances along the text that was written predict (None
     where that is too short, or is not known for this length). acceptance: the share of decided tokens that stood,
-    beside expected_acceptance, the mean of the sum of min(p, q) at the same places; acceptance_error: the standard
-    error of their difference. accepted_per_position: of cycles that drafted so far, the share whose first, second, …
-    token stood.
+    beside expected_acceptance, the mean of the sum of min(p, q) at the same places; acceptance_standard_error: the
+    standard error of their difference. accepted_per_position: of cycles that drafted so far, the share whose first,
+    second, … token stood.
     """
 
     draft_length: int
@@ -28,7 +28,7 @@ class Simulation:
     predicted: float | None
     acceptance: float
     expected_acceptance: float
-    acceptance_error: float
+    acceptance_standard_error: float
     accepted_per_position: list[float]
 
 
@@ -79,7 +79,7 @@ class DraftFigures:
     obstacles: list[str]
     edits: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    size: int = 0
+    size_bytes: int = 0
     cost_ratio: float | None = None
     cost_source: str | None = None
     bytes_ratio: float | None = None

@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,10 @@ from ..files.atomic import NOTHING, Reads
 from ..model import Model, opened
 from .evaluation_figures import is_right, score_of
 from .evaluation_report import EvaluationReport, FileScores, Score, TestReport
+from .options import EvaluationOptions
 from .perplexity import Progress
 from .record import Record, recorded
 from .tasks import hellaswag, multiple_choice, winogrande
-from .tasks.drawing import SEED
 from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
@@ -60,57 +60,41 @@ def evaluate(
     hellaswag: PathLike | None = None,
     winogrande: PathLike | None = None,
     multiple_choice: PathLike | None = None,
-    tasks: int | None = None,
-    seed: int = SEED,
     n_ctx: int = 512,
     threads: int | None = None,
-    precision: str = "float32",
-    record: PathLike | None = None,
-    keep_record: bool = False,
+    options: EvaluationOptions | None = None,
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """How often one or several models choose the right answer of tests, as llama-perplexity has them.
+    """Measure how often one or several models choose the right answer of tests, as llama-perplexity does.
 
-    hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them.
-    tasks: of each test so many are drawn with `seed`; None for 400 of HellaSwag and all of the others. n_ctx: a task's
-    tokens (what is common to its answers once) have to fit into 4 windows of so many. threads: None for all processors.
-    precision: "float32", "exact" or "llama.cpp" as in `perplexity`. record: note tasks' scores in this file, and go on
-    from it where an earlier run was killed; it goes in the end, or with keep_record stays, for who has yet to write the
-    report. progress(tasks done, of how many, score so far).
+    hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them. n_ctx: a task's tokens
+    (what is common to its answers once) have to fit into 4 windows of so many. threads: None for all processors.
+    progress(tasks done, of how many, score so far).
     Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
     from runtime.products.precision import precision_named, products
 
+    options = options or EvaluationOptions()
     as_count(n_ctx, "n_ctx", 1)
-    if tasks is not None:
-        as_count(tasks, "tasks", 1)
-    chosen = precision_named(precision)
-    paths = {"hellaswag": hellaswag, "winogrande": winogrande, "multiple_choice": multiple_choice}
-    asked = [(each, as_path(path, each.name)) for each in BENCHMARKS if (path := paths[each.name]) is not None]
-    if not asked:
-        raise OptionError("no test is given", "give a file to hellaswag, winogrande or multiple_choice")
+    if options.tasks is not None:
+        as_count(options.tasks, "tasks", 1)
+    chosen = precision_named(options.precision)
+    asked = _asked({"hellaswag": hellaswag, "winogrande": winogrande, "multiple_choice": multiple_choice})
     models = [opened(each) for each in _listed(sources)]
     if not models:
         raise OptionError("no model is given")
-    drawn = [each.load(path, tasks, seed) for each, path in asked]
+    drawn = [each.load(path, options.tasks, options.seed) for each, path in asked]
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
     ]  # one that can't run is found before another has run for an hour
     parts = [_part(model, net, found.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for found in drawn]
-    total = sum(len(part.tasks) for part in parts)
     names = [test.name for test, _ in asked]
-    plan = {"measurement": "evaluation", "precision": chosen, "tasks": tasks, "seed": seed}
+    plan = {"measurement": "evaluation", "precision": chosen, "tasks": options.tasks, "seed": options.seed}
     read = [path for model in models for path in model.files]
     reads = NOTHING.also(read).also(path for _, path in asked)
-    scores: list[Score] = []
-    with nullcontext() if record is None else _record(record, plan, names, parts, read, reads, keep_record) as kept:
-        done = group = 0
-        for number, part in enumerate(parts):
-            found_scores, seconds = _measured(part, kept, group, _shifted(progress, done, total))
-            base = scores[number % len(asked)] if number >= len(asked) else None
-            scores.append(score_of(part.tasks, found_scores, base, seconds))
-            done, group = done + len(part.tasks), group + len(part.groups)
+    with _record(options, plan, names, parts, read, reads) as kept:
+        scores = _scores(parts, len(asked), kept, progress)
     files = [
         FileScores(str(model.path), dict(zip(names, scores[at : at + len(names)], strict=True)))
         for model, at in zip(models, range(0, len(parts), len(names)), strict=True)
@@ -120,7 +104,28 @@ def evaluate(
         for (each, path), found in zip(asked, drawn, strict=True)
     ]
     warnings = [f"left out: {remark}" for found in drawn for remark in found.left_out]
-    return EvaluationReport(n_ctx, seed, chosen, products(chosen), about, files, warnings)
+    return EvaluationReport(n_ctx, options.seed, chosen, products(chosen), about, files, warnings)
+
+
+def _asked(paths: Mapping[str, PathLike | None]) -> list[tuple[Benchmark, Path]]:
+    """The tests that a file is given for. Raises OptionError where there are none."""
+    asked = [(each, as_path(path, each.name)) for each in BENCHMARKS if (path := paths[each.name]) is not None]
+    if not asked:
+        raise OptionError("no test is given", "give a file to hellaswag, winogrande or multiple_choice")
+    return asked
+
+
+def _scores(parts: Sequence["_Part"], tests: int, kept: Record | None, progress: Progress | None) -> list[Score]:
+    """Compute all parts, `tests` of them for each file; scores of later files are compared with the first file's."""
+    total = sum(len(part.tasks) for part in parts)
+    scores: list[Score] = []
+    done = group = 0
+    for number, part in enumerate(parts):
+        found, seconds = _measured(part, kept, group, _shifted(progress, done, total))
+        base = scores[number % tests] if number >= tests else None
+        scores.append(score_of(part.tasks, found, base, seconds))
+        done, group = done + len(part.tasks), group + len(part.groups)
+    return scores
 
 
 def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[PathLike | Model]:
@@ -186,20 +191,25 @@ def _choices(tokenizer: "Tokenizer", task: Task) -> "Choices":
 
 @contextmanager
 def _record(
-    path: PathLike,
+    options: EvaluationOptions,
     plan: dict[str, Any],
     names: Sequence[str],
     parts: Sequence[_Part],
     read: Sequence[Path],
     reads: Reads,
-    keep: bool,
-) -> Iterator[Record]:
-    """A record whose windows are groups of tasks, whose predictions are their answers and the seconds they took."""
+) -> Iterator[Record | None]:
+    """The record that is asked for, if any: one whose windows are groups of tasks, whose predictions are their answers
+    and the seconds they took.
+    """
+    if options.record is None:
+        yield None
+        return
     sizes = [sum(part.answers(group)) + 1 for part in parts for group in part.groups]
     for test in BENCHMARKS:
         own = parts[names.index(test.name) :: len(names)] if test.name in names else None
         plan[test.name] = own and _digest(own)
-    with recorded(as_path(path, "the record"), plan, read, sizes, 1, reads, keep) as record:
+    path, keep = as_path(options.record, "the record"), options.keep_record
+    with recorded(path, plan, read, sizes, 1, reads, keep) as record:
         yield record
 
 

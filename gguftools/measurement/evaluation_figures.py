@@ -29,7 +29,7 @@ def score_of(tasks: Sequence[Task], scores: list[list[float]], base: Score | Non
         high=high,
         chance=len(tasks) / sum(len(task.texts) for task in tasks),
         difference=difference,
-        difference_error=error,
+        difference_standard_error=error,
         chosen=list(map(_best, tasks, scores)),
         right=right,
         scores=[[None if math.isnan(value) else value for value in each] for each in scores],

@@ -10,7 +10,8 @@ class Score(Report):
     """What a file reached in one test: shares of 1.
 
     low, high: Wilson's interval, which holds the true score in 95 of 100 cases. chance: what guessing reaches.
-    difference ± difference_error: to the first file, task by task, of which much is the same luck; None for that file.
+    difference ± difference_standard_error: to the first file, task by task, of which much is the same luck; None
+    for that file.
     chosen: the answer taken in each task, from 0; scores: mean log(probability) of each answer; None where nothing of
     an answer counts.
     """
@@ -23,7 +24,7 @@ class Score(Report):
     high: float
     chance: float
     difference: float | None
-    difference_error: float | None
+    difference_standard_error: float | None
     chosen: list[int]
     right: list[bool]
     scores: list[list[float | None]]
@@ -34,7 +35,7 @@ class Score(Report):
 class FileScores(Report):
     """Of one file: its scores by the test's name."""
 
-    path: str
+    file: str
     tests: dict[str, Score]
 
 

@@ -25,6 +25,7 @@ from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint
 from .importance_state import unfinished_sums
+from .options import ImatrixOptions
 from .perplexity import Progress, tokens_at_once
 from .text_tokens import read_text
 from .workers import Runnable, in_turn, runnable
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from runtime.importance import Sums
     from runtime.model import Model as RunningModel
 
+    from .importance_state import State
+
 MOST = 3e38  # what float32 holds
-SAVE_EVERY = 10  # windows
 HEAD = ("output.weight", "token_embd.weight")  # whose importance recipes don't ask for
 Ids = NDArray[np.int64]
 
@@ -80,91 +82,96 @@ def imatrix(
     *,
     n_ctx: int = 512,
     chunks: int | None = None,
-    skip_chunks: int = 0,
-    parse_special: bool = False,
-    with_output: bool = False,
-    nextn: bool = False,
-    precision: str = "float32",
-    save_every: int = SAVE_EVERY,
-    resume: bool = False,
     threads: int | None = None,
-    executor: Executor | None = None,
-    overwrite: bool = False,
+    options: ImatrixOptions | None = None,
     progress: Progress | None = None,
 ) -> ImportanceMatrix:
     """Let the model read files of text in windows: an importance matrix, sums of its weights' inputs and their squares.
 
     text: a file, or several, whose sums add up. Windows are those of perplexity, every position counts. output: where
-    it is written, too: GGUF form, or the legacy one if it ends in .dat; overwrite: even if it exists. n_ctx: tokens of
-    a window. Of each text skip_chunks windows are left out, and then the first `chunks` are read. parse_special:
-    special tokens that a text spells become these tokens. with_output: also for the weights of the head, which recipes
-    don't ask importance for. nextn: also for the layer that predicts a token further, which the model runs without.
-    precision: as in `perplexity`. save_every: with an output, keep the sums beside it after so many windows, 0 for
-    never; resume: go on from those that an interrupted run of the same model, texts and options left. threads: default
-    all processors. executor: whose workers, other processes, read the windows instead, with so many threads each, one
-    if not given; the sums are the same to the last bit. progress(windows done, of how many, 0.0), at first, too.
+    it is written, too: GGUF form, or the legacy one if it ends in .dat. n_ctx: tokens of a window; chunks: read the
+    first so many windows of each text. threads: None for all processors. progress(windows done, of how many, 0.0), at
+    first, too.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
-    from runtime.importance import Sums, add_sums
     from runtime.model import Model as RunningModel
     from runtime.products.precision import precision_named
 
-    model = opened(source)
-    several: Sequence[Any] = text if isinstance(text, (list, tuple)) else [text]
-    files = [as_path(each, "the text") for each in several]
-    if not files:
-        raise OptionError("there is no text to read")
+    options = options or ImatrixOptions()
+    model, files = opened(source), _files(text)
     reads = [*model.files, *files]
-    as_count(save_every, "save_every")
-    if resume and output is None:
+    as_count(options.save_every, "save_every")
+    if options.resume and output is None:
         raise OptionError("there is no output whose run could be resumed")
     target = Path("imatrix.gguf") if output is None else output_path(output)
     if output is not None:
-        check_target(target, NOTHING.also(reads), overwrite)
-    chosen = precision_named(precision)
-    texts = [_read(model, file, n_ctx, chunks, skip_chunks, parse_special) for file in files]
+        check_target(target, NOTHING.also(reads), options.overwrite)
+    chosen = precision_named(options.precision)
+    texts = [_read(model, file, n_ctx, chunks, options) for file in files]
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
-    layers = len(net.next_tokens.layers) if nextn else 0  # which a model that has none says before anything runs
-    away = executor if leaves_process(executor) else None
-    told = None if away is None else dumps(_Told(runnable(model, threads, chosen), with_output, nextn))
+    layers = len(net.next_tokens.layers) if options.nextn else 0  # a model without one is refused before anything runs
+    which = _Measured(net, options.with_output, options.nextn)
+    away = options.executor if leaves_process(options.executor) else None
+    told = b"" if away is None else dumps(_Told(runnable(model, threads, chosen), which.with_output, which.nextn))
     total = sum(len(each.plan.starts) for each in texts)
-    head = _head(model, texts, n_ctx, with_output, chosen, nextn)
-    at_once = max(1, tokens_at_once(model) // n_ctx)
-    keep = save_every if output is not None else 0
-    sums: dict[str, Sums] = {}
-    with unfinished_sums(target, head, resume) if keep or resume else nullcontext() as state:
-        if state is not None and state.windows <= total:
-            sums |= {name: Sums(*arrays) for name, arrays in state.sums.items()}
-        saved = done = state.windows if sums and state is not None else 0
-        if progress:
-            progress(done, total, 0.0)
-        batches = _batches(texts, done, min(at_once, keep) if keep else at_once)
-        measured = (
-            _sums_elsewhere(away, told, batches)
-            if away is not None and told is not None
-            else _sums_here(_Measured(net, with_output, nextn), batches)
-        )
+    at_once, keep = max(1, tokens_at_once(model) // n_ctx), 0 if output is None else options.save_every
+    head = _head(model, texts, n_ctx, chosen, options)
+    with unfinished_sums(target, head, options.resume) if keep or options.resume else nullcontext() as state:
+        progressed = _Progressed(state, keep, total, progress)
+        batches = _batches(texts, progressed.done, min(at_once, keep) if keep else at_once)
+        measured = _sums_here(which, batches) if away is None else _sums_elsewhere(away, told, batches)
         try:
             with closing(measured):
                 for windows, found in measured:
-                    add_sums(sums, found)
-                    done += windows
-                    _check_finite(sums)
-                    if state is not None and keep and done - saved >= keep and done < total:
-                        state.save(done, sums)
-                        saved = done
-                    if progress:
-                        progress(done, total, 0.0)
+                    progressed.add(windows, found)
         except GgufToolsError as error:
             if state is not None and not isinstance(error.__cause__, OSError):
                 state.end()  # another try would end in the same way
             raise
-        matrix = ImportanceMatrix(target, _entries(sums), tuple(file.name for file in files), total, n_ctx, layers)
+        names = tuple(file.name for file in files)
+        matrix = ImportanceMatrix(target, _entries(progressed.sums), names, total, n_ctx, layers)
         if output is not None:
-            write_imatrix(matrix, target, overwrite, reads)
+            write_imatrix(matrix, target, options.overwrite, reads)
         if state is not None:
             state.end()
     return matrix
+
+
+def _files(text: PathLike | Sequence[PathLike]) -> list[Path]:
+    several: Sequence[Any] = text if isinstance(text, (list, tuple)) else [text]
+    files = [as_path(each, "the text") for each in several]
+    if not files:
+        raise OptionError("there is no text to read")
+    return files
+
+
+class _Progressed:
+    """Sums of the windows done so far, from those of an earlier run on; every `keep` windows they are saved."""
+
+    def __init__(self, state: "State | None", keep: int, total: int, progress: Progress | None) -> None:
+        from runtime.importance import Sums
+
+        self._state, self._keep, self._total, self._progress = state, keep, total, progress
+        self.sums: dict[str, Sums] = {}
+        if state is not None and state.windows <= total:
+            self.sums |= {name: Sums(*arrays) for name, arrays in state.sums.items()}
+        self.done = self._saved = state.windows if self.sums and state is not None else 0
+        self._show()
+
+    def add(self, windows: int, found: dict[str, "Sums"]) -> None:
+        from runtime.importance import add_sums
+
+        add_sums(self.sums, found)
+        self.done += windows
+        _check_finite(self.sums)
+        if self._state is not None and self._keep and self.done - self._saved >= self._keep and self.done < self._total:
+            self._state.save(self.done, self.sums)
+            self._saved = self.done
+        self._show()
+
+    def _show(self) -> None:
+        if self._progress:
+            self._progress(self.done, self._total, 0.0)
 
 
 Batches = Generator[tuple[int, dict[str, "Sums"]], None, None]  # how many windows, and their sums
@@ -209,15 +216,17 @@ def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
     return found.sums
 
 
-def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, skip_chunks: int, parse_special: bool) -> _Text:
+def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, options: ImatrixOptions) -> _Text:
     from runtime.evaluation.perplexity import windows
 
     tokenizer = model.tokenizer
-    tokens = tokenizer.encode(read_text(file), parse_special=parse_special)
-    skipped = as_count(skip_chunks, "skip_chunks") * as_count(n_ctx, "n_ctx")
+    tokens = tokenizer.encode(read_text(file), parse_special=options.parse_special)
+    skipped = as_count(options.skip_chunks, "skip_chunks") * as_count(n_ctx, "n_ctx")
     left = len(tokens) - skipped
     if skipped and left < 2 * n_ctx:
-        what = f"{file} has {len(tokens)} tokens: {max(0, left)} behind its first {skip_chunks} windows of {n_ctx}"
+        what = (
+            f"{file} has {len(tokens)} tokens: {max(0, left)} behind its first {options.skip_chunks} windows of {n_ctx}"
+        )
         raise OptionError(what, hint="at least 2 windows are needed")
     plan = windows(left, n_ctx, chunks=chunks)
     return _Text(tokens[skipped:], tokenizer.bos if tokenizer.add_bos else None, plan)
@@ -234,7 +243,7 @@ def _batches(texts: Sequence[_Text], done: int, size: int) -> Iterator[Ids]:
 
 
 def _head(
-    model: Model, texts: Sequence[_Text], n_ctx: int, with_output: bool, precision: str, nextn: bool
+    model: Model, texts: Sequence[_Text], n_ctx: int, precision: str, options: ImatrixOptions
 ) -> dict[str, object]:
     """What must be the same when a run is taken up again."""
     digest = hashlib.sha256()
@@ -242,12 +251,13 @@ def _head(
         digest.update(np.asarray([-1 if text.bos is None else text.bos, len(text.plan.starts)], "<i8").tobytes())
         digest.update(np.asarray(text.tokens[: n_ctx * len(text.plan.starts)], "<i8").tobytes())
     tensors = [[tensor.name, tensor.format.name, *tensor.shape] for tensor in model.tensors.values()]
-    options = {"n_ctx": n_ctx, "with_output": with_output, "precision": precision, "tensors": tensors}
-    if nextn:
-        options["nextn"] = True
+    chosen: dict[str, object] = {"n_ctx": n_ctx, "with_output": options.with_output}
+    chosen |= {"precision": precision, "tensors": tensors}
+    if options.nextn:
+        chosen["nextn"] = True
     return {
         "gguftools": 1,
-        "importance matrix": hashlib.sha256(json.dumps(options).encode()).hexdigest(),
+        "importance matrix": hashlib.sha256(json.dumps(chosen).encode()).hexdigest(),
         "texts": digest.hexdigest(),
         "sources": fingerprint(model.files),
     }

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,30 +98,34 @@ class LlamaCppWriter:
                 self._covered.add(window)
 
 
+@dataclass(frozen=True)
+class LlamaCppRun:
+    """What such a base is of. tokens: of all windows, as the text has them. sources: files that it is
+    measured from, which must be the same when a run goes on.
+    """
+
+    tokens: Ids
+    layout: StoredLayout
+    sources: Sequence[Path] = ()
+    precision: str = "float32"
+    threads: int = 1
+
+
 @contextmanager
 def saved_llama_cpp_base(
-    target: Path,
-    tokens: Ids,
-    layout: StoredLayout,
-    *,
-    sources: Sequence[Path] = (),
-    precision: str = "float32",
-    resume: bool = False,
-    overwrite: bool = False,
-    reads: Reads = NOTHING,
-    threads: int = 1,
+    target: Path, run: LlamaCppRun, *, resume: bool = False, overwrite: bool = False, reads: Reads = NOTHING
 ) -> Iterator[LlamaCppWriter]:
-    """Write such a base, which appears when the block ends. tokens: of all windows, as the text has them.
+    """Write such a base, which appears when the block ends.
 
-    A run that is killed leaves TARGET.partial behind, and with resume the windows in it are not written again; sources:
-    files that must be the same then. Raises FileError, OptionError as `writing.resume.resumable` does.
+    A run that is killed leaves TARGET.partial behind, and with resume the windows in it are not written again.
+    Raises FileError, OptionError as `writing.resume.resumable` does.
     """
-    header = layout.header(tokens)
-    plan = hashlib.sha256(header + precision.encode()).hexdigest()
-    head = {KEY: 1, "plan": plan, "sources": fingerprint(sources), "bytes": layout.size}
+    header = run.layout.header(run.tokens)
+    plan = hashlib.sha256(header + run.precision.encode()).hexdigest()
+    head = {KEY: 1, "plan": plan, "sources": fingerprint(run.sources), "bytes": run.layout.size}
     anew = f"delete {partial_path(target)} to start anew"
     with resumable(target, head, resume, overwrite, reads, anew) as (file, entries):
-        writer = LlamaCppWriter(file, layout, threads)
+        writer = LlamaCppWriter(file, run.layout, run.threads)
         writer.resume(entries)
-        writer.begin(tokens)
+        writer.begin(run.tokens)
         yield writer

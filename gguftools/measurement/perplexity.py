@@ -3,8 +3,9 @@
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,13 @@ from quants.errors import OptionError
 
 from ..model import Model, opened
 from ..writing.report import Report
-from .texts import Texts, texts_named, windows_of
+from .options import PerplexityOptions
+from .sizes import bits_per_weight, size_bytes
+from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
+
+if TYPE_CHECKING:
+    from runtime.evaluation.perplexity import Perplexity
+    from runtime.model import Model as RunningModel
 
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
@@ -59,6 +66,8 @@ class PerplexityReport(Report):
     products: str = "float32"
     profile: dict[str, float] | None = None
     texts: list[TextPerplexity] = field(default_factory=list)
+    size_bytes: int = 0
+    bits_per_weight: float = 0.0
 
 
 def perplexity(
@@ -67,68 +76,35 @@ def perplexity(
     *,
     n_ctx: int = 512,
     chunks: int | None = None,
-    stride: int = 0,
     threads: int | None = None,
-    round_activations: bool = False,
-    precision: str = "float32",
-    sparse: bool = False,
-    compare: bool = True,
-    profile: bool = False,
+    options: PerplexityOptions | None = None,
     progress: Progress | None = None,
 ) -> PerplexityReport:
-    """Perplexity of the model on a text, by llama.cpp's protocol.
+    """Measure the perplexity of the model on a text, by llama.cpp's protocol.
 
     text: a file, or several, or several by name, each of which gets its own figures, too, besides those of all.
-    n_ctx: tokens of a window. chunks: measure the first so many windows of each text. stride: > 0 lets windows overlap.
-    threads: None for all processors. precision: "float32", "exact" (no product in integers) or "llama.cpp": the inputs
-    of products rounded as llama.cpp does (to 8 bits for quantized weights), for figures to set beside its own, which
-    round_activations asks for, too. sparse: compute only the neurons that a PowerInfer file's predictor marks; compare:
-    before that all of them, too. profile: time each kind of work.
+    n_ctx: tokens of a window. chunks: measure the first so many windows of each text. threads: None for all processors.
     progress(windows done, of how many, perplexity so far): first with 0 and NaN.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
-    from runtime.evaluation.perplexity import Perplexity, perplexities, windows
     from runtime.model import Model as RunningModel
-    from runtime.products.precision import Precision, precision_named, products
+    from runtime.products.precision import precision_named, products
     from runtime.profile import Profile
 
-    model = opened(source)
-    texts = texts_named(text)
-    if not texts:
-        raise OptionError("there is no text to read")
-    if chat := next((each for each in texts if each.chat), None):
-        raise OptionError(f"{chat.path} is conversations", "measure them with divergence, or give plain text")
-    read = [windows_of(model, each, n_ctx, chunks=chunks, stride=stride) for each in texts]
-    chosen: Precision = "llama.cpp" if round_activations else precision_named(precision)
+    options = options or PerplexityOptions()
+    model, texts = opened(source), _plain_texts(text)
+    read = [windows_of(model, each, n_ctx, chunks=chunks, stride=options.stride) for each in texts]
+    chosen = precision_named(options.precision)
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
-    if sparse:
+    if options.sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
-    if progress:
-        counts = [len(windows(len(each.tokens), n_ctx, chunks=chunks, stride=stride).starts) for each in read]
-        progress(0, sum(counts), math.nan)
-    start, few = time.perf_counter(), read[0].tokens[: min(n_ctx, 128)]
-    half = len(few) // 2
-    net.lazy_logits(few, half).losses(np.asarray(few[: len(few) - half], np.int64))  # compiles or loads every kernel
-    compile_seconds = time.perf_counter() - start
-    log.info("%d tokens; kernels are there after %.3f s", sum(len(each.tokens) for each in read), compile_seconds)
-
-    def evaluate() -> tuple[Perplexity, list[Perplexity]]:
-        batch = max(1, tokens_at_once(model) // n_ctx)
-        return perplexities(
-            [each.tokens for each in read],
-            net.lazy_logits,
-            n_ctx,
-            bos=read[0].bos,
-            chunks=chunks,
-            stride=stride,
-            batch=batch,
-            progress=progress,
-        )
-
-    dense = evaluate()[0].perplexity if sparse and compare else None
-    sparsity = net.use_predictor() if sparse else None
-    net.profile = Profile() if profile else None
+    evaluate = _Evaluation(net, read, n_ctx, chunks, options.stride, max(1, tokens_at_once(model) // n_ctx), progress)
+    evaluate.begin()
+    compile_seconds = _compiled(net, read, n_ctx)
+    dense = evaluate()[0].perplexity if options.sparse and options.compare else None
+    sparsity = net.use_predictor() if options.sparse else None
+    net.profile = Profile() if options.profile else None
     start = time.perf_counter()
     result, alone = evaluate()
     seconds = time.perf_counter() - start
@@ -148,13 +124,69 @@ def perplexity(
         chosen,
         products(chosen),
         net.profile.seconds if net.profile else None,
-        [
-            TextPerplexity(
-                each.name, str(each.path), found.perplexity, found.standard_error, found.chunks, found.tokens
-            )
-            for each, found in zip(texts, alone, strict=True)
-        ],
+        list(map(_of_text, texts, alone)),
+        size_bytes(model),
+        bits_per_weight(model),
     )
+
+
+def _plain_texts(given: Texts) -> list[NamedText]:
+    texts = texts_named(given)
+    if not texts:
+        raise OptionError("there is no text to read")
+    if chat := next((each for each in texts if each.chat), None):
+        raise OptionError(f"{chat.path} is conversations", "measure them with divergence, or give plain text")
+    return texts
+
+
+def _of_text(text: NamedText, found: "Perplexity") -> TextPerplexity:
+    return TextPerplexity(text.name, str(text.path), found.perplexity, found.standard_error, found.chunks, found.tokens)
+
+
+def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> float:
+    """Let a few tokens run, for which every kernel is compiled or loaded; return the seconds that took."""
+    start, few = time.perf_counter(), read[0].tokens[: min(n_ctx, 128)]
+    half = len(few) // 2
+    net.lazy_logits(few, half).losses(np.asarray(few[: len(few) - half], np.int64))
+    seconds = time.perf_counter() - start
+    log.info("%d tokens; kernels are there after %.3f s", sum(len(each.tokens) for each in read), seconds)
+    return seconds
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """A run over all windows of all texts. batch: windows that run together."""
+
+    net: "RunningModel"
+    texts: Sequence[TextWindows]
+    n_ctx: int
+    chunks: int | None
+    stride: int
+    batch: int
+    progress: Progress | None
+
+    def begin(self) -> None:
+        """Tell of how many windows there are."""
+        from runtime.evaluation.perplexity import windows
+
+        if self.progress:
+            lengths = [len(each.tokens) for each in self.texts]
+            plans = [windows(length, self.n_ctx, chunks=self.chunks, stride=self.stride) for length in lengths]
+            self.progress(0, sum(len(plan.starts) for plan in plans), math.nan)
+
+    def __call__(self) -> "tuple[Perplexity, list[Perplexity]]":
+        from runtime.evaluation.perplexity import perplexities
+
+        return perplexities(
+            [each.tokens for each in self.texts],
+            self.net.lazy_logits,
+            self.n_ctx,
+            bos=self.texts[0].bos,
+            chunks=self.chunks,
+            stride=self.stride,
+            batch=self.batch,
+            progress=self.progress,
+        )
 
 
 def tokens_at_once(model: Model) -> int:

@@ -20,6 +20,9 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> tuple[list[A
 
     seconds: of processor time.
     """
+    ended = {
+        -number for name in ("SIGPROF", "SIGKILL") if (number := getattr(signal, name, None))
+    }  # Windows has neither
     command = [sys.executable, "-I", "-c", PROGRAM.format(module), json.dumps(sys.path)]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as child:
         stop = threading.Timer(WAITING * seconds, child.kill)  # for what takes no processor time
@@ -32,7 +35,7 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> tuple[list[A
     lines = [json.loads(line) for line in output.splitlines() if line.endswith((b"}", b"]"))]
     if not child.returncode:
         return lines, ""
-    if child.returncode in (-signal.SIGPROF, -signal.SIGKILL):
+    if child.returncode in ended:
         return lines, f"does not end within {seconds:g} s"
     return lines, "breaks off: it nests too deeply, or takes too much memory"
 

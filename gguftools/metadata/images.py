@@ -51,7 +51,7 @@ class Sight:
         Raises ModelError for an encoder of another model, or one whose images we do not know to prepare.
         """
         prepared = AUDIO_WORDINGS if isinstance(encoder, AudioEncoder) else PREPARED
-        self.part, self.what = ("audio", "sounds") if isinstance(encoder, AudioEncoder) else ("image", "pictures")
+        self.part, self.what = ("audio", "sounds") if isinstance(encoder, AudioEncoder) else ("image", "images")
         if encoder.projector not in prepared:
             known = f"those that are: {', '.join(prepared)}"
             raise ModelError(f"{self.what} for encoders of the type {encoder.projector!r} are not prepared", known)

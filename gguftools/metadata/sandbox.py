@@ -2,12 +2,12 @@
 
 A template is a program of a stranger, and one operation of it can ask for any time and memory (`9 ** 9 ** 9`): nothing
 within the same process could stop it. This module is what that process runs, so it imports jinja2 and nothing large.
+Where the system has no limits for a process (Windows), its time alone is bounded, by the process that started it.
 """
 
 import contextlib
 import io
 import json
-import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from jinja2.utils import Namespace
 MAX_TEXT = 1 << 20  # characters of a conversation
 MAX_MEMORY = 512 << 20  # bytes of address space
 MAX_MESSAGE = 200
-NOTHING = (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC)  # should a template break out
+NOTHING = ("RLIMIT_CORE", "RLIMIT_FSIZE", "RLIMIT_NPROC")  # should a template break out
 
 
 class RefusedError(TemplateError):
@@ -94,7 +94,12 @@ def serve() -> None:
 def bounded_request() -> dict[str, Any]:
     """What is asked for on standard input; from here on this process has little of everything."""
     request: dict[str, Any] = json.load(sys.stdin)
-    for kind, most in (*((kind, 0) for kind in NOTHING), (resource.RLIMIT_AS, MAX_MEMORY)):
+    try:
+        import resource
+    except ImportError:
+        return request
+    for name, most in (*((name, 0) for name in NOTHING), ("RLIMIT_AS", MAX_MEMORY)):
+        kind = getattr(resource, name)
         _, hard = resource.getrlimit(kind)
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
         with contextlib.suppress(OSError, ValueError):  # macOS bounds no address space

@@ -7,15 +7,12 @@ that files store.
 from functools import cache
 from typing import Any
 
-import numba.core.types as nt
 import numpy as np
-from llvmlite import ir
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .jit import inlined
 from .lanes import LANES, Lanes, every_int, i32x16, lane_numbers, where
+from .numba_internals import TypingError, intrinsic, ir, nt
 
 
 @cache

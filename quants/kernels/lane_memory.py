@@ -9,16 +9,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import numba.core.types as nt
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .jit import inlined, inlined_once
 from .lanes import BYTES, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, f32x16, i32x16
+from .numba_internals import TypingError, cgutils, intrinsic, ir, nt
 
 VECTORS = {
     nt.float32: FLOATS,

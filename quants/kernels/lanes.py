@@ -21,13 +21,19 @@ import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numba.core.types as nt
-from llvmlite import ir
-from numba.core import cgutils
-from numba.core.errors import TypingError
-from numba.core.typing import signature
-from numba.core.typing.templates import AbstractTemplate, infer_global
-from numba.extending import intrinsic, lower_builtin, models, register_model
+from .numba_internals import (
+    AbstractTemplate,
+    TypingError,
+    cgutils,
+    infer_global,
+    intrinsic,
+    ir,
+    lower_builtin,
+    models,
+    nt,
+    register_model,
+    signature,
+)
 
 LANES = 16
 Lanes = Any  # in annotations: a value of one of the lane types

@@ -2,25 +2,12 @@
 
 from typing import Any
 
-import llvmlite.binding
-import numba.core.types as nt
-from llvmlite import ir
-from numba.core import config
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
-
 from .lane_memory import element_bits, load_at, store_at
 from .lanes import BIT, FLOAT, FLOATS, LANES, WORD, WORDS, LaneType, define_floats, f32x16, splat
+from .numba_internals import TypingError, host_features, intrinsic, ir, nt
 
-
-def _features() -> str:
-    """Return the processor features that numba compiles for, by LLVM's names."""
-    if config.CPU_FEATURES is not None:
-        return str(config.CPU_FEATURES)
-    return str(llvmlite.binding.get_host_cpu_features().flatten())
-
-
-GROUPS = 4 if "+avx512f" in _features() else 1  # how many f32x16 make a wide value: there is room in 32 long registers
+# How many f32x16 make a wide value: there is room in 32 long registers
+GROUPS = 4 if "+avx512f" in host_features().split(",") else 1
 wide = f32x16
 if GROUPS > 1:
     wide = LaneType("f32wide", ir.VectorType(FLOAT, GROUPS * LANES), nt.float32)

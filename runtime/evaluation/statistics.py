@@ -68,7 +68,7 @@ def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
     value, base_value, ratio = perplexity_of(loss), perplexity_of(base_loss), perplexity_of(loss - base_loss)
     gap = loss - base_loss
     gap_error = _root(error**2 + base_error**2 - 2 * covariance)
-    difference_error = _root(
+    difference_standard_error = _root(
         (value * error) ** 2 + (base_value * base_error) ** 2 - 2 * value * base_value * covariance
     )
     both = error * base_error
@@ -78,7 +78,7 @@ def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
         "perplexity_ratio": ratio,
         "perplexity_ratio_standard_error": ratio * gap_error,
         "perplexity_difference": value - base_value,
-        "perplexity_difference_standard_error": difference_error,
+        "perplexity_difference_standard_error": difference_standard_error,
         "log_ratio": gap,
         "log_ratio_standard_error": gap_error,
         "correlation": covariance / both if both else 1.0,

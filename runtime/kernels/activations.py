@@ -3,9 +3,9 @@
 from functools import partial
 
 import numpy as np
-from numba import njit
 
 from quants.kernels.jit import inlined
+from quants.kernels.numba_internals import njit
 
 from .exponential import HALF, ONE, erfc, sigmoid, softplus, tanh
 

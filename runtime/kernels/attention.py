@@ -9,11 +9,7 @@ is of query r // heads, which sees keys first[query] … last[query] - 1.
 
 from typing import Any
 
-import numba.core.types as nt
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined, kernel
 from quants.kernels.lane_memory import load, load_at, store, store_at, transpose_tile
@@ -30,6 +26,7 @@ from quants.kernels.lanes import (
     splat,
     where,
 )
+from quants.kernels.numba_internals import cgutils, intrinsic, ir, nt
 
 from .exponential import ZERO, exp_of_lanes
 from .int16x32 import cpu_features, sum_of_lanes

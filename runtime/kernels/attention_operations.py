@@ -435,8 +435,8 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
 
     kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
     """
-    t, low, high, first, last, start, stop, part = unit
-    rows, heads, width, value_width = last - first, op[HEADS], op[HEAD_WIDTH], op[VALUE_WIDTH]
+    t, low, high, first, last, start, stop, _ = unit
+    rows, width, value_width = last - first, op[HEAD_WIDTH], op[VALUE_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (value_width + LANES - 1) // LANES * LANES
     apart, groups = value_wide + LANES, high - low
     room = op[SCRATCH] + 4 * op[ROOM] * thread
@@ -454,13 +454,8 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
     q = array_at(q_at, groups * rows * wide, np.float32)
     _ask(op, numbers, t, low, groups, first, rows, q, mixed)
     slot, own, own_v = state[SLOTS + t], elements(width), elements(value_width)
-    apart_k, apart_v = op[GROUPS] * own, op[GROUPS] * own_v
-    keys_at = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0]
-    values_at, next_v = keys_at, own  # from a group's values to the next one's
-    if op[ALL_VALUES]:
-        values_at, next_v = array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0], own_v
-    else:
-        apart_v = apart_k
+    keys_at, apart_k = array_at(op[ALL_KEYS] + 8 * slot, 1, np.int64)[0], op[GROUPS] * own
+    values_at, next_v, apart_v = _values_of(op, slot, keys_at, own, own_v)
     long = max(LANES, min(LONGEST, BLOCK_FLOATS // max(wide, value_wide) // LANES * LANES))
     touches = size == 4 and groups > 1  # otherwise multiplying takes longer, and lines are fetched one by one meanwhile
     short = (STEP if rows > 1 else 2 * STEP) if touches else long
@@ -478,19 +473,7 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
                 keys, to = array_at(address, stride * many, kind), g * rows * SCORES + j
                 cached = array_at(at + size * g * own, apart_k, kind), apart_k, 0 if touches else own
                 _score(q, g * rows * wide, rows, wide, keys, stride, many, scores, to, cached, size)
-        for item in range(groups * rows):
-            r = first + item % rows
-            _weigh(
-                op,
-                numbers,
-                array_at(scores_at + 4 * item * SCORES, SCORES, np.float32),
-                begin,
-                count,
-                state[POSITIONS + t + r // heads],
-                (low + item // rows) * heads + r % heads,
-                array_at(mixed_at + 4 * item * apart, apart, np.float32),
-                value_wide,
-            )
+        _weigh_all(op, numbers, state, unit, begin, count, scores_at, mixed_at)
         for j in range(0, count, short):
             at, many = values_at + size * ((begin + j) * apart_v + low * next_v), min(short, count - j)
             if touches:
@@ -503,7 +486,38 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
                 ahead = 0 if touches or value_width < value_wide else LONGEST * stride
                 values, w_at, to = array_at(address, stride * many, kind), g * rows * SCORES + j, g * rows * apart
                 _mix(scores, w_at, rows, values, stride, many, value_wide, mixed, to, apart, size, ahead)
-    for item in range(groups * rows):
+    _keep_partial(op, unit, mixed, apart)
+
+
+@inlined
+def _values_of(op, slot, keys_at, own, own_v):  # type: ignore[no-untyped-def]
+    """Where a text's values begin, how far those of two groups are apart, and those of two positions."""
+    if op[ALL_VALUES]:
+        return array_at(op[ALL_VALUES] + 8 * slot, 1, np.int64)[0], own_v, op[GROUPS] * own_v
+    return keys_at, own, op[GROUPS] * own
+
+
+@inlined
+def _weigh_all(op, numbers, state, unit, begin, count, scores_at, mixed_at):  # type: ignore[no-untyped-def]
+    """Turn the scores of a unit's rows for `count` positions from `begin` on into weights."""
+    t, low, high, first, last, _, _, _ = unit
+    rows, heads = last - first, op[HEADS]
+    value_wide = (op[VALUE_WIDTH] + LANES - 1) // LANES * LANES
+    apart = value_wide + LANES
+    for item in range((high - low) * rows):
+        r = first + item % rows
+        own = array_at(scores_at + 4 * item * SCORES, SCORES, np.float32)
+        position, head = state[POSITIONS + t + r // heads], (low + item // rows) * heads + r % heads
+        mixed = array_at(mixed_at + 4 * item * apart, apart, np.float32)
+        _weigh(op, numbers, own, begin, count, position, head, mixed, value_wide)
+
+
+@inlined
+def _keep_partial(op, unit, mixed, apart):  # type: ignore[no-untyped-def]
+    """Write what a unit's rows mix of its positions where `finish_heads` reads it."""
+    t, low, high, first, last, _, _, part = unit
+    rows, heads = last - first, op[HEADS]
+    for item in range((high - low) * rows):
         g, r = low + item // rows, item % rows
         h = (t + (first + r) // heads) * op[GROUPS] * heads + g * heads + (first + r) % heads
         to = array_at(op[PARTIAL] + 4 * (h * op[PARTS] + part) * apart, apart, np.float32)

@@ -7,13 +7,9 @@ another's, of float32, of float16 (uint16), or of Q8_0's blocks (int8). They bec
 from collections.abc import Callable
 from typing import Any
 
-import numba.core.types as nt
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
-
 from quants.kernels.lane_memory import address_of, load_at, store_at
 from quants.kernels.lanes import BYTE, BYTES, FLOAT, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, splat
+from quants.kernels.numba_internals import cgutils, intrinsic, ir, nt
 from quants.kernels.small_blocks import Q8_BYTES, VALUES
 
 from .int16x32 import CACHE_LINE, cpu_features, fetch, half_of, halves_of

@@ -49,9 +49,9 @@ def hindrance(threads: int) -> str | None:
     A limit of threads only counts where BLAS uses its own: elsewhere our threads share the work, and
     OPENBLAS_NUM_THREADS changes nothing.
     """
-    import llvmlite.binding
+    from quants.kernels.numba_internals import llvm
 
-    features = llvmlite.binding.get_host_cpu_features()
+    features = llvm.get_host_cpu_features()
     able = next((level for level, feature in FEATURES.items() if features.get(feature)), "SSE")
     for library in _loaded():
         kernel = getattr(library, "architecture", None) or ""

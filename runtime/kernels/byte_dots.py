@@ -11,12 +11,7 @@ too (`spread`), after the numbers of their 256 columns.
 from collections.abc import Callable
 from typing import Any
 
-import numba.core.types as nt
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.core.types.containers import UniTuple
-from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load, load_at, store, store_at
@@ -34,6 +29,7 @@ from quants.kernels.lanes import (
     lane_numbers,
     to_float,
 )
+from quants.kernels.numba_internals import UniTuple, cgutils, intrinsic, ir, nt
 
 from .int16x32 import (
     bytes_as_floats,

@@ -1,7 +1,8 @@
 """Sums over the rows of a float32 matrix, in float64."""
 
 import numpy as np
-from numba import njit
+
+from quants.kernels.numba_internals import njit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -3,7 +3,8 @@ scale.
 """
 
 import numpy as np
-from numba import njit
+
+from quants.kernels.numba_internals import njit
 
 from .exponential import ONE, ZERO, nearest
 

@@ -8,14 +8,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load
 from quants.kernels.lanes import LANES, bits_float, every, float_bits, larger, largest_lane, smaller
+from quants.kernels.numba_internals import cgutils, intrinsic, ir, nt
 
 from .int16x32 import multiply_add
 
@@ -88,7 +85,7 @@ def nearest(typing: Any, x: Any) -> Any:
         kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
         return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.rint.f32"), args)
 
-    return types.float32(types.float32), codegen
+    return nt.float32(nt.float32), codegen
 
 
 @partial(inlined, fastmath={"contract"})

@@ -8,15 +8,12 @@ Processors with 32 registers of 512 bits (`available`) are faster with this than
 
 from typing import Any
 
-import numba.core.types as nt
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import load, load_at, store, store_at, transpose_tile
 from quants.kernels.lanes import FLOAT, FLOATS, INDEX, LANES, every, splat
+from quants.kernels.numba_internals import cgutils, intrinsic, ir, nt
 
 from .int16x32 import cpu_features
 

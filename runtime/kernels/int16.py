@@ -17,12 +17,7 @@ side by side as int32; and ROWS float32 scales.
 
 from typing import Any
 
-import llvmlite.binding
-import numba.core.types as nt
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined, kernel
 from quants.kernels.lane_memory import load, load_at, store, store_at, transpose_tile
@@ -42,6 +37,7 @@ from quants.kernels.lanes import (
     square_root,
     where,
 )
+from quants.kernels.numba_internals import cgutils, intrinsic, ir, llvm, nt
 
 from .exponential import MAGIC
 from .int16x32 import cpu_features, multiply_add, prefetch_to_write, sum_of_lanes
@@ -64,7 +60,7 @@ def available() -> bool:
     return {"+avx512f", "+avx512bw", "+avx512vnni"} <= cpu_features()
 
 
-llvmlite.binding.initialize_native_asmparser()
+llvm.initialize_native_asmparser()
 
 
 def summing(instruction: str) -> Any:

@@ -7,15 +7,9 @@
 import functools
 from typing import Any
 
-import llvmlite.binding
-import numba.core.types as nt
-from llvmlite import ir
-from numba.core import cgutils, config
-from numba.core.types.containers import UniTuple
-from numba.extending import intrinsic
-
 from quants.kernels.lane_memory import address_of, load_at
 from quants.kernels.lanes import BYTE, FLOAT, FLOATS, INDEX, LANES, SHORT, WORD, WORDS, LaneType, f32x16, i32x16, splat
+from quants.kernels.numba_internals import UniTuple, cgutils, host_features, intrinsic, ir, nt
 
 WIDE = 2 * LANES
 VECTOR = ir.VectorType(SHORT, WIDE)
@@ -25,9 +19,8 @@ i16x32 = LaneType("i16x32", VECTOR, nt.Integer)
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """Return the target processor's features, as LLVM names them, each with its +."""
-    found = config.CPU_FEATURES
-    return frozenset((llvmlite.binding.get_host_cpu_features().flatten() if found is None else found).split(","))
+    """What the processor that kernels are compiled for has, as LLVM names it, each with its +."""
+    return frozenset(host_features().split(","))
 
 
 def has(context: Any, *features: str) -> bool:

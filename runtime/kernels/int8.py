@@ -13,11 +13,7 @@ scales, and as many minima.
 from dataclasses import dataclass
 from typing import Any
 
-import numba.core.types as nt
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import load, load_at, store, store_at, transpose_tile
@@ -42,6 +38,7 @@ from quants.kernels.lanes import (
     to_float,
     where,
 )
+from quants.kernels.numba_internals import cgutils, intrinsic, ir, nt
 
 from .exponential import MAGIC
 from .int16 import summing

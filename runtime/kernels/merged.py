@@ -1,7 +1,8 @@
 """Divergence from distributions of which only the likeliest tokens are known."""
 
 import numpy as np
-from numba import njit
+
+from quants.kernels.numba_internals import njit
 
 from .exponential import largest, sum_of_exp
 

@@ -2,7 +2,7 @@
 sin.
 """
 
-from numba import njit
+from quants.kernels.numba_internals import njit
 
 
 @njit(cache=True, nogil=True)

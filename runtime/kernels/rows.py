@@ -1,6 +1,6 @@
 """Rows of a matrix, selected by their numbers."""
 
-from numba import njit
+from quants.kernels.numba_internals import njit
 
 
 @njit(cache=True, nogil=True)

@@ -11,18 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba.core.types as nt
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.core.ccallback import CFunc
-from numba.core.sigutils import normalize_signature
-from numba.extending import intrinsic
-from numba.np.arrayobj import make_array, populate_array
 from numpy.typing import NDArray
 
 from quants.kernels.jit import inlined, kernel, parts_changed
 from quants.kernels.lanes import INDEX
+from quants.kernels.numba_internals import (
+    CFunc,
+    cgutils,
+    intrinsic,
+    ir,
+    make_array,
+    normalize_signature,
+    nt,
+    populate_array,
+    stamp_cache,
+)
 
 FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
 FUNCTION, WAIT = 0, 1
@@ -44,9 +48,7 @@ def operation(function: Callable[..., Any]) -> Callable[[], int]:
     def compiled() -> Any:
         made = CFunc(function, _signature, locals={}, options={"nopython": True, "error_model": "numpy", "_nrt": False})
         made.enable_caching()
-        cached = getattr(made._cache, "_cache_file", None)  # type: ignore[attr-defined]  # as in `quants.kernels.jit.kernel`
-        if cached is not None:
-            cached._source_stamp = (cached._source_stamp, parts_changed(Path(__file__).parent))
+        stamp_cache(made, parts_changed(Path(__file__).parent))  # as in `quants.kernels.jit.kernel`
         made.compile()
         return made
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from archs.hparams.model_hparams import LayerHParams
 from quants.kernels.lanes import LANES
@@ -56,23 +57,7 @@ def attend_few(
     threads = max(1, min(forward.threads, work // LEAST_WORK))
     common: dict[int, Any] = {ops.STATE: state, ops.KIND: ops.KINDS[cache.kind]}
     for x, table in zip((k, v), tables, strict=True):
-        thread_team.run_share(
-            thread_team.operation_row(
-                ops.prepare_heads(),
-                common
-                | {
-                    ops.X: x,
-                    ops.OUT: x,
-                    ops.OUT_WIDTH: groups * x.shape[2],
-                    ops.OUT_APART: x.shape[2],
-                    ops.HEADS: groups,
-                    ops.HEAD_WIDTH: x.shape[2],
-                    ops.CACHE: table,
-                },
-            ),
-            0,
-            1,
-        )
+        _add_to_cache(x, table, common)
     most, room = ops.most_parts(heads // groups), ops.scratch_room(groups, width, value_width)
     columns = -(-heads * value_width // SUPER) * SUPER
     partial, out = np.empty(ops.partial_room(heads, value_width, most, n), np.float32), aligned((n, columns))
@@ -105,6 +90,14 @@ def attend_few(
     _run(threads, ops.finish_heads(), common | {ops.OUT: out, ops.OUT_WIDTH: columns})
     cache.advance(range(layer.index, layer.index + 1), n)
     return np.ascontiguousarray(out[:, : heads * value_width])
+
+
+def _add_to_cache(x: Floats, table: NDArray[np.int64], common: dict[int, Any]) -> None:
+    """Add keys or values x (n, kv heads, width) to the cache whose address is in the table."""
+    groups, width = x.shape[1:]
+    fields = {ops.X: x, ops.OUT: x, ops.OUT_WIDTH: groups * width, ops.OUT_APART: width, ops.HEADS: groups}
+    fields |= {ops.HEAD_WIDTH: width, ops.CACHE: table}
+    thread_team.run_share(thread_team.operation_row(ops.prepare_heads(), common | fields), 0, 1)
 
 
 def _run(threads: int, function: int, fields: dict[int, Any]) -> None:

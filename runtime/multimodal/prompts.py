@@ -246,8 +246,8 @@ AUDIO_WORDINGS = {
 }
 
 
-def marked(text: str, wording: Wording, count: int, what: str = "pictures", marks: Sequence[str] = (MARKER,)) -> str:
-    """Return a text with a marker for each of `count` images: at its own markers, or else in front.
+def marked(text: str, wording: Wording, count: int, what: str = "images", marks: Sequence[str] = (MARKER,)) -> str:
+    """A text with a marker for each of so many images: where they stand in it, or else in front.
 
     what: or "sounds". marks: the marker's spellings. Raises OptionError if the text has another number of markers.
     """

@@ -375,8 +375,8 @@ def test_transformers_finds_faults(folder, model, tmp_path):
     [
         (["absent.gguf"], 1, "absent.gguf"),
         (["--values"], 2, "there is no text to run"),
-        (["-p", "Hi"], 2, "--prompt means nothing without"),
-        (["--tolerance", "1"], 2, "--tolerance means nothing without --against"),
+        (["-p", "Hi"], 2, "--prompt needs"),
+        (["--tolerance", "1"], 2, "--tolerance needs --against"),
         (["--values", "--against", "x"], 2, "--values"),
         (["--dot", "--json"], 2, "--json"),
         (["--layer", "0", "--all"], 2, "--layer"),

@@ -40,7 +40,9 @@ def test_texts_are_cut_as_recorded(published):
 
 def test_perplexity_is_llama_cpps(published):
     file, record = published
-    exact = gguftools.perplexity(file, TEXT, n_ctx=CONTEXT, precision="exact").perplexity
+    exact = gguftools.perplexity(
+        file, TEXT, n_ctx=CONTEXT, options=gguftools.PerplexityOptions(precision="exact")
+    ).perplexity
     assert exact == pytest.approx(record["perplexity_of_exact_products"], rel=5e-4)
     assert exact == pytest.approx(record["perplexity"], rel=1e-2)  # llama.cpp rounds activations, and texts are short
 

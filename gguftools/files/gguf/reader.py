@@ -13,7 +13,6 @@ import logging
 import math
 import mmap
 import os
-import resource
 import stat
 import struct
 import time
@@ -634,6 +633,10 @@ def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
 
 def _check_open_files(path: Path, shards: int) -> None:
     """Raise FileError where a process may not have so many files open: a map of a file counts as one."""
+    try:
+        import resource  # not on Windows, which has no such limit
+    except ImportError:
+        return
     needed = shards + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -2,6 +2,10 @@
 
 Blocks follow the tensors. A large one has blocks of its own, so that tensors that lie beside it and are used much
 later (the gates of experts, between what goes up and what goes down) are not fetched with it; small ones share.
+
+None of fsspec's caches does this (as of 2026.9). Each belongs to one open file and is made for one reader: where four
+threads read the same 16 MB, `BlockCache`, `BackgroundBlockCache` and `ReadAheadCache` fetch 64 MB or more, since none
+waits for a block on its way. They fetch one block ahead at most, in blocks of one size.
 """
 
 import operator

@@ -1,4 +1,8 @@
-"""Any file system of fsspec: ranges of its files, and files written from start to end."""
+"""Any file system of fsspec: ranges of its files, and files written from start to end.
+
+Writing is fsspec's own, with its multipart uploads. Reading asks for ranges (`cat_file`), as fsspec's files have one
+position for all threads. What breaks off is tried again here, since file systems differ in what they try.
+"""
 
 import contextlib
 import secrets

@@ -3,6 +3,13 @@
 Requests are s3fs's own calls, so credentials, regions and endpoints are found as it finds them. Beyond its files, these
 say which version of an object is read (If-Match), give a name only where it is free (If-None-Match), and know which
 parts of an upload are there already.
+
+Why not by the files of s3fs, or by obstore:
+- s3fs (2026.9) reads with If-Match, but compares no answer with the range that was asked for, and begins a range anew
+  when its connection breaks. It completes an upload with If-None-Match, never with If-Match, so that it would replace
+  what another program wrote meanwhile. It cannot take up an earlier upload, and copies whole objects alone.
+- obstore (0.12) has conditions only for an object that is sent in one request. Numbers of parts and the upload are
+  its own, so that nothing is taken up again, and it copies no ranges.
 """
 
 import asyncio

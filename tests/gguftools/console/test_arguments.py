@@ -43,12 +43,12 @@ def test_layers() -> None:
     assert parse_layers("3") == (3,)
     assert parse_layers("3, 5-7,6") == (3, 5, 6, 7)
     for wrong in ("", "x", "-1", "3-", "7-5", "1,,2", "1.5", "9999999"):
-        with pytest.raises(OptionError, match="are not layer numbers"):
+        with pytest.raises(OptionError, match="is not a list of layers"):
             parse_layers(wrong)
 
 
 def test_donors() -> None:
     assert parse_donor("d.gguf\0mtp\0key:rope") == (Path("d.gguf"), ("mtp", "key:rope"))
     for wrong in ("", "d.gguf", "\0mtp"):
-        with pytest.raises(OptionError, match="nothing is named"):
+        with pytest.raises(OptionError, match="names nothing to take"):
             parse_donor(wrong)

@@ -62,7 +62,7 @@ def test_results_are_printed_as_their_dicts(capsys: pytest.CaptureFixture[str]):
 
     print_json((Result(),))
     printed = capsys.readouterr().out
-    assert json.loads(printed) == [{"file": "a\x1b", "inner": [{"name": "ä"}]}]
+    assert json.loads(printed) == [{"format_version": 1, "file": "a\x1b", "inner": [{"name": "ä"}]}]
     assert "\x1b" not in printed
 
 

@@ -20,10 +20,8 @@ CALLS = {
     "quantize MODEL Q8_0 --outfile x.gguf": "--output x.gguf`",
     "quantize MODEL Q8_0 --nthreads 3": "--threads 3`",
     # llama-perplexity, llama-imatrix
-    "perplexity -m model.gguf -f t.txt -c 512 -ngl 99 -t 8": (
-        "`gguftools perplexity model.gguf -f t.txt -c 512 --threads 8`"
-    ),
-    "perplexity --model model.gguf -f t.txt -t8 -b 512": "`gguftools perplexity model.gguf -f t.txt --threads 8`",
+    "perplexity -m model.gguf -f t.txt -c 512 -ngl 99 -t 8": ("`gguftools perplexity model.gguf -f t.txt -c 512 -t 8`"),
+    "perplexity --model model.gguf -f t.txt -t8 -b 512": "`gguftools perplexity model.gguf -f t.txt -t8`",
     "perplexity model.gguf -f t.txt --ctx-size=512": "--ctx 512`",
     "perplexity model.gguf -f t.txt --ppl-stride 256": "--stride 256`",
     "perplexity model.gguf -f t.txt --hellaswag": "`gguftools evaluate MODEL --hellaswag FILE`",
@@ -33,7 +31,7 @@ CALLS = {
     # convert_hf_to_gguf.py
     "convert CK --outfile x.gguf --outtype q8_0": "--output x.gguf --outtype q8_0`",
     "convert CK x.gguf": "--output x.gguf",
-    "convert CK --vocab-only": "vocabulary alone",
+    "convert CK --vocab-only": "only a vocabulary",
     "convert CK --model-name X": "general.name=NAME",
     "convert CK --split-max-size 2G": "gguftools split",
     "convert --remote org/model": "`gguftools convert hf://org/model`",
@@ -57,8 +55,8 @@ CALLS = {
     # mistakes without a teacher
     "quantise MODEL Q8_0": "quantize",
     "quantize MODEL Q8_0 --tensor-typ a=b": "--tensor-type",
-    "perplexity MODEL -f t.txt --pure": "quantize has such an option",
-    "--json show MODEL": "behind the command",
+    "perplexity MODEL -f t.txt --pure": "it is an option of quantize",
+    "--json show MODEL": "after the command",
     "imatrix MODEL -f t.txt": "gguftools imatrix --help",
     "perplexity MODEL -f": "gguftools perplexity --help",
 }
@@ -92,7 +90,7 @@ PATHS = {
     ("set-metadata", EXAMPLE, "general.name=x"): "`gguftools convert",
     ("imatrix", EXAMPLE, "-f", TEXT, "-o", "i.gguf"): "`gguftools convert",
     ("show", "."): "name a file in it: model.gguf",
-    ("perplexity", "MODEL", "-f", "-"): "/dev/stdin",
+    ("show", "-"): "standard input",
     ("quantize", "MODEL", "IQ2_XXS"): "gguftools imatrix",
 }
 

@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 
 from archs.plans.export.generation import generation_config
 from gguftools.__main__ import build_app
+from gguftools.conversion import export as exporting
 from gguftools.conversion.convert import convert
 from gguftools.conversion.export import _Writing, export
 from gguftools.conversion.quantize import quantize
 from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.files.checkpoint.safetensors import plan_safetensors
 from gguftools.inspection.compare import diff
 from gguftools.metadata.difference import compare_metadata
 from gguftools.model import open as open_file
@@ -189,6 +191,19 @@ def test_safetensors(model, tmp_path):
     for name, values in found.items():
         assert values.dtype == tensors[name].format.elements
         assert np.array_equal(values, tensors[name].float32()), name
+
+
+def test_what_the_library_refuses_gets_no_name(model, tmp_path, monkeypatch):
+    def with_a_gap(*planned):
+        header = plan_safetensors(*planned)
+        return header.replace(b'"data_offsets":[0,', b'"data_offsets":[1,', 1)
+
+    monkeypatch.setattr(exporting, "plan_safetensors", with_a_gap)
+    with pytest.raises(FileError, match="would be refused by the safetensors library"):
+        export(model, tmp_path / "t.safetensors", tensors="norm")
+    with pytest.raises(FileError, match="would be refused by the safetensors library"):
+        export(model, tmp_path / "folder")
+    assert not list(tmp_path.iterdir())
 
 
 def test_some_tensors(model, tmp_path):

@@ -263,16 +263,16 @@ def test_commands(relu_model: Path, predictor: Path, files: tuple[Path, Path], t
 
 
 def test_figures(files: tuple[Path, Path]) -> None:
-    options: dict[str, Any] = {"n_ctx": 64, "chunks": 2}
-    dense = gguftools.perplexity(files[1], TEXT, **options)
-    both = gguftools.perplexity(files[1], TEXT, sparse=True, **options)
+    given: dict[str, Any] = {"n_ctx": 64, "chunks": 2}
+    dense = gguftools.perplexity(files[1], TEXT, **given)
+    both = gguftools.perplexity(files[1], TEXT, options=gguftools.PerplexityOptions(sparse=True), **given)
     assert (dense.skipped, dense.dense_perplexity) == (None, None)
     assert both.dense_perplexity == dense.perplexity
     assert both.perplexity != dense.perplexity
     assert both.skipped is not None
     assert 0 < both.skipped < 1
     with pytest.raises(GgufToolsError, match="no predictor"):
-        gguftools.perplexity(files[0], TEXT, sparse=True, **options)
+        gguftools.perplexity(files[0], TEXT, options=gguftools.PerplexityOptions(sparse=True), **given)
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,14 @@ def test_encoders_say_which_of_their_parts_run() -> None:
     assert all(set(each.running) <= set(each.parts) for each in found.values())
     assert found["Gemma3ForConditionalGeneration"].exporting == ("Gemma3ForConditionalGeneration",)
     assert found["JanusForConditionalGeneration"].exporting == ()
-    assert coverage()["exported_with_towers"] > 30
+    assert coverage()["exported_with_encoders"] > 30
 
 
 def test_each_class_counts_once() -> None:
     count, known = coverage(), [each for each in architectures() if not each.wrapper]
     assert count["classes"] == len({name for each in known if not each.draft for name in each.hf_classes})
     assert count["exported"] < count["classes"]
-    assert count["with_running_towers"] <= count["with_towers"]
+    assert count["with_running_encoders"] <= count["with_encoders"]
     assert count["architectures"] == len(known)
 
 

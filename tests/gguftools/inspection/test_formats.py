@@ -28,13 +28,13 @@ def test_architectures():
         "name": "llama",
         "hf_classes": found.hf_classes,
         "vocabularies": found.vocabularies,
-        "towers": (),
+        "encoders": (),
         "refused": (),
         "exports": True,
         "export_obstacle": None,
         "draft": False,
-        "running_towers": (),
-        "exporting_towers": (),
+        "running_encoders": (),
+        "exporting_encoders": (),
         "wrapper": False,
     }
     assert by_class["Gemma3ForConditionalGeneration"].encoders == ("Gemma3ForConditionalGeneration",)

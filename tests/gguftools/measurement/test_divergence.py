@@ -12,6 +12,7 @@ import gguftools
 from gguftools.conversion.convert import convert
 from gguftools.measurement.divergence import divergence
 from gguftools.measurement.divergence_report import exceeded, parse_limits
+from gguftools.measurement.options import DivergenceOptions
 from gguftools.measurement.perplexity import perplexity
 from gguftools.measurement.texts import default_texts
 from quants.errors import FileError, OptionError
@@ -111,7 +112,7 @@ def test_answers_alone_are_compared(files, tmp_path):
     path.write_text(json.dumps([{"role": role, "content": content} for role, content in turns]))
     base, other = gguftools.open(files["F16"]), gguftools.open(files["Q4_0"])
     base.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    got = divergence(base, other, text=path, chat=True, n_ctx=64).files[0]
+    got = divergence(base, other, text=path, options=DivergenceOptions(chat=True), n_ctx=64).files[0]
     head, answer = "user: Is Anne at home?\nassistant: ", "She is walking to Winthrop."
     ids = base.tokenizer.encode(head + answer)
     begin = next(i for i in range(len(ids)) if not (head + " ").startswith(base.tokenizer.decode(ids[1 : i + 1])))
@@ -125,14 +126,14 @@ def test_without_a_text(files):
     got = divergence(files["F16"], files["Q4_0"], n_ctx=64, chunks=1)
     assert [text.name for text in got.texts] == [text.name for text in default_texts()]
     with pytest.raises(OptionError, match="no conversations of ours"):
-        divergence(files["F16"], files["Q4_0"], chat=True)
+        divergence(files["F16"], files["Q4_0"], options=DivergenceOptions(chat=True))
 
 
 def test_a_base_that_the_reference_wrote(files, tmp_path):
     """The file's own figures within what rounding as the reference does leaves; those of the base to the last digit."""
     base = tmp_path / "base.kld"
     base.write_bytes(gzip.decompress((DATA / "austen-f16.kld.gz").read_bytes()))
-    got = divergence(base, files["Q4_K_M"], text=TEXT, round_activations=True)
+    got = divergence(base, files["Q4_K_M"], text=TEXT, options=DivergenceOptions(precision="llama.cpp"))
     want = printed("austen-Q4_K_M.txt")
     assert [got.base_perplexity, got.base_perplexity_standard_error] == pytest.approx(want["Mean PPL(base)"], abs=2e-6)
     ours = as_printed({**got.files[0].figures})
@@ -146,7 +147,7 @@ def test_a_base_that_the_reference_wrote(files, tmp_path):
 def test_what_is_saved_is_a_base(files, tmp_path, report):
     base = tmp_path / "base.kld"
     chosen = {"text": TEXT, "n_ctx": 128, "chunks": 4}
-    divergence(files["F16"], save_base=base, **chosen)
+    divergence(files["F16"], options=DivergenceOptions(save_base=base), **chosen)
     got = divergence(base, files["Q4_0"])
     assert got.texts[0].windows == 4
     assert got.base_perplexity == pytest.approx(report.base_perplexity, rel=1e-4)
@@ -154,12 +155,12 @@ def test_what_is_saved_is_a_base(files, tmp_path, report):
     assert got.files[0].kl_divergence["mean"] == pytest.approx(want["mean"], rel=1e-2)
     assert got.files[0].kl_divergence["max"] == pytest.approx(want["max"], rel=1e-2)
     with pytest.raises(FileError, match="already exists"):
-        divergence(files["F16"], save_base=base, **chosen)
+        divergence(files["F16"], options=DivergenceOptions(save_base=base), **chosen)
     for read in (files["F16"], TEXT):
         with pytest.raises(OptionError, match="is read, so it cannot be written"):
-            divergence(files["F16"], save_base=read, overwrite=True, **chosen)
+            divergence(files["F16"], options=DivergenceOptions(save_base=read, overwrite=True), **chosen)
     with pytest.raises(OptionError, match="is read, so it cannot be written"):
-        divergence(base, files["Q4_0"], save_base=base, overwrite=True)
+        divergence(base, files["Q4_0"], options=DivergenceOptions(save_base=base, overwrite=True))
 
 
 def test_bases_that_do_not_fit(files, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import gguftools
 from gguftools.measurement.draft_check import draft_check
 from gguftools.measurement.draft_costs import bytes_read
+from gguftools.measurement.options import DraftCheckOptions
 from gguftools.measurement.reading import texts_read
 from gguftools.measurement.texts import texts_named
 from quants.errors import ModelError, OptionError
@@ -21,15 +23,11 @@ from ..command_line import EXAMPLE, TEXT, typed
 from ..models import edited
 
 GIVEN = {
-    "lookup": True,
     "text": TEXT,
     "n_ctx": 64,
     "chunks": 8,
-    "temperatures": (0, 0.5, 1),
-    "draft_max": 4,
-    "cost_ratio": 0.1,
-    "simulated": 160,
     "threads": 1,
+    "options": DraftCheckOptions(lookup=True, temperatures=(0, 0.5, 1), draft_max=4, cost_ratio=0.1, simulated=160),
 }
 
 
@@ -70,15 +68,16 @@ def test_decoding_is_as_predicted(report):
     for draft in report.drafts:
         for at in draft.temperatures:
             run = at.simulation
-            assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error + 1e-9
+            assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_standard_error + 1e-9
             assert run.tokens == pytest.approx(run.tokens_per_cycle * run.cycles)
             assert run.tokens == run.cycles + run.accepted
             assert run.predicted == pytest.approx(run.tokens_per_cycle, rel=0.1)
 
 
 def test_the_same_seed_writes_the_same(files):
-    given = GIVEN | {"temperatures": (1,), "chunks": 2, "simulated": 40}
-    one, other, third = (draft_check(*files, **given | {"seed": seed}).as_dict() for seed in (7, 7, 8))
+    given = GIVEN | {"chunks": 2}
+    chosen = [replace(GIVEN["options"], temperatures=(1,), simulated=40, seed=seed) for seed in (7, 7, 8)]
+    one, other, third = (draft_check(*files, **given | {"options": each}).as_dict() for each in chosen)
     assert one == other
     assert one["drafts"][0]["temperatures"] != third["drafts"][0]["temperatures"]
 
@@ -88,7 +87,8 @@ def test_texts_apart(files, tmp_path):
     for name, part in (("a", words[:3000]), ("b", words[5000:8000])):
         (tmp_path / name).write_text(part, encoding="utf-8")
     both = {"first": tmp_path / "a", "second": tmp_path / "b"}
-    given = {"n_ctx": 64, "chunks": 3, "temperatures": [1], "cost_ratio": "bytes", "simulated": 0, "draft_max": 2}
+    given = {"n_ctx": 64, "chunks": 3}
+    given["options"] = DraftCheckOptions(temperatures=[1], cost_ratio="bytes", simulated=0, draft_max=2)
     got = draft_check(*files, text=both, **given)
     model = got.drafts[0]
     assert [text.name for text in got.texts] == list(model.temperatures[0].texts) == ["first", "second"]
@@ -124,8 +124,9 @@ def test_damaged_weights(files):
     base, small = files
     broken, name = gguftools.open(small), "blk.1.ffn_down.weight"
     broken.tensors[name] = np.full(broken.tensors[name].shape, np.nan, np.float32)
-    given = {"text": TEXT, "n_ctx": 64, "chunks": 1, "simulated": 0, "threads": 1, "draft_max": 2}
-    found = draft_check(base, broken, lookup=True, **given).drafts
+    given = {"text": TEXT, "n_ctx": 64, "chunks": 1, "threads": 1}
+    options = DraftCheckOptions(simulated=0, draft_max=2, lookup=True)
+    found = draft_check(base, broken, options=options, **given).drafts
     assert "finite" in found[0].obstacles[0]
     assert [bool(draft.temperatures) for draft in found] == [False, True]
     with pytest.raises(ModelError, match=r"small.gguf can't be measured: .*finite"):
@@ -141,9 +142,9 @@ def test_wrong_calls(files, tmp_path):
     with pytest.raises(OptionError, match="is to be checked twice"):
         draft_check(base, small, small)
     with pytest.raises(OptionError, match="the longest draft is 0"):
-        draft_check(base, small, draft_max=0)
-    with pytest.raises(ModelError, match="no MTP layer"):
-        draft_check(base, mtp=True)
+        draft_check(base, small, options=DraftCheckOptions(draft_max=0))
+    with pytest.raises(ModelError, match="predicts a token further"):
+        draft_check(base, options=DraftCheckOptions(mtp=True))
     (tmp_path / "short.txt").write_text("Anne")
     done = typed("draft-check", base, small, "-f", tmp_path / "short.txt")
     assert done.returncode == 1
@@ -168,8 +169,10 @@ def test_the_layer_that_reads_ahead(tmp_path):
     """Its chances beside logits of a whole window, each token's from the state before it and the token itself."""
     checkpoints.build("qwen3-5", tmp_path / "checkpoint")
     path = gguftools.convert(tmp_path / "checkpoint", tmp_path / "m.gguf", "f32").outputs[0].file
-    given = {"text": TEXT, "n_ctx": 32, "chunks": 2, "temperatures": [1], "cost_ratio": "bytes", "threads": 1}
-    (draft,) = draft_check(path, mtp=True, simulated=40, **given).drafts
+    given = {"text": TEXT, "n_ctx": 32, "chunks": 2, "threads": 1}
+    (draft,) = draft_check(
+        path, options=DraftCheckOptions(temperatures=[1], cost_ratio="bytes", mtp=True, simulated=40), **given
+    ).drafts
     model = gguftools.open(path)
     ids = np.array(model.tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:64]).reshape(2, 32)
     if model.tokenizer.add_bos:
@@ -184,8 +187,12 @@ def test_the_layer_that_reads_ahead(tmp_path):
     assert at.tokens_per_cycle == [pytest.approx(1 + alike.mean(), rel=0.05)]
     run = at.simulation
     assert (run.draft_length, run.predicted) == (3, None)
-    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error
-    (short,) = draft_check(path, mtp=True, simulated=60, draft_max=1, **given).drafts
+    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_standard_error
+    (short,) = draft_check(
+        path,
+        options=DraftCheckOptions(temperatures=[1], cost_ratio="bytes", mtp=True, simulated=60, draft_max=1),
+        **given,
+    ).drafts
     run = short.temperatures[0].simulation
     assert run.predicted == pytest.approx(run.tokens_per_cycle, abs=4 * run.standard_error)
 
@@ -196,15 +203,20 @@ def test_files_that_read_states(tmp_path):
     gguftools.convert(target, tmp_path / "m.gguf", "f32")
     gguftools.convert(target, tmp_path / "mtp.gguf", "f32", mtp=True)
     gguftools.convert(draft, tmp_path / "eagle3.gguf", "f32", target_model_dir=target, pre="qwen2")
-    given = {"text": TEXT, "n_ctx": 32, "chunks": 2, "temperatures": [1], "cost_ratio": "bytes", "threads": 1}
+    given = {"text": TEXT, "n_ctx": 32, "chunks": 2, "threads": 1}
     files = (tmp_path / "mtp.gguf", tmp_path / "eagle3.gguf")
-    apart, eagle3, own = draft_check(tmp_path / "m.gguf", *files, mtp=True, simulated=30, **given).drafts
+    apart, eagle3, own = draft_check(
+        tmp_path / "m.gguf",
+        *files,
+        options=DraftCheckOptions(temperatures=[1], cost_ratio="bytes", mtp=True, simulated=30),
+        **given,
+    ).drafts
     assert (apart.kind, eagle3.kind, own.kind) == ("states", "states", "mtp")
     acceptance = [each.temperatures[0].acceptance["mean"] for each in (apart, eagle3, own)]
     assert acceptance[0] == pytest.approx(acceptance[2], rel=1e-5)
     runs = [each.temperatures[0].simulation for each in (apart, eagle3, own)]
     assert runs[0] == runs[2]
-    assert abs(runs[1].acceptance - runs[1].expected_acceptance) <= 4 * runs[1].acceptance_error
+    assert abs(runs[1].acceptance - runs[1].expected_acceptance) <= 4 * runs[1].acceptance_standard_error
     model, file = gguftools.load(tmp_path / "m.gguf"), gguftools.open(tmp_path / "eagle3.gguf")
     reader = reader_of(model, file.metadata, file.tensors)
     ids = np.array(gguftools.open(tmp_path / "m.gguf").tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:64])
@@ -217,7 +229,8 @@ def test_files_that_read_states(tmp_path):
     assert acceptance[1] == pytest.approx(np.mean(alike), rel=1e-4)
 
 
-READ = {"text": TEXT, "n_ctx": 32, "chunks": 1, "temperatures": [1], "cost_ratio": "bytes", "threads": 1}
+READ = {"text": TEXT, "n_ctx": 32, "chunks": 1, "threads": 1}
+BY_BYTES = DraftCheckOptions(temperatures=[1], cost_ratio="bytes", simulated=30)
 
 
 def test_drafts_that_write_blocks(tmp_path):
@@ -229,7 +242,7 @@ def test_drafts_that_write_blocks(tmp_path):
         gguftools.convert(draft, tmp_path / f"{name}.gguf", "f32", target_model_dir=target, pre="qwen2")
     gguftools.convert(target, tmp_path / "m.gguf", "f32")
     files = [tmp_path / f"{name}.gguf" for name in names]
-    found = draft_check(tmp_path / "m.gguf", *files, simulated=30, **READ).drafts
+    found = draft_check(tmp_path / "m.gguf", *files, options=BY_BYTES, **READ).drafts
     model = gguftools.load(tmp_path / "m.gguf")
     text = gguftools.open(tmp_path / "m.gguf").tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:32]
     p = model.forward(text)
@@ -244,14 +257,14 @@ def test_drafts_that_write_blocks(tmp_path):
             alike.append(np.minimum(*softmax(np.stack([p[place], q])[None])[0]).sum())
         assert draft.temperatures[0].acceptance["mean"] == pytest.approx(np.mean(alike), rel=1e-4)
         run = draft.temperatures[0].simulation
-        assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error
+        assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_standard_error
 
 
 def test_an_assistant(tmp_path):
     draft, target = drafts.build("gemma4-assistant", tmp_path)
     gguftools.convert(target, tmp_path / "m.gguf", "f32")
     gguftools.convert(draft, tmp_path / "draft.gguf", "f32")
-    (found,) = draft_check(tmp_path / "m.gguf", tmp_path / "draft.gguf", simulated=30, **READ).drafts
+    (found,) = draft_check(tmp_path / "m.gguf", tmp_path / "draft.gguf", options=BY_BYTES, **READ).drafts
     model, file = gguftools.load(tmp_path / "m.gguf"), gguftools.open(tmp_path / "draft.gguf")
     assistant, alike = reader_of(model, file.metadata, file.tensors), []
     read = texts_read(gguftools.open(tmp_path / "m.gguf"), texts_named(TEXT), 32, 1, None)
@@ -264,7 +277,7 @@ def test_an_assistant(tmp_path):
             alike.append(np.minimum(*softmax(np.stack([p[place], q])[None])[0]).sum())
     assert found.temperatures[0].acceptance["mean"] == pytest.approx(np.mean(alike), rel=1e-4)
     run = found.temperatures[0].simulation
-    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error
+    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_standard_error
 
 
 def softmax(rows):
@@ -283,9 +296,11 @@ def test_a_draft_with_fewer_tokens(files):
     for name in ("token_embd.weight", "output.weight"):
         if name in short.tensors:
             short.tensors[name] = short.tensors[name].float32()[:count]
-    given = {"text": TEXT, "n_ctx": 64, "chunks": 2, "simulated": 32, "threads": 1, "cost_ratio": 0.5, "draft_max": 2}
+    given = {"text": TEXT, "n_ctx": 64, "chunks": 2, "threads": 1}
     for pair in ((base, short), (short, base)):
-        (draft,) = draft_check(*pair, temperatures=[1], **given).drafts
+        (draft,) = draft_check(
+            *pair, options=DraftCheckOptions(temperatures=[1], simulated=32, cost_ratio=0.5, draft_max=2), **given
+        ).drafts
         assert draft.obstacles == []
         assert 0.999 < draft.temperatures[0].acceptance["mean"] <= 1
         assert draft.temperatures[0].simulation.acceptance > 0.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from gguftools.measurement.divergence import divergence
 from gguftools.measurement.evaluation import BENCHMARKS, evaluate
 from gguftools.measurement.evaluation_figures import paired, score_of, wilson
 from gguftools.measurement.evaluation_report import EvaluationReport
+from gguftools.measurement.options import DivergenceOptions, EvaluationOptions
 from quants.errors import FileError, OptionError
 
 from ...conftest import DATA, ROOT
@@ -67,20 +69,27 @@ def check_choices(result: EvaluationReport, tasks: int) -> None:
 
 @pytest.mark.slow
 def test_all_tasks_as_the_reference(model, quantized, files):
-    check_choices(evaluate([model, quantized], **files, tasks=400, precision="llama.cpp"), 400)
+    check_choices(
+        evaluate([model, quantized], **files, options=EvaluationOptions(tasks=400, precision="llama.cpp")), 400
+    )
 
 
 def test_a_quantized_file_beside_another(model, quantized, files):
     """Answers of both as the reference's, and how far the second file is from the first."""
     told = []
     result = evaluate(
-        [model, quantized], **files, tasks=FEW, precision="llama.cpp", progress=lambda *each: told.append(each)
+        [model, quantized],
+        **files,
+        options=EvaluationOptions(tasks=FEW, precision="llama.cpp"),
+        progress=lambda *each: told.append(each),
     )
     check_choices(result, FEW)
     first, second = result.files
     for name, score in second.tests.items():
         assert score.difference == pytest.approx(score.score - first.tests[name].score)
-        assert 0 <= score.difference_error < 1.2 * first.tests[name].standard_error  # they stumble over the same tasks
+        assert (
+            0 <= score.difference_standard_error < 1.2 * first.tests[name].standard_error
+        )  # they stumble over the same tasks
     assert first.tests["hellaswag"].difference is None
     assert [(test.available, test.tasks) for test in result.tests] == [(430, FEW), (429, FEW), (430, FEW)]
     assert len(result.warnings) == 1  # the last line of Winogrande
@@ -93,8 +102,9 @@ def test_a_quantized_file_beside_another(model, quantized, files):
 
 def test_an_interrupted_run_goes_on_at_its_tasks(model, quantized, files, tmp_path):
     record = tmp_path / "record"
-    given = {"winogrande": files["winogrande"], "multiple_choice": files["multiple_choice"], "tasks": 40}
-    want = evaluate([model, quantized], **given)
+    given = {"winogrande": files["winogrande"], "multiple_choice": files["multiple_choice"]}
+    chosen = EvaluationOptions(tasks=40, record=record)
+    want = evaluate([model, quantized], options=EvaluationOptions(tasks=40), **given)
     begun = []
 
     def progress(done, total, score):
@@ -103,7 +113,7 @@ def test_an_interrupted_run_goes_on_at_its_tasks(model, quantized, files, tmp_pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate([model, quantized], record=record, progress=progress, **given)
+        evaluate([model, quantized], options=chosen, progress=progress, **given)
     lines = record.read_bytes().count(b"\n")
     assert lines == 1 + len(begun)
     others = [
@@ -114,18 +124,20 @@ def test_an_interrupted_run_goes_on_at_its_tasks(model, quantized, files, tmp_pa
         ({"hellaswag": files["hellaswag"]}, "hellaswag is another"),
     ]
     for other, what in others:
+        changed = {name: value for name, value in other.items() if name not in files}
+        tests = {**given, **{name: value for name, value in other.items() if name in files}}
         with pytest.raises(FileError, match=what):
-            evaluate([model, quantized], record=record, **{**given, **other})
+            evaluate([model, quantized], options=replace(chosen, **changed), **tests)
     with pytest.raises(FileError, match="its files are in another order"):
-        evaluate([quantized, model], record=record, **given)
+        evaluate([quantized, model], options=chosen, **given)
     with pytest.raises(FileError, match=r"measurement was evaluation, it is divergence now"):
-        divergence(model, quantized, record=record, text=TEXT, n_ctx=128, chunks=2)
+        divergence(model, quantized, options=DivergenceOptions(record=record), text=TEXT, n_ctx=128, chunks=2)
     times = []
 
     def kept(done, total, score):
         times.append(record.read_bytes().count(b"\n"))
 
-    got = evaluate([model, quantized], record=record, progress=kept, **given)
+    got = evaluate([model, quantized], options=chosen, progress=kept, **given)
     assert times[: lines - 1] == [lines] * (lines - 1)
     assert times[lines] > lines
     assert plain(got) == plain(want)
@@ -184,11 +196,11 @@ def test_what_is_asked_has_to_make_sense(model, files):
     with pytest.raises(OptionError, match="no model is given"):
         evaluate([], **files)
     with pytest.raises(OptionError, match="tasks is 0"):
-        evaluate(model, **files, tasks=0)
+        evaluate(model, **files, options=EvaluationOptions(tasks=0))
     with pytest.raises(OptionError, match="n_ctx is 0"):
         evaluate(model, **files, n_ctx=0)
     with pytest.raises(OptionError, match="seed is -1"):
-        evaluate(model, **files, seed=-1)
+        evaluate(model, **files, options=EvaluationOptions(seed=-1))
     with pytest.raises(FileError, match="cannot be read"):
         evaluate(model, hellaswag="absent")
 
@@ -212,4 +224,4 @@ def test_without_a_test(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = typed("evaluate", model)
     assert done.returncode == 2
-    assert "no test is given" in done.stderr
+    assert "no benchmark is given" in done.stderr

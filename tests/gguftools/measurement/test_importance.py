@@ -14,6 +14,7 @@ import gguftools
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.measurement.importance import imatrix
+from gguftools.measurement.options import ImatrixOptions
 from gguftools.quantization.imatrix import ImportanceMatrix, merge, read_imatrix
 from quants.errors import FileError, ModelError, OptionError
 
@@ -48,7 +49,7 @@ def test_it_serves_quantizing(model: Path, tmp_path: Path) -> None:
 
 def test_the_head_on_request(model: Path, tmp_path: Path) -> None:
     text = ROOT / "examples" / "persuasion.txt"
-    found = imatrix(model, text, tmp_path / "all.gguf", chunks=2, n_ctx=64, with_output=True)
+    found = imatrix(model, text, tmp_path / "all.gguf", chunks=2, n_ctx=64, options=ImatrixOptions(with_output=True))
     entry = found.entries["output.weight"]
     assert entry.counts.tolist() == [128.0]
     assert np.isfinite(entry.sums).all()
@@ -57,7 +58,9 @@ def test_the_head_on_request(model: Path, tmp_path: Path) -> None:
 def test_the_reference_s_sums(model: Path) -> None:
     """Made with caches in float32 and without flash attention, which rounds to float16."""
     theirs = read_imatrix(DATA / "golden" / "austen.imatrix.gguf")
-    ours = imatrix(model, TEXT, n_ctx=128, skip_chunks=1, chunks=3, with_output=True, precision="llama.cpp")
+    ours = imatrix(
+        model, TEXT, n_ctx=128, options=ImatrixOptions(skip_chunks=1, with_output=True, precision="llama.cpp"), chunks=3
+    )
     assert set(ours.entries) == set(theirs.entries)
     assert (ours.chunks, ours.chunk_size, ours.datasets) == (theirs.chunks, theirs.chunk_size, theirs.datasets)
     for name, entry in theirs.entries.items():
@@ -75,7 +78,14 @@ def test_the_reference_s_sums_of_a_layer_that_predicts_further(tmp_path: Path) -
     theirs = read_imatrix(DATA / "golden" / "glm4-moe-lite.imatrix.gguf")
     checkpoints.build("glm4-moe-lite", tmp_path / "glm4-moe-lite")
     file = convert(tmp_path / "glm4-moe-lite", tmp_path / "f32.gguf", "f32").outputs[0].file
-    imatrix(file, TEXT, tmp_path / "ours.gguf", n_ctx=64, chunks=3, nextn=True, precision="llama.cpp")
+    imatrix(
+        file,
+        TEXT,
+        tmp_path / "ours.gguf",
+        n_ctx=64,
+        chunks=3,
+        options=ImatrixOptions(nextn=True, precision="llama.cpp"),
+    )
     ours = read_imatrix(tmp_path / "ours.gguf")
     assert set(ours.entries) == set(theirs.entries)
     assert (ours.chunks, ours.next_layers) == (theirs.chunks, theirs.next_layers) == (3, 1)
@@ -95,8 +105,8 @@ def test_the_reference_s_sums_of_a_layer_that_predicts_further(tmp_path: Path) -
 
 
 def test_a_model_without_such_a_layer(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="the file has no MTP layer"):
-        imatrix(model, TEXT, tmp_path / "none.gguf", n_ctx=64, chunks=2, nextn=True)
+    with pytest.raises(ModelError, match="the file has no layer that predicts a token further"):
+        imatrix(model, TEXT, tmp_path / "none.gguf", n_ctx=64, chunks=2, options=ImatrixOptions(nextn=True))
     assert not list(tmp_path.iterdir())
 
 
@@ -119,21 +129,23 @@ def test_several_texts_add_up(model: Path, tmp_path: Path) -> None:
 def test_special_tokens_on_request(model: Path, tmp_path: Path) -> None:
     text = tmp_path / "chat.txt"
     text.write_text("<|eot_id|>Anne said.\n" * 40)
-    spelled, parsed = (imatrix(model, text, n_ctx=32, parse_special=parse).chunks for parse in (False, True))
+    spelled, parsed = (
+        imatrix(model, text, n_ctx=32, options=ImatrixOptions(parse_special=parse)).chunks for parse in (False, True)
+    )
     assert parsed < spelled
 
 
 def test_too_much_is_skipped(model: Path) -> None:
     with pytest.raises(OptionError, match=r"persuasion\.txt has \d+ tokens: 0 behind its first 99999 windows of 64"):
-        imatrix(model, TEXT, n_ctx=64, skip_chunks=99999)
+        imatrix(model, TEXT, n_ctx=64, options=ImatrixOptions(skip_chunks=99999))
 
 
 def test_what_is_left_behind_skipped_windows(model: Path, tmp_path: Path) -> None:
     tokens = len(gguftools.open(model).tokenizer.encode(TEXT.read_text(encoding="utf-8")))
     windows = tokens // 64
-    assert imatrix(model, TEXT, n_ctx=64, skip_chunks=windows - 2).chunks == 2
+    assert imatrix(model, TEXT, n_ctx=64, options=ImatrixOptions(skip_chunks=windows - 2)).chunks == 2
     with pytest.raises(OptionError, match=r"tokens: \d+ behind its first"):
-        imatrix(model, TEXT, n_ctx=64, skip_chunks=windows - 1)
+        imatrix(model, TEXT, n_ctx=64, options=ImatrixOptions(skip_chunks=windows - 1))
 
 
 class Killed(BaseException):
@@ -148,18 +160,32 @@ def killed_after(windows: int):
     return progress
 
 
-def interrupted(model: Path, target: Path, windows: int = 5, **options) -> None:
+def interrupted(model: Path, target: Path, windows: int = 5) -> None:
     with pytest.raises(Killed):
-        imatrix(model, TEXT, target, n_ctx=64, chunks=8, save_every=2, progress=killed_after(windows), **options)
+        imatrix(
+            model,
+            TEXT,
+            target,
+            n_ctx=64,
+            chunks=8,
+            options=ImatrixOptions(save_every=2),
+            progress=killed_after(windows),
+        )
     assert not target.exists()
 
 
 def test_a_killed_run_goes_on(model: Path, tmp_path: Path) -> None:
-    whole = imatrix(model, TEXT, tmp_path / "whole.gguf", n_ctx=64, chunks=8, save_every=2)
+    whole = imatrix(model, TEXT, tmp_path / "whole.gguf", n_ctx=64, chunks=8, options=ImatrixOptions(save_every=2))
     target, seen = tmp_path / "part.gguf", []
     interrupted(model, target)
     imatrix(
-        model, TEXT, target, n_ctx=64, chunks=8, save_every=2, resume=True, progress=lambda done, *_: seen.append(done)
+        model,
+        TEXT,
+        target,
+        n_ctx=64,
+        chunks=8,
+        options=ImatrixOptions(save_every=2, resume=True),
+        progress=lambda done, *_: seen.append(done),
     )
     assert seen == [6, 8]
     same(read_imatrix(target), whole)
@@ -207,7 +233,15 @@ def test_what_a_kill_cut_off_is_not_believed(model: Path, tmp_path: Path) -> Non
     with journal.open("a") as lines:
         lines.write('{"windows": 8, "at"')
     whole = imatrix(model, TEXT, n_ctx=64, chunks=8)
-    resumed = imatrix(model, TEXT, target, n_ctx=64, chunks=8, resume=True, progress=lambda done, *_: seen.append(done))
+    resumed = imatrix(
+        model,
+        TEXT,
+        target,
+        n_ctx=64,
+        chunks=8,
+        options=ImatrixOptions(resume=True),
+        progress=lambda done, *_: seen.append(done),
+    )
     assert seen[0] == 4
     same(resumed, whole, 1e-5)
 
@@ -216,9 +250,9 @@ def test_another_run_is_not_resumed(model: Path, tmp_path: Path) -> None:
     target = tmp_path / "m.gguf"
     interrupted(model, target)
     with pytest.raises(FileError, match="begun on other texts or windows"):
-        imatrix(model, TEXT, target, n_ctx=64, chunks=4, resume=True)
+        imatrix(model, TEXT, target, n_ctx=64, chunks=4, options=ImatrixOptions(resume=True))
     with pytest.raises(FileError, match="begun with other options"):
-        imatrix(model, TEXT, target, n_ctx=64, chunks=8, with_output=True, resume=True)
+        imatrix(model, TEXT, target, n_ctx=64, chunks=8, options=ImatrixOptions(with_output=True, resume=True))
     anew = imatrix(model, TEXT, target, n_ctx=64, chunks=4)
     assert anew.chunks == 4
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]

@@ -11,6 +11,8 @@ import pytest
 import gguftools
 from archs.metadata import Metadata, ValueType
 from gguftools.conversion.convert import convert
+from gguftools.measurement.options import PerplexityOptions
+from gguftools.measurement.perplexities import perplexities
 from gguftools.measurement.perplexity import context_warning, perplexity
 from gguftools.measurement.texts import NamedText
 from quants.errors import FileError, OptionError
@@ -54,7 +56,10 @@ def test_the_first_chunks_alone(model):
 
 
 def test_overlapping_windows_give_more_context(model):
-    apart, overlapping = perplexity(model, TEXT, chunks=8), perplexity(model, TEXT, stride=128, chunks=8)
+    apart, overlapping = (
+        perplexity(model, TEXT, chunks=8),
+        perplexity(model, TEXT, options=PerplexityOptions(stride=128), chunks=8),
+    )
     assert overlapping.perplexity < apart.perplexity * 1.2
 
 
@@ -63,7 +68,7 @@ def test_activations_rounded_on_request(folder):
     file = convert(ROOT / "examples" / "austen-4m", folder / "rounded.gguf", "q8_0").outputs[0].file
     golden = GOLDEN["Q8_0"]["running"][7]
     exact = perplexity(file, TEXT, chunks=8).perplexity
-    rounded = perplexity(file, TEXT, chunks=8, round_activations=True).perplexity
+    rounded = perplexity(file, TEXT, chunks=8, options=PerplexityOptions(precision="llama.cpp")).perplexity
     assert abs(rounded - golden) < abs(exact - golden)
     assert perplexity(file, TEXT, chunks=8).perplexity == exact
 
@@ -156,3 +161,33 @@ def test_progress_knows_how_much_there_is_before_the_first_window(model):
     assert told[0][:2] == (0, 3)
     assert math.isnan(told[0][2])
     assert [each[0] for each in told] == [0, 1, 2, 3]
+
+
+def test_several_files_are_one_table(model, tmp_path):
+    small = gguftools.quantize(model, "Q4_0", tmp_path / "small.gguf").outputs[0].file
+    missing = tmp_path / "missing.gguf"
+    words = ["perplexity", model, missing, small, "-f", TEXT, "-c", "64", "--chunks", "3"]
+    done = typed(*words, "--json")
+    assert done.returncode == 1
+    assert done.stderr.count("error:") == 1
+    found = json.loads(done.stdout)
+    assert [Path(each["file"]).name for each in found["files"]] == [Path(model).name, small.name]
+    assert [each["file"] for each in found["failed"]] == [str(missing)]
+    first, second = found["files"]
+    assert first["difference"] is None
+    assert second["difference"]["file"] == first["file"]
+    assert second["difference"]["perplexity"] == second["perplexity"] - first["perplexity"]
+    assert 0 < second["difference"]["standard_error"] < second["standard_error"]
+    assert second["perplexity"] == perplexity(small, TEXT, n_ctx=64, chunks=3).perplexity
+    assert second["size_bytes"] == small.stat().st_size
+    assert 4 < second["bits_per_weight"] < first["bits_per_weight"]
+    shown = typed(*words)
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["file", Path(model).name, small.name]
+
+
+def test_progress_counts_the_windows_of_all_files(model):
+    told: list[tuple[int, int]] = []
+    perplexities([gguftools.open(model)] * 2, TEXT, n_ctx=64, chunks=2, progress=lambda *at: told.append(at[:2]))
+    assert told[0] == (0, 4)
+    assert told[-1] == (4, 4)
+    assert told == sorted(told)

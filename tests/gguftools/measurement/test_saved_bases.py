@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import gguftools
 from gguftools.conversion.convert import convert
 from gguftools.measurement.divergence import divergence
+from gguftools.measurement.options import DivergenceOptions
 from gguftools.writing.resume import journal_path, partial_path
 from quants.errors import FileError, OptionError
 from runtime.evaluation.stored_logits import encode_rows
@@ -38,7 +40,7 @@ def of_files(report):
 
 def test_a_saved_base_gives_the_same_figures(files, tmp_path):
     base = tmp_path / "base.gguf"
-    live = divergence(files["F16"], files["Q4_0"], save_base=base, **CHOSEN)
+    live = divergence(files["F16"], files["Q4_0"], options=DivergenceOptions(save_base=base), **CHOSEN)
     again = divergence(base, files["Q4_0"])
     assert of_files(again) == of_files(live)
     assert [(text.name, text.file, text.windows) for text in again.texts] == [("a", None, 3), ("b", None, 3)]
@@ -52,7 +54,7 @@ def test_a_saved_base_gives_the_same_figures(files, tmp_path):
 @pytest.mark.parametrize("form", [{}, {"top_k": 20}, {"with_output": True}])
 def test_a_base_is_sound_and_no_model(files, tmp_path, form):
     base = tmp_path / "base.gguf"
-    divergence(files["F16"], save_base=base, text=TEXT, n_ctx=128, chunks=2, **form)
+    divergence(files["F16"], options=DivergenceOptions(save_base=base, **form), text=TEXT, n_ctx=128, chunks=2)
     report = gguftools.validate(base)
     assert (report.valid, [problem.severity for problem in report.problems]) == (True, ["note"])
     with pytest.raises(FileError, match="is a base of logits, not a model"):
@@ -61,7 +63,7 @@ def test_a_base_is_sound_and_no_model(files, tmp_path, form):
 
 def test_a_base_that_does_not_fit_is_one_clear_line(files, tmp_path):
     base, other = tmp_path / "base.gguf", tmp_path / "other.txt"
-    divergence(files["F16"], save_base=base, text=TEXT, n_ctx=128, chunks=2)
+    divergence(files["F16"], options=DivergenceOptions(save_base=base), text=TEXT, n_ctx=128, chunks=2)
     other.write_text("Something else. " * 200, encoding="utf-8")
     for text in (other, {"a": TEXT, "b": TEXT}):
         with pytest.raises(OptionError, match=r"base.gguf was made on .*other"):
@@ -73,19 +75,21 @@ def test_a_base_that_does_not_fit_is_one_clear_line(files, tmp_path):
     with pytest.raises(OptionError, match="nothing to compare"):
         divergence(base)
     with pytest.raises(OptionError, match="is a saved base already"):
-        divergence(base, files["Q4_0"], save_base=tmp_path / "again.gguf")
+        divergence(base, files["Q4_0"], options=DivergenceOptions(save_base=tmp_path / "again.gguf"))
     tokens = list(gguftools.open(files["Q4_0"]).metadata["tokenizer.ggml.tokens"])
     tokens[700] += "x"
     gguftools.set_metadata(files["Q4_0"], {"tokenizer.ggml.tokens": tokens}, output=tmp_path / "third.gguf")
     with pytest.raises(OptionError, match="of another vocabulary than"):
         divergence(base, tmp_path / "third.gguf")
     with pytest.raises(OptionError, match="no base of our own"):
-        divergence(files["F16"], files["Q4_0"], base_model=files["F16"], **CHOSEN)
+        divergence(files["F16"], files["Q4_0"], options=DivergenceOptions(base_model=files["F16"]), **CHOSEN)
 
 
 def test_top_k_is_called_a_bound(files, tmp_path):
     base = tmp_path / "base.gguf"
-    live = divergence(files["F16"], files["Q4_0"], save_base=base, top_k=20, **CHOSEN).files[0]
+    live = divergence(files["F16"], files["Q4_0"], options=DivergenceOptions(save_base=base, top_k=20), **CHOSEN).files[
+        0
+    ]
     got = divergence(base, files["Q4_0"])
     file = got.files[0]
     assert file.lower_bound
@@ -105,9 +109,18 @@ def test_top_k_is_called_a_bound(files, tmp_path):
 def test_what_goes_with_which_form(files, tmp_path):
     for given in ({"top_k": 3}, {"with_output": True}):
         with pytest.raises(OptionError, match="of bases of our own"):
-            divergence(files["F16"], files["Q4_0"], save_base=tmp_path / "base.kld", **given, **CHOSEN)
+            divergence(
+                files["F16"],
+                files["Q4_0"],
+                options=DivergenceOptions(save_base=tmp_path / "base.kld", **given),
+                **CHOSEN,
+            )
     with pytest.raises(OptionError, match="cannot be two outputs at once"):
-        divergence(files["F16"], save_base=tmp_path / "base.kld", record=tmp_path / "base.kld", **CHOSEN)
+        divergence(
+            files["F16"],
+            options=DivergenceOptions(save_base=tmp_path / "base.kld", record=tmp_path / "base.kld"),
+            **CHOSEN,
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -119,7 +132,7 @@ def call(*words, check=True):
 
 def test_an_interrupted_run_goes_on_at_its_window(files, tmp_path):
     base, record, whole = (tmp_path / name for name in ("base.gguf", "record", "whole.gguf"))
-    want = divergence(files["F16"], files["Q4_0"], save_base=whole, **CHOSEN)
+    want = divergence(files["F16"], files["Q4_0"], options=DivergenceOptions(save_base=whole), **CHOSEN)
     done = []
 
     def progress(number, count, mean):
@@ -127,7 +140,7 @@ def test_an_interrupted_run_goes_on_at_its_window(files, tmp_path):
         if number == 3:
             raise KeyboardInterrupt
 
-    given = {"save_base": base, "record": record, **CHOSEN}
+    given = {"options": DivergenceOptions(save_base=base, record=record), **CHOSEN}
     with pytest.raises(KeyboardInterrupt):
         divergence(files["F16"], files["Q4_0"], progress=progress, **given)
     assert record.exists()
@@ -149,8 +162,8 @@ def test_an_interrupted_run_goes_on_at_its_window(files, tmp_path):
 def test_a_base_that_has_its_name_is_not_written_again(files, tmp_path, name):
     """A kill between naming the base and removing the record leaves both."""
     base, record = tmp_path / name, tmp_path / "record"
-    given = {"save_base": base, "record": record, **CHOSEN}
-    want = divergence(files["F16"], files["Q4_0"], keep_record=True, **given)
+    given = {"options": DivergenceOptions(save_base=base, record=record), **CHOSEN}
+    want = divergence(files["F16"], files["Q4_0"], **given | {"options": replace(given["options"], keep_record=True)})
     before, whole = base.stat(), record.read_bytes()
     partial_path(base).hardlink_to(base)  # as a kill in the middle of naming it leaves them
     journal_path(base).write_text(json.dumps({"gguftools": 1, "bytes": before.st_size}) + "\n")
@@ -169,7 +182,7 @@ def test_a_refused_run_leaves_no_record(files, tmp_path):
     base = tmp_path / "base.gguf"
     base.write_text("mine")
     with pytest.raises(FileError, match="already exists"):
-        divergence(files["F16"], save_base=base, record=tmp_path / "record", **CHOSEN)
+        divergence(files["F16"], options=DivergenceOptions(save_base=base, record=tmp_path / "record"), **CHOSEN)
     assert [path.name for path in tmp_path.iterdir()] == ["base.gguf"]
     for option in ("--record", "--save-base"):
         done = call(files["F16"], files["Q4_0"], option, tmp_path / "r", "--html", tmp_path / "r", check=False)
@@ -192,13 +205,13 @@ def test_a_report_that_cannot_be_written_costs_no_measurement(files, tmp_path):
 
 def test_a_base_in_llama_cpps_form_goes_on_at_its_window(files, tmp_path, monkeypatch):
     base, record, whole = (tmp_path / name for name in ("base.kld", "record", "whole.kld"))
-    divergence(files["F16"], save_base=whole, **CHOSEN)
+    divergence(files["F16"], options=DivergenceOptions(save_base=whole), **CHOSEN)
 
     def progress(number, count, mean):
         if number == 4:
             raise KeyboardInterrupt
 
-    given = {"save_base": base, "record": record, **CHOSEN}
+    given = {"options": DivergenceOptions(save_base=base, record=record), **CHOSEN}
     with pytest.raises(KeyboardInterrupt):
         divergence(files["F16"], progress=progress, **given)
     assert not base.exists()

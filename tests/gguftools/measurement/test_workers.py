@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -71,10 +72,15 @@ def test_workers_measure_the_matrix_of_one_thread(
 ) -> None:
     model = AUSTEN if source == "checkpoint" else files["Q4_K_M"]
     seen: list[int] = []
-    options: dict[str, Any] = {**WINDOWS, "with_output": True, "save_every": 20}
-    gguftools.imatrix(model, TEXT, tmp_path / "one.gguf", threads=1, **options)
+    options = gguftools.ImatrixOptions(with_output=True, save_every=20)
+    gguftools.imatrix(model, TEXT, tmp_path / "one.gguf", threads=1, options=options, **WINDOWS)
     gguftools.imatrix(
-        model, TEXT, tmp_path / "workers.gguf", executor=pool, progress=lambda done, *_: seen.append(done), **options
+        model,
+        TEXT,
+        tmp_path / "workers.gguf",
+        options=replace(options, executor=pool),
+        progress=lambda done, *_: seen.append(done),
+        **WINDOWS,
     )
     assert (tmp_path / "workers.gguf").read_bytes() == (tmp_path / "one.gguf").read_bytes()
     assert seen == [0, 20, 40, 60, 70]
@@ -99,7 +105,7 @@ def test_sums_of_batches_add_up() -> None:
 
 def test_tasks_are_small(files: dict[str, Path]) -> None:
     executor = Elsewhere()
-    gguftools.imatrix(files["Q4_0"], TEXT, executor=executor, n_ctx=512, chunks=8)
+    gguftools.imatrix(files["Q4_0"], TEXT, options=gguftools.ImatrixOptions(executor=executor), n_ctx=512, chunks=8)
     assert len(executor.sizes) == 2
     assert max(executor.sizes) < 20_000
 
@@ -113,15 +119,27 @@ def test_a_killed_run_of_workers_goes_on_without_them(files: dict[str, Path], tm
         if done >= 40:
             raise Killed
 
-    options: dict[str, Any] = {**WINDOWS, "save_every": 20}
+    options = gguftools.ImatrixOptions(save_every=20)
     with pytest.raises(Killed):
-        gguftools.imatrix(files["F16"], TEXT, tmp_path / "a.gguf", executor=Elsewhere(), progress=killed, **options)
+        gguftools.imatrix(
+            files["F16"],
+            TEXT,
+            tmp_path / "a.gguf",
+            options=replace(options, executor=Elsewhere()),
+            progress=killed,
+            **WINDOWS,
+        )
     seen: list[int] = []
     gguftools.imatrix(
-        files["F16"], TEXT, tmp_path / "a.gguf", resume=True, progress=lambda done, *_: seen.append(done), **options
+        files["F16"],
+        TEXT,
+        tmp_path / "a.gguf",
+        options=replace(options, resume=True),
+        progress=lambda done, *_: seen.append(done),
+        **WINDOWS,
     )
     assert seen[0] in (20, 40)
-    gguftools.imatrix(files["F16"], TEXT, tmp_path / "b.gguf", **options)
+    gguftools.imatrix(files["F16"], TEXT, tmp_path / "b.gguf", options=options, **WINDOWS)
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
@@ -140,8 +158,15 @@ def test_workers_that_are_killed_lose_no_window(
             threading.Timer(0.05, os.kill, (killed[-1], signal.SIGKILL)).start()
 
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as own:
-        many: dict[str, Any] = {"n_ctx": 64, "chunks": 120, "save_every": 16}
-        gguftools.imatrix(files["F16"], TEXT, tmp_path / "a.gguf", executor=own, progress=kill_one, **many)
+        many: dict[str, Any] = {"n_ctx": 64, "chunks": 120}
+        gguftools.imatrix(
+            files["F16"],
+            TEXT,
+            tmp_path / "a.gguf",
+            options=gguftools.ImatrixOptions(save_every=16, executor=own),
+            progress=kill_one,
+            **many,
+        )
     assert len(killed) == kills
     gguftools.imatrix(files["F16"], TEXT, tmp_path / "b.gguf", threads=1, **many)
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
@@ -152,7 +177,11 @@ def test_what_a_worker_finds_wrong_in_a_model_is_the_same_line(
 ) -> None:
     model = damaged(files["F16"], tmp_path / "damaged.gguf")
     here, there = (
-        refusal(lambda each=each: gguftools.imatrix(model, TEXT, tmp_path / "m.gguf", executor=each, **WINDOWS))
+        refusal(
+            lambda each=each: gguftools.imatrix(
+                model, TEXT, tmp_path / "m.gguf", options=gguftools.ImatrixOptions(executor=each), **WINDOWS
+            )
+        )
         for each in (None, pool)
     )
     assert here == there
@@ -166,7 +195,7 @@ def test_a_model_that_no_worker_can_open(files: dict[str, Path]) -> None:
     arrays = gguftools.Model(changed.metadata, {name: np.asarray(t) for name, t in changed.tensors.items()})
     for model in (changed, arrays):
         with pytest.raises(OptionError, match="a model that only this process has, made or changed in it") as caught:
-            gguftools.imatrix(model, TEXT, executor=Elsewhere(), **WINDOWS)
+            gguftools.imatrix(model, TEXT, options=gguftools.ImatrixOptions(executor=Elsewhere()), **WINDOWS)
         assert "save it and name that file" in str(caught.value.hint)
 
 
@@ -174,7 +203,7 @@ def test_changed_keys_travel(files: dict[str, Path]) -> None:
     model = gguftools.open(files["F16"])
     model.metadata[f"{model.architecture}.rope.freq_base"] = 500.0
     here = gguftools.imatrix(model, TEXT, threads=1, **WINDOWS)
-    there = gguftools.imatrix(model, TEXT, executor=Elsewhere(), **WINDOWS)
+    there = gguftools.imatrix(model, TEXT, options=gguftools.ImatrixOptions(executor=Elsewhere()), **WINDOWS)
     before = gguftools.imatrix(files["F16"], TEXT, threads=1, **WINDOWS)
     name = "blk.1.attn_output.weight"
     assert np.array_equal(here.entries[name].sums, there.entries[name].sums)
@@ -203,13 +232,20 @@ def test_a_source_that_is_another_for_workers_can_be_mended(
             return future
 
     monkeypatch.setattr(importance, "_sums_of", gone)
-    options: dict[str, Any] = {**WINDOWS, "save_every": 20}
+    options = gguftools.ImatrixOptions(save_every=20)
     with pytest.raises(FileError, match="cannot be read by a worker"):
-        gguftools.imatrix(files["F16"], TEXT, tmp_path / "m.gguf", executor=Local(), **options)
+        gguftools.imatrix(
+            files["F16"], TEXT, tmp_path / "m.gguf", options=replace(options, executor=Local()), **WINDOWS
+        )
     assert (tmp_path / "m.gguf.partial").exists()
     seen: list[int] = []
     gguftools.imatrix(
-        files["F16"], TEXT, tmp_path / "m.gguf", resume=True, progress=lambda n, *_: seen.append(n), **options
+        files["F16"],
+        TEXT,
+        tmp_path / "m.gguf",
+        options=replace(options, resume=True),
+        progress=lambda n, *_: seen.append(n),
+        **WINDOWS,
     )
     assert seen == [40, 60, 70]
 
@@ -226,7 +262,7 @@ def test_workers_that_compute_otherwise_are_refused(files: dict[str, Path], monk
     monkeypatch.setattr(precision, "products", products)
     importance._opened.cache_clear()
     with pytest.raises(OptionError, match="a worker computes products in float32, this process in 16-bit integers"):
-        gguftools.imatrix(files["F16"], TEXT, executor=Elsewhere(), **WINDOWS)
+        gguftools.imatrix(files["F16"], TEXT, options=gguftools.ImatrixOptions(executor=Elsewhere()), **WINDOWS)
 
 
 READ: dict[str, Any] = {"text": TEXT, "n_ctx": 64, "chunks": 70}
@@ -241,7 +277,9 @@ def test_workers_find_the_divergence_of_one_thread(pool: ProcessPoolExecutor, fi
     seen: list[tuple[int, int, float]] = []
     chosen = files["F16"], files["Q4_K_M"], files["Q4_0"]
     one = gguftools.divergence(*chosen, threads=1, **READ)
-    many = gguftools.divergence(*chosen, executor=pool, progress=lambda *told: seen.append(told), **READ)
+    many = gguftools.divergence(
+        *chosen, options=gguftools.DivergenceOptions(executor=pool), progress=lambda *told: seen.append(told), **READ
+    )
     assert plain(many) == plain(one)
     assert [done for done, *_ in seen] == list(range(71))
     assert seen[-1][2] == one.files[0].kl_divergence["mean"]
@@ -249,11 +287,13 @@ def test_workers_find_the_divergence_of_one_thread(pool: ProcessPoolExecutor, fi
 
 @pytest.mark.parametrize("name", ["base.kld", "base.gguf"])
 def test_workers_measure_from_a_base_that_was_kept(name: str, files: dict[str, Path], tmp_path: Path) -> None:
-    gguftools.divergence(files["F16"], save_base=tmp_path / name, **READ)
+    gguftools.divergence(files["F16"], options=gguftools.DivergenceOptions(save_base=tmp_path / name), **READ)
     kept = {} if name == "base.kld" else {"base_model": files["F16"]}
-    options: dict[str, Any] = {"chunks": 40, **kept}
-    one = gguftools.divergence(tmp_path / name, files["Q4_0"], threads=1, **options)
-    many = gguftools.divergence(tmp_path / name, files["Q4_0"], executor=Elsewhere(), **options)
+    options = gguftools.DivergenceOptions(**kept)
+    one = gguftools.divergence(tmp_path / name, files["Q4_0"], chunks=40, threads=1, options=options)
+    many = gguftools.divergence(
+        tmp_path / name, files["Q4_0"], chunks=40, options=replace(options, executor=Elsewhere())
+    )
     assert plain(many) == plain(one)
 
 
@@ -267,19 +307,27 @@ def test_answers_of_conversations_go_to_workers(files: dict[str, Path], tmp_path
     text = tmp_path / "talks.jsonl"
     text.write_text("\n".join(map(json.dumps, talks)))
     chosen = files["F16"], files["Q4_0"]
-    options: dict[str, Any] = {"text": text, "chat": True, "n_ctx": 256}
+    given: dict[str, Any] = {"text": text, "n_ctx": 256}
+    options = gguftools.DivergenceOptions(chat=True)
     models = [gguftools.open(path) for path in chosen]
     for model in models:
         model.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    one = gguftools.divergence(*models, threads=1, **options)
-    many = gguftools.divergence(*models, executor=Elsewhere(), **options)
+    one = gguftools.divergence(*models, threads=1, options=options, **given)
+    many = gguftools.divergence(*models, options=replace(options, executor=Elsewhere()), **given)
     assert one.texts[0].windows > 3
     assert plain(many) == plain(one)
 
 
 def test_tasks_of_a_divergence_are_small(files: dict[str, Path]) -> None:
     executor = Elsewhere()
-    gguftools.divergence(files["F16"], files["Q4_0"], executor=executor, text=TEXT, n_ctx=512, chunks=8)
+    gguftools.divergence(
+        files["F16"],
+        files["Q4_0"],
+        options=gguftools.DivergenceOptions(executor=executor),
+        text=TEXT,
+        n_ctx=512,
+        chunks=8,
+    )
     assert len(executor.sizes) == 2
     assert max(executor.sizes) < 40_000
 
@@ -295,10 +343,17 @@ def test_a_killed_divergence_goes_on(pool: ProcessPoolExecutor, files: dict[str,
     whole = gguftools.divergence(*chosen, **READ)
     for first, second in ((pool, None), (None, pool)):
         with pytest.raises(Killed):
-            gguftools.divergence(*chosen, record=tmp_path / "record", executor=first, progress=killed, **READ)
+            gguftools.divergence(
+                *chosen,
+                options=gguftools.DivergenceOptions(record=tmp_path / "record", executor=first),
+                progress=killed,
+                **READ,
+            )
         lines = (tmp_path / "record").read_bytes().count(b"\n")
         assert lines == 41
-        again = gguftools.divergence(*chosen, record=tmp_path / "record", executor=second, **READ)
+        again = gguftools.divergence(
+            *chosen, options=gguftools.DivergenceOptions(record=tmp_path / "record", executor=second), **READ
+        )
         assert plain(again) == plain(whole)
         assert not (tmp_path / "record").exists()
 
@@ -308,7 +363,11 @@ def test_what_a_worker_finds_wrong_in_predictions_is_the_same_line(
 ) -> None:
     model = damaged(files["F16"], tmp_path / "damaged.gguf", "output.weight")
     here, there = (
-        refusal(lambda each=each: gguftools.divergence(files["F16"], model, executor=each, **READ))
+        refusal(
+            lambda each=each: gguftools.divergence(
+                files["F16"], model, options=gguftools.DivergenceOptions(executor=each), **READ
+            )
+        )
         for each in (None, pool)
     )
     assert here == there
@@ -317,13 +376,18 @@ def test_what_a_worker_finds_wrong_in_predictions_is_the_same_line(
 
 def test_what_workers_cannot_do(files: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a base is saved by the process that runs it, not by workers"):
-        gguftools.divergence(files["F16"], files["Q4_0"], save_base=tmp_path / "b.gguf", executor=Elsewhere(), **READ)
+        gguftools.divergence(
+            files["F16"],
+            files["Q4_0"],
+            options=gguftools.DivergenceOptions(save_base=tmp_path / "b.gguf", executor=Elsewhere()),
+            **READ,
+        )
     changed = gguftools.open(files["Q4_0"])
     changed.tensors["blk.0.attn_q.weight"] = changed.tensors["blk.0.attn_q.weight"].float32() * 2
     with pytest.raises(OptionError, match="a model that only this process has"):
-        gguftools.divergence(files["F16"], changed, executor=Elsewhere(), **READ)
+        gguftools.divergence(files["F16"], changed, options=gguftools.DivergenceOptions(executor=Elsewhere()), **READ)
     base = tmp_path / "base.kld"
-    gguftools.divergence(files["F16"], save_base=base, **READ)
+    gguftools.divergence(files["F16"], options=gguftools.DivergenceOptions(save_base=base), **READ)
     told = divergence_tasks.told_of(base, None, {"b": gguftools.open(files["Q4_0"])}, None, None, "float32")
     os.utime(base, ns=(1, 1))
     assert isinstance(told.base, divergence_tasks._Kept)

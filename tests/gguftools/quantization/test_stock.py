@@ -219,9 +219,13 @@ def test_the_recipe_of_an_interleaved_file_is_found(stock, interleaved, lossy, s
 def test_a_base_of_an_interleaved_file_finds_its_output_matrix(stock, interleaved, tmp_path, shared):
     text = tmp_path / "text.txt"
     text.write_text((ROOT / "examples" / "persuasion.txt").read_text()[:6000])
-    made = gguftools.divergence(interleaved, stock, text=text, save_base=tmp_path / "base.gguf")
+    made = gguftools.divergence(
+        interleaved, stock, text=text, options=gguftools.DivergenceOptions(save_base=tmp_path / "base.gguf")
+    )
     again = gguftools.divergence(tmp_path / "base.gguf", stock, text=text)
-    named = gguftools.divergence(tmp_path / "base.gguf", stock, text=text, base_model=interleaved)
+    named = gguftools.divergence(
+        tmp_path / "base.gguf", stock, text=text, options=gguftools.DivergenceOptions(base_model=interleaved)
+    )
     means = [each.as_dict()["files"][0]["kl_divergence"]["mean"] for each in (made, again, named)]
     assert means[1:] == means[:1] * 2
     assert abs(means[0]) < 1e-9

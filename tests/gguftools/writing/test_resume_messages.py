@@ -49,7 +49,7 @@ def test_what_was_reused_is_said(tool: Tool, folder: Path) -> None:
     done = tool.run(folder, "quantize", "m.gguf", "Q8_0", "-o", "x.gguf", "--resume", "-j", "1")
     assert done.code == 0, done.line
     assert "resumed: " in done.err
-    assert "of tensor data were done by an earlier run" in done.err
+    assert "of tensor data come from an earlier run" in done.err
 
 
 def test_a_file_that_is_not_taken_up_is_mentioned_where_it_is_of_the_same_output(tool: Tool, folder: Path) -> None:

@@ -10,7 +10,8 @@ from numba.core.caching import NullCache
 from numba.core.codegen import CPUCodeLibrary
 from numpy.typing import NDArray
 
-from quants.kernels.jit import _can_leave_out, _index_of_this_version, inlined, inlined_once, kernel
+from quants.kernels.jit import inlined, inlined_once, kernel
+from quants.kernels.numba_internals import _index_of_this_version, can_leave_out
 
 
 @inlined
@@ -54,9 +55,9 @@ def test_parts_are_neither_optimized_nor_translated(monkeypatch: pytest.MonkeyPa
 
 
 def test_where_numba_lacks_what_that_takes_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _can_leave_out()
+    assert can_leave_out()
     monkeypatch.delattr(CPUCodeLibrary, "_finalize_dynamic_globals")
-    assert not _can_leave_out()
+    assert not can_leave_out()
 
 
 def test_an_index_of_types_that_are_gone_is_empty() -> None:

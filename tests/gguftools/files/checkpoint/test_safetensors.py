@@ -1,12 +1,18 @@
 """Reading safetensors: what the format's own library reads, and a precise refusal of everything else."""
 
 import json
+import signal
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
 
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.files.checkpoint.safetensors import check_written, open_safetensors
 from quants.errors import FileError
 
 
@@ -89,14 +95,12 @@ def test_tensors(tmp_path):
 
 
 def test_what_the_library_writes(tmp_path):
-    numpy_side = pytest.importorskip("safetensors.numpy")
     noise = np.random.default_rng(3)
     types = ["f8", "f4", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
     arrays = {kind: noise.integers(0, 100, (3, 5)).astype(kind) for kind in types}
     arrays |= {"bool": noise.integers(0, 2, 7).astype(bool), "layers.10": np.ones(1), "layers.2": np.ones(1)}
-    numpy_side.save_file(arrays, tmp_path / "m.safetensors")
+    save_file(arrays, tmp_path / "m.safetensors")
     tensors = open_safetensors(tmp_path / "m.safetensors")
-    safe_open = pytest.importorskip("safetensors").safe_open
     with safe_open(tmp_path / "m.safetensors", "numpy") as theirs:
         assert list(tensors) == list(theirs.keys())
     for name, values in arrays.items():
@@ -111,3 +115,69 @@ def test_every_truncation_is_refused(tmp_path):
         path.write_bytes(whole[:size])
         with pytest.raises(FileError):
             open_safetensors(path)
+
+
+# What the library does not do: where one of these fails, it may have become able to read what we read ourselves.
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0"])
+def test_the_library_has_no_8_bit_floats(dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(store({"a": tensor(0, 4, [4], dtype)}, b"\x38\x39\x3a\x3b"))
+    with safe_open(path, "numpy") as theirs, pytest.raises((AttributeError, TypeError, SafetensorError)):
+        theirs.get_tensor("a")
+    assert np.isfinite(open_safetensors(path)["a"].float32()).all()
+
+
+CUT = """
+import os, sys
+from pathlib import Path
+import safetensors
+from gguftools.files.checkpoint.safetensors import open_safetensors
+from quants.errors import FileError
+path, reader = sys.argv[1:]
+if reader == "ours":
+    tensor = open_safetensors(Path(path))["a"]
+    os.truncate(path, 4096)
+    try:
+        tensor.raw()
+    except FileError as error:
+        print(error)
+else:
+    with safetensors.safe_open(path, "numpy") as file:
+        os.truncate(path, 4096)
+        print(file.get_tensor("a").sum())
+"""
+
+
+@pytest.mark.parametrize("reader", ["ours", "theirs"])
+def test_a_file_that_is_cut_short_while_it_is_read(reader: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(store({"a": tensor(0, 1 << 20, [1 << 18])}, bytes(1 << 20)))
+    done = subprocess.run([sys.executable, "-c", CUT, path, reader], capture_output=True, text=True)
+    if reader == "ours":
+        assert done.returncode == 0
+        assert "it was cut short while it was read" in done.stdout
+    else:
+        assert done.returncode == -signal.SIGBUS
+
+
+@pytest.mark.parametrize("case", ["more", "two of a name"])
+def test_the_library_takes_what_others_read_otherwise(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    first, second = json.dumps(tensor()), json.dumps(tensor(dtype="I64", shape=[1]))
+    twice = store(f'{{"a":{first},"a":{second}}}'.encode(), bytes(8))
+    path.write_bytes(twice if case == "two of a name" else HOSTILE["more"][0])
+    assert load_file(path).keys() == {"a"}
+    with pytest.raises(FileError):
+        open_safetensors(path)
+
+
+@pytest.mark.parametrize("case", ["overlap", "gap", "late", "cut", "after", "size"])
+def test_what_both_refuse(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(HOSTILE[case][0])
+    with pytest.raises(SafetensorError), safe_open(path, "numpy"):
+        pass
+    with path.open("rb") as file, pytest.raises(FileError, match=r"new\.safetensors would be refused by the"):
+        check_written(file.fileno(), tmp_path / "new.safetensors")

@@ -116,3 +116,23 @@ def test_a_file_that_claims_more_than_there_is_memory_for():
 
     assert len(BlockCache(fetch).reader("file", [0, size])(10**14, 10**14 + 5)) == 5
     assert (10**14 // BLOCK * BLOCK, (10**14 // BLOCK + 1) * BLOCK) in asked
+
+
+@pytest.mark.parametrize("kind", ["BlockCache", "ReadAheadCache", "BackgroundBlockCache"])
+def test_fsspecs_caches_do_not_wait_for_a_block_on_its_way(kind: str) -> None:
+    """Why there is one of our own: where this fails, fsspec's may serve as well."""
+    caching = pytest.importorskip("fsspec.caching")
+    both_fetch = threading.Barrier(2)
+
+    def fetch(begin: int, end: int) -> bytes:
+        if begin == 0:
+            both_fetch.wait(20)  # BrokenBarrierError where only one thread fetches the block
+        return bytes(end - begin)
+
+    cache = getattr(caching, kind)(1 << 10, fetch, 1 << 14)
+    readers = [threading.Thread(target=cache._fetch, args=(0, 1 << 10)) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert not both_fetch.broken

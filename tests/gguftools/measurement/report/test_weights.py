@@ -8,6 +8,7 @@ import pytest
 import gguftools
 from gguftools.conversion.convert import convert
 from gguftools.measurement.divergence import divergence
+from gguftools.measurement.options import DivergenceOptions
 from gguftools.measurement.report.weights import tensor_errors
 
 from ....conftest import ROOT
@@ -29,5 +30,7 @@ def test_what_quantizing_changed(tmp_path):
         assert figures["sqnr"] == pytest.approx(-20 * np.log10(relative), rel=1e-4)
     assert tensor_errors(base, base) == {}
     saved = tmp_path / "base.gguf"
-    divergence(base, save_base=saved, text=ROOT / "examples" / "persuasion.txt", n_ctx=128, chunks=1)
+    divergence(
+        base, options=DivergenceOptions(save_base=saved), text=ROOT / "examples" / "persuasion.txt", n_ctx=128, chunks=1
+    )
     assert tensor_errors(saved, other) == {}

@@ -1,0 +1,145 @@
+"""What commands print: the output under each command of a page, and the picture of a terminal.
+
+A page's ```console blocks are run from top to bottom in one folder with the examples. `filled` writes what each command
+prints on standard output under it; a long output is cut. Lines that measure the machine (speeds, times) are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COLUMNS = 100
+PICTURE_COLUMNS = 118
+MAX_LINES = 18  # of one command's output on a page
+CUT = "…"
+SPEED = re.compile(r"^[\d.]+ (s|min)\b.*\n|, [\d.,]+ tokens/s .*|^.* measured in [\d.]+ s.*\n", re.MULTILINE)
+OTHER_PROGRAMS = ("make ", "pip ", "pipx ", "uv ", "git ", "cd ")
+
+
+def commands(session: str) -> Iterator[tuple[str, str]]:
+    """(the lines as they stand, the command) of all that a block shows typed after `$ `."""
+    lines = iter(session.splitlines())
+    for line in lines:
+        if line.startswith("$ "):
+            shown = [line]
+            while shown[-1].endswith("\\"):
+                shown.append(next(lines))
+            yield "\n".join(shown), "\n".join(shown)[2:].replace("\\\n", " ")
+
+
+def is_ours(command: str) -> bool:
+    return not command.startswith(OTHER_PROGRAMS)
+
+
+def shown(output: str) -> str:
+    """The part of an output that a page shows."""
+    lines = [line.rstrip() for line in SPEED.sub("", output).rstrip().splitlines()]
+    if len(lines) > MAX_LINES:
+        lines = [*lines[: MAX_LINES - 1], CUT]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def folder_with_examples(folder: Path) -> None:
+    """Link what pages read, so that commands run as in a clone."""
+    (folder / "examples").symlink_to(ROOT / "examples", target_is_directory=True)
+
+
+def run(command: str, folder: Path) -> str:
+    words = shlex.split(command, comments=True)
+    if words[0] != "gguftools":
+        sys.exit(f"a page shows {command!r}, which is no call of gguftools")
+    environment = {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "gguftools", *words[1:]], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{command}: exit code {done.returncode}: {done.stderr}")
+    return done.stdout.replace(f"{folder}/", "")
+
+
+def filled(page: str) -> str:
+    """A page with the output of each command under it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder_with_examples(folder)
+
+        def block(match: re.Match[str]) -> str:
+            parts = [
+                f"{lines}\n{shown(run(command, folder)) if is_ours(command) else ''}"
+                for lines, command in commands(match[1])
+            ]
+            return f"```console\n{''.join(parts)}```"
+
+        return BLOCK.sub(block, page)
+
+
+def on_terminal(command: str, folder: Path) -> str:
+    """What a command prints on a terminal, colours included; progress bars are left out."""
+    import pty  # POSIX alone
+
+    own, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(PICTURE_COLUMNS), "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    words = shlex.split(command.replace("\\\n", " "))[1:]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gguftools", *words],
+        cwd=folder,
+        env=environment,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    parts = []
+    while True:
+        try:
+            part = os.read(own, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(own)
+    if process.wait():
+        sys.exit(f"{command}: exit code {process.returncode}")
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def digest(session: Sequence[tuple[str, str]]) -> str:
+    """Of commands: a picture that holds it shows them."""
+    return hashlib.sha256(repr(session).encode()).hexdigest()[:16]
+
+
+def picture(session: Sequence[tuple[str, str]], title: str) -> str:
+    """An SVG of a terminal in which commands were run. session: commands, and the first words of the part to show."""
+    from rich._export_format import CONSOLE_SVG_FORMAT
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(record=True, width=PICTURE_COLUMNS, file=io.StringIO(), highlight=False)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder_with_examples(folder)
+        for number, (command, start) in enumerate(session):
+            output = SPEED.sub("", on_terminal(command, folder))
+            console.print(Text.assemble("\n" if number else "", ("$ ", "bold green"), (command, "bold")))
+            if start:
+                output = f"{CUT}\n" + output[output.index(start) :]
+            lines = Text.from_ansi(output).split("\n")
+            while lines and not lines[-1].plain.strip():
+                lines.pop()
+            console.print(Text("\n").join(lines))
+    template = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # nothing is fetched
+    template = template.replace("Fira Code, monospace", "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace")
+    svg: str = console.export_svg(title=title, code_format=template, unique_id="terminal")
+    return svg.replace("</svg>", f"<!-- {digest(session)} --></svg>")

@@ -1,0 +1,120 @@
+"""Perplexity of several files on one text, each compared with the first file of the same model."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quants.errors import GgufToolsError
+
+from ..model import Model
+from ..writing.report import Report
+from .options import PerplexityOptions
+from .perplexity import PerplexityReport, Progress, perplexity
+from .texts import Texts
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a file's perplexity is from that of another file of the same model.
+
+    standard_error: from the differences between windows; None for a single window.
+    """
+
+    file: str
+    perplexity: float
+    standard_error: float | None
+
+
+@dataclass(frozen=True)
+class FilePerplexity(PerplexityReport):
+    """One of several files. difference: from the first file of the same model; None for that file itself."""
+
+    difference: Difference | None = None
+
+
+@dataclass(frozen=True)
+class FailedFile:
+    """A file that could not be measured, and why."""
+
+    file: str
+    error: str
+
+
+@dataclass(frozen=True)
+class PerplexityTable(Report):
+    """The files that were measured, in their order, and those that could not be."""
+
+    files: list[FilePerplexity]
+    failed: list[FailedFile] = field(default_factory=list)
+
+
+def perplexities(
+    sources: Iterable[Model],
+    text: Texts,
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    threads: int | None = None,
+    options: PerplexityOptions | None = None,
+    progress: Progress | None = None,
+) -> PerplexityTable:
+    """Measure the perplexity of several models on a text; one that fails does not stop the others.
+
+    progress(windows done, of how many in all, perplexity so far of the model that runs).
+    """
+    models, found, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
+    measured: list[Model] = []
+    for number, model in enumerate(models):
+        shown = progress and _Part(progress, number, len(models))
+        try:
+            report = perplexity(
+                model, text, n_ctx=n_ctx, chunks=chunks, threads=threads, options=options, progress=shown
+            )
+        except GgufToolsError as error:
+            failed.append(FailedFile(str(model.path), str(error)))
+            continue
+        first = next((i for i, other in enumerate(measured) if _same_model(model, other)), None)
+        beside = None if first is None else difference(report, found[first])
+        found.append(FilePerplexity(**{**vars(report), "difference": beside}))
+        measured.append(model)
+    return PerplexityTable(found, failed)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Progress of one model of several, of which each is taken to have as many windows."""
+
+    progress: Progress
+    number: int
+    models: int
+
+    def __call__(self, done: int, total: int, value: float) -> None:
+        self.progress(self.number * total + done, self.models * total, value)
+
+
+def difference(report: PerplexityReport, other: PerplexityReport) -> Difference | None:
+    """From another file's on the same windows; None where they have read other windows."""
+    if len(report.chunks) != len(other.chunks) or report.tokens != other.tokens:
+        return None
+    losses = _losses(report.chunks) - _losses(other.chunks)
+    error = None
+    if len(losses) > 1:
+        error = report.perplexity * float(losses.std(ddof=1)) / math.sqrt(len(losses))
+    return Difference(other.file, report.perplexity - other.perplexity, error)
+
+
+def _losses(running: Sequence[float]) -> np.ndarray:
+    """The mean loss in each window, of the perplexities after each."""
+    sums = np.log(running) * np.arange(1, len(running) + 1)
+    return np.diff(sums, prepend=0.0)
+
+
+def _same_model(one: Model, other: Model) -> bool:
+    """Whether both have the same architecture and layers of the same shapes."""
+    return one.architecture == other.architecture and _layers(one) == _layers(other)
+
+
+def _layers(model: Model) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.tensors.items() if name.startswith("blk.")}
