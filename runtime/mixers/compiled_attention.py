@@ -89,7 +89,7 @@ class LatentAttentionSpec:
 
 
 def attention_spec(network: Network, index: int) -> AttentionSpec:
-    """Of a layer that mixes tokens by `self_attention.attention`."""
+    """Return the spec of a layer with `self_attention.attention`."""
     hparams, block, own = network.hparams, network.block, network.hparams.layers[index]
     keeps = own.kv_source_layer is None
     steps = block.qkv_steps if keeps else tuple(step for step in ("norm", "rope"))
@@ -120,7 +120,7 @@ def attention_spec(network: Network, index: int) -> AttentionSpec:
 
 
 def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec:
-    """Of a layer that mixes tokens by `latent_attention.latent_attention`, or `widened_attention`."""
+    """Return the spec of a layer with `latent_attention.latent_attention`, or `widened_attention`."""
     keys, own, block = network.keys, network.hparams.layers[layer.index], network.block
     absorbed = "attn_k_b.weight" in layer
     latent = size_of(keys, own, "attention.kv_lora_rank")
@@ -236,7 +236,7 @@ class Writer:
         return len(self.operations.rows) - 1
 
     def product(self, name: str, x: Vectors, out: Floats, wait: bool = True) -> None:
-        """out (tokens, …) = x times a weight of the layer."""
+        """Compute out (tokens, …) = x times a weight of the layer."""
         weight = self.layer.need(f"{name}.weight")
         fields = product_fields(
             x, weight, self.stored[weight.name], self.layer.array(f"{name}.bias"), out, False, self.state
@@ -298,7 +298,7 @@ def _output(out: Vectors) -> Fields:
 
 @dataclass
 class Heads:
-    """Numbers of heads in rows of tokens: a view of the first head's, and from one head's to the next one's."""
+    """Numbers of heads in rows of tokens: a view of the first head's, and the distance to the next one's."""
 
     x: Floats
     count: int
@@ -350,10 +350,7 @@ def _norm_fields(weight: Floats, bias: Floats | None, spec: AttentionSpec) -> tu
 
 
 def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: int) -> list[Stage]:
-    """What happens to queries ("attn_q"), keys ("attn_k") or values ("attn_v") before they meet.
-
-    A norm of all heads together is an operation of its own, since threads share tokens in it and not heads.
-    """
+    """Return the steps on queries ("attn_q"), keys ("attn_k") or values ("attn_v") before attention."""
     stages, values = [Stage()], name == "attn_v"
     weight, bias = writer.layer.array(f"{name}_norm.weight"), writer.layer.array(f"{name}_norm.bias")
 
@@ -502,7 +499,7 @@ def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -
 
 
 def _finished(writer: Writer, out: Vectors, partial: Fields, gate: Fields, rms: bool, eps: float) -> Vectors:
-    """Return results of all heads, through gates and the norm behind attention where the layer has one."""
+    """Return results of all heads, through gates and the norm after attention if the layer has one."""
     writer.add(ops.finish_heads, partial | gate | _output(out))
     return writer.normed("attn_sub_norm", out, eps, rms)
 

@@ -30,7 +30,8 @@ def attend_to_entries(
     entries: Floats | None,
     chosen: Floats | None,
 ) -> Floats:
-    """What queries (tokens, heads, width) make of keys (tokens, 1, width), which the cache keeps, and of entries.
+    """Return attention of queries (tokens, heads, width) to keys (tokens, 1, width), which the cache keeps, and to
+    entries.
 
     entries (texts, blocks, width): None for none. chosen: 0 for those that tokens look at, (texts, 1, n, blocks).
     """
@@ -82,7 +83,7 @@ def _attend(
 
 
 def _behind(at: Ids, ratio: int, blocks: int) -> Floats:
-    """Return -inf for the blocks that end behind tokens at these positions, 0 for others, float32 (tokens, blocks)."""
+    """Return -inf for the blocks that end after tokens at these positions, 0 for others, float32 (tokens, blocks)."""
     hidden: Floats = np.where(np.arange(blocks) >= (at[:, None] + 1) // ratio, np.float32(-np.inf), np.float32(0))
     return hidden
 

@@ -1,4 +1,4 @@
-"""What indexers of sparse attention compute (see `graph.indexer`): scores of keys, and the best of them."""
+"""Indexers of sparse attention (see `graph.indexer`): scores of keys, and the best of them."""
 
 from collections.abc import Iterator
 

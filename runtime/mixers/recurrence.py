@@ -16,7 +16,7 @@ from ..kernels.scan import convolve
 from ..kernels.threads import share_out
 from ..layer import ForwardContext, Layer
 
-LIGHTNING_EPS = 1e-6  # of the norm behind lightning attention, whatever the model's is
+LIGHTNING_EPS = 1e-6  # of the norm after lightning attention, whatever the model's is
 UPDATES_PER_THREAD = 1 << 16  # of values of a state: below this, starting a thread costs more than it saves
 
 
@@ -62,7 +62,7 @@ def rows_before(forward: ForwardContext, layer: Layer, x: Floats, number: int = 
 
 
 def counted(forward: ForwardContext, layer: Layer) -> None:
-    """What `convolved` does for the cache, in a layer without a convolution."""
+    """Count tokens in the cache, as `convolved` does, in a layer without a convolution."""
     if forward.cache is None:
         return
     nothing, *state = _kept(forward, layer) or [np.zeros((forward.texts, 0), np.float32)]
@@ -118,7 +118,7 @@ def lightning_rates(layer: int, layers: int, heads: int) -> Floats:
 
 
 def filled(x: Floats) -> Floats:
-    """Return x with zeros behind its last axis, up to what kernels of `scan` take."""
+    """Return x with its last axis padded with zeros for the kernels of `scan`."""
     short = -x.shape[-1] % LANES
     return np.ascontiguousarray(np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)]) if short else x)
 

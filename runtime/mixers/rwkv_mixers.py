@@ -225,7 +225,7 @@ def time_mix6_spec(network: Network, layer: Layer) -> TimeMix6Spec:
 
 
 def write_time_mix6(mixer: Mixer, spec: TimeMix6Spec) -> None:
-    """The operations of `graph.rwkv.time_mix`."""
+    """Write the operations of `graph.rwkv.time_mix`."""
     (mixed,) = _mixtures(mixer, spec.lerp_x, 0, keeps=False)
     first, seconds = spec.by_token
     inner, rank = mixer.project(first, mixed), seconds[0].weight.width

@@ -145,7 +145,7 @@ def supports_trees(network: Network) -> bool:
 
 
 def temperature(forward: ForwardContext, rotated: bool) -> Floats | None:
-    """What each token's queries are multiplied by, float32 (tokens,); None where that is one."""
+    """Return the factor of each token's queries, float32 (tokens,); None where that is one."""
     query_scale = forward.block.query_scale
     factors = query_scale(forward.hparams, forward.positions, rotated) if query_scale else None
     return None if factors is None else np.tile(factors, forward.texts)

@@ -87,7 +87,7 @@ class Mixer:
         return out
 
     def finish(self, weight: Projection, x: Vectors) -> None:
-        """The last product."""
+        """Add the last product."""
         self.project_into(weight, x, self.out.floats, True, self.adds)
 
     def project_into(self, weight: Projection, x: Vectors, out: Floats, wait: bool, adds: bool = False) -> None:
@@ -234,7 +234,7 @@ def mamba2_spec(layer: Layer, keys: Keys, eps: float) -> Mamba2Spec:
 
 
 def write_mamba2(mixer: Mixer, spec: Mamba2Spec) -> None:
-    """The operations of `graph.state_space.mamba2`."""
+    """Write the operations of `graph.state_space.mamba2`."""
     inner, keys = spec.inner, spec.groups * spec.size
     width = inner // spec.heads
     both = mixer.project(spec.project_in, mixer.x)
@@ -327,7 +327,7 @@ def _narrow(mixer: Mixer, norms: Sequence[Norm], x: Floats, width: int, wait: bo
 
 
 def write_mamba(mixer: Mixer, spec: MambaSpec) -> None:
-    """The operations of `graph.state_space.mamba`."""
+    """Write the operations of `graph.state_space.mamba`."""
     inner, size, rank = spec.inner, len(spec.a), spec.project_dt.weight.width
     both = mixer.project(spec.project_in, mixer.x)
     inputs = vectors(inner)
@@ -402,7 +402,7 @@ def mamba_of_heads_spec(layer: Layer, keys: Keys, eps: float) -> MambaOfHeadsSpe
 
 
 def write_mamba_of_heads(mixer: Mixer, spec: MambaOfHeadsSpec) -> None:
-    """The operations of `graph.state_space.mamba_of_heads`."""
+    """Write the operations of `graph.state_space.mamba_of_heads`."""
     inner, size, heads, rank = spec.inner, spec.size, len(spec.a), spec.project_dt.weight.width
     width = inner // heads
     both = mixer.project(spec.project_in, mixer.x)  # of each head its gate, then its inputs
@@ -470,7 +470,7 @@ def short_convolution_spec(layer: Layer) -> ShortConvolutionSpec:
 
 
 def write_short_convolution(mixer: Mixer, spec: ShortConvolutionSpec) -> None:
-    """The operations of `graph.state_space.short_convolution`."""
+    """Write the operations of `graph.state_space.short_convolution`."""
     width = len(spec.convolution.taps)
     parts, out = mixer.project(spec.project_in, mixer.x), vectors(width)
     add_convolution(

@@ -25,7 +25,7 @@ OLD_NAMES: dict[str, Precision] = {"reference": "llama.cpp"}
 
 
 def precision_named(name: str) -> Precision:
-    """Raise OptionError for a name that is none."""
+    """Return a precision. Raises OptionError for an unknown name."""
     if name in OLD_NAMES:
         return OLD_NAMES[name]
     if name not in get_args(Precision):
