@@ -1,1 +1,1 @@
-"""What a model is: families as data, Hugging Face → GGUF, vocabularies."""
+"""Models: families as data, conversion from Hugging Face to GGUF, vocabularies."""

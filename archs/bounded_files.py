@@ -1,4 +1,4 @@
-"""Read files that a user names, up to a limit: they may be endless, a pipe that nobody writes to, or a folder."""
+"""Read files that a user names, up to a limit: a path may be endless, a pipe without a writer, or a folder."""
 
 import os
 import select
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from quants.errors import FileError
 
 CHUNK_BYTES = 1 << 20
-DEVICE_BYTES = 1 << 20  # read of a device such as /dev/zero at most; terminals have no such limit
-PIPE_SECONDS = 60.0  # a pipe may be silent for so long
+DEVICE_BYTES = 1 << 20  # bytes read of a device such as /dev/zero at most; terminals have no such limit
+PIPE_SECONDS = 60.0  # a pipe may be silent for this long
 
 
 class Limit(NamedTuple):
-    """What a file is read as, and how many bytes of it are read at most."""
+    """The kind of a file, and how many of its bytes are read at most."""
 
     what: str
     max_bytes: int
@@ -52,7 +52,7 @@ def read_text(path: Path, limit: Limit) -> str:
 
 
 def _read(path: Path, limit: Limit) -> bytearray:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is opened whether or not one writes to it
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe opens whether or not anyone writes to it
     try:
         status = os.fstat(fd)
         check_size(path, status.st_size if stat.S_ISREG(status.st_mode) else 0, limit)
@@ -68,7 +68,7 @@ def _read_all(fd: int, path: Path, limit: Limit) -> bytearray:
     content = bytearray()
     while True:
         if waits and not select.select([fd], [], [], PIPE_SECONDS)[0]:
-            problem = f"{path} is a pipe to which nobody wrote for {PIPE_SECONDS:g} seconds"
+            problem = f"{path} is a pipe without input for {PIPE_SECONDS:g} seconds"
             raise FileError(problem, "write to it first, or name a file")
         chunk = os.read(fd, CHUNK_BYTES)
         if not chunk:
@@ -78,7 +78,7 @@ def _read_all(fd: int, path: Path, limit: Limit) -> bytearray:
 
 
 def check_size(name: Path | str, size: int, limit: Limit) -> None:
-    """Raise FileError where what was read, or is there to be read, has more bytes than the limit."""
+    """Raise FileError if the content, read or announced, has more bytes than the limit."""
     if size > limit.max_bytes:
         problem = f"{name} has more than {limit.max_bytes:,} bytes, the most that {limit.what} may have"
         raise FileError(problem, "name a smaller file")

@@ -16,14 +16,14 @@ LIMIT = 256 << 20  # bytes kept in all, beyond the matrix used last
 
 
 def element_type(tensor: Tensor) -> np.dtype[np.generic]:
-    """What numpy reads a tensor's values as. Raises FormatError for block formats."""
+    """Return the numpy type of a tensor's values. Raises FormatError for block formats."""
     if tensor.format.elements is None:
         raise FormatError(f"{tensor.where} is {tensor.format.name}; its values cannot be moved one by one")
     return tensor.format.elements
 
 
 class CachedRows:
-    """Rows start … stop of a tensor, all of them in memory from when they are first asked for; the oldest go first."""
+    """Rows start … stop of a tensor, kept in memory from the first use; the oldest are dropped first."""
 
     def __init__(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> None:
         self._tensor = tensor
@@ -32,9 +32,9 @@ class CachedRows:
         self._lock = threading.Lock()
 
     def elements(self) -> NDArray[np.generic]:
-        """The stored values, (rows, width). Raises FormatError for block formats."""
+        """Return the stored values, (rows, width). Raises FormatError for block formats."""
         dtype = element_type(self._tensor)
-        with self._lock:  # others wait instead of reading the same
+        with self._lock:  # others wait instead of reading the same rows
             raw = self._raw
             if raw is None:
                 raw = self._raw = np.ascontiguousarray(self._tensor.raw(self._start, self._stop))
@@ -49,12 +49,12 @@ class CachedRows:
         self._raw = None
 
 
-_recent: list[weakref.ref[CachedRows]] = []  # the one used last in front
+_recent: list[weakref.ref[CachedRows]] = []  # the one used last is first
 _order = threading.Lock()
 
 
 def _used(kept: CachedRows) -> None:
-    """Note a use, and let go of what was not used for long."""
+    """Record a use, and drop what was not used for long."""
     with _order:
         others = [each for known in _recent if (each := known()) is not None and each is not kept and each.nbytes]
         held = kept.nbytes

@@ -19,11 +19,11 @@ CLASS = re.compile("For(SequenceClassification|RewardModel)$")
 SCORING = "ForSequenceClassification"
 HEADS: dict[str, Target] = {"score": "cls.output", "v_head": "cls.output"}
 RANK = 4  # of GGUF's `pooling_type`
-USUAL = 2  # labels of a config that does not name them
+USUAL = 2  # labels of a config that names none
 
 
 def with_head(architecture: Architecture, config: Config) -> Architecture:
-    """The architecture of a checkpoint with this config: a decoder's with the head that its class says it has."""
+    """Return the architecture of a checkpoint with this config: a decoder with the head that its class has."""
     classes = config.get("architectures") or ()
     if not architecture.block.causal or not any(CLASS.search(name) for name in classes):
         return architecture
@@ -33,7 +33,7 @@ def with_head(architecture: Architecture, config: Config) -> Architecture:
 
 
 def headed(architecture: Architecture, tensors: Tensors) -> Architecture:
-    """The architecture of a file with these tensors, for its export: with the head that the file has."""
+    """Return the architecture of a file with these tensors, for its export, with the file's head."""
     inner = architecture.config_from_gguf
     if "cls.output.weight" not in tensors or isinstance(inner, NotExportable):
         return architecture
@@ -52,12 +52,12 @@ def headed(architecture: Architecture, tensors: Tensors) -> Architecture:
         return {**(inner(keys, tensors) if inner else {}), **labels}
 
     found = with_head(named, {"architectures": named.hf_classes})
-    rules = {name: target for name, target in found.tensors.items() if name != "v_head"}  # transformers' name alone
+    rules = {name: target for name, target in found.tensors.items() if name != "v_head"}  # transformers' name only
     return replace(found, tensors=rules, config_from_gguf=config)
 
 
 def check_labels(named: Sequence[str] | None, tensors: Tensors) -> None:
-    """Raises ModelError where a head has another number of rows than config.json names labels."""
+    """Raise ModelError if config.json names another number of labels than a head has rows."""
     head = tensors.get("cls.output.weight")
     if named is not None and head is not None and head.shape[0] != len(named):
         said = f"{head.where} has {head.shape[0]} rows; config.json has {len(named)} labels (id2label)"
@@ -65,7 +65,7 @@ def check_labels(named: Sequence[str] | None, tensors: Tensors) -> None:
 
 
 def label_names(config: Config) -> list[str]:
-    """A name for each row of the head; transformers' usual ones where the config has none."""
+    """Return a name for each row of the head; transformers' default names if the config has none."""
     named = config.get("id2label")
     if named:
         return [named[key] for key in sorted(named, key=int)]

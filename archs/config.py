@@ -1,6 +1,4 @@
-"""config.json read by type and brought to one form: text part in front, defaults filled in, rotary settings in one
-spelling.
-"""
+"""Read config.json by type and normalize it: text part on top, defaults filled in, one spelling of rotary settings."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,8 +17,8 @@ NUMBER = re.compile(r"(?<=\.)\d{1,9}(?=\.)")
 
 
 class ReadConfig(dict[str, Any]):
-    """A config whose values are of the kinds in `config_keys`; asked for one that is absent or null it raises
-    ModelError. Flags may be null: that is false.
+    """A config whose values have the types in `config_keys`. Reading an absent or null key raises ModelError, except
+    flags: null is false.
     """
 
     def __getitem__(self, key: str) -> Any:
@@ -31,18 +29,18 @@ class ReadConfig(dict[str, Any]):
 
 
 def changed(config: Config, **values: Any) -> ReadConfig:
-    """The config with other values."""
+    """Return the config with other values."""
     return ReadConfig({**config, **values})
 
 
 def absent(*keys: str) -> ModelError:
-    """The error for a config without a key that is needed."""
+    """Return the error for a config that lacks a required key."""
     others = f" (or {', '.join(map(repr, keys[1:]))})".replace("'", '"') if keys[1:] else ""
     return ModelError(f'{FILE} has no "{keys[0]}"{others}, which this model needs')
 
 
 def required(config: Config, keys: str) -> Any:
-    """As `lookup`. Raises ModelError where none of the alternatives is there."""
+    """Return `lookup`. Raises ModelError if none of the alternatives is there."""
     value = lookup(config, keys)
     if value is None:
         raise absent(*keys.split("|"))
@@ -50,7 +48,7 @@ def required(config: Config, keys: str) -> Any:
 
 
 def lookup(config: Config, keys: str) -> Any:
-    """The first of the alternatives "a|b.c" that is there and not null, or None.
+    """Return the first of the alternatives "a|b.c" that is there and not null, or None.
 
     Dots lead into nested objects, and with a number into lists.
     """
@@ -69,7 +67,8 @@ def lookup(config: Config, keys: str) -> Any:
 def typed(
     raw: Mapping[str, Any], keys: Mapping[str, Kind] | None = None, limits: Mapping[str, int] | None = None
 ) -> ReadConfig:
-    """`raw` with the text model's keys on top, every known key of its kind. Raises ModelError naming one that is not.
+    """Return `raw` with the text model's keys on top, every known key checked. Raises ModelError naming a key of
+    another type.
 
     keys: what a family means otherwise. limits: see `limits_of`.
     """
@@ -78,8 +77,8 @@ def typed(
 
 
 def limits_of(tensors: Tensors) -> dict[str, int]:
-    """What counts of a config cannot be above, given a checkpoint's tensors: nothing may be made of such a size before
-    it is compared with them.
+    """Return upper bounds of a config's counts by a checkpoint's tensors, so that nothing of an unchecked size is
+    allocated.
     """
     numbers = (NUMBER.search(f".{name}.") for name in tensors)
     return {
@@ -95,26 +94,26 @@ def normalized(
     keys: Mapping[str, Kind] | None = None,
     tensors: Tensors | None = None,
 ) -> ReadConfig:
-    """`typed`, with `defaults` below, and rotary settings as rope_theta + rope_scaling.
+    """Return `typed` with `defaults` filled in, and rotary settings as rope_theta + rope_scaling.
 
     Defaults that are functions see the rest of the config and also replace null. tensors: the checkpoint's, if it has
     any, which bound the config's counts. Raises ModelError.
     """
     read = typed(raw, keys, limits_of(tensors) if tensors else {})
-    for name in ("rope_scaling_local", "partial_rotary_factor_local"):  # names of our own
+    for name in ("rope_scaling_local", "partial_rotary_factor_local"):  # our own names
         read.pop(name, None)
-    # As transformers reads them: the older name goes first, and defaults are for configs with neither.
+    # As transformers reads them: the older name goes first, and defaults apply to configs with neither.
     rotary = read.get("rope_scaling") or read.pop("rope_parameters", None) or defaults.get("rope_scaling")
     config = ReadConfig({key: value for key, value in defaults.items() if not callable(value)} | read)
     for key, value in defaults.items():
-        if key.endswith("_config") and isinstance(value, Mapping):  # a part of the config with defaults of its own
+        if key.endswith("_config") and isinstance(value, Mapping):  # a part of the config with its own defaults
             config[key] = {**value, **(read.get(key) or {})}
     _one_rope_spelling(config, rotary)
     if "rope_local_base_freq" in {*config, *defaults} and config.get("rope_scaling"):
-        config["rope_scaling"].pop("truncate", None)  # transformers reads it of settings for all layers alone
+        config["rope_scaling"].pop("truncate", None)  # transformers reads it only from settings for all layers
     if config.get("num_key_value_heads", 0) is None:
-        config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that take null
-    if (count := lookup(config, LAYER_COUNTS)) is not None:  # what a config has for each layer, it must for each
+        config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that accept null
+    if (count := lookup(config, LAYER_COUNTS)) is not None:  # lists with an item a layer need one for every layer
         kinds, at = keys_with(keys or {}), Place(FILE, limits={"of layers": count})
         for key, value in config.items():
             if value is not None and key in kinds:
@@ -125,8 +124,8 @@ def normalized(
     return config
 
 
-# By the wrapper's model type, what it means by keys that its text part leaves out, where that is not what the text
-# part's own model type means (transformers `models/voxtral/configuration_voxtral.py`).
+# By the wrapper's model type, defaults of keys that its text part omits, where they differ from those of the text
+# part's own model type (transformers `models/voxtral/configuration_voxtral.py`).
 WRAPPERS: dict[str, dict[str, Any]] = {
     "voxtral": {
         "vocab_size": 131_072,
@@ -150,16 +149,17 @@ WRAPPERS: dict[str, dict[str, Any]] = {
     },
 }
 
-# By the wrapper's model type, what it leaves out though its text part says it (transformers `models/gemma3/`).
+# By the wrapper's model type, keys that it leaves out although its text part has them (transformers `models/gemma3/`).
 LEFT_OUT = {"gemma3": {"final_logit_softcapping": None}}
 
-# Model types of wrappers whose head is one of its own unless they say otherwise themselves, whatever their text part
-# says (transformers `models/glm5_next/`, `models/dots3_note/`); others forward what that says, or store no other head.
+# Model types of wrappers with an untied head unless they say otherwise themselves, whatever their text part says
+# (transformers `models/glm5_next/`, `models/dots3_note/`); others forward the text part's value, or store no other
+# head.
 OWN_HEAD = ("dots3_note", "glm5_next")
 
 
 def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a wrapper's config.json says of the text model; empty where there is no wrapper."""
+    """Return the text model's part of a wrapper's config.json; empty if there is no wrapper."""
     raw = {**raw, **raw[THINKER]} if isinstance(raw.get(THINKER), Mapping) else raw
     part: Mapping[str, Any] = next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
     kind = str(raw.get("model_type"))
@@ -169,15 +169,16 @@ def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
-    """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart.
+    """Unify rotary settings: transformers 5 writes `rope_parameters`, by layer type where they differ; 4 wrote theta
+    and scaling apart.
 
-    `rope_scaling_local` and `partial_rotary_factor_local` are those of windowed layers, where the config says them
-    apart: {} where these scale nothing, None where settings don't tell kinds apart.
+    `rope_scaling_local` and `partial_rotary_factor_local` are those of windowed layers, where the config gives them
+    separately: {} where these scale nothing, None where settings don't distinguish layer types.
     """
     config.pop("rope_parameters", None)
     if not isinstance(parameters, Mapping):
         return
-    if isinstance(entries := parameters.get("compress"), Mapping):  # DeepSeek V4: stretched, of another base
+    if isinstance(entries := parameters.get("compress"), Mapping):  # DeepSeek V4: scaled, with another base
         config["compress_rope_theta"] = entries.get("rope_theta", config.get("compress_rope_theta"))
         alone = main if isinstance(main := parameters.get("main"), Mapping) else {}
         _check_alike(alone, entries)
@@ -197,9 +198,10 @@ def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
 
 
 def _check_alike(main: Mapping[str, Any], compress: Mapping[str, Any]) -> None:
-    """Raise ModelError where DeepSeek V4's layers differ in more than their base and what stretches those with entries.
+    """Raise ModelError if DeepSeek V4's layers differ in more than their base and the scaling of those with compressed
+    entries.
 
-    Settings of that spelling mean yarn's temperature where they don't say its factor, which files have none of.
+    Settings in that spelling imply YaRN's attention factor unless they give it; files have no key for it.
     """
     if _scaling(main):
         problem = "scales the rope of layers without compressed entries, too"
@@ -213,7 +215,7 @@ def _check_alike(main: Mapping[str, Any], compress: Mapping[str, Any]) -> None:
 
 
 def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary settings with their kind as `rope_type`; none where they scale nothing.
+    """Return rotary settings with their type as `rope_type`; none where they scale nothing.
 
     Lists of factors mean longrope, which the first Phi-3 configs called "su" and "yarn".
     """
@@ -227,8 +229,8 @@ def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rotary_of_all(config: Config) -> dict[str, Any]:
-    """What settings that tell no kinds of layers apart mean for those with a window, where transformers applies them
-    to both kinds: the same scaling, and the base that they name.
+    """Return the rotary settings of windowed layers where the config has one set for all, and transformers applies it
+    to both layer types: the same scaling and base.
     """
     if config.get("rope_scaling_local", ...) is not None:
         return {}
@@ -237,18 +239,20 @@ def rotary_of_all(config: Config) -> dict[str, Any]:
 
 
 def other_than(*values: object) -> Callable[[object], bool]:
-    """A test for values that are neither absent nor among these."""
+    """Return a test for values that are neither absent nor among these."""
     return lambda value: value is not None and value not in values
 
 
 def unless_tied(name: str) -> Callable[[Config], str]:
-    """A GGUF name that tied models have nothing for, though some store the head a second time."""
+    """Return a rule for a GGUF name that tied models lack, although some checkpoints store the head a second time."""
     return lambda config: "" if config.get("tie_word_embeddings") else name
 
 
 @dataclass(frozen=True)
 class UnlessUsual:
-    """A number of the config where it is not what files without the GGUF key mean (llama.cpp drops those)."""
+    """A number of the config that is written only where it differs from the GGUF key's default (llama.cpp drops
+    those).
+    """
 
     key: str
     usual: float
@@ -258,7 +262,7 @@ class UnlessUsual:
 
 
 def head_dim(config: Config) -> int:
-    """The width of one attention head: as given, or the hidden width shared out."""
+    """Return the width of an attention head: as given, or the hidden width divided by the heads."""
     heads = required(config, "num_attention_heads|n_head|n_heads")
     width = config.get("head_dim") or required(config, "hidden_size|n_embd|d_model") // heads
     if not width:
@@ -267,14 +271,14 @@ def head_dim(config: Config) -> int:
 
 
 def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:
-    """For each layer whether it sees a window only: as `layer_types` says, or else by the model type's rule."""
+    """Return for each layer whether it has a sliding window: by `layer_types`, or else by the model type's rule."""
     if kinds := config.get("layer_types"):
         return [kind == "sliding_attention" for kind in kinds]
     return [rule(layer) for layer in range(config["num_hidden_layers"])]
 
 
 def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
-    """Which layers are windowed, where not all but every `period`-th: by another period, or a flag for each."""
+    """Return which layers are windowed if not all but every `period`-th: another period, or a flag for each."""
 
     def pattern(config: Config) -> int | list[bool] | None:
         windowed = windowed_layers(config, lambda i: (i + 1) % (config.get("sliding_window_pattern") or period) != 0)
@@ -287,10 +291,10 @@ def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
 
 
 def windows(windowed: Callable[[Config, int], bool], kinds_switch: bool = False) -> dict[str, Computed]:
-    """The keys of windows that `use_sliding_window` switches on, where any layer has one (llama.cpp drops them).
+    """Return the keys of windows that `use_sliding_window` enables, if any layer has one (llama.cpp drops them).
 
-    windowed: the model type's rule for layers, where `layer_types` does not say. kinds_switch: those count without the
-    switch too.
+    windowed: the model type's rule for layers, used without `layer_types`. kinds_switch: `layer_types` count without
+    the switch too.
     """
 
     def pattern(config: Config) -> list[bool] | None:
@@ -307,11 +311,11 @@ def windows(windowed: Callable[[Config, int], bool], kinds_switch: bool = False)
 
 
 def needed(*keys: str) -> dict[str, Computed]:
-    """Defaults for keys that have none: a family's own names, of those that mean the same."""
+    """Return defaults for keys that have none: of equivalent keys, the family's own names."""
     return {key: partial(required, keys=key) for key in keys}
 
 
 def rope_scaling(config: Config, *keys: str) -> Any:
-    """A value of `rope_scaling`, under the first of `keys` that is there."""
+    """Return the value of the first of `keys` that `rope_scaling` has."""
     scaling = config.get("rope_scaling") or {}
     return next((scaling[key] for key in keys if scaling.get(key) is not None), None)

@@ -20,7 +20,7 @@ from .spec import Computed, Config, Target, TensorMap, Tensors
 from .typed_json import Kind
 from .wrapper import Wrapper
 
-NAME = "clip"  # `general.architecture` of such files, and what their keys begin with
+NAME = "clip"  # `general.architecture` of such files, and the prefix of their keys
 KIND = "mmproj"  # their `general.type`
 
 
@@ -72,8 +72,8 @@ class Encoder:
 
 
 def projectors(encoder: Encoder) -> dict[str, str]:
-    """The kind of projector of each part, by which programs know how to run it."""
-    found, having = {}, {part: {"": True} for part in ("vision", "audio")}  # of a config nothing else counts
+    """Return the projector type of each part, which tells programs how to run it."""
+    found, having = {}, {part: {"": True} for part in ("vision", "audio")}  # nothing else of a config matters here
     for part in encoder.parts:
         key = "gen.audio" if part == "speech" else part
         said = encoder.metadata.get(f"{key}.projector_type", encoder.metadata.get("projector_type"))
@@ -83,15 +83,15 @@ def projectors(encoder: Encoder) -> dict[str, str]:
 
 
 def always_there(encoder: Encoder) -> set[str]:
-    """The parts that every model of the family has."""
+    """Return the parts that every model of the family has."""
     keys = {part: encoder.metadata.get(f"{part}.projector_type") for part in encoder.parts}
     return {part for part, source in keys.items() if not isinstance(source, Having)}
 
 
-PATCHES = "F16 or F32"  # F16 in a file of that type, else F32: what convolutions are computed with
+PATCHES = "F16 or F32"  # F16 in a file of that type, else F32: the types that convolutions run in
 
-# Formats that tensors of any encoder have, by their GGUF names; what comes first counts. Beside these are vectors,
-# norms and whatever does not end with ".weight" F32.
+# Formats of an encoder's tensors by their GGUF names; the first match counts. All vectors, norms and names that don't
+# end with ".weight" are F32.
 FIXED = {
     "*.patch_embd.weight": PATCHES,
     "*.patch_embd.weight.1": PATCHES,
@@ -101,10 +101,10 @@ FIXED = {
 
 
 def encoder_format(name: str, shape: tuple[int, ...], fixed: Mapping[str, str], outtype: str) -> str | None:
-    """What a tensor of an encoder is stored as in files of any type, or of one (F32, F16, …); None where the type
+    """Return the format of an encoder's tensor in files of any type, or of one (F32, F16, …); None where the type
     decides.
 
-    Every vector, norm, and whatever is no weight is F32, however large it is.
+    Every vector, norm and non-weight is F32, however large it is.
     """
     if len(shape) < 2 or name.endswith("_norm.weight"):
         return "F32"
@@ -116,7 +116,7 @@ def encoder_format(name: str, shape: tuple[int, ...], fixed: Mapping[str, str], 
 
 @dataclass(frozen=True)
 class Always:
-    """The same of every config."""
+    """The same value for every config."""
 
     value: Any
 
@@ -125,13 +125,13 @@ class Always:
 
 
 def always(value: Any) -> Computed:
-    """The same of every config."""
+    """Return the same value for every config."""
     return Always(value)
 
 
 @dataclass(frozen=True)
 class Maybe:
-    """What a path of the config holds, if it is there; the other way round it is put there."""
+    """The value at a path of the config if it is there; the inverse writes it back."""
 
     path: str
     otherwise: Any = None
@@ -141,13 +141,13 @@ class Maybe:
 
 
 def maybe(path: str, otherwise: Any = None) -> Computed:
-    """What a path of the config holds, if it is there."""
+    """Return the value at a path of the config, if it is there."""
     return Maybe(path, otherwise)
 
 
 @dataclass(frozen=True)
 class Side:
-    """The side of a square that may be given by both."""
+    """The side of a square that the config may give by both sides."""
 
     path: str
 
@@ -159,7 +159,7 @@ class Side:
 
 
 def side(path: str) -> Computed:
-    """The side of a square that may be given by both."""
+    """Return the side of a square that the config may give by both sides."""
     return Side(path)
 
 
@@ -179,12 +179,12 @@ class Activation:
 
     @property
     def name(self) -> str:
-        """The first activation with this key."""
+        """Return the first activation with this key."""
         return next(name for name, key in self.flags.items() if key == self.key)
 
 
 def activation(path: str, **flags: str) -> dict[str, Computed]:
-    """A key `use_…` for the activation that the config names. flags: activations → the keys of these.
+    """Return a key `use_…` for the activation that the config names. flags: activations → the keys of these.
 
     Raises ModelError for another one.
     """
@@ -198,7 +198,7 @@ def _within(part: str, keys: str) -> str:
     return "|".join(f"{part}.{key}" for key in keys.split("|"))
 
 
-VISION: dict[str, str | Computed] = {  # what every vision encoder writes, in llama.cpp's order
+VISION: dict[str, str | Computed] = {  # keys that every vision encoder writes, in llama.cpp's order
     "has_vision_encoder": always(True),
     "vision.projection_dim": "text.hidden_size|text.n_embd",
     "vision.image_size": side("vision.image_size"),
@@ -210,7 +210,7 @@ VISION: dict[str, str | Computed] = {  # what every vision encoder writes, in ll
     "vision.image_mean": "preprocessor.image_mean",
     "vision.image_std": "preprocessor.image_std",
 }
-AUDIO: dict[str, str | Computed] = {  # the same of sounds
+AUDIO: dict[str, str | Computed] = {  # the same for audio
     "has_audio_encoder": always(True),
     "audio.projection_dim": "text.hidden_size|text.n_embd",
     "audio.embedding_length": _within("audio", "hidden_size|d_model"),
@@ -234,12 +234,12 @@ class Having:
 
 
 def having(part: str, metadata: Mapping[str, str | Computed]) -> dict[str, Computed]:
-    """Keys that are written where the config has a part, such as "audio"."""
+    """Return keys that are written where the config has a part, such as "audio"."""
     return {key: Having(part, source) for key, source in metadata.items()}
 
 
 def at(source: str, name: str, targets: Mapping[str, Target]) -> dict[str, Target]:
-    """Targets by full names: what stands before the source names and before the GGUF names."""
+    """Return targets by full names: what stands before the source names and before the GGUF names."""
 
     def full(target: Target) -> Target:
         if isinstance(target, tuple):
@@ -262,7 +262,7 @@ CLIP_LAYER: dict[str, Target] = {
     "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down",
 }
-CLIP_VISION: dict[str, Target] = {  # behind "vision_model." or what else stands there
+CLIP_VISION: dict[str, Target] = {  # after "vision_model." or another prefix
     **at("encoder.layers.{i}.", "v.blk.{i}.", CLIP_LAYER),
     "embeddings.patch_embedding": "v.patch_embd",
     "embeddings.position_embedding": "v.position_embd",

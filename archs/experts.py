@@ -1,4 +1,4 @@
-"""Metadata words of mixtures of experts: how the router scores, what it rescales, which experts all tokens share."""
+"""Metadata of mixtures of experts: how the router scores and rescales, and which experts all tokens share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,42 +13,44 @@ GATING = {"softmax": 1, "sigmoid": 2, "softmax_of_top": 3, "sqrt_softplus": 4}
 
 
 def gating(config: Config) -> int | None:
-    """`expert_gating_func` by the config's `scoring_func`."""
+    """Return `expert_gating_func` by the config's `scoring_func`."""
     name = config.get("scoring_func")
     return GATING["sigmoid" if name == "noaux_tc" else name] if name else None
 
 
 def always(scoring: str) -> Computed:
-    """`expert_gating_func` of model types that score in one way, whatever `scoring_func` says."""
+    """Return `expert_gating_func` of model types that always score the same way, whatever `scoring_func` says."""
     return lambda config: GATING[scoring]
 
 
 def renormalized(usual: bool) -> Computed:
-    """`expert_weights_norm` where it is not what the architecture's name implies (llama.cpp drops it)."""
+    """Return `expert_weights_norm` where it is not what the architecture's name implies (llama.cpp drops it)."""
     return lambda config: None if bool(config.get("norm_topk_prob", usual)) == usual else not usual
 
 
 def shared_width(config: Config) -> int | None:
-    """The width of all shared experts together."""
+    """Return the width of all shared experts together."""
     count = lookup(config, "n_shared_experts|moe_num_shared_experts|num_shared_experts")
     width = config.get("moe_intermediate_size")
     return int(width * count) if width and count else None
 
 
 def separate_experts(net: str, matrices: tuple[str, str, str] = MATRICES) -> dict[str, Target]:
-    """Experts with a tensor for each of their matrices: gate, up and down."""
+    """Return experts with a tensor for each of their matrices: gate, up and down."""
     of_one = gated_net(f"{net}.experts.{{e}}", "_exps", matrices)
     return {name: TensorMap(str(target), stack=True) for name, target in of_one.items()}
 
 
 def gate_and_up(suffix: str, before: Transform | None = None) -> tuple[TensorMap, TensorMap]:
-    """Where a gate and an up projection go that are stored as one. before: what is done to it first."""
+    """Return the targets of a gate and an up projection that are stored as one. before: the transform applied first."""
     gate, up = (chain(before, part(i, 2)) if before else part(i, 2) for i in (0, 1))
     return TensorMap(f"ffn_gate{suffix}", gate), TensorMap(f"ffn_up{suffix}", up)
 
 
 def fused_experts(net: str) -> dict[str, Target]:
-    """All experts in one tensor, gate and up in one: as transformers 5 holds them, and writes if asked to."""
+    """Return the tensors of all experts in one, gate and up in one: as transformers 5 holds them, and writes on
+    request.
+    """
     return {
         f".{net}.experts.gate_up_proj": gate_and_up("_exps.weight"),
         f".{net}.experts.down_proj": "ffn_down_exps.weight",
@@ -61,13 +63,13 @@ SHARED = gated_net("mlp.shared_experts", "_shexp")
 
 
 def dense_layers(keys: GgufKeys | Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
-    """Config keys for which layers have one net instead of experts, for the export to a checkpoint."""
+    """Return the config keys of layers with a dense net instead of experts, for the export to a checkpoint."""
     dense = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" not in tensors]
     return {"decoder_sparse_step": 1, "mlp_only_layers": dense}
 
 
 def kinds_of_nets(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The same as one word a layer, but for layers that predict further tokens."""
+    """Return `dense_layers` as one word a layer, without MTP layers."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     dense = dense_layers({"block_count": count}, tensors)["mlp_only_layers"]
     return {"mlp_layer_types": ["dense" if layer in dense else "sparse" for layer in range(count)]}

@@ -1,5 +1,5 @@
-"""What files beside a checkpoint say: `general.*` (name, size label, licence, base models, by the rules of
-`gguf.Metadata`), and how an embedding model makes one vector of a text (sentence-transformers' modules.json).
+"""Files next to a checkpoint: `general.*` (name, size label, licence, base models, by the rules of `gguf.Metadata`),
+and an embedding model's pooling (sentence-transformers' modules.json).
 """
 
 import math
@@ -46,23 +46,23 @@ POOLING = {
     "cls": 2,
     "lasttoken": 3,
 }
-MODULE = {"type": Text(), "path": Text(form=r"(?!\.\.?$)[^/\\\x00]*")}  # a folder beside modules.json
+MODULE = {"type": Text(), "path": Text(form=r"(?!\.\.?$)[^/\\\x00]*")}  # a folder next to modules.json
 
 
 def general(
     folder: Path, architecture: str, tensors: Iterable[Tensor], kind: str = "model", name: str | None = None
 ) -> Metadata:
-    """`general.architecture`, `general.type` and what model card, config and folder name say.
+    """Return `general.architecture`, `general.type` and what model card, config and folder name give.
 
-    tensors: as they will be in the file; they give the size label. name: where nothing else tells, instead of the
-    folder's.
+    tensors: as they will be in the file; they give the size label. name: used instead of the folder's name if no other
+    is known.
     """
-    import gguf  # here, because they import much
+    import gguf  # imported here because it is slow to import
     import yaml
 
     counts = _parameters(tensors)
     if kind == "adapter":
-        counts = (-counts[0], *counts[1:])  # marks it as that of the weights adapted, not of what is stored
+        counts = (-counts[0], *counts[1:])  # marks the count as that of the adapted weights, not of the stored ones
     writer = gguf.GGUFWriter(None, architecture)  # never written: it only collects keys and types
     writer.add_type(kind)
     card = folder / "README.md"
@@ -74,7 +74,7 @@ def general(
             found.name = name or folder.resolve().name
         found.set_gguf_meta_model(writer)
     except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, yaml.YAMLError) as error:
-        # whatever the libraries make of a model card in which all may be written; what is ours goes through
+        # a model card may hold anything, and the libraries may raise anything; our own errors pass
         why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise ModelError(f"{card} is no model card: {why}", "mend or remove it") from error
     values = {}
@@ -85,7 +85,7 @@ def general(
 
 
 def _text_or_value(card: Path, key: str, found: Any) -> Any:
-    """A value of the model card; what is a text there may be a number or a date to YAML: `model_name: 3`."""
+    """Return a value of the model card; YAML may read a text as a number or a date: `model_name: 3`."""
     if found.type.name != "STRING" or isinstance(found.value, str):
         return found.value
     if isinstance(found.value, (int, float, date)):
@@ -94,7 +94,7 @@ def _text_or_value(card: Path, key: str, found: Any) -> Any:
 
 
 def _described(folder: Path, parameters: int) -> Any:
-    """What `gguf.Metadata.load` finds, from files read by type."""
+    """Return what `gguf.Metadata.load` gives, from files checked by type."""
     import gguf
 
     config, generation = (
@@ -109,15 +109,19 @@ def _described(folder: Path, parameters: int) -> Any:
 
 
 def size_label(tensors: Iterable[Tensor]) -> str | None:
-    """What `general.size_label` of a model of these tensors is whose name tells none, such as 8x7B; None of none."""
-    import gguf  # here, because it imports much
+    """Return `general.size_label` of these tensors for a model whose name has none, such as 8x7B; None without
+    tensors.
+    """
+    import gguf  # imported here because it is slow to import
 
     counts = _parameters(tensors)
     return str(gguf.size_label(*counts)) if counts[0] > 0 else None
 
 
 def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
-    """All parameters, those outside experts, those of one expert, experts: what a label such as 8x7B is made of."""
+    """Return the numbers of parameters: all, outside experts, of one expert; and the experts, from which a label such
+    as 8x7B is made.
+    """
     tensors = list(tensors)
     stacks = [tensor for tensor in tensors if "_exps." in tensor.name and len(tensor.shape) > 2]
     total, in_experts = (sum(tensor.size for tensor in some) for some in (tensors, stacks))
@@ -127,7 +131,8 @@ def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
 
 
 def modules_of(folder: Path, kind: str) -> list[str]:
-    """The folders of sentence-transformers' modules of a kind ("Pooling", "Dense") that modules.json lists, in order.
+    """Return the folders of sentence-transformers' modules of a type ("Pooling", "Dense") that modules.json lists, in
+    order.
 
     Raises VocabularyError for a file that lists something else.
     """
@@ -140,7 +145,9 @@ def modules_of(folder: Path, kind: str) -> list[str]:
 
 
 def pooling_type(folder: Path) -> int | None:
-    """GGUF's `pooling_type`; None where the folder says nothing. Raises ModelError for another way of pooling."""
+    """Return GGUF's `pooling_type`; None where the folder says nothing. Raises ModelError for another way of
+    pooling.
+    """
     paths = modules_of(folder, "Pooling")
     if not paths:
         return None

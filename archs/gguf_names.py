@@ -1,7 +1,6 @@
-"""Names that llama.cpp's converter gives tensors, by architecture, and the numbers of its file types.
+"""Tensor names of llama.cpp's converter by architecture, and the numbers of its file types.
 
-Recorded from the gguf package (`make model-types`), so that what is found odd about a file does not depend on the
-version that is installed.
+Recorded from the gguf package (`make model-types`), so that checks of a file do not depend on the installed version.
 """
 
 import gzip
@@ -15,8 +14,8 @@ TABLE = Path(__file__).with_name("gguf_names.json.gz")
 
 @cache
 def table() -> dict[str, Any]:
-    """Return the recorded table: "gguf", the version it is of; "tensors", names by architecture, with {bid} for the
-    number of a layer; "file_types"; "guessed", what is added to one that was guessed.
+    """Return the recorded table: "gguf", its version; "tensors", names by architecture, with {bid} for the layer;
+    "file_types"; "guessed", the number added to a guessed file type.
     """
     found: dict[str, Any] = json.loads(gzip.decompress(TABLE.read_bytes()))
     return found

@@ -1,8 +1,8 @@
-"""What a layer is made of, as its family declares it: a mixer of tokens, a net, and how both are arranged.
+"""What a layer consists of, as its family declares it: a mixer, a net, and their arrangement.
 
-A family says each of the three by a name, by a function of the file's keys and the layer's number, or by several names,
-where keys don't tell: then the layer is of the first of them whose tensors it has. A layer that has no tensor of any
-mixer, or of any net, has none, whatever is declared: small models leave parts out, and pruning removes them.
+A family gives each of the three as a name, as a function of the file's keys and the layer's number, or as several names
+if keys don't tell: then the layer is of the first whose tensors it has. A layer without tensors of any mixer, or of any
+net, has none, whatever is declared: small models leave parts out, and pruning removes them.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -100,7 +100,8 @@ class DeclaresLayers(Protocol):
 def layer_kind(
     block: DeclaresLayers, keys: Keys, layer: int, roles: Collection[str], parallel: bool = False
 ) -> LayerKind:
-    """The kind of a layer with tensors of these names. Raises ModelError where a list of the keys lacks the layer.
+    """Return the kind of a layer with tensors of these names. Raises ModelError where a list of the keys lacks the
+    layer.
 
     parallel: the model's layers are, in place of sequential.
     """
@@ -116,7 +117,7 @@ def layer_kind(
 
 
 def _chosen(declared: Declared, keys: Keys, layer: int, roles: Collection[str], made_of: Mapping[Any, Parts]) -> str:
-    """Of several names the first whose tensors are there, else the first."""
+    """Return the first of several names whose tensors are there, else the first."""
     names = declared(keys, layer) if callable(declared) else declared
     if isinstance(names, str):
         return names
@@ -134,21 +135,21 @@ def _net_tensors() -> frozenset[str]:
 
 
 def tensors_of(*made_of: Parts) -> frozenset[str]:
-    """The names of all tensors that these parts may have."""
+    """Return the names of all tensors that these parts may have."""
     return frozenset(role for each in made_of for part in each for role in part.table)
 
 
-# Rules: kinds by a layer's keys
+# Rules: layer types by keys
 
 
 def with_kv_heads(mixer: Names, other: Names) -> Rule:
-    """`mixer` in layers that have heads of keys and values, `other` in those that have none."""
+    """Return `mixer` in layers with key-value heads, `other` in those without."""
     return lambda keys, layer: mixer if keys.of_layer("attention.head_count_kv", layer) else other
 
 
 def recurrent_layers(mixer: str, period: int) -> Rule:
-    """`mixer` in the layers of `attention.recurrent_layers`, or in all but the last of `full_attention_interval`, or of
-    each period where the file has neither.
+    """Return `mixer` in the layers of `attention.recurrent_layers`, or in all but the last of
+    `full_attention_interval`, or of each period where the file has neither.
     """
 
     def rule(keys: Keys, layer: int) -> str:
@@ -161,9 +162,9 @@ def recurrent_layers(mixer: str, period: int) -> Rule:
 
 
 def after_dense(net: Names) -> Rule:
-    """`net` behind the leading dense layers of a model with experts; all layers of others are dense.
+    """Return `net` after the leading dense layers of a model with experts; all layers of others are dense.
 
-    Where no key counts experts, tensors show which layers have any.
+    If no key counts experts, tensors show which layers have any.
     """
     either = ("dense", net) if isinstance(net, str) else ("dense", *net)
 
@@ -175,14 +176,16 @@ def after_dense(net: Names) -> Rule:
 
 
 def where_wide(keys: Keys, layer: int) -> Names:
-    """A dense net in layers that `feed_forward_length` gives a width, none in others; no key: as tensors show."""
+    """Return a dense net in layers that `feed_forward_length` gives a width, none in others; no key: as tensors
+    show.
+    """
     if keys.stored("feed_forward_length") is None:
         return "dense", "none"
     return "dense" if keys.of_layer("feed_forward_length", layer) else "none"
 
 
 def experts_in_turn(keys: Keys, layer: int) -> Names:
-    """Experts in one layer of each `interleave_moe_layer_step`, the last of them, behind the leading dense ones.
+    """Return experts in one layer of each `interleave_moe_layer_step`, the last of them, after the leading dense ones.
 
     No key says where the last experts are (ERNIE's `moe_layer_end_index`).
     """
@@ -192,8 +195,8 @@ def experts_in_turn(keys: Keys, layer: int) -> Names:
 
 
 def unless_one_stream(arrangement: str) -> Rule:
-    """`arrangement`, but tensors may show one stream in the file's last layer, which may predict a token further, and
-    in all layers where no key counts streams.
+    """Return `arrangement`; but a single stream if tensors show that in the file's last layer, which may be an MTP
+    layer, or in any layer where no key counts streams.
     """
 
     def rule(keys: Keys, layer: int) -> Names:
@@ -205,5 +208,5 @@ def unless_one_stream(arrangement: str) -> Rule:
 
 
 EXPERTS = after_dense("experts")
-EXPERTS_OR_DENSE = after_dense(("experts", "dense"))  # where no key says which layers have experts
+EXPERTS_OR_DENSE = after_dense(("experts", "dense"))  # where no key gives the layers with experts
 MLA = ("mla_widened", "mla")  # keys and values from one matrix, as llama.cpp converted them until 2025, or from two

@@ -1,4 +1,4 @@
-"""A file's keys and tensors as checks look at them, layer by layer, and the fault that a check finds."""
+"""A file's keys and tensors by layer, as validators read them, and the faults that they report."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ Grouped = dict[str, Roles]
 
 @dataclass(frozen=True)
 class Fault:
-    """where: a key, a tensor or a layer ("model": all of it). problem: what was found there and what is expected."""
+    """where: a key, a tensor or a layer ("model": the whole). problem: what was found there and what is expected."""
 
     where: str
     problem: str
@@ -31,7 +31,9 @@ class Fault:
 
 
 def by_layer(tensors: Tensors) -> Grouped:
-    """Tensors by prefix ("blk.0.", "enc.blk.3."; "" for all outside of layers), then by the rest of their names."""
+    """Return tensors by prefix ("blk.0.", "enc.blk.3."; "" for all outside of layers), then by the rest of their
+    names.
+    """
     found: Grouped = {"": {}}
     for name, tensor in tensors.items():
         match = LAYER.fullmatch(name)
@@ -42,7 +44,7 @@ def by_layer(tensors: Tensors) -> Grouped:
 
 @dataclass(frozen=True)
 class LayeredModel:
-    """A model as its keys and tensors, before anything is known of them to be sound."""
+    """A model's keys and tensors before they are validated."""
 
     architecture: Architecture
     keys: Keys
@@ -54,14 +56,14 @@ class LayeredModel:
 
     @cached_property
     def encoder_decoder(self) -> bool:
-        """An encoder and a decoder, or the first alone. Clef's head is none."""
+        """Return encoder and decoder layers, or the first only. Clef's head is neither."""
         if self.keys.get("decision.type") == "clef":
             return False
         layers = any(prefix.startswith(("enc.", "dec.")) for prefix in self.grouped)
         return layers or "dec.output_norm.weight" in self.outside
 
     def layer_counts(self) -> Iterator[tuple[str, str, int]]:
-        """For each kind of layer its prefix, the key that counts it, and how many have to be there."""
+        """Return for each layer type its prefix, the key that counts it, and how many are required."""
         count = self.keys.need("block_count")
         if self.architecture.block.convolutions:
             for name in ("posnet", "convnext"):
@@ -79,7 +81,7 @@ class LayeredModel:
 
 
 def is_zero(data: Any) -> bool:
-    """Whether a key holds a number that is zero, or a list of such."""
+    """Return whether a key holds a number that is zero, or a list of such."""
     if isinstance(data, np.ndarray):
         return data.dtype.kind in "iu" and not data.any()
     if isinstance(data, (list, tuple)):
@@ -92,5 +94,5 @@ def missing(name: str) -> Fault:
 
 
 def weighs(roles: Roles, names: str) -> bool:
-    """Whether there is a weight of any of these names: a bias alone does nothing."""
+    """Return whether there is a weight with any of these names: a bias alone does nothing."""
     return any(f"{name}.weight" in roles for name in names.split())

@@ -28,14 +28,15 @@ from .typed_json import Either, ListOf, MapOf, read_fields
 PREFIX = "base_model.model."
 PAIR = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.default)?(?:\.weight)?")
 WRAPPER = re.compile(r"\.(base_layer|original_module|modules_to_save(?:\.default)?)\.")
-ROWS = 64  # of a product at a time, always the same ones, so that its bits don't depend on which rows are asked for
+# rows of a product computed at a time, always the same ones, so that its bits don't depend on the rows asked for
+ROWS = 64
 
-# Starts of training that change the base weights, so that the pairs don't fit those that were published.
+# Initializations that change the base weights, so that the pairs don't fit the published weights.
 MAX_ALPHA_PATTERNS = 10_000
 CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 REFUSED = {
     "use_dora": "DoRA scales whole rows anew, which a pair of matrices cannot say",
-    "lora_bias": "biases beside the matrices have no place in the weight",
+    "lora_bias": "biases next to the matrices have no place in the weight",
     "layer_replication": "layers were copied before training",
     "target_parameters": "parameters that are no module's weight were adapted",
     "trainable_token_indices": "single rows of the embedding were trained",
@@ -43,7 +44,7 @@ REFUSED = {
 
 ANOTHER_BASE, MERGE = "the adapter belongs to another base model", "merge the adapter instead (--merge-lora)"
 
-SETTINGS = {  # what is read of adapter_config.json, beside numbers that must be there
+SETTINGS = {  # keys read of adapter_config.json, besides required numbers
     "peft_type": TEXT,
     "use_rslora": FLAG,
     "init_lora_weights": Either((FLAG, TEXT)),
@@ -54,7 +55,7 @@ SETTINGS = {  # what is read of adapter_config.json, beside numbers that must be
 
 @dataclass(frozen=True)
 class Pair:
-    """What is added to the weight of `module`: scale * B·A. a: (rank, inputs), b: (outputs, rank).
+    """The change of the weight of `module`: scale * B·A. a: (rank, inputs), b: (outputs, rank).
 
     embedding: of an embedding, whose inputs are tokens: the product is (width, tokens), the weight (tokens, width).
     """
@@ -85,7 +86,9 @@ class Adapter:
 
 
 def adapter_of(origin: str, config: Mapping[str, Any], tensors: Tensors) -> Adapter:
-    """The adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than LoRA."""
+    """Return the adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than
+    LoRA.
+    """
     config = read_fields(config, SETTINGS, f"{origin}: adapter_config.json")
     kind = (config.get("peft_type") or "LORA").upper()
     if kind != "LORA":
@@ -132,7 +135,7 @@ def _number(origin: str, key: str, value: Any) -> float:
 
 
 def _alpha_patterns(origin: str, config: Mapping[str, Any]) -> list[tuple[Pattern, Any]]:
-    """The config's alpha_pattern: expressions that name a module or the end of its path, and what alpha is there."""
+    """Return the config's alpha_pattern: expressions that match a module or the end of its path, with their alpha."""
     given: Mapping[str, Any] = config.get("alpha_pattern") or {}
     if len(given) > MAX_ALPHA_PATTERNS:
         raise ModelError(f"{origin}: alpha_pattern has {len(given):,} entries; at most {MAX_ALPHA_PATTERNS:,} are read")
@@ -144,7 +147,7 @@ def _alpha_patterns(origin: str, config: Mapping[str, Any]) -> list[tuple[Patter
 
 
 def _alpha_of(origin: str, module: str, patterns: Sequence[tuple[Pattern, Any]], default: float) -> float:
-    """Alpha of a module: of the first pattern that names it, where that has one."""
+    """Return a module's alpha: of the first pattern that matches it, if that has one."""
     alpha = next((alpha for pattern, alpha in patterns if pattern.search(module)), None)
     return default if alpha is None else _number(origin, "alpha_pattern", alpha)
 
@@ -161,7 +164,7 @@ def _pair(origin: str, config: Mapping[str, Any], alpha: float, module: str, emb
 
 
 def merging(adapters: Sequence[tuple[Adapter, float]]) -> Change:
-    """A change of a checkpoint's tensors: every adapter added, multiplied by its strength.
+    """Return a change of a checkpoint's tensors: every adapter added, multiplied by its strength.
 
     Raises ModelError, naming the module, where an adapter does not fit the checkpoint.
     """
@@ -178,7 +181,7 @@ def merging(adapters: Sequence[tuple[Adapter, float]]) -> Change:
 def _merge(
     architecture: Architecture, config: Config, tensors: dict[str, Tensor], adapter: Adapter, strength: float
 ) -> None:
-    """Replace what the adapter changes; a tied output layer that it changes becomes one of its own."""
+    """Replace the weights that the adapter changes; a tied output layer that it changes becomes untied."""
     if adapter.invocation_tokens:
         raise ModelError(f"{adapter.origin} works from its invocation tokens on only: it cannot be merged")
     names = {without_prefix(name, architecture.prefixes): name for name in tensors}
@@ -215,14 +218,16 @@ def _merge(
 
 
 def _stored_transposed(architecture: Architecture, config: Config, weight: Tensor) -> bool:
-    """Whether the checkpoint stores a weight as (in, out): its way into the file transposes it."""
+    """Return whether the checkpoint stores a weight as (in, out): its transform transposes it."""
     rules = targets(architecture, config, weight.name)
     effects = {_effect(rule.transform, config, weight.shape[0]) for rule, _ in rules if rule.transform is not unchanged}
     return len(weight.shape) == 2 and effects == {"transposed"}
 
 
 def _effect(transform: Transform, config: Config, rows: int) -> str:
-    """What a transform does to a matrix of so many rows: moves "rows", leaves it "transposed", or something "other"."""
+    """Return the effect of a transform on a matrix of `rows` rows: moves "rows", leaves it "transposed", or something
+    "other".
+    """
     width = 3 if rows == 2 else 2
     numbers = np.arange(rows * width, dtype=np.float64).reshape(rows, width).astype(np.float32)
     result = transform(from_array("probe", numbers), config)
@@ -234,7 +239,7 @@ def _effect(transform: Transform, config: Config, rows: int) -> str:
 
 
 def _sum(weight: Tensor, pair: Pair, factor: np.float32, turned: bool) -> Tensor:
-    """weight + factor * B·A (turned: its transpose), float32, by rows."""
+    """Return weight + factor * B·A (turned: its transpose), float32, by rows."""
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         result = np.array(weight.float32(start, stop), np.float32)
@@ -251,8 +256,8 @@ def _sum(weight: Tensor, pair: Pair, factor: np.float32, turned: bool) -> Tensor
 
 
 def adapter_tensors(architecture: Architecture, config: Config, adapter: Adapter) -> Mapped:
-    """NAME.lora_a, NAME.lora_b for each adapted weight, and norms that were trained as a whole, in file order; modules
-    that the file has no place for are left out.
+    """Return NAME.lora_a, NAME.lora_b for each adapted weight, and norms that were trained as a whole, in file order;
+    modules that the file has no place for are left out.
 
     config: the base model's, normalized. Raises ModelError for what such a file cannot hold.
     """
@@ -282,7 +287,7 @@ def adapter_tensors(architecture: Architecture, config: Config, adapter: Adapter
             if rule.stack:
                 expert = int(NUMBER.findall("." + without_prefix(pair.module, architecture.prefixes))[-1])
                 stacks.setdefault(name, {})[expert] = (a, b)
-            _add(result.tensors, name, a, b)  # of a stack: holds the place
+            _add(result.tensors, name, a, b)  # of a stack: keeps its place
     for name, experts in stacks.items():
         _add(result.tensors, name, *_stacked(config, adapter, name, experts))
     return result
@@ -294,9 +299,9 @@ def _add(tensors: dict[str, Tensor], name: str, a: Tensor, b: Tensor) -> None:
 
 
 def _moved(transform: Transform, config: Config, adapter: Adapter, pair: Pair) -> tuple[Tensor, Tensor]:
-    """A and B as the file has them: B's rows in the order of the GGUF weight's, scaled to the file's alpha.
+    """Return A and B as the file has them: B's rows in the order of the GGUF weight's, scaled to the file's alpha.
 
-    A pair maps inputs to outputs however the base stores its weight, so a weight that is transposed changes nothing.
+    A pair maps inputs to outputs however the base stores its weight, so transposing the weight changes nothing.
     """
     factor = np.float32(pair.scale * pair.a.shape[0] / adapter.alpha)
     b = pair.b if abs(factor - 1) < 1e-6 else computed(pair.b, lambda x: x * factor)
@@ -314,7 +319,7 @@ def _moved(transform: Transform, config: Config, adapter: Adapter, pair: Pair) -
 def _stacked(
     config: Config, adapter: Adapter, name: str, experts: Mapping[int, tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """The pairs of all experts on top of each other. Raises ModelError where some lack one, or ranks differ."""
+    """Return the pairs of all experts on top of each other. Raises ModelError where some lack one, or ranks differ."""
     count = int(lookup(config, str(COMMON["expert_count"])) or max(experts) + 1)
     missing = next((i for i in range(count) if i not in experts), None)
     if missing is not None or len({a.shape for a, _ in experts.values()}) > 1:

@@ -1,4 +1,4 @@
-"""Metadata of a model: keys in order, each value with the exact GGUF type it is stored as."""
+"""Metadata of a model: keys in order, each value with the exact GGUF type that it is stored as."""
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
@@ -18,7 +18,7 @@ class Metadata(MutableMapping[str, Any]):
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
-        """values: plain data, or Values. Raises OptionError for data that a key cannot have."""
+        """Set `values`: plain data, or Values. Raises OptionError for data that a key cannot have."""
         self._values: dict[str, Value] = {}
         self.update(values or {})
 
@@ -26,7 +26,7 @@ class Metadata(MutableMapping[str, Any]):
         return self._values[key].data
 
     def __setitem__(self, key: str, data: Any) -> None:
-        """Raises OptionError for data that the key's type cannot hold, and for a key that is no text."""
+        """Set a value. Raises OptionError for data that the key's type cannot hold, and for a key that is no text."""
         if not isinstance(key, str):
             raise wrong("a metadata key", key, "a text")
         self._values[key] = data if isinstance(data, Value) else value_of(key, data, self.type_for(key, data))
@@ -41,7 +41,7 @@ class Metadata(MutableMapping[str, Any]):
         return len(self._values)
 
     def __eq__(self, other: object) -> bool:
-        """Against other Metadata with types, in any order."""
+        """Compare with other Metadata, types included, in any order."""
         return self._values == other._values if isinstance(other, Metadata) else super().__eq__(other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -58,7 +58,7 @@ class Metadata(MutableMapping[str, Any]):
         self._values[key] = Value(data, type, element)
 
     def type_for(self, key: str, data: Any) -> GgufType | None:
-        """What plain data is stored as under a key; None where that follows from the data alone."""
+        """Return the type of plain data under a key; None where it follows from the data alone."""
         old, known = self._values.get(key), schema.find(key)
         listed = data.startswith("[") if isinstance(data, str) else is_list(data)
         if known and known.per_layer and listed and (old is None or old.type is not ValueType.ARRAY):

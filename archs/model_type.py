@@ -1,9 +1,7 @@
-"""How transformers reads a config.json: what types it wants, what it fills in and what it refuses, by the config class
-of the model type.
+"""How transformers reads a config.json: types, defaults and refusals, by the config class of the model type.
 
-What is written goes by a recorded table of the keys that each class declares (`TABLE`, made by `make model-types`), so
-that it is the same with every version of transformers. The installed one is asked only whether it reads a config as it
-was meant.
+Written configs follow a recorded table of each class's keys (`TABLE`, made by `make model-types`), so that they are the
+same with every version of transformers. The installed version only checks that a config is read as intended.
 """
 
 import gzip
@@ -22,13 +20,13 @@ from quants.errors import ModelError
 
 CLASS_ENDS = re.compile("(ForCausalLM|LMHeadModel|Model|ForConditionalGeneration|ForSequenceClassification)$")
 TABLE = Path(__file__).with_name("model_types.json.gz")
-MOST = 300  # characters of what it says
-ITS_OWN = ("transformers_version", "architectures", "dtype")  # what it fills in that says nothing of the model
+MOST = 300  # characters of its message
+ITS_OWN = ("transformers_version", "architectures", "dtype")  # keys that it fills in and that describe no model
 
 
 @cache
 def table() -> dict[str, Any]:
-    """Return the recorded table: "transformers", the version it is of; "common", the keys of every config; "types".
+    """Return the recorded table: "transformers", its version; "common", the keys of every config; "types".
 
     Of each model type: "keys" (beside the common ones) with the type of number that alone is allowed, "int", "float" or
     ""; "other_names" for keys; "parts", the model types of its parts by key; "classifier", the class that classifies
@@ -39,7 +37,7 @@ def table() -> dict[str, Any]:
 
 
 def with_types(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config with whole numbers as ints or floats, as the model type wants them."""
+    """Return the config with whole numbers as ints or floats, as the model type requires."""
     found = _of(config["model_type"])
     if found is None:
         return dict(config)
@@ -49,7 +47,7 @@ def with_types(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """What transformers logs (that there is no torch, keys it does not know) is not for our users."""
+    """Silence transformers' logging (missing torch, unknown keys), which does not concern our users."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -62,7 +60,7 @@ def _quietly() -> Iterator[None]:
 
 @_quietly()
 def filled_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config with what the model type means by keys that are not there; None where transformers lacks the type.
+    """Return the config with the model type's defaults filled in; None where transformers lacks the type.
 
     Raises ModelError for a config that its class refuses.
     """
@@ -71,15 +69,15 @@ def filled_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         found: dict[str, Any] = json.loads(kind.from_dict(deepcopy(dict(config))).to_json_string(use_diff=False))
-    except Exception as error:  # whatever a config class raises on values that it does not like
+    except Exception as error:  # a config class may raise anything on values that it refuses
         why = " ".join(str(error).split())
-        why = why if len(why) <= MOST else f"{why[:MOST]}…"  # some list every model type that there is
+        why = why if len(why) <= MOST else f"{why[:MOST]}…"  # some messages list every known model type
         raise ModelError(f"transformers refuses the config that the file makes: {why}") from error
     return {key: value for key, value in found.items() if key not in ITS_OWN}
 
 
 def of_class(hf_class: str) -> str:
-    """Return the model type of a class as transformers mostly names it."""
+    """Return the model type of a class, as transformers usually names it."""
     return CLASS_ENDS.sub("", hf_class).lower()
 
 
@@ -90,7 +88,7 @@ def classifier(model_type: str) -> str | None:
 
 
 def part_types(model_type: str) -> dict[str, str]:
-    """Return the model types of a wrapper's parts by the keys of its config, "" of those that may be of any."""
+    """Return the model types of a wrapper's parts by config key, "" for parts of any type."""
     return dict((_of(model_type) or {"parts": {}})["parts"])
 
 
@@ -100,12 +98,12 @@ def own_keys(model_type: str) -> set[str]:
 
 
 def stored_keys(model_type: str) -> set[str]:
-    """Return the same without other names for them."""
+    """Return `own_keys` without their alternative names."""
     return set() if (found := _of(model_type)) is None else {*table()["common"], *found["keys"]}
 
 
 def _of(model_type: str) -> dict[str, Any] | None:
-    """What is recorded of a model type."""
+    """Return the record of a model type."""
     found: dict[str, Any] | None = table()["types"].get(model_type)
     return found
 

@@ -1,7 +1,7 @@
-"""The layers behind the last one, which predict tokens further (MTP, NextN), in a model's file or in one of their own.
+"""The MTP (NextN) layers, in a model's file or in one of their own.
 
-They are `blk.N` from the trunk's end on; `block_count` counts them, `nextn_predict_layers` says how many they are. A
-file of their own has all keys of the model, these layers, and of what stands outside of layers what they share with it.
+They are `blk.N` from the trunk's end on; `block_count` counts them, `nextn_predict_layers` is their number. A file of
+their own has all keys of the model, these layers, and of the tensors outside of layers those that they share with it.
 """
 
 import re
@@ -19,7 +19,7 @@ from .spec import Architecture, Tensors
 from .validation.model_validators import faults, validate_keys
 
 COUNT, BLOCKS = "nextn_predict_layers", "block_count"
-HASHED = "hash_layer_count"  # layers of the beginning that choose experts by token ids
+HASHED = "hash_layer_count"  # leading layers that choose experts by token ids
 DENSE = "leading_dense_block_count"
 RECURRENT, PERIOD = "attention.recurrent_layers", "full_attention_interval"
 LAYER = re.compile(r"blk\.([0-9]+)\.(.+)")
@@ -29,7 +29,7 @@ MOST = 10_000  # layers
 
 
 def trunk_of(metadata: Mapping[str, Any]) -> tuple[int, int]:
-    """Layers of the trunk, and those behind it; 0 of these where the keys mean none."""
+    """Return the numbers of trunk layers and of MTP layers after them; 0 where the keys mean none."""
     name = metadata.get("general.architecture")
     layers, further = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
     if not isinstance(layers, int) or not isinstance(further, int) or not 0 < further < layers:
@@ -38,10 +38,10 @@ def trunk_of(metadata: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys with an item for each layer behind the trunk, too, in lists that end with it: what the first layer has.
+    """Return the keys with an item for each MTP layer too, in lists that end with the trunk: the first layer's value.
 
-    So published code takes the kind of attention of such layers (vLLM's of EXAONE MoE); an indexer of theirs is whole.
-    Where a period says which layers have a recurrence, these have none.
+    Published code takes the attention type of such layers so (vLLM's of EXAONE MoE); an indexer of theirs is full.
+    Where a period selects the recurrent layers, these are not recurrent.
     """
     (trunk, further), name = trunk_of(metadata), metadata.get("general.architecture")
     found = dict(metadata.items())
@@ -57,7 +57,7 @@ def for_each_layer(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The same keys where all layers are as the first one behind the trunk."""
+    """Return `for_each_layer` where all layers are like the first MTP layer."""
     (trunk, further), name = trunk_of(metadata), metadata.get("general.architecture")
     found = for_each_layer(metadata)
     for key, rule in MODEL.items():
@@ -68,7 +68,7 @@ def as_the_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, Any]:
-    """The keys, without those of several streams where one goes through a further layer of such a model.
+    """Return the keys, without those of several streams if one stream goes through an MTP layer of such a model.
 
     roles: of the layer's tensors.
     """
@@ -78,7 +78,7 @@ def as_it_reads(metadata: Mapping[str, Any], roles: Iterable[str]) -> dict[str, 
 
 
 def are_alone(metadata: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Whether a file has further layers and none of the trunk. names: of its tensors."""
+    """Return whether a file has MTP layers and none of the trunk. names: of its tensors."""
     trunk, further = trunk_of(metadata)
     there = {int(match[1]) for match in map(LAYER.fullmatch, names) if match}
     return bool(further and there) and min(there) >= trunk
@@ -87,9 +87,9 @@ def are_alone(metadata: Mapping[str, Any], names: Iterable[str]) -> bool:
 def faults_beyond(
     architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors, every: bool = False
 ) -> Iterator[Fault]:
-    """What is wrong with the layers behind the trunk, which are made as those of the trunk, with a few more tensors.
+    """Return the faults of the MTP layers, which are made like those of the trunk, with a few more tensors.
 
-    every: also what is wrong with the file as a model of all these layers, such as lists without items for them.
+    every: also faults of the file as a model of all these layers, such as lists without items for them.
     """
     name = architecture.name
     (trunk, further), width = trunk_of(metadata), metadata.get(f"{name}.embedding_length")
@@ -97,7 +97,7 @@ def faults_beyond(
         return
     beyond = {each: tensor for each, tensor in tensors.items() if _layer(each) >= trunk}
     if not beyond:
-        yield Fault(f"blk.{trunk}", f"has no tensors; '{name}.{COUNT}' says {further} layers behind the trunk")
+        yield Fault(f"blk.{trunk}", f"has no tensors; '{name}.{COUNT}' says {further} MTP layers after the trunk")
         return
     alone = are_alone(metadata, tensors)
     if alone and trunk > MOST:
@@ -117,11 +117,11 @@ def faults_beyond(
         return
     found = faults(architecture, whole, standing)
     for fault in _of_the_first(found, trunk) if alone else found:
-        if own_mean and (own := MEAN.get(fault.where)):  # which stood for the trunk's
+        if own_mean and (own := MEAN.get(fault.where)):  # a stand-in for the trunk's
             yield replace(fault, where=f"blk.{trunk}.{own}")
             continue
         at = re.match(r"blk\.([0-9]+)", fault.where)
-        ends_before = "items; the model has" in fault.problem  # lists without items for further layers are usual
+        ends_before = "items; the model has" in fault.problem  # lists without items for MTP layers are usual
         if every or (at is None and alone and not ends_before) or (at and int(at[1]) >= trunk):
             yield fault
     needed = {f"nextn.{role}.weight" for role in ("eh_proj", "enorm", "hnorm") if alone}
@@ -137,34 +137,34 @@ def faults_beyond(
 
 
 def check_beyond(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
-    """Raises ModelError naming the first of these faults."""
+    """Raise ModelError naming the first of these faults."""
     if fault := next(faults_beyond(architecture, metadata, tensors, every=True), None):
         trunk, _ = trunk_of(metadata)
-        raise ModelError(f"the layer that predicts a token further ('blk.{trunk}') can't run: {fault}")
+        raise ModelError(f"the MTP layer ('blk.{trunk}') can't run: {fault}")
 
 
 def _stand_ins(beyond: Tensors, trunk: int) -> Tensors:
-    """Layers of a trunk that is not there: the first one behind it, again and again."""
+    """Return the layers of a missing trunk: copies of the first MTP layer."""
     roles = _roles(beyond, trunk)
     return {f"blk.{i}.{role}": tensor for i in range(trunk) for role, tensor in roles.items()}
 
 
 def _of_the_first(found: Iterable[Fault], trunk: int) -> list[Fault]:
-    """Faults of layers that stand for a trunk's as those of the layer that stands there."""
+    """Return faults of stand-in trunk layers as those of the MTP layer that they copy."""
     named = (replace(each, where=re.sub(r"^blk\.[0-9]+", f"blk.{trunk}", each.where)) for each in found)
     return list(dict.fromkeys(named))
 
 
 def _roles(tensors: Tensors, layer: int) -> Tensors:
-    """A layer's tensors by what they are in it."""
+    """Return a layer's tensors by role."""
     found = {name: match for name in tensors if (match := LAYER.fullmatch(name)) and int(match[1]) == layer}
     return {match[2]: tensors[name] for name, match in found.items()}
 
 
 def own_mixer(layer: Tensors) -> Tensors:
-    """What reads a mean of several streams behind a further layer, by the names of what does behind the trunk.
+    """Return the mixer of several streams after an MTP layer, with the names of the trunk's.
 
-    layer: its tensors by what they are in it.
+    layer: its tensors by role.
     """
     return {name: layer[role] for name, role in MEAN.items() if role in layer}
 

@@ -1,8 +1,9 @@
 """PowerInfer's form of a ReLU model: down projections by neuron, and a predictor of the neurons that will fire.
 
-Against a plain file: the magic is PWRI; `blk.N.ffn_down.weight` is stored transposed as `blk.N.ffn_down_t.weight`, so
-that a neuron is a row of every matrix (its bias is renamed with it); `blk.N.fc1.weight` and `blk.N.fc2.weight` are the
-predictor, two linear maps with a ReLU between; `powerinfer.sparse_threshold` is the score from which a neuron counts.
+Differences from a plain file: the magic is PWRI; `blk.N.ffn_down.weight` is stored transposed as
+`blk.N.ffn_down_t.weight`, so that a neuron is a row of every matrix (its bias is renamed with it); `blk.N.fc1.weight`
+and `blk.N.fc2.weight` are the predictor, two linear maps with a ReLU between; `powerinfer.sparse_threshold` is the
+score from which a neuron counts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ ACTIVATION_KEYS = ("activation", "activation_function", "hidden_act", "hidden_ac
 def sparse_metadata(
     architecture: Architecture, config: Config, metadata: Metadata, threshold: float | None
 ) -> Metadata:
-    """A model's keys with its threshold. Raises ModelError for models without ReLU, or that PowerInfer does not run."""
+    """Return a model's keys with its threshold. Raises ModelError for models without ReLU or unknown to PowerInfer."""
     if architecture.name not in ARCHITECTURES:
         raise ModelError(f"PowerInfer runs {', '.join(ARCHITECTURES)}, not {architecture.name}")
     named = {str(config[key]) for key in ACTIVATION_KEYS if config.get(key)}
@@ -44,9 +45,9 @@ def sparse_metadata(
 
 
 def sparse_tensors(tensors: Tensors, predictors: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """A model's tensors in PowerInfer's form, predictors in front.
+    """Return a model's tensors in PowerInfer's form, predictors first.
 
-    predictors: fc1 (rank, width) and fc2 (neurons, rank) of each layer. Raises ModelError where they don't fit.
+    predictors: fc1 (rank, width) and fc2 (neurons, rank) of each layer. Raises ModelError if they don't fit.
     """
     result: dict[str, Tensor] = {}
     layers = sum(name.endswith(".ffn_up.weight") for name in tensors)

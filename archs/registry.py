@@ -31,11 +31,11 @@ ENTRY_POINTS = "gguftools.architectures"
 
 CLASS = {key: KEYS[key] for key in ("architectures", "model_type")}
 PARTS = dict.fromkeys(TEXT_PARTS, Fields(CLASS))
-NAMES = {**CLASS, **PARTS, THINKER: Fields({**CLASS, **PARTS})}  # what tells a model's class
+NAMES = {**CLASS, **PARTS, THINKER: Fields({**CLASS, **PARTS})}  # keys that determine a model's class
 
 
 def architectures() -> tuple[Architecture, ...]:
-    """All known architectures that run alone, sorted by GGUF name.
+    """Return all known architectures that run on their own, sorted by GGUF name.
 
     Raises ModelError where two claim one Hugging Face class.
     """
@@ -43,12 +43,12 @@ def architectures() -> tuple[Architecture, ...]:
 
 
 def drafts() -> tuple[Architecture, ...]:
-    """Those that draft for another model and read what its layers make of the text."""
+    """Return the draft models that read a target model's hidden states."""
     return _every()[1]
 
 
 def draft_of_file(name: object) -> Architecture | None:
-    """The one of those that has files of `general.architecture` = name."""
+    """Return the draft model whose files have `general.architecture` = name."""
     return next((each for each in drafts() if each.name == name), None)
 
 
@@ -71,7 +71,7 @@ def _by_class() -> dict[str, Architecture]:
 
 
 def classes() -> frozenset[str]:
-    """All classes of checkpoints that are converted, those of wrappers around text models too."""
+    """Return all classes of checkpoints that can be converted, including wrappers of text models."""
     return frozenset(name for each in architectures() for name in (*each.hf_classes, *each.wrappers))
 
 
@@ -83,7 +83,9 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def by_hf_class(names: tuple[str, ...] | list[str]) -> Architecture:
-    """The architecture of the first known of config.json's classes. Raises ModelError naming the nearest known ones."""
+    """Return the architecture of the first known of config.json's classes. Raises ModelError naming the nearest known
+    ones.
+    """
     known = _by_class()
     for name in names:
         if name in known:
@@ -96,7 +98,7 @@ def by_hf_class(names: tuple[str, ...] | list[str]) -> Architecture:
 
 
 def of_config(config: Mapping[str, Any]) -> Architecture:
-    """The architecture of a checkpoint's config.json.
+    """Return the architecture of a checkpoint's config.json.
 
     Of a wrapper around a text model it is the text part's own, where that says its class, where the wrapper is unknown
     (Llava and its like: the part's model type counts), or where both give files of one name. A part that says neither
@@ -134,7 +136,7 @@ def _of_classes(config: Mapping[str, Any]) -> Architecture:
 
 
 def config_of_tensors(tensors: Tensors) -> dict[str, Any] | None:
-    """The config of a checkpoint that was published without one, where its tensors tell what it is."""
+    """Return the config of a checkpoint published without one, if its tensors identify it."""
     for each in architectures():
         if each.config_of_tensors and (found := each.config_of_tensors(tensors)) is not None:
             return dict(found)
@@ -142,11 +144,13 @@ def config_of_tensors(tensors: Tensors) -> dict[str, Any] | None:
 
 
 def by_gguf_name(name: str) -> Architecture:
-    """The architecture that runs files of `general.architecture` = name. Raises ModelError naming the nearest ones."""
-    known = {each.name: each for each in reversed(architectures())}  # of several families the first
+    """Return the architecture that runs files of `general.architecture` = name. Raises ModelError naming the nearest
+    ones.
+    """
+    known = {each.name: each for each in reversed(architectures())}  # the first of several families
     if name not in known and draft_of_file(name):
         problem = f"general.architecture is {name!r}: a draft, which reads what its target's layers make of a text"
-        raise ModelError(problem, "run it beside the target: gguftools generate TARGET --draft FILE")
+        raise ModelError(problem, "run it with the target: gguftools generate TARGET --draft FILE")
     if name not in known:
         hint = did_you_mean(name, dict.fromkeys(reversed(known)), cutoff=0.5)
         raise ModelError(f"general.architecture {name!r} is not one the runtime knows", hint)
@@ -154,8 +158,8 @@ def by_gguf_name(name: str) -> Architecture:
 
 
 def of_file(name: str, keys: Mapping[str, Any]) -> Architecture:
-    """The architecture of a file with these keys, which may say that all tokens see each other (LFM2's encoders), or
-    be those of another one of its name (`Architecture.of_keys`).
+    """Return the architecture of a file with these keys, which may say that all tokens see each other (LFM2's
+    encoders), or be those of another one of its name (`Architecture.of_keys`).
 
     Raises ModelError as `by_gguf_name` does.
     """

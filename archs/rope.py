@@ -1,4 +1,4 @@
-"""Rotary settings of a config as GGUF keeps them: `rope.scaling.*` keys, and a tensor of divisors of frequencies."""
+"""Rotary settings of a config in GGUF: `rope.scaling.*` keys, and a tensor of frequency divisors."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,10 @@ from .spec import Computed, Config, ConfigKeys, GgufKeys, Tensors
 
 LONGROPE = ("longrope", "su")
 
-# Hugging Face's names → GGUF's. llama.cpp has no word for "dynamic": ours is the key `dynamic_factor`.
+# Hugging Face's names → GGUF's. llama.cpp has no word for "dynamic": the key `dynamic_factor` is our own.
 KINDS = {"linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope", "llama3": None, "dynamic": None}
 
-# What says each kind in a file: a tensor, or one of the keys.
+# How a file shows each type: a tensor, or one of the keys.
 BY_TENSOR = {"llama3": "rope_freqs.weight", **dict.fromkeys(LONGROPE, "rope_factors_long.weight")}
 BY_KEY = ("rope.scaling.type", "rope.scaling.dynamic_factor", "rope.scaling.alpha")
 
@@ -26,7 +26,7 @@ def _if_kind(*kinds: str, key: str) -> Computed:
 
 
 def _kind(config: Config) -> str | None:
-    """`rope.scaling.type`; llama3's is a tensor only. Raises ModelError for a kind that nobody knows, and for windowed
+    """Return `rope.scaling.type`; llama3's is a tensor only. Raises ModelError for an unknown type, and for windowed
     layers with a scaling of their own.
     """
     if local := config.get("rope_scaling_local"):
@@ -39,15 +39,15 @@ def _kind(config: Config) -> str | None:
 
 
 def trained_length(config: Config) -> int | None:
-    """`rope.scaling.original_context_length` of kinds that need it; "dynamic" does where the context is another."""
+    """Return `rope.scaling.original_context_length` of types that need it; "dynamic" does if the context differs."""
     if rope_scaling(config, "rope_type") == "dynamic" and config.get("model_max_length"):
         return int(config["max_position_embeddings"])
     return _trained_context(config) if _kind(config) in ("yarn", "longrope") else None
 
 
 def attention_factor(config: Config) -> float | None:
-    """What cos and sin are multiplied by, beside what `yarn_attn_factor` and yarn itself say: of longrope; where yarn
-    has two scales, over what it means without (llama.cpp drops it).
+    """Return the factor of cos and sin besides `yarn_attn_factor` and YaRN's own: of longrope; where YaRN has two
+    scales, relative to its default (llama.cpp drops it).
     """
     if _kind(config) == "longrope":
         return longrope_attention(config)
@@ -59,7 +59,7 @@ def attention_factor(config: Config) -> float | None:
 
 
 def yarn_temperature(config: Config, scale: float) -> float:
-    """1 + 0.1 scale ln(factor), which yarn multiplies cos and sin by (with a scale of 1)."""
+    """Return 1 + 0.1 scale ln(factor), by which YaRN multiplies cos and sin (with a scale of 1)."""
     factor = rope_scaling(config, "factor")
     return 0.1 * float(scale) * math.log(factor) + 1 if factor > 1 else 1.0
 
@@ -74,14 +74,14 @@ SCALING: dict[str, str | Computed | None] = {
     "rope.scaling.yarn_attn_factor": _if_kind("yarn", key="attention_factor"),
     "rope.scaling.yarn_beta_fast": _if_kind("yarn", key="beta_fast"),
     "rope.scaling.yarn_beta_slow": _if_kind("yarn", key="beta_slow"),
-    # where yarn's range of pairs is not rounded to whole ones (llama.cpp drops it)
+    # whether YaRN's range of pairs is not rounded to integers (llama.cpp drops it)
     "rope.scaling.yarn_truncate": lambda config: False if rope_scaling(config, "truncate") is False else None,
     "rope.scaling.dynamic_factor": _if_kind("dynamic", key="factor"),
 }
 
 
 def llama3_freqs(config: Config) -> Iterable[Tensor]:
-    """`rope_freqs.weight` for rotary scaling of type llama3: what each frequency is divided by.
+    """Return `rope_freqs.weight` for rotary scaling of type llama3: the divisor of each frequency.
 
     Long wavelengths are stretched by `factor`, short ones kept, those between interpolated (Llama 3.1's release).
     """
@@ -97,7 +97,7 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
     powers = np.power(float(config["rope_theta"]), exponents.astype(np.float64)).astype(np.float32)
     # As torch divides a number by a tensor: by its reciprocal, which is rounded first.
     wavelengths = one / (one / powers) * np.float32(2 * math.pi)
-    with np.errstate(divide="ignore", invalid="ignore"):  # high = low, as Llama 4 has them: nothing lies between
+    with np.errstate(divide="ignore", invalid="ignore"):  # high = low, as in Llama 4: nothing lies between
         smooth = (one / wavelengths * context - low) / (high - low)
         between = one / ((one - smooth) / factor + smooth)
     divisors = np.where(wavelengths < context / high, one, np.where(wavelengths > context / low, factor, between))
@@ -117,7 +117,7 @@ SETTINGS = {
 
 
 def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
-    """What a config says of linear or yarn scaling. scale: `mscale_all_dim` over `yarn_log_multiplier`."""
+    """Return a config's settings of linear or YaRN scaling. scale: `mscale_all_dim` over `yarn_log_multiplier`."""
     given = {name: keys.stored(f"rope.scaling.{key}") for key, name in SETTINGS.items()}
     settings = {"rope_type": keys.stored("rope.scaling.type"), **{k: v for k, v in given.items() if v is not None}}
     multiplier, factor = keys.stored("rope.scaling.yarn_log_multiplier"), settings.get("factor", 1.0)
@@ -131,7 +131,9 @@ def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
 
 
 def scaled_by_kind(keys: GgufKeys, full: str = "full_attention") -> ConfigKeys:
-    """Linear or yarn scaling of layers of the kind `full`, for classes that apply it to all where it names none."""
+    """Return linear or YaRN scaling of layers of the type `full`, for classes that apply it to all layers unless types
+    are named.
+    """
     if keys.stored("rope.scaling.type") not in ("linear", "yarn"):
         return {}
     plain = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa")}
@@ -140,7 +142,7 @@ def scaled_by_kind(keys: GgufKeys, full: str = "full_attention") -> ConfigKeys:
 
 
 def longrope_settings(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """What a config says of longrope: the factors of a file's tensors. Empty where there are none."""
+    """Return a config's longrope settings: the factors of a file's tensors. Empty where there are none."""
     if "rope_factors_long.weight" not in tensors:
         return {}
     factors = {each: tensors[f"rope_factors_{each}.weight"].float32() for each in ("long", "short")}
@@ -149,7 +151,7 @@ def longrope_settings(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def rotated_width(config: Config) -> int:
-    """How many values of each head rotate."""
+    """Return how many values of each head rotate."""
     share = lookup(config, "partial_rotary_factor|rotary_pct|rope_pct") or 1.0
     width = int(head_dim(config) * share)
     if width % 2 or not width:
@@ -158,27 +160,29 @@ def rotated_width(config: Config) -> int:
 
 
 def parts_rotate_apart(sections: Sequence[int]) -> bool:
-    """Whether files with these `rope.dimension_sections` rotate as those of models for images, as llama.cpp asks."""
+    """Return whether files with these `rope.dimension_sections` rotate like vision-language models, as llama.cpp
+    decides.
+    """
     return len(sections) > 1 and sections[0] > 0 and sections[1] > 0
 
 
 def unusual_base(config: Config) -> float | None:
-    """The rotary base where it is not 10,000: for architectures of which llama.cpp writes none."""
+    """Return the rotary base if it is not 10,000: for architectures without that key in llama.cpp."""
     return float(base) if (base := config.get("rope_theta")) not in (None, 10_000) else None
 
 
 def scaling_type(config: Config) -> str:
-    """`rope.scaling.type` of architectures that always have it: "none" where nothing is scaled."""
+    """Return `rope.scaling.type` of architectures that always have it: "none" where nothing is scaled."""
     return _kind(config) or "none"
 
 
 def type_without_tensors(config: Config) -> str | None:
-    """`rope.scaling.type` of architectures whose files show longrope by its tensors alone."""
+    """Return `rope.scaling.type` of architectures whose files show longrope only by its tensors."""
     return None if (kind := _kind(config)) == "longrope" else kind
 
 
 def longrope_attention(config: Config) -> float | None:
-    """What longrope multiplies cos and sin by: as given, or by how far the context was stretched."""
+    """Return longrope's factor of cos and sin: as given, or by how far the context was stretched."""
     if rope_scaling(config, "rope_type") not in LONGROPE:
         return None
     trained = _trained_context(config)
@@ -188,7 +192,7 @@ def longrope_attention(config: Config) -> float | None:
 
 
 def longrope_factors(config: Config) -> Iterable[Tensor]:
-    """`rope_factors_long.weight` and `_short`: what each frequency is divided by in long texts and in short ones."""
+    """Return `rope_factors_long.weight` and `_short`: the divisors of each frequency in long and short texts."""
     if rope_scaling(config, "rope_type") not in LONGROPE:
         return
     for kind in ("long", "short"):
@@ -200,9 +204,9 @@ def longrope_factors(config: Config) -> Iterable[Tensor]:
 
 
 def _trained_context(config: Config) -> int:
-    """The context before it was stretched; the config's own key goes before that of its rotary settings."""
+    """Return the context length before scaling; the config's own key goes before that of its rotary settings."""
     found = config.get("original_max_position_embeddings") or rope_scaling(config, "original_max_position_embeddings")
     return int(found or config["max_position_embeddings"])
 
 
-FACTORS = (llama3_freqs, longrope_factors)  # what is a tensor of a rotary scaling
+FACTORS = (llama3_freqs, longrope_factors)  # rotary scalings stored as a tensor

@@ -1,7 +1,7 @@
-"""The schema of keys: of every metadata key that is written or read its type, its bounds and what it means.
+"""The schema of metadata keys: type, bounds and meaning of every key that is written or read.
 
-`schema.json` has a line for each, and conversion, runtime, editing, validation and the docs (`docs/keys.md`) read no
-other table. NAME stands for the architecture's name, * for anything.
+`schema.json` has a line for each; conversion, runtime, editing, validation and the docs (`docs/keys.md`) all read this
+one table. NAME stands for the architecture's name, * for anything.
 """
 
 import fnmatch
@@ -22,8 +22,8 @@ U32, U64, I32, F32, BOOL, STRING = (
 )
 INTEGER_ARRAYS = (U32, I32)  # llama.cpp reads lists of integers of either type
 MOST = {U32: (1 << 32) - 1, I32: (1 << 31) - 1}
-ITEMS = {F32: "f", BOOL: "b"}  # numpy's kinds of the items of arrays, where they are no integers
-TINY = 1e-30  # the least of what is more than 0
+ITEMS = {F32: "f", BOOL: "b"}  # numpy's kinds of array items other than integers
+TINY = 1e-30  # the least value "above 0"
 
 
 @dataclass(frozen=True)
@@ -60,27 +60,31 @@ class Key:
 
     @property
     def gguf_type(self) -> GgufType:
-        """What a single value is stored as, or the array where the key is always one."""
+        """Return the type of a single value, or of the array where the key is always one."""
         return array_of(GgufType(self.type)) if self.array else GgufType(self.type)
 
     def list_type(self, data: Any) -> GgufType:
-        """What a list with an item for each layer is stored as; integers as llama.cpp's converter does it."""
+        """Return the type of a list with an item for each layer; integers as in llama.cpp's converter."""
         flags = self.flags and len(data) and all(isinstance(item, (bool, np.bool_)) for item in data)
         items = BOOL if flags else I32 if self.type is U32 else self.type
         return array_of(GgufType(items))
 
     def allows(self, value: Value) -> bool:
-        """Whether the value has the very type that programs read the key as."""
+        """Return whether the value has exactly the type that programs read the key as."""
         stored, is_list = value.element or value.type, value.type is ValueType.ARRAY
         either = is_list and (stored is BOOL or (self.type in INTEGER_ARRAYS and stored in INTEGER_ARRAYS))
         return self.is_like(value) and (self.any_width or stored is self.type or either)
 
     def counts(self, items: int, layers: int, further: int = 0) -> bool:
-        """Whether so many items are one for each layer; further: layers at the end, which lists may leave out."""
+        """Return whether `items` items are one for each layer; further: MTP layers at the end, which lists may leave
+        out.
+        """
         return items in (layers, layers - further) or (self.longer and items > layers)
 
     def is_like(self, value: Value) -> bool:
-        """Whether the value is of the key's sort: integers of any width are integers, floats of any width floats."""
+        """Return whether the value has a compatible type: integers of any width are integers, floats of any width
+        floats.
+        """
         if value.type is not ValueType.ARRAY:
             return not self.array and self._alike(value.type)
         return (self.array or self.per_layer) and (self._alike(value.element) or (self.flags and value.element is BOOL))
@@ -89,7 +93,7 @@ class Key:
         return self.type is stored or any(self.type in same and stored in same for same in (INTEGERS, FLOATS))
 
     def wrong(self, data: Any) -> str | None:
-        """What is wrong with plain data that the key holds: "is 0; 1 or more is expected". None: nothing.
+        """Return what is wrong with a key's plain data: "is 0; 1 or more is expected". None: nothing.
 
         Integers of any width are integers, and may stand for floats.
         """
@@ -122,7 +126,7 @@ class Key:
         items = np.asarray(data) if isinstance(data, (list, tuple, np.ndarray)) else np.empty(0, object)
         sorts = ITEMS.get(self.type, "") + ("b" if self.flags else "") + "iu"
         if items.ndim != 1 or (items.size and items.dtype.kind not in sorts):
-            return f"has items of another kind; {self} is expected"
+            return f"has items of another type; {self} is expected"
         if items.dtype.kind == "f" and (np.isnan(items).any() or not (self.infinite or np.isfinite(items).all())):
             return "has items that are not finite"
         if self.least is not None and items.size and items.min() < min(self.least, 0):
@@ -133,7 +137,7 @@ class Key:
         return None
 
     def __str__(self) -> str:
-        """What is expected, in words."""
+        """Describe the expected value."""
         each = {STRING: "a text", BOOL: "true or false", F32: "a number"}.get(self.type, "a whole number")
         return f"a list of {each.partition(' ')[2]}s" if self.array else each
 
@@ -167,7 +171,7 @@ TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 
 
 def find(key: str, architecture: str | None = None) -> Key | None:
-    """What is known of a key; None for one that we don't know. architecture: whose keys count; None: those of any."""
+    """Return the schema of a key; None for an unknown one. architecture: whose keys count; None: any."""
     if known := KEYS.get(key):
         return known
     name = key.partition(".")[0] if architecture is None else architecture

@@ -1,4 +1,4 @@
-"""Small files of a checkpoint: they come from strangers, so what they ask for is bounded before it is done."""
+"""Read a checkpoint's small files, which come from strangers: sizes are bounded before anything is allocated."""
 
 import json
 import stat
@@ -16,7 +16,9 @@ MAX_WORDS = 4_000_000
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file. Raises FileError for one that is none, is too large, or is a pointer of git-lfs."""
+    """Return the content of a file. Raises FileError for a path that is no file, a file too large, or a git-lfs
+    pointer.
+    """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -33,7 +35,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file of UTF-8 text. Raises FileError."""
+    """Return a file's UTF-8 text. Raises FileError."""
     try:
         return read_vocabulary(path).decode()
     except UnicodeDecodeError as error:
@@ -41,7 +43,9 @@ def read_text(path: Path) -> str:
 
 
 def read_vocabulary(path: Path) -> bytes:
-    """A file that has a line for each word, or (SentencePiece) a tag that is the same byte. Raises FileError."""
+    """Return a vocabulary file: a line for each word, or (SentencePiece) a tag that is the same byte. Raises
+    FileError.
+    """
     content = read_file(path)
     if content.count(b"\n") > MAX_WORDS:
         raise FileError(f"{path} has more than {MAX_WORDS:,} words, which no vocabulary has")
@@ -49,7 +53,7 @@ def read_vocabulary(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises FileError."""
+    """Return the value of a JSON file. Raises FileError."""
     try:
         return parse_json(read_file(path))
     except ValueError as error:
@@ -57,9 +61,9 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_object(path: Path, optional: bool = False) -> dict[str, Any]:
-    """A JSON file that holds an object. Raises FileError if it is missing, or holds anything else.
+    """Return the object of a JSON file. Raises FileError if it is missing, or holds anything else.
 
-    optional: nothing where there is no file.
+    optional: return an empty object where there is no file.
     """
     content = {} if optional and not path.is_file() else read_json(path)
     if not isinstance(content, dict):
@@ -68,7 +72,7 @@ def read_json_object(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def parse_json(text: bytes | str, unique: bool = False) -> Any:
-    """The value of a JSON text. Raises ValueError, also for one that would take memory out of proportion.
+    """Return the value of a JSON text. Raises ValueError, also for a text that would take memory out of proportion.
 
     unique: refuse objects that have a key twice.
     """
@@ -104,7 +108,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_not_pointer(path: Path, beginning: bytes) -> None:
-    """Raise FileError where a file is what git leaves in place of one that it keeps elsewhere."""
+    """Raise FileError for a pointer file, which git leaves in place of a large file."""
     if beginning[: len(GIT_LFS_POINTER)] == GIT_LFS_POINTER:
         hint = f"run `git lfs pull` in {path.parent}"
         raise FileError(f"{path} is a git-lfs pointer, not the file itself", hint)

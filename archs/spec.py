@@ -1,8 +1,8 @@
-"""What a model is: plain data that the converter and the runtime both read.
+"""The description of a model family: plain data that the converter and the runtime both read.
 
-A family file declares one or more `Architecture` values. Its `metadata` and `tensors` say how a Hugging Face checkpoint
-becomes GGUF; its `block` says how the runtime computes with the result. Everything that a file's tensors or metadata
-show by themselves (biases, q/k norms, experts, softcaps, scales) is read from there and not repeated here.
+A family module declares one or more `Architecture` values. `metadata` and `tensors` describe how a Hugging Face
+checkpoint becomes GGUF; `block` describes how the runtime computes with the result. Whatever a file's tensors or
+metadata show by themselves (biases, q/k norms, experts, softcaps, scales) is read from there and not repeated here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,12 +18,12 @@ from .layer_kinds import EXPERTS, Declared
 from .typed_json import Kind
 
 Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
-ConfigKeys = dict[str, Any]  # of a config.json that is made from a file
+ConfigKeys = dict[str, Any]  # of a config.json made from a file
 Tensors = Mapping[str, Tensor]
 Floats = NDArray[np.float32]
 Index = NDArray[np.intp]
 Positions = NDArray[np.int64]
-Transform = Callable[[Tensor, Config], Tensor]  # lazy: answers row ranges of the result from row ranges of the source
+Transform = Callable[[Tensor, Config], Tensor]  # lazy: reads row ranges of the result from row ranges of the source
 Computed = Callable[[Config], Any]  # a metadata value; None leaves the key out
 
 Norm = Literal["rms", "layer", "layer_without_weights", "rms_without_weights"]
@@ -36,7 +36,7 @@ Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer", "sqrt_s
 class GgufKeys:
     """A file's keys without "NAME.", with numbers as JSON has them: `keys["block_count"]` is the file's own.
 
-    It is asked as `archs.hparams.file_keys.Keys` is. meaning: what the absence of a key means.
+    It has the interface of `archs.hparams.file_keys.Keys`. meaning: the default of an absent key.
     """
 
     def __init__(self, own: Mapping[str, Any], meaning: Callable[[str], Any] = lambda key: None) -> None:
@@ -49,25 +49,25 @@ class GgufKeys:
         return key in self._own
 
     def stored(self, key: str) -> Any:
-        """The file's own value; None where it has none."""
+        """Return the file's own value; None if it has none."""
         return self._own.get(key)
 
     def get(self, key: str) -> Any:
-        """The file's value, or what its absence means; None for nothing."""
+        """Return the file's value, or the default of an absent key; None for nothing."""
         return self._own[key] if key in self._own else self._meaning(key)
 
 
 def unchanged(tensor: Tensor, config: Config) -> Tensor:
-    """The transform that does nothing."""
+    """Return the tensor unchanged."""
     return tensor
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """Where a source tensor goes: `name` with {i} (layer), and what is done to it on the way.
+    """The target of a source tensor: `name` with {i} (layer), and the transform on the way.
 
-    name may depend on the config; "" means that the file has no place for it. stack: the source pattern's second
-    number counts experts (or heads); they are stacked into one tensor in front.
+    name may depend on the config; "" drops the tensor. stack: the source pattern's second number counts experts (or
+    heads); they are stacked into one tensor, experts first.
     """
 
     name: str | Callable[[Config], str]
@@ -77,7 +77,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class PerLayerScalars:
-    """A tensor of one number a layer that becomes an entry of the metadata array `key`. shape: of the tensor."""
+    """A tensor with one number a layer that becomes an item of the metadata array `key`. shape: of the tensor."""
 
     key: str
     shape: tuple[int, ...] = (1,)
@@ -87,7 +87,7 @@ Target = str | TensorMap | tuple[TensorMap, ...] | PerLayerScalars | None
 
 
 def in_layers(targets: Mapping[str, Target], at: str = "layers") -> dict[str, Target]:
-    """Tensors of a layer by full names: `targets` lack "layers.{i}" (at: what else stands there) and "blk.{i}."."""
+    """Return a layer's tensors by full names: `targets` lack "layers.{i}" (at: its replacement) and "blk.{i}."."""
 
     def placed(to: TensorMap) -> TensorMap:
         name = to.name
@@ -113,33 +113,33 @@ def _by_full_names(targets: Mapping[str, Target], at: str) -> dict[str, Target]:
 
 
 def last_of_period(period: int, layer: int) -> bool:
-    """Whether a layer is the last of its period."""
+    """Return whether a layer is the last of its period."""
     return (layer + 1) % period == 0
 
 
 def first_of_period(period: int, layer: int) -> bool:
-    """Whether a layer is the first of its period."""
+    """Return whether a layer is the first of its period."""
     return layer % period == 0
 
 
 def weigh_output(net: Callable[[Floats], Floats], x: Floats, weights: Floats) -> Floats:
-    """What an expert gives, times its weights (tokens, 1)."""
+    """Return an expert's output times its weights (tokens, 1)."""
     return net(x) * weights
 
 
 def weigh_input(net: Callable[[Floats], Floats], x: Floats, weights: Floats) -> Floats:
-    """What an expert makes of its inputs times its weights (tokens, 1)."""
+    """Return an expert's output for its inputs times their weights (tokens, 1)."""
     return net(x * weights)
 
 
 def add(routed: Floats, shared: Floats) -> Floats:
-    """The sum of what routed and shared experts give."""
+    """Return the sum of the outputs of routed and shared experts."""
     return np.add(routed, shared, out=routed)
 
 
 @dataclass(frozen=True)
 class ScaledSum:
-    """factor times the sum of what routed and shared experts give."""
+    """The factor times the sum of the outputs of routed and shared experts."""
 
     factor: float
 
@@ -150,7 +150,7 @@ class ScaledSum:
 
 
 def sum_factor(function: Callable[[Floats, Floats], Floats]) -> float | None:
-    """What the sum of routed and shared experts is multiplied by; None for a function that gives something else."""
+    """Return the factor of the sum of routed and shared experts; None for a function that computes something else."""
     if isinstance(function, ScaledSum):
         return function.factor
     return 1.0 if function is add else None
@@ -368,8 +368,8 @@ class Architecture:
     block: LayerSpec = LayerSpec()
 
     def derive(self, **changes: Any) -> "Architecture":
-        """This architecture with differences: mappings are merged (None removes an entry), and so is the block, whose
-        fields are given as a mapping; the rest is replaced.
+        """Return this architecture with changes: mappings are merged (None removes an entry), and so is the block,
+        whose fields are given as a mapping; the rest is replaced.
         """
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         if "hf_classes" in changes:
@@ -403,7 +403,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 COMMON: dict[str, str | Computed | None] = {
-    # What every family writes when its config has it, in llama.cpp's order.
+    # Keys that every family writes when its config has them, in llama.cpp's order.
     "block_count": "num_hidden_layers|n_layers|n_layer|num_layers",
     "context_length": "max_position_embeddings|n_ctx|n_positions|max_seq_len|max_sequence_length|model_max_length",
     "embedding_length": "hidden_size|n_embd|dim|d_model",
@@ -420,4 +420,4 @@ COMMON: dict[str, str | Computed | None] = {
     "attention.value_length": "head_dim",
 }
 
-BASE = Architecture("", (), metadata=COMMON)  # what families begin with
+BASE = Architecture("", (), metadata=COMMON)  # the base of all families

@@ -1,8 +1,8 @@
-"""Weights that a checkpoint has variants of: to each matrix one of low rank is added for a task (Jina v3).
+"""Task-specific weights of a checkpoint: each matrix has a low-rank addition for each task (Jina v3).
 
-Tensors are parametrized: `NAME.parametrizations.weight.original` with `….0.lora_A` and `….0.lora_B`, which are stacked
-by tasks, in the order of config.json's `lora_adaptations`.
-Source: the code that Jina's embeddings v3 come with; llama.cpp's converter, which writes an adapter for each task.
+Tensors are parametrized: `NAME.parametrizations.weight.original` with `….0.lora_A` and `….0.lora_B`, stacked by task,
+in the order of config.json's `lora_adaptations`. Source: the code of Jina's embeddings v3; llama.cpp's converter, which
+writes an adapter for each task.
 """
 
 import re
@@ -19,19 +19,19 @@ from quants.spelling import did_you_mean, quote
 
 from .spec import Config, Tensors
 
-TASK = "lora_task"  # of a config: the task whose weights are meant
+TASK = "lora_task"  # of a config: the selected task
 ORIGINAL = re.compile(r"(.*)\.parametrizations\.(\w+)\.original$")
 ADDED = re.compile(r".*\.lora_[AB]$")
 
 
 def tasks_of(config: Mapping[str, Any]) -> list[str]:
-    """The tasks that a checkpoint has weights for."""
+    """Return the tasks that a checkpoint has weights for."""
     named = config.get("lora_adaptations")
     return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
 
 def check_task(config: Mapping[str, Any], task: str) -> None:
-    """Raises OptionError for a task that a checkpoint with this config does not have."""
+    """Raise OptionError for a task that a checkpoint with this config does not have."""
     if not (known := tasks_of(config)):
         raise OptionError("the checkpoint has no weights for tasks", "leave the task out")
     if task not in known:
@@ -39,7 +39,7 @@ def check_task(config: Mapping[str, Any], task: str) -> None:
 
 
 def for_task(config: Config, tensors: Tensors) -> dict[str, Tensor]:
-    """Weights by their plain names: those of the config's task, or without what is added for any."""
+    """Return weights by their plain names: those of the config's task, or without any task's addition."""
     found = {}
     for name, tensor in tensors.items():
         if ADDED.fullmatch(name):
@@ -54,7 +54,7 @@ def for_task(config: Config, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def _with_task(config: Config, weight: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor:
-    """The weight with what is added for the config's task: alpha / rank times B·A, of an embedding A·B."""
+    """Return the weight with the addition of the config's task: alpha / rank times B·A, of an embedding A·B."""
     tasks = tasks_of(config)
     if a is None or b is None:
         return weight

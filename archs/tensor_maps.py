@@ -1,4 +1,4 @@
-"""What several families call alike: tensors of feed-forward nets, norms, state spaces, layers that predict further.
+"""Tensor names shared by several families: feed-forward nets, norms, state spaces, MTP layers.
 
 Names of tensors begin with ".": `archs.spec.Architecture.derive` puts the layer in front.
 """
@@ -17,31 +17,31 @@ MATRICES = ("gate_proj", "up_proj", "down_proj")
 
 
 def gated_net(source: str, suffix: str = "", matrices: tuple[str, str, str] = MATRICES) -> dict[str, Target]:
-    """A net of three matrices, gate, up and down. suffix: of its GGUF names, "_shexp" of a shared expert."""
+    """Return a net of three matrices, gate, up and down. suffix: of its GGUF names, "_shexp" for a shared expert."""
     names = zip(matrices, ("gate", "up", "down"), strict=True)
     return {f".{source}.{matrix}": f"ffn_{name}{suffix}" for matrix, name in names}
 
 
 def head_norms(q: str = "q_norm", k: str = "k_norm") -> dict[str, Target]:
-    """The norms of q and k."""
+    """Return the norms of q and k."""
     return {f".self_attn.{q}": "attn_q_norm", f".self_attn.{k}": "attn_k_norm"}
 
 
 def kv_heads_where(attends: Callable[[Config], Iterable[bool]]) -> Computed:
-    """Key-value heads of each layer of a hybrid; none in those that are no attention layers."""
+    """Return the key-value heads of each layer of a hybrid; none in layers without attention."""
     return lambda config: [config["num_key_value_heads"] if each else 0 for each in attends(config)]
 
 
 @dataclass(frozen=True)
 class NotExportable:
-    """`config_from_gguf` of families whose files make no checkpoint of their class. reason: what they lack, or what
+    """`config_from_gguf` of families whose files make no checkpoint of their class. reason: what is missing, or what
     they become instead.
     """
 
     reason: str
 
     def __call__(self, keys: GgufKeys, tensors: Tensors) -> NoReturn:
-        """Raises ModelError."""
+        """Raise ModelError."""
         raise ModelError(self.reason)
 
 
@@ -49,17 +49,17 @@ not_exportable = NotExportable("its files do not tell all of its config")
 
 
 def becomes(hf_class: str) -> NotExportable:
-    """Of wrappers whose text part is written as another class."""
+    """Return the refusal for wrappers whose text part is written as another class."""
     return NotExportable(f"its text part becomes {hf_class}")
 
 
 def as_it_is(config: Config, tensors: Tensors) -> Tensors:
-    """`prepare_export` where files have nothing of what `prepare` is there for."""
+    """Implement `prepare_export` for files without anything that `prepare` changes."""
     return tensors
 
 
 def head_inside(config: Config, tensors: Tensors, prefix: str, name: str) -> Tensors:
-    """For `prepare_export`: the head called as published, inside of the base model."""
+    """Implement `prepare_export` for a head that is published inside the base model."""
     return {f"{prefix}.{each}" if each == f"{name}.weight" else each: tensor for each, tensor in tensors.items()}
 
 
@@ -78,19 +78,19 @@ MAMBA_BIASES = {"mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "
 
 
 def step_limit(config: Config, which: int) -> float | None:
-    """A bound of time steps, where it bounds anything (llama.cpp drops them)."""
+    """Return a bound of time steps, if it bounds anything (llama.cpp drops them)."""
     bound = float((config.get("time_step_limit") or (0.0, float("inf")))[which])
     return bound if 0 < bound < float("inf") else None
 
 
 def step_limits(keys: GgufKeys) -> ConfigKeys:
-    """`time_step_limit` again, where there is one."""
+    """Return `time_step_limit` from the bounds, if there are any."""
     low, high = keys.get("ssm.time_step_min"), keys.get("ssm.time_step_max")
     return {} if (low, high) == (0.0, float("inf")) else {"time_step_limit": [low, high]}
 
 
 def mamba(source: str) -> dict[str, Target]:
-    """What the tensors of Mamba and of Mamba-2 have in common."""
+    """Return the tensors that Mamba and Mamba-2 share."""
     return {
         f".{source}.in_proj": "ssm_in",
         f".{source}.conv1d": TensorMap("ssm_conv1d", channels_and_taps),
@@ -101,7 +101,7 @@ def mamba(source: str) -> dict[str, Target]:
 
 
 def mamba2(source: str, groups: str) -> dict[str, Target]:
-    """The tensors of Mamba-2. groups: the config key that counts them."""
+    """Return the tensors of Mamba-2. groups: the config key that counts them."""
     return mamba(source) | {
         f".{source}.dt_bias": "ssm_dt.bias",
         f".{source}.D": TensorMap("ssm_d", column),
@@ -109,7 +109,7 @@ def mamba2(source: str, groups: str) -> dict[str, Target]:
     }
 
 
-# Layers after the last, which predict the tokens after the next (MTP)
+# MTP layers, which come after the last layer
 
 MTP_TENSORS: dict[str, Target] = {
     ".embed_tokens": "nextn.embed_tokens",
@@ -131,11 +131,11 @@ MTP_NAMES = {
 }
 
 
-ALONE = "further_layers_alone"  # of a config: their own file is meant, of families whose models' files have none
+ALONE = "further_layers_alone"  # of a config: their own file is meant, for families whose model files have none
 
 
 def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """`mtp.…` as layers after the last; how many there are, tensors tell."""
+    """Return `mtp.…` as layers after the last; tensors tell how many."""
     last, count, renamed = config["num_hidden_layers"], 0, {}
     for name, tensor in tensors.items():
         parts = re.fullmatch(r"(?:model\.)?mtp\.(?:layers\.(\d+)\.)?(\w+)(.*)", name)
@@ -149,7 +149,7 @@ def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def published_mtp(config: Config, tensors: Tensors) -> Tensors:
-    """The layers after the last under their own names again."""
+    """Return the MTP layers under their published names."""
     last, count = config["num_hidden_layers"], config["num_nextn_predict_layers"]
     outside, source = {after: before for before, after in MTP_NAMES.items()}, {}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""What models are made of, by their tensors: one table of shapes, in terms of sizes that keys and other tensors give.
+"""The table of tensor shapes of all layer parts, in sizes that keys and other tensors give.
 
 A shape is written as its dimensions, rows first: `"queries width"`. A dimension is a size, or a sum of products of
 sizes and numbers (`2*inner+steps`); alternatives stand beside `|`. A name without suffix is that of a weight, of its
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 SUFFIXES = (".weight", ".bias", ".scale")
-WHOLE = (*SUFFIXES, ".lora_a", ".lora_b")  # with which a name is whole
+WHOLE = (*SUFFIXES, ".lora_a", ".lora_b")  # suffixes with which a name is complete
 BARE = ("ssm_a", "ssm_d", "decision.scales")
 Terms = tuple[tuple[int, tuple[str, ...]], ...]  # a sum of products of a number and sizes
 Alternatives = tuple[tuple[Terms, ...], ...]
@@ -20,10 +20,10 @@ Alternatives = tuple[tuple[Terms, ...], ...]
 
 @dataclass(frozen=True)
 class Part:
-    """What a layer is made of, as its family declares it, or may have: then marks, any of these tensors, show it.
+    """A part of a layer that its family declares, or that any of the tensors `marks` shows.
 
-    needs: tensors that it cannot do without, weights where no suffix is given; alternatives stand beside |. keys:
-    metadata that it cannot do without. ignored: tensors that files may have with it, though nothing reads them.
+    needs: required tensors, weights where no suffix is given; alternatives are separated by |. keys: required metadata.
+    ignored: tensors that files may have with it, though nothing reads them.
     """
 
     marks: str
@@ -33,12 +33,12 @@ class Part:
     ignored: str = ""
 
     def shown_by(self, roles: Collection[str]) -> bool:
-        """Whether there is one of the tensors that show it."""
+        """Return whether any of the tensors that mark it is there."""
         return has(roles, self.marks)
 
     @cached_property
     def table(self) -> dict[str, Alternatives]:
-        """Full names of tensors with their parsed shapes."""
+        """Return full names of tensors with their parsed shapes."""
         found: dict[str, Alternatives] = {}
         for name, text in self.shapes.items():
             shapes = tuple(tuple(map(_terms, each.split())) for each in text.split("|"))
@@ -50,7 +50,7 @@ class Part:
 
 
 def has(roles: Collection[str], names: str) -> bool:
-    """Whether there is a tensor of any of these names, with any suffix."""
+    """Return whether there is a tensor of any of these names, with any suffix."""
     return any(f"{name}{suffix}" in roles for name in names.split() for suffix in ("", *SUFFIXES))
 
 
@@ -61,19 +61,19 @@ def _terms(dimension: str) -> Terms:
 
 
 def full_name(name: str) -> str:
-    """That of a tensor that a part needs."""
+    """Return the full name of a tensor that a part needs."""
     return name if name in BARE or name.endswith(WHOLE) else f"{name}.weight"
 
 
 def evaluated(terms: Terms, sizes: Mapping[str, int]) -> int | None:
-    """What a dimension is; None where a size of it is not known."""
+    """Return the value of a dimension; None if one of its sizes is unknown."""
     if any(name not in sizes for _, names in terms for name in names):
         return None
     return sum(factor * math.prod(sizes[name] for name in names) for factor, names in terms)
 
 
 def unknown(terms: Terms, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """The one size that a dimension would tell, and how often it is in it; None where it tells nothing."""
+    """Return the one unknown size of a dimension, and its factor; None if there is not exactly one."""
     (factor, names), *others = terms
     return (names[0], factor) if not others and len(names) == 1 and names[0] not in sizes else None
 
@@ -116,19 +116,19 @@ ATTENTION = Part(
         "indexer.k_norm": "index_key",
     },
 )
-LIGHTNING = Part(  # in place of ATTENTION, where a layer has a second norm and gates (MiniMax Text-01)
+LIGHTNING = Part(  # in place of ATTENTION, for layers with a second norm and gates (MiniMax Text-01)
     marks=ATTENTION.marks,
     needs="attn_qkv attn_gate attn_norm_2 attn_output",
     shapes={"attn_qkv": "3*heads*key width", "attn_gate": "heads*key width", "attn_output": "width heads*key"},
 )
-BORROWING = Part(  # the keys and values of an earlier layer; its own, where there are any, are not looked at
+BORROWING = Part(  # the keys and values of an earlier layer; its own, if any, are ignored
     marks=ATTENTION.marks,
     needs="attn_q attn_output",
     shapes={name: ATTENTION.shapes[name] for name in ("attn_q", "attn_output", "attn_q_norm")},
 )
 WIDENED = Part(  # latents that one matrix widens
     marks="attn_kv_b",
-    ignored="attn_k_b attn_v_b",  # the same in two matrices: some converters wrote both
+    ignored="attn_k_b attn_v_b",  # the same in two matrices, which some converters wrote in addition
     needs="attn_q|attn_q_a attn_q|attn_q_a_norm attn_q|attn_q_b attn_kv_a_mqa attn_kv_a_norm attn_kv_b attn_output",
     keys="attention.kv_lora_rank",
     shapes={
@@ -169,7 +169,7 @@ LATENT = Part(
         "attn_sub_norm": "heads*value_mla",
     },
 )
-COMPRESSED = Part(  # a key that is its value, too, and entries that stand for blocks of them
+COMPRESSED = Part(  # a key that is also its value, and entries for blocks of tokens
     marks="attn_kv attn_output_a attn_compressor_kv",
     needs="attn_q_a attn_q_a_norm attn_q_b attn_kv attn_kv_a_norm attn_output_a attn_output_b",
     keys="attention.q_lora_rank attention.output_group_count attention.compress_rope_freq_base",
@@ -225,7 +225,7 @@ _KIMI_TAPS = "1 heads*kda 1 taps | heads*kda 1 taps"
 
 @cache
 def kimi_delta(forgets_by_two: bool = True, gates_by_two: bool = True) -> Part:
-    """Kimi's delta attention, whose forgetting and whose gates come from two narrow matrices each, or from one."""
+    """Return Kimi's delta attention, whose decay and gates come from two low-rank matrices each, or from one."""
     gates = (
         {"ssm_g_a": "gate_rank width", "ssm_g_b": "heads*kda gate_rank"}
         if gates_by_two
@@ -273,7 +273,7 @@ CHANNELS = Part(  # Mamba
         "ssm_out": "width inner",
     },
 )
-NARROW_HEADS = Part(  # in place of CHANNELS, where a decay is a head's (PLaMo 2)
+NARROW_HEADS = Part(  # in place of CHANNELS, where each head has a decay (PLaMo 2)
     marks="ssm_x",
     needs=CHANNELS.needs,
     keys=CHANNELS.keys,
@@ -398,7 +398,7 @@ ADJUGATE_EXPERTS = Part(  # one for each group of the others
         "ffn_down_chexps": "groups_of_experts width chunk_ffn",
     },
 )
-NARROW_EXPERTS = Part(  # experts narrower than the model; Kimi K3's are called otherwise
+NARROW_EXPERTS = Part(  # experts narrower than the model; Kimi K3's have other names
     marks="ffn_latent_down ffn_latent_up ffn_routed_down ffn_routed_up",
     needs="ffn_latent_down|ffn_routed_down ffn_latent_up|ffn_routed_up",
     shapes={
@@ -419,7 +419,7 @@ SHARED_EXPERT = Part(
         "ffn_gate_inp_shexp.weight": "width | 1 width",
     },
 )
-VISION_EXPERT = Part(  # what images' tokens go through in place of the layer's own
+VISION_EXPERT = Part(  # used for image tokens in place of the layer's own
     marks="vis_attn_qkv vis_attn_output vis_gate vis_up vis_down",
     shapes={
         "vis_attn_qkv": "queries+keys+values width",
@@ -463,14 +463,14 @@ def _mixer(name: str, injects: bool = True) -> dict[str, str]:
     return shapes | ({f"{name}_inject": "streams streams*width"} if injects else {})
 
 
-STREAMS = Part(  # Qwen4 Exp: several hidden states, of which each part of a layer reads a gated mean
+STREAMS = Part(  # Qwen4 Exp: several hidden states; each part of a layer reads a gated mean
     marks="hc_attn_down hc_ffn_down",
     keys="hyper_connection.count hyper_connection.low_rank",
     needs=" ".join((*_mixer("hc_attn"), *_mixer("hc_ffn"))),
     shapes={**_mixer("hc_attn"), **_mixer("hc_ffn")},
 )
 _BOTH, _MIXED = "2*streams", "2*streams+streams*streams"  # factors for reading and writing; between streams, too
-CONNECTIONS = Part(  # DeepSeek V4, GLM-5-Next, HY V4: such states, of which each part reads a mix
+CONNECTIONS = Part(  # DeepSeek V4, GLM-5-Next, HY V4: several hidden states; each part reads a mix
     marks="hc_attn_fn hc_ffn_fn",
     keys="hyper_connection.count",
     needs="hc_attn_fn hc_attn_base hc_attn_scale hc_ffn_fn hc_ffn_base hc_ffn_scale attn_norm ffn_norm",
@@ -480,7 +480,7 @@ CONNECTIONS = Part(  # DeepSeek V4, GLM-5-Next, HY V4: such states, of which eac
         **{f"hc_{part}_scale": "3 | 2" for part in ("attn", "ffn")},
     },
 )
-RESIDUALS = Part(  # Kimi K3: attention over what earlier layers left
+RESIDUALS = Part(  # Kimi K3: attention over the outputs of earlier layers
     marks="attn_res_score ffn_res_score",
     needs="attn_res_score ffn_res_score",
     keys="attn_res.block_size",
@@ -499,10 +499,10 @@ NGRAMS = Part(
         "ple_conv1d": "streams*width ngram_taps",
     },
 )
-# Where a gate has no tensor of its own, its rows stand before those of `up`.
+# A gate without a tensor of its own has its rows before those of `up`.
 FUSED_DENSE = replace(DENSE, shapes={**DENSE.shapes, "ffn_up": "2*ffn width"})
 FUSED_SHARED = replace(SHARED_EXPERT, shapes={**SHARED_EXPERT.shapes, "ffn_up_shexp": "2*shared_ffn width"})
-# Beside the experts of Arctic, whose width the keys give.
+# Next to the experts of Arctic, whose width the keys give.
 SQUARE = replace(DENSE, shapes=dict.fromkeys(("ffn_up", "ffn_gate", "ffn_down"), "width width"))
 _ADAPTED = {
     "attn_q": "queries width",
@@ -513,7 +513,7 @@ _ADAPTED = {
     "ffn_up": "ffn width",
     "ffn_down": "width ffn",
 }
-SWITCHED = Part(  # adapters inside of a model (Granite Switch)
+SWITCHED = Part(  # adapters inside a model (Granite Switch)
     marks=" ".join(f"{name}.lora_{each}" for name in _ADAPTED for each in "ab"),
     needs=" ".join(f"{name}.lora_{each}" for name in _ADAPTED for each in "ab"),
     keys="adapters.count",
@@ -522,8 +522,8 @@ SWITCHED = Part(  # adapters inside of a model (Granite Switch)
 )
 NORMS = Part(marks="", shapes={**WIDTH_NORMS, "layer_output_scale.weight": "1"})
 
-WITH_EXPERTS = (NARROW_EXPERTS, ADJUGATE_EXPERTS, SHARED_EXPERT)  # what layers with experts may have
-OPTIONAL = (*WITH_EXPERTS, VISION_EXPERT, PREDICTOR, LAYER_INPUT, NGRAMS, SWITCHED)  # what any layer may have
+WITH_EXPERTS = (NARROW_EXPERTS, ADJUGATE_EXPERTS, SHARED_EXPERT)  # optional parts of layers with experts
+OPTIONAL = (*WITH_EXPERTS, VISION_EXPERT, PREDICTOR, LAYER_INPUT, NGRAMS, SWITCHED)  # optional parts of any layer
 
 _T5_ATTENTION = {"q": "heads*key width", "k": "heads*key width", "v": "heads*value width", "o": "width heads*value"}
 ENCODER = Part(
@@ -549,7 +549,7 @@ DECODER = Part(
     },
 )
 
-SCORING = Part(  # a layer of the head of a model that decides (Laya)
+SCORING = Part(  # a layer of a decision model's head (Laya)
     marks="",
     needs="attn_norm attn_qkv attn_output ffn_norm ffn_up ffn_down",
     shapes={
@@ -570,7 +570,7 @@ def _attention(name: str) -> dict[str, str]:
 _NET = {"ffn_norm": "head", "ffn_up": "head_ffn head", "ffn_down": "head head_ffn"}
 _ROUTING = _attention("cross_attn") | {"cross_attn_norm_kv": "head"} | _NET
 _JOINT = _attention("attn") | _attention("cross_attn") | _NET
-ROUTING_LAYER = Part(marks="", needs=" ".join(_ROUTING), shapes=_ROUTING)  # of the head of a model that decides (Clef)
+ROUTING_LAYER = Part(marks="", needs=" ".join(_ROUTING), shapes=_ROUTING)  # of a decision model's head (Clef)
 JOINT_LAYER = Part(marks="", needs=" ".join(_JOINT), shapes=_JOINT)
 _PROJECTIONS = ("memory", "question", "option_question", "global", "option_context", "option_lexical")
 _AROUND = {
@@ -581,17 +581,17 @@ _AROUND = {
     "decision.scorer": "head 4*head",
     "decision.scorer_out": "1 head | head",
 }
-JOINT_HEAD = Part(  # what stands around those layers
+JOINT_HEAD = Part(  # tensors around those layers
     marks="",
     needs=f"{' '.join(_AROUND)} decision.scales",
     keys="decision.head_count",
     shapes=_AROUND | {"decision.scales": "3"},
 )
-SCORER = Part(  # behind them, or (Kev) behind the last layer
+SCORER = Part(  # after them, or (Kev) after the last layer
     marks="", shapes={"cls": "width width", "cls.norm": "width", "cls.output": "scores width | width"}
 )
 
-OUTSIDE = Part(  # of the layers
+OUTSIDE = Part(  # tensors outside of the layers
     marks="",
     needs="token_embd",
     shapes={
@@ -618,7 +618,7 @@ OUTSIDE = Part(  # of the layers
         "output": "vocabulary projected",
     },
 )
-AUDIO_OUTSIDE = Part(  # of convolutions over a sound's frames
+AUDIO_OUTSIDE = Part(  # of convolutions over audio frames
     marks="",
     needs="token_embd conv1d conv1d.bias token_embd_norm output_norm output",
     keys="features_length posnet.embedding_length attention.group_norm_groups attention.group_norm_epsilon",

@@ -1,4 +1,4 @@
-"""What happens to a tensor between checkpoint and GGUF: each answers a row range of its result, lazily.
+"""Transforms of tensors between checkpoint and GGUF: each lazily computes row ranges of its result.
 
 Moves of whole values keep the stored format and its bits; arithmetic gives float32.
 """
@@ -18,12 +18,12 @@ from .cached_rows import CachedRows, element_type
 from .config import lookup, required
 from .spec import Config, Floats, Index, Transform, unchanged
 
-LN2_BY_128_HIGH = np.float32(round(math.log(2) * 1024) / 131_072)  # a product with a whole number < 2^14 is exact
+LN2_BY_128_HIGH = np.float32(round(math.log(2) * 1024) / 131_072)  # a product with an integer < 2^14 is exact
 LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
 
 
 def take(tensor: Tensor, index: Index) -> Tensor:
-    """Entries `index` of the first dimension, in that order."""
+    """Return the entries `index` of the first dimension, in that order."""
     if len(index) and not 0 <= index.min() <= index.max() < tensor.shape[0]:
         raise FormatError(f"{tensor.where} has {tensor.shape[0]} rows; config.json means more")
     shape = (len(index), *tensor.shape[1:])
@@ -38,7 +38,7 @@ def take(tensor: Tensor, index: Index) -> Tensor:
         if not len(rows):
             return tensor.raw(0, 0)
         low, high = int(rows.min()), int(rows.max()) + 1
-        if high - low > 2 * len(rows):  # such as the keys among fused rows, far from each other
+        if high - low > 2 * len(rows):  # such as the keys among fused rows, far apart
             runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
             return np.concatenate([tensor.raw(int(run[0]), int(run[-1]) + 1) for run in runs])
         raw = tensor.raw(low, high)
@@ -48,7 +48,7 @@ def take(tensor: Tensor, index: Index) -> Tensor:
 
 
 def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The same values in another shape of the same size."""
+    """Return the same values in another shape of the same size."""
     if math.prod(shape) != tensor.size:
         raise FormatError(f"{tensor.where}: shape {tensor.shape} cannot become {shape}")
     if shape and tensor.shape and shape[-1] == tensor.shape[-1]:
@@ -63,13 +63,13 @@ def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def span(read: Callable[[int, int], NDArray[Any]], width: int, begin: int, end: int) -> NDArray[Any]:
-    """Items begin … end of rows one after the other, reading no more rows than hold them. width: of a row."""
+    """Return items begin … end of consecutive rows, reading only the rows that hold them. width: of a row."""
     each = max(1, width)
     return np.ascontiguousarray(read(begin // each, -(-end // each))).reshape(-1)[begin % each :][: end - begin]
 
 
 def transposed(tensor: Tensor) -> Tensor:
-    """The last two dimensions exchanged. Raises FormatError for a tensor that has one."""
+    """Return the last two dimensions exchanged. Raises FormatError for a tensor with one dimension."""
     if len(tensor.shape) < 2:
         raise FormatError(f"{tensor.where} has shape {list(tensor.shape)}; a matrix was expected")
     *outer, rows, width = tensor.shape
@@ -79,7 +79,7 @@ def transposed(tensor: Tensor) -> Tensor:
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         out = np.empty((stop - start, rows), dtype)
         at = start
-        while at < stop:  # a matrix at a time; only the columns asked for are copied
+        while at < stop:  # a matrix at a time; only the requested columns are copied
             matrix, column = divmod(at, width)
             end = min(stop, (matrix + 1) * width)
             source = matrices[matrix].elements()
@@ -91,8 +91,8 @@ def transposed(tensor: Tensor) -> Tensor:
 
 
 def stacked(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """Tensors of one shape, put on top of each other in a new first dimension; as float32 where formats differ."""
-    if len({tensor.format for tensor in tensors}) > 1:  # some experts quantized, or some in another way
+    """Return tensors of one shape stacked in a new first dimension; as float32 where formats differ."""
+    if len({tensor.format for tensor in tensors}) > 1:  # some experts quantized, or differently
         tensors = [as_float32(tensor) for tensor in tensors]
     first = tensors[0]
     for other in tensors[1:]:
@@ -103,7 +103,7 @@ def stacked(tensors: Sequence[Tensor], name: str) -> Tensor:
 
 
 def concatenated(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """Tensors of one width and format, one after the other in their first dimension."""
+    """Return tensors of one width and format, concatenated in their first dimension."""
     whole = _rows_of(tensors)
     if len(tensors[0].shape) == 1:
         whole = replace(whole, read=lambda a, b: np.concatenate([t.raw() for t in tensors], axis=1)[a:b])
@@ -111,7 +111,7 @@ def concatenated(tensors: Sequence[Tensor], name: str) -> Tensor:
 
 
 def side_by_side(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """Matrices of as many rows and one format, beside each other."""
+    """Return matrices with equal rows and format, concatenated along the columns."""
     first = tensors[0]
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
@@ -136,7 +136,7 @@ def _rows_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def computed(tensor: Tensor, function: Callable[..., Floats], *of_rows: Floats) -> Tensor:
-    """A function of the values of some rows, in float32. of_rows: what it is given beside them, by the same rows."""
+    """Return a function of some rows' values, in float32. of_rows: further arguments, by the same rows."""
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         values = function(tensor.float32(start, stop), *(each[start:stop] for each in of_rows))
@@ -146,7 +146,7 @@ def computed(tensor: Tensor, function: Callable[..., Floats], *of_rows: Floats) 
 
 
 def ternary(tensor: Tensor, config: Config) -> Tensor:
-    """A matrix rounded to -1, 0 and 1 under one scale, the mean of its magnitudes: BitNet b1.58's rounding."""
+    """Return a matrix rounded to -1, 0 and 1 under one scale, the mean of its magnitudes: BitNet b1.58's rounding."""
 
     @cache
     def scale() -> Floats:
@@ -163,17 +163,17 @@ def ternary(tensor: Tensor, config: Config) -> Tensor:
 
 
 def as_float32(tensor: Tensor) -> Tensor:
-    """The same values in float32."""
+    """Return the same values in float32."""
     return tensor if tensor.format.name == "F32" else computed(tensor, lambda x: x)
 
 
 def zeros(like: Tensor, rows: int) -> Tensor:
-    """So many rows of zeros."""
+    """Return `rows` rows of zeros."""
     empty = np.zeros((rows, like.row_bytes), np.uint8)
     return replace(like, shape=(rows, *like.shape[1:]), read=lambda a, b: empty[a:b])
 
 
-# Words for family files: each is, or makes, a Transform; most of them have an inverse.
+# Transforms for family modules; most have an inverse.
 
 Rows = Callable[[int, tuple[int, ...], Config], tuple[Index, tuple[int, ...]]]
 Order = Callable[[int, Config], Index]
@@ -183,9 +183,9 @@ Order = Callable[[int, Config], Index]
 class Invertible:
     """A Transform with an inverse, so that a file can be exported as a checkpoint.
 
-    invert: the result as it was in the source. rows: of a transform that takes a share of the source's rows (of
-    vectors: values), from the number of all of them and the share's shape: which ones they are, and the source's shape.
-    invert_multimodal: what is still to be inverted when all shares are one tensor again.
+    invert: returns the source tensor. rows: of a transform that takes a share of the source's rows (of vectors:
+    values): from the number of all rows and the share's shape, which rows these are, and the source's shape.
+    invert_multimodal: the remaining inverse when all shares are one tensor again.
     """
 
     forward: Transform
@@ -198,7 +198,7 @@ class Invertible:
 
 
 def reordered(order: Order) -> Invertible:
-    """Rows (of a vector: values) in another order, which their number and the config give."""
+    """Return rows (of a vector: values) in an order given by their number and the config."""
 
     def index(tensor: Tensor, config: Config) -> Index:
         try:
@@ -213,7 +213,7 @@ def reordered(order: Order) -> Invertible:
 
 
 def share(order: Order) -> Invertible:
-    """Some rows, in an order that the number of all of them and the config give; other shares have the rest."""
+    """Return some rows, in an order given by the number of all of them and the config; other shares have the rest."""
     forward = reordered(order).forward
     return Invertible(forward, rows=lambda total, shape, config: (order(total, config), (total, *shape[1:])))
 
@@ -221,7 +221,7 @@ def share(order: Order) -> Invertible:
 def _picked(
     pick: Callable[[tuple[int, ...], Config], Index], source: Callable[[int, tuple[int, ...], Config], tuple[int, ...]]
 ) -> Invertible:
-    """Some rows of the matrices that a tensor consists of, counted through all of them (of a vector: values).
+    """Return some rows of the matrices in a tensor, counted through all of them (of a vector: values).
 
     pick: which ones, from the source's shape, as many a matrix as the index has columns. source: that shape, from the
     number of all rows and the share's shape.
@@ -240,7 +240,9 @@ def _picked(
 
 
 def solved(values: Floats, guess: NDArray[Any], forward: Callable[[Floats], Floats]) -> Floats:
-    """Of the numbers next to `guess`, those that `forward` turns into `values` exactly; `guess` where none does."""
+    """Return those of the numbers next to `guess` that `forward` turns into `values` exactly; `guess` where there are
+    none.
+    """
     guess = np.asarray(guess, np.float32)
     found: Floats = guess.copy()
     wrong = forward(found) != values
@@ -276,7 +278,7 @@ def interleave_rope(heads: str, rotating: Callable[[Config], int] | None = None)
 
 
 def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qkv") -> Invertible:
-    """Fused q/k/v rows stored by key-value head (its queries, its key, its value) → all q, all k, all v rows.
+    """Return fused q/k/v rows, stored by key-value head (its queries, its key, its value), as all q, all k, all v rows.
 
     heads, kv_heads: the config keys that count them (or a function). pick: which of q, k, v the result has.
     """
@@ -294,7 +296,7 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
 
 
 def projection(which: str) -> Invertible:
-    """q, k or v of fused rows that are all q, all k, all v; of as many k and v as config keys say, or as q."""
+    """Return q, k or v of fused rows that are all q, all k, all v; with as many k and v as config keys say, or as q."""
 
     def order(count: int, config: Config) -> Index:
         heads = required(config, "num_attention_heads|n_head")
@@ -309,12 +311,12 @@ def projection(which: str) -> Invertible:
 
 
 def _transpose(tensor: Tensor, config: Config) -> Tensor:
-    """Weights stored as (in, out), as GPT-2's Conv1D does; biases stay."""
+    """Return weights stored as (in, out), as GPT-2's Conv1D does, transposed; biases stay."""
     return tensor if len(tensor.shape) < 2 else transposed(tensor)
 
 
 def _negative_exp(tensor: Tensor, config: Config) -> Tensor:
-    """Decays of a state space, stored as the logarithm of their negative; one a head gets a column of its own."""
+    """Return decays of a state space, stored as the logarithm of their negative; one a head gets its own column."""
     result = computed(tensor, lambda x: -_exp(x))
     return column(result, config) if len(tensor.shape) == 1 else result
 
@@ -325,7 +327,7 @@ def _log_of_negative(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _exp(x: Floats) -> Floats:
-    """e^x of float32 values, to 0.56 units of the last place, with the same bits on every machine.
+    """Return e^x of float32 values, to 0.56 units of the last place, with the same bits on every machine.
 
     llama.cpp's own bits depend on the processor it runs on. These are its bits where products are not fused with
     sums: x = n ln(2) / 128 + r, e^x = 2^(n / 128) * (1 + r + r * r / 2), the power as the sum of two float32.
@@ -347,7 +349,7 @@ negative_exp = Invertible(_negative_exp, _log_of_negative)
 
 
 def added(number: float) -> Invertible:
-    """A norm weight stored minus this number."""
+    """Return a norm weight that is stored minus this number."""
     return Invertible(
         lambda tensor, config: computed(tensor, lambda x: x + np.float32(number)),
         lambda tensor, config: computed(tensor, lambda x: x - np.float32(number)),
@@ -365,7 +367,7 @@ flat = Invertible(column.invert, column.forward)
 flat_row = Invertible(
     lambda tensor, config: reshape(tensor, tensor.shape[1:]), lambda tensor, config: reshape(tensor, (1, *tensor.shape))
 )
-# the weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension
+# the weight of a depthwise convolution, (channels, 1, taps), without the middle dimension
 channels_and_taps = Invertible(
     lambda tensor, config: reshape(tensor, tensor.shape[::2]) if len(tensor.shape) == 3 else tensor,
     lambda tensor, config: reshape(tensor, (tensor.shape[0], 1, tensor.shape[1])) if len(tensor.shape) == 2 else tensor,
@@ -373,7 +375,7 @@ channels_and_taps = Invertible(
 
 
 def in_groups(groups: str) -> Transform:
-    """A vector as a matrix with a row for each group; groups: the config key that counts them."""
+    """Return a vector as a matrix with a row for each group; groups: the config key that counts them."""
     return Invertible(
         lambda tensor, config: reshape(tensor, (int(config[groups]), tensor.shape[0] // int(config[groups]))),
         lambda tensor, config: reshape(tensor, (tensor.size,)),
@@ -381,7 +383,7 @@ def in_groups(groups: str) -> Transform:
 
 
 def scaled(*keys: str) -> Transform:
-    """Multiplied with config values, one after the other, each product rounded to float32."""
+    """Return the tensor multiplied by config values, one after the other, each product rounded to float32."""
 
     def product(x: Floats, config: Config) -> Floats:
         return reduce(lambda y, key: y * np.float32(required(config, key)), keys, x)
@@ -397,7 +399,7 @@ def scaled(*keys: str) -> Transform:
 
 
 def scaled_rows(factors: Callable[[Config], Floats]) -> Invertible:
-    """Each row (of a vector: value) multiplied with its own factor, in float32."""
+    """Return each row (of a vector: value) multiplied by its own factor, in float32."""
 
     def by_rows(function: Callable[[Floats, Floats], Floats]) -> Transform:
         def transform(tensor: Tensor, config: Config) -> Tensor:
@@ -414,7 +416,7 @@ def scaled_rows(factors: Callable[[Config], Floats]) -> Invertible:
 
 
 def skip_rows(count: int | Callable[[Config], int]) -> Transform:
-    """Leave out the first rows, which nothing reads; their number may depend on the config."""
+    """Return the tensor without its first rows, which nothing reads; their number may depend on the config."""
 
     def skipped(config: Config) -> int:
         return count(config) if callable(count) else count
@@ -426,7 +428,7 @@ def skip_rows(count: int | Callable[[Config], int]) -> Transform:
 
 
 def frame(number: int) -> Transform:
-    """One of the frames of a convolution over time, (out, in, frames, height, width), as one over an image."""
+    """Return a frame of a convolution over time, (out, in, frames, height, width), as one over an image."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         if len(tensor.shape) != 5 or tensor.shape[2] <= number:
@@ -480,7 +482,9 @@ patches_of_pixels = Invertible(_patches, _pixels)
 
 
 def part(number: int, parts: int) -> Transform:
-    """One of several equal parts of the first dimension (of the one before last where experts stand in front)."""
+    """Return one of several equal parts of the first dimension (of the one before last where experts stand in
+    front).
+    """
 
     def pick(shape: tuple[int, ...], config: Config) -> Index:
         experts, rows = shape[:2] if len(shape) > 2 else (1, shape[0])
@@ -495,7 +499,7 @@ def part(number: int, parts: int) -> Transform:
 
 
 def every_second(first: int) -> Transform:
-    """Rows first, first + 2, … of each expert's matrix; of biases (experts, rows) the values."""
+    """Return rows first, first + 2, … of each expert's matrix; of biases (experts, rows) the values."""
 
     def source(total: int, shape: tuple[int, ...], config: Config) -> tuple[int, ...]:
         experts = int(lookup(config, "num_local_experts|num_experts"))
@@ -514,7 +518,9 @@ def every_second(first: int) -> Transform:
 
 
 def head_rows(heads: str, start: str, stop: str) -> Transform:
-    """Rows start … stop of each head's equal share, as (heads, rows, width); sums of config keys, "" counts as 0."""
+    """Return rows start … stop of each head's equal share, from (heads, rows, width); sums of config keys, "" counts as
+    0.
+    """
 
     def pick(shape: tuple[int, ...], config: Config) -> Index:
         rows, count = shape[0], int(required(config, heads))
@@ -527,7 +533,7 @@ def head_rows(heads: str, start: str, stop: str) -> Transform:
 
 
 def chain(*transforms: Transform) -> Transform:
-    """One after the other; one of them at most may take a share of the rows."""
+    """Return transforms applied one after the other; at most one of them may take a share of the rows."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         return reduce(lambda result, step: step(result, config), transforms, tensor)
@@ -545,7 +551,7 @@ def chain(*transforms: Transform) -> Transform:
 
 
 def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
-    """Rows scaled to length one, for configs that mean that."""
+    """Return rows normalized to length one, for configs that require it."""
 
     def normalize(x: Floats) -> Floats:
         lengths = np.linalg.norm(x, axis=1, keepdims=True).astype(np.float32)

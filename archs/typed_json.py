@@ -1,4 +1,4 @@
-"""JSON read by type: a table says what each key holds; an error names file, key, value and what was expected."""
+"""Read JSON by type: a table gives the type of each key; an error names file, key, value and what was expected."""
 
 import itertools
 import json
@@ -14,12 +14,14 @@ WHOLE_MOST = 2**32 - 1  # of GGUF's UINT32
 NUMBER_MOST, NUMBER_LEAST = 1e30, 1e-30  # in float32 with room for products
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}  # as transformers 5 writes them: {"__float__": "Infinity"}
 UNBOUNDED = 1 << 30  # characters, items
-SHOWN = 60  # characters of a wrong value
+SHOWN = 60  # characters of a wrong value in a message
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value stands. limits: the largest counts of a kind (`Whole.limit`) that the rest of a model allows."""
+    """The location of a value. limits: the largest counts by limit name (`Whole.limit`) that the rest of a model
+    allows.
+    """
 
     file: str
     key: str = ""
@@ -34,7 +36,7 @@ class Place:
 
 
 def shown(value: object) -> str:
-    """A JSON value in one short line, without looking at the rest of a long one."""
+    """Return a JSON value in one short line, without formatting the rest of a long one."""
     if isinstance(value, dict):
         value = dict(itertools.islice(value.items(), SHOWN))
     text = json.dumps(value[:SHOWN] if isinstance(value, (list, str)) else value, default=repr)
@@ -42,25 +44,25 @@ def shown(value: object) -> str:
 
 
 class Kind:
-    """What a key holds: `read` gives the value as it is used, or raises the error of the place."""
+    """The type of a key's value: `read` returns the value to use, or raises the error for its place."""
 
     expected = "anything"
     types: tuple[type, ...] = (object,)
 
     def read(self, value: Any, at: Place) -> Any:
-        """Here the value itself, if it has the JSON type."""
+        """Return the value itself, if it has the JSON type."""
         if not self.takes(value):
             raise at.wrong(value, self.expected)
         return value
 
     def takes(self, value: object) -> bool:
-        """Whether the value has the JSON type, whatever is in it."""
+        """Return whether the value has the JSON type, whatever it contains."""
         return isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool))
 
 
 @dataclass(frozen=True)
 class Whole(Kind):
-    """A whole number, also if written as 2.0. limit: what else bounds it, by its name in the place's limits."""
+    """An integer, also if written as 2.0. limit: another bound, by its name in the place's limits."""
 
     least: int = 0
     most: int = WHOLE_MOST
@@ -84,7 +86,7 @@ class Whole(Kind):
 
 @dataclass(frozen=True)
 class Number(Kind):
-    """A finite number, as float. infinite: it may also be without bound."""
+    """A finite number, as float. infinite: infinity is allowed."""
 
     least: float = -NUMBER_MOST
     most: float = NUMBER_MOST
@@ -116,9 +118,9 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Text(Kind):
-    """A string, one of `choices` if there are any, or one that is like the regular expression `form` as a whole.
+    """A string, one of `choices` if there are any, or one that fully matches the regular expression `form`.
 
-    most: how many characters it may have.
+    most: maximum number of characters.
     """
 
     choices: tuple[str, ...] = ()
@@ -143,8 +145,8 @@ class Text(Kind):
 
 @dataclass(frozen=True)
 class ListOf(Kind):
-    """A list of one kind. length: how many items, if that is fixed; most: how many at most; per_layer: one for each
-    layer (the place's limit "of layers", once it is known).
+    """A list of one type. length: number of items, if fixed; most: their maximum number; per_layer: one for each layer
+    (the place's limit "of layers", once it is known).
     """
 
     item: Kind
@@ -169,7 +171,7 @@ class ListOf(Kind):
 
 @dataclass(frozen=True)
 class MapOf(Kind):
-    """An object of one kind. keys: a regular expression that each key is like."""
+    """An object with values of one type. keys: a regular expression that each key matches."""
 
     item: Kind
     keys: str = ""
@@ -185,7 +187,7 @@ class MapOf(Kind):
 
 @dataclass(frozen=True)
 class Fields(Kind):
-    """An object whose known keys are of these kinds, or null; others are left as they are."""
+    """An object whose known keys have these types, or null; other keys are left as they are."""
 
     table: Mapping[str, Kind]
     types = (dict,)
@@ -200,7 +202,7 @@ class Fields(Kind):
 
 @dataclass(frozen=True)
 class Either(Kind):
-    """Of one of several kinds: the first that has the value's JSON type."""
+    """Any of several types: the first that has the value's JSON type."""
 
     kinds: tuple[Kind, ...]
 
@@ -216,13 +218,13 @@ class Either(Kind):
 
 
 class Anything(Kind):
-    """Whatever it is."""
+    """Any value."""
 
     types = (object, bool)
 
 
 class Unread(Kind):
-    """A key that others of its kind have, and this one does not look at."""
+    """A key that others of its type have, and that is ignored here."""
 
     def read(self, value: Any, at: Place) -> None:
         return None
@@ -231,7 +233,7 @@ class Unread(Kind):
 def read_fields(
     content: object, table: Mapping[str, Kind], file: str, error: type[GgufToolsError] = ModelError
 ) -> dict[str, Any]:
-    """The object that a JSON file holds, its known keys checked. Raises `error` for a value of another kind."""
+    """Return the object of a JSON file, its known keys checked. Raises `error` for a value of another type."""
     if not isinstance(content, dict):
         raise error(f"{file} holds {shown(content)}; an object was expected")
     return Fields(table).read(content, Place(file, error=error))

@@ -1,4 +1,4 @@
-"""What the keys of an mmproj file mean that it does not have: one table, by the kind of projector.
+"""Defaults of keys that an mmproj file lacks: one table, by projector type.
 
 Source: llama.cpp b11434, tools/mtmd (`clip_model_loader::load_hparams`). Each value is what llama.cpp computes with,
 unless a reason stands beside it: then llama.cpp refuses such a file, or takes what no published model has.
@@ -24,19 +24,19 @@ FEWEST, MOST = "vision.image_min_pixels", "vision.image_max_pixels"
 LEAST_TILES, MOST_TILES = "vision.preproc_min_tiles", "vision.preproc_max_tiles"
 LONGEST, FEATURES = "vision.preproc_image_size", "vision.feature_layer"
 WINDOWS, HEADS_KV = "vision.n_wa_pattern", "vision.attention.head_count_kv"
-QWEN25O = "qwen2.5o"  # as files of spring 2025 name the kinds for images and for sounds of Qwen 2.5 Omni
+QWEN25O = "qwen2.5o"  # projector types of Qwen 2.5 Omni for images and audio in files of spring 2025
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The pixels of so many tokens."""
+    """The pixels of this many tokens."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class SameAs:
-    """The value of another key, and so much more."""
+    """The value of another key, plus an offset."""
 
     key: str
     more: int = 0
@@ -44,7 +44,7 @@ class SameAs:
 
 @dataclass(frozen=True)
 class Because:
-    """A value that is not llama.cpp's. reason: why."""
+    """A value that differs from llama.cpp's. reason: why."""
 
     value: Any
     reason: str
@@ -121,7 +121,7 @@ ABSENT: dict[str, dict[str, Any]] = {
     "deepseekocr": {MERGE: 4, LEAST_TILES: 2, MOST_TILES: 9},
     "deepseekocr2": {MERGE: 4, LEAST_TILES: 2, MOST_TILES: 6},
     "resampler": {"minicpmv_version": 2},
-    "mlp": {FEATURES: SameAs("vision.block_count", -1)},  # of the last layer nothing is read
+    "mlp": {FEATURES: SameAs("vision.block_count", -1)},  # the last layer's output is not read
 }
 SCALED = (
     "lfm2",
@@ -140,20 +140,20 @@ UNREAD = {"mlp": dict.fromkeys(("vision.image_grid_pinpoints", "vision.mm_patch_
 
 
 def projector_type(metadata: Mapping[str, Any], part: str) -> Any:
-    """Return the kind of a part's projector ("vision", "audio"); the key of the whole file goes before the part's."""
+    """Return the projector type of a part ("vision", "audio"); the key of the whole file goes before the part's."""
     return metadata.get(f"{NAME}.projector_type") or metadata.get(f"{NAME}.{part}.projector_type")
 
 
 def absent_value(kind: str, key: str, metadata: Mapping[str, Any]) -> Any:
-    """Return what a file means that lacks a key (without "clip."); None for nothing. kind: of its projector."""
+    """Return the default of a key (without "clip."); None for nothing. kind: the projector type."""
     own = SOUNDS if key.startswith("audio.") else ABSENT
     rule = own.get(kind, {}).get(key, COMMON.get(key))
     return _resolved(kind, rule.value if isinstance(rule, Because) else rule, metadata)
 
 
 def merged_key(kind: str) -> str:
-    """Return the key (without "clip.") of how many patches a side become a token, of kinds for images of any size or
-    cut into tiles.
+    """Return the key (without "clip.") of how many patches a side become a token, of types for images of any size or in
+    tiles.
     """
     return SCALE if kind in SCALED else MERGE
 
@@ -180,7 +180,7 @@ def _resolved(kind: str, rule: Any, metadata: Mapping[str, Any]) -> Any:
 
 
 def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
-    """Return what a file's encoders are run with that its keys do not say."""
+    """Return the defaults of keys that a file lacks and its encoders use."""
     for part in ("vision", "audio"):
         kind = projector_type(metadata, part)
         if not metadata.get(f"{NAME}.has_{part}_encoder") or not isinstance(kind, str):
@@ -193,7 +193,7 @@ def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
 
 
 def unread(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return keys that a file has and its encoder is not run by, with what that means."""
+    """Return keys of a file that its encoder ignores, with the effect."""
     for key, meaning in UNREAD.get(str(projector_type(metadata, "vision")), {}).items():
         if f"{NAME}.{key}" in metadata:
             yield f"{NAME}.{key}", meaning

@@ -1,4 +1,4 @@
-"""Values as GGUF files store them: their types, what plain data fits one, and when two are the same."""
+"""Values as GGUF files store them: their types, the type of plain data, and equality."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ UNSIGNED = (ValueType.UINT8, ValueType.UINT16, ValueType.UINT32, ValueType.UINT6
 INTEGERS = (*UNSIGNED, ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64)
 FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
 INTEGER_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)  # the first that fits
-SORTS: dict[ValueType, tuple[tuple[Any, ...], str]] = {  # what may be stored as a type, and what it is called
+SORTS: dict[ValueType, tuple[tuple[Any, ...], str]] = {  # the Python types stored as a type, and their name in messages
     ValueType.STRING: ((str, bytes), "a string"),
     ValueType.BOOL: ((bool, np.bool_), "true or false"),
     **dict.fromkeys(INTEGERS, ((int, np.integer), "an integer")),
@@ -51,7 +51,7 @@ class GgufType:
 
     @classmethod
     def named(cls, text: str) -> "GgufType":
-        """A type as `str` gives it. Raises OptionError."""
+        """Return the type that `str` shows as this text. Raises OptionError."""
         known, text = [each.name for each in ValueType], str(text)
         *arrays, last = text.upper().split("/")
         if last not in known or last == "ARRAY" or set(arrays) - {"ARRAY"} or len(arrays) > MAX_ARRAY_DEPTH:
@@ -79,7 +79,7 @@ class Value:
 
     @property
     def gguf_type(self) -> GgufType:
-        """Of nested arrays, that of the first items."""
+        """Return the type; of nested arrays, that of the first item."""
         if self.type is not ValueType.ARRAY:
             return GgufType(self.type)
         if self.element is not ValueType.ARRAY:
@@ -106,7 +106,7 @@ class Value:
 
 
 def _stored(data: Any, type: ValueType) -> Any:
-    """A scalar that equals another where files hold the same: floats by their bits, so that NaN is NaN."""
+    """Return a scalar that equals another if files store the same: floats by their bits, so that NaN is NaN."""
     if type not in FLOATS:
         return data
     with np.errstate(over="ignore"):
@@ -122,7 +122,7 @@ def is_list(data: Any) -> bool:
 
 
 def value_of(key: str, data: Any, gguf_type: GgufType | None) -> Value:
-    """Plain data as a value of the given type (None: the one that follows from the data). Raises OptionError.
+    """Return plain data as a value of the given type (None: the one that follows from the data). Raises OptionError.
 
     data: may also be a function that gives it, from the type.
     """
@@ -134,9 +134,9 @@ def value_of(key: str, data: Any, gguf_type: GgufType | None) -> Value:
 
 
 def type_of(data: Any) -> GgufType:
-    """The type that plain data has by itself: integers the first of UINT32, INT32, INT64, UINT64 that holds them all.
+    """Return the type of plain data: for integers the first of UINT32, INT32, INT64, UINT64 that holds them all.
 
-    Raises ValueError where it has none.
+    Raises ValueError if there is none.
     """
     if isinstance(data, np.ndarray) and data.ndim:
         codes = {code: each for each, code in ARRAY_TYPES.items() if each is not ValueType.BOOL}
@@ -168,7 +168,7 @@ def _common_type(items: Any) -> GgufType:
 
 
 def _misfit(items: Any, type: ValueType) -> str:
-    """What is wrong with the first item that may not be stored as a type; "" where all may be."""
+    """Return what is wrong with the first item that cannot be stored as a type; "" if all can."""
     sorts, what = SORTS[type]
     flags = type is ValueType.BOOL
     wrong = (item for item in items if not isinstance(item, sorts) or (isinstance(item, bool) and not flags))
@@ -183,7 +183,7 @@ def _check_items(items: Any, type: ValueType) -> None:
 
 
 def _fitted(data: Any, gguf_type: GgufType) -> Value:
-    """Raises ValueError where the data is of another type or out of range."""
+    """Raise ValueError if the data is of another type or out of range."""
     type, items = gguf_type.type, gguf_type.items
     if items is None:
         data = data[()] if isinstance(data, np.ndarray) and not data.ndim else data
@@ -204,7 +204,7 @@ def _fitted(data: Any, gguf_type: GgufType) -> Value:
 
 
 def numbers(data: Any, element: ValueType) -> NDArray[Any]:
-    """Items of a number array in the type they are stored as. Raises ValueError for one that the type can't hold."""
+    """Return items of a number array in their stored type. Raises ValueError for one that the type can't hold."""
     wanted = np.dtype(ARRAY_TYPES[element])
     if not len(data):
         return np.empty(0, wanted)

@@ -1,5 +1,5 @@
-"""What a model with encoders is as one checkpoint: plain data by which a text model's file and its encoders' file
-become config.json, tensors and a preprocessor's file again.
+"""Multimodal models as one checkpoint: plain data by which a text model's file and its encoders' file become
+config.json, tensors and a preprocessor's file again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,47 +27,47 @@ class Files:
 
     @property
     def width(self) -> int:
-        """Of the text model."""
+        """Return the text model's width."""
         return int(self.of_text["embedding_length"])
 
     @property
     def of_text(self) -> dict[str, Any]:
-        """The text model's keys without the name in front."""
+        """Return the text model's keys without the architecture's name."""
         start = f"{self.text.get('general.architecture')}."
         return {key.removeprefix(start): value for key, value in self.text.items() if key.startswith(start)}
 
     def token(self, *texts: str) -> int:
-        """The id of the first of these tokens that the vocabulary has. Raises VocabularyError."""
+        """Return the id of the first of these tokens that the vocabulary has. Raises VocabularyError."""
         tokens = list(self.text.get(TOKENS, ()))
         for text in texts:
             if text in tokens:
                 return tokens.index(text)
         raise VocabularyError(
             f"the vocabulary has no {texts[0]}, which config.json has to name by its number",
-            "the text model's file is not one of a model that sees or hears",
+            "the text model's file is not one of a model with encoders",
         )
 
     def has(self, *texts: str) -> bool:
-        """Whether the vocabulary has one of these tokens."""
+        """Return whether the vocabulary has one of these tokens."""
         return not {*texts}.isdisjoint(self.text.get(TOKENS, ()))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor of the encoders; () where there is none."""
+        """Return the shape of a tensor of the encoders; () if there is none."""
         return self.tensors[name].shape if name in self.tensors else ()
 
 
 def key(name: str, otherwise: Any = None) -> Callable[[Files], Any]:
-    """A key of the encoders' file."""
+    """Return a function that reads a key of the encoders' file."""
     return lambda files: files.keys.get(name, otherwise)
 
 
 def rows(name: str) -> Callable[[Files], int]:
-    """The first dimension of a tensor of the encoders."""
+    """Return a function that gives the first dimension of a tensor of the encoders."""
     return lambda files: _side(files, name, 0)
 
 
 def columns(name: str) -> Callable[[Files], int]:
-    """The second one."""
+    """Return a function that gives the second dimension of a tensor of the encoders."""
     return lambda files: _side(files, name, 1)
 
 
@@ -80,22 +80,22 @@ def _side(files: Files, name: str, number: int) -> int:
 
 
 def has(name: str) -> Callable[[Files], bool]:
-    """Whether the encoders have a tensor."""
+    """Return a function that tells whether the encoders have a tensor."""
     return lambda files: name in files.tensors
 
 
 def inverse(name: str, otherwise: int = 1) -> Callable[[Files], float]:
-    """One over a key of the encoders' file."""
+    """Return a function that gives one over a key of the encoders' file."""
     return lambda files: 1 / int(files.keys.get(name, otherwise))
 
 
 def square(name: str = "vision.image_size") -> Callable[[Files], dict[str, int]]:
-    """Height and width, both a key of the encoders' file."""
+    """Return a function that gives height and width, both a key of the encoders' file."""
     return lambda files: dict.fromkeys(("height", "width"), int(files.keys[name]))
 
 
 def edge(which: str, name: str = "vision.image_size") -> Callable[[Files], dict[str, int] | None]:
-    """One side, a key of the encoders' file; nothing where an older one lacks it."""
+    """Return a function that gives one side, a key of the encoders' file; nothing where an older file lacks it."""
     return lambda files: {which: int(files.keys[name])} if name in files.keys else None
 
 
@@ -156,7 +156,7 @@ class Wrapper:
 
 
 def renamed(name: str, beginnings: Mapping[str, str]) -> str:
-    """A name with another beginning, of the first that it has."""
+    """Return a name with another prefix, of the first prefix that it has."""
     for old, new in beginnings.items():
         if name.startswith(old):
             return new + name.removeprefix(old)

@@ -1,4 +1,4 @@
-"""What a tensor is, and how its bytes mean numbers."""
+"""Tensors and the block formats that encode them."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

@@ -1,4 +1,4 @@
-"""What functions are given: of the type that they expect, or refused by a line that names it."""
+"""Checks of argument types: convert an argument to the expected type, or raise an error that names it."""
 
 import math
 import os
@@ -13,14 +13,14 @@ PathLike = str | os.PathLike[str]
 
 
 def as_path(given: PathLike, what: str) -> Path:
-    """A path. Raises OptionError, naming `what`."""
+    """Return a path. Raises OptionError, naming `what`."""
     if not isinstance(given, (str, os.PathLike)):
         raise wrong(what, given, "a path")
     return Path(given)
 
 
 def as_count(given: Any, what: str, least: float = -math.inf) -> int:
-    """A whole number that is not too small. Raises OptionError, naming `what`."""
+    """Return a whole number that is not too small. Raises OptionError, naming `what`."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise wrong(what, given, "a whole number")
     if given < least:
@@ -29,7 +29,7 @@ def as_count(given: Any, what: str, least: float = -math.inf) -> int:
 
 
 def thread_count(given: int | None) -> int:
-    """`given`; None: as many threads as there are processors for this process. Raises OptionError below 1."""
+    """Return `given`; None: as many threads as there are processors for this process. Raises OptionError below 1."""
     if given is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if as_count(given, "threads") < 1:
@@ -41,7 +41,7 @@ def thread_count(given: int | None) -> int:
 
 
 def as_texts(given: str | Iterable[str], what: str) -> list[str]:
-    """Texts, or a single one. Raises OptionError, naming `what`."""
+    """Return a list of strings; a single string becomes a list of one. Raises OptionError, naming `what`."""
     texts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else None
     if texts is None or not all(isinstance(text, str) for text in texts):
         raise wrong(what, given, "a text, or several,")
@@ -49,13 +49,13 @@ def as_texts(given: str | Iterable[str], what: str) -> list[str]:
 
 
 def as_mapping(given: Mapping[str, Any] | None, what: str) -> Mapping[str, Any]:
-    """A mapping with texts as keys; None is an empty one. Raises OptionError, naming `what`."""
+    """Return a mapping with string keys; None becomes an empty one. Raises OptionError, naming `what`."""
     if given is not None and not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
         raise wrong(what, given, "a mapping with texts as keys")
     return given or {}
 
 
 def wrong(what: str, given: Any, expected: str) -> OptionError:
-    """The error for an argument of another type."""
+    """Return the error for an argument of another type."""
     shown = repr(given) if isinstance(given, (int, float, str)) else type(given).__name__
     return OptionError(f"{what} is {shown}; {expected} was expected")

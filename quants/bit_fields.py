@@ -1,4 +1,4 @@
-"""Numbers of a few bits in blocks, written and read by where a format says that they lie."""
+"""Read and write fields of a few bits in blocks, at the bit positions that a format declares."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -25,7 +25,7 @@ def put(where: Bits | Plane, blocks: Bytes, numbers: NDArray[Any], first: int = 
 
 
 def put_parts(parts: Iterable[Bits | Plane], blocks: Bytes, numbers: NDArray[Any]) -> None:
-    """Write numbers (n, count) whose bits lie in several places, the lowest in the first."""
+    """Write numbers (n, count) whose bits lie in several fields, the lowest bits in the first."""
     first = 0
     for part in parts:
         put(part, blocks, numbers, first)
@@ -33,7 +33,7 @@ def put_parts(parts: Iterable[Bits | Plane], blocks: Bytes, numbers: NDArray[Any
 
 
 def take(where: Bits | Plane, blocks: Bytes, count: int) -> NDArray[np.uint16]:
-    """The first so many numbers of blocks (n, bytes): uint16 (n, count)."""
+    """Return the first `count` numbers of blocks (n, bytes): uint16 (n, count)."""
     numbers = np.empty((len(blocks), count), np.uint16)
     take_bits(numbers.reshape(-1), count, where.bits, _places(where, count), blocks.reshape(-1), blocks.shape[1])
     return numbers

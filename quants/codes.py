@@ -1,8 +1,9 @@
-"""Codes: the small integers that a block holds, one for each of its values, and where their bits lie.
+"""Codes: the small integers that a block stores, one for each value, and where their bits lie.
 
-Within a group of neighbouring values a code means the same number, by scales that the block holds besides. Who chooses
-codes itself (`quants.feedback`) needs no more than this: which bits they are, and how many values are a group. In the
-formats with grids several values together are a point of the grid, and the codes are the numbers of `Points`.
+Within a group of neighbouring values a code stands for the same number; the block's scales say which. GPTQ error
+feedback (`quants.feedback`) chooses codes itself and needs only this: where the bits lie, and how many values form a
+group. In the formats with grids several values together are a point of the grid, and the codes are the point numbers of
+`Points`.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Plane:
     place: int = 0
 
     def where(self, values: int) -> NDArray[np.int64]:
-        """Of each of so many values: which bit of the block is the lowest of its."""
+        """Return the lowest bit position in the block for each of `values` values."""
         i, held = np.arange(values), self.run * (8 // self.bits)
         return 8 * (self.at + self.run * (i // held) + i % self.run) + self.bits * (i % held // self.run)
 
@@ -45,16 +46,16 @@ class Bits:
     apart: int = 0
 
     def where(self, count: int) -> NDArray[np.int64]:
-        """The lowest bit of each of so many."""
+        """Return the lowest bit position of each of `count` numbers."""
         i = np.arange(count)
         return self.at + i // self.run * self.apart + i % self.run * self.step
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The numbers by which the values of groups grow: integers, or floats, whose bits grow as they do.
+    """The scales of groups of values: integers, or floats whose bits grow with their value.
 
-    parts: where they lie, the lowest bits first. apart: by how much numbers differ that are worth trying.
+    parts: bit fields, the lowest bits first. apart: distance between numbers worth trying.
     """
 
     parts: tuple[Bits, ...]
@@ -85,17 +86,17 @@ class Codes:
 
     @property
     def first(self) -> int:
-        """The lowest code."""
+        """Return the lowest code."""
         return 1 if self.signed else 0
 
     @property
     def last(self) -> int:
-        """The highest code."""
+        """Return the highest code."""
         return self.count - 1 - self.unused
 
     @cached_property
     def count(self) -> int:
-        """Codes are numbers below this."""
+        """Return the number of codes."""
         return 1 << sum(plane.bits for plane in self.planes)
 
 

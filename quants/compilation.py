@@ -1,6 +1,7 @@
-"""Compiling codecs before they are used, on more than one processor.
+"""Compile codecs before they are used, on more than one processor.
 
-numba compiles one kernel at a time in a process. What another process compiles is in its cache, where we find it.
+numba compiles one kernel at a time in a process. Helper processes compile others; this process then loads them from
+numba's cache.
 """
 
 import gc
@@ -22,13 +23,15 @@ SERVE = "from quants.compilation import serve; serve()"
 
 @dataclass(frozen=True)
 class Codec:
-    """What is compiled for a format. kind: "encode", "weighted" (with importance weights), "decode" or "deviation"."""
+    """A kernel to compile for a format. kind: "encode", "weighted" (with importance weights), "decode" or
+    "deviation".
+    """
 
     format: str
     kind: str
 
     def run(self) -> None:
-        """Run it once on a block, which compiles it or loads it."""
+        """Run the kernel once on a block, which compiles it or loads it."""
         form = format_named(self.format)
         if self.kind == "deviation":
             from .kernels.deviation import deviation
@@ -42,7 +45,7 @@ class Codec:
 
     @property
     def kernel(self) -> Any:
-        """The numba function; None where we cannot tell."""
+        """Return the numba function; None if it is unknown."""
         kernels = getattr(format_named(self.format).load_codec(), "KERNELS", {})
         return getattr(kernels.get(self.format), self.kind, None)
 
@@ -55,12 +58,14 @@ class Codec:
 
     @property
     def family(self) -> str:
-        """Formats of a family share most of their functions: in one process, the second compiles in half the time."""
+        """Return the family of the format: its formats share most functions, so the second one compiles in half the
+        time.
+        """
         return format_named(self.format).codec or self.format
 
     @property
     def cost(self) -> int:
-        """The greater, the longer it takes to compile."""
+        """Return the relative compile time."""
         if self.kind in ("decode", "deviation"):
             return 0
         return 2 * format_named(self.format).compile_cost + (self.kind == "weighted")
@@ -69,9 +74,9 @@ class Codec:
 def compile_codecs(
     codecs: Iterable[Codec], processes: int = 1, tell: Callable[[str], None] = lambda format: None
 ) -> float:
-    """Have codecs ready to run in this process. Returns the seconds that took.
+    """Compile codecs for this process. Returns the seconds that took.
 
-    processes: how many may compile at the same time. tell: called with the format that this one turns to.
+    processes: how many may compile at the same time. tell: called with each format that this process starts.
     """
     started = time.perf_counter()
     work = _Work(sorted(dict.fromkeys(codecs), key=lambda codec: -codec.cost))
@@ -89,7 +94,9 @@ def compile_codecs(
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Without looking for cycles among the millions of objects of a compilation, a sixteenth of its time."""
+    """Disable the cyclic garbage collector: scanning a compilation's millions of objects takes a sixteenth of its
+    time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -101,9 +108,9 @@ def _without_collection() -> Iterator[None]:
 
 @dataclass
 class _Work:
-    """Codecs that nobody has turned to yet, and those that helpers took.
+    """Codecs that nobody has started yet, and those that helpers took.
 
-    owners: who turned to a family first. starting: helpers that took nothing yet. done: nothing is given away any more.
+    owners: who started a family first. starting: helpers that took nothing yet. done: nothing is given away any more.
     """
 
     waiting: list[Codec]
@@ -114,7 +121,7 @@ class _Work:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, taker: str) -> Codec | None:
-        """The next codec: of the taker's own families, else of nobody's, else any."""
+        """Return the next codec: of the taker's own families, else of a family nobody started, else any."""
         with self.lock:
             return self._next(taker)
 
@@ -125,7 +132,7 @@ class _Work:
                 helper.kill()
 
     def give(self, helper: subprocess.Popen[str]) -> Codec | None:
-        """The next codec for a helper; None if there is none, or we are done."""
+        """Return the next codec for a helper; None if there is none left or the work is done."""
         with self.lock:
             if helper in self.starting:
                 self.starting.remove(helper)
@@ -135,7 +142,7 @@ class _Work:
             return codec
 
     def end(self) -> None:
-        """Give nothing away any more, and dismiss helpers that took nothing."""
+        """Give no more codecs away, and stop helpers that took nothing."""
         with self.lock:
             self.done = True
             for helper in self.starting:
@@ -153,9 +160,9 @@ class _Work:
 
 @contextmanager
 def _helpers(work: _Work, count: int) -> Iterator[None]:
-    """While the block runs, and until they have done what they took, `count` other processes take codecs, too."""
+    """Let `count` other processes take codecs while the block runs and until they finish what they took."""
     threads = list[threading.Thread]()
-    with suppress(RuntimeError):  # where no thread can be started there is less help
+    with suppress(RuntimeError):  # without another thread there is less help
         for _ in range(count):
             thread = threading.Thread(target=_help, args=(work,), daemon=True)
             thread.start()
@@ -169,8 +176,8 @@ def _helpers(work: _Work, count: int) -> Iterator[None]:
 
 
 def _help(work: _Work) -> None:
-    """Have another process take codecs. Should it fail, nothing is lost: what it took is compiled here in the end."""
-    if getattr(sys, "frozen", False):  # a program in one file, whose executable is no Python
+    """Let another process take codecs. If it fails, its codecs are compiled here in the end."""
+    if getattr(sys, "frozen", False):  # a single-file program, whose executable is no Python
         return
     command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {SERVE}"]
     pipe = subprocess.PIPE
@@ -184,11 +191,11 @@ def _help(work: _Work) -> None:
         while helper.stdout.readline() and (codec := work.give(helper)):
             helper.stdin.write(f"{codec.format} {codec.kind}\n")
             helper.stdin.flush()
-        helper.kill()  # what it compiled is in the cache; to end in an orderly way takes it a while
+        helper.kill()  # what it compiled is in the cache; an orderly exit takes long
 
 
 def serve() -> None:
-    """Run the codecs that standard input names, a line each; a line says that the next one may come."""
+    """Run the codecs named on standard input, one a line; print a line when ready for the next."""
     with _without_collection():
         _say_ready()
         for line in sys.stdin:

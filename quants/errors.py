@@ -1,8 +1,8 @@
-"""The one exception tree of the toolkit: everything a user can cause and mend."""
+"""The exception tree of the toolkit: everything that a user can cause and fix."""
 
 
 class GgufToolsError(Exception):
-    """A problem the user can fix: says what, where, what was found and what was expected.
+    """A problem the user can fix. The message says what, where, what was found and what was expected.
 
     `hint` says what to do about it; the command line prints it on a second line.
     """
@@ -21,7 +21,7 @@ class FileError(GgufToolsError):
 
 
 class ModelError(GgufToolsError):
-    """A checkpoint's or a file's model is not one we can map or run."""
+    """A checkpoint's or a file's model that cannot be mapped or run."""
 
 
 class VocabularyError(GgufToolsError):

@@ -1,9 +1,9 @@
-"""Blocks that mean exactly the values that they are made of: for values that were integers times a scale before.
+"""Find blocks that decode to exactly the given values, for values that were integers times a scale before.
 
-An encoder rounds; here a scale is sought of which all values of a block are whole multiples, and the result is decoded
-again: a block counts as exact where every value is equal to the one before, as float32 numbers. (Zeros have no sign
-then: a format of integers has none for them.) Which scale and integers these were does not matter, only that there are
-some. Products of a float16 scale and such integers are exact in float32, so that nothing depends on who computes them.
+An encoder rounds. Here a scale is sought of which all values of a block are whole multiples, and the result is decoded
+again: a block counts as exact if every value is equal to the original as float32. (Zeros have no sign then: a format of
+integers has none for them.) The original scale and integers need not be found again; any that fit will do. Products of
+a float16 scale and such integers are exact in float32, so the result does not depend on who computes them.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ E2M1_CODES = np.array([0, 1, 2, 3, 4, 0, 5, 0, 6, 0, 0, 0, 7], np.uint8)  # of t
 
 
 class Wanted(NamedTuple):
-    """Values in blocks of `size`, one after the other, as their float32 bits.
+    """The values to encode, in blocks of `size`, one after the other, as their float32 bits.
 
-    precision: of the type that they were rounded to before, in bits; 0 where they are to be met exactly.
+    precision: of the type that they were rounded to before, in bits; 0 to match them exactly.
     """
 
     bits: Bits
@@ -41,11 +41,11 @@ class Wanted(NamedTuple):
 
 
 def exact_blocks(form: Format, values: Floats, rounded_to: Format | None = None) -> tuple[Bytes, NDArray[np.bool_]]:
-    """Rows in a format of EXACT, and which of their blocks are not exactly the values.
+    """Encode rows in a format of EXACT and report which blocks are not exactly the values.
 
     values: float32 (n, width), finite or not, whole blocks → uint8 (n, bytes of a row), bool (n, blocks of a row).
-    rounded_to: F16 or BF16, in which the values were stored: blocks also count as exact that give them when what they
-    mean is rounded so. Raises FormatError for a format that is not in EXACT.
+    rounded_to: F16 or BF16, the type that the values were stored in: blocks whose decoded values round to the given
+    ones also count as exact. Raises FormatError for a format that is not in EXACT.
     """
     pack = EXACT.get(form.name)
     if pack is None:
@@ -64,7 +64,7 @@ def exact_blocks(form: Format, values: Floats, rounded_to: Format | None = None)
 
 
 def formats_that_fit(width: int) -> list[Format]:
-    """The formats of EXACT that rows of this width can have, the smallest first; of one size the simpler."""
+    """Return the formats of EXACT that fit rows of this width, the smallest first; of equal size the simpler first."""
     found = [form for form in map(format_named, EXACT) if width % form.block_size == 0]
     return sorted(found, key=lambda form: form.bits_per_weight)
 
@@ -78,7 +78,7 @@ def _bytes_of(blocks: NDArray[Any]) -> Bytes:
 
 
 def _signed(low: int, high: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
-    """Puts the scales, returns the codes: (blocks, size)."""
+    """Write the scales into the blocks; return the codes (blocks, size)."""
     bits, size = wanted.bits, wanted.size
     scales, codes = np.empty(len(blocks), np.float32), np.empty(len(bits), np.int8)
     units.fit_signed(bits.view(np.float32), bits, size, low, high, _room(size), scales, codes)
@@ -90,12 +90,12 @@ def _signed(low: int, high: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen
 
 
 def _q1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
-    """Zeros have no code: those blocks are not exact."""
+    """Encode Q1_0. Zeros have no code: blocks with zeros are not exact."""
     return (_signed(-1, 1, wanted, blocks) > 1).view(np.uint8)
 
 
 def _tq1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
-    """Digits to the base of three are no bits: what holds them is put here."""
+    """Encode TQ1_0. Base-3 digits are no bit fields, so their bytes are written here."""
     codes = _signed(-1, 1, wanted, blocks)
     powers = np.array([81, 27, 9, 3, 1], np.uint16)[:, None]
     for at, count, digits, where in ((0, 32, 5, 0), (160, 16, 5, 32), (240, 4, 4, -1)):
@@ -131,7 +131,7 @@ def _mxfp4(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
 def _signed_sub_blocks(
     low: int, high: int, top: int, bits: Bits, blocks: NDArray[Any]
 ) -> tuple[NDArray[np.int8], Chosen]:
-    """Puts the scales, returns the small ones (blocks, 16) and the codes (blocks, 256)."""
+    """Write the block scales; return the sub-block scales (blocks, 16) and the codes (blocks, 256)."""
     scales, small = np.empty(len(blocks), np.float32), np.empty(16 * len(blocks), np.int8)
     codes = np.empty(len(bits), np.int8)
     units.fit_signed_sub_blocks(bits, low, high, top, _room(256), scales, small, codes)
@@ -153,7 +153,9 @@ def _q6_k(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
 def _offset_sub_blocks(
     size: int, high: int, top: int, bits: Bits, blocks: NDArray[Any]
 ) -> tuple[Chosen, Chosen, Chosen]:
-    """Puts both scales, which are one; returns the small ones and the minima (blocks, 256 / size) and the codes."""
+    """Write both block scales, which are equal; return sub-block scales and minima (blocks, 256 / size) and the
+    codes.
+    """
     count = 256 // size
     scales, codes = np.empty(len(blocks), np.float32), np.empty(len(bits), np.int8)
     small, minima = np.empty(count * len(blocks), np.int8), np.empty(count * len(blocks), np.int8)
@@ -177,7 +179,7 @@ def _q4_k(high: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     return codes
 
 
-# What fits scales, which it puts into blocks that come as zeros, and codes, which it returns. The simpler go first.
+# Functions that fit scales: each writes them into blocks of zeros and returns the codes. The simpler formats go first.
 EXACT: dict[str, Callable[[Wanted, NDArray[Any]], Chosen]] = {
     "Q4_0": partial(_signed, -8, 7),
     "Q8_0": partial(_signed, -128, 127),

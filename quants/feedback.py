@@ -1,15 +1,15 @@
-"""Encode with error feedback: what rounding a column loses is made up for by the columns after it.
+"""Encode with GPTQ error feedback: later columns make up for what rounding a column loses.
 
-The error D of a row of weights hurts the product's output as D H D^T, H the mean of x x^T over its inputs x. Rounding
-each weight to its nearest neighbour ignores that inputs go together. Here columns are rounded in the order they are
-stored in, and each error is carried to the columns that are not rounded yet, as far as they can make up for it
-(Frantar et al. 2022, "GPTQ", arXiv 2210.17323). The blocks are ggml's: their scales are those that the format's own
-encoder finds for the weights as they are corrected when their block's turn comes, weighted by the diagonal of H; or
-some near these, where a group's columns lose less by them.
+The error D of a row of weights changes the product's output by D H D^T, where H is the mean of x x^T over the inputs x.
+Rounding each weight to its nearest neighbour ignores correlations between inputs. Here columns are rounded in the order
+they are stored in, and each error is carried to the columns that are not rounded yet, as far as they can make up for it
+(Frantar et al. 2022, "GPTQ", arXiv 2210.17323). The blocks are ggml's. Scales come from the format's own encoder, run
+on the corrected weights when their block's turn comes and weighted by the diagonal of H; nearby scales are used where a
+group's columns lose less with them.
 
-Where each value has a code of its own (`Codes`), errors are carried from column to column. Where several are a point of
-a grid (`Points`), eight columns are one step, in which the points nearest by what is left of the error are chosen. In
-other formats errors are carried from block to block.
+Where each value has a code of its own (`Codes`), errors are carried from column to column. Where several values are a
+point of a grid (`Points`), a step is eight columns, and the points nearest by the remaining error are chosen. In other
+formats errors are carried from block to block.
 """
 
 import numpy as np
@@ -22,30 +22,30 @@ from .format import Format, format_named
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 INVERTED_AT_ONCE = 128  # rows of a triangle
-# From the numbers of scales and minima that the encoder chose: what is tried besides.
+# Offsets to the scale and minimum numbers that the encoder chose: what else is tried.
 MOVES, MINIMUM_MOVES = (-1, 1, -2, 2), (-1, 1)
 STEP = 256  # columns within which errors are carried at once; beyond them by a product of matrices
 
 
 def upper_factor(hessian: Floats | Doubles, damping: float) -> Floats:
-    """The upper triangular U with U^T U = (H + damping * median of its diagonal)^-1: float32 (width, width).
+    """Return the upper triangular U with U^T U = (H + damping * median of its diagonal)^-1: float32 (width, width).
 
-    hessian: (width, width), symmetric. The median, because a few columns with large inputs own the mean. Columns that
-    saw no input count as having some that go with nothing.
+    hessian: (width, width), symmetric. The median is used because a few columns with large inputs dominate the mean.
+    Columns without any input count as having some that correlate with nothing.
     """
     work = np.array(hessian, np.float64)
     diagonal = work.diagonal().copy()
     seen = diagonal > 0
     typical = float(np.median(diagonal[seen])) if seen.any() else 1.0
-    least = 1e-7 * diagonal.max(initial=0.0)  # keeps what is nearly dependent apart
+    least = 1e-7 * diagonal.max(initial=0.0)  # keeps nearly dependent columns apart
     work[np.diag_indices_from(work)] += damping * typical + least + np.where(seen, 0.0, typical)
-    # The lower factor of the matrix with its columns back to front, turned round, is upper and needs no inverse of H.
+    # Reverse the columns, take the lower factor and reverse it back: that gives the upper factor without inverting H.
     upper = np.asarray(np.linalg.cholesky(work[::-1, ::-1]), np.float64)[::-1, ::-1]
     return np.ascontiguousarray(_inverse_of_upper(upper), np.float32)
 
 
 def _inverse_of_upper(upper: Doubles) -> Doubles:
-    """The inverse of an upper triangular matrix, by products of its halves."""
+    """Return the inverse of an upper triangular matrix, computed by halves."""
     size = len(upper)
     if size <= INVERTED_AT_ONCE:
         return np.triu(np.linalg.inv(upper))
@@ -142,7 +142,7 @@ def _round(
 
 
 def _carry_block(form: Format, blocks: NDArray[np.uint8], own: Floats, at: int, upper: Floats, errors: Floats) -> None:
-    """Carry the error of whole blocks to the columns behind them."""
+    """Carry the error of whole blocks to the columns after them."""
     size = form.block_size
     lost = own[:, at : at + size] - form.decode(blocks)
     scaled = np.linalg.solve(upper[:size, :size].T.astype(np.float64), lost.T.astype(np.float64)).T
@@ -152,8 +152,8 @@ def _carry_block(form: Format, blocks: NDArray[np.uint8], own: Floats, at: int, 
 
 
 def meanings(form: Format, codes: Codes, blocks: NDArray[np.uint8], known: NDArray[np.uint8]) -> Floats:
-    """What codes `known` mean in each group of blocks (n, bytes): float32 (n, groups, known), by the format's
-    decoder.
+    """Return the values of the codes `known` in each group of blocks (n, bytes): float32 (n, groups, known), by the
+    format's decoder.
     """
     groups = form.block_size // codes.group
     table, work = np.empty((len(blocks), groups, len(known)), np.float32), blocks.copy()

@@ -1,8 +1,9 @@
-"""Block formats: the facts each one states in its file, and the registry that finds them.
+"""Block formats: the facts that each format's module declares, and the registry that finds them.
 
-The file of `Q4_K` is `quants/formats/q4_k.py`; other packages bring formats by entry points (group `gguftools.formats`)
-that name a module. A file holds FORMAT, a `Format`. It is cheap to import: what encodes and decodes is in the module
-that FORMAT names as its codec, which is imported when first used (numba loads only then) and has two functions:
+`Q4_K` is declared in `quants/formats/q4_k.py`; other packages add formats by entry points (group `gguftools.formats`)
+that name a module. A module holds FORMAT, a `Format`. It is cheap to import: the code that encodes and decodes is in
+the module that FORMAT names as its codec, which is imported when first used (numba loads only then) and has two
+functions:
 
     encode(form, rows, importance) -> uint8 (n, bytes of a row)    rows: float32 (n, width), C order, whole blocks
     decode(form, raw) -> float32 (n, width)                        raw: uint8 (n, bytes of a row), C order
@@ -29,7 +30,7 @@ F32Rows = NDArray[np.float32]
 RawRows = NDArray[np.uint8]
 
 FOLDER, ENTRY_POINTS = "quants.formats", "gguftools.formats"
-# Norms are decoded without kernels, which take longer to load than many a model takes to copy.
+# Small tensors such as norms are decoded without kernels, which often take longer to load than the model to copy.
 SMALL = 1 << 17  # bytes
 
 
@@ -95,50 +96,52 @@ class Format:
 
     @property
     def elements(self) -> np.dtype[Any] | None:
-        """numpy dtype of one element where a value has bytes of its own; None for block formats."""
+        """Return the numpy dtype of one element where a value has bytes of its own; None for block formats."""
         return None if self.block.kind == "V" else self.block
 
     @property
     def has_codec(self) -> bool:
-        """Whether we can encode and decode the format, not only copy it."""
+        """Return whether we can encode and decode the format, not only copy it."""
         return self.codec is not None
 
     @property
     def needs_importance(self) -> bool:
-        """The encoder refuses to work without importance weights."""
+        """Return whether the encoder refuses to work without importance weights."""
         return self.importance == "needed"
 
     @property
     def uses_importance(self) -> bool:
-        """Importance weights change the encoder's bytes."""
+        """Return whether importance weights change the encoder's bytes."""
         return self.importance != "ignored"
 
     def load_codec(self) -> ModuleType:
-        """The module with `encode` and `decode`. Raises FormatError if we have none."""
+        """Return the module with `encode` and `decode`. Raises FormatError if we have none."""
         if self.codec is None:
             raise FormatError(f"{self.name} tensors can be copied, but neither encoded nor decoded")
         return importlib.import_module(self.codec)
 
     def row_bytes(self, width: int) -> int:
-        """Bytes of a row of `width` values. Raises FormatError where blocks don't fit the row."""
+        """Return bytes of a row of `width` values. Raises FormatError where blocks don't fit the row."""
         if width % self.block_size:
             raise FormatError(f"rows of {width} values; {self.name} needs a multiple of {self.block_size}")
         return self.head_bytes + width // self.block_size * self.block.itemsize
 
     def encode(self, rows: F32Rows, importance: NDArray[np.float32] | None = None) -> RawRows:
-        """float32 (n, width) → uint8 (n, bytes of a row). See `quants.encode` for the checked way in."""
+        """Return float32 (n, width) → uint8 (n, bytes of a row). See `quants.encode` for the checked way in."""
         encoded: RawRows = self.load_codec().encode(self, rows, importance)
         return encoded
 
     def decode(self, raw: RawRows) -> F32Rows:
-        """uint8 (n, bytes of a row) → float32 (n, width)."""
+        """Return uint8 (n, bytes of a row) → float32 (n, width)."""
         if self.decode_small and raw.size <= SMALL:
             return self.decode_small(raw)
         decoded: F32Rows = self.load_codec().decode(self, raw)
         return decoded
 
     def swap_byte_order(self, raw: RawRows) -> RawRows:
-        """A copy of rows (n, bytes of a row) in the other byte order. Raises FormatError for a dialect's format."""
+        """Return a copy of rows (n, bytes of a row) in the other byte order. Raises FormatError for a dialect's
+        format.
+        """
         if self.dialect:
             raise FormatError(f"{self.name} is a format of {self.dialect}, which has no big-endian files")
         swapped: RawRows = np.ascontiguousarray(raw).reshape(-1).view(self.block).byteswap().view(np.uint8)
@@ -147,7 +150,7 @@ class Format:
 
 @cache
 def _own() -> dict[str, Format]:
-    """The formats of our own folder, by name."""
+    """Return the formats of this package, by name."""
     names = pkgutil.iter_modules(importlib.import_module(FOLDER).__path__)
     modules = (importlib.import_module(f"{FOLDER}.{each.name}") for each in names)
     return {module.FORMAT.name: module.FORMAT for module in modules}
@@ -160,8 +163,10 @@ def _own_by_type() -> dict[int, Format]:
 
 @cache
 def formats() -> dict[str, Format]:
-    """Every format by its upper-case name, ordered by ggml number. Raises FormatError where two claim one of either."""
-    from importlib.metadata import entry_points  # slow to import, and only asked for what is not ours
+    """Return every format by its upper-case name, ordered by ggml number. Raises FormatError for a duplicate name or
+    number.
+    """
+    from importlib.metadata import entry_points  # slow to import; needed only for third-party formats
 
     known = [*_own().values(), *(entry.load().FORMAT for entry in entry_points(group=ENTRY_POINTS))]
     owners: dict[str | int, Format] = {}
@@ -174,7 +179,7 @@ def formats() -> dict[str, Format]:
 
 
 def format_named(name: str) -> Format:
-    """The format called `name`, in any case. Raises FormatError naming the nearest known ones."""
+    """Return the format called `name`, in any case. Raises FormatError naming the nearest known ones."""
     form = _own().get(name.upper()) or formats().get(name.upper())
     if form is None:
         raise FormatError(f"there is no format {name!r}", did_you_mean(name, formats()))
@@ -182,7 +187,7 @@ def format_named(name: str) -> Format:
 
 
 def format_of_type(ggml_type: int) -> Format:
-    """The format with ggml's number `ggml_type`. Raises FormatError for a removed or unknown one."""
+    """Return the format with ggml's number `ggml_type`. Raises FormatError for a removed or unknown one."""
     form = _own_by_type().get(ggml_type)
     form = form or next((other for other in formats().values() if other.ggml_type == ggml_type), None)
     if form is None:

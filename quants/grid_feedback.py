@@ -1,4 +1,4 @@
-"""Error feedback in the formats with grids: of a block, scales near its own, and points, are chosen step by step."""
+"""GPTQ error feedback in the formats with grids: choose points step by step, and scales near the block's own."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.uint16]
 
-MOVES = (-1, 1)  # from a scale's number that the encoder chose: what is tried besides
+MOVES = (-1, 1)  # offsets to the encoder's scale number that are also tried
 
 
 def choose(
@@ -23,8 +23,8 @@ def choose(
 ) -> None:
     """Choose scales and points of blocks (n, bytes) for the columns of `own` (n, columns) from `at` on.
 
-    The blocks' scales are there, and changed, as `own` is by what is carried on. upper: the factor's rows and columns
-    from `at` on. errors: as `own`, filled in. weights: of the block's columns.
+    The blocks' scales are given and may change; `own` changes by the errors carried on. upper: the factor's rows and
+    columns from `at` on. errors: as `own`, filled in. weights: of the block's columns.
     """
     n, size, dims = len(blocks), form.block_size, grid_levels(points.grid).shape[1]
     groups = size // points.group
@@ -63,7 +63,9 @@ def choose(
 
 
 def _within_steps(upper: Floats, size: int) -> Floats:
-    """Of an upper triangle what is within each step, and last in each row 1 / its diagonal: (steps, STEP, LANES)."""
+    """Return the part of an upper triangle within each step, with 1 / its diagonal last in each row: (steps, STEP,
+    LANES).
+    """
     found = np.zeros((size // STEP, STEP, LANES), np.float32)
     for i, start in enumerate(range(0, size, STEP)):
         found[i, :, :STEP] = upper[start : start + STEP, start : start + STEP]
@@ -72,10 +74,10 @@ def _within_steps(upper: Floats, size: int) -> Floats:
 
 
 def meanings(form: Format, points: Points, blocks: Bytes) -> Floats:
-    """What the levels of the grid mean in each group of blocks (n, bytes), with their scales.
+    """Return the values of the grid's levels in each group of blocks (n, bytes), with their scales.
 
-    float32 (n, groups, LANES), by the format's decoder: up to eight levels, and the same with all signs set. What there
-    is not is infinite.
+    float32 (n, groups, LANES), by the format's decoder: up to eight levels, then the same with all signs set. Missing
+    levels are infinite.
     """
     levels = grid_levels(points.grid)
     n, groups, dims = len(blocks), form.block_size // points.group, levels.shape[1]

@@ -1,4 +1,4 @@
-"""Blocks with other scales than the encoder's: those near it are tried on weights as they are corrected by then."""
+"""Try scales near the encoder's own on weights that error feedback has corrected."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from .codes import Scale
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.uint16]
 
-# How much a squared error counts in the choice of a scale although later columns make up for it: what they are burdened
-# with is not seen there.
+# Weight of a squared error in the choice of a scale, although later columns make up for it: the cost to those columns
+# is not visible there.
 HELD_BACK = np.float32(0.05)
 
 
 def scale_numbers(scale: Scale, blocks: Bytes, groups: int) -> Numbers:
-    """The numbers of blocks (n, bytes): uint16 (n, groups)."""
+    """Return the numbers of blocks (n, bytes): uint16 (n, groups)."""
     numbers, first = np.zeros((len(blocks), groups), np.uint16), 0
     for part in scale.parts:
         numbers |= take(part, blocks, groups) << np.uint16(first)
@@ -27,7 +27,7 @@ def scale_numbers(scale: Scale, blocks: Bytes, groups: int) -> Numbers:
 
 
 class Tried(NamedTuple):
-    """Blocks with scales that are tried, uint8 (tried, n, bytes), the encoder's first; and what is in them.
+    """Blocks with the scales to try, uint8 (tried, n, bytes), the encoder's first, and their scale numbers.
 
     numbers: of scale and minimum, uint16 (tried, n, groups).
     """
@@ -36,13 +36,13 @@ class Tried(NamedTuple):
     numbers: list[tuple[Scale, Numbers]]
 
     def take(self, blocks: Bytes, which: NDArray[np.uint8]) -> None:
-        """Give groups of blocks (n, bytes) the scales of those that `which` (n, groups) says."""
+        """Give each group of blocks (n, bytes) the scales that `which` (n, groups) selects."""
         for scale, numbers in self.numbers:
             put_parts(scale.parts, blocks, np.choose(which, numbers))
 
 
 def with_scales_near(blocks: Bytes, groups: int, moves: Sequence[tuple[Scale | None, Sequence[int]]]) -> Tried:
-    """Blocks (n, bytes) with other scales. moves: by how many of its distances a number is moved."""
+    """Return blocks (n, bytes) with other scales. moves: by how many distances (`Scale.apart`) a number is moved."""
     moves = [(scale, each) for scale, each in moves if scale is not None]
     count, first, found = 1 + sum(len(each) for _, each in moves), 1, []
     copies = np.tile(blocks, (count, 1))

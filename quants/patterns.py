@@ -1,9 +1,9 @@
-"""Regular expressions that users or strangers write, matched against names of tensors, keys and modules.
+"""Regular expressions from users or files, matched safely against names of tensors, keys and modules.
 
-Python's `re` backtracks: `(a+)+$` takes longer than anyone waits. So an expression is read before it is used, and how
-often `re` may have to go back is estimated. Few times: `re` matches it. Many: states are followed side by side, which
-takes time in proportion to the name, and gives the same answer. What cannot be followed so (look-around,
-back-references) is refused where it would take long.
+Python's `re` backtracks: `(a+)+$` can take practically forever. So an expression is parsed before it is used, and the
+amount of backtracking is estimated. If it is small, `re` matches it. If it is large, an automaton follows all states
+side by side, which takes time in proportion to the name and gives the same answer. Expressions that no automaton can
+follow (look-around, back-references) are refused where they would take long.
 """
 
 import re
@@ -16,10 +16,10 @@ from .errors import GgufToolsError, OptionError
 
 MAX_CHARACTERS = 10_000
 MAX_DEPTH = 50  # of groups in groups
-MAX_WIDE_CHARACTERS = 16  # beyond ASCII: `re` compiles ranges of these slowly
+MAX_WIDE_CHARACTERS = 16  # outside ASCII: `re` compiles ranges of these slowly
 MAX_STEPS = 1_000_000  # of `re` for one name: about 10 ms
 MAX_STATES = 2_000
-USUAL_NAME = 64  # characters that a name has at most in llama.cpp
+USUAL_NAME = 64  # characters that llama.cpp allows a name at most
 FLAGS = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.ASCII
 WITHOUT_CHOICES = re.compile(r"(?:[^\\()\[\]{}*+?|]|\\\W)*")
 QUANTIFIER = re.compile(r"[*+?]|\{(?!\})(\d*)(,?)(\d*)\}")
@@ -32,9 +32,9 @@ LOOK_AROUND, BACK_REFERENCE = "look-around", "a back-reference"
 
 
 class Node(NamedTuple):
-    """A part of an expression. kind: char, assert, all (one after the other), any (one of them), repeat, other.
+    """A part of an expression. kind: char, assert, all (a sequence), any (alternatives), repeat, other.
 
-    text: of one character or an assertion; of others what it is called. low, high: of a repeat; high None: no end.
+    text: of one character or an assertion; for others the part's name. low, high: of a repeat; high None: no end.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Node(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """How often `re` may go back: `factor` times the name's length to the power of `degree`; None is exponential."""
+    """How much `re` may backtrack: `factor` times the name's length to the power of `degree`; None is exponential."""
 
     factor: int
     degree: int | None
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
         return Cost(self.factor + other.factor, None if endless else max(self.degree or 0, other.degree or 0))
 
     def quick_up_to(self) -> int:
-        """The length of names up to which `re` is quick; -1 where it never is."""
+        """Return the name length up to which `re` is quick; -1 where it never is."""
         if self.degree is None or self.factor > MAX_STEPS:
             return -1
         return int((MAX_STEPS / self.factor) ** (1 / self.degree)) if self.degree else MAX_STEPS
@@ -67,7 +67,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Pattern:
-    """A regular expression whose search takes no long time; `what` it is of, for messages."""
+    """A regular expression whose search takes bounded time; `what` it matches, for messages."""
 
     text: str
     what: str
@@ -77,7 +77,7 @@ class Pattern:
     _states: list["State"] = field(default_factory=list)
 
     def search(self, name: str) -> bool:
-        """Return True if the expression is found in the name. Raises OptionError if that might take long."""
+        """Return whether the expression matches anywhere in the name. Raises OptionError if that might take long."""
         if len(name) <= self.quick_up_to:
             return self.compiled.search(name) is not None
         if not self._states:
@@ -88,9 +88,9 @@ class Pattern:
 def compile_pattern(
     text: str, what: str, ignore_case: bool = False, error: type[GgufToolsError] = OptionError
 ) -> Pattern:
-    """Compile an expression. what: it is called this in errors, such as "tensor rule".
+    """Compile an expression. what: its name in errors, such as "tensor rule".
 
-    Raises `error` for what is no regular expression, is too long, or may take too long to match.
+    Raises `error` for text that is no regular expression, is too long, or may take too long to match.
     """
     shown = f"{what} {text if len(text) <= 200 else text[:197] + '...'!r}"
     if len(text) > MAX_CHARACTERS:
@@ -100,7 +100,7 @@ def compile_pattern(
         raise error(f"{shown} has {wide} characters beyond ASCII; at most {MAX_WIDE_CHARACTERS} are allowed")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what may mean something else one day
+            warnings.simplefilter("ignore")  # future warnings of `re`
             compiled = re.compile(text, re.IGNORECASE if ignore_case else 0)
     except RecursionError:
         raise error(f"{shown} is not a regular expression that can be used: it nests too deep") from None
@@ -125,11 +125,11 @@ _HINT = "write it with fewer repeats, and without repeats in repeats"
 
 
 class _TooComplexError(Exception):
-    """What makes an expression one that is not tried."""
+    """The expression is too complex to be tried."""
 
 
 class _Reader:
-    """Reads an expression that `re` has accepted into its parts."""
+    """Parse an expression that `re` has accepted into its parts."""
 
     def __init__(self, text: str, verbose: bool) -> None:
         if verbose:
@@ -177,13 +177,13 @@ class _Reader:
     def _group(self, depth: int) -> Node:
         begin = self._take(GROUP)
         if begin.startswith("(?#") or (begin.endswith(")") and begin[2:3] in "aiLmsux"):
-            return Node("all")  # a remark, or flags of the whole
+            return Node("all")  # a comment, or flags of the whole expression
         if begin.startswith("(?P="):
             return Node("other", BACK_REFERENCE)
         if begin.startswith("(?("):
             raise _TooComplexError("it has a condition")
         inner = self._choices(depth + 1)
-        self.at += 1  # the closing one
+        self.at += 1  # the closing parenthesis
         if begin in ("(?=", "(?!", "(?<=", "(?<!"):
             return Node("other", LOOK_AROUND, (inner,))
         if begin == "(?>":
@@ -192,7 +192,7 @@ class _Reader:
         return Node("other", "flags within it", (inner,)) if flagged else inner
 
     def _repeated(self, node: Node) -> Node:
-        """The node with what repeats it; remarks may stand between both."""
+        """Return the node with its quantifiers; comments may stand between both."""
         while remark := REMARK.match(self.text, self.at):
             self.at = remark.end()
         while (match := QUANTIFIER.match(self.text, self.at)) is not None:
@@ -211,7 +211,7 @@ class _Reader:
 
 
 def _single(node: Node) -> bool:
-    """Return True for a node that is one character."""
+    """Return whether a node matches a single character."""
     while node.kind == "all" and len(node.inner) == 1:
         node = node.inner[0]
     return node.kind == "char"
@@ -224,7 +224,7 @@ def _is_anchored(tree: Node) -> bool:
 
 
 def _cost(node: Node) -> Cost:
-    """How often `re` may have to go back to a node, or within it."""
+    """Return how much `re` may backtrack to a node, or within it."""
     if node.kind == "repeat":
         return _repeat_cost(node)
     costs = [_cost(each) for each in node.inner]
@@ -248,13 +248,13 @@ def _repeat_cost(node: Node) -> Cost:
     return total
 
 
-# Following states side by side
+# The automaton that follows states side by side
 
 
 class State(NamedTuple):
-    """A place in an expression. test: what must hold to go on; takes: whether that reads the character.
+    """A state of the automaton. test: what must hold to go on; takes: whether that reads the character.
 
-    nexts: where it goes on, by number. Without a test it goes on at once; the last one has no nexts: it is the end.
+    nexts: numbers of the next states. Without a test it goes on at once; the last one, the end, has no nexts.
     """
 
     test: Callable[[str, int], Any] | None
@@ -275,7 +275,7 @@ Step = tuple[Callable[[str, int], Any] | None, bool, tuple[int, ...]]  # as Stat
 
 
 def _compiled(node: Node, pattern: Pattern) -> Iterator[Step]:
-    """The states of a node; what follows it is the state behind the last one."""
+    """Yield the states of a node; the state after the last one continues."""
     if node.kind in ("char", "assert"):
         yield re.compile(node.text, pattern.compiled.flags & FLAGS).match, node.kind == "char", (1,)
     elif node.kind == "all":
@@ -301,7 +301,8 @@ def _bounded(node: Node, pattern: Pattern) -> list[Step]:
 
 
 def _compiled_choice(choices: list[list[Step]]) -> Iterator[Step]:
-    rest = sum(len(each) + 2 for each in choices)  # states up to the end; each has one before and one behind it
+    # states up to the end; each alternative has one before and one after it
+    rest = sum(len(each) + 2 for each in choices)
     for i, each in enumerate(choices):
         last = i == len(choices) - 1
         yield None, False, (1,) if last else (1, len(each) + 2)
@@ -328,7 +329,7 @@ def _compiled_repeat(node: Node, pattern: Pattern) -> Iterator[Step]:
 
 
 def _follow(states: list[State], name: str) -> bool:
-    """Return True if the states get from the first to the last anywhere in the name."""
+    """Return whether the states lead from the first to the last anywhere in the name."""
     current, last = set[int](), len(states) - 1
     for place in range(len(name) + 1):
         _enter(states, 0, name, place, current)
@@ -344,7 +345,7 @@ def _follow(states: list[State], name: str) -> bool:
 
 
 def _enter(states: list[State], number: int, name: str, place: int, into: set[int]) -> None:
-    """Put a state into a set, and those that it goes on to at this place of the name."""
+    """Add a state to a set, and the states that it reaches at this place of the name without reading."""
     waiting = [number]
     while waiting:
         number = waiting.pop()

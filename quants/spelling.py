@@ -1,18 +1,19 @@
-"""Names in messages: quoted, and what someone who mistyped one may have meant."""
+"""Names in messages: quoting, and suggestions for mistyped ones."""
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
-MOST_CHARACTERS = 200  # comparing takes the product of two lengths
+MOST_CHARACTERS = 200  # comparing takes time in the product of both lengths
 
 
 def nearest(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The known words most like this one, best first; one that differs in case and punctuation alone is the only one.
+    """Return the known words most similar to this one, best first; one that differs only in case and punctuation comes
+    alone.
 
-    cutoff: how alike they must be, from 0 to 1.
+    cutoff: required similarity, from 0 to 1.
     """
-    import difflib  # here, because few calls go wrong
+    import difflib  # imported here because it is rarely needed
 
     folded: dict[str, list[str]] = {}
     for each in known:
@@ -25,7 +26,7 @@ def nearest(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.6
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None, cutoff: float = 0.6) -> str | None:
-    """The hint for a name that does not exist; `otherwise` where none that does is like it."""
+    """Return the hint for a name that does not exist; `otherwise` if no known name is similar."""
     near = nearest(word, known, cutoff=cutoff)
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
@@ -35,6 +36,6 @@ def _fold(word: str) -> str:
 
 
 def quote(value: Any) -> str:
-    """A name from a file for a message: quoted, and cut where it is long."""
+    """Return a name from a file for a message: quoted, and cut if it is long."""
     text = repr(value[:100] if isinstance(value, (str, bytes)) else value)
     return text if len(text) <= 100 else f"{text[:100]}…"

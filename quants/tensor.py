@@ -1,4 +1,4 @@
-"""A tensor that is read by row ranges: nothing is in memory until rows are asked for."""
+"""A tensor that is read by row ranges: nothing is in memory until rows are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .errors import FormatError
 from .format import Format, format_named
 
-ARRAYS = ("F32", "F16", "F64", "I8", "I16", "I32", "I64")  # formats whose values numpy has a type for
+ARRAYS = ("F32", "F16", "F64", "I8", "I16", "I32", "I64")  # formats whose values have a numpy type
 
 ReadRows = Callable[[int, int], NDArray[np.uint8]]
 ReadGroups = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
@@ -38,7 +38,7 @@ class Tensor:
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """Return the tensor's name for messages."""
         return self.origin or self.name
 
     @property
@@ -51,7 +51,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Number of values."""
+        """Return the number of values."""
         return math.prod(self.shape)
 
     @property
@@ -63,11 +63,11 @@ class Tensor:
         return self.rows * self.row_bytes + self.format.tail_bytes
 
     def raw(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
-        """The stored bytes of rows start … stop: uint8 (rows, bytes of a row)."""
+        """Return the stored bytes of rows start … stop: uint8 (rows, bytes of a row)."""
         return self.read(start, self.rows if stop is None else stop)
 
     def elements(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
-        """The stored values of rows start … stop as numpy knows them (bfloat16: its bits as uint16).
+        """Return the stored values of rows start … stop in their numpy type (bfloat16: its bits as uint16).
 
         Raises FormatError for block formats.
         """
@@ -78,7 +78,7 @@ class Tensor:
         return raw.view(dtype).reshape(len(raw), self.width)
 
     def float32(self, start: int | None = None, stop: int | None = None) -> NDArray[np.float32]:
-        """Decoded values: the whole tensor in its shape, or (rows, width) of rows start … stop."""
+        """Return decoded values: the whole tensor in its shape, or (rows, width) of rows start … stop."""
         whole = start is None and stop is None
         if self.format.dialect and self.format.has_codec:
             return readable(self).float32(start, stop)
@@ -87,9 +87,9 @@ class Tensor:
         return decoded.reshape(self.shape) if whole else decoded
 
     def __getitem__(self, index: int | slice) -> NDArray[np.float32]:
-        """Values of the first dimension's items, decoded: float32. Nothing else is read; steps are 1 or more.
+        """Return items of the first dimension, decoded: float32. Nothing else is read; steps are 1 or more.
 
-        Raises IndexError for an item that there is not.
+        Raises IndexError for an item that does not exist.
         """
         count = self.shape[0] if self.shape else 0
         if isinstance(index, slice):
@@ -109,7 +109,7 @@ class Tensor:
         return self.float32(start * rows, stop * rows).reshape(stop - start, *self.shape[1:])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """The decoded values, float32 unless numpy asks for another type."""
+        """Return the decoded values, float32 unless numpy asks for another type."""
         values: NDArray[Any] = np.asarray(self.float32(), dtype)
         return values
 
@@ -124,12 +124,13 @@ class Tensor:
 
 
 def from_array(name: str, values: NDArray[Any], origin: str = "") -> Tensor:
-    """A Tensor over an array in memory, stored in the array's own type: floats (bfloat16 too) or signed integers.
+    """Return a Tensor over an array in memory, stored in the array's own type: floats (bfloat16 too) or signed
+    integers.
 
     Raises FormatError for types that GGUF has no tensors of.
     """
     values = np.asarray(values)
-    if values.dtype.name == "bfloat16":  # ml_dtypes', which numpy does not know by itself
+    if values.dtype.name == "bfloat16":  # a type of ml_dtypes, which numpy does not know by itself
         stored, form = values.view(np.uint16), "BF16"
     else:
         stored = values.astype(values.dtype.newbyteorder("<"), copy=False)
@@ -143,10 +144,12 @@ def from_array(name: str, values: NDArray[Any], origin: str = "") -> Tensor:
 
 
 def restated(tensor: Tensor) -> Tensor:
-    """A tensor in the format of ggml's own that holds exactly its values; where none does, rows that can be decoded."""
+    """Return a tensor of a dialect in the ggml format that holds exactly its values; where there is none, rows that can
+    be decoded.
+    """
     if not tensor.format.dialect:
         return tensor
-    from .dialects import codec  # here, because few files have anything to restate
+    from .dialects import codec  # imported here because few files need it
 
     if tensor.tail is not None:
         tensor = _with_tail(tensor, tensor.tail, codec.of_rows(tensor.format, tensor.tail))
@@ -161,7 +164,7 @@ def restated(tensor: Tensor) -> Tensor:
 
 
 def _with_tail(tensor: Tensor, tail: NDArray[np.uint8], form: Format) -> Tensor:
-    """A tensor whose rows begin with what is stored behind the last of them, so that each can be decoded by itself."""
+    """Return a tensor whose rows begin with the tail stored after the last row, so that each row decodes on its own."""
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         raw = tensor.raw(start, stop)
@@ -171,9 +174,9 @@ def _with_tail(tensor: Tensor, tail: NDArray[np.uint8], form: Format) -> Tensor:
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """A tensor of a dialect for whoever knows ggml's own formats alone; where none holds its values, it is float32.
+    """Return a tensor of a dialect in one of ggml's own formats; where none holds its values, in float32.
 
-    What cannot be decoded, and what is no dialect's, stays as it is.
+    Tensors that cannot be decoded, and those that belong to no dialect, stay as they are.
     """
     if not tensor.format.dialect or not tensor.format.has_codec:
         return tensor
@@ -189,14 +192,14 @@ def readable(tensor: Tensor) -> Tensor:
 
 
 def all_readable(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The same of tensors by name; without a dialect among them, what was given."""
+    """Apply `readable` to tensors by name; without a dialect among them, return what was given."""
     if not any(tensor.format.dialect for tensor in tensors.values()):
         return tensors
     return {name: readable(tensor) for name, tensor in tensors.items()}
 
 
 def _by_groups(tensor: Tensor, read: ReadGroups) -> ReadRows:
-    """Rows from whole groups of those that are stored together."""
+    """Return a reader of rows that reads whole groups of rows stored together."""
     together = tensor.format.rows_together
 
     def rows(start: int, stop: int) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Thread pools whose threads all run from the start, or which say that they cannot."""
+"""Thread pools whose threads all start at once, or which raise an error if they cannot."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -9,10 +9,10 @@ HINT = "use fewer, or allow more processes and memory (ulimit -u, ulimit -v)"
 
 
 def started_pool(count: int, name: str = "") -> ThreadPoolExecutor:
-    """Start a pool of so many threads. Raises OptionError if the system does not allow as many.
+    """Start a pool of `count` threads. Raises OptionError if the system does not allow as many.
 
-    A pool of the standard library starts threads as they are needed. Where one cannot start, the work is in its queue
-    already, and an exception says that it is not.
+    A pool of the standard library starts threads on demand. Where one cannot start, its work is already in the queue,
+    and the exception says nothing about it.
     """
     pool, begin = ThreadPoolExecutor(count, thread_name_prefix=name), Event()
     started = 0

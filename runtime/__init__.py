@@ -1,4 +1,4 @@
-"""Running a model to measure it.
+"""The runtime: computes a model's logits, to generate text and to measure quality.
 
 `graph` writes a model down as a list of operations, and has the executors that run it: over whole texts, and
 compiled, over a few tokens. `layer.py` (tensors of a layer, numbers of a network, a pass) is what every operation is

@@ -1,4 +1,4 @@
-"""A sound's frames of codes by convolutions (WavTokenizer's decoder): units of a posnet, then ConvNeXt's blocks.
+"""Decode audio codes to spectra by convolutions (WavTokenizer's decoder): units of a posnet, then ConvNeXt's blocks.
 
 Source: llama.cpp b11434, `src/models/wavtokenizer-dec.cpp`; Vocos, whose blocks have the exact GELU.
 """
@@ -17,7 +17,7 @@ from .products.matmul import gather
 
 @dataclass(frozen=True)
 class AudioCodec:
-    """units, blocks: in the order in which they run. groups, epsilon: of group norms."""
+    """The decoder's layers. units, blocks: in the order in which they run. groups, epsilon: of group norms."""
 
     units: tuple[Layer, ...]
     blocks: tuple[Layer, ...]
@@ -26,7 +26,7 @@ class AudioCodec:
 
 
 def decode_audio_codes(keys: Keys, layers: Mapping[str, Layer]) -> AudioCodec:
-    """layers: by prefix."""
+    """Return the decoder of a model's layers. layers: by prefix."""
 
     def of(name: str) -> Iterator[Layer]:
         yield from (layers[f"{name}.{i}."] for i in range(int(keys.need(f"{name}.block_count"))))
@@ -36,7 +36,7 @@ def decode_audio_codes(keys: Keys, layers: Mapping[str, Layer]) -> AudioCodec:
 
 
 def spectra(forward: ForwardContext, model: AudioCodec, codes: Ids) -> Floats:
-    """What the last matrix makes of each code of a sound (frames,): float32 (frames, width)."""
+    """Return the last matrix's output for each code of a clip (frames,): float32 (frames, width)."""
     x, graphs = gather(forward.global_tensors.need("token_embd.weight"), codes), forward.network.graphs
     if "codes" not in graphs:
         own = model.units, model.blocks, model.groups, model.epsilon

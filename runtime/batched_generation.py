@@ -1,7 +1,7 @@
-"""Several texts that go through a model together: a token of each per pass, so that weights are read once for all.
+"""Generate several texts together: one token of each per pass, so that weights are read once for all.
 
-Each text has its own cache, sampler, limits and stop strings, and is the same as alone. Whoever reads a text finds it
-as if it were written then; the others are written ahead of their readers.
+Each text has its own cache, sampler, limits and stop strings, and its result is the same as alone. A reader gets a
+text's pieces on demand; the other texts are generated ahead of their readers.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from quants.errors import ModelError, OptionError
 from .generation import Generation
 from .kv_cache import KVCache
 
-PARALLEL = 4  # texts at a time, where nobody says how many
+PARALLEL = 4  # default number of texts at a time
 
 
 class Batch:
-    """Texts that are written together, up to `parallel` of them; others join when one ends.
+    """Texts generated together, up to `parallel` of them; others join when one ends.
 
-    coming: taken as there is room for them. Texts of models that do not run several together, and texts with drafts,
-    are written alone.
+    coming: iterated as there is room. Texts of models that do not run several together, and texts with draft models,
+    are generated alone.
     """
 
     def __init__(self, coming: Iterable[Generation], parallel: int = PARALLEL) -> None:
-        """Raises OptionError for fewer texts at a time than one."""
+        """Raise OptionError for fewer texts at a time than one."""
         if parallel < 1:
             raise OptionError(f"parallel is {parallel}: 1 or more texts at a time are needed")
         self.lock = RLock()
         self._coming, self._parallel = iter(coming), parallel
-        self._members: list[Generation] = []  # that are written now
-        self._known: WeakSet[Generation] = WeakSet()  # that have been
-        self._order: deque[Generation] = deque()  # taken, and not given to a reader
-        self._waiting: deque[Generation] = deque()  # taken, for when there is room
+        self._members: list[Generation] = []  # being generated
+        self._known: WeakSet[Generation] = WeakSet()  # already added
+        self._order: deque[Generation] = deque()  # taken, and not yet given to a reader
+        self._waiting: deque[Generation] = deque()  # taken, waiting for room
         self._failure: Exception | None = None  # why no more could be taken
 
     def __iter__(self) -> Iterator[Generation]:
-        """The texts in their order. Raises what `coming` does, in its turn."""
+        """Yield the texts in their order. Raises what `coming` does, in its turn."""
         while self._order or self._take() is not None:
             yield self._order.popleft()
         if self._failure is not None:
             raise self._failure
 
     def add(self, generation: Generation) -> None:
-        """Let a text be written with the others, if it can be."""
+        """Let a text be generated with the others, if possible."""
         if self._parallel > 1 and generation.model.runs_together and not generation.is_drafted:
             generation.together = self
 
     def advance(self, generation: Generation) -> None:
-        """Let a text have a piece ahead, or logits, and the others a piece more."""
+        """Generate a piece of a text ahead, or its logits, and a piece of each other text."""
         if generation.is_ahead or generation.next_input is None:
             return
         self._join(generation)
@@ -74,12 +74,12 @@ class Batch:
                 each.write_ahead()
 
     def leave(self, generation: Generation) -> None:
-        """Go on without a text until it is asked for again."""
+        """Drop a text from the batch until it is read again."""
         with self.lock:
             self._members = [each for each in self._members if each is not generation]
 
     def _join(self, generation: Generation) -> None:
-        """Let texts that have ended go, and others join."""
+        """Remove texts that have ended, and let others join."""
         for each in self._members:
             if each.has_ended:
                 each.release()
@@ -95,12 +95,12 @@ class Batch:
                 self._known.add(joining)
 
     def _take(self) -> Generation | None:
-        """The next text that comes."""
+        """Return the next text of `coming`."""
         if self._failure is not None:
             return None
         try:
             taken = next(self._coming, None)
-        except Exception as error:  # raised when the texts before it have been read
+        except Exception as error:  # raised after the texts before it have been read
             self._failure = error
             return None
         if taken is not None:
@@ -112,7 +112,7 @@ class Batch:
 
 
 def _recover(texts: Sequence[Generation], caches: Sequence[KVCache], seen: Sequence[int]) -> None:
-    """Let texts whose pass was broken off, as by Ctrl-C, go on, or say why they cannot."""
+    """Let texts whose pass was interrupted, as by Ctrl-C, continue, or record why they cannot."""
     for cache, length in zip(caches, seen, strict=True):
         if not cache.keeps_states:
             cache.truncate(length)
@@ -122,7 +122,7 @@ def _recover(texts: Sequence[Generation], caches: Sequence[KVCache], seen: Seque
 
 
 def written_together(generations: Iterable[Generation], parallel: int = PARALLEL) -> Iterator[Generation]:
-    """The same texts in the same order, up to `parallel` of them written at a time.
+    """Return the same texts in the same order, up to `parallel` of them generated at a time.
 
     Raises what the iterable does, after the texts before; OptionError for fewer texts at a time than one.
     """
@@ -130,7 +130,7 @@ def written_together(generations: Iterable[Generation], parallel: int = PARALLEL
 
 
 def write_together(generations: Sequence[Generation], parallel: int = PARALLEL) -> None:
-    """Let these texts, which may be read in any order, be written together. Raises OptionError as `Batch` does."""
+    """Let these texts, which may be read in any order, be generated together. Raises OptionError as `Batch` does."""
     batch = Batch(generations, parallel)
     for each in generations if len(generations) > 1 else ():
         batch.add(each)

@@ -1,7 +1,7 @@
-"""Texts that begin alike in one pass, their beginning computed once.
+"""Texts with a common beginning in one pass, which computes the beginning once.
 
-A trunk and the branches that follow on it stand one after the other in one row of tokens, many such trees in a row.
-Everything but attention takes tokens one by one; attention gives each branch the keys of its trunk and its own.
+A trunk and its branches are consecutive in one row of tokens, many such trees in a row. Everything but attention
+processes tokens one by one; attention gives each branch the keys of its trunk and its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Attend = Callable[[Floats, Floats, Floats, Ids, int], Floats]
 
 @dataclass(frozen=True)
 class Tree:
-    """trunk: token ids; branches: of each text, the ids that follow, none for a text that nothing is asked of."""
+    """trunk: token ids; branches: the ids of each text after the trunk, none for a text that is not evaluated."""
 
     trunk: Sequence[int]
     branches: tuple[Sequence[int], ...]
@@ -30,7 +30,7 @@ class Tree:
         return len(self.trunk) + sum(map(len, self.branches))
 
     def offset(self, branch: int, position: int) -> int:
-        """Where within the tree's tokens a text's token of that position is."""
+        """Return the index within the tree's tokens of a branch's token at a position."""
         if position < len(self.trunk):
             return position
         return position + sum(map(len, self.branches[:branch]))
@@ -44,7 +44,7 @@ class Branches:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Where each tree begins."""
+        """Return where each tree begins."""
         return [0, *np.cumsum([tree.tokens for tree in self.trees])[:-1].tolist()]
 
     @cached_property
@@ -54,7 +54,7 @@ class Branches:
 
     @cached_property
     def positions(self) -> Ids:
-        """Of each token in its text."""
+        """Return the position of each token in its text."""
         return np.concatenate(
             [
                 part
@@ -68,8 +68,8 @@ class Branches:
 
     @cached_property
     def _parts(self) -> list[tuple[slice, Rows, Rows]]:
-        """Of each tree: the trunk's rows; its branches' (branches, longest), filled up with their last; which of these
-        are not filled up.
+        """Return for each tree: the trunk's rows; its branches' (branches, longest), padded with their last; which are
+        not padding.
         """
         found = []
         for start, tree in zip(self.starts, self.trees, strict=True):
@@ -83,7 +83,7 @@ class Branches:
         return found
 
     def attend(self, attend: Attend, q: Floats, k: Floats, v: Floats) -> Floats:
-        """Attention within every text: float32 (tokens, heads * width)."""
+        """Return attention within every text: float32 (tokens, heads * width)."""
         out = np.empty((len(q), q.shape[1] * v.shape[2]), np.float32)
         for trunk, rows, real in self._parts:
             count = trunk.stop - trunk.start
@@ -100,16 +100,16 @@ class Branches:
 
 @dataclass(frozen=True)
 class TokenTree:
-    """Tokens behind a text that is in a cache, each of which sees the text and those that it follows on.
+    """Tokens after a cached text, each of which attends to the text and its own ancestors (speculative trees).
 
-    parents: of each token the number of the one that it follows on, which comes before it; -1 for the text.
+    parents: the number of each token's parent, which comes before it; -1 for the text.
     """
 
     parents: tuple[int, ...]
 
     @cached_property
     def depths(self) -> Ids:
-        """Of each token how many of these come before it."""
+        """Return each token's number of ancestors."""
         depths = np.zeros(len(self.parents), np.int64)
         for place, parent in enumerate(self.parents):
             depths[place] = 0 if parent < 0 else depths[parent] + 1
@@ -117,7 +117,7 @@ class TokenTree:
 
     @cached_property
     def _ancestors(self) -> NDArray[np.bool_]:
-        """Which tokens each sees, itself among them: (tokens, tokens)."""
+        """Return each token's ancestors, itself included: (tokens, tokens)."""
         sees = np.eye(len(self.parents), dtype=bool)
         for place, parent in enumerate(self.parents):
             if parent >= 0:
@@ -125,11 +125,11 @@ class TokenTree:
         return sees
 
     def positions(self, seen: int) -> Ids:
-        """Of each token in its text, behind so many in the cache."""
+        """Return the position of each token in its text, after `seen` cached ones."""
         return seen + self.depths
 
     def bias(self, seen: int, window: int | None, chunk: int | None) -> Floats:
-        """What is added to scores: float32 (tokens, seen + tokens), minus infinity where a key is hidden."""
+        """Return the mask added to scores: float32 (tokens, seen + tokens), minus infinity where a key is hidden."""
         queries = self.positions(seen)[:, None]
         keys = np.concatenate([np.arange(seen), queries[:, 0]])
         sees = np.concatenate([np.ones((len(queries), seen), bool), self._ancestors], axis=1)

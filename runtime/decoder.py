@@ -1,4 +1,4 @@
-"""All layers of a model over whole texts: its list of operations (`runtime.graph`), run by the executor for texts."""
+"""Run all layers of a model over whole texts: its graph (`runtime.graph`), run by the executor for texts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,32 +18,32 @@ from .layer import ForwardContext, Layer, Network
 
 
 def decode(forward: ForwardContext, x: Floats, first: int = 0) -> Floats:
-    """x (tokens, width) through all layers, from position `first` of each text on: float32 (tokens, width).
+    """Return x (tokens, width) after all layers, from position `first` of each text on: float32 (tokens, width).
 
-    Raises ModelError where it stops being finite.
+    Raises ModelError if values stop being finite.
     """
     return _run(forward, graph_of(forward.network, forward.sparsity is not None), x, first)
 
 
 def through_layers(forward: ForwardContext, x: Floats, first: int = 0) -> Floats:
-    """The same of what stands before the first layer already: x (tokens, streams * width) in models of several."""
+    """Return `decode` of the first layer's input: x (tokens, streams * width) in models of several streams."""
     network, width = forward.network, x.shape[1]
     graph = _kept(network, ("layers", width), lambda: layers.layers_graph(network, width))
     return _run(forward, graph, x, first)
 
 
 def graph_of(network: Network, predicts: bool = False) -> Graph:
-    """The list of a network, which is written once. predicts: the file's predictor chooses neurons."""
+    """Return the graph of a network, built once. predicts: the file's predictor selects neurons."""
     return _kept(network, ("decoder", predicts), lambda: layers.decoder_graph(network, predicts))
 
 
 def whole_graph_of(network: Network) -> Graph:
-    """The list from ids of tokens to logits, which is written once."""
+    """Return the graph from token ids to logits, built once."""
     return _kept(network, ("whole",), lambda: layers.whole_graph(network))
 
 
 def through_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """What stands before a layer through that layer; x stays as it is. The layer may have other tensors than the
+    """Return a layer's output for the input x, which stays as it is. The layer may have other tensors than the
     network's own.
     """
     forward.first = 0
@@ -51,7 +51,9 @@ def through_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
 
 
 def through_block_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """The same of a draft's block, which sees all of itself and the keys before it, `forward.shared_keys`."""
+    """Return `through_layer` for a draft model's block, which attends to all of itself and the keys before it,
+    `forward.shared_keys`.
+    """
     network, name = forward.network, ("block", id(layer), x.shape[1])
     return _finished(
         run(_kept(network, name, lambda: layers.layer_graph(network, layer, x.shape[1:], True)), forward, x), x
@@ -59,32 +61,34 @@ def through_block_layer(forward: ForwardContext, layer: Layer, x: Floats) -> Flo
 
 
 def shared_keys(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """The one key of each token of x (tokens, width), which all heads share: float32 (tokens, 1, its width)."""
+    """Return the one key of each token of x (tokens, width), which all heads share: float32 (tokens, 1, its width)."""
     return _part(forward, f"keys of {layer.prefix}", x, lambda b, value: write_keys(b, layer, value), layer)
 
 
 def begin(forward: ForwardContext, x: Floats) -> Floats:
-    """What the first layer reads of embedded tokens x (tokens, width)."""
+    """Return the first layer's input from embedded tokens x (tokens, width)."""
     return _part(forward, "begin", x, lambda b, value: layers.begin(b, value))
 
 
 def ended(forward: ForwardContext, x: Floats) -> Floats:
-    """What the last norm reads of what the last layer gave: float32 (tokens, width)."""
+    """Return the last norm's input from the last layer's output: float32 (tokens, width)."""
     return _part(forward, "end", x, lambda b, value: layers.end(b, value))
 
 
 def attention(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """Self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens, width)."""
+    """Return self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens,
+    width).
+    """
     return _part(forward, f"attention of {layer.prefix}", x, lambda b, value: write_attention(b, layer, value), layer)
 
 
 def token_mixer(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """What one layer takes from other tokens of x (tokens, width), whatever mixes them: float32 (tokens, width)."""
+    """Return the output of one layer's token mixer, of any type, for x (tokens, width): float32 (tokens, width)."""
     return _part(forward, f"mixer of {layer.prefix}", x, lambda b, value: layers.token_mixer(b, layer, value), layer)
 
 
 def feed_forward(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """The feed-forward net of one layer over x (tokens, width), which is the residual stream's norm."""
+    """Return the feed-forward net of one layer over x (tokens, width), which is the residual stream's norm."""
     return _part(forward, f"net of {layer.prefix}", x, lambda b, value: write_net(b, layer, value, value), layer)
 
 
@@ -103,7 +107,7 @@ def _part(
 
 
 def _finished(result: Floats, x: Floats) -> Floats:
-    """The result, in memory of its own."""
+    """Return the result in memory of its own."""
     return result.copy() if result is x else result
 
 
@@ -122,7 +126,7 @@ def _run(forward: ForwardContext, graph: Graph, x: Floats, first: int) -> Floats
 
 
 def _hooks(forward: ForwardContext, graph: Graph) -> dict[int, Hook]:
-    """What is asked of values on the way: inputs of layers are kept, images are added to what layers give."""
+    """Return hooks for requested values: layer inputs are kept, image features are added to layer outputs."""
     hooks: dict[int, list[Hook]] = {}
 
     def on(number: int, hook: Hook) -> None:
@@ -151,12 +155,12 @@ def _hooks(forward: ForwardContext, graph: Graph) -> dict[int, Hook]:
 
 
 def _note(forward: ForwardContext, layer: int, x: Floats) -> None:
-    """Keep what a layer is given, of several streams their mean."""
+    """Keep a layer's input, the mean of several streams."""
     forward.note(layer, streams.mean(forward, x) if streams.has_streams(forward) else np.array(x))
 
 
 def _add_deeper(forward: ForwardContext, layer: int, x: Floats) -> None:
-    """Add to a layer's outputs what images have for it besides their embeddings."""
+    """Add an image's deepstack features to a layer's output."""
     width, last = x.shape[1], layer + 1 == len(forward.network.layers)
     first, number = forward.first if last else 0, forward.network.deeper(layer)
     for image in forward.images if number is not None else ():

@@ -1,4 +1,4 @@
-"""What layers read: token embeddings, positions where they are learned, and inputs of each layer apart (Gemma 3n, 4).
+"""Inputs of layers: token embeddings, learned positions, and per-layer inputs (Gemma 3n, 4).
 
 Source of the last: transformers `models/gemma4/modeling_gemma4.py`.
 """
@@ -16,7 +16,8 @@ from .switch import read_as
 
 
 def embed(forward: ForwardContext, ids: Ids) -> Floats:
-    """Token (and position) embeddings of ids (tokens,), or what images have in their place: float32 (tokens, width).
+    """Return token (and position) embeddings of ids (tokens,), or the images' embeddings in their place: float32
+    (tokens, width).
 
     Raises ModelError past the last position that has an embedding.
     """
@@ -48,13 +49,13 @@ def embed(forward: ForwardContext, ids: Ids) -> Floats:
     types = tensors.array("token_types.weight")
     if types is not None and forward.keys.get("decision.type") is None:  # else of questions, in the head
         x += types.reshape(-1, x.shape[1])[0]
-    last = forward.block.output_norm == "token_embd_norm"  # which then stands behind the layers
+    last = forward.block.output_norm == "token_embd_norm"  # which comes after the layers then
     return x if last else forward.norm_if_there(tensors, "token_embd_norm", x)
 
 
 def layer_inputs(forward: ForwardContext, ids: Ids, x: Floats) -> Floats | None:
-    """What each layer gets of each token: float32 (tokens, layers, width), of a table of n-grams for one layer; None in
-    other models. x: its embedding.
+    """Return each layer's own input of each token: float32 (tokens, layers, width), or n-gram embeddings for one layer;
+    None in other models. x: the token embedding.
     """
     tensors = forward.global_tensors
     if "per_layer_token_embd.weight" not in tensors:
@@ -71,7 +72,7 @@ def layer_inputs(forward: ForwardContext, ids: Ids, x: Floats) -> Floats | None:
 
 
 def layer_input(forward: ForwardContext, layer: Layer) -> Floats:
-    """The layer's own embeddings of tokens: float32 (tokens, width). Raises ModelError where it has none."""
+    """Return the layer's own embeddings of tokens: float32 (tokens, width). Raises ModelError if it has none."""
     if forward.layer_inputs is None:
         raise ModelError(f"the file has no tensor 'per_layer_token_embd.weight', which '{layer.prefix}inp_gate' needs")
     return np.ascontiguousarray(forward.layer_inputs[:, layer.index])

@@ -1,7 +1,8 @@
-"""Encoder-decoder models (T5): one text is read as a whole, another is continued while looking at the first.
+"""Encoder-decoder models (T5): the encoder reads one text, the decoder continues another with cross-attention to it.
 
-Source: transformers `models/t5/modeling_t5.py`. Scores are not scaled; a learned number for each distance is added
-to them, usually the first layer's in all layers. What a decoder looks at (`KVCache.context`) is computed once a text.
+Source: transformers `models/t5/modeling_t5.py`. Scores are not scaled; a learned bias for each distance is added to
+them, usually the first layer's in all layers. The keys and values for cross-attention (`KVCache.context`) are computed
+once a text.
 """
 
 from collections.abc import Mapping
@@ -34,14 +35,14 @@ class EncoderDecoder:
 
 
 def encoder_decoder(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder | None:
-    """Both sides of a model whose file has them, or None. layers: by prefix."""
+    """Return both sides of a model whose file has them, or None. layers: by prefix."""
     if "dec.output_norm.weight" not in layers[""]:
         return None
     return _both(keys, layers, int(keys.need("decoder_block_count")))
 
 
 def encoder_alone(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder | None:
-    """The encoder of a model whose file has no other side, or None."""
+    """Return the encoder of a model without a decoder, or None."""
     alone = "enc.blk.0." in layers and "dec.output_norm.weight" not in layers[""]
     return _both(keys, layers, 0) if alone else None
 
@@ -57,7 +58,9 @@ def _both(keys: Keys, layers: Mapping[str, Layer], decoding: int) -> EncoderDeco
 
 
 def encode(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Context:
-    """Read a text: for each layer of the decoder the keys and values that it will look at, (tokens, heads, width)."""
+    """Encode a text: return for each layer of the decoder keys and values for cross-attention, (tokens, heads,
+    width).
+    """
     x, heads = read(forward, both, ids), forward.hparams.layers[0].heads
     return tuple(
         (
@@ -69,12 +72,12 @@ def encode(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Context:
 
 
 def read(forward: ForwardContext, both: EncoderDecoder, ids: Ids) -> Floats:
-    """The encoder's last hidden states of a text: float32 (tokens, width)."""
+    """Return the encoder's last hidden states of a text: float32 (tokens, width)."""
     return _through(forward, both, both.encoder, embed(forward, ids), is_decoder=False)
 
 
 def decode(forward: ForwardContext, both: EncoderDecoder, x: Floats) -> Floats:
-    """Through the decoder's layers: float32 (tokens, width). Raises ModelError where no text was encoded."""
+    """Return the decoder's output: float32 (tokens, width). Raises ModelError if no text was encoded."""
     if forward.cache is None or not forward.cache.context or forward.texts > 1:
         raise ModelError("this model has an encoder: its decoder runs a single text, from the cache `encode` returns")
     return _through(forward, both, both.decoder, x, is_decoder=True)
@@ -83,7 +86,7 @@ def decode(forward: ForwardContext, both: EncoderDecoder, x: Floats) -> Floats:
 def _through(
     forward: ForwardContext, both: EncoderDecoder, layers: tuple[Layer, ...], x: Floats, *, is_decoder: bool
 ) -> Floats:
-    """Through the layers of one side, whose list is written once."""
+    """Return the output of one side's layers, whose graph is built once."""
     graphs, name = forward.network.graphs, ("decoder side" if is_decoder else "encoder side",)
     if name not in graphs:
         graphs[name] = side_graph(forward.network, layers, both.farthest, both.activations, is_decoder)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: steps of the choice (see `graph.net.route`), and the chosen experts' nets."""
+"""Mixtures of experts: steps of the routing (see `graph.net.route`), and the chosen experts' nets."""
 
 from functools import partial
 
@@ -17,12 +17,12 @@ from .products.matmul import Inputs
 Chosen = NDArray[np.intp]  # numbers of experts, (tokens, used)
 Choice = tuple[Chosen, Floats]
 
-ADDED = 1 << 16  # numbers that it pays to start a thread for
-LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
+ADDED = 1 << 16  # numbers for which a thread pays off
+LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as in DeepSeek, against a division by zero
 
 
 def add_experts(forward: ForwardContext, layer: Layer, latent: Floats, choice: Choice, kind: str) -> Floats:
-    """The weighted sum of what each token's chosen experts of a kind make of latent (tokens, width)."""
+    """Return the weighted sum of the outputs of each token's chosen experts for latent (tokens, width)."""
     chosen, weights = choice
     out, weigh_expert = np.zeros_like(latent), forward.block.weigh_expert
     order = np.argsort(chosen, axis=None, kind="stable")
@@ -58,12 +58,12 @@ def _expert(forward: ForwardContext, layer: Layer, kind: str, expert: int, x: Fl
 
 
 def of_tokens(forward: ForwardContext, layer: Layer, count: int) -> Chosen:
-    """The experts that a table has for each token's id, (count, used), of the last positions of each text.
+    """Return the experts that a table lists for each token's id, (count, used), of the last positions of each text.
 
     Raises ModelError for a pass that does not know its tokens.
     """
     if forward.tokens is None:
-        raise ModelError(f"{layer.prefix}* chooses experts by token ids, which nothing says here")
+        raise ModelError(f"{layer.prefix}* chooses experts by token ids, which are unknown here")
     ids = forward.tokens.reshape(forward.texts, -1)[:, -(count // forward.texts) :]
     table, count = layer.need("ffn_gate_tid2eid.weight"), layer.need("ffn_gate_inp.weight").shape[0]
     chosen = table.elements().reshape(table.shape)[ids.reshape(-1)].astype(np.intp)
@@ -73,7 +73,7 @@ def of_tokens(forward: ForwardContext, layer: Layer, count: int) -> Chosen:
 
 
 def within_best_groups(ranked: Floats, groups: int, used: int, pairs: bool) -> Floats:
-    """Scores (tokens, experts) with -inf outside each token's best groups of neighbouring experts.
+    """Return scores (tokens, experts) with -inf outside each token's best groups of neighbouring experts.
 
     A group counts as its best expert (DeepSeek V2) or, with pairs, as the sum of its best two (V3, whose routers have
     a correction bias).
@@ -87,8 +87,8 @@ def within_best_groups(ranked: Floats, groups: int, used: int, pairs: bool) -> F
 
 
 def sparse_mixer(logits: Floats, used: int, jitter: float) -> Choice:
-    """The best expert, then the best of the others, and so on; the weight of each is its softmax over the remaining
-    experts whose logit is relatively near (Liu et al. 2024, "GRIN"; evaluation mode of Phi-3.5-MoE).
+    """Return the best expert, then the best of the others, and so on; the weight of each is its softmax over the
+    remaining experts whose logit is relatively near (Liu et al. 2024, "GRIN"; evaluation mode of Phi-3.5-MoE).
     """
     left = logits.copy()
     chosen = np.empty((len(logits), used), np.intp)

@@ -1,9 +1,8 @@
-"""Feed-forward nets of which only some neurons take part.
+"""Sparse feed-forward nets, which compute only some neurons.
 
-In PowerInfer's files only the neurons that a predictor marks take part. The predictor reads what the net's norm reads,
-and scores every neuron: fc2 · relu(fc1 · x). A neuron takes part where its score is not below the threshold; for all
-others gate, up and down are taken for zero. Neurons that no token marks are not even read; of the rest a token's own
-choice is kept.
+In PowerInfer's files a predictor selects the neurons. It reads the input of the net's norm, and scores every neuron:
+fc2 · relu(fc1 · x). A neuron is computed if its score is not below the threshold; for all others gate, up and down
+count as zero. Neurons that no token selects are not even read; of the rest each token keeps its own selection.
 """
 
 from functools import partial
@@ -23,7 +22,7 @@ from .products.precision import Precision
 def down_by_neuron(
     forward: ForwardContext, layer: Layer, hidden: Floats, chosen: NDArray[np.intp] | None = None
 ) -> Floats:
-    """The down projection of hidden (tokens, neurons), all or those chosen: float32 (tokens, width)."""
+    """Return the down projection of hidden (tokens, neurons), all or those chosen: float32 (tokens, width)."""
     weight = layer.need("ffn_down_t.weight")
     result = matmul_transposed(hidden, weight if chosen is None else take(weight, chosen), forward.threads)
     bias = layer.array("ffn_down_t.bias")
@@ -33,7 +32,7 @@ def down_by_neuron(
 def predicted(
     layer: Layer, x: Floats, sparsity: Sparsity, threads: int = 1, precision: Precision = "float32"
 ) -> NDArray[np.bool_]:
-    """Which neurons (tokens, neurons) are marked for the residual stream x (tokens, width); they are counted."""
+    """Return the predicted neurons (tokens, neurons) for the residual stream x (tokens, width); they are counted."""
     product = partial(matmul, threads=threads, precision=precision)
     scores = product(ops.relu(product(x, layer.need("fc1.weight"))), layer.need("fc2.weight"))
     marked: NDArray[np.bool_] = scores >= np.float32(sparsity.threshold)
@@ -43,7 +42,7 @@ def predicted(
 
 
 def sparse(forward: ForwardContext, layer: Layer, x: Floats, residual: Floats, sparsity: Sparsity) -> Floats:
-    """down(relu(gate x) * up x) over marked neurons: float32 (tokens, width)."""
+    """Return down(relu(gate x) * up x) over predicted neurons: float32 (tokens, width)."""
     marked = predicted(layer, residual, sparsity, forward.threads, forward.precision)
     chosen = np.flatnonzero(marked.any(axis=0))
     hidden = forward.project(layer, "ffn_up", x, chosen)

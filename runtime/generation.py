@@ -1,7 +1,7 @@
-"""A text that a model goes on with: one pass over the prompt, then token by token through the KV cache.
+"""Generate text after a prompt: one pass over the prompt, then token by token through the KV cache.
 
-Bytes of tokens become text as soon as characters are whole. What could be the beginning of a stop string is held back
-until it is sure that it is none.
+Bytes of tokens become text as soon as characters are complete. A possible beginning of a stop string is held back until
+it is certain that it is none.
 """
 
 import codecs
@@ -54,35 +54,35 @@ NO_LIMITS = TextOptions()
 
 
 class Piece(NamedTuple):
-    """A token, None for what was held back to the end; text: what became sure with it, perhaps nothing."""
+    """A token, None for text held back to the end; text: what became certain with it, possibly nothing."""
 
     token: int | None
     text: str
 
 
 class Ahead(NamedTuple):
-    """A piece that was written with those of other texts, before anyone asked for it; seconds: that it took."""
+    """A piece generated ahead, with those of other texts, before it was read; seconds: the time that it took."""
 
     piece: Piece
     seconds: float
 
 
 class Together(Protocol):
-    """Who lets a text go on together with others (see `runtime.batched_generation`)."""
+    """The batch that a text is generated with (see `runtime.batched_generation`)."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """Held while texts are written."""
+        """Return the lock held while texts are generated."""
 
     def advance(self, generation: "Generation") -> None:
-        """Let it have a piece ahead, or logits, if other texts get theirs with it."""
+        """Generate a piece ahead, or logits, if other texts get theirs in the same pass."""
 
     def leave(self, generation: "Generation") -> None:
-        """Go on without it until it is asked for again."""
+        """Drop the text until it is read again."""
 
 
 class Pieces:
-    """Bytes in, text out: characters that are whole and cannot be part of a stop string.
+    """Bytes in, text out: complete characters that cannot be part of a stop string.
 
     stop: texts that end the text; include: they are part of it. `stopped`: the one that came.
     """
@@ -95,7 +95,7 @@ class Pieces:
         self.stopped: str | None = None
 
     def add(self, piece: bytes, last: bool = False) -> str:
-        """The text that is sure now. last: no more will come; half a character becomes U+FFFD."""
+        """Return the text that is certain now. last: no more will come; an incomplete character becomes U+FFFD."""
         if self.stopped is not None:
             return ""
         self._held += self._decoder.decode(piece, last)
@@ -111,12 +111,12 @@ class Pieces:
 
 
 def _begun(text: str, stop: str) -> int:
-    """How many of the last characters could be the beginning of a stop string."""
+    """Return how many of the last characters could be the beginning of a stop string."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 class Generation:
-    """A text being written; iterate over its pieces, once.
+    """A text being generated; iterate over its pieces, once.
 
     tokens: ids that were generated, the one that ended the text among them. text: of them all. prompt_tokens: how many
     were read first. stop_reason: "end" (a token that ends texts), "stop" (a stop string, `stopped_by`), "length"
@@ -124,7 +124,7 @@ class Generation:
     model with the prompt, where no other text had read it, and of what drafts with it. decode_seconds: for what came
     after the first token, which the prompt gave. logprobs: of each token, where `Sampling.logprobs` asks for them.
 
-    All of these are as the pieces that were given, also where the text was written ahead with others.
+    All of these describe the pieces given so far, also if the text was generated ahead with others.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class Generation:
         prefill: Prefill | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        """prompt: token ids. prefill: of this prompt, where several texts share one. speculation: with the same model
+        """Start a text. prompt: token ids. prefill: of this prompt, where several texts share one. speculation: with the same model
         and sampler.
 
-        Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, a type of cache
-        that there is not, and where nothing would end the text.
+        Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, an unknown type
+        of cache, and where nothing would end the text.
         """
         n, context = options.max_tokens, options.context
         if not len(prompt):
@@ -160,7 +160,7 @@ class Generation:
         self.prefill_seconds = self._decode_seconds = 0.0
         self.together: Together | None = None
         self._ahead: deque[Ahead] = deque()
-        # Logits after the latest token, by a pass with other texts, and the seconds that it took
+        # Logits after the latest token, from a pass with other texts, and the seconds that it took
         self._given: tuple[Floats | ModelError, float] | None = None
         self._error: Exception | None = None  # that comes behind what is ahead
         self._room = None if context is None else context - (0 if model.encoder_decoder else len(self.prompt))
@@ -266,11 +266,11 @@ class Generation:
 
     @property
     def decode_speed(self) -> float:
-        """Generated tokens a second, without the first, which the prompt's pass gave."""
+        """Return the generated tokens a second, without the first, which the prompt's pass gave."""
         return (len(self.tokens) - 1) / self.decode_seconds if self.decode_seconds and len(self.tokens) > 1 else 0.0
 
     def stop(self) -> None:
-        """Let it end: the next piece is the last."""
+        """Stop the text: the next piece is the last."""
         with self._lock:
             if self._ahead:
                 self._forget_ahead()
@@ -281,7 +281,7 @@ class Generation:
         return nullcontext() if self.together is None else self.together.lock
 
     def _forget_ahead(self) -> None:
-        """Be as if nothing had been written that was not given."""
+        """Discard everything generated but not yet given."""
         tokens, texts, logprobs = self.tokens, self._texts[: len(self._texts) - len(self._ahead)], self.logprobs
         self._tokens, self._texts, self._logprobs, self._decode_seconds = tokens, texts, logprobs, self.decode_seconds
         self._ahead.clear()
@@ -291,9 +291,9 @@ class Generation:
             self._pieces.add(self._piece(token))
 
     def finish(self) -> str:
-        """End the text here: what was held back, half a character as U+FFFD; nothing if it has ended.
+        """End the text here. Returns what was held back, an incomplete character as U+FFFD; nothing if it has ended.
 
-        The cache is let go.
+        The cache is released.
         """
         self.stop()
         if self.together is not None:
@@ -310,7 +310,9 @@ class Generation:
         self._cache_bytes, self._cache, self._given = self.cache_bytes, None, None
 
     def __iter__(self) -> Iterator[Piece]:
-        """Pieces as they come. Raises ModelError as `Model.forward` does; what is sure till then was given before."""
+        """Yield pieces as they come. Raises ModelError as `Model.forward` does, after yielding all text that was
+        certain before.
+        """
         try:
             while (piece := self._following()) is not None:
                 yield piece
@@ -322,14 +324,14 @@ class Generation:
             yield Piece(None, rest)
 
     def _following(self) -> Piece | None:
-        """The next piece; None behind the last token."""
+        """Return the next piece; None after the last token."""
         with self._lock:
             if self.together is not None:
                 self.together.advance(self)
             return self._ahead.popleft().piece if self._ahead else self._write()
 
     def _write(self) -> Piece | None:
-        """Write a token; None where there is to be none."""
+        """Generate a token; None at the end."""
         if self._error is not None:
             raise self._error
         if self._stop_reason is not None or (token := self._next()) is None:
@@ -375,7 +377,7 @@ class Generation:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is to be written."""
+        """Return whether no more tokens will come."""
         return self._stop_reason is not None or self._error is not None or self._limit() is not None
 
     @property
@@ -384,17 +386,17 @@ class Generation:
 
     @property
     def next_input(self) -> tuple[int, KVCache] | None:
-        """The token whose logits are needed next and the cache that it follows on; None where it is another's turn."""
+        """Return the token whose logits are needed next and the cache that it follows; None if another text is next."""
         if self.has_ended or self._cache is None or self._given is not None:
             return None
         return self._tokens[-1], self._cache
 
     def give(self, logits: Floats | ModelError, seconds: float) -> None:
-        """Go on with the logits of `next_input`, (1, vocabulary), or with why there are none."""
+        """Continue with the logits of `next_input`, (1, vocabulary), or with the reason why there are none."""
         self._given = logits, seconds
 
     def write_ahead(self) -> None:
-        """Write a token for whoever asks for it later. What goes wrong is raised then."""
+        """Generate a token ahead. Errors are raised when it is read."""
         before, was_quiet = self._decode_seconds, self.prefill.is_quiet
         self.prefill.is_quiet = True
         try:
@@ -409,7 +411,7 @@ class Generation:
             self._ahead.append(Ahead(piece, self._decode_seconds - before))
 
     def _next(self) -> int | None:
-        """The next token; None where there is to be none."""
+        """Return the next token; None at the end."""
         if (limit := self._limit()) is not None:
             self._stop_reason = limit
             return None
@@ -422,13 +424,13 @@ class Generation:
         return token
 
     def _limit(self) -> StopReason | None:
-        """Why the text may not be longer, if so."""
+        """Return why the text may not be longer, or None."""
         if self._n is not None and len(self._tokens) >= self._n:
             return "length"
         return "context" if self._room is not None and len(self._tokens) >= self._room else None
 
     def _drawn(self) -> tuple[int, Floats]:
-        """A token, and the logits (vocabulary,) that it was drawn from."""
+        """Return a token, and the logits (vocabulary,) that it was sampled from."""
         given, self._given = self._given, None
         if given is not None:
             run = given[0]
@@ -440,7 +442,7 @@ class Generation:
         return self.sampler.draw(logits), logits
 
     def _drafted(self) -> tuple[int, Floats]:
-        """The same of the tokens that a cycle of drafting and checking gave."""
+        """Return a token and its logits from a cycle of drafting and verifying."""
         assert self._speculation is not None and self._cache is not None  # noqa: PT018
         if not self._ready:
             left = min(each for each in (self._n, self._room) if each is not None) - len(self._tokens)
@@ -494,19 +496,20 @@ def sampler_of(
 
 
 def known_tokens(model: Model, tokenizer: Tokenizer) -> int:
-    """How many of a model's logits are of tokens: a matrix may have rows that are none."""
+    """Return how many of a model's logits belong to tokens: a matrix may have more rows."""
     return min(tokenizer.vocab_size, model.vocabulary_size)
 
 
 def grammar_vocabulary(tokenizer: Tokenizer) -> GrammarVocabulary:
-    """What grammars see of a tokenizer. Raises VocabularyError where no token ends a text."""
+    """Return the grammar's view of a tokenizer. Raises VocabularyError if no token ends a text."""
     return GrammarVocabulary(tokenizer.pieces, tokenizer.end_ids, tokenizer.control_ids)
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str, rendered: bool = False) -> list[int]:
-    """A prompt as tokens; control tokens written in it are those tokens, and what begins texts comes first.
+    """Return a prompt as tokens; control tokens written in it become those tokens, and the tokens that begin a text
+    come first.
 
-    rendered: a chat template wrote it, perhaps with what begins texts.
+    rendered: a chat template wrote it, possibly including the tokens that begin a text.
     """
     ids = tokenizer.encode(text, add_special=False, parse_special=True)
     before = list(tokenizer.around.before)

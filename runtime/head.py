@@ -1,7 +1,7 @@
-"""What stands behind the last layer: its norm, and logits that need not exist.
+"""The head after the last layer: its norm, and lazily computed logits.
 
-The logits of one window over a large vocabulary take hundreds of MB, of which perplexity wants one number a row. Here a
-tile of the vocabulary is multiplied, folded into each row's sum of exponentials, and forgotten.
+The logits of one window over a large vocabulary take hundreds of MB, of which perplexity needs one number a row. Here a
+tile of the vocabulary is multiplied, folded into each row's sum of exponentials, and dropped.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,12 +32,12 @@ TILE = 1 << 19  # weights of a tile
 
 @dataclass(frozen=True)
 class LazyLogits:
-    """finish(x @ weight.T), computed as far as it is asked for.
+    """finish(x @ weight.T), computed on demand.
 
     x: float32 (positions, width) or (windows, positions, width), the output of the model's last norm. finish: what the
     model does to its logits (a bias, a scale, a cap): called with float32 (rows, k) and the number of the first of
-    these k columns, it may work in place and returns the result. threads, precision: of the product; profile: told how
-    long losses take. streams: what the model's several streams hold where x is a mean of them, (…, streams * width).
+    these k columns, it may work in place and returns the result. threads, precision: of the product; profile: gets the
+    time of losses. streams: the model's several streams if x is a mean of them, (…, streams * width).
     """
 
     x: Floats
@@ -50,23 +50,23 @@ class LazyLogits:
 
     @property
     def states(self) -> Floats:
-        """What a layer that predicts a token further reads of each position."""
+        """Return an MTP layer's input at each position."""
         return self.x if self.streams is None else self.streams
 
     @property
     def may_round(self) -> bool:
-        """Whether products may be rounded: nothing is chosen behind them."""
+        """Return whether products may be rounded: nothing discrete depends on them."""
         return integer_product.saves(self.x.shape[-2], *self.weight.shape)
 
     def float32(self) -> Floats:
-        """All of them: float32, the last axis of x replaced by the vocabulary."""
+        """Return all logits: float32, the last axis of x replaced by the vocabulary."""
         rows = self.x.reshape(-1, self.x.shape[-1])
         product = matmul(rows, self.weight, threads=self.threads, precision=self.precision, may_round=self.may_round)
         finished = product if self.finish is None else self.finish(product, 0)
         return finished.reshape(*self.x.shape[:-1], -1)
 
     def losses(self, targets: Ids) -> Doubles:
-        """-log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
+        """Return -log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
         with self.profile.timed("vocabulary") if self.profile else nullcontext():
             return self._losses(targets)
 
@@ -87,7 +87,7 @@ class LazyLogits:
         return losses.reshape(targets.shape)
 
     def _folded_integers(self, wanted: Ids, columns: Columns) -> Doubles:
-        """The state of `fold_tile` after the whole vocabulary, each thread with tokens of its own."""
+        """Return the state of `fold_tile` after the whole vocabulary, each thread with its own tokens."""
         states = dict[int, Doubles]()
 
         def fold(start: int, stop: int) -> None:
@@ -97,10 +97,10 @@ class LazyLogits:
             states[start] = state
 
         parallel(fold, shares(self.weight.rows, integer_product.COLUMNS, 4 * self.threads), self.threads)
-        return merged([states[start] for start in sorted(states)])  # whichever thread came first
+        return merged([states[start] for start in sorted(states)])  # in a fixed order of threads
 
     def _folded(self, rows: Floats, wanted: Ids) -> Doubles:
-        """The same in float32: each thread takes inputs of its own."""
+        """Return `_folded_integers` in float32: each thread takes its own inputs."""
         rows, state = as_multiplied(rows, self.weight.format.name, self.precision), no_state(len(rows))
         pieces = shares(len(rows), max(1, len(rows) // (2 * self.threads)), self.threads)
 
@@ -116,19 +116,21 @@ class LazyLogits:
 
 
 def in_shape(logits: LazyLogits, *texts: int) -> LazyLogits:
-    """The same of so many texts: x (texts, positions, width)."""
+    """Return these logits in the shape of texts: x (texts, positions, width)."""
     x, streams = logits.x, logits.streams
     streams = None if streams is None else streams.reshape(*texts, -1, streams.shape[-1])
     return replace(logits, x=x.reshape(*texts, -1, x.shape[-1]), streams=streams)
 
 
 def no_state(rows: int) -> Doubles:
-    """Of each row: the largest logit so far, the sum of e^(logit - largest), the logit of its target."""
+    """Return the initial state of each row: the largest logit so far, the sum of e^(logit - largest), the target's
+    logit.
+    """
     return np.array([[-np.inf, 0.0, 0.0]]).repeat(rows, axis=0)
 
 
 def merged(states: list[Doubles]) -> Doubles:
-    """The state of rows over tokens that were folded apart."""
+    """Return the state of rows over tokens that were folded separately."""
     every = np.stack(states)
     top = every[:, :, 0].max(axis=0)
     sums = (every[:, :, 1] * np.exp(every[:, :, 0] - top)).sum(axis=0)
@@ -136,7 +138,7 @@ def merged(states: list[Doubles]) -> Doubles:
 
 
 def head(forward: ForwardContext, x: Floats) -> LazyLogits | Floats:
-    """Logits, not computed yet, of x (positions, width); or the last hidden states where the model ends there."""
+    """Return lazy logits of x (positions, width); or the last hidden states if the model ends there."""
     tensors, threads = forward.global_tensors, forward.threads
     x = forward.norm(tensors, forward.block.output_norm, x)
     if forward.block.hidden_states:
@@ -152,10 +154,10 @@ def head(forward: ForwardContext, x: Floats) -> LazyLogits | Floats:
 
 @dataclass(frozen=True)
 class Output:
-    """What gives logits: a matrix, and what is done to its products after it.
+    """The output layer: a matrix, and the steps after it.
 
-    bias: float32 (vocabulary,) or None. scale: of the sum of both. softcap: what tanh keeps the result within. never:
-    ids, from … to, of tokens that are not written, whose logits are the lowest number.
+    bias: float32 (vocabulary,) or None. scale: of the sum of both. softcap: bound by tanh. never: ids, from … to, of
+    tokens that are never generated, whose logits are the lowest number.
     """
 
     weight: Tensor
@@ -180,7 +182,7 @@ class Output:
 
 
 def output_of(network: Network) -> Output:
-    """What gives this model's logits."""
+    """Return the output layer of this model."""
     hparams, tensors = network.hparams, network.global_tensors
     name = "output" if "output.weight" in tensors else "token_embd"
     bias = tensors.array("output.bias")  # which a tied head may have, too

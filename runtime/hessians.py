@@ -1,9 +1,9 @@
-"""What the inputs of products are like: for each weight the mean of x x^T over its inputs x.
+"""The input statistics of products: for each weight the mean of x x^T over its inputs x.
 
-That matrix (half the Hessian of the squared error of what the product gives) says what a change of the weight costs.
-Values are different: what attention makes of them is a mixture over tokens, and a single token that all others look at
-(an attention sink) may be most of it. An error there reaches every token alike. So what counts for the weight of the
-values is x as attention mixes it, sum of a x over the tokens that a query sees, instead of x itself.
+That matrix (half the Hessian of the squared error of the product) gives the cost of a change of the weight. Values are
+different: attention mixes them over tokens, and a single token that all others attend to (an attention sink) may
+dominate the mix. An error there reaches every token alike. So for the weight of the values, x is replaced by its
+attention mix, the sum of a x over the tokens that a query attends to.
 """
 
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from .arrays import Floats
 from .kernels.threads import parallel, spans
 from .products.block_diagonal import BlockDiagonal, column_blocks
 
-TILE = 128  # columns that one thread sums; the same however many threads there are, as the sums then are
+TILE = 128  # columns that one thread sums; independent of the number of threads, so that sums are the same
 
 
 @dataclass
 class Products:
-    """The sum of x x^T over `count` inputs: of columns that stand together, float32 (columns, columns) each, of which
-    the upper right is kept up.
+    """The sum of x x^T over `count` inputs: of blocks of columns, float32 (columns, columns) each, of which the upper
+    triangle is kept up to date.
 
-    drifts: the sum of (y - x) x^T, float32 likewise, y what x is in a model that is aimed at, over `compared` of them.
+    drifts: the sum of (y - x) x^T, float32 likewise, where y is x in a reference model, over `compared` of them.
     """
 
     uppers: tuple[Floats, ...]
@@ -32,7 +32,7 @@ class Products:
 
     @classmethod
     def of(cls, width: int, columns: int) -> "Products":
-        """None yet; up to so many columns stand together."""
+        """Return an empty sum; blocks have at most `columns` columns."""
         blocks = column_blocks(width, columns)
         return cls(tuple(np.zeros((here.stop - here.start,) * 2, np.float32) for here in blocks))
 
@@ -55,7 +55,7 @@ class Products:
         self.count += len(x)
 
     def compare(self, x: Floats, y: Floats, threads: int) -> None:
-        """Add how far inputs x (n, width) are from those that are aimed at."""
+        """Add the differences of inputs x (n, width) from the reference inputs y."""
         self.drifts, begin, away = self.drifts or tuple(map(np.zeros_like, self.uppers)), 0, y - x
         for drift in self.drifts:
             here = slice(begin, begin + len(drift))
@@ -68,13 +68,13 @@ class Products:
         self.compared += len(x)
 
     def drift(self) -> BlockDiagonal | None:
-        """The mean of (y - x) x^T; None where not all inputs were compared."""
+        """Return the mean of (y - x) x^T; None unless all inputs were compared."""
         if not self.drifts or self.compared != self.count:
             return None
         return BlockDiagonal(tuple(drift / np.float32(self.count) for drift in self.drifts))
 
     def matrix(self) -> BlockDiagonal:
-        """The mean."""
+        """Return the mean."""
         blocks = []
         for upper in self.uppers:
             whole = np.triu(upper)
@@ -85,8 +85,8 @@ class Products:
 
 @dataclass
 class Inputs:
-    """The inputs of products in a run that another is compared with, in their order; not those of experts, which see
-    other tokens there. By name of the weight and first row of those that make values, -1 for all of it.
+    """The inputs of products in a reference run, in their order, without those of experts, which get other tokens
+    there. By name of the weight and first row of the value rows, -1 for all of it.
     """
 
     of: dict[tuple[str, int], list[Floats]] = field(default_factory=dict)
@@ -101,11 +101,11 @@ class Inputs:
         self.of.setdefault((name, -1), []).append(self._last[1])
 
     def observe_values(self, name: str, first_row: int, mixed: Floats) -> None:
-        """Keep inputs (n, width) as attention mixes them."""
+        """Keep inputs (n, width) as mixed by attention."""
         self.of.setdefault((name, first_row), []).append(mixed.copy())
 
     def following(self, name: str, first_row: int, like: Floats) -> Floats | None:
-        """What stands where the other run has `like`; None where there is nothing of its shape."""
+        """Return the reference input that corresponds to `like`; None if its shape differs."""
         kept = self.of.get((name, first_row))
         found = kept.pop(0) if kept else None
         return found if found is not None and found.shape == like.shape else None
@@ -113,11 +113,11 @@ class Inputs:
 
 @dataclass
 class Hessians:
-    """Collects while layers run; `observe` and `observe_values` are handed to their passes.
+    """Collector of input statistics while layers run; `observe` and `observe_values` are hooks of a pass.
 
-    of: by name of the weight and expert. values: by name of the weight and first row of those that make values, which
-    count instead of what `of` has for these rows. Weights of one input share what is collected of it. columns: that are
-    seen together at most. aims: inputs of the same tokens in a model that is aimed at.
+    of: by name of the weight and expert. values: by name of the weight and first value row, which replace those in `of`
+    for these rows. Weights with the same input share its statistics. columns: maximum block size. aims: inputs of the
+    same tokens in a reference model.
     """
 
     threads: int = 1
@@ -142,7 +142,7 @@ class Hessians:
         self._last = x, mine
 
     def observe_values(self, name: str, first_row: int, mixed: Floats) -> None:
-        """Add inputs (n, width) as attention mixes them, of the rows of `name` from first_row on."""
+        """Add inputs (n, width) as mixed by attention, of the rows of `name` from first_row on."""
         key = name, first_row
         if key not in self.values:
             self.values[key] = Products.of(mixed.shape[1], self.columns)
@@ -155,7 +155,7 @@ class Hessians:
             products.compare(x, y, self.threads)
 
     def pieces(self, name: str, rows: int) -> list[tuple[int, int, Products]]:
-        """(first row, end row, what their inputs are like) for all of a weight's rows; empty for one never seen."""
+        """Return (first row, end row, input statistics) for all of a weight's rows; empty for one without inputs."""
         experts = self.experts.get(name, 0)
         share = rows // max(1, experts)
         found = [

@@ -1,8 +1,8 @@
-"""Two stacks of layers that run by turns over the same tokens (HRM-Text): a low one several times, then a high one, and
-so again. Each keeps a state; it starts from the sum of both, and what it gives is normed and becomes its state.
+"""Two stacks of layers that alternate over the same tokens (HRM-Text): a low one several times, then a high one,
+repeatedly. Each keeps a state; it starts from the sum of both, and its normed output becomes its state.
 
-Source: transformers `models/hrm_text/modeling_hrm_text.py`. Between layers the state of the stack that rests stands
-behind the hidden states of each token: float32 (tokens, 2 * width).
+Source: transformers `models/hrm_text/modeling_hrm_text.py`. Between layers the idle stack's state comes after the
+hidden states of each token: float32 (tokens, 2 * width).
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ BEGINNING = "hrm.z_l_init"  # the low stack's first state; models of one stack h
 
 
 def begun(forward: ForwardContext, x: Floats) -> Floats:
-    """What the first low pass reads of embedded tokens x (tokens, width), which are the high stack's first state; x
+    """Return the first low pass' input for embedded tokens x (tokens, width), which are the high stack's first state; x
     itself in other models.
     """
     beginning = forward.global_tensors.array(BEGINNING)
@@ -24,10 +24,10 @@ def begun(forward: ForwardContext, x: Floats) -> Floats:
 
 
 def passed(forward: ForwardContext, layer: Layer, out: Floats, resting: Floats) -> Floats:
-    """What the next layer reads of what this one gave, (tokens, width), and of the state of the stack that rests."""
+    """Return the next layer's input from this one's output, (tokens, width), and the idle stack's state."""
     stack, low_passes = map(int, map(forward.keys.need, ("hrm.layers_per_stack", "hrm.l_cycles")))
     if layer.index + 1 == len(forward.network.layers):
-        return out  # whose norm stands in front of the head
+        return out  # whose norm comes before the head
     if (layer.index + 1) % stack == 0:
         state = forward.norm(forward.global_tensors, "output_norm", out)
         number, out = layer.index // stack, state + resting

@@ -1,4 +1,4 @@
-"""Images among the tokens of a text: what stands in place of tokens' embeddings, and which tokens see and rotate how.
+"""Images among the tokens of a text: their embeddings, attention and rotary positions.
 
 Sources: transformers `models/{qwen2_5_vl,qwen3_vl,gemma3,hunyuan_vl}/modeling_*.py`.
 """
@@ -15,14 +15,14 @@ from .arrays import Floats, Ids
 
 @dataclass(frozen=True)
 class EmbeddedImage:
-    """Tokens that stand for an image or a part of one, or for a sound, one after the other.
+    """Consecutive tokens that stand for an image, a part of one, or audio.
 
-    start: the place of the first of them among the tokens of a text. embeddings: float32 (tokens, width); where an
-    encoder gives the first layers' outputs something to add ("deepstack"), (tokens, (1 + so many layers) * width).
-    grid: rows and columns of its tokens, which text models may rotate by; None where they are one after the other, as a
-    sound's. whole: all its tokens see each other. layout: "grid"; "framed" where one token more stands before and one
-    behind the grid, and positions count on as a text's; those of the grid are rotated by place, column, row and number,
-    the one of the image; "together" where all but the first token and the last one stand at one position (CogVLM).
+    start: the place of the first of them among the tokens of a text. embeddings: float32 (tokens, width); with features
+    for the first layers' outputs ("deepstack"), (tokens, (1 + those layers) * width). grid: rows and columns of its
+    tokens, which text models may rotate by; None for a sequence, as audio's. whole: all its tokens attend to each
+    other. layout: "grid"; "framed" if one more token comes before and one after the grid, and positions count on as a
+    text's; those of the grid are rotated by place, column, row and number, the one of the image; "together" if all but
+    the first token and the last one share one position (CogVLM).
     """
 
     start: int
@@ -38,16 +38,16 @@ class EmbeddedImage:
 
     @property
     def positions(self) -> int:
-        """How many positions it takes where a text model rotates by rows and columns."""
+        """Return how many positions it takes in a text model that rotates by rows and columns."""
         if self.layout == "together":
             return min(3, len(self.embeddings))
         return max(self.grid) if self.grid and self.layout == "grid" else len(self.embeddings)
 
 
 def check_images(images: Sequence[EmbeddedImage], tokens: int, width: int, deepstack: int | None) -> None:
-    """Raises OptionError for images outside of the text, or on each other, ModelError for another model's.
+    """Raise OptionError for images outside of the text, or overlapping, ModelError for another model's.
 
-    deepstack: layers that are given more; None for as many as an image has.
+    deepstack: layers that get more features; None for as many as an image has.
     """
     before = 0
     for image in sorted(images, key=lambda each: each.start):
@@ -69,10 +69,10 @@ def check_images(images: Sequence[EmbeddedImage], tokens: int, width: int, deeps
 
 
 def rotated_at(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[Ids, int]:
-    """Time, row and column by which tokens are rotated, int64 (3, tokens); and the next token's position.
+    """Return time, row and column by which tokens are rotated, int64 (3, tokens); and the next token's position.
 
-    Tokens of a text count on from `first`; those of an image stand at rows and columns behind what was before it.
-    With framed images: place, column, row and number, (4, tokens).
+    Tokens of a text count on from `first`; those of an image are at rows and columns after the text before it. With
+    framed images: place, column, row and number, (4, tokens).
     """
     if any(image.layout == "framed" for image in images):
         return _framed(tokens, first, images)
@@ -99,7 +99,7 @@ def _framed(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[I
 
 
 def together_at(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tuple[Ids, int]:
-    """The position of each token, int64 (tokens,), and that of the next one, where images stand together."""
+    """Return the position of each token, int64 (tokens,), and that of the next one, for images at one position."""
     steps = np.ones(tokens, np.int64)
     for image in images:
         if image.layout == "together":
@@ -108,7 +108,9 @@ def together_at(tokens: int, first: int, images: Sequence[EmbeddedImage]) -> tup
 
 
 def seen_whole(tokens: int, images: Sequence[EmbeddedImage]) -> Ids | None:
-    """By each of these tokens, how many keys after it belong to its image, int64 (tokens,); None where none do."""
+    """Return for each of these tokens how many keys after it belong to its image, int64 (tokens,); None if there are
+    none.
+    """
     if not any(image.whole for image in images):
         return None
     after = np.zeros(tokens, np.int64)
@@ -119,9 +121,9 @@ def seen_whole(tokens: int, images: Sequence[EmbeddedImage]) -> Ids | None:
 
 
 def parts_of(sections: Sequence[int], pairs: int, interleaved: bool, parts: int = 3) -> Ids:
-    """Which of a position's parts (time, row, column) turns each of so many pairs, int64 (pairs,).
+    """Return which section of a position (time, row, column) rotates each of so many pairs, int64 (pairs,).
 
-    sections: pairs of each part. interleaved: they take turns, and what is left over at the end is the time's.
+    sections: pairs of each section. interleaved: they alternate, and the rest at the end is the time's.
     """
     if interleaved:
         part = np.arange(pairs) % 3
@@ -131,12 +133,12 @@ def parts_of(sections: Sequence[int], pairs: int, interleaved: bool, parts: int 
 
 
 def within(images: Sequence[EmbeddedImage], start: int, stop: int) -> list[EmbeddedImage]:
-    """Those of the tokens from start to stop, counted from there."""
+    """Return the images among the tokens from start to stop, with starts counted from there."""
     return [replace(each, start=each.start - start) for each in images if start <= each.start and each.stop <= stop]
 
 
 def pieces(tokens: int, size: int, images: Sequence[EmbeddedImage]) -> list[tuple[int, int]]:
-    """A text cut into pieces of about so many tokens, (start, stop), no image into two."""
+    """Return a text split into pieces of about `size` tokens, (start, stop), without splitting an image."""
     cuts, start = [], 0
     while start < tokens:
         stop = min(start + size, tokens)

@@ -1,7 +1,7 @@
-"""The importance matrix: how large the inputs of each weight are, summed while a model reads a text.
+"""The importance matrix: mean squared inputs of each weight, summed while a model reads a text.
 
-A weight's columns matter as much as the values they are multiplied with, so the sums of squared inputs tell the
-quantizer where its errors would hurt. The sums of the inputs themselves tell how far they are from being centred.
+A weight's columns matter as much as the values they are multiplied by, so the sums of squared inputs tell the quantizer
+where its errors would hurt. The sums of the inputs themselves tell how far they are from being centred.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,16 +15,16 @@ from .kernels.threads import share_out
 
 # (name of the weight, inputs (n, width), expert of a stacked weight, how many experts it has)
 Observe = Callable[[str, Floats, int, int], None]
-# (name of the weight, first row of those that make values, inputs (n, width) as attention mixes them)
+# (name of the weight, first row of those that make values, inputs (n, width) as mixed by attention)
 ObserveValues = Callable[[str, int, Floats], None]
-# (layer, expert, what it gives to the tokens that are given to it, weighted: (tokens, width))
+# (layer, expert, its weighted output for the tokens routed to it: (tokens, width))
 ObserveExperts = Callable[[int, int, Floats], None]
-LEAST_COLUMNS = 256  # that are worth a thread
+LEAST_COLUMNS = 256  # worth a thread
 
 
 @dataclass
 class Sums:
-    """Of one weight: squares and inputs (experts, width), float64; counts (experts,): rows each expert has seen."""
+    """The sums of one weight: squares and inputs (experts, width), float64; counts (experts,): rows of each expert."""
 
     squares: Doubles
     inputs: Doubles
@@ -32,10 +32,10 @@ class Sums:
 
 
 def add_sums(total: dict[str, Sums], more: Mapping[str, Sums]) -> None:
-    """Add what was summed of further windows to a total.
+    """Add the sums of other windows to a total.
 
-    Sums of batches of windows that each began with nothing, added in one order, are the same to the last bit whoever
-    made them.
+    Sums of batches of windows that each began at zero, added in one order, are the same to the last bit whoever made
+    them.
     """
     for name, sums in more.items():
         if name not in total:
@@ -49,10 +49,10 @@ def add_sums(total: dict[str, Sums], more: Mapping[str, Sums]) -> None:
 
 @dataclass
 class Importance:
-    """Collects while a model runs; `observe` is handed to it as the hook of its products.
+    """Collector of the importance matrix while a model runs; `observe` is the hook of its products.
 
-    Rows are added in their order, so sums depend neither on threads nor on how rows come in batches. wanted: whether
-    the inputs of the weight of this name are summed. threads: for the sums.
+    Rows are added in their order, so sums depend neither on threads nor on the batches. wanted: whether the inputs of
+    the weight of this name are summed. threads: for the sums.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Importance:
         mine.counts[expert] += len(rows)
 
     def weights(self, name: str) -> Floats:
-        """Mean squared inputs, float32 (experts, width); ones for an expert that has seen nothing."""
+        """Return mean squared inputs, float32 (experts, width); ones for an expert without inputs."""
         mine = self.sums[name]
         means = mine.squares / np.maximum(mine.counts, 1)[:, None]
         means[mine.counts == 0] = 1

@@ -1,7 +1,7 @@
-"""What layers keep of the tokens seen so far: keys and values in growing arrays, or states of fixed size.
+"""The KV cache: keys and values in growing arrays, or recurrent states of fixed size.
 
-Keys and values are kept in float32, or rounded: to float16, or to blocks of 32 numbers along a head's width, as ggml's
-Q8_0 has them. Whoever looks at them in a rounded cache sees them rounded, those of the same pass, too.
+Keys and values are kept in float32, or rounded: to float16, or to blocks of 32 numbers along a head's width, as in
+ggml's Q8_0. With a rounded cache attention uses the rounded ones, those of the same pass, too.
 """
 
 import operator
@@ -26,15 +26,14 @@ Stored = NDArray[Any]  # (room, kv heads, width) float32; of a rounded cache uin
 
 
 class KVCache:
-    """Grows by doubling, or at once to `expected` tokens.
+    """A cache that grows by doubling, or at once to `expected` tokens.
 
-    kind: what keys and values are kept as; states stay float32.
-    tokens: the ids seen so far, int64, for models that may have to compute everything anew. context: what a decoder
-    looks at of the text that an encoder read, keys and values for each layer.
+    kind: the type of keys and values; states stay float32. tokens: the ids so far, int64, for models that may have to
+    recompute everything. context: a decoder's keys and values for cross-attention to the encoded text, for each layer.
     """
 
     def __init__(self, kind: CacheType = "f32", expected: int = 0) -> None:
-        """Raises OptionError for a kind that there is not."""
+        """Raise OptionError for an unknown type."""
         self.kind, self.expected = as_cache_type(kind), expected
         self.tokens: Ids = np.empty(0, np.int64)
         self.context: tuple[tuple[Floats, Floats], ...] = ()
@@ -43,18 +42,18 @@ class KVCache:
         self._lengths: dict[int, int] = {}
         self._states: dict[int, tuple[Floats, ...]] = {}
         self._steps: dict[int, int] = {}
-        self._shifts: dict[int, int] = {}  # behind an image: by how much positions differ from the number of tokens
-        self.memory = 0  # how many tokens recurrent layers can be taken back by
+        self._shifts: dict[int, int] = {}  # after an image: by how much positions differ from the number of tokens
+        self.memory = 0  # how many tokens recurrent layers can be rolled back by
         self._trails: dict[tuple[int, int], list[Floats]] = {}  # (layer, which state): after each of the latest tokens
 
     @property
     def length(self) -> int:
-        """Tokens of which every layer has been appended."""
+        """Return the number of tokens appended by every layer."""
         return min((*self._lengths.values(), *self._steps.values()), default=0)
 
     @property
     def next_position(self) -> int:
-        """By which the next token is rotated: images may take fewer positions than they have tokens."""
+        """Return the next token's position for rotation: images may take fewer positions than they have tokens."""
         return self.length + self.shift
 
     @property
@@ -62,23 +61,23 @@ class KVCache:
         return sum(self._shifts.values())
 
     def shift_to(self, position: int) -> None:
-        """Let the next token have this position."""
+        """Set the next token's position."""
         if change := position - self.next_position:
             self._shifts[self.length] = self._shifts.get(self.length, 0) + change
             self.version += 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept, with the room for tokens to come."""
+        """Return the bytes in use, including spare room."""
         states = [each for states in self._states.values() for each in states]
         trails = [each for trail in self._trails.values() for each in trail]
         pairs = [each for pair in (*self._layers.values(), *self.context) for each in pair]
         return sum(each.nbytes for each in (*pairs, *states, *trails))
 
     def append(self, layer: int, k: Floats, v: Floats) -> tuple[Floats, Floats]:
-        """Add k (n, kv heads, d) and v (n, kv heads, dv): all keys and values of the layer so far, as they are kept.
+        """Append k (n, kv heads, d) and v (n, kv heads, dv); return all keys and values of the layer so far, as stored.
 
-        Raises as `reserve` does, and ModelError for what a rounded cache could not show to be broken.
+        Raises as `reserve` does, and ModelError for non-finite values, which a rounded cache would hide.
         """
         seen = self._lengths.get(layer, 0)
         total = seen + len(k)
@@ -103,7 +102,7 @@ class KVCache:
         return format_named(self.kind.upper()).decode(raw).reshape(*stored.shape[:2], width)
 
     def reserve(self, layer: int, tokens: int, key_shape: tuple[int, ...], value_shape: tuple[int, ...]) -> None:
-        """Have room for so many tokens in all. Raises OptionError for a width that is no whole blocks."""
+        """Make room for `tokens` tokens in all. Raises OptionError for a width that is not whole blocks."""
         if layer in self._layers and tokens <= len(self._layers[layer][0]):
             return
         seen = self._lengths.get(layer, 0)
@@ -127,23 +126,23 @@ class KVCache:
         return np.empty((tokens, heads, width // form.block_size * form.block_bytes), np.uint8)
 
     def read(self, layer: int) -> tuple[Floats, Floats]:
-        """All keys and values of a layer so far, as they are kept: (n, kv heads, width) each."""
+        """Return all keys and values of a layer so far, as stored: (n, kv heads, width) each."""
         keys, values = (each[: self._lengths[layer]] for each in self._layers[layer])
         widths = (each.shape[2] if self.kind == "f32" else self._width(each) for each in (keys, values))
         found = [self._decoded(each, width) for each, width in zip((keys, values), widths, strict=True)]
         return found[0], found[1]
 
     def _width(self, stored: Stored) -> int:
-        """Of a head, in numbers."""
+        """Return the width of a head, in numbers."""
         form = format_named(self.kind.upper())
         return int(stored.shape[2]) // form.block_bytes * form.block_size
 
     def arrays(self, layer: int) -> tuple[Stored, Stored]:
-        """Keys and values with all their room, which is written to before `advance` counts it."""
+        """Return the whole arrays of keys and values, written to before `advance` counts the tokens."""
         return self._layers[layer]
 
     def copy(self) -> "KVCache":
-        """Another that goes on from here by itself. What an encoder read is shared."""
+        """Return an independent copy. The encoded text is shared."""
         other = copy(self)
         other._layers, other._lengths, other._steps = {}, dict(self._lengths), dict(self._steps)
         other._shifts = dict(self._shifts)
@@ -158,35 +157,35 @@ class KVCache:
 
     @property
     def room(self) -> int:
-        """Tokens that all layers have room for without moving."""
+        """Return the tokens that all layers have room for without moving."""
         return min(len(keys) for keys, _ in self._layers.values())
 
     def room_of(self, layer: int) -> int:
-        """Tokens that a layer has room for without moving."""
+        """Return the tokens that a layer has room for without moving."""
         return len(self._layers[layer][0]) if layer in self._layers else 0
 
     @property
     def keeps_states(self) -> bool:
-        """Whether recurrent layers have left states, which change in place."""
+        """Return whether recurrent layers have stored states, which change in place."""
         return bool(self._states)
 
     def advance(self, layers: Iterable[int], tokens: int) -> None:
-        """So many tokens have been written to the arrays of these layers."""
+        """Count `tokens` tokens written to the arrays of these layers."""
         lengths = self._lengths
         for layer in layers:
             lengths[layer] = lengths.get(layer, 0) + tokens
 
     def advance_states(self, layers: Iterable[int], tokens: int) -> None:
-        """The states of these layers, which are kept already, have been changed in place by so many tokens."""
+        """Count `tokens` tokens by which the stored states of these layers were advanced in place."""
         steps = self._steps
         for layer in layers:
             steps[layer] += tokens
 
     @contextmanager
     def restored_on_error(self, with_states: bool = False) -> Iterator[None]:
-        """Where what runs meanwhile raises, count none of its keys, as if it had not been there.
+        """If the block raises, drop the keys that it added, as if it had not run.
 
-        with_states: states are restored, too, of which copies are made; they may be changed in place.
+        with_states: states are restored, too, from copies; they may be changed in place.
         """
         lengths, steps = self._lengths.copy(), self._steps.copy()
         states = {layer: tuple(map(np.copy, each)) for layer, each in self._states.items()} if with_states else {}
@@ -199,11 +198,11 @@ class KVCache:
             raise
 
     def states(self, layer: int) -> tuple[Floats, ...]:
-        """What a recurrent layer was left with; empty before its first token. The arrays may be changed in place."""
+        """Return a recurrent layer's states; empty before its first token. The arrays may be changed in place."""
         return self._states.get(layer, ())
 
     def keep(self, layer: int, tokens: int, *states: Floats) -> None:
-        """Leave a recurrent layer's states after `tokens` more tokens."""
+        """Store a recurrent layer's states after `tokens` more tokens."""
         before = self._states.get(layer, ())
         if len(before) != len(states) or any(map(operator.is_not, before, states)):
             self.version += 1
@@ -211,20 +210,20 @@ class KVCache:
         self._steps[layer] = self._steps.get(layer, 0) + tokens
 
     def remember(self, layer: int, state: int, after: Sequence[Floats]) -> None:
-        """Note what a recurrent layer's state number `state` was after each of the latest tokens."""
+        """Record a recurrent layer's state number `state` after each of the latest tokens."""
         trail = self._trails.setdefault((layer, state), [])
         trail += after
         del trail[: -self.memory - 1]
 
     @property
     def truncates(self) -> bool:
-        """Whether all that is kept can be forgotten token by token: no layer has states."""
+        """Return whether everything can be dropped token by token: no layer has states."""
         return not self._states
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens behind the first `length`.
+        """Drop all tokens after the first `length`.
 
-        Raises ValueError where a recurrent layer would have to go back by more than `memory` tokens.
+        Raises ValueError if a recurrent layer would have to go back by more than `memory` tokens.
         """
         for layer, steps in self._steps.items():
             back, parts = steps - length, range(len(self._states[layer]))
@@ -245,9 +244,9 @@ class KVCache:
             self.version += 1
 
     def keep_rows(self, length: int, rows: Ids) -> None:
-        """Forget all tokens behind the first `length` but these, counted from there, rising; they move up.
+        """Drop all tokens after the first `length` except these, counted from there, ascending; they move up.
 
-        For layers that keep keys and values alone.
+        Only for layers with keys and values.
         """
         for layer, arrays in self._layers.items():
             for array in arrays:
@@ -255,7 +254,7 @@ class KVCache:
             self._lengths[layer] = length + len(rows)
 
     def reset(self) -> None:
-        """Forget every token (the context stays); the room is kept for the next ones."""
+        """Drop every token (the context stays); the room is kept for the next ones."""
         self._trails.clear()
         self._shifts.clear()
         self.version += 1
@@ -266,7 +265,7 @@ class KVCache:
 
 
 def as_cache_type(name: str) -> CacheType:
-    """Raises OptionError for a name that is none."""
+    """Return a cache type. Raises OptionError for an unknown name."""
     for each in CACHE_TYPES:
         if isinstance(name, str) and name.lower() == each:
             return each

@@ -1,4 +1,4 @@
-"""What every part of a model is handed: a layer's tensors, the model's numbers, and the pass it takes part in."""
+"""Shared by all parts of a model: a layer's tensors, the model's hyperparameters, and the pass."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +30,7 @@ from .products.rounding import ROUNDED, is_sensitive, up_to_last
 from .profile import Profile
 from .rope import RopeScaling, rope_table
 
-IMAGE_WEIGHTS = {  # weights of CogVLM's text model → those that images' tokens have instead
+IMAGE_WEIGHTS = {  # weights of CogVLM's text model → those for image tokens
     "attn_qkv": "vis_attn_qkv",
     "attn_output": "vis_attn_output",
     "ffn_gate": "vis_gate",
@@ -42,7 +42,7 @@ DAMAGED = "`gguftools validate` lists blocks that are no numbers; keys that scal
 
 @dataclass(frozen=True)
 class Layer:
-    """The tensors of one layer (or of what stands around the layers) by their names without the prefix."""
+    """The tensors of one layer (or of those outside the layers) by their names without the prefix."""
 
     prefix: str
     tensors: Mapping[str, Tensor]
@@ -56,17 +56,17 @@ class Layer:
         return int(self.prefix.split(".")[-2])
 
     def array(self, name: str) -> Floats | None:
-        """A small tensor (norm, bias) in float32, decoded once; None where there is none."""
+        """Return a small tensor (norm, bias) in float32, decoded once; None if there is none."""
         return self.need_array(name) if name in self.tensors else None
 
     def need(self, name: str) -> Tensor:
-        """Raises ModelError where the layer has no such tensor."""
+        """Return a tensor. Raises ModelError if the layer lacks it."""
         if name not in self.tensors:
             raise ModelError(f"the file has no tensor '{self.prefix}{name}', which its architecture needs")
         return self.tensors[name]
 
     def need_array(self, name: str) -> Floats:
-        """`array` of a tensor that has to be there. Raises ModelError where it is not."""
+        """Return `array` of a required tensor. Raises ModelError if it is missing."""
         if name not in self._small:
             self._small[name] = self.need(name).float32()
         return self._small[name]
@@ -74,10 +74,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """What a model is to the parts that compute it; nothing of it changes while it runs.
+    """A model as its parts see it; nothing changes while it runs.
 
-    block: how a layer computes; keys, hyper: the metadata and the numbers read from it; global_tensors: those outside
-    of layers; scaling: how its rotary embedding is stretched.
+    block: how a layer computes; keys, hyper: the metadata and the hyperparameters read from it; global_tensors: those
+    outside of layers; scaling: of the rotary embedding.
     """
 
     block: LayerSpec
@@ -86,19 +86,19 @@ class Network:
     layers: tuple[Layer, ...]
     global_tensors: Layer
     scaling: RopeScaling | None
-    graphs: dict[Any, Any] = field(default_factory=dict, init=False, compare=False)  # its lists, as they are written
+    graphs: dict[Any, Any] = field(default_factory=dict, init=False, compare=False)  # its graphs, as they are built
 
     def kind(self, layer: Layer) -> LayerKind:
-        """What the layer is made of, as its family declares it."""
+        """Return the layer's mixer, net and arrangement, as its family declares them."""
         stored = self.hparams.layers[layer.index].stored
         number = layer.index if stored is None else stored
         return layer_kind(self.block, self.keys, number, layer.tensors, self.hparams.parallel)
 
     @property
     def deepstack(self) -> int | None:
-        """How many layers get something of an image beside its embeddings; None: as many as it has something for.
+        """Return how many layers get image features besides the embeddings; None: as many as the image has.
 
-        Files say none also of Qwen3-Omni, whose encoder has something.
+        Files have none for Qwen3-Omni either, whose encoder has some.
         """
         by_layer = self.keys.get("deepstack_mapping")
         if len(by_layer):
@@ -108,15 +108,15 @@ class Network:
 
     @cached_property
     def rounded_layers(self) -> frozenset[str]:
-        """Prefixes of the layers with products that may be rounded (see `runtime.products.rounding`).
+        """Return prefixes of the layers whose products may be rounded (see `runtime.products.rounding`).
 
-        Layers that do not run in this order, as those of T5, whose scores are not scaled, are not among them.
+        Layers in another order, as those of T5, whose scores are not scaled, are not among them.
         """
         return self._rounded_layers(False)
 
     @cached_property
     def rounded_predicted_layers(self) -> frozenset[str]:
-        """The same where the file's predictor chooses neurons."""
+        """Return `rounded_layers` if the file's predictor selects neurons."""
         return self._rounded_layers(True)
 
     def _rounded_layers(self, predicted: bool) -> frozenset[str]:
@@ -128,8 +128,10 @@ class Network:
         return frozenset(layer.prefix for layer in self.layers[up_to_last(sensitive) :])
 
     def deeper(self, layer: int) -> int | None:
-        """Which part of an image's embeddings is added to what this layer gives, if any; the first is the image."""
-        by_layer = self.keys.get("deepstack_mapping")  # says of each layer what is added to its input
+        """Return which part of an image's embeddings is added to this layer's output, if any; the first is the image
+        itself.
+        """
+        by_layer = self.keys.get("deepstack_mapping")  # by layer, which part is added to its input
         if len(by_layer):
             number = int(by_layer[layer + 1]) if layer + 1 < len(by_layer) else 0
             return number if number > 0 else None
@@ -138,7 +140,7 @@ class Network:
 
 @dataclass
 class Sparsity:
-    """The score from which a neuron takes part, and how many of all neurons (of every token and layer) did so far."""
+    """The score from which a neuron is computed, and how many of all neurons (of every token and layer) were so far."""
 
     threshold: float = 0.0
     marked: int = 0
@@ -146,26 +148,24 @@ class Sparsity:
 
     @property
     def skipped(self) -> float:
-        """The share of neurons that did not take part."""
+        """Return the share of neurons that were skipped."""
         return 1 - self.marked / self.neurons if self.neurons else 0.0
 
 
 @dataclass
 class ForwardContext:
-    """One run through a model: how many texts of how many tokens, what came before them, and how it is computed.
+    """One pass through a model: how many texts of how many tokens, their caches, and how it is computed.
 
-    threads, precision: of this pass alone. observe: told the inputs of every product. sparsity: set where only the
-    neurons that the file's predictor marks are computed. layer_inputs: what layers get of each token beside what the
-    last one gave, float32 (tokens, layers, width). embedded: what the first layer got, where others add it, too.
-    profile: told how long each kind of work takes. branches: how the tokens are texts that begin alike, where they are
-    that and not one text. tree: which of them each follows on, where that is not the one before it. observe_values:
-    told what attention makes of the inputs of values. observe_experts: told what each expert gives. images: those
-    that the tokens of a single text stand for. keys_after: by token, how many keys after it are seen, too, int64
-    (tokens,).
-    adapters: of each token the number of the adapter inside the model that is on, 0 for none (see `runtime.switch`).
-    noted: filled with the inputs (tokens, width) of the layers that it has the numbers of; that of the layer behind the
-    last one is what the last one gives. streams: set to what the last layer gives, (tokens, streams * width), where the
-    model has several.
+    threads, precision: of this pass only. observe: called with the inputs of every product. sparsity: set if only the
+    neurons that the file's predictor selects are computed. layer_inputs: per-layer inputs of each token, float32
+    (tokens, layers, width). embedded: the first layer's input, if others add it, too. profile: gets the time of each
+    kind of work. branches: how the tokens are texts with common beginnings, if they are not one text. tree: each
+    token's parent, if not the one before it. observe_values: called with attention's mix of the inputs of values.
+    observe_experts: called with each expert's output. images: those among the tokens of a single text. keys_after: by
+    token, how many keys after it are visible, too, int64 (tokens,). adapters: the number of the active adapter inside
+    the model at each token, 0 for none (see `runtime.switch`). noted: filled with the inputs (tokens, width) of the
+    layers that it has the numbers of; the one after the last layer is the last one's output. streams: set to the last
+    layer's output, (tokens, streams * width), if the model has several.
     """
 
     network: Network
@@ -186,17 +186,17 @@ class ForwardContext:
     images: Sequence[EmbeddedImage] = ()
     noted: dict[int, Floats] = field(default_factory=dict)
     streams: Floats | None = None
-    tokens: Ids | None = None  # their ids, (texts * length,), where something is decided by them
+    tokens: Ids | None = None  # their ids, (texts * length,), if anything depends on them
     adapters: Ids | None = None
-    first: int = 0  # position of each text from which the head wants rows
-    hidden_keys: Floats | None = None  # what the last indexer made (see `runtime.mixers.indexer`)
-    first_values: Floats | None = None  # what RWKV 7's first layer made, which is mixed into those of later ones
-    shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
+    first: int = 0  # position of each text from which the head needs rows
+    hidden_keys: Floats | None = None  # from the last indexer (see `runtime.mixers.indexer`)
+    first_values: Floats | None = None  # values of RWKV 7's first layer, which are mixed into those of later ones
+    shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers reuse
     positions: Ids = field(init=False)
     _tables: dict[tuple[float, bool, int], tuple[Floats, Floats]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Positions of each token of one text; now, because layers that have run lengthen the cache."""
+        """Compute positions of each token of one text; now, because layers lengthen the cache as they run."""
         seen = self.cache.length if self.cache else 0
         self.positions = np.arange(seen, seen + self.length, dtype=np.int64)
         if self.branches is not None:
@@ -204,29 +204,29 @@ class ForwardContext:
         if self.tree is not None:
             self.positions = self.tree.positions(seen)
         self.rotated_at = self.positions + (self.cache.shift if self.cache else 0)
-        self.next_position: int | None = None  # where images make it another than the number of tokens
+        self.next_position: int | None = None  # set where images make it differ from the number of tokens
         if self.images and self.network.hparams.rope_sections:
             first = self.cache.next_position if self.cache else 0
             self.rotated_at, self.next_position = rotated_at(self.length, first, self.images)
         elif any(image.layout == "together" for image in self.images):
             first = self.cache.next_position if self.cache else 0
             self.rotated_at, self.next_position = together_at(self.length, first, self.images)
-        # of Gemma 4's those with inputs of each layer see no token before it comes
+        # in Gemma 4, models with per-layer inputs are strictly causal
         causal = "per_layer_token_embd.weight" in self.network.global_tensors
         self.keys_after = None if causal else seen_whole(self.length, self.images)
         self.block, self.keys, self.hparams = self.network.block, self.network.keys, self.network.hparams
         self.global_tensors = self.network.global_tensors
 
     def timed(self, kind: str) -> AbstractContextManager[None]:
-        """Count what runs inside as this kind of work, where someone wants to know."""
+        """Count the time of the block as this kind of work, if profiled."""
         return self.profile.timed(kind) if self.profile else nullcontext()
 
     def numbers(self, layer: Layer) -> LayerHParams:
-        """The widths, windows and so on of one layer."""
+        """Return the hyperparameters of one layer."""
         return self.hparams.layers[layer.index]
 
     def may_round(self, layer: Layer, name: str) -> bool:
-        """Whether the product with a weight of the layer may be rounded to 16-bit integers."""
+        """Return whether the product with a weight of the layer may be rounded to 16-bit integers."""
         if name not in ROUNDED:
             return False
         network = self.network
@@ -235,7 +235,9 @@ class ForwardContext:
         return layer.prefix in layers and integer_product.saves(self.length, rows, width)
 
     def project(self, layer: Layer, name: str, x: Floats | Inputs, rows: NDArray[np.intp] | None = None) -> Floats:
-        """x (n, width) @ W.T (* scale + bias) for the weight `name`.weight, or some of its rows: float32 (n, rows)."""
+        """Return x (n, width) @ W.T (* scale + bias) for the weight `name`.weight, or some of its rows: float32 (n,
+        rows).
+        """
         weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
             self.observe(weight.name, x.x if isinstance(x, Inputs) else x, 0, 1)
@@ -252,7 +254,7 @@ class ForwardContext:
         return self.adapted(layer, name, x, y)
 
     def _put_images(self, weight: Tensor, x: Floats | Inputs, y: Floats, may_round: bool) -> None:
-        """Into y, of the last so many tokens: x @ W.T of images' tokens but for the last one of each."""
+        """Replace in y, of the last rows, the product for image tokens, except the last one of each image."""
         x, before = x.x if isinstance(x, Inputs) else x, self.length - len(y)
         for image in self.images:
             rows = slice(max(0, image.start - before), max(0, image.stop - 1 - before))
@@ -260,7 +262,7 @@ class ForwardContext:
                 y[rows] = matmul(x[rows], weight, threads=self.threads, precision=self.precision, may_round=may_round)
 
     def adapted(self, layer: Layer, name: str, x: Floats | Inputs, y: Floats) -> Floats:
-        """y (n, rows) = x (n, width) @ W.T, with what the adapters of W that are on add to it; of texts the last n."""
+        """Return y (n, rows) = x (n, width) @ W.T, plus the active adapters of W; of texts the last n."""
         if f"{name}.lora_a" not in layer or self.adapters is None:
             return y
         a, b = (layer.need(f"{name}.lora_{each}") for each in "ab")
@@ -273,11 +275,11 @@ class ForwardContext:
         return y
 
     def inputs(self, x: Floats) -> Inputs:
-        """x (n, width), to be projected by several weights of a layer."""
+        """Return x (n, width), prepared for products with several weights of a layer."""
         return Inputs(x, self.threads)
 
     def project_expert(self, layer: Layer, name: str, x: Floats | Inputs, expert: int) -> Floats:
-        """The same for one expert (head, copy) of a stacked weight (experts, rows, width)."""
+        """Return `project` for one expert (head, copy) of a stacked weight (experts, rows, width)."""
         weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
             self.observe(weight.name, x.x if isinstance(x, Inputs) else x, expert, weight.shape[0])
@@ -287,7 +289,7 @@ class ForwardContext:
             return y if bias is None else np.add(y, bias[expert], out=y)
 
     def norm(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
-        """The norm `name` over the last axis; x itself where the layer has no such norm. eps: 0 for the model's."""
+        """Return the norm `name` over the last axis; x itself if the layer has no such norm. eps: 0 for the model's."""
         weight = layer.array(f"{name}.weight")
         if weight is None:
             weight = layer.array(name)  # Falcon-H1's and PLaMo's files have norms without ".weight"
@@ -299,31 +301,33 @@ class ForwardContext:
             return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps or self.hparams.eps, self.threads)
 
     def norm_if_there(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
-        """`norm`, but x itself also where the model's norms have no weights and may be meant to be there."""
+        """Return `norm`, but x itself also if the model's norms have no weights and may be implied."""
         there = f"{name}.weight" in layer or name in layer
         return self.norm(layer, name, x, eps) if there else x
 
     def from_position(self, first: int, x: Floats) -> Floats:
-        """Rows of x (tokens, width) from position `first` of each text on."""
+        """Return rows of x (tokens, width) from position `first` of each text on."""
         return np.ascontiguousarray(x.reshape(self.texts, self.length, -1)[:, first:]).reshape(-1, x.shape[-1])
 
     def note(self, layer: int, x: Floats) -> None:
-        """Keep x, which a layer is given, where it is asked for."""
+        """Keep x, a layer's input, if requested."""
         if layer in self.noted:
             self.noted[layer] = x
 
     def finite(self, where: str, x: Floats) -> Floats:
-        """x, which a layer or the embedding gave. Raises ModelError where it is not finite."""
+        """Return x, the output of a layer or the embedding. Raises ModelError if it is not finite."""
         if not np.isfinite(x).all():
             raise ModelError(f"values are no longer finite from '{where.rstrip('.')}' on", hint=DAMAGED)
         return x
 
     def rope(self, own: LayerHParams) -> tuple[Floats, Floats]:
-        """cos and sin of each token's position, (tokens, rope_width / 2), once for all layers that rotate alike."""
+        """Return cos and sin of each token's position, (tokens, rope_width / 2), computed once for all layers with the
+        same rotation.
+        """
         alike = own.rope_base, own.rope_scaled, own.rope_width
         if alike not in self._tables:
             table = self.rope_at(own, self.rotated_at.reshape(-1))
-            if self.rotated_at.ndim > 1:  # times, rows and columns, each of which turns some of the pairs
+            if self.rotated_at.ndim > 1:  # times, rows and columns, each of which rotates some of the pairs
                 pairs = np.arange(table[0].shape[1])
                 parts = len(self.rotated_at)
                 part = parts_of(self.hparams.rope_sections, len(pairs), self.block.interleaved_sections, parts)
@@ -333,12 +337,12 @@ class ForwardContext:
         return self._tables[alike]
 
     def rope_at(self, own: LayerHParams, positions: Ids) -> tuple[Floats, Floats]:
-        """cos and sin of these positions, (positions, rope_width / 2)."""
+        """Return cos and sin of these positions, (positions, rope_width / 2)."""
         scaling, factors = (self.network.scaling, self._frequency_factors()) if own.rope_scaled else (None, None)
         return rope_table(own.rope_width, own.rope_base, scaling, factors, positions)
 
     def _frequency_factors(self) -> Floats | None:
-        """Divisors of the rotary frequencies; longrope has two lists, for short texts and for long ones."""
+        """Return divisors of the rotary frequencies; longrope has two lists, for short texts and for long ones."""
         scaling = self.network.scaling
         if scaling is None or scaling.kind != "longrope":
             return self.global_tensors.array("rope_freqs.weight")

@@ -1,6 +1,6 @@
-"""A model run one layer after another over all of a text, its weights changed on the way.
+"""Run a model one layer after another over a whole text, while its weights change.
 
-Between two layers nothing is kept but the hidden states of the text: float32, tokens times the model's width.
+Between two layers only the hidden states of the text are kept: float32, tokens times the model's width.
 """
 
 from collections.abc import Iterable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Batch:
-    """Windows of equal length between two layers: their hidden states x (tokens, width), or several streams of them
-    (tokens, streams * width), in models that have such.
+    """Windows of equal length between two layers: their hidden states x (tokens, width), or several streams (tokens,
+    streams * width).
     """
 
     forward: ForwardContext
@@ -34,7 +34,7 @@ class Batch:
 
 
 def check_layerwise(model: "Model") -> None:
-    """Raise ModelError for a model whose layers are more than one row that each changes the hidden states in turn."""
+    """Raise ModelError unless the model's layers are one sequence that each changes the hidden states in turn."""
     again = any(each.stored is not None for each in model.network.hparams.layers)
     if model.encoder_decoder is not None or model.encoder is not None or again:
         problem = f"{model.architecture.name} models cannot be run one layer after another"
@@ -42,7 +42,7 @@ def check_layerwise(model: "Model") -> None:
 
 
 def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
-    """Embed token ids (windows, n_ctx), a batch for each. Raises ModelError (see `check_layerwise`)."""
+    """Return embedded token ids (windows, n_ctx), a batch for each. Raises ModelError (see `check_layerwise`)."""
     check_layerwise(model)
     found = []
     for ids in inputs:
@@ -55,7 +55,7 @@ def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
 
 
 def behind_layers(batch: Batch) -> Floats:
-    """What the head reads of a batch that went through all layers: float32 (tokens, width)."""
+    """Return the head's input of a batch after all layers: float32 (tokens, width)."""
     return ended(batch.forward, batch.x)
 
 
@@ -65,9 +65,9 @@ def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
 
 
 def watch_beside(batches: Iterable[Batch], aims: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
-    """Collect the inputs of a layer's products, and how far they are from those that `aims` has.
+    """Collect the inputs of a layer's products, and their differences from those of `aims`.
 
-    aims: the same windows in another model, which go through the layer.
+    aims: the same windows in a reference model, which go through the layer.
     """
     from .hessians import Inputs
 
@@ -79,7 +79,7 @@ def watch_beside(batches: Iterable[Batch], aims: Iterable[Batch], layer: Layer, 
 
 
 def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | Inputs | None" = None) -> None:
-    """Go through a layer. watched: collects the inputs of its products on the way."""
+    """Run a layer. watched: collects the inputs of its products on the way."""
     for batch in batches:
         forward = batch.forward
         if watched is not None:
@@ -92,7 +92,7 @@ def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | Inputs 
 
 
 def watch_head(batches: Iterable[Batch], name: str, watched: "Hessians") -> None:
-    """Collect what the weight `name` of the head is multiplied with, after the last layer."""
+    """Collect the inputs of the head's weight `name`, after the last layer."""
     for batch in batches:
         with one_thread():
             logits = head(batch.forward, behind_layers(batch))
@@ -101,6 +101,6 @@ def watch_head(batches: Iterable[Batch], name: str, watched: "Hessians") -> None
 
 
 def with_tensors(layer: Layer, changed: Iterable[Tensor]) -> Layer:
-    """The layer with other tensors under their names."""
+    """Return the layer with other tensors under their names."""
     own = {tensor.name.removeprefix(layer.prefix): tensor for tensor in changed}
     return replace(layer, tensors={**layer.tensors, **own}, _small={})

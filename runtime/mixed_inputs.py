@@ -1,4 +1,4 @@
-"""The inputs of values as attention mixes them: what their weight is multiplied with, seen from where it counts."""
+"""The inputs of values as mixed by attention, which is where their weight's errors count."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from .mixers.attention import attend
 
 
 def observe_mixed(forward: ForwardContext, layer: Layer, own: LayerHParams, x: Floats, q: Floats, k: Floats) -> None:
-    """Tell `forward.observe_values` of x (tokens, width), mixed by q (tokens, heads, d) and k (tokens, kv heads, d).
+    """Call `forward.observe_values` with x (tokens, width), mixed by q (tokens, heads, d) and k (tokens, kv heads, d).
 
     As many mixtures as there are tokens: of every head, but of a few queries each.
     """

@@ -1,4 +1,4 @@
-"""Metadata + tensors → a model that runs: `forward(tokens, cache)` gives logits."""
+"""Metadata + tensors → a runnable model: `forward(tokens, cache)` gives logits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,10 +46,10 @@ MOST_STEPS = 3  # of MOST_TOKENS each: from there on it is faster to decode weig
 class Model:
     """A model ready to run; weights stay as they are stored.
 
-    metadata: key → value; tensors: name → Tensor, as a GGUF file has them. threads: None for all processors.
-    precision: how products are computed (see `runtime.products.precision`). observe: called with a weight's name, the
-    float32 rows it is multiplied with, and which of how many experts it is. All three belong to this model: others that
-    run in the same process, in other threads, have their own.
+    metadata: key → value; tensors: name → Tensor, as a GGUF file has them. threads: None for all processors. precision:
+    how products are computed (see `runtime.products.precision`). observe: called with a weight's name, its float32
+    input rows, and which of how many experts it is. All three belong to this model: others in the same process, in
+    other threads, have their own.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Model:
         precision: Precision = "float32",
         observe: Observe | None = None,
     ) -> None:
-        """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model;
-        OptionError for fewer threads than one, or a precision that is none.
+        """Load a model. Raises ModelError for an unsupported architecture, or a file whose keys and tensors don't make
+        a model; OptionError for fewer threads than one, or an unknown precision.
         """
         keep_freed()
         name = metadata.get("general.architecture")
@@ -73,12 +73,12 @@ class Model:
         self.metadata = metadata
         self.tensors = tensors = all_readable(tensors)
         if are_alone(metadata, tensors):
-            problem = "the file has the layers alone that predict tokens further (MTP): a draft, no model"
-            raise ModelError(problem, "run it beside the model: gguftools generate MODEL --draft FILE")
+            problem = "the file has only the MTP layers: a draft, no model"
+            raise ModelError(problem, "run it with the model: gguftools generate MODEL --draft FILE")
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
         keys, numbers = Keys.of(self.architecture, metadata), read_hparams(self.architecture, metadata, tensors)
-        if "blk.0.ffn_down_t.weight" in tensors:  # PowerInfer's files don't say that theirs are ReLU models
+        if "blk.0.ffn_down_t.weight" in tensors:  # PowerInfer's files don't mark theirs as ReLU models
             numbers = replace(numbers, activation="relu")
         grouped = {prefix: Layer(prefix, roles) for prefix, roles in by_layer(tensors).items()}
         self.network = Network(
@@ -93,15 +93,15 @@ class Model:
         self.encoder = encoder_decoder.encoder_alone(keys, grouped)
         self.codes = decode_audio_codes(keys, grouped) if self.architecture.block.convolutions else None
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
-        self.observe_experts: ObserveExperts | None = None  # set where someone wants to know what each expert gives
-        self.profile: Profile | None = None  # set where someone wants to know what takes how long
+        self.observe_experts: ObserveExperts | None = None  # set to observe each expert's output
+        self.profile: Profile | None = None  # set to time each kind of work
 
     @property
     def vocabulary_size(self) -> int:
         return self.tensors["token_embd.weight"].shape[0]
 
     def use_predictor(self) -> Sparsity:
-        """From now on compute the neurons that the file's predictor marks, and count them in what is returned.
+        """From now on compute only the neurons that the file's predictor selects; return their counter.
 
         Raises ModelError for a file without a predictor.
         """
@@ -114,10 +114,10 @@ class Model:
         return self.sparsity
 
     def new_cache(self, cache_type: CacheType = "f32", expected: int = 0) -> KVCache:
-        """An empty cache, to hand to `forward` again and again while a text grows.
+        """Return an empty cache, to pass to `forward` repeatedly while a text grows.
 
-        cache_type: what keys and values are kept as. expected: tokens that it is to have room for. Raises OptionError
-        for a type that there is not.
+        cache_type: the type of keys and values. expected: tokens to make room for. Raises OptionError for an unknown
+        type.
         """
         return KVCache(cache_type, expected)
 
@@ -130,7 +130,7 @@ class Model:
         tree: TokenTree | None = None,
         images: Sequence[EmbeddedImage] = (),
     ) -> ForwardContext:
-        """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
+        """Return a pass of `texts` texts of `length` tokens each, which follow those in the cache."""
         return ForwardContext(
             self.network,
             texts,
@@ -148,15 +148,16 @@ class Model:
         )
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
-        """The text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward` does.
+        """Return the text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward`
+        does.
 
-        Of an encoder: the text's last hidden states, (tokens, width). Of a model with both sides: the logits of
-        decoder_tokens, which follow on the text that is read.
+        Of an encoder: the text's last hidden states, (tokens, width). Of an encoder-decoder model: the logits of
+        decoder_tokens after the encoded text.
         """
         return self.forward(decoder_tokens, self.encode(tokens)) if self.encoder_decoder else self.forward(tokens)
 
     def encode(self, tokens: ArrayLike, cache: KVCache | None = None) -> KVCache:
-        """Read a text (n,) with the encoder: a cache for `forward` to run the decoder's tokens from, or the one given.
+        """Encode a text (n,). Returns a cache for `forward` to run the decoder's tokens with, or the given one.
 
         Raises ModelError for a model without an encoder, or an id outside the vocabulary.
         """
@@ -168,7 +169,7 @@ class Model:
         return cache
 
     def checked_tokens(self, tokens: Sequence[int]) -> Ids:
-        """The ids of a text. Raises ModelError for one outside the vocabulary, OptionError for none."""
+        """Return the ids of a text. Raises ModelError for one outside the vocabulary, OptionError for none."""
         ids = self._checked(tokens).reshape(-1)
         if not ids.size:
             raise OptionError("there are no tokens to run")
@@ -183,13 +184,13 @@ class Model:
     def forward(
         self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0, images: Sequence[EmbeddedImage] = ()
     ) -> Floats:
-        """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
+        """Return logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
 
-        tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
-        first: the first position (within these tokens) whose logits are wanted. images: what tokens of a single text
-        stand for (see `runtime.multimodal.places`). Raises ModelError for an id outside the vocabulary, for a cache
-        where tokens see those after them, for images of another model, and where numbers stop being finite;
-        OptionError for images outside of the tokens.
+        tokens: ids (n,); or (texts, n), equally long independent texts, for (texts, n - first, vocabulary). first: the
+        first position (within these tokens) whose logits are needed. images: in place of some tokens of a single text
+        (see `runtime.multimodal.places`). Raises ModelError for an id outside the vocabulary, for a cache in a
+        bidirectional model, for images of another model, and if numbers stop being finite; OptionError for images
+        outside of the tokens.
         """
         ids = self._checked(tokens)
         if ids.size == 0:
@@ -200,7 +201,7 @@ class Model:
         if cache is not None and scaling is not None and scaling.kind == "longrope":
             seen, cache.tokens = cache.length, np.concatenate([cache.tokens, texts[0]])
             if 0 < seen <= scaling.original_context < len(cache.tokens):
-                # The text grows past the short factors: all of it is computed anew with the long ones, as transformers
+                # The text grows past the short factors: all of it is recomputed with the long ones, as transformers
                 # does when it generates.
                 again = cache.tokens
                 cache.reset()
@@ -216,11 +217,11 @@ class Model:
         return array.reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
 
     def forward_together(self, tokens: Sequence[ArrayLike], caches: Sequence[KVCache]) -> list[Floats | ModelError]:
-        """Logits of tokens (n,) of several texts, which follow those in each one's cache: float32 (n, vocabulary) each,
-        the same as `forward` gives of it alone; or the error that it raises.
+        """Return logits of tokens (n,) of several texts, which follow those in each one's cache: float32 (n,
+        vocabulary) each, the same as `forward` gives of it alone; or the error that it raises.
 
         Texts of few tokens go through the model together, up to MOST_TOKENS in one pass: weights are read once for all
-        of them. Where `runs_together` is False, one goes after another.
+        of them. If `runs_together` is False, one goes after another.
         """
         found: list[Floats | ModelError] = [np.empty((0, 0), np.float32)] * len(caches)
         few = list[int]()
@@ -255,15 +256,15 @@ class Model:
 
     @property
     def runs_together(self) -> bool:
-        """Whether several texts go through the model in one pass, in `forward_together`."""
+        """Return whether `forward_together` runs several texts in one pass."""
         scaling = self.network.scaling
         return self._is_plain and self._compiles and (scaling is None or scaling.kind not in ("longrope", "dynamic"))
 
     def forward_with_states(
         self, tokens: ArrayLike, layers: Sequence[int], cache: KVCache, parents: Sequence[int] | None = None
     ) -> tuple[Floats, Floats]:
-        """Logits of tokens (n,) as `forward` gives them, and what layers are given as `forward_with_inputs` gives it;
-        without layers what stands behind the last norm. parents: of `lazy_forward`. Raises ModelError as that does.
+        """Return logits of tokens (n,) as `forward` does, and inputs of layers as `forward_with_inputs` does; without
+        layers the last norm's output. parents: of `lazy_forward`. Raises ModelError as that does.
         """
         ids = self._checked(tokens)
         if parents is None and ids.size and (steps := self._steps_for(ids.size, cache)):
@@ -282,10 +283,10 @@ class Model:
         parents: Sequence[int] | None = None,
         images: Sequence[EmbeddedImage] = (),
     ) -> LazyLogits:
-        """As `forward` of one text (n,), but the logits are computed as far as they are asked for.
+        """Return `forward` of one text (n,), with logits computed on demand.
 
-        parents: of each token the number of the one that it follows on, -1 for the text in the cache; None for the one
-        before it. Raises ModelError as `forward` does, and for a model that ends in hidden states.
+        parents: each token's parent, -1 for the text in the cache; None for the token before it. Raises ModelError as
+        `forward` does, and for a model that ends in hidden states.
         """
         tree = None if parents is None else TokenTree(tuple(parents))
         result = self._evaluate(self._checked(tokens).reshape(1, -1), cache, 0, tree=tree, images=images)
@@ -300,10 +301,10 @@ class Model:
         cache: KVCache | None = None,
         parents: Sequence[int] | None = None,
     ) -> tuple[LazyLogits, Floats]:
-        """As `lazy_forward` (without a cache of texts (texts, n), too), and what these layers are given.
+        """Return `lazy_forward` (without a cache of texts (texts, n), too), and the inputs of these layers.
 
-        layers: their numbers; the one behind the last is given what the last one gives. The inputs lie side by side:
-        (n, layers * width), or (texts, n, …). Raises ModelError as `lazy_forward` does.
+        layers: their numbers; the one after the last stands for the last one's output. The inputs are side by side: (n,
+        layers * width), or (texts, n, …). Raises ModelError as `lazy_forward` does.
         """
         ids, noted = self._checked(tokens), dict.fromkeys(layers, np.empty((0, 0), np.float32))
         tree = None if parents is None else TokenTree(tuple(parents))
@@ -316,16 +317,17 @@ class Model:
 
     @property
     def gives_inputs(self) -> bool:
-        """Whether `forward_with_inputs` serves the model."""
+        """Return whether `forward_with_inputs` supports the model."""
         several = self.network.keys.get("hyper_connection.count") is not None
-        several &= self.architecture.name != "deepseek4"  # of whose streams drafts read the mean
+        several &= self.architecture.name != "deepseek4"  # draft models read the mean of its streams
         several |= "altup_proj.weight" in self.tensors
         return self.encoder_decoder is None and not several
 
     def draftable(self, seen: int, most: int) -> int:
-        """How many of `most` tokens after the next one can run in a pass with it, behind so many, and be forgotten.
+        """Return how many of `most` tokens after the next one can run in a pass with it, after `seen` tokens, and be
+        dropped again.
 
-        Where a text's length decides how it is rotated, some of them would be rotated otherwise than one by one.
+        If a text's length decides how it is rotated, some of them would be rotated differently than one by one.
         """
         scaling = self.network.scaling
         if scaling is None or scaling.kind not in ("longrope", "dynamic"):
@@ -335,32 +337,34 @@ class Model:
 
     @property
     def _compiles(self) -> bool:
-        """Whether there is an executor for a few tokens: not for what ends in hidden states or has an encoder."""
+        """Return whether there is an executor for a few tokens: not for models that end in hidden states or have an
+        encoder.
+        """
         block, other = self.network.block, self.encoder_decoder or self.encoder or self.codes
         return not other and not block.hidden_states and block.causal and bool(self.network.layers)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether nobody watches, and products are exact."""
+        """Return whether nothing is observed, and products are exact."""
         plain = self.precision == "float32" and self.observe is None and self.sparsity is None
         return plain and self.profile is None and self.observe_experts is None
 
     @cached_property
     def _compiled(self) -> CompiledGraph | None:
-        """The executor for a few tokens, if the model has one."""
+        """Return the executor for a few tokens, if the model has one."""
         if not self._compiles:
             return None
         return CompiledGraph(self.network, decoder.graph_of(self.network), self.threads)
 
     def _steps_for(self, tokens: int, cache: KVCache) -> CompiledGraph | None:
-        """What runs so many further tokens of a text, where they are few and nobody watches."""
+        """Return the compiled graph for this many tokens of a text, if they are few and nothing is observed."""
         plain, scaling = self._is_plain and not cache.memory, self.network.scaling
         if scaling is not None and scaling.kind in ("longrope", "dynamic") and tokens > MOST_TOKENS:
-            return None  # how long the text is decides how it is rotated: all of these tokens at once
+            return None  # the text's length decides how it is rotated: all of these tokens at once
         return self._compiled if plain and tokens <= MOST_STEPS * MOST_TOKENS else None
 
     def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
-        """As `forward` without a cache, but the logits are computed as far as they are asked for.
+        """Return `forward` without a cache, with logits computed on demand.
 
         Raises ModelError for a model that ends in hidden states.
         """
@@ -371,9 +375,9 @@ class Model:
         return in_shape(result, *ids.shape[:-1])
 
     def hidden_states(self, tokens: ArrayLike) -> Floats:
-        """What stands behind the last norm, of equally long texts that don't see each other: (texts, n, width).
+        """Return the last norm's output for equally long independent texts: (texts, n, width).
 
-        tokens: ids (texts, n). Of a model with both sides: the encoder's. Raises ModelError as `forward` does.
+        tokens: ids (texts, n). Of an encoder-decoder model: the encoder's. Raises ModelError as `forward` does.
         """
         ids = self._checked(tokens)
         if self.encoder_decoder is not None:
@@ -388,18 +392,20 @@ class Model:
 
     @cached_property
     def branches(self) -> bool:
-        """Whether `branched_logits` serves the model: nothing but plain attention looks at other tokens."""
+        """Return whether `branched_logits` supports the model: only plain attention mixes tokens."""
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors and self.observe is None
         return plain and supports_branches(self.network)
 
     @cached_property
     def trees(self) -> bool:
-        """Whether `lazy_forward` serves trees of tokens."""
+        """Return whether `lazy_forward` supports trees of tokens."""
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors
         return plain and supports_trees(self.network)
 
     def branched_logits(self, branches: Branches) -> LazyLogits:
-        """Of texts that begin alike: x (tokens, width) in their order. Raises ModelError as `forward` does."""
+        """Return logits of texts with common beginnings: x (tokens, width) in their order. Raises ModelError as
+        `forward` does.
+        """
         result = self._evaluate(self._checked(branches.tokens).reshape(1, -1), None, 0, branches)
         if not isinstance(result, LazyLogits):
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
@@ -407,15 +413,15 @@ class Model:
 
     @cached_property
     def next_tokens(self) -> Network:
-        """The layer that predicts a token further. Raises ModelError where there is none, or none that can run."""
+        """Return the MTP layer's network. Raises ModelError if there is none, or an unsupported one."""
         return next_token_network(self.network, self.architecture, self.metadata, self.tensors)
 
     def mtp_logits(self, tokens: ArrayLike, hidden: Floats) -> LazyLogits:
-        """What the layer that predicts a token further makes of texts: x (texts, n - 1, width).
+        """Return the MTP layer's output for texts: x (texts, n - 1, width).
 
         tokens: ids (texts, n). hidden: `LazyLogits.states` of them, (texts, n, width or streams * width). The logits of
-        position i are of token i + 2. Raises ModelError for a model without such a layer, and where numbers stop
-        being finite.
+        position i are of token i + 2. Raises ModelError for a model without such a layer, and if numbers stop being
+        finite.
         """
         ids = self._checked(tokens)
         forward = ForwardContext(
@@ -435,8 +441,7 @@ class Model:
         return in_shape(result, len(ids))
 
     def mtp_input(self, states: Floats, reader: Network | None = None) -> Floats:
-        """What a layer that predicts a token further reads of `LazyLogits.states`, (tokens, streams * width): one
-        stream where it reads one.
+        """Return an MTP layer's input from `LazyLogits.states`, (tokens, streams * width): one stream if it reads one.
 
         reader: of another file, None for the model's own.
         """
@@ -447,8 +452,8 @@ class Model:
             return one_stream(ForwardContext(self.network, 1, len(states), None, self.threads, self.precision), states)
 
     def mtp_forward(self, hidden: Floats, following: Sequence[int], cache: KVCache | None) -> LazyLogits:
-        """The same of one text as it grows: x (n, width). hidden (n, width): of its next positions. following: the
-        token that comes after each of these.
+        """Return `mtp_logits` of one text as it grows: x (n, width). hidden (n, width): of its next positions.
+        following: the token after each of these.
         """
         ids = self._checked(following)
         forward = ForwardContext(
@@ -467,7 +472,7 @@ class Model:
         images: Sequence[EmbeddedImage] = (),
         noted: dict[int, Floats] | None = None,
     ) -> LazyLogits | Floats:
-        """What `head` gives for positions `first` and on of each text, one after the other. noted: of `Pass`."""
+        """Return `head` for positions `first` and on of each text, one after the other. noted: of `ForwardContext`."""
         if images:
             self._check_images(images, texts)
         if self.encoder is not None:
@@ -481,13 +486,13 @@ class Model:
         forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree, images)
         forward.noted = {} if noted is None else noted
         forward.tokens = texts.reshape(-1)
-        with one_thread():  # products that our threads don't share give the same bits whoever else measures
+        with one_thread():  # for the same bits whatever threads others use
             x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
             if self.encoder_decoder is not None:
                 x = forward.from_position(first, encoder_decoder.decode(forward, self.encoder_decoder, x))
             elif self.observe is None:
                 x = decoder.decode(forward, x, first)
-            else:  # who looks at the inputs of products looks at those of all positions
+            else:  # observers get the inputs at all positions
                 x = forward.from_position(first, decoder.decode(forward, x))
                 forward.streams = None if first else forward.streams
             if cache is not None and forward.next_position is not None:
@@ -495,7 +500,7 @@ class Model:
             return head(forward, x)
 
     def _check_images(self, images: Sequence[EmbeddedImage], texts: Ids) -> None:
-        """Raises OptionError, ModelError for what images can't be read by."""
+        """Raise OptionError or ModelError for images that cannot be used."""
         longrope = self.network.scaling is not None and self.network.scaling.kind == "longrope"
         if self.encoder_decoder or self.encoder or longrope:
             raise ModelError(f"images are not run with {self.architecture.name} models")
@@ -505,12 +510,12 @@ class Model:
 
 
 def _pieces(ids: Ids) -> list[Ids]:
-    """As many tokens as the operations take."""
+    """Yield pieces of as many tokens as the operations take."""
     return [ids[at : at + MOST_TOKENS] for at in range(0, ids.size, MOST_TOKENS)]
 
 
 def _groups(numbers: Sequence[int], counts: Sequence[int], kinds: Sequence[CacheType]) -> list[list[int]]:
-    """Texts that fit in one pass: of caches of one kind, MOST_TOKENS tokens at most."""
+    """Return texts that fit in one pass: of caches of one type, at most MOST_TOKENS tokens."""
     groups, tokens = list[list[int]](), 0
     for number in sorted(numbers, key=lambda each: kinds[each]):
         if groups and kinds[groups[-1][0]] == kinds[number] and tokens + counts[number] <= MOST_TOKENS:
@@ -530,7 +535,7 @@ def _attempted(compute: Callable[[], Floats]) -> Floats | ModelError:
 
 
 def _layers(grouped: Mapping[str, Layer], numbers: HParams) -> tuple[Layer, ...]:
-    """All layers in the order in which they run; those of a file whose layers run several times have its tensors."""
+    """Return all layers in the order in which they run; repeated layers share the file's tensors."""
 
     def tensors_of(index: int, own: LayerHParams) -> Mapping[str, Tensor]:
         found = grouped.get(f"blk.{index if own.stored is None else own.stored}.")
@@ -540,12 +545,14 @@ def _layers(grouped: Mapping[str, Layer], numbers: HParams) -> tuple[Layer, ...]
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
-    """Norms and biases are few enough to be looked at before anything runs; matrices show in what comes out of them."""
+    """Check norms and biases, which are few enough, for finite values before anything runs; matrices show in the
+    outputs.
+    """
     for name, tensor in tensors.items():
         if len(tensor.shape) != 1 or tensor.format.is_quantized:
             continue
         values = tensor.float32()
         wrong = np.flatnonzero(~np.isfinite(values))
-        # a bias of -infinity says that a token never comes
+        # a bias of -infinity bars a token
         if len(wrong) and not (name == "output.bias" and np.isneginf(values[wrong]).all()):
             raise ModelError(f"{name!r} holds {values[wrong[0]]} at {wrong[0]}; all have to be finite", hint=DAMAGED)

@@ -1,12 +1,12 @@
-"""The layer behind the last one that predicts a token further (multi-token prediction; NextN in llama.cpp's files).
+"""The MTP layer after the last one (multi-token prediction; NextN in llama.cpp's files).
 
-For each position it is given what the model makes of the text so far, and the token that comes next; what it makes of
-both predicts the token after that. The model itself runs without it.
+For each position it reads the model's hidden state and the embedding of the next token, and predicts the token after
+that. The model itself runs without it.
 
-Source: DeepSeek-V3's report (arXiv 2412.19437), section 2.2, and what llama.cpp runs: one such layer, whose hidden
-states are those behind the model's last norm; of Qwen4 Exp and DeepSeek V4 (its graphs of `qwen4exp`, `deepseek4`)
-those are the streams behind the last layer, each of which goes through one projection beside the token. HY V4's and
-GLM-5-Next's read one stream, from behind the norm (vLLM's and SGLang's code of them).
+Source: DeepSeek-V3's report (arXiv 2412.19437), section 2.2, and what llama.cpp runs: one such layer, which reads the
+hidden states after the model's last norm; for Qwen4 Exp and DeepSeek V4 (its graphs of `qwen4exp`, `deepseek4`) the
+streams after the last layer, each of which goes through one projection with the token. HY V4's and GLM-5-Next's read
+one stream, taken after the norm (vLLM's and SGLang's code of them).
 """
 
 from collections.abc import Mapping
@@ -33,17 +33,19 @@ from .products.matmul import gather
 def next_token_network(
     network: Network, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Network:
-    """The same model with that layer alone. Raises ModelError for a model without one, or with one that can't run."""
+    """Return the network of the MTP layer only. Raises ModelError for a model without one, or with an unsupported
+    one.
+    """
     name = architecture.name
     count, last = int(network.keys.get(COUNT)), int(network.keys.need("block_count")) - 1
     layer = Layer(f"blk.{last}.", by_layer(tensors).get(f"blk.{last}.", {}))
     if not count or not any(role.startswith("nextn.") for role in layer.tensors):
         hint = f"'{name}.{COUNT}' is {count}; `gguftools show` lists the tensors"
-        raise ModelError("the file has no layer that predicts a token further (blk.N.nextn.…)", hint)
+        raise ModelError("the file has no MTP layer (blk.N.nextn.…)", hint)
     other_streams = streams.MIXED in layer and not are_alone(metadata, tensors)
     if count > 1 or network.hparams.parallel or other_streams:
         what = f"there are {count}" if count > 1 else f"it is not known how one of {name} computes"
-        raise ModelError(f"layers that predict a token further can't run here: {what}")
+        raise ModelError(f"MTP layers like these can't run here: {what}")
     check_beyond(architecture, metadata, tensors)
     for role in ("eh_proj", "enorm", "hnorm"):
         layer.need(f"nextn.{role}.weight")
@@ -61,11 +63,11 @@ def next_token_network(
 
 
 def mtp_forward(forward: ForwardContext, hidden: Floats, following: Ids) -> LazyLogits:
-    """Logits, not computed yet, of the tokens after `following`.
+    """Return lazy logits of the tokens after `following`.
 
-    forward: a pass of the network above. hidden: `LazyLogits.states`, (tokens, width or streams * width).
-    following (tokens,): the token that comes next. Positions are counted from the first of these, as rotation looks at
-    distances alone. Raises ModelError where numbers stop being finite.
+    forward: a pass of the network above. hidden: `LazyLogits.states`, (tokens, width or streams * width). following
+    (tokens,): the token that comes next. Positions are counted from the first of these, as rotation only depends on
+    distances. Raises ModelError if numbers stop being finite.
     """
     layer, outside = forward.network.layers[0], forward.global_tensors
     table = layer if "nextn.embed_tokens.weight" in layer else outside
@@ -98,7 +100,7 @@ def mtp_forward(forward: ForwardContext, hidden: Floats, following: Ids) -> Lazy
 
 
 def one_stream(forward: ForwardContext, states: Floats) -> Floats:
-    """What the model's head reads of its streams, (tokens, streams * width): float32 (tokens, width).
+    """Return the head's input from the model's streams, (tokens, streams * width): float32 (tokens, width).
 
     forward: a pass of the model.
     """

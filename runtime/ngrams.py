@@ -1,8 +1,8 @@
-"""What a table holds of the last few tokens (Qwen4 Exp): rows found by hashes of their ids, in one layer gated by each
-stream and added to it.
+"""N-gram embeddings (Qwen4 Exp): table rows found by hashes of the last few token ids, gated by each stream and added
+to it in one layer.
 
-Source: transformers `models/qwen4_exp/modeling_qwen4_exp.py`. The cache keeps the ids before the next token, and the
-inputs of the convolution over what was found, under a layer number of its own.
+Source: transformers `models/qwen4_exp/modeling_qwen4_exp.py`. The cache keeps the latest ids, and the inputs of the
+convolution over the rows, under a layer number of its own.
 """
 
 import math
@@ -15,11 +15,11 @@ from .layer import ForwardContext, Layer
 from .products.matmul import gather
 from .streams import stream_norm
 
-LEAST_GATE = np.float32(1e-6)  # of which a root is taken
+LEAST_GATE = np.float32(1e-6)  # before a root is taken
 
 
 def looked_up(forward: ForwardContext, ids: Ids) -> Floats:
-    """The table's rows for each token, one after the other: float32 (tokens, 1, width). ids (tokens,)."""
+    """Return the table's rows for each token, one after the other: float32 (tokens, 1, width). ids (tokens,)."""
     keys = forward.keys
     most, each = int(keys.need("ple.ngram_size")), int(keys.need("ple.heads_per_ngram"))
     end = int(keys.need("ple.eos_token_id"))
@@ -41,9 +41,9 @@ def looked_up(forward: ForwardContext, ids: Ids) -> Floats:
 
 
 def ngrams(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """What the layer adds to the streams x: float32 (tokens, streams * width)."""
+    """Return the layer's addition to the streams x: float32 (tokens, streams * width)."""
     width, found = forward.hparams.width, forward.layer_inputs
-    assert found is not None  # the file's table, which `archs.validation.model_validators` has seen
+    assert found is not None  # the file's table, which `archs.validation.model_validators` has checked
     shape = len(x), -1, width
     inputs = forward.inputs(found[:, 0])
     keys = stream_norm(forward, layer, "ple_norm_key.weight", forward.project(layer, "ple_key", inputs))
@@ -57,7 +57,7 @@ def ngrams(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
 
 
 def _convolved(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """Each channel's convolution; its taps are as far apart as the table looks back."""
+    """Return each channel's convolution; its taps are as far apart as the n-grams are long."""
     taps, apart = layer.need_array("ple_conv1d.weight"), int(forward.keys.need("ple.ngram_size"))
     back = (taps.shape[1] - 1) * apart
     body, kept = x.reshape(forward.texts, forward.length, -1), _kept(forward)
@@ -81,7 +81,7 @@ def _kept(forward: ForwardContext) -> tuple[Floats, ...]:
 def _keep(
     forward: ForwardContext, tokens: int, which: int, known: Floats, count: int, others: tuple[Floats, ...]
 ) -> None:
-    """Leave the last `count` of what is known (texts, positions, …) as the state of that number."""
+    """Store the last `count` of what is known (texts, positions, …) as the state of that number."""
     cache, place = forward.cache, _place(forward)
     if cache is None:
         return

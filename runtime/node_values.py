@@ -1,4 +1,4 @@
-"""A model's whole list of operations, from ids of tokens to logits, and what each of its nodes gives of a text."""
+"""A model's whole graph, from token ids to logits, and the values of its nodes for a text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ ObserveValue = Callable[[Node, NDArray[Any]], None]
 
 
 def whole_graph(model: Model) -> Graph:
-    """The list of a model from ids to logits. Raises ModelError for a model that is not one list of layers."""
+    """Return a model's graph from ids to logits. Raises ModelError for a model that is not one sequence of layers."""
     if model.encoder_decoder or model.encoder or model.codes:
         raise ModelError(
             f"{model.architecture.name} models have no graph yet: they are an encoder, or one with a decoder",
@@ -31,11 +31,11 @@ def whole_graph(model: Model) -> Graph:
 
 
 def run_observed(model: Model, tokens: Sequence[int], observers: Mapping[Wanted, Observer]) -> Floats:
-    """Run a text through the whole list, and call the observers of nodes as `hooks_on` says: logits, float32 (tokens,
+    """Run a text through the whole graph, and call the observers of nodes as `hooks_on` says: logits, float32 (tokens,
     vocabulary).
 
-    Raises ModelError for an id outside the vocabulary and where values stop being finite, OptionError for no tokens and
-    a name that no node has.
+    Raises ModelError for an id outside the vocabulary and if values stop being finite, OptionError for no tokens and an
+    unknown node name.
     """
     graph, ids = whole_graph(model), model.checked_tokens(tokens)
     hooks, forward = hooks_on(graph, observers), model.new_pass(1, len(ids))
@@ -46,10 +46,9 @@ def run_observed(model: Model, tokens: Sequence[int], observers: Mapping[Wanted,
 
 
 def observe_values(model: Model, tokens: Sequence[int], observe: ObserveValue) -> None:
-    """Call observe(node, values) with what every node gives of a text: (tokens, …), memory of its own.
+    """Call observe(node, values) with the values of every node for a text: (tokens, …), memory of its own.
 
-    What steps hand to each other that is not of single tokens, such as cached keys, is left out. Raises as
-    `run_observed` does.
+    Values that are not per token, such as cached keys, are left out. Raises as `run_observed` does.
     """
 
     def each(node: Node, value: Any) -> None:

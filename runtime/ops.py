@@ -17,12 +17,14 @@ VALUES_PER_THREAD = 1 << 15  # below this, starting a thread costs more than it 
 
 
 def rms_norm(x: Floats, weight: Floats | None, eps: float, threads: int = 1) -> Floats:
-    """x / sqrt(mean(x²) + eps) * weight over the last axis (any number of axes before it); a new float32 array."""
+    """Return x / sqrt(mean(x²) + eps) * weight over the last axis (any number of axes before it); a new float32
+    array.
+    """
     return _norm(norms.rms_rows, x, (_row(weight, x, 1), eps), threads)
 
 
 def layer_norm(x: Floats, weight: Floats | None, bias: Floats | None, eps: float, threads: int = 1) -> Floats:
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis; a new float32 array."""
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last axis; a new float32 array."""
     return _norm(norms.layer_rows, x, (_row(weight, x, 1), _row(bias, x, 0), eps), threads)
 
 
@@ -44,14 +46,16 @@ def _full(width: int, value: int) -> Floats:
 
 
 def softmax(x: Floats) -> Floats:
-    """Probabilities over the last axis; a new float32 array. For small arrays, such as the choice of experts."""
+    """Return probabilities over the last axis; a new float32 array. For small arrays, such as the choice of experts."""
     weights: Floats = np.exp(x - x.max(axis=-1, keepdims=True), dtype=np.float32)
     weights /= weights.sum(axis=-1, keepdims=True, dtype=np.float64)
     return weights
 
 
 def _each(kernel: Callable[..., Any], x: Floats, *others: Any, threads: int = 1) -> Floats:
-    """kernel over flat parts of x (and of arrays of its shape; numbers go as they are), in place; x is returned."""
+    """Return the kernel over flat parts of x (and of arrays of its shape; numbers go as they are), in place; x is
+    returned.
+    """
     if not x.flags.c_contiguous:
         x[...] = _each(kernel, np.ascontiguousarray(x), *others, threads=threads)
         return x
@@ -84,7 +88,7 @@ gelu_quick = partial(_each, activations.each_gelu_quick)  # x * sigmoid(1.702 x)
 
 
 def xielu(x: Floats, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Floats:
-    """The trained activation of Apertus, in place; the alphas as stored, softplus is applied to them here."""
+    """Return the trained activation of Apertus, in place; the alphas as stored, softplus is applied to them here."""
     positive = np.float32(np.logaddexp(0, alpha_p))
     negative = np.float32(beta + np.logaddexp(0, alpha_n))
     below = (np.expm1(np.minimum(x, np.float32(eps))) - x) * negative
@@ -94,18 +98,18 @@ def xielu(x: Floats, alpha_n: float, alpha_p: float, beta: float, eps: float) ->
 
 
 def softcap(x: Floats, cap: float, threads: int = 1) -> Floats:
-    """cap * tanh(x / cap), in place."""
+    """Return cap * tanh(x / cap), in place."""
     return _each(activations.each_softcap, x, np.float32(cap), threads=threads)
 
 
 def activated(name: str, x: Floats, threads: int = 1) -> Floats:
-    """The activation `name` of x, in place."""
+    """Return the activation `name` of x, in place."""
     return _each(KERNELS[name], x, threads=threads)
 
 
 def situ(gate: Floats, up: Floats, bound: float, linear_bound: float, threads: int = 1) -> Floats:
-    """Kimi K3's unit, sigmoid(gate) * gate * up, of which tanh keeps gate and up within bounds; linear_bound: 0 or less
-    for none.
+    """Return Kimi K3's unit, sigmoid(gate) * gate * up, of which tanh keeps gate and up within bounds; linear_bound: 0
+    or less for none.
     """
     if linear_bound > 0:
         up = softcap(up, linear_bound, threads)
@@ -115,8 +119,8 @@ def situ(gate: Floats, up: Floats, bound: float, linear_bound: float, threads: i
 
 
 def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -> Floats:
-    """activation(gate) * up, in `gate`; "swiglu_oai" is GPT-OSS's unit: a quick gelu of the gate times up + 1, both
-    clamped to `limit`.
+    """Return activation(gate) * up, in `gate`; "swiglu_oai" is GPT-OSS's unit: a quick gelu of the gate times up + 1,
+    both clamped to `limit`.
     """
     if name == "swiglu_oai":
         return _each(activations.gated_swiglu_clamped, gate, up, np.float32(limit), threads=threads)
@@ -130,13 +134,13 @@ def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -
 
 
 def gated_of_clamped(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -> Floats:
-    """activation(gate, at most `limit`) times up, between -limit and limit, in `gate`; `up` is changed, too."""
+    """Return activation(gate, at most `limit`) times up, between -limit and limit, in `gate`; `up` is changed, too."""
     most = np.float32(limit)
     np.minimum(gate, most, out=gate)
     return np.multiply(activated(name, gate, threads), np.clip(up, -most, most, out=up), out=gate)
 
 
 def gated_within(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -> Floats:
-    """activation(gate), at most `limit`, times up, between -limit and limit, in `gate`; `up` is changed, too."""
+    """Return activation(gate), at most `limit`, times up, between -limit and limit, in `gate`; `up` is changed, too."""
     np.minimum(activated(name, gate, threads), np.float32(limit), out=gate)
     return np.multiply(gate, np.clip(up, np.float32(-limit), np.float32(limit), out=up), out=gate)

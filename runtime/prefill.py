@@ -1,4 +1,4 @@
-"""A prompt's way into a cache: in pieces, so that memory does not grow with it, and once for all texts that follow."""
+"""Read a prompt into a cache: in pieces, so that memory does not grow with it, and once for all texts that share it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ DEFAULTS = PrefillOptions()
 
 
 class Prefill:
-    """A prompt that is read when the first text asks for it; each text gets a cache of its own.
+    """A prompt that is read when the first text needs it; each text gets a cache of its own.
 
     tokens: ids. images: what some of them stand for. states: what the model made of each token, (tokens, width), if
     that is to be kept; of `layers` what they were given. logprobs: of each token of the prompt, None for the first,
@@ -71,7 +71,7 @@ class Prefill:
         self.is_quiet = False  # while another text is shown, nobody hears of progress
 
     def read(self) -> tuple[KVCache, Floats, float]:
-        """A cache with the prompt, the logits of what follows it, (1, vocabulary), and the seconds that reading took.
+        """Return a cache with the prompt, the logits after it, (1, vocabulary), and the seconds that reading took.
 
         The seconds are 0 for all texts but the first. Raises ModelError as `Model.forward` does, ValueError when more
         texts ask than there are.
@@ -85,7 +85,7 @@ class Prefill:
         self._left -= 1
         if self._left:
             return self._cache.copy(), self._logits, seconds
-        cache, self._cache = self._cache, KVCache()  # the last text has it alone, and can let it go
+        cache, self._cache = self._cache, KVCache()  # the last text owns it, and can release it
         return cache, self._logits, seconds
 
     def _through(self) -> Floats:
@@ -141,7 +141,7 @@ class Prefill:
 
 
 def chunk_size(model: Model, tokens: int) -> int:
-    """How many tokens of a prompt pass at a time: all of it where its length decides how each one is rotated."""
+    """Return how many tokens of a prompt run at a time: all if its length decides how each one is rotated."""
     scaling = model.network.scaling
     if scaling is not None and (
         scaling.kind == "dynamic" or (scaling.kind == "longrope" and tokens > scaling.original_context)

@@ -1,4 +1,4 @@
-"""Where a pass spends its time, by kind of work."""
+"""The time of a pass by kind of work."""
 
 import time
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Profile:
-    """seconds: of each kind of work, without what is counted as another kind within it."""
+    """seconds: of each kind of work, without nested kinds."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    _within: list[float] = field(default_factory=list)  # what inner kinds took, of each kind that is being timed
+    _within: list[float] = field(default_factory=list)  # time of nested kinds, for each kind being timed
 
     @contextmanager
     def timed(self, kind: str) -> Iterator[None]:
-        """Count what runs inside as this kind."""
+        """Count the time of the block as this kind."""
         self._within.append(0.0)
         start = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""What a learned number for each distance adds to scores (T5)."""
+"""Relative position biases of scores (T5)."""
 
 import math
 
@@ -10,10 +10,10 @@ from .arrays import Floats, Ids
 
 
 def relative_bias(weight: Tensor, positions: Ids, keys: int, farthest: int, *, causal: bool) -> Floats:
-    """What is added to the score of each head, query and key: float32 (heads, queries, keys).
+    """Return the bias of the score of each head, query and key: float32 (heads, queries, keys).
 
     weight: (buckets, heads). Near distances have a bucket each, farther ones share buckets that grow with the
-    logarithm; without causal, keys after the query have the upper half of them.
+    logarithm; without causal, keys after the query use the upper half of them.
     """
     table = weight.float32()
     distance = positions[:, None] - np.arange(keys)

@@ -1,8 +1,8 @@
-"""Attention over residuals (Kimi K3): each part of a layer reads a weighted mean of what earlier layers left and of the
-hidden states now.
+"""Attention over residuals (Kimi K3): each part of a layer reads a weighted mean of stored residuals of earlier layers
+and of the current hidden states.
 
-Source: llama.cpp's graph of Kimi K3. What is left stands behind the hidden states of each token: float32 (tokens,
-(1 + left) * width).
+Source: llama.cpp's graph of Kimi K3. The residuals come after the hidden states of each token: float32 (tokens, (1 +
+residuals) * width).
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from .layer import ForwardContext, Layer
 
 
 def read(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
-    """What is read of the hidden states and of all that was left, by the scores that a weight gives them."""
+    """Return the mean of the hidden states and all stored residuals, by the scores that a weight gives them."""
     width = forward.hparams.width
     if x.shape[1] == width:
         return x
@@ -25,19 +25,21 @@ def read(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
 
 
 def left(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """x with the hidden states left behind it and none in front, where this layer begins a block of layers."""
+    """Return x with the hidden states stored as a residual and zeros in front, if this layer begins a block of
+    layers.
+    """
     if layer.index % int(forward.keys.need("attn_res.block_size")):
         return x
     return np.concatenate((np.zeros((len(x), forward.hparams.width), np.float32), x), axis=1)
 
 
 def added(forward: ForwardContext, x: Floats, part: Floats) -> Floats:
-    """x with what a part of the layer gives added to the hidden states."""
+    """Return x with the output of a layer's part added to the hidden states."""
     width = forward.hparams.width
     return np.concatenate((x[:, :width] + part, x[:, width:]), axis=1)
 
 
 def ended(forward: ForwardContext, x: Floats) -> Floats:
-    """What the head reads: float32 (tokens, width); x itself in other models."""
+    """Return the head's input: float32 (tokens, width); x itself in other models."""
     last = forward.global_tensors
     return read(forward, last, "output_res_score", x) if "output_res_score.weight" in last else x

@@ -1,4 +1,4 @@
-"""Rotary position embedding: the angles of each position, with every way of stretching them that GGUF can say.
+"""Rotary position embedding: the angles of each position, with every rope scaling that GGUF can express.
 
 Formulas as in transformers' `modeling_rope_utils`; angles are float32 products of float32 frequencies, as there.
 """
@@ -21,11 +21,11 @@ VALUES_PER_THREAD = 1 << 16
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How a model's rotation was stretched past its original context.
+    """A model's rope scaling past its original context.
 
     kind: "linear", "yarn", "longrope" or "dynamic" (llama3's scaling is a tensor of divisors). original_context: tokens
-    the unstretched model was trained for. attn_factor: multiplies cos and sin, for yarn on top of its own factor.
-    mscale, mscale_all_dim: of DeepSeek's yarn; 0 where the model has none.
+    the unscaled model was trained for. attn_factor: multiplies cos and sin, for YaRN on top of its own factor. mscale,
+    mscale_all_dim: of DeepSeek's YaRN; 0 if the model has none.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class RopeScaling:
 
 
 def rope_scaling(keys: Keys, two_lists: bool) -> RopeScaling | None:
-    """What a file's keys say. two_lists: it has longrope's divisors for short and for long texts."""
+    """Return a file's rope scaling. two_lists: it has longrope's divisors for short and for long texts."""
     kind, context = keys.get("rope.scaling.type"), int(keys.get("rope.scaling.original_context_length"))
     factor = 1.0 if kind == "none" else float(keys.get("rope.scaling.factor")) or 1.0
     dynamic, attn_factor = float(keys.get("rope.scaling.dynamic_factor")), float(keys.get("rope.scaling.attn_factor"))
@@ -50,26 +50,28 @@ def rope_scaling(keys: Keys, two_lists: bool) -> RopeScaling | None:
         return RopeScaling("longrope", factor, context, attn_factor)
     if kind != "yarn":
         return RopeScaling("linear", factor, context, attn_factor) if factor != 1 or attn_factor != 1 else None
-    temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier"))  # 0: yarn's own
+    temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier"))  # 0: YaRN's own
     fast, slow = (float(keys.get(f"rope.scaling.yarn_beta_{each}")) for each in ("fast", "slow"))
     truncate = bool(keys.get("rope.scaling.yarn_truncate"))
     scaling = RopeScaling("yarn", factor, context, attn_factor, fast, slow, truncate, temperature, temperature)
-    given = keys.get("rope.scaling.yarn_attn_factor")  # what cos and sin are multiplied by in all
+    given = keys.get("rope.scaling.yarn_attn_factor")  # the total factor of cos and sin
     if given is None:
         return scaling
     return replace(scaling, attn_factor=float(given) / attention_factor(replace(scaling, attn_factor=1.0)))
 
 
 def inverse_frequencies(dim: int, base: float) -> Floats:
-    """Angle per position of each of the dim / 2 pairs, float32: base^(-2i / dim)."""
+    """Return the angle per position of each of the dim / 2 pairs, float32: base^(-2i / dim)."""
     return np.asarray(1.0 / base ** (np.arange(0, dim, 2, dtype=np.float64) / dim), np.float32)
 
 
 def yarn_frequencies(dim: int, base: float, scaling: RopeScaling) -> Floats:
-    """Slow pairs are interpolated, fast ones kept, those between mixed. float32 (dim / 2,)."""
+    """Return YaRN's frequencies, float32 (dim / 2,): slow pairs are interpolated, fast ones kept, those between
+    mixed.
+    """
 
     def pair_turning(turns: float) -> float:
-        """The pair that turns so often within the original context."""
+        """Return the pair that turns this often within the original context."""
         return dim * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = pair_turning(scaling.beta_fast), pair_turning(scaling.beta_slow)
@@ -77,19 +79,19 @@ def yarn_frequencies(dim: int, base: float, scaling: RopeScaling) -> Floats:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
-        high += 0.001  # as transformers, against a division by zero
+        high += 0.001  # as in transformers, against a division by zero
     interpolated = np.clip((np.arange(dim // 2, dtype=np.float32) - low) / (high - low), 0, 1)
     kept = inverse_frequencies(dim, base)
     return np.asarray(kept / scaling.factor * interpolated + kept * (1 - interpolated), np.float32)
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """By how much yarn raises attention's temperature: 1 + 0.1 mscale ln(factor)."""
+    """Return YaRN's attention factor: 1 + 0.1 mscale ln(factor)."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def attention_factor(scaling: RopeScaling | None) -> float:
-    """What cos and sin are multiplied by."""
+    """Return the factor of cos and sin."""
     if scaling is None:
         return 1.0
     if scaling.kind != "yarn":
@@ -102,7 +104,7 @@ def attention_factor(scaling: RopeScaling | None) -> float:
 
 
 def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_position: int) -> Floats:
-    """Frequencies after `scaling`, float32 (dim / 2,); only "dynamic" depends on how long the text is."""
+    """Return frequencies after `scaling`, float32 (dim / 2,); only "dynamic" depends on the text's length."""
     if scaling is None or scaling.kind == "none":
         return inverse_frequencies(dim, base)
     if scaling.kind in ("linear", "longrope"):
@@ -118,8 +120,8 @@ def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_
 def rope_table(
     dim: int, base: float, scaling: RopeScaling | None, freq_factors: Floats | None, positions: ArrayLike
 ) -> tuple[Floats, Floats]:
-    """cos and sin, float32 (positions, dim / 2), of the `dim` rotated values of a head. Raises ValueError for a scaling
-    of unknown kind. freq_factors: divisors of the frequencies, float32 (dim / 2,).
+    """Return cos and sin, float32 (positions, dim / 2), of the `dim` rotated values of a head. Raises ValueError for a
+    scaling of unknown kind. freq_factors: divisors of the frequencies, float32 (dim / 2,).
     """
     at = np.asarray(positions, np.int64).reshape(-1)
     frequencies = scaled_frequencies(dim, base, scaling, int(at.max(initial=0)))
@@ -133,8 +135,8 @@ def rope_table(
 def apply_rope(x: Floats, cos: Floats, sin: Floats, kind: str, threads: int = 1) -> Floats:
     """Rotate the first 2 * cos.shape[1] values of every head of x (n, heads, head_dim) in place; x is returned.
 
-    kind: "adjacent" (pairs 2i, 2i + 1) or "halves" (pairs i, i + dim / 2). cos, sin: (n, dim / 2).
-    Raises ValueError for angles of more values than there are, which kernels would write behind.
+    kind: "adjacent" (pairs 2i, 2i + 1) or "halves" (pairs i, i + dim / 2). cos, sin: (n, dim / 2). Raises ValueError
+    for angles of more values than there are, past which kernels would write.
     """
     if len(cos) != len(x) or x.shape[2] < 2 * cos.shape[1]:
         raise ValueError(f"angles {cos.shape} do not fit heads {x.shape}")

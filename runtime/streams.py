@@ -1,4 +1,4 @@
-"""Models with several streams of hidden states (see `graph.streams`): one after the other in a token's row."""
+"""Models with several streams of hidden states (see `graph.streams`), concatenated in a token's row."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from .arrays import Floats
 from .layer import ForwardContext, Layer
 
 MIXED = "hc_attn_fn.weight"  # of a layer that mixes them
-LAST = "output_hc"  # what reads them behind the last layer
+LAST = "output_hc"  # the mix of streams after the last layer
 
 
 def has_streams(forward: ForwardContext) -> bool:
@@ -15,12 +15,14 @@ def has_streams(forward: ForwardContext) -> bool:
 
 
 def mean(forward: ForwardContext, x: Floats) -> Floats:
-    """Of the streams x, (tokens, width): what drafts read of a layer's input (DeepSeek V4's, by llama.cpp's graph)."""
+    """Return the mean of the streams x, (tokens, width): a draft model's view of a layer's input (DeepSeek V4's, by
+    llama.cpp's graph).
+    """
     return np.asarray(x.reshape(len(x), -1, forward.hparams.width).mean(axis=1), np.float32)
 
 
 def stream_norm(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
-    """The norm of each stream by itself, with a weight for each value of all of them."""
+    """Return the norm of each stream separately, with a weight for each value of all of them."""
     each = ops.rms_norm(x.reshape(len(x), -1, forward.hparams.width), None, forward.hparams.eps, forward.threads)
     normed = each.reshape(x.shape)
     return np.multiply(normed, layer.need_array(name), out=normed)

@@ -1,4 +1,4 @@
-"""Which of the adapters inside a model is on at each token (Granite Switch).
+"""The active adapter inside a model at each token (Granite Switch).
 
 Source: llama.cpp's graph: a head of attention without weights, whose keys are a gain at control tokens and minus that
 elsewhere, and whose values are the numbers of adapters.
@@ -11,7 +11,7 @@ from .layer import ForwardContext
 
 
 def read_as(forward: ForwardContext, ids: Ids) -> Ids:
-    """The tokens that stand for control tokens in their place; notes by `forward.adapters` which adapter is on."""
+    """Return the tokens with substitutes for control tokens; record the active adapter in `forward.adapters`."""
     controls, others = (forward.keys.stored(f"adapters.token_ids_{each}") for each in ("activate", "substitute"))
     if controls is None:
         return ids
@@ -24,11 +24,13 @@ def read_as(forward: ForwardContext, ids: Ids) -> Ids:
 
 
 def _on(forward: ForwardContext, numbers: Ids) -> Ids:
-    """The number of the adapter that is on at each token, 0 for none. numbers: that control tokens switch on."""
+    """Return the number of the active adapter at each token, 0 for none. numbers: of the adapters that control tokens
+    activate.
+    """
     gain = np.float32(forward.keys.get("adapters.router_gain"))
     v = numbers.astype(np.float32)
     k = np.where(v > 0, gain, -gain)
-    if forward.cache is not None:  # beside the layers' keys and values, as wide as those
+    if forward.cache is not None:  # next to the layers' keys and values, equally wide
         width = forward.hparams.layers[0].key_width
         wide = (np.pad(each[:, None, None], ((0, 0), (0, 0), (0, width - 1))) for each in (k, v))
         k, v = (each[:, 0, 0] for each in forward.cache.append(len(forward.network.layers), *wide))

@@ -1,7 +1,7 @@
-"""The threads that run lists of operations in step (see `kernels.team`): one team in a process, whoever has a list.
+"""The threads that run machine operations together (see `kernels.team`): one team in a process, shared by all graphs.
 
-Helpers linger for the next list. Were they those of one model, they would be in the way of another that takes turns
-with it, as a draft does.
+Helpers linger for the next graph. If each model had its own, they would compete with those of another that alternates
+with it, as a draft model does.
 """
 
 import os
@@ -16,12 +16,12 @@ from quants.threads import started_pool
 
 from .kernels import thread_team
 
-BYTES_OF_A_WAIT = 1 << 16  # of weights that a thread reads in the time that threads may take to wait for one another
-FOREVER = 1 << 62  # more than any count of arrivals: nobody waits for another
+BYTES_OF_A_WAIT = 1 << 16  # of weights that a thread reads in the time that a barrier may take
+FOREVER = 1 << 62  # more than any count of arrivals: nobody waits
 
 
 class Team:
-    """So many threads, the caller's among them; one list runs at a time."""
+    """A number of threads, including the caller's; one graph runs at a time."""
 
     def __init__(self, threads: int) -> None:
         self.threads, self.lock = threads, Lock()
@@ -31,10 +31,10 @@ class Team:
         self.error: BaseException | None = None
 
     def run(self, rows: NDArray[np.int64], prepare: Callable[[], None], empty: Callable[[], None]) -> None:
-        """Run operations, (n, FIELDS), when `prepare` has written what is in them.
+        """Run operations, (n, FIELDS), after `prepare` has filled them in.
 
-        empty: makes operations do nothing, for those who wait for a thread that was interrupted. Raises what prepare
-        does, and what kept another thread from running.
+        empty: makes operations do nothing, for threads that wait for an interrupted one. Raises what prepare does, and
+        any error of another thread.
         """
         with self.lock:
             self.counter[0], self.task[:], self.error = 0, (rows.ctypes.data, len(rows)), None
@@ -52,7 +52,7 @@ class Team:
                 raise
 
     def _call(self, thread: int) -> None:
-        """Have a thread run the operations: one that lingers from the list before, or a new one."""
+        """Let a thread run the operations: one that lingers from the last run, or a new one."""
         if thread_team.call(self.states, thread):
             return
         self.states[thread_team.APART * thread] = thread_team.CALLED
@@ -63,7 +63,7 @@ class Team:
             raise
 
     def _serve(self, thread: int) -> None:
-        """Run lists as a thread of the pool. Where that fails, as a kernel that cannot be loaded does, the others no
+        """Run graphs as a thread of the pool. If that fails, as for a kernel that cannot be loaded, the others no
         longer wait for this thread, and `run` raises the error.
         """
         try:
@@ -75,15 +75,17 @@ class Team:
 
 
 def worth(threads: int, rows: NDArray[np.int64], read: int) -> int:
-    """How many threads to run operations with that read so many bytes: one where others would wait more than help."""
+    """Return how many threads to run operations with that read so many bytes: one if waiting would cost more than it
+    saves.
+    """
     return threads if read > BYTES_OF_A_WAIT * int(rows[:, thread_team.WAIT].sum()) else 1
 
 
 @cache
 def team_of(threads: int) -> Team:
-    """The process's team of so many."""
+    """Return the process's team of this many threads."""
     return Team(threads)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=team_of.cache_clear)  # threads don't come along
+    os.register_at_fork(after_in_child=team_of.cache_clear)  # threads are not inherited

@@ -23,16 +23,16 @@ from .tokenizers.wordpiece import WordPieces
 
 
 class TokenizerModel(Protocol):
-    """One kind of vocabulary."""
+    """One type of vocabulary."""
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """Ids of a piece of text without special tokens. start: the piece begins the whole text."""
+        """Return ids of a piece of text without special tokens. start: the piece begins the whole text."""
 
     def piece(self, number: int) -> bytes:
-        """What a token adds to a text that has begun; of a control token what is written for it."""
+        """Return a token's text inside a text; for a control token its printed form."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids in a row; control tokens as they are written."""
+        """Return the text of consecutive ids; control tokens in printed form."""
 
 
 MODELS: dict[str, Callable[[TokenList], TokenizerModel]] = {
@@ -49,8 +49,8 @@ MODELS: dict[str, Callable[[TokenList], TokenizerModel]] = {
 class Tokenizer:
     """Text to token ids and back.
 
-    bos, eos: ids of the tokens that begin and end a text, or None. add_bos, add_eos: whether `encode` puts them there.
-    around: all tokens that go around a text, and around and between two.
+    bos, eos: ids of the tokens that begin and end a text, or None. add_bos, add_eos: whether `encode` adds them.
+    around: all tokens that are added around a text, and around and between two.
     """
 
     def __init__(self, model: TokenizerModel, tokens: TokenList) -> None:
@@ -69,28 +69,28 @@ class Tokenizer:
 
     @cached_property
     def control_ids(self) -> tuple[int, ...]:
-        """Tokens that no text is made of."""
+        """Return tokens that no text produces."""
         return tuple((self._tokens.types == TokenType.CONTROL).nonzero()[0].tolist())
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
-        """Tokens that are found in a text before it is cut, if special tokens are looked for."""
+        """Return tokens that are matched in a text before it is split, if special tokens are parsed."""
         return tuple(sorted(self._found_first))
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
-        """Tokens that end a generated text."""
+        """Return tokens that end a generated text."""
         return end_ids(self._tokens)
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        """What each token adds to a text that has begun; see `piece`."""
+        """Return each token's text inside a text; see `piece`."""
         return [self.piece(number) for number in range(self.vocab_size)]
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """Token ids of a text.
+        """Return token ids of a text.
 
-        add_special: put the tokens around it that the model expects. parse_special: control tokens written in the text
+        add_special: add the tokens around it that the model expects. parse_special: control tokens written in the text
         become those tokens; user-defined ones always do. Raises VocabularyError for text that is not Unicode.
         """
         try:
@@ -107,7 +107,7 @@ class Tokenizer:
         return [*ids, *self.around.after] if add_special else ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of token ids; bytes that are no UTF-8 become U+FFFD. skip_special: leave control tokens out.
+        """Return the text of token ids; invalid UTF-8 becomes U+FFFD. skip_special: leave control tokens out.
 
         Raises VocabularyError for an id that is no token.
         """
@@ -121,11 +121,11 @@ class Tokenizer:
         return self._model.decode(numbers)
 
     def piece(self, number: int) -> bytes:
-        """What a token adds to a text that has begun, which may be part of a character; a control token's own text."""
+        """Return a token's bytes inside a text, possibly part of a character; a control token's own text."""
         return self._model.piece(number)
 
     def text(self, number: int) -> str:
-        """A token as the file writes it."""
+        """Return a token as stored in the file."""
         return self._tokens.texts[number]
 
     def _build_splitter(self, parse_special: bool) -> Splitter:
@@ -134,7 +134,7 @@ class Tokenizer:
 
     @cached_property
     def _found_first(self) -> dict[int, AddedToken]:
-        """The tokens that are found in text: by their type, and those that types cannot describe."""
+        """Return the tokens that are matched in text: by their type, and those that types cannot describe."""
         special = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
         typed = {
             int(number): AddedToken(self._tokens.texts[number], special[type])
@@ -149,14 +149,14 @@ class Tokenizer:
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer from a file's metadata. The vocabulary is decoded when it is first used.
+    """Return a tokenizer from a file's metadata. The vocabulary is decoded when it is first used.
 
-    metadata: key → value, arrays as (lazy) sequences or numpy arrays. Raises VocabularyError where there is no
-    vocabulary, or of a kind that is not known.
+    metadata: key → value, arrays as (lazy) sequences or numpy arrays. Raises VocabularyError for a missing vocabulary,
+    or an unknown type.
     """
     name = metadata.get(Keys.Tokenizer.MODEL)
     if name not in MODELS:
-        what = f"of an unknown kind: tokenizer.ggml.model is {name!r}" if name else "missing: no tokenizer.ggml.model"
+        what = f"of an unknown type: tokenizer.ggml.model is {name!r}" if name else "missing: no tokenizer.ggml.model"
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
     tokens = TokenList(metadata)
     return Tokenizer(MODELS[name](tokens), tokens)

@@ -1,1 +1,1 @@
-"""One file a family and its close relatives; `archs.registry` finds them."""
+"""Model families, one module each with its close relatives; `archs.registry` discovers them."""

@@ -11,7 +11,7 @@ from archs.families.llama import LLAMA
 from archs.hparams.file_keys import with_experts
 from archs.tensor_maps import head_norms
 
-PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
+PERIOD = 4  # default without `attention.sliding_window_pattern`
 
 AFMOE = LLAMA.derive(
     name="afmoe",
@@ -24,7 +24,7 @@ AFMOE = LLAMA.derive(
         ),
         "embedding_scale": lambda config: None if config["mup_enabled"] else 1.0,  # llama.cpp drops it
         "expert_group_count": "n_group",
-        "expert_group_used_count": "n_group",  # transformers looks at all
+        "expert_group_used_count": "n_group",  # transformers considers all groups
         "expert_gating_func": lambda config: 2 if config.get("score_func") else None,
         "expert_feed_forward_length": "moe_intermediate_size",
         "expert_shared_count": "num_shared_experts",

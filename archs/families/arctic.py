@@ -1,7 +1,7 @@
-"""Arctic: Llama's layers, and beside each of them experts, which read what the layer was given.
+"""Arctic: Llama's layers, with experts next to each, which read the layer's input.
 
-Their router's weights are rescaled to sum to one. The nets are as wide as the model.
-Reference: the published model's own code; llama.cpp's graph.
+Their router's weights are rescaled to sum to one. The nets are as wide as the model. Reference: the published model's
+own code; llama.cpp's graph.
 """
 
 from archs.config import other_than

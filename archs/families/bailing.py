@@ -1,10 +1,9 @@
 """Bailing, the models called Ling and Ring.
 
-Bailing (Ling-lite and -plus): Llama's layers with q, k and v fused, routed experts beside those that all tokens share.
-Bailing 2 (Ling 2.0): a norm on each head of q and k, partial rotation, DeepSeek V3's routing after leading dense
-layers, a layer for predicting several tokens.
-Sarvam: Bailing 2's layers; all of a head rotates, and the routers' correction bias is used less its mean.
-Reference: the code that their checkpoints bring along; llama.cpp's graphs.
+Bailing (Ling-lite and -plus): Llama's layers with q, k and v fused, routed and shared experts. Bailing 2 (Ling 2.0): a
+norm on each head of q and k, partial rotation, DeepSeek V3's routing after leading dense layers, an MTP layer. Sarvam:
+Bailing 2's layers; all of a head rotates, and the routers' correction bias is used less its mean. Reference: the code
+of their checkpoints; llama.cpp's graphs.
 """
 
 import numpy as np
@@ -59,7 +58,7 @@ BAILING = LLAMA.derive(
 
 
 def shared_width(config: Config) -> int:
-    """The width of all shared experts together."""
+    """Return the width of all shared experts together."""
     given = config.get("moe_shared_expert_intermediate_size")
     return int(given or config["moe_intermediate_size"] * config["num_shared_experts"])
 

@@ -1,9 +1,8 @@
-"""Ling 3 (Bailing 3): Kimi Linear's delta attention with a matrix each for forgetting and gates, which a sigmoid keeps
-between bounds, and in the last layer of each group latent attention with a gate for each head. DeepSeek V3's routing.
+"""Ling 3 (Bailing 3): Kimi Linear's delta attention with a matrix each for decay and gates, bounded by a sigmoid, and
+in the last layer of each group latent attention with a gate for each head. DeepSeek V3's routing.
 
-Ling 3 VL (text): the same, rotated by sections.
-Reference: transformers `models/bailing_hybrid/`; llama.cpp's converter. transformers' class takes queries without
-a narrow width alone.
+Ling 3 VL (text): the same, rotated by sections. Reference: transformers `models/bailing_hybrid/`; llama.cpp's
+converter. transformers' class supports only queries without a low rank.
 """
 
 import re
@@ -25,13 +24,13 @@ from quants.errors import ModelError
 
 
 def attends(config: Config) -> list[int]:
-    """1 in layers with latent attention, as those have that predict further."""
+    """Return 1 in layers with latent attention, MTP layers included."""
     further = config.get("num_nextn_predict_layers") or 0
     return [int(kind == "full_attention") for kind in config["layer_types"]] + [1] * further
 
 
 def limits(key: str, config: Config) -> list[float] | None:
-    """Bounds of gated units by layer, 0 for none."""
+    """Return bounds of gated units by layer, 0 for none."""
     if not (given := config.get(key)):
         return None
     count = config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0)
@@ -43,8 +42,8 @@ LATENT = re.compile(r"layers\.(\d+)\.attention\.kv_a_proj_with_mqa\.weight")
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Gates by the kind of their layer, whose name they share. Which layers attend, tensors tell: of layers that are no
-    whole group the published code and transformers say it otherwise.
+    """Return gates by the type of their layer, as both share a name. Tensors tell which layers attend: for layers
+    outside whole groups the published code and transformers disagree.
     """
     attending, found = {int(place[1]) for name in tensors if (place := LATENT.search(name))}, {}
     kinds = ["full_attention" if i in attending else "" for i in range(config["num_hidden_layers"])]
@@ -57,11 +56,11 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """The gates by the name that they share."""
+    """Return the gates by their shared name."""
     return {(new := GATE.sub(r"\1g_proj.weight", name)): tensor.renamed(new) for name, tensor in tensors.items()}
 
 
-# the inverse of the logarithm; of Kimi Linear's the negative is stored
+# the inverse of the logarithm; Kimi Linear stores the negative
 exp = Invertible(
     lambda tensor, config: computed(negative_exp(tensor, config), np.negative),
     lambda tensor, config: negative_exp.invert(computed(tensor, np.negative), config),

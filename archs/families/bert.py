@@ -2,13 +2,12 @@
 positions start after its padding token's id; DistilBERT has no token types. Heads of classifiers are kept, as llama.cpp
 does; those for training tasks and poolers are left out.
 
-Jina v3: XLM-RoBERTa's layers with rotation in place of learned positions. As published, weights are parametrized, with
-matrices of low rank for each task beside them, which are added for the one that is asked for.
+Jina v3: XLM-RoBERTa's layers with rotation in place of learned positions. As published, weights are parametrized with
+low-rank matrices for each task, and the selected task's are added.
 
-Nomic Embed: BERT's layers with rotation in place of learned positions, gated nets and few biases. Published configs are
-in GPT-2's words and name the length that the model can be stretched to.
-Reference: transformers `models/bert/`, `models/roberta/`, `models/distilbert/`, `models/nomic_bert/`,
-`models/jina_embeddings_v3/`.
+Nomic Embed: BERT's layers with rotation in place of learned positions, gated nets and few biases. Published configs use
+GPT-2's keys and name the length that the model can be extended to. Reference: transformers `models/bert/`,
+`models/roberta/`, `models/distilbert/`, `models/nomic_bert/`, `models/jina_embeddings_v3/`.
 """
 
 from archs.config import required, rope_scaling
@@ -20,12 +19,12 @@ from quants.errors import ModelError
 
 
 def first_position(config: Config) -> int:
-    """The row of the position table that the first token gets."""
+    """Return the row of the position table that the first token gets."""
     return int(config["pad_token_id"]) + 1 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert") else 0
 
 
 def labels(config: Config) -> list[str] | None:
-    """What a classifier tells apart; the two labels that stand in a config without one are none."""
+    """Return a classifier's labels; transformers' two default labels without a head are none."""
     found = config.get("id2label") or {}
     names = [found[key] for key in sorted(found, key=int)]
     return None if len(names) == 2 and names[0] == "LABEL_0" else names or None
@@ -38,7 +37,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def scores(config: Config, hf_class: str = "BertForSequenceClassification") -> bool:
-    """Whether there is a head. BERT's reads what the pooler makes of the first state; all others leave that out."""
+    """Return whether there is a head. BERT's reads the pooler's output; all others drop the pooler."""
     return hf_class in (config.get("architectures") or ())
 
 
@@ -117,18 +116,18 @@ def jina_v3() -> Architecture:
 
 
 def positions(config: Config) -> int:
-    """Counted from the padding token's id, as if they were learned."""
+    """Return learned positions counted from the padding token's id."""
     return int(config["max_position_embeddings"]) - int(config["pad_token_id"]) - 1
 
 
 def scaled_from(config: Config) -> int | None:
-    """What dynamic scaling counts from has no padding in front."""
+    """Return the context that dynamic scaling counts from, without the padding offset."""
     dynamic = rope_scaling(config, "rope_type") == "dynamic"
     return int(config["max_position_embeddings"]) if dynamic else trained_length(config)
 
 
 def of_task(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Weights by their plain names, of one task or of none."""
+    """Return weights by their plain names, of one task or of none."""
     return config, for_task(config, tensors)
 
 
@@ -179,7 +178,7 @@ JINA_BERT_V3 = XLM_ROBERTA.derive(
 
 
 def between(config: Config) -> str | None:
-    """What stands between the head's two matrices, where it is not a tanh."""
+    """Return the activation between the head's two matrices, if not a tanh."""
     return "relu" if scores(config, "DistilBertForSequenceClassification") else None
 
 
@@ -222,7 +221,7 @@ def context(config: Config) -> int:
 
 
 def head_width(config: Config) -> int:
-    """The width of one attention head."""
+    """Return the width of one attention head."""
     given = config.get("head_dim")
     return int(given or required(config, "n_embd|hidden_size") // required(config, "n_head|num_attention_heads"))
 

@@ -1,10 +1,10 @@
-"""BitNet b1.58: weights of -1, 0 and 1, norms in front of both output projections.
+"""BitNet b1.58: weights of -1, 0 and 1, norms before both output projections.
 
-As first published (`BitnetForCausalLM`) weights are rounded when they are used, and so they are here; later ones say
-so in their `quantization_config`, or are packed. Their inputs are rounded to 8 bits where the originals run, which is
-left out here, as in llama.cpp. That takes a gate for SiLU's, and the embedding for the head: files of models with
-another activation, or a head of their own, run right in this runtime alone.
-Reference: transformers `models/bitnet/`, `integrations/bitnet.py`; llama.cpp's converter and graph.
+As first published (`BitnetForCausalLM`) weights are rounded when they are used, and so they are here; later ones
+declare it in their `quantization_config`, or are packed. The originals round activations to 8 bits, which is left out
+here, as in llama.cpp. llama.cpp assumes SiLU gates and a tied head: files of models with another activation, or a head
+of their own, run correctly only in this runtime. Reference: transformers `models/bitnet/`, `integrations/bitnet.py`;
+llama.cpp's converter and graph.
 """
 
 from archs.config import head_dim

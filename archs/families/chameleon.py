@@ -1,9 +1,8 @@
-"""Chameleon: Llama's layers with layer norms of each head's q and k; the larger one's norms stand behind its parts.
+"""Chameleon: Llama's layers with layer norms of each head's q and k; the larger model's norms come after its parts.
 
-Images are tokens of the vocabulary, which text models do not write. The encoder of images (VQGAN) is left out.
-Weights of norms differ by head where the model was trained on several devices; llama.cpp takes the first head's for
-all.
-Reference: transformers `models/chameleon/`.
+Images are tokens of the vocabulary, which text models do not generate. The image tokenizer (VQGAN) is left out. Weights
+of norms differ by head if the model was trained on several devices; llama.cpp uses the first head's for all. Reference:
+transformers `models/chameleon/`.
 """
 
 import numpy as np
@@ -15,7 +14,7 @@ from quants import Tensor
 
 
 def pairs(width: int) -> Index:
-    """Where the values of a head are that rotate together, one pair after the other."""
+    """Return the positions of a head's values that rotate together, one pair after the other."""
     index: Index = np.arange(width).reshape(2, -1).T.reshape(-1)
     return index
 

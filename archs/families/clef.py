@@ -1,8 +1,8 @@
 """Clef: Qwen 3.5's layers with a head that decides questions of a text jointly.
 
 The head has layers of its own, `dec.blk.N`: first those in which options read the text, then those in which questions
-read each other and the text. What multiplies scores stands in `decision.scales`, as it is used.
-Reference: llama.cpp's converter and graph.
+read each other and the text. Score factors are stored in `decision.scales`, as used. Reference: llama.cpp's converter
+and graph.
 """
 
 import math
@@ -31,7 +31,7 @@ LAYER = re.compile(r"^joint_head\.(layers|evidence_layers)\.(\d+)\.")
 
 
 def prepared(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers of the head by one number, and its scales in one tensor."""
+    """Return layers of the head under one numbering, and its scales in one tensor."""
     config, tensors = mtp_layers(config, tensors)
     if (routing := (config.get("decision") or {}).get("routing_layers")) is None:
         raise ModelError("the model has no joint_head_config.json, which says how its head is laid out")
@@ -50,13 +50,13 @@ def prepared(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def used(scales: Mapping[str, float]) -> list[float]:
-    """As they multiply scores: exponentials of at most 100, and the sigmoid of a gate."""
+    """Return the score factors as used: exponentials of at most 100, and the sigmoid of a gate."""
     prior, joint, gate = (scales[name] for name in SCALES)
     return [math.exp(min(prior, math.log(100))), math.exp(min(joint, math.log(100))), 1 / (1 + math.exp(-gate))]
 
 
 def attention(source: str, target: str) -> dict[str, Target]:
-    """torch's attention, with q, k and v in one."""
+    """Return torch's attention, with q, k and v fused."""
     found: dict[str, Target] = {f"{source}.out_proj": f"{target}_o"}
     for suffix in ("weight", "bias"):
         found[f"{source}.in_proj_{suffix}"] = tuple(

@@ -1,9 +1,9 @@
-"""CogVLM's text model: Llama's layers with q, k and v fused, beside them others for the tokens of images.
+"""CogVLM's text model: Llama's layers with q, k and v fused, and separate ones for image tokens.
 
-CogVLM 2 shares keys and values among heads, and its base is another, which its own code has (llama.cpp's graph reads
-neither). All but the last token of an image go through the layers for images, and all but the first and the last
-stand at one position (llama.cpp: all, and one after the other).
-Reference: the published models' own code (`modeling_cogvlm.py`), llama.cpp's graph.
+CogVLM 2 shares keys and values among heads, and has another rotary base, from its own code (llama.cpp's graph reads
+neither). All but the last token of an image go through the layers for images, and all but the first and the last share
+one position (llama.cpp: all, at consecutive positions). Reference: the published models' own code
+(`modeling_cogvlm.py`), llama.cpp's graph.
 """
 
 from archs.config import head_dim

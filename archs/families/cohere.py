@@ -1,10 +1,10 @@
-"""Command R and R+: layer norms without biases, feed-forward net beside attention, a scale on the logits; R+ also has a
-norm of its own for each head of q and k. Adjacent pairs rotate in HF too.
+"""Command R and R+: layer norms without biases, feed-forward net parallel to attention, a scale on the logits; R+ also
+has a norm of its own for each head of q and k. Adjacent pairs rotate in HF too.
 
-Command R7B and Command A: Command R with a window in three of four layers and no rope in the fourth.
-Command with experts: routed ones averaged with shared ones, after leading dense layers. Its softmax is over the chosen
-experts, so their weights sum to one whatever `norm_topk_prob` says.
-Reference: transformers `models/cohere/`, `models/cohere2/`, `models/cohere2_moe/`.
+Command R7B and Command A: Command R with a window in three of four layers and no rope in the fourth. Command with
+experts: routed ones averaged with shared ones, after leading dense layers. Its softmax is over the chosen experts, so
+their weights sum to one whatever `norm_topk_prob` says. Reference: transformers `models/cohere/`, `models/cohere2/`,
+`models/cohere2_moe/`.
 """
 
 from archs.config import head_dim, unusual_windows, windowed_layers
@@ -42,7 +42,7 @@ COHERE = HALVES.derive(
     block={"norm": "layer", "rope": "adjacent", "parallel": True},
 )
 
-PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
+PERIOD = 4  # default without `attention.sliding_window_pattern`
 
 COHERE2 = COHERE.derive(
     name="cohere2",
@@ -60,13 +60,13 @@ COHERE2 = COHERE.derive(
 
 
 def dense(config: Config) -> list[bool]:
-    """For each layer whether it has one net."""
+    """Return for each layer whether its net is dense."""
     kinds, first = config.get("mlp_layer_types"), config["first_k_dense_replace"]
     return [kinds[i] == "dense" if kinds else i < first for i in range(config["num_hidden_layers"])]
 
 
 def dense_layers(config: Config) -> int:
-    """How many layers at the start have one net."""
+    """Return how many leading layers are dense."""
     return [*dense(config), False].index(False)
 
 
@@ -81,7 +81,7 @@ def window_pattern(config: Config) -> list[bool]:
 
 
 def rope_pattern(config: Config) -> list[bool] | None:
-    """Which layers have rope, where those are not the windowed and the dense ones (llama.cpp's rule)."""
+    """Return which layers have rope, if other than the windowed and the dense ones (llama.cpp's rule)."""
     windowed, forced = window_pattern(config), config["prefix_dense_sliding_window_pattern"] == 1
     rotating = [one or (forced and of_dense) for one, of_dense in zip(windowed, dense(config), strict=True)]
     usual = [one or layer < dense_layers(config) for layer, one in enumerate(windowed)]
@@ -89,7 +89,7 @@ def rope_pattern(config: Config) -> list[bool] | None:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Dense layers before the first with experts have rope, too, unless the file says which have it."""
+    """Enable rope in dense layers before the first with experts, unless the file lists the layers with rope."""
     said = keys.get("attention.rope_pattern") is not None
     first = 0 if said else int(keys.get("leading_dense_block_count"))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates or index < first})
@@ -142,7 +142,7 @@ COHERE2_MOE = COHERE2.derive(
 
 
 def has_rms_epsilon(keys: Keys) -> bool:
-    """Whether the norms are RMS norms, as an epsilon of those alone says."""
+    """Return whether the norms are RMS norms, by the epsilon's key."""
     kinds = [keys.stored(f"attention.layer_norm_{each}epsilon") for each in ("", "rms_")]
     return kinds[0] is None and kinds[1] is not None
 

@@ -12,7 +12,7 @@ from quants.errors import ModelError
 
 
 def sums_to_one(config: Config) -> bool | None:
-    """`expert_weights_norm` where the chosen experts' weights are not rescaled (llama.cpp drops it)."""
+    """Return `expert_weights_norm` if the chosen experts' weights are not rescaled (llama.cpp drops it)."""
     power = config["ffn_config"].get("moe_normalize_expert_weights", 1)
     if power not in (None, 1):
         raise ModelError(f"config.json makes the {power}-norm of experts' weights one; files can express a sum alone")
@@ -20,7 +20,7 @@ def sums_to_one(config: Config) -> bool | None:
 
 
 def of_experts(turned: bool) -> Transform:
-    """Rows of all experts as (experts, rows, width). turned: so that they become (experts, width, rows)."""
+    """Return rows of all experts as (experts, rows, width). turned: transposed to (experts, width, rows)."""
 
     def forward(tensor: Tensor, config: Config) -> Tensor:
         count = lookup(config, "ffn_config.moe_num_experts")

@@ -1,9 +1,8 @@
-"""Llama-Nemotron (Super), made of Llama 3 by leaving parts of layers out (Puzzle): layers without attention, nets
-of their own widths, key-value heads of their own number.
+"""Llama-Nemotron (Super): Llama 3 with parts of layers removed (Puzzle): layers without attention, nets of different
+widths, different numbers of key-value heads.
 
-Layers with one matrix in place of attention, and with nothing at all (Ultra), are refused. Of Deci's own DeciLM-7B
-only the key-value heads differ by layer.
-Reference: the code that their checkpoints bring along; llama.cpp's graph.
+Layers with one matrix in place of attention, and empty ones (Ultra), are refused. In Deci's own DeciLM-7B only the
+key-value heads differ by layer. Reference: the code of their checkpoints; llama.cpp's graph.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ MULTIPLE = 256  # of nets' widths
 
 
 def blocks(config: Config) -> Iterator[tuple[Any, Any]]:
-    """Attention and net of each layer, as the config describes them. Raises ModelError where it does not."""
+    """Return attention and net of each layer, as the config describes them. Raises ModelError if it does not."""
     for number, block in enumerate(config["block_configs"]):
         attention, net = (block.get(key) if isinstance(block, dict) else None for key in ("attention", "ffn"))
         if not isinstance(attention, dict) or not isinstance(net, dict):
@@ -32,7 +31,7 @@ def blocks(config: Config) -> Iterator[tuple[Any, Any]]:
 
 
 def kv_heads(config: Config) -> int | list[int]:
-    """Of each layer; 0 where it has no attention."""
+    """Return the key-value heads of each layer; 0 without attention."""
     if not config.get("block_configs"):
         return config.get("num_key_value_heads_per_layer") or int(config["num_key_value_heads"])
     found = []
@@ -54,7 +53,7 @@ def heads(config: Config) -> int | list[int]:
 
 
 def net_width(config: Config) -> int | list[int]:
-    """Of each layer; 0 where it has no net."""
+    """Return the net's width in each layer; 0 without a net."""
     if not config.get("block_configs"):
         return int(config["intermediate_size"])
     factors = [net.get("ffn_mult") or 0.0 for _, net in blocks(config)]
@@ -64,13 +63,13 @@ def net_width(config: Config) -> int | list[int]:
 
 
 def width(config: Config) -> int:
-    """Of a head."""
+    """Return the width of a head."""
     return int(config["hidden_size"] // config["num_attention_heads"])
 
 
 @reordered
 def interleaved(rows: int, config: Config) -> Index:
-    """Pairs that rotate together next to each other, in heads of one width."""
+    """Return rotating pairs as neighbours, in heads of one width."""
     if rows % width(config) or width(config) % 2:
         raise FormatError(f"{rows} rows; heads are {width(config)} wide")
     index: Index = np.arange(rows).reshape(-1, 2, width(config) // 2).swapaxes(1, 2).reshape(-1)
@@ -82,7 +81,7 @@ def if_blocks(value: Computed) -> Computed:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """What each layer has left. Raises ModelError for nets of a width that their code does not make."""
+    """Return the parts of each layer. Raises ModelError for a net width that the model's code cannot express."""
     count, groups, widths = keys["attention.head_count"], keys["attention.head_count_kv"], keys["feed_forward_length"]
     if not isinstance(count, list):
         one = {"num_key_value_heads": groups} if isinstance(groups, int) else {"num_key_value_heads_per_layer": groups}

@@ -1,10 +1,9 @@
-"""DeepSeek's first model with experts: Llama's layers, experts beside those that all tokens share, after leading dense
-layers. The router's weights are not rescaled to sum to one unless the config says so.
+"""DeepSeek's first model with experts: Llama's layers, routed and shared experts, after leading dense layers. The
+router's weights are not rescaled to sum to one unless the config says so.
 
-DeepSeek-OCR, its second version and Unlimited-OCR (text): the same layers; halves rotate. Unlimited-OCR looks at the
-prompt and at the latest tokens that it wrote, of which files keep the window's length alone: here, as in llama.cpp, it
-looks at all.
-Reference: the code that their checkpoints bring along; transformers `models/deepseek_ocr2/`, `models/unlimited_ocr/`.
+DeepSeek-OCR, its second version and Unlimited-OCR (text): the same layers; halves rotate. Unlimited-OCR attends to the
+prompt and to its latest output tokens; files keep only the window's length, and here, as in llama.cpp, attention is to
+all. Reference: the code of their checkpoints; transformers `models/deepseek_ocr2/`, `models/unlimited_ocr/`.
 """
 
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, kinds_of_nets, renormalized
@@ -48,7 +47,7 @@ DEEPSEEK = LLAMA.derive(
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """All of a head rotates, whatever `rope.dimension_count` says, and no layer has the window."""
+    """Rotate all of a head, whatever `rope.dimension_count` says, and drop the window."""
     return usual.with_layers(lambda index, own: {"rope_width": own.key_width, "window": None})
 
 

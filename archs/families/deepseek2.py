@@ -1,14 +1,11 @@
-"""DeepSeek V2 and V3: latent attention, leading dense layers, routed experts in groups, experts that all tokens share.
-The matrix that widens the latent is stored in two parts, each with heads in front: keys transposed, so that it can be
-applied to the query, and values. V3's router has a correction bias. Its layer that predicts a token further has a file
-to itself: llama.cpp's converter leaves it out of the model's and writes no other, though its graph of `deepseek2` runs
-such layers (of GLM 4.7 Flash).
+"""DeepSeek V2 and V3: latent attention, leading dense layers, routed experts in groups, shared experts. The matrix that
+widens the latent is stored in two parts, each with heads first: keys transposed, so that it can be applied to the
+query, and values. V3's router has a correction bias. Its MTP layer has a file of its own: llama.cpp's converter leaves
+it out of the model's and writes no other, though its graph of `deepseek2` runs such layers (of GLM 4.7 Flash).
 
-Youtu-LLM: DeepSeek V3's attention with dense nets.
-dots.llm1: Qwen3's attention with DeepSeek V3's routing. Every layer's window, where the config has one, follows
-`layer_types`; the published model has none.
-Reference: transformers `models/deepseek_v2/`, `models/deepseek_v3/`, `models/dots1/`,
-`models/youtu/`.
+Youtu-LLM: DeepSeek V3's attention with dense nets. dots.llm1: Qwen3's attention with DeepSeek V3's routing. Every
+layer's window, if the config has one, follows `layer_types`; the published model has none. Reference: transformers
+`models/deepseek_v2/`, `models/deepseek_v3/`, `models/dots1/`, `models/youtu/`.
 """
 
 import itertools
@@ -33,13 +30,13 @@ LATENT_EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` is (llama.
 
 
 def log_multiplier(config: Config) -> float | None:
-    """How yarn's temperature grows with the logarithm of the factor."""
+    """Return how YaRN's attention factor grows with the logarithm of the scaling factor."""
     scale = rope_scaling(config, "mscale_all_dim")
     return 0.1 * scale if scale and rope_scaling(config, "rope_type") == "yarn" else None
 
 
 def attn_factor(config: Config) -> float | None:
-    """What cos and sin are multiplied by, where yarn's two scales don't cancel out (llama.cpp drops it)."""
+    """Return the factor of cos and sin, if YaRN's two scales don't cancel out (llama.cpp drops it)."""
     if log_multiplier(config) is None:
         return attention_factor(config)
     if rope_scaling(config, "attention_factor"):
@@ -51,12 +48,12 @@ def attn_factor(config: Config) -> float | None:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """`expert_weights_norm` holds for sigmoids only: transformers' DeepSeek V2 does not read `norm_topk_prob`."""
+    """Apply `expert_weights_norm` only to sigmoids: transformers' DeepSeek V2 does not read `norm_topk_prob`."""
     return replace(usual, normalize_experts=usual.normalize_experts and usual.scoring != "softmax")
 
 
 def v3_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The widths that the file adds up, and how experts are chosen."""
+    """Return the widths that the file adds up, and how experts are chosen."""
     return {
         "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
         "num_key_value_heads": keys["attention.head_count"],
@@ -74,13 +71,13 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def rotary_factors(config: Config) -> Iterable[Tensor]:
-    """Divisors of the frequencies of what rotates, which is a part of its own of each head."""
+    """Return divisors of the rotary frequencies; the rotating part of each head is separate."""
     rotating = changed(config, head_dim=config.get("qk_rope_head_dim") or config.get("head_dim"))
     return itertools.chain.from_iterable(make(rotating) for make in FACTORS)
 
 
 def of_glm_flash(keys: Keys) -> int | None:
-    """How the router scores in files that do not say it: by sigmoids in GLM 4.7 Flash, by softmax in others."""
+    """Return the scoring of files without that key: sigmoid in GLM 4.7 Flash, softmax in others."""
     if not keys.get("expert_count"):
         return None
     flash = keys.layer_count in (47, 48) and len(keys.metadata.get(TOKENS, ())) == 154_880
@@ -117,7 +114,7 @@ DEEPSEEK_V2 = LLAMA.derive(
         "attention.kv_lora_rank": "kv_lora_rank",
         "attention.latent_norm_epsilon": lambda config: LATENT_EPS if config["rms_norm_eps"] != LATENT_EPS else None,
         "expert_gating_func": always("softmax"),
-        "expert_group_used_count": lambda config: (  # the plain greedy choice looks at all groups
+        "expert_group_used_count": lambda config: (  # plain greedy selection considers all groups
             config.get("n_group" if config.get("topk_method") == "greedy" else "topk_group")
         ),
         "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
@@ -234,14 +231,14 @@ YOUTU = DEEPSEEK_V3.derive(
     config_from_gguf=lambda keys, tensors: {
         "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
         "num_key_value_heads": keys["attention.head_count"],
-        "pad_token_id": None,  # of which transformers' class empties the row of the embedding
+        "pad_token_id": None,  # transformers' class zeroes its row of the embedding
     },
     layers_vary=False,
 )
 
 
 def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers are windowed, where any is (llama.cpp drops this)."""
+    """Return which layers are windowed, if any (llama.cpp drops this)."""
     found = windowed_layers(config, lambda layer: layer >= config["max_window_layers"])
     return found if any(found) and config.get("sliding_window") else None
 

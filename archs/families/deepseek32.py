@@ -1,5 +1,5 @@
-"""DeepSeek V3.2 and GLM 5: DeepSeek V3 with an indexer that chooses the keys each token looks at, and layers that
-predict further tokens. In GLM 5 layers may look at what the last indexer before them has chosen.
+"""DeepSeek V3.2 and GLM 5: DeepSeek V3 with an indexer that selects the keys each token attends to, and MTP layers. In
+GLM 5 layers may reuse the selection of the last indexer before them.
 
 Reference: transformers `models/deepseek_v32/`, `models/glm_moe_dsa/`.
 """
@@ -51,13 +51,13 @@ DEEPSEEK_V32 = DEEPSEEK_V3.derive(
 
 
 def chooses(config: Config) -> list[bool] | None:
-    """Which layers have an indexer, where the config says so."""
+    """Return which layers have an indexer, if the config says so."""
     kinds = lookup(config, "indexer_types")
     return None if kinds is None else [kind == "full" for kind in kinds]
 
 
 def dsa_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Which layers have an indexer; files of other converters may not say."""
+    """Return which layers have an indexer; files of other converters may not say."""
     found, said = config_from_gguf(keys, tensors), keys.get("attention.indexer.types")
     return found if said is None else found | {"indexer_types": ["full" if each else "shared" for each in said]}
 

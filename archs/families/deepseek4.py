@@ -1,10 +1,10 @@
-"""DeepSeek V4: several streams of hidden states instead of one (hyper connections), attention to a window and to
-entries that stand for blocks of tokens, experts that in the first layers a token's id chooses.
+"""DeepSeek V4: several streams of hidden states (hyper connections), attention to a window and to compressed entries
+for blocks of tokens, and in the first layers experts chosen by token id.
 
-Reference: transformers `models/deepseek_v4/`. Published files have names of their own, weights in FP8 with scales
-beside them, experts in MXFP4. llama.cpp knows entries of 4 and of 128 tokens and four streams alone. The layer that
-predicts a token further (`mtp.0.…`) is left out of the model's file: what makes one of its streams would have the name
-of the model's own there. It has a file to itself, as of llama.cpp's converter.
+Reference: transformers `models/deepseek_v4/`. Published files have names of their own, weights in FP8 with separate
+scales, experts in MXFP4. llama.cpp only supports entries of 4 and of 128 tokens and four streams. The MTP layer
+(`mtp.0.…`) is left out of the model's file, because its mix of the streams would have the name of the model's own. It
+has a file of its own, as from llama.cpp's converter.
 """
 
 import re
@@ -33,7 +33,7 @@ SCORING = {"sqrtsoftplus": 4, "sigmoid": 2}
 
 
 def ratios(config: Config) -> list[int]:
-    """How many tokens an entry stands for, by layer; 0 for a window alone."""
+    """Return the tokens per compressed entry, by layer; 0 for a window only."""
     rates, count = RATES | dict(config.get("compress_rates") or {}), config["num_hidden_layers"]
     if kinds := config.get("layer_types"):
         return [rates[kind] for kind in kinds]
@@ -43,13 +43,13 @@ def ratios(config: Config) -> list[int]:
 
 
 def hash_layers(config: Config) -> int:
-    """How many layers at the beginning choose experts by token ids. Raises ModelError where others do."""
+    """Return how many leading layers choose experts by token id. Raises ModelError if others do."""
     kinds = config.get("mlp_layer_types")
     if kinds is None:
         return min(int(config["num_hash_layers"]), int(config["num_hidden_layers"]))
     count = kinds.count("hash_moe")
     if "hash_moe" in kinds[count:]:
-        raise ModelError('config.json has layers of "hash_moe" behind others, which deepseek4 files cannot express')
+        raise ModelError('config.json has layers of "hash_moe" after others, which deepseek4 files cannot express')
     return int(count)
 
 
@@ -60,15 +60,15 @@ def rotated(config: Config) -> int:
 
 
 def is_stretched_otherwise(scaling: Mapping[str, Any] | None) -> bool:
-    """Whether layers with entries rotate as neither yarn without its temperature nor linear scaling has it."""
+    """Return whether layers with entries use a scaling other than YaRN without its attention factor or linear."""
     if not scaling:
         return False
     return scaling.get("rope_type") not in ("yarn", "linear") or scaling.get("attention_factor") not in (None, 1)
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Scales beside a weight called as other checkpoints call them; the correction of routers that choose by token ids
-    set apart, because nothing reads it.
+    """Return scales next to a weight under the usual names; set apart the correction of routers that choose by token
+    id, which nothing reads.
     """
     named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -83,8 +83,8 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def with_mtp_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """`mtp.0.…` as the layer behind the last; what makes one of its streams stands in place of the model's. Raises
-    ModelError where there are several.
+    """Return `mtp.0.…` as the layer after the last; its mix of the streams replaces the model's. Raises ModelError for
+    several.
     """
     last, found, there = config["num_hidden_layers"], dict[str, Tensor](), False
     for name, tensor in tensors.items():
@@ -101,7 +101,7 @@ def with_mtp_layer(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def _beside(tensor: Tensor, config: Config) -> Tensor:
-    """Two matrices on top of each other, (2, rows, width), beside each other."""
+    """Return two stacked matrices, (2, rows, width), side by side."""
     rows = tensor.shape[1]
     both = reshape(tensor, (2 * rows, tensor.shape[2]))
     return side_by_side([take(both, np.arange(i * rows, (i + 1) * rows)) for i in range(2)], tensor.name)
@@ -116,7 +116,7 @@ def _as_published(tensor: Tensor, config: Config) -> Tensor:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Layers with entries rotate by another base, and they alone are stretched."""
+    """Set another rotary base for layers with entries, and scaling for them only."""
     base = float(keys.need("attention.compress_rope_freq_base"))
 
     def own(i: int, layer: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """Names without the base model's in front."""
+    """Return names without the base model's prefix."""
     bare = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     return {name: tensor.renamed(name) for name, tensor in bare.items()}
 

@@ -1,4 +1,4 @@
-"""Models that fill in masked tokens, in which every token sees all others: Dream (Qwen 2's layers), LLaDA (Llama's),
+"""Masked diffusion models, in which every token attends to all others: Dream (Qwen 2's layers), LLaDA (Llama's),
 LLaDA-MoE and RND1 (Qwen3-MoE's).
 
 Reference: the published models' own code. Dream's logits at a position are of the token after it, the others' of the

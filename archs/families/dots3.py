@@ -1,10 +1,9 @@
-"""dots3-note (text): DeepSeek V3.2's layers with a gate for each head and a norm on the rotated key; in most of them a
-window in place of the indexer, with heads and latents of their own.
+"""dots3-note (text): DeepSeek V3.2's layers with a gate for each head and a norm on the rotated key; most have a window
+in place of the indexer, with heads and latents of their own.
 
-What latents are multiplied by stands in their norms. One layer that predicts a token further has an embedding of its
-own. Encoders are left out.
+The factors of latents are folded into their norms. The MTP layer has an embedding of its own. Encoders are left out.
 Reference: transformers `models/dots3_note/`; llama.cpp's converter, whose runtime rotates halves in the indexer, so
-that texts longer than what that lets through run otherwise there.
+that texts longer than the indexer's limit give other results there.
 """
 
 import math
@@ -29,7 +28,7 @@ MTP = "mtp.embed_tokens.weight"
 
 
 def windowed(config: Config) -> list[bool]:
-    """Which layers have a window instead of an indexer."""
+    """Return which layers have a window instead of an indexer."""
     kinds = config.get("layer_types") or [
         "" if i < 2 or i % 4 == 1 else "sliding_attention" for i in range(config["num_hidden_layers"])
     ]
@@ -37,14 +36,14 @@ def windowed(config: Config) -> list[bool]:
 
 
 def of_windows(config: Config) -> dict[str, int]:
-    """What transformers saves of layers with a window, where it is another than of all, under published names."""
+    """Return the settings of windowed layers that transformers saves separately, under published names."""
     saved, local = config.get("per_layer_config") or {}, windowed(config)
     own = next((own for i, own in saved.items() if local[int(i)]), None)
     return {} if own is None else {f"swa_{key}": own.get(key, config[key]) for key in WIDTHS}
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The embedding of the layer that predicts further in that layer, factors in norms, matrices by kind of layer."""
+    """Return the tensors with the MTP layer's embedding in that layer, factors in norms, matrices by layer type."""
     count, found = config["num_hidden_layers"], {}
     further = int(any(name.endswith(MTP) for name in tensors))
     config = {**config, "num_nextn_predict_layers": further, **of_windows(config)}
@@ -65,7 +64,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """What `prepare` did, undone."""
+    """Undo `prepare`."""
     last, local, found = config["num_hidden_layers"], windowed(config), {}
     local = [*local, *[True] * config["num_nextn_predict_layers"]]
     for name, tensor in tensors.items():
@@ -80,14 +79,14 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Widths of both kinds of layers by published names. Raises ModelError where layers of a kind differ."""
+    """Return widths of both layer types by published names. Raises ModelError if layers of a type differ."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     local = keys["attention.sliding_window_pattern"]
     all_heads: Any = keys["attention.head_count"]
     all_heads = all_heads if isinstance(all_heads, list) else [all_heads] * count
     full, own = ({n for n, each in zip(all_heads, local, strict=False) if each == kind} for kind in (False, True))
     if len(full) > 1 or len(own) > 1:
-        raise ModelError("its layers of one kind have several numbers of heads; a config has one for each kind")
+        raise ModelError("its layers of one type have several numbers of heads; a config has one for each type")
     heads, rank = max(full, default=max(own, default=0)), keys["attention.kv_lora_rank_swa"]
     return {
         **v32_from_gguf(keys, tensors),
@@ -111,25 +110,25 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def shared_width(keys: GgufKeys, tensors: Tensors) -> int:
-    """Of each of the experts that all tokens share."""
+    """Return the width of each shared expert."""
     widths = (tensor.shape[0] for name, tensor in tensors.items() if name.endswith(".ffn_up_shexp.weight"))
     return next(widths, keys["expert_feed_forward_length"]) // (keys.get("expert_shared_count") or 1)
 
 
 def factor(tensor: Tensor, rank: int) -> Invertible:
-    """What the values of a norm of latents are multiplied by. rank: how many there are."""
+    """Return the factor of a norm of latents. rank: the width of the latents."""
     return scaled_rows(lambda config: np.full(tensor.shape[0], math.sqrt(config["hidden_size"] / rank), np.float32))
 
 
 def other_kind(tensors: Tensors) -> list[str]:
-    """Names of matrices that other layers have: those with an indexer, and those without."""
+    """Return names of matrices of the other layer type: those with an indexer, and those without."""
     found = {LAYER.sub(r"\1", name) for name in tensors if LAYER.match(name)}
     full = {LAYER.sub(r"\1", name) for name in tensors if name.endswith(".indexer.proj.weight")}
     return [f"layers.{i}.self_attn.{'swa_' if i in full else ''}kv_b_proj" for i in found]
 
 
 def heads(config: Config) -> list[int]:
-    """Of each layer, as those have that predict further."""
+    """Return the heads of each layer, MTP layers included."""
     local = [*windowed(config), *[True] * config["num_nextn_predict_layers"]]
     return [config["swa_num_attention_heads" if each else "num_attention_heads"] for each in local]
 

@@ -1,20 +1,20 @@
-"""Models that draft for a larger one, the target, and read what its layers make of the text: none runs alone.
+"""Draft models that read hidden states of a larger model, the target: none runs alone.
 
-EAGLE-3: one layer of Llama's kind. It reads the hidden states of three of the target's layers, brought to its width by
-one matrix (`fc`), beside the embedding of the token that comes next; so its projections have inputs of twice its width.
-Its output may be that of some tokens alone: `d2t` says which of the target's they are. Embedding and output are the
-target's where it has none of its own.
+EAGLE-3: one layer of Llama's type. It reads the hidden states of three of the target's layers, brought to its width by
+one matrix (`fc`), and the embedding of the next token; so its projections have inputs of twice its width. Its output
+may cover only some tokens: `d2t` maps them to the target's. Embedding and output are the target's if it has none of its
+own.
 
-DFlash: layers of Qwen3's kind that write a block of tokens at once: all tokens of the block, but for its first the mask
-token's, see each other and the states of any number of the target's layers. DFlash 2: convolutions beside, and a
-selector of candidates. DSpark: DFlash with a head that makes each token depend on the one before (Markov).
-Muse Glimmer's assistants: DFlash by other names.
+DFlash: layers of Qwen3's type that write a block of tokens at once: all tokens of the block, mask tokens except the
+first, attend to each other and to states of any number of the target's layers. DFlash 2 adds convolutions, and a
+selector of candidates. DSpark: DFlash with a head that makes each token depend on the one before (Markov). Muse
+Glimmer's assistants: DFlash by other names.
 
-Gemma 4's assistants: a few of its layers without keys and values of their own, which look at those of the target's last
-layers of their kind. Each token is drafted from the place of the last one that is known. Vocabulary and embedding are
-their own; the embedding of the token before is the target's.
-Facts: llama.cpp's converters and graphs of `eagle3`, `dflash` and `gemma4-assistant`; published checkpoints of
-SpecForge, speculators, NVIDIA and z-lab; transformers `models/gemma4_assistant/`.
+Gemma 4's assistants: a few of its layers without keys and values of their own, which attend to those of the target's
+last layers of their type. Each token is drafted from the position of the last known one. Vocabulary and embedding are
+their own; the embedding of the token before is the target's. Facts: llama.cpp's converters and graphs of `eagle3`,
+`dflash` and `gemma4-assistant`; published checkpoints of SpecForge, speculators, NVIDIA and z-lab; transformers
+`models/gemma4_assistant/`.
 """
 
 import re
@@ -55,7 +55,7 @@ EAGLE3 = LLAMA.derive(
 
 # DFlash and DSpark
 
-BLOCK: dict[str, Kind] = {  # of a block's draft, at the root of config.json or in its "dflash_config"
+BLOCK: dict[str, Kind] = {  # of a block draft model, at the root of config.json or in its "dflash_config"
     "target_layer_ids": LAYERS,
     "mask_token_id": TOKEN,
     "block_size": Whole(1),
@@ -75,7 +75,7 @@ BLOCK: dict[str, Kind] = {  # of a block's draft, at the root of config.json or 
 
 
 def of_block(*names: str, otherwise: Any = None, nested: bool = False) -> Computed:
-    """The first of these settings that is there. nested: in "dflash_config" alone."""
+    """Return the first of these settings that is there. nested: only in "dflash_config"."""
 
     def found(config: Config) -> Any:
         settings = config.get("dflash_config") or {}
@@ -86,7 +86,7 @@ def of_block(*names: str, otherwise: Any = None, nested: bool = False) -> Comput
 
 
 def target_layers(config: Config) -> list[int]:
-    """Those whose inputs are read; configs name those whose outputs are, but for speculators'."""
+    """Return the layers whose inputs are read; configs name those whose outputs are, except speculators'."""
     given = (config.get("dflash_config") or {}).get("target_layer_ids")
     if given is None and config.get("aux_hidden_state_layer_ids") is not None:
         return list(config["aux_hidden_state_layer_ids"])
@@ -125,7 +125,9 @@ def cap(config: Config) -> float | None:
 
 
 def pairs_apart(name: str, heads: str = "one_head") -> TensorMap:
-    """Rows of q or k, which may rotate adjacent pairs (`rope_is_neox_style` false). heads: the key of their number."""
+    """Return rows of q or k, which may rotate adjacent pairs (`rope_is_neox_style` false). heads: the key of their
+    number.
+    """
     adjacent = interleave_rope(heads).invert
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
@@ -135,7 +137,7 @@ def pairs_apart(name: str, heads: str = "one_head") -> TensorMap:
 
 
 def prepare_block(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Without an embedding that the config says is the target's."""
+    """Return the tensors without an embedding that is the target's by the config."""
     if not config.get("has_embed_tokens", True):
         tensors = {name: each for name, each in tensors.items() if not name.endswith("embed_tokens.weight")}
     return config, tensors
@@ -198,7 +200,7 @@ def vanilla(config: Config) -> str:
 
 
 def prepare_markov(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Without an output that is the target's, which a draft of all its tokens has."""
+    """Return the tensors without an output that is the target's, as in a draft model of all its tokens."""
     if vanilla(config) != "vanilla":
         raise ModelError(f"config.json has a Markov head of type {vanilla(config)!r}; files have 'vanilla' ones")
     config, tensors = prepare_block(config, tensors)
@@ -271,7 +273,7 @@ GELU = "gelu_pytorch_tanh"
 
 
 def prepare_gemma4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Raises ModelError for what such files cannot express."""
+    """Raise ModelError for what such files cannot express."""
     count, head = config["num_hidden_layers"], any("confidence_" in name for name in tensors)
     kinds, whole = config.get("layer_types"), config["vocab_size"]
     wrong = {
@@ -293,7 +295,7 @@ def prepare_gemma4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def gemma4_freqs(config: Config) -> Iterable[Tensor]:
-    """`rope_freqs.weight`: pairs that don't rotate are slowed down until they stand still."""
+    """Return `rope_freqs.weight`: pairs that don't rotate are slowed down to a standstill."""
     if rope_scaling(config, "rope_type") in (None, "default"):
         return
     yield from proportional_freqs(config)
@@ -347,7 +349,7 @@ OUTSIDE = (
 
 
 def prepare_deepseek4(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The tensors of `mtp.…` alone, as those of layers; what stands outside of layers any of them may have."""
+    """Return only the tensors of `mtp.…`, as layers; tensors outside of layers may be in any of them."""
     found, count = dict[str, Tensor](), 0
     for name, tensor in tensors.items():
         part = re.fullmatch(r"mtp\.(\d{1,4})\.(\w+)(.*)", name)

@@ -1,9 +1,8 @@
-"""ERNIE 4.5 (dense): Llama's layers with heads of a width of their own. Adjacent pairs rotate in HF too.
+"""ERNIE 4.5 (dense): Llama's layers with an explicit head width. Adjacent pairs rotate in HF too.
 
-PaddleOCR-VL (text): ERNIE 4.5's layers; halves rotate, and of images' positions parts rotate pairs apart.
-ERNIE 4.5 MoE: softmax routing with a correction bias, leading dense layers, experts that all tokens share. Adjacent
-pairs rotate, as in ggml.
-Reference: transformers `models/ernie4_5/modeling_ernie4_5.py`, `models/ernie4_5_moe/modeling_ernie4_5_moe.py`,
+PaddleOCR-VL (text): ERNIE 4.5's layers; halves rotate, with multi-section rope for images. ERNIE 4.5 MoE: softmax
+routing with a correction bias, leading dense layers, shared experts. Adjacent pairs rotate, as in ggml. Reference:
+transformers `models/ernie4_5/modeling_ernie4_5.py`, `models/ernie4_5_moe/modeling_ernie4_5_moe.py`,
 `models/paddleocr_vl/`.
 """
 
@@ -46,7 +45,7 @@ PADDLEOCR = ERNIE4_5.derive(
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Which layers have experts: those that are a multiple of the interval, from the first to the last."""
+    """Return which layers have experts: those that are a multiple of the interval, from the first to the last."""
     sparse = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
     first, last = (sparse[0], sparse[-1]) if sparse else (keys["block_count"], -1)
     every = keys["interleave_moe_layer_step"]

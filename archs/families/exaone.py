@@ -1,11 +1,10 @@
-"""EXAONE 4: norms after attention and feed-forward net only, a norm on each head of q and k; the larger model has
-windows in three of four layers, and rope in those alone.
+"""EXAONE 4: norms only after attention and feed-forward net, a norm on each head of q and k; the larger model has
+windows in three of four layers, and rope only in those.
 
-EXAONE 3 and 3.5: Llama's layers under GPT-2's names.
-EXAONE 4.5 (text): EXAONE 4's layers, one or more for predicting several tokens.
-K-EXAONE: windows in three of four layers and rope in those alone, a norm on each head of q and k, DeepSeek V3's
-routing, layers for predicting several tokens at the end.
-Reference: transformers `models/exaone4/`, `models/exaone4_5/`, `models/exaone_moe/`; for EXAONE 3 llama.cpp's graph.
+EXAONE 3 and 3.5: Llama's layers under GPT-2's names. EXAONE 4.5 (text): EXAONE 4's layers, one or more MTP layers.
+K-EXAONE: windows in three of four layers and rope only in those, a norm on each head of q and k, DeepSeek V3's routing,
+MTP layers. Reference: transformers `models/exaone4/`, `models/exaone4_5/`, `models/exaone_moe/`; for EXAONE 3
+llama.cpp's graph.
 """
 
 from archs.config import windowed_layers
@@ -25,7 +24,7 @@ PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
 
 
 def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers have a window: by a word of L and G that is repeated, or all but every so many."""
+    """Return which layers have a window: by a repeated word of L and G, or all but every n-th."""
     if not config.get("sliding_window"):
         return None
     said = config.get("sliding_window_pattern") or 4
@@ -35,7 +34,7 @@ def window_pattern(config: Config) -> list[bool] | None:
 
 
 def windows_of_all(config: Config) -> list[bool] | None:
-    """The same, with items for layers that predict further where their kind is not the first layer's."""
+    """Return `window_pattern`, with items for MTP layers if their type is not the first layer's."""
     found, kinds = window_pattern(config), config.get("mtp_layer_types") or []
     further = [kind == "sliding_attention" for kind in kinds[: config["num_nextn_predict_layers"]]]
     return [*found, *further] if found and further != found[:1] * len(further) else found
@@ -45,7 +44,7 @@ EXAONE4 = OLMO2.derive(
     name="exaone4",
     hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
     keys=PATTERN,
-    config_from_gguf=lambda keys, tensors: (  # without a window transformers must be told the kind of each layer
+    config_from_gguf=lambda keys, tensors: (  # without a window transformers needs the type of each layer
         {} if "attention.sliding_window" in keys else {"layer_types": ["full_attention"] * keys["block_count"]}
     ),
     metadata={
@@ -80,7 +79,7 @@ EXAONE = HALVES.derive(
     activation="activation_function|hidden_act",
     metadata={
         "rope.dimension_count": rotated_width,
-        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",  # what llama.cpp reads, though it writes the other
+        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",  # which llama.cpp reads, though it writes the other
     },
     defaults={
         "num_hidden_layers": None,

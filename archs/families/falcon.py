@@ -1,10 +1,10 @@
-"""Falcon: layer norms, q/k/v fused by key-value head; attention beside the feed-forward net (with one norm or two). The
-RW models have ALiBi, biases, and the feed-forward net after attention; llama.cpp doesn't convert them: two more keys
-say so.
+"""Falcon: layer norms, q/k/v fused by key-value head; attention parallel to the feed-forward net (with one norm or
+two). The RW models have ALiBi, biases, and the feed-forward net after attention; llama.cpp doesn't convert them: two
+more keys mark them.
 
-Falcon-H1: attention and Mamba-2 side by side in every layer; many multipliers, which go into the weights. The norm
-before the feed-forward net lacks ".weight" in its GGUF name, as llama.cpp writes it.
-Reference: transformers `models/falcon/`, `models/falcon_h1/`.
+Falcon-H1: attention and Mamba-2 in parallel in every layer; many multipliers, which are folded into the weights. The
+norm before the feed-forward net lacks ".weight" in its GGUF name, as llama.cpp writes it. Reference: transformers
+`models/falcon/`, `models/falcon_h1/`.
 """
 
 import numpy as np
@@ -22,14 +22,16 @@ HEADS = "num_attention_heads|n_head"
 
 
 def kv_heads(config: Config) -> int:
-    """One with multi_query, whatever `num_kv_heads` says, but in the newer architecture."""
+    """Return the key-value heads: one with multi_query, whatever `num_kv_heads` says, except in the newer
+    architecture.
+    """
     if config["multi_query"] and not config["new_decoder_architecture"]:
         return 1
     return int(required(config, f"num_kv_heads|n_head_kv|{HEADS}"))
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The switches of the config, by what a file shows of them."""
+    """Return the switches of the config that a file shows."""
     groups, heads = keys["attention.head_count_kv"], keys["attention.head_count"]
     return {
         "new_decoder_architecture": "blk.0.attn_norm_2.weight" in tensors,
@@ -44,7 +46,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def alibi_terms(slopes: Floats, keys: int, scale: float) -> Floats:
-    """Terms that grow with the key's position, which the softmax takes for the same as penalties of distances but for
+    """Return ALiBi terms that grow with the key's position. To the softmax they equal distance penalties except for
     rounding: slopes, positions and their products are bfloat16 in the published code and in transformers, and scaled as
     q·k is.
     """
@@ -54,7 +56,7 @@ def alibi_terms(slopes: Floats, keys: int, scale: float) -> Floats:
 
 
 def bfloat16(x: Floats) -> Floats:
-    """x, rounded."""
+    """Return x rounded to bfloat16."""
     form = format_named("BF16")
     rounded: Floats = form.decode(form.encode(np.atleast_2d(x)))
     return rounded.reshape(x.shape)
@@ -81,7 +83,7 @@ FALCON = BASE.derive(
         "max_position_embeddings": 2048,
         "layer_norm_epsilon": 1e-5,
         "alibi": False,
-        "multi_query": lambda config: "n_head_kv" not in config,  # the first 40B says no more
+        "multi_query": lambda config: "n_head_kv" not in config,  # the first 40B model gives no more
         "new_decoder_architecture": False,
         "parallel_attn": True,
         "rope_theta": 10_000.0,
@@ -126,7 +128,7 @@ def inner_size(config: Config) -> int:
 
 
 def projection_factors(config: Config) -> Floats:
-    """The multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
+    """Return the multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
     groups = config["mamba_n_groups"] * config["mamba_d_state"]
     rows = (inner_size(config), inner_size(config), groups, groups, config["mamba_n_heads"])
     if sum(rows) > MOST_ROWS:
@@ -135,8 +137,8 @@ def projection_factors(config: Config) -> Floats:
 
 
 def tied_logit_scale(config: Config) -> float | None:
-    """What logits are multiplied by where the head is the embedding, which has the embedding's multiplier in it (the
-    reference drops it).
+    """Return the factor of logits of a tied head, whose embedding includes the embedding's multiplier (the reference
+    drops it).
     """
     scale = config["lm_head_multiplier"] / config["embedding_multiplier"] if config.get("tie_word_embeddings") else 1
     return scale if scale != 1 else None
@@ -181,7 +183,7 @@ FALCON_H1 = LLAMA.derive(
         "vocab_size": 128_000,
     },
     refused={"hidden_act": other_than("silu", "swish")},
-    config_from_gguf=lambda keys, tensors: {  # the multipliers have gone into the weights
+    config_from_gguf=lambda keys, tensors: {  # the multipliers are folded into the weights
         "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
         "mlp_multipliers": [1.0, 1.0],
         "mamba_norm_before_gate": keys.get("ssm.norm_before_gate"),

@@ -1,12 +1,10 @@
 """Gemma: Llama's layers with a tanh GELU, norm weights stored minus one, the embedding scaled by the root of its width.
 
-As old configs' `hidden_act`, "gelu" means tanh too; `hidden_activation` means nothing there.
-Gemma 2: Gemma with norms after each part too, softcapped scores and logits, and a window in every second layer.
-MERaLiON 2 (text): Gemma 2.
-Gemma 3 (text): Gemma 2 with q/k norms, windows with a rope base of their own, and without softcapped scores. Five of
-six layers see a window only.
-EmbeddingGemma: Gemma 3's layers with tokens that see those after them too (`use_bidirectional_attention`, where a
-window counts both sides together); ends in hidden states. Without that switch the class is Gemma 3 that lacks its head.
+In old configs `hidden_act` "gelu" means tanh too; `hidden_activation` has no effect there. Gemma 2: Gemma with norms
+after each part too, softcapped scores and logits, and a window in every second layer. MERaLiON 2 (text): Gemma 2. Gemma
+3 (text): Gemma 2 with q/k norms, windows with a rope base of their own, and without softcapped scores. Five of six
+layers are windowed. EmbeddingGemma: Gemma 3's layers with bidirectional attention (`use_bidirectional_attention`, where
+a window counts both sides together); ends in hidden states. Without that switch the class is Gemma 3 without its head.
 Reference: transformers `models/gemma/`, `models/gemma2/`, `models/gemma3/`.
 """
 
@@ -26,7 +24,8 @@ GEMMA = HALVES.derive(
     hf_classes=("GemmaForCausalLM", "GemmaModel"),
     vocab=("sentencepiece", "bpe"),
     vocab_keys={"eot_token_id": 107},
-    wrappers_refused=("PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"),  # prompts are seen as a whole
+    # prompts have bidirectional attention
+    wrappers_refused=("PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"),
     metadata={
         "rope.freq_base": unusual_base,
         "hidden_activation": lambda config: {"gelu": None, "gelu_pytorch_tanh": None}.get(
@@ -53,21 +52,21 @@ GEMMA = HALVES.derive(
     block={"activation": "gelu_tanh", "embedding_scale": "sqrt_width"},
 )
 
-PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
+PERIOD = 2  # default without `attention.sliding_window_pattern`
 
 
 def scale_of_27b(layers: int) -> Derived:
-    """Of models with so many layers the width shared out, not that of a head, scales q·k."""
+    """Scale q·k of models with this many layers by the width divided by the heads, not by the head width."""
 
     def scale(keys: Keys) -> float | None:
-        shared = keys.usual("attention.key_length")  # 0 without heads, of which the file's faults tell
+        shared = keys.usual("attention.key_length")  # 0 without heads, which the validators report
         return float(shared**-0.5) if shared and keys.layer_count == layers else None
 
     return Derived("1 / √(embedding_length / attention.head_count), as in the 27B model", scale)
 
 
 def attention_scale(layers: int) -> Computed:
-    """The factor of q·k, where it is not what files without the key mean (llama.cpp drops it).
+    """Return the factor of q·k, if it is not the default (llama.cpp drops it).
 
     layers: of the 27B model.
     """
@@ -128,7 +127,7 @@ MERALION2 = GEMMA2.derive(
     config_from_gguf=not_exportable,
 )
 
-GEMMA3_PERIOD = 6  # what files without `attention.sliding_window_pattern` mean
+GEMMA3_PERIOD = 6  # default without `attention.sliding_window_pattern`
 
 GEMMA3 = GEMMA2.derive(
     name="gemma3",

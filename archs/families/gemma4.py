@@ -1,11 +1,10 @@
-"""Gemma 4 (text): layers that see everything have wider heads, of which a part rotates; values are normalised. What
-only some of the models have, their tensors or keys show: inputs for each layer apart, experts beside the dense net,
-keys that are values as well, last layers that share keys and values of earlier ones.
+"""Gemma 4 (text): global layers have wider heads, of which a part rotates; values are normalised. Optional parts show
+in tensors or keys: per-layer inputs, experts next to the dense net, keys that are also values, last layers that share
+keys and values of earlier ones.
 
 Gemma 3n (text): alternating updates of four copies, low-rank residuals, sparse activations in the first layers. As in
-Gemma 4 each layer gets an input apart, and the last layers share keys and values of earlier ones. Tokens without such
-an input (those of images and sounds) get zeros.
-Reference: transformers `models/gemma4/`, `models/gemma3n/`.
+Gemma 4 each layer gets an input of its own, and the last layers share keys and values of earlier ones. Tokens without
+such an input (those of images and audio) get zeros. Reference: transformers `models/gemma4/`, `models/gemma3n/`.
 """
 
 import math
@@ -34,9 +33,10 @@ def window_pattern(config: Config) -> list[bool]:
 
 
 def of_wide_layers(config: Config, key: str, otherwise: object) -> object:
-    """A setting of the layers that see everything: transformers 5 writes it for each of them, if it is not that of all.
+    """Return a setting of the global layers: transformers 5 writes it for each of them, if it differs from the general
+    one.
 
-    otherwise: what it is where config.json has no place for such settings.
+    otherwise: default if config.json has no such settings.
     """
     layers = config.get("per_layer_config")
     if layers is None:
@@ -57,13 +57,13 @@ def kv_heads(config: Config) -> int | list[int]:
 
 
 def feed_forward_lengths(config: Config) -> int | list[int]:
-    """The last layers, which share keys and values, may have nets of twice the width."""
+    """Return the nets' widths; the last layers, which share keys and values, may have nets of twice the width."""
     width, count, shared = (config[key] for key in ("intermediate_size", "num_hidden_layers", "num_kv_shared_layers"))
     return [width] * (count - shared) + [2 * width] * shared if config["use_double_wide_mlp"] else width
 
 
 def proportional_freqs(config: Config) -> Iterable[Tensor]:
-    """`rope_freqs.weight`: pairs that don't rotate are slowed down until they stand still."""
+    """Return `rope_freqs.weight`: pairs that don't rotate are slowed down to a standstill."""
     if rope_scaling(config, "rope_type") != "proportional":
         raise ModelError("config.json has another rope_type for full_attention than 'proportional', which Gemma 4 has")
     if local := config.get("rope_scaling_local"):
@@ -75,7 +75,7 @@ def proportional_freqs(config: Config) -> Iterable[Tensor]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Widths and heads of both kinds of layers; keys are values as well where a layer that sees everything has none."""
+    """Return widths and heads of both layer types; a global layer without values uses keys as values."""
     own = range(keys["block_count"] - keys.get("attention.shared_kv_layers"))
     windowed, widths = keys["attention.sliding_window_pattern"], keys["feed_forward_length"]
     heads: int | list[int] = keys["attention.head_count_kv"]
@@ -110,7 +110,7 @@ GEMMA4 = GEMMA3.derive(
     name="gemma4",
     hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
     vocab=("plain_bpe",),
-    vocab_user_defined=(  # that whoever reads a chat wants to see
+    vocab_user_defined=(  # visible in decoded chats
         "<|channel>",
         "<channel|>",
         "<|tool_call>",
@@ -136,7 +136,7 @@ GEMMA4 = GEMMA3.derive(
         "rope.dimension_count": wide_head,
         "rope.dimension_count_swa": "head_dim",
     },
-    absent={"final_logit_softcapping": 30.0, "attention.scale": 1.0},  # the width of a head does not scale q·k
+    absent={"final_logit_softcapping": 30.0, "attention.scale": 1.0},  # the head width does not scale q·k
     defaults={
         "num_hidden_layers": 30,
         "global_head_dim": 512,
@@ -184,7 +184,9 @@ GEMMA4 = GEMMA3.derive(
 
 
 def sparsity(config: Config) -> list[float]:
-    """Of each layer, which multiple of the standard deviation an activation has to exceed; as torch computes it."""
+    """Return for each layer the multiple of the standard deviation that an activation has to exceed; as torch computes
+    it.
+    """
     shares, count = config.get("activation_sparsity_pattern"), config["num_hidden_layers"]
     if shares is None:
         sparse = 10 if count > 10 else 0
@@ -201,7 +203,7 @@ def _multiple(share: float) -> float:
 
 
 def for_each_token(tensor: Tensor, config: Config) -> Tensor:
-    """Zeros below, for tokens that the table has no row for."""
+    """Return the tensor with zero rows appended for tokens that the table lacks."""
     missing = int(config["vocab_size"]) - tensor.shape[0]
     if missing <= 0:
         return tensor
@@ -216,7 +218,7 @@ GEMMA4_UNIFIED = GEMMA4.derive(
 
 
 def _share(multiple: float) -> float:
-    """What `_multiple` is of, in as few digits as give the same again."""
+    """Return the share that `_multiple` gives the multiple for, in as few digits as reproduce it."""
     if multiple == -math.inf:
         return 0.0
     exact = NormalDist().cdf(multiple)
@@ -231,7 +233,7 @@ def _share(multiple: float) -> float:
 
 
 def gemma3n_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The text model's alone; its tables of inputs for each layer have a row for every token, as files have."""
+    """Return only the text model's config; its tables of per-layer inputs have a row for every token, as in files."""
     return {
         "architectures": ["Gemma3nForCausalLM"],
         "intermediate_size": keys["feed_forward_length"],
@@ -245,7 +247,7 @@ def gemma3n_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
 
 
-DEVIATIONS = 1.6448533535003662  # 95 of 100 values are below
+DEVIATIONS = 1.6448533535003662  # 95% of values are below
 
 GEMMA3N = GEMMA4.derive(
     name="gemma3n",

@@ -1,16 +1,13 @@
 """GLM-4 (0414): Llama's layers with norms before and after each part, gate and up fused, partly rotating heads.
 Adjacent pairs rotate in HF too.
 
-GLM 4.5 and 4.6: partial rotation, DeepSeek V3's routing, layers for predicting several tokens at the end.
-GLM 4.7 Flash: DeepSeek V3's layers, GLM's vocabulary, layers for predicting several tokens at the end.
-GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of images' positions, parts rotate pairs apart. ggml rotates
-halves wherever there are such parts (of times and rows at least), so the rows of GLM 4's q and k, of which adjacent
-ones rotate in HF, are brought to that order there.
-GLM-OCR (text): GLM 4.1V's layers with heads of a width of their own, and a layer for predicting several tokens.
-GLM-ASR as first published (text): Llama's layers, GLM's vocabulary.
-Solar Open: GLM 4.5's layers, all with experts, without norms of q and k; all of a head rotates.
-Reference: transformers `models/glm4/`, `models/glm4_moe/`, `models/glm4_moe_lite/`, `models/glm4v/`,
-`models/glm4v_moe/`, `models/glm_ocr/`, `models/solar_open/`.
+GLM 4.5 and 4.6: partial rotation, DeepSeek V3's routing, MTP layers. GLM 4.7 Flash: DeepSeek V3's layers, GLM's
+vocabulary, MTP layers. GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers with multi-section rope for images. ggml
+rotates halves wherever there are such sections (of times and rows at least), so the rows of GLM 4's q and k, of which
+adjacent ones rotate in HF, are reordered there. GLM-OCR (text): GLM 4.1V's layers with an explicit head width, and an
+MTP layer. GLM-ASR as first published (text): Llama's layers, GLM's vocabulary. Solar Open: GLM 4.5's layers, all with
+experts, without norms of q and k; all of a head rotates. Reference: transformers `models/glm4/`, `models/glm4_moe/`,
+`models/glm4_moe_lite/`, `models/glm4v/`, `models/glm4v_moe/`, `models/glm_ocr/`, `models/solar_open/`.
 """
 
 from functools import partial
@@ -64,13 +61,13 @@ GLM_ASR = LLAMA.derive(
 
 
 def unusual_head_dim(config: Config) -> int | None:
-    """The width of a head where it is not the hidden width shared out (llama.cpp drops it)."""
+    """Return the head width if it is not the width divided by the heads (llama.cpp drops it)."""
     shared = config["hidden_size"] // config["num_attention_heads"]
     return int(config["head_dim"]) if config["head_dim"] != shared else None
 
 
 def kv_channels(config: Config) -> int:
-    """The width of a head, as ChatGLM's configs call it."""
+    """Return the head width under ChatGLM's key."""
     return int(config.get("kv_channels") or config["hidden_size"] // config["num_attention_heads"])
 
 
@@ -90,8 +87,8 @@ def chatglm_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
 
 
-# GLM-4-9B: without the norms after each part. llama.cpp's context length is the hidden width where the config has
-# no `seq_length`; the true one stands in rope.scaling.original_context_length.
+# GLM-4-9B: without the norms after each part. llama.cpp writes the hidden width as context length if the config has no
+# `seq_length`; the true one is in rope.scaling.original_context_length.
 GLM = GLM4.derive(
     name="chatglm",
     hf_classes=("GlmForCausalLM", "GlmModel"),
@@ -106,7 +103,7 @@ GLM = GLM4.derive(
     },
 )
 
-CHATGLM = GLM.derive(  # as first published, by other names
+CHATGLM = GLM.derive(  # as first published, with other names
     hf_classes=("ChatGLMModel", "ChatGLMForConditionalGeneration"),
     vocab=("bpe", "sentencepiece"),
     layers="encoder.layers",
@@ -217,8 +214,8 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
 
 @reordered
 def halves(rows: int, config: Config) -> Index:
-    """Of each head the first of each pair that rotates, then the second ones, then what does not rotate; as they are
-    where adjacent ones rotate in the file, too.
+    """Reorder each head: the first of each rotating pair, then the second ones, then the rest; unchanged if adjacent
+    ones rotate in the file, too.
     """
     if not parts_rotate_apart(sections(config) or ()):
         return np.arange(rows)

@@ -1,6 +1,6 @@
-"""GLM-5-Next (GLM-5.3-Flash), its text part: DeepSeek V4's streams of hidden states, behind the last layer their mean;
-Kimi's delta attention, whose forgetting has a bound; in every fourth layer latent attention without positions, whose
-indexer chooses pools of keys. DeepSeek V3's routing, with gated units clamped.
+"""GLM-5-Next (GLM-5.3-Flash), its text part: DeepSeek V4's streams of hidden states, averaged after the last layer;
+Kimi's delta attention with bounded decay; in every fourth layer latent attention without positions, whose indexer
+selects pools of keys. DeepSeek V3's routing, with gated units clamped.
 
 Reference: transformers `models/glm5_next/`.
 """
@@ -22,14 +22,14 @@ USUAL_BOUND = -5.0
 
 
 def kv_heads(config: Config) -> list[int]:
-    """One in layers with latent attention, none in others."""
+    """Return the key-value heads: one in layers with latent attention, none in others."""
     count, further = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
     kinds = config.get("layer_types") or [("linear" if i % 4 != 3 else "indexed") + "_attention" for i in range(count)]
     return [int(kind != "linear_attention") for kind in kinds] + [1] * further
 
 
 def head_width(config: Config) -> int:
-    """Of delta attention, whose heads are as many as those of latent attention."""
+    """Return the head width of delta attention, which has as many heads as latent attention."""
     heads = lookup(config, f"{LINEAR}.num_heads|linear_num_heads")
     if heads not in (None, config["num_attention_heads"]):
         raise ModelError(
@@ -40,14 +40,14 @@ def head_width(config: Config) -> int:
 
 
 def bound(config: Config) -> float | None:
-    """How far a channel's logarithm falls with a token at most (llama.cpp drops the usual one of a config without)."""
+    """Return the bound of a channel's log decay per token (llama.cpp drops the default of a config without one)."""
     said = config.get(LINEAR) or {}
     found = said.get("gate_lower_bound", config.get("linear_lower_bound", USUAL_BOUND))
     return USUAL_BOUND if found is None and said and said.get("safe_gate", True) else found
 
 
 def dense_layers(config: Config) -> int:
-    """Those at the beginning without experts."""
+    """Return the leading layers without experts."""
     kinds = config.get("mlp_layer_types")
     if kinds is None:
         said = config.get("first_k_dense_replace")
@@ -61,7 +61,7 @@ def limits(config: Config) -> list[float] | None:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Kinds of layers, and delta attention's settings. Raises ModelError for several limits of gated units."""
+    """Return layer types, and delta attention's settings. Raises ModelError for several limits of gated units."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     bounds, clamps = keys.get("kda.gate_lower_bound"), keys.get("swiglu_clamp_exp") or [None]
     if {*clamps} != {clamps[0]}:
@@ -134,7 +134,7 @@ GLM5_NEXT = GLM_DSA.derive(
         "qk_rope_head_dim": bool,
         "index_kpool_always_select_tail": False,
         "mhc": False,
-        "hidden_act": other_than("silu", "swish"),  # which experts have in any case
+        "hidden_act": other_than("silu", "swish"),  # the activation of experts in any case
     },
     tensors={
         **STREAMS,

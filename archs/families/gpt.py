@@ -34,7 +34,7 @@ from quants.errors import ModelError
 
 
 def attention_scale(config: Config) -> float | list[float] | None:
-    """The factor of q·k where it is not the usual one, of each layer where they differ (llama.cpp drops it)."""
+    """Return the factor of q·k if not the default, of each layer if they differ (llama.cpp drops it)."""
     width = required(config, "n_embd|hidden_size") / required(config, "n_head|num_attention_heads")
     scale = width**-0.5 if config.get("scale_attn_weights", True) else 1.0
     if config.get("scale_attn_by_inverse_layer_idx"):
@@ -51,7 +51,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return found | {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
 
 
-GPT = BASE.derive(  # what these begin with
+GPT = BASE.derive(  # the base of these families
     layers="h",
     prefixes=("transformer", "model", "language_model", "text_model"),
     block={"norm": "layer", "rope": "none", "gated": False},
@@ -59,7 +59,7 @@ GPT = BASE.derive(  # what these begin with
 
 
 def divided(config: Config) -> bool:
-    """Whether scores are divided by the heads' width, not by its root."""
+    """Return whether scores are divided by the heads' width, not by its root."""
     return bool(lookup(config, "mup_scale_qk_dot_by_d|scale_qk_dot_by_d"))
 
 
@@ -91,7 +91,7 @@ GPT2 = GPT.derive(
 
 
 def fused(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """q, k and v of a layer as one."""
+    """Return q, k and v of a layer fused."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"(.*\.self_attn\.)([qkv])(_proj\..*)", name):
@@ -103,7 +103,7 @@ def fused(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def apart(config: Config, tensors: Tensors) -> Tensors:
-    """q, k and v each by itself again."""
+    """Return fused q, k and v as separate tensors."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         match = re.fullmatch(r"(.*\.self_attn\.)qkv(_proj\..*)", name)
@@ -145,7 +145,7 @@ RUGPT3XL = GPT2.derive(
 
 
 def slopes(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The largest exponent of the distance penalties, of which checkpoints store the first; a head where there is
+    """Return the largest exponent of the distance penalties, of which checkpoints store the first; a head if there is
     none.
     """
     first = next((tensor for name, tensor in tensors.items() if name.endswith("relative_pe.slopes")), None)
@@ -158,7 +158,9 @@ def slopes(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def jais_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Factors stay in the weights and are one here. Raises ModelError for other penalties than their code has."""
+    """Return Jais' config; its factors stay in the weights and are one here. Raises ModelError for other penalties than
+    its code has.
+    """
     if keys.get("attention.max_alibi_bias") != 8:
         raise ModelError("its distance penalties are others than Jais' code makes of the number of heads")
     scale, width = keys["attention.scale"], keys["embedding_length"] // keys["attention.head_count"]
@@ -273,7 +275,7 @@ GPTNEOX = GPT.derive(
     layers="layers",
     prefixes=("gpt_neox",),
     generated=FACTORS,
-    config_from_gguf=lambda keys, tensors: {  # transformers takes `rope_theta`, `partial_rotary_factor` from elsewhere
+    config_from_gguf=lambda keys, tensors: {  # transformers reads `rope_theta`, `partial_rotary_factor` elsewhere
         "rotary_emb_base": keys.get("rope.freq_base"),
         "rotary_pct": keys["rope.dimension_count"] / (keys["embedding_length"] // keys["attention.head_count"]),
     },
@@ -321,7 +323,7 @@ BLOOM = GPT.derive(
 
 
 def largest_bias(config: Config) -> float:
-    """The largest distance penalty's exponent, 0 without ALiBi."""
+    """Return the largest distance penalty's exponent, 0 without ALiBi."""
     if lookup(config, "attn_config.alibi") is False:
         return 0.0
     return float(lookup(config, "attn_config.alibi_bias_max") or 8)
@@ -369,12 +371,12 @@ MPT = GPT.derive(
 
 
 def pre(name: str, post: str) -> TensorMap:
-    """A norm that stands before its part, or after it where `do_layer_norm_before` is false."""
+    """Return a norm before its part, or after it if `do_layer_norm_before` is false."""
     return TensorMap(lambda config: name if config["do_layer_norm_before"] else post)
 
 
 def weightless_norms(config: Config) -> Iterable[Tensor]:
-    """Ones for norms that have no weights: the runtime takes a norm that is not in the file for none at all."""
+    """Return ones for norms without weights: the runtime skips norms that are missing in the file."""
     if config["layer_norm_elementwise_affine"]:
         return
     before, ones = config["do_layer_norm_before"], np.ones(config["hidden_size"], np.float32)
@@ -386,7 +388,7 @@ def weightless_norms(config: Config) -> Iterable[Tensor]:
 
 
 def opt_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Where norms stand, whether they have weights, and how wide the embedding is."""
+    """Return the place of norms, whether they have weights, and the embedding's width."""
     before = "blk.0.attn_norm.weight" in tensors
     return {
         "do_layer_norm_before": before,

@@ -9,9 +9,9 @@ from archs.families.llama import HALVES
 from archs.spec import TensorMap
 from archs.transforms import Invertible, chain, every_second, transpose
 
-PERIOD = 2  # every second layer sees everything
+PERIOD = 2  # every second layer has full attention
 
-SCALING = {  # also of configs that say null
+SCALING = {  # also for configs with null
     "rope_type": "yarn",
     "factor": 32.0,
     "beta_fast": 32.0,

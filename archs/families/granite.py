@@ -1,16 +1,15 @@
 """Granite: Llama's layers with scales on embedding, attention, residual and logits.
 
-Granite 4 Vision (text): layers to whose inputs features of images are added.
-Granite MoE, with or without an expert that all tokens share: softmax over the chosen experts' scores.
-Granite with windows in three of four layers and attention sinks (SWA); with experts or without. Gate and up projections
-of experts stay together, the gate first.
-Granite 4 hybrids: Mamba-2 and attention layers, each followed by routed experts, a shared one, or just a dense net.
-Without rope (`position_embedding_type` "nope") the file says `rope.scaling.finetuned` = false, as llama.cpp does.
-Models of this class that have attention layers only (Granite 4.0 Micro) become files of Granite or Granite MoE.
-Bamba: the hybrids' layers with dense nets, half of each head rotates, and nothing is scaled. (llama.cpp's converter
-re-orders all of a head's rows for that, and its files rotate the wrong pairs.)
-Reference: transformers `models/granite/`, `models/granitemoe/`, `models/granitemoeshared/`, `models/granite_swa/`,
-`models/granitemoe_swa/`, `models/granitemoehybrid/`, `models/bamba/`.
+Granite 4 Vision (text): image features are added to the inputs of some layers. Granite MoE, with or without a shared
+expert: softmax over the chosen experts' scores. Granite with windows in three of four layers and attention sinks (SWA);
+with experts or without. Gate and up projections of experts stay together, the gate first. Granite 4 hybrids: Mamba-2
+and attention layers, each followed by routed experts, a shared one, or just a dense net. Without rope
+(`position_embedding_type` "nope") the file has `rope.scaling.finetuned` = false, as from llama.cpp. Models of this
+class with only attention layers (Granite 4.0 Micro) become files of Granite or Granite MoE. Bamba: the hybrids' layers
+with dense nets, half of each head rotates, and nothing is scaled. (llama.cpp's converter re-orders all of a head's rows
+for that, and its files rotate the wrong pairs.) Reference: transformers `models/granite/`, `models/granitemoe/`,
+`models/granitemoeshared/`, `models/granite_swa/`, `models/granitemoe_swa/`, `models/granitemoehybrid/`,
+`models/bamba/`.
 """
 
 from archs.config import changed, other_than, windowed_layers
@@ -29,14 +28,14 @@ from quants.errors import ModelError
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Files of models without rope say so by a key."""
+    """Disable rope in files marked as without it."""
     rope = bool(keys.get("rope.scaling.finetuned"))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates and rope})
 
 
 def images(config: Config) -> list[int] | None:
-    """Of each layer which output of Granite 4 Vision's projectors is added to its input, -1: none. The first output
-    stands for the image itself.
+    """Return for each layer the projector output of Granite 4 Vision that is added to its input, -1: none. The first
+    output replaces the image itself.
     """
     count = int(config["num_hidden_layers"])
     targets = [layer + count if layer < 0 else layer for _, layer in config.get("deepstack_layer_map") or []]
@@ -102,13 +101,13 @@ GRANITE_MOE = GRANITE.derive(
 
 
 def rotating_layers(config: Config) -> list[bool] | None:
-    """Which layers have rope, where some have none (llama.cpp knows an older key only)."""
+    """Return which layers have rope, if some have none (llama.cpp only knows an older key)."""
     rotating = [bool(each) for each in config.get("layer_rope_theta") or config.get("no_rope_layers") or []]
     return rotating if not all(rotating) else None
 
 
 def base(config: Config) -> float:
-    """The rotary base; that of layers goes first."""
+    """Return the rotary base; that of layers goes first."""
     bases = set(config.get("layer_rope_theta") or ()) - {0}
     if len(bases) > 1:
         raise ModelError("config.json has several rotary bases (layer_rope_theta), which its files cannot express")
@@ -116,7 +115,7 @@ def base(config: Config) -> float:
 
 
 def granite_swa_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Which class it is, experts tell."""
+    """Return the config of the class that experts select."""
     if "expert_count" in keys:
         found = {"architectures": ["GraniteMoeSWAForCausalLM"], "model_type": "granitemoe_swa"}
         found |= {"shared_intermediate_size": keys.get("expert_shared_feed_forward_length")}
@@ -185,19 +184,19 @@ def rotates(config: Config) -> bool:
 
 
 def attends(config: Config) -> list[bool]:
-    """Which layers are attention layers."""
+    """Return which layers are attention layers."""
     return [kind in ("attention", "full_attention") for kind in config["layer_types"]]
 
 
 def without_state_space(config: Config) -> Architecture | None:
-    """What llama.cpp makes of models that have attention layers only."""
+    """Return the architecture that llama.cpp uses for models with only attention layers."""
     if not config.get("layer_types") or not all(attends(config)):
         return None
     return ATTENTION_AND_EXPERTS if config.get("num_experts_per_tok", 8) else ATTENTION_ALONE
 
 
 def shared(part_of_net: str, transform: Transform = unchanged) -> TensorMap:
-    """A weight of the net that all tokens share; without routed experts it is the layer's only one."""
+    """Return a weight of the shared net; without routed experts it is the layer's only one."""
     name = f"ffn_{part_of_net}"
     return TensorMap(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
 
@@ -251,13 +250,13 @@ ATTENTION_ALONE = ATTENTION_AND_EXPERTS.derive(name="granite", block=GRANITE.blo
 
 
 def bamba_kinds(config: Config) -> list[str]:
-    """What each layer mixes tokens with."""
+    """Return each layer's mixer."""
     attention = config.get("attn_layer_indices") or ()
     return ["attention" if i in attention else "mamba" for i in range(config["num_hidden_layers"])]
 
 
 def rotating_part(config: Config) -> int:
-    """How many values of a head rotate: half of them. Raises ModelError where the config says another number."""
+    """Return how many values of a head rotate: half of them. Raises ModelError for another number in the config."""
     width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
     said = config.get("attn_rotary_emb") or width // 2
     if said != width // 2 or said % 2:
@@ -268,7 +267,7 @@ def rotating_part(config: Config) -> int:
 BAMBA = GRANITE_HYBRID.derive(
     hf_classes=("BambaForCausalLM",),
     variant=None,
-    refused={"partial_rotary_factor": other_than(0.5)},  # transformers heeds it in `rope_parameters` alone
+    refused={"partial_rotary_factor": other_than(0.5)},  # transformers reads it only in `rope_parameters`
     metadata={
         "context_length": "max_position_embeddings",
         "rope.scaling.finetuned": lambda config: True,

@@ -1,10 +1,9 @@
-"""Granite Switch: Granite's layers with adapters (LoRA) inside, one of which a control token in the text switches on
-for itself and what follows.
+"""Granite Switch: Granite's layers with adapters (LoRA) inside; a control token in the text switches one on for itself
+and the tokens after it.
 
-Adapters are stacked, with one of zeros in front that stands for none. A head without weights finds out which one is
-on: it looks for control tokens among all before, and gives the mean of their adapters' numbers, rounded. A control
-token is read as another token that stands for it.
-Reference: llama.cpp's converter and graph; of the way back the code published as `granite-switch`.
+Adapters are stacked, with one of zeros first that stands for none. A head without weights determines the active one: it
+attends to all control tokens so far, and gives the mean of their adapters' numbers, rounded. A control token is read as
+a substitute token. Reference: llama.cpp's converter and graph; for the export the code published as `granite-switch`.
 """
 
 import numpy as np
@@ -23,7 +22,7 @@ from quants.errors import FormatError, ModelError
 
 
 def pairs(rows: int, heads: int) -> Index:
-    """The rows of heads so that those which rotate together are adjacent."""
+    """Return the rows of heads so that rotating pairs are adjacent."""
     if rows % (2 * heads):
         raise FormatError(f"{rows} rows; {heads} heads of an even width don't divide them")
     index: Index = np.arange(rows).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1)
@@ -31,7 +30,7 @@ def pairs(rows: int, heads: int) -> Index:
 
 
 def fused(rows: int, config: Config) -> Index:
-    """All q, all k, all v rows."""
+    """Return all q, all k, all v rows."""
     heads, others = required(config, "num_attention_heads"), required(config, "num_key_value_heads")
     width = rows // (heads + 2 * others)
     q, k = heads * width, others * width
@@ -39,7 +38,9 @@ def fused(rows: int, config: Config) -> Index:
 
 
 def adapters(heads: str = "") -> Invertible:
-    """Adapters (count, 1, rows, width), with zeros in front. heads: whose rows rotate, the key that counts them."""
+    """Return adapters (count, 1, rows, width), with zeros first. heads: the key that counts the heads whose rows
+    rotate.
+    """
 
     def ordered(flat: Tensor, rows: int, config: Config, *, back: bool) -> Tensor:
         if not heads:
@@ -68,7 +69,7 @@ def adapters(heads: str = "") -> Invertible:
 
 
 def layers(config: Config) -> int:
-    """The last of those that are counted is the switch, which has no weights."""
+    """Return the number of layers; the last counted one is the switch, which has no weights."""
     width, heads = config["hidden_size"], config["num_attention_heads"]
     if config.get("projection_head_dim") not in (None, width // heads):
         raise ModelError("config.json has a projection_head_dim that is not hidden_size / num_attention_heads")
@@ -76,7 +77,7 @@ def layers(config: Config) -> int:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Its class wants each adapter's rank, of which files have the largest alone."""
+    """Return the config. Its class wants each adapter's rank, of which files have only the largest."""
     return {
         "num_hidden_layers": keys["block_count"] + 1,
         "num_local_experts": 0,
@@ -87,8 +88,8 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def with_control_tokens(config: Config, tensors: Tensors) -> Tensors:
-    """Its class keeps among the weights what files have in keys: control tokens, and what each token is read as (-1:
-    itself).
+    """Return the tensors with those that the class keeps and files have as keys: control tokens, and each token's
+    substitute (-1: itself).
     """
     tokens, others = (config[f"adapter_{name}token_ids"] for name in ("", "substitute_"))
     read_as = np.full(max(config["vocab_size"], *(token + 1 for token in tokens)), -1, np.int64)
@@ -98,7 +99,7 @@ def with_control_tokens(config: Config, tensors: Tensors) -> Tensors:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Raises ModelError where lists of control tokens are not of the adapters."""
+    """Raise ModelError if lists of control tokens don't match the adapters."""
     for key in ("adapters.token_ids_activate", "adapters.token_ids_substitute"):
         said, count = len(keys.get(key)), keys.need("adapters.count")
         if said != count:
@@ -107,7 +108,9 @@ def hparams_hook(keys: Keys, usual: HParams) -> HParams:
 
 
 def of(source: str, *targets: tuple[str, str]) -> dict[str, Target]:
-    """The adapters of a matrix, or of several that are fused; each with what counts the heads that rotate, or ""."""
+    """Return the adapters of a matrix, or of several fused ones; each with the key that counts its rotating heads, or
+    "".
+    """
     found: dict[str, Target] = {}
     for i, (name, heads) in enumerate(targets):
         a, b = (f"lora_{each}_slices.{i}" if len(targets) > 1 else f"lora_{each}" for each in "AB")

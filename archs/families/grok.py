@@ -1,10 +1,9 @@
-"""Grok: experts with gelu, norms behind both parts too, scores and the router's logits within a softcap.
+"""Grok: experts with gelu, norms after both parts too, scores and the router's logits softcapped.
 
-Grok 2 has a net beside the experts; both together are halved by the root of two. Weights of chosen experts are not
+Grok 2 has a net next to the experts; their sum is divided by the root of two. Weights of chosen experts are not
 rescaled, as in the model's own server; llama.cpp rescales them, and does not cap the router's logits. The growth of
-queries past `attn_temperature_len` tokens is not run, as in llama.cpp.
-Published files of Grok 2 have each processor's share of the experts.
-Reference: SGLang's `grok.py`, which the model's authors name; llama.cpp's converter and graph.
+queries past `attn_temperature_len` tokens is not run, as in llama.cpp. Published files of Grok 2 hold each processor's
+share of the experts. Reference: SGLang's `grok.py`, which the model's authors name; llama.cpp's converter and graph.
 """
 
 import re
@@ -19,21 +18,21 @@ from archs.transforms import concatenated, side_by_side
 from quants import Tensor
 from quants.errors import ModelError
 
-WITHOUT_FACTORS = 30.0  # what configs without softcaps mean
+WITHOUT_FACTORS = 30.0  # default of configs without softcaps
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """The factor of scores has a key of its own."""
+    """Set the factor of scores, which has a key of its own."""
     scale = keys.get("attention.output_scale")
     return usual.with_layers(lambda index, own: {} if scale is None else {"attention_scale": float(scale)})
 
 
 def scaled(key: str) -> Computed:
-    """A setting of yarn, which such configs have beside all others."""
+    """Return a YaRN setting, which such configs have on the top level."""
     return lambda config: config.get(key) if config.get("rope_type") in ("yarn", "original") else None
 
 
-YARN = {  # published names of its settings: those of files
+YARN = {  # published names of its settings → those of files
     "scaling_factor": "factor",
     "original_max_position_embeddings": "original_context_length",
     "extrapolation_factor": "yarn_ext_factor",
@@ -47,12 +46,12 @@ def output_scale(config: Config) -> float:
     return float(config.get("attn_output_multiplier") or head_dim(config) ** -0.5)
 
 
-OLDER = "decoder_layer.{i}."  # names of Grok 1, which has no net beside its experts
+OLDER = "decoder_layer.{i}."  # names of Grok 1, which has no net next to its experts
 OLDER_OUTSIDE = ("in_out_embed", "rms_norm")
 
 
 def other_names(tensors: Tensors) -> tuple[str, ...]:
-    """Names that a checkpoint does not have: Grok 2's or Grok 1's, whose last norm of a layer is called otherwise."""
+    """Return unused names: Grok 2's or Grok 1's, which names a layer's last norm differently."""
     older = "blk.0.layer_output_norm.weight" in tensors
     return tuple(
         name
@@ -62,14 +61,14 @@ def other_names(tensors: Tensors) -> tuple[str, ...]:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """Grok 1's names begin with another word."""
+    """Return the names, which begin with another word in Grok 1."""
     older = any("decoder_layer." in name for name in tensors)
     called = {name: name.replace("model.", "transformer.", 1) if older else name for name in tensors}
     return {new: tensors[name].renamed(new) for name, new in called.items()}
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """YaRN's settings beside all others, as they are published."""
+    """Return YaRN's settings on the top level, as they are published."""
     net = "blk.0.ffn_up.weight" in tensors
     grows = keys["attention.temperature_length"] if "attention.temperature_length" in keys else ...  # noqa: SIM401
     found: ConfigKeys = {
@@ -88,13 +87,13 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 SHARE = re.compile(r"(.*)\.TP-(\d{3})")
-COLUMNS = re.compile(r".*\.(w2|linear_1)\.weight")  # of which processors have columns, of others rows
+COLUMNS = re.compile(r".*\.(w2|linear_1)\.weight")  # whose columns are split among processors, others' rows
 
 
 def joined(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Matrices of experts in one piece that are stored in shares, one for each of several processors.
+    """Return matrices of experts in one piece that are stored in shares, one for each processor.
 
-    Raises ModelError where a share is missing.
+    Raises ModelError for a missing share.
     """
     shares: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():

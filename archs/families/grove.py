@@ -1,7 +1,7 @@
-"""Grove MoE: Qwen3-MoE's layers, in which each two experts share a small one more, whose part counts for a twentieth.
+"""Grove MoE: Qwen3-MoE's layers, in which each two experts share an additional small one, weighted by a twentieth.
 
-Reference: llama.cpp's converter and graph; the published code is beside the weights. What the small experts read is
-what the others gave, as in that graph. The numbers that no config says are the published code's.
+Reference: llama.cpp's converter and graph; the published code comes with the weights. The small experts read the
+others' outputs, as in that graph. Numbers missing in the config are the published code's.
 """
 
 from archs.experts import separate_experts

@@ -1,10 +1,9 @@
-"""HRM-Text: two stacks of Llama's layers with gated attention run by turns over the same tokens, a low one several
-times before each pass of a high one. No norm has weights.
+"""HRM-Text: two stacks of Llama's layers with gated attention alternate over the same tokens, a low one several times
+before each pass of a high one. Norms have no weights.
 
 The file has the low stack's layers, then the high one's; `block_count` counts all passes, each of which has keys and
-values of its own. A text is read from left to right: that instructions may see all of themselves (`prefix_lm`) is noted
-in the file and not run, as in llama.cpp.
-Reference: transformers `models/hrm_text/`.
+values of its own. Attention is causal: bidirectional attention within instructions (`prefix_lm`) is recorded in the
+file and not run, as in llama.cpp. Reference: transformers `models/hrm_text/`.
 """
 
 import re
@@ -24,22 +23,22 @@ LAYER = re.compile(r"(?<=\b)layers\.(\d+)\.")
 
 
 def stack(config: Config) -> int:
-    """Layers of one stack; configs as first published count them by the other key."""
+    """Return the number of layers of one stack; configs as first published use the other key."""
     return int(config.get("num_layers_per_stack") or config["num_hidden_layers"])
 
 
 def passes(config: Config) -> int:
-    """Layers that run, one after the other."""
+    """Return the number of passes, one after the other."""
     return stack(config) * int(config["H_cycles"]) * (int(config["L_cycles"]) + 1)
 
 
 def is_low(number: int, low_passes: int) -> bool:
-    """Whether the pass of that number is one of the low stack."""
+    """Return whether a pass is one of the low stack."""
     return number % (low_passes + 1) < low_passes
 
 
 def numbered(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers by one number: those of the low stack, then those of the high one."""
+    """Return layers under one numbering: those of the low stack, then those of the high one."""
     found, count = {}, stack(config)
     for name, tensor in tensors.items():
         if (match := STACK.search(name)) and int(match[2]) >= count:
@@ -49,7 +48,7 @@ def numbered(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def by_stacks(config: Config, tensors: Tensors) -> Tensors:
-    """Their own names again."""
+    """Return the stacks' own names."""
 
     def named(count: int, match: re.Match[str]) -> str:
         high, number = divmod(int(match[1]), count)
@@ -60,14 +59,14 @@ def by_stacks(config: Config, tensors: Tensors) -> Tensors:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Which of the file's layers each one is."""
+    """Set the file's layer of each pass."""
     count, low = int(keys.need("hrm.layers_per_stack")), int(keys.need("hrm.l_cycles"))
     return usual.with_layers(lambda i, own: {"stored": i % count + (0 if is_low(i // count, low) else count)})
 
 
 def _fused(kind: str) -> dict[str, Target]:
-    """Matrices that published checkpoints have as one. transformers takes only weights so; their biases, which no
-    published model has, it reads and writes apart.
+    """Return matrices that published checkpoints fuse. transformers fuses only weights; their biases, which no
+    published model has, it keeps apart.
     """
     return {
         f".attn.gqkv_proj.{kind}": tuple(

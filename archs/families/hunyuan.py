@@ -1,17 +1,13 @@
-"""Hunyuan (dense): Llama's layers with a norm on each head of q and k after they are rotated. Its rope scaling
-"dynamic" with an `alpha` is a larger base, whatever the text's length; llama.cpp then writes the context it was
-stretched to. The end of a text is what generation_config.json and config.json say (`eos_token_id`); run with
-transformers 5 llama.cpp writes 3 instead, which its config class means by the key `eod_token_id` that checkpoints
-leave out.
+"""Hunyuan (dense): Llama's layers with a norm on each head of q and k after rotation. Its rope scaling "dynamic" with
+an `alpha` is a larger base, whatever the text's length; llama.cpp then writes the extended context. The end of a text
+is `eos_token_id` of generation_config.json and config.json; run with transformers 5 llama.cpp writes 3 instead, the
+default of the config class's key `eod_token_id`, which checkpoints omit.
 
-Hunyuan-VL and HunyuanOCR (text): the dense Hunyuan's layers; of images' positions four parts rotate pairs apart. The
-file has the base before it was stretched, and by what (`rope.scaling.alpha`).
-Hunyuan A13B: the dense Hunyuan's layers with routed experts beside a shared one. Published configs have a number for
-each layer where there is but one.
-Hunyuan 3 (Hy3): Qwen3's attention, sigmoid routing with a correction bias after leading dense layers, an expert that
-all tokens share, layers for predicting several tokens.
-Reference: transformers `models/hunyuan_v1_dense/`, `models/hunyuan_v1_moe/`, `models/hy_v3/`,
-`models/hunyuan_vl/`.
+Hunyuan-VL and HunyuanOCR (text): the dense Hunyuan's layers; multi-section rope of four sections for images. The file
+has the base before scaling, and the factor (`rope.scaling.alpha`). Hunyuan A13B: the dense Hunyuan's layers with routed
+experts and a shared one. Published configs list a number for each layer, all equal. Hunyuan 3 (Hy3): Qwen3's attention,
+sigmoid routing with a correction bias after leading dense layers, a shared expert, MTP layers. Reference: transformers
+`models/hunyuan_v1_dense/`, `models/hunyuan_v1_moe/`, `models/hy_v3/`, `models/hunyuan_vl/`.
 """
 
 from archs.config import head_dim, rope_scaling, unless_tied
@@ -27,7 +23,7 @@ from archs.tensor_maps import MTP_KEYS, MTP_TENSORS, gated_net, head_norms
 from archs.typed_json import Either, Fields, ListOf
 from quants.errors import ModelError
 
-STRETCHED = {  # what llama.cpp writes for stretched models
+STRETCHED = {  # written by llama.cpp for models with scaled rope
     "context_length": 256 * 1024,
     "rope.scaling.type": "none",
     "rope.scaling.factor": 1.0,
@@ -42,19 +38,19 @@ def base(config: Config) -> float:
 
 
 def if_stretched(key: str, value: object) -> Computed:
-    """The value for stretched models; `key` as for other models else."""
+    """Return the value for models with scaled rope; else that of `key`, as for other models."""
     other = {**SCALING, "context_length": lambda config: config["max_position_embeddings"]}[key]
     return lambda config: value if rope_scaling(config, "alpha") else other(config) if callable(other) else None
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Of a stretched base that it is one."""
+    """Return the rotary settings, with a scaled base marked as such."""
     stretched = {"rope_type": "dynamic", "alpha": 1.0, "factor": 1.0}
     return {"rope_scaling": stretched} if keys.get("rope.scaling.type") == "none" else {}
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """`alpha` of files whose base is that before it was stretched."""
+    """Apply `alpha` in files whose base is the unscaled one."""
     alpha = float(keys.get("rope.scaling.alpha"))
     if not alpha:
         return usual
@@ -81,7 +77,7 @@ HUNYUAN_DENSE = HALVES.derive(
 
 
 def vl_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The stretched rotation with parts of positions."""
+    """Return the scaled rotation with sections."""
     said = {
         "rope_theta": keys["rope.freq_base"],
         "alpha": keys.stored("rope.scaling.alpha"),
@@ -111,7 +107,7 @@ HUNYUAN_VL = HUNYUAN_DENSE.derive(
 
 
 def same_everywhere(key: str) -> Computed:
-    """A number that config.json may have for each layer. Raises ModelError where layers differ."""
+    """Return a number that config.json may list for each layer. Raises ModelError if layers differ."""
 
     def value(config: Config) -> int:
         numbers = config[key] if isinstance(config[key], list) else [config[key]]

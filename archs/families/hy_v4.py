@@ -1,12 +1,10 @@
-"""HY V4 (Hunyuan 4): DeepSeek V3.2's attention with an indexer, a gate on what each head gives and sinks, between
-streams of hidden states that each part reads a mix of and is added to. DeepSeek V3's routing; experts' gated units are
-clamped.
+"""HY V4 (Hunyuan 4): DeepSeek V3.2's attention with an indexer, head gates and sinks, between streams of hidden states,
+of which each part reads a mix and to which it is added. DeepSeek V3's routing; experts' gated units are clamped.
 
 Reference: transformers `models/hy_v4/` and llama.cpp's `hy-v4.cpp`, which is made of the patch that the model's makers
 published. They differ in which values of a head rotate together, halves or neighbours. llama.cpp has been measured with
-the published weights, so neighbours it is. The layer that predicts a token further is left out of the model's file, as
-llama.cpp knows none, and has a file to itself: one stream goes through it, from behind the model's last norm (vLLM's
-and SGLang's code of HY V4).
+the published weights, so neighbours it is. The MTP layer is left out of the model's file, as llama.cpp has none, and
+has a file of its own: it reads one stream, taken after the model's last norm (vLLM's and SGLang's code of HY V4).
 """
 
 import re
@@ -26,7 +24,7 @@ from quants.errors import ModelError
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers that predict further tokens (`mtp_layers`) as layers behind the last."""
+    """Return MTP layers (`mtp_layers`) as layers after the last."""
     last, named, further = config["num_hidden_layers"], {}, 0
     for name, tensor in tensors.items():
         if part := re.fullmatch(r"(?:model\.)?mtp_layers\.(\d+)\.(.*)", name):
@@ -38,13 +36,13 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def chooses(config: Config) -> list[bool]:
-    """Which layers have an indexer; the others let through what the last one did."""
+    """Return which layers have an indexer; the others reuse the last one's selection."""
     kinds, count = config.get("indexer_types"), config["num_hidden_layers"]
     return [kind == "full" for kind in kinds] if kinds else [i == 0 or (i - 1) % 4 == 0 for i in range(count)]
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Groups and a limit that files without them mean none by."""
+    """Return groups and a limit for files whose absent keys mean none."""
     count, limits = keys["block_count"], keys.get("swiglu_clamp_exp") or [0.0]
     if {*limits} != {limits[0]}:
         raise ModelError("its layers clamp gated units to several limits; a config has one for all")
@@ -59,7 +57,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def groups(key: str) -> Computed:
-    """A number of groups of experts, where there are several."""
+    """Return a number of groups of experts, if there are several."""
     return lambda config: lookup(config, key) if lookup(config, "n_group") not in (None, 1) else None
 
 
@@ -139,7 +137,7 @@ HY_V4 = DEEPSEEK_V32.derive(
         "vocab_size": 120_832,
     },
     keys={"layer_types": ListOf(LAYER_TYPE)},
-    refused={"hidden_act": other_than("silu", "swish")},  # which experts have in any case
+    refused={"hidden_act": other_than("silu", "swish")},  # the activation of experts in any case
     tensors={
         **STREAMS,
         ".self_attn.linear_gate": "attn_gate",

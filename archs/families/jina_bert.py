@@ -2,7 +2,7 @@
 nets whose gate and up are one matrix, the gate first.
 
 Reference: the published models' own code (`JinaBertModel`), and llama.cpp's graph of `jina-bert-v2`. Files of their
-code model (other names, another order of the two halves) are refused by their names.
+code model (other names, the two halves swapped) are refused by their names.
 """
 
 from archs.families.bert import BERT, config_from_gguf

@@ -1,8 +1,8 @@
-"""Kimi K3 (text): Kimi Linear's layers, each part of which reads a mean of the hidden states and of what earlier blocks
-of layers left; experts in a narrow space with a norm behind them; gates on what attention gives; bounds by tanh in the
-nets.
+"""Kimi K3 (text): Kimi Linear's layers, each part of which reads a weighted mean of the hidden states and the outputs
+of earlier blocks of layers; experts in a low-dimensional space with a norm after them; gates on attention's output;
+tanh bounds in the nets.
 
-Reference: llama.cpp's converter and graph; transformers has no such class. Encoders for images are left out.
+Reference: llama.cpp's converter and graph; transformers has no such class. Image encoders are left out.
 """
 
 import re
@@ -24,7 +24,7 @@ SCORE = re.compile(r"(.*_res)_norm\.weight")
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Gates by the kind of their layer, whose name they share, and of each norm and its weights the product."""
+    """Return gates by the type of their layer, as they share a name, and the product of each norm and its weights."""
     full, found = (config.get(LINEAR) or {}).get("full_attn_layers") or [], {}
     for name, tensor in tensors.items():
         if (gate := GATE.fullmatch(name)) and int(gate[2]) + 1 in full:
@@ -41,7 +41,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def times(tensor: Tensor, other: Tensor) -> Tensor:
-    """The product of two tensors of as many values, in float32."""
+    """Return the elementwise product of two tensors, in float32."""
 
     def product(values: Floats) -> Floats:
         return np.multiply(values, other.float32().reshape(values.shape), dtype=np.float32)
@@ -52,7 +52,7 @@ def times(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """Gates under one name; of a norm and its weights the norm is their product, the weights are ones."""
+    """Return gates under one name; a norm is the stored product, its weights are ones."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith("_res.weight"):
@@ -65,7 +65,7 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """By published names, of which transformers' Kimi Linear has others."""
+    """Return the config under published names, which differ from transformers' Kimi Linear."""
     found = linear_from_gguf(keys, tensors)
     bound = {"gate_lower_bound": keys["kda.gate_lower_bound"]} if "kda.gate_lower_bound" in keys else {}
     return {

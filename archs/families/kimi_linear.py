@@ -1,4 +1,4 @@
-"""Kimi Linear: delta attention in which every channel forgets by itself, and in every fourth layer latent attention
+"""Kimi Linear: delta attention in which every channel has its own decay, and in every fourth layer latent attention
 without positions. DeepSeek V3's routing after a dense layer.
 
 Reference: transformers `models/kimi_linear/`.
@@ -17,7 +17,7 @@ LINEAR = "linear_attn_config"
 
 
 def kv_heads(config: Config) -> list[int]:
-    """One in layers with latent attention, none in others."""
+    """Return the key-value heads: one in layers with latent attention, none in others."""
     count = config["num_hidden_layers"]
     if full := lookup(config, f"{LINEAR}.full_attn_layers"):
         return [int(i + 1 in full) for i in range(count)]
@@ -26,12 +26,12 @@ def kv_heads(config: Config) -> list[int]:
 
 
 def renormalized(config: Config) -> bool | None:
-    """Where the chosen weights are not made to sum to one (llama.cpp drops it)."""
+    """Return `expert_weights_norm` if the chosen weights are not rescaled to sum to one (llama.cpp drops it)."""
     said = lookup(config, "moe_renormalize|norm_topk_prob")
     return False if said is False else None
 
 
-# llama.cpp's files have the taps of each channel by themselves
+# llama.cpp's files store the taps channel by channel
 taps = Invertible(
     lambda tensor, config: reshape(tensor, (1, tensor.shape[0], 1, tensor.shape[-1])),
     lambda tensor, config: reshape(tensor, (tensor.shape[1], 1, tensor.shape[3])),

@@ -1,5 +1,5 @@
-"""Laguna: windows in some layers, each kind with heads, rotation and base of its own; a gate for each head or value,
-through softplus; corrected sigmoids for experts after leading dense layers, and one that all tokens share.
+"""Laguna: windows in some layers, each type with heads, rotation and base of its own; a gate for each head or value,
+through softplus; sigmoids with a correction bias for experts after leading dense layers, and a shared expert.
 
 Reference: transformers `models/laguna/`.
 """
@@ -14,12 +14,12 @@ from archs.tensor_maps import gated_net, head_norms
 
 
 def windowed(config: Config) -> list[bool] | None:
-    """Which layers have a window, where any can."""
+    """Return which layers have a window, if any can."""
     return windowed_layers(config, lambda layer: False) if config.get("sliding_window") else None
 
 
 def leading_dense(config: Config) -> int:
-    """How many layers at the beginning have no experts."""
+    """Return how many leading layers have no experts."""
     kinds = config.get("mlp_layer_types") or ["dense", "sparse"]
     return next((i for i, kind in enumerate(kinds) if kind != "dense"), len(kinds))
 

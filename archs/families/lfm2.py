@@ -1,9 +1,9 @@
-"""LFM2: gated short convolutions and a few attention layers; the norm called the embedding's stands after the layers.
+"""LFM2: gated short convolutions and a few attention layers; the norm named after the embedding comes after the layers.
 
-LFM2 as an encoder (LiquidAI's embedders): every token sees all others, and convolutions are centered.
+LFM2 as an encoder (LiquidAI's embedders): every token attends to all others, and convolutions are centered.
 
-LFM2.5-Audio's detokenizer: LFM2's layers with windows, and a matrix behind them that gives a spectrum for each of
-the codes of speech; programs add up the embeddings of a frame's codes, which the file has not.
+LFM2.5-Audio's detokenizer: LFM2's layers with windows, and a matrix after them that gives a spectrum for each of the
+audio codes; programs add up the embeddings of a frame's codes, which the file lacks.
 
 LFM2 with experts: LFM2's layers, routed experts after the first dense ones, a correction of the router's scores.
 Reference: transformers `models/lfm2/`, `models/lfm2_moe/`.
@@ -19,7 +19,7 @@ from archs.transforms import channels_and_taps
 
 
 def feed_forward_length(config: Config) -> int:
-    """The width of the feed-forward nets: as given, or two thirds of it rounded up to whole multiples."""
+    """Return the width of the feed-forward nets: as given, or two thirds of it rounded up to a multiple."""
     width = int(config.get("block_ff_dim") or config["intermediate_size"])
     if not config["block_auto_adjust_ff_dim"]:
         return width
@@ -29,7 +29,7 @@ def feed_forward_length(config: Config) -> int:
 
 
 def attends(config: Config) -> list[bool]:
-    """Which layers are attention layers; others are convolutions."""
+    """Return which layers are attention layers; others are convolutions."""
     if kinds := config.get("layer_types"):
         return [kind != "conv" for kind in kinds]
     full = config.get("full_attn_idxs")
@@ -82,7 +82,7 @@ LFM2 = HALVES.derive(
     block={"output_norm": "token_embd_norm", "mixer": with_kv_heads("attention", "shortconv")},
 )
 
-LFM2_BIDIRECTIONAL = LFM2.derive(  # of the same GGUF name; `attention.causal` tells its files apart
+LFM2_BIDIRECTIONAL = LFM2.derive(  # of the same GGUF name; `attention.causal` marks its files
     hf_classes=("Lfm2BidirectionalModel", "Lfm2BidirectionalForMaskedLM"),
     metadata={"attention.causal": lambda config: False},
     defaults={"model_type": "lfm2"},
@@ -93,7 +93,7 @@ LFM2_BIDIRECTIONAL = LFM2.derive(  # of the same GGUF name; `attention.causal` t
     block={"causal": False, "hidden_states": True},
 )
 
-LFM25_AUDIO_TOKENIZER = LFM2.derive(  # of the same GGUF name; windows and `embedding_length_out` tell its files apart
+LFM25_AUDIO_TOKENIZER = LFM2.derive(  # of the same GGUF name; windows and `embedding_length_out` mark its files
     hf_classes=("Lfm25AudioTokenizer",),
     vocab=("none",),
     metadata={"attention.sliding_window": "sliding_window", "embedding_length_out": "output_size"},

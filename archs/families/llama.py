@@ -1,12 +1,12 @@
 """Llama, and the models that share its graph and its GGUF name: Mistral, Mixtral's dense parts. Differs from HF: q and
 k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves. llama.cpp drops Mistral's window.
 
-InternLM 3: with biases of q, k and v alone, where its config says so; what its class is for on the way back.
+InternLM 3: biases of q, k and v only, if its config says so; its class is used for the export.
 
-Llama as an encoder (NVIDIA's embedders): every token sees all others, and the result are states.
+Llama as an encoder (NVIDIA's embedders): every token attends to all others, and the result is hidden states.
 
-Mixtral: Llama's graph with routed experts; the two best of softmax, rescaled to sum to one.
-Reference: transformers `models/llama/`, `models/mistral/`, `models/mixtral/`.
+Mixtral: Llama's graph with routed experts; the two best of softmax, rescaled to sum to one. Reference: transformers
+`models/llama/`, `models/mistral/`, `models/mixtral/`.
 """
 
 from archs.config import head_dim
@@ -64,7 +64,9 @@ LLAMA = BASE.derive(
 
 
 def internlm3_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Raises ModelError for what is Llama's as well: with biases of all four matrices of attention, or of none."""
+    """Raise ModelError for files that are Llama's as well: with biases of all four matrices of attention, or of
+    none.
+    """
     if "blk.0.attn_q.bias" not in tensors or "blk.0.attn_output.bias" in tensors:
         raise ModelError("InternLM 3 has biases of q, k and v alone, or is written as Llama")
     return {}
@@ -85,7 +87,7 @@ INTERNLM3 = LLAMA.derive(
 
 
 def without_norm(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Without the norm that stands before the text model, of images."""
+    """Return the tensors without the norm for images that precedes the text model."""
     return config, {name: tensor for name, tensor in tensors.items() if name != "norm.weight"}
 
 
@@ -106,7 +108,7 @@ LLAMA_EMBED = LLAMA.derive(
     block={"causal": False, "hidden_states": True},
 )
 
-HALVES = LLAMA.derive(  # what other families begin with: no class means this alone
+HALVES = LLAMA.derive(  # base of other families: no class means this alone
     hf_classes=(),
     vocab=("bpe",),
     metadata={"vocab_size": None, "rope.dimension_count": None},

@@ -1,8 +1,8 @@
 """Llama 4 (text): attention within chunks in three of four layers; the fourth has no rope, but queries that grow with
 their position; experts whose input is weighted, and a shared one.
 
-Reference: transformers `models/llama4/modeling_llama4.py`. Norms of q and k have no weights and stand in layers with
-rope. llama.cpp drops what is not as in the published models: our keys say it.
+Reference: transformers `models/llama4/modeling_llama4.py`. Norms of q and k have no weights and are in layers with
+rope. llama.cpp drops settings that differ from the published models; our keys store them.
 """
 
 from typing import Any
@@ -20,13 +20,13 @@ from archs.transforms import Invertible, transpose
 from quants import Tensor
 from quants.errors import ModelError
 
-CHUNK, SCALE, LENGTH = 8192, 0.1, 8192  # what files without such keys mean
+CHUNK, SCALE, LENGTH = 8192, 0.1, 8192  # defaults without such keys
 
 LARGEST = 128  # experts of the one model that does not normalise q and k
 
 
 def chunk(config: Config) -> int | None:
-    """The length of chunks where it is another; 0 where no layer is cut."""
+    """Return the length of chunks if not the default; 0 if no layer is chunked."""
     kinds = config.get("layer_types") or []
     cut = [bool(each) for each in rope_layers(config)]
     if kinds and not any(kind == "chunked_attention" for kind in kinds):
@@ -47,17 +47,19 @@ def normed(config: Config) -> bool | None:
 
 
 def columns(width: str) -> Invertible:
-    """Experts' matrices with a row for each output; they are published with a column for each. width: of an input."""
+    """Return experts' matrices with a row for each output; they are published with a column for each. width: of an
+    input.
+    """
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
-        turned = tensor.shape[-1] == config[width] != tensor.shape[-2]  # as libraries that quantize make them
+        turned = tensor.shape[-1] == config[width] != tensor.shape[-2]  # as libraries that quantize store them
         return tensor if turned else transpose(tensor, config)
 
     return Invertible(transform, transpose.invert)
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The text model's alone: which layers are cut into chunks, and what files leave out where it is usual."""
+    """Return only the text model's config: which layers are chunked, and settings that files omit as default."""
     layers: list[int] = rope_layers_from_gguf(keys, tensors)["no_rope_layers"]
     whole, scale = keys.stored("attention.sliding_window") == 0, keys.get("attention.temperature_scale")
     return {
@@ -73,7 +75,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Layers with rope see their own chunk and, in all models but the largest, normalise q and k."""
+    """Restrict layers with rope to their own chunk and, in all models but the largest, normalise q and k."""
     whole = keys.stored("attention.sliding_window") == 0
     length = None if whole else int(keys.get("attention.chunk_length")) or None
     normed = bool(keys.get("attention.normed"))

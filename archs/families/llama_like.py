@@ -231,7 +231,7 @@ BAICHUAN = LLAMA.derive(
 
 
 def width(config: Config) -> int:
-    """How many values of each head rotate: a share of them, or so many."""
+    """Return how many values of each head rotate, given as a share or a number."""
     by_share = config.get("partial_rotary_factor") or not config.get("rotary_dim")
     return rotated_width(config) if by_share else config["rotary_dim"]
 
@@ -273,17 +273,17 @@ MINIMAX_M2 = MIXTRAL.derive(
     block={"rope": "halves"},
 )
 
-PERIOD = 4  # what files without `no_rope_layers` mean
+PERIOD = 4  # default without `no_rope_layers`
 
 
 def rope_layers(config: Config) -> list[int]:
-    """1 for each layer that has rope, 0 for the others."""
+    """Return 1 for each layer that has rope, 0 for the others."""
     every = config["no_rope_layer_interval"]
     return config.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(config["num_hidden_layers"])]
 
 
 def unusual_rope_layers(config: Config) -> list[int] | None:
-    """The same where it is not every fourth layer that has none (llama.cpp drops it)."""
+    """Return the rope layers if not all but every fourth (llama.cpp drops it)."""
     layers = rope_layers(config)
     return layers if layers != [int((i + 1) % PERIOD != 0) for i in range(len(layers))] else None
 

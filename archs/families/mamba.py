@@ -1,10 +1,9 @@
-"""Mamba and Falcon-Mamba: state spaces instead of attention, nothing else in a layer. Falcon-Mamba also normalises what
-the time step, the input and the output matrix are made from, without weights.
+"""Mamba and Falcon-Mamba: state spaces instead of attention, nothing else in a layer. Falcon-Mamba also normalises the
+inputs of time step, input and output matrix, without weights.
 
-Mamba-2: a state for each head of channels, one projection for everything, a gated norm before the last.
-Jamba: Mamba and attention layers, without positions, every second one with routed experts, whose weights are not
-rescaled to sum to one.
-Reference: transformers `models/mamba/`, `models/falcon_mamba/`, `models/mamba2/`, `models/jamba/`.
+Mamba-2: a state for each head of channels, one projection for everything, a gated norm before the last. Jamba: Mamba
+and attention layers, without positions, every second one with routed experts, whose weights are not rescaled to sum to
+one. Reference: transformers `models/mamba/`, `models/falcon_mamba/`, `models/mamba2/`, `models/jamba/`.
 """
 
 import math
@@ -17,17 +16,17 @@ from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, LayerSpec, Te
 from archs.tensor_maps import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba, mamba2
 from quants.errors import ModelError
 
-UNBOUNDED = 1 << 20  # what llama.cpp writes as the context of models whose state forgets nothing by position
+UNBOUNDED = 1 << 20  # the context that llama.cpp writes for models without a position limit
 
 
 def inner_size(config: Config) -> int:
-    """How many channels the state space has."""
+    """Return how many channels the state space has."""
     given = lookup(config, "intermediate_size|d_inner")
     return int(given or config["expand"] * required(config, "hidden_size|d_model"))
 
 
 def time_step_rank(config: Config) -> int:
-    """The width of what time steps are made from."""
+    """Return the rank of the time steps' projection."""
     given = lookup(config, "time_step_rank|dt_rank|mamba_dt_rank")
     return math.ceil(required(config, "hidden_size|d_model") / 16) if given in (None, "auto") else int(given)
 
@@ -37,7 +36,7 @@ def normalizes(config: Config) -> bool:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """What the config computes from, and which of the two models it is."""
+    """Return the config's sizes, and which of the two models it is."""
     found = {"intermediate_size": keys["ssm.inner_size"], "time_step_rank": keys["ssm.time_step_rank"]}
     if not keys.get("ssm.dt_b_c_rms"):
         return found
@@ -120,7 +119,7 @@ MAMBA2 = MAMBA.derive(
 
 
 def _every(layers: list[bool]) -> tuple[int, int]:
-    """The period of the layers that are true, and the first of them. Raises ModelError where they have none."""
+    """Return the period and the first of the layers that are true. Raises ModelError if they have none."""
     for period in range(1, len(layers) + 2):
         for offset in range(period):
             if layers == [layer % period == offset for layer in range(len(layers))]:
@@ -129,7 +128,7 @@ def _every(layers: list[bool]) -> tuple[int, int]:
 
 
 def jamba_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Where the attention layers are, and the experts: one in every period."""
+    """Return the places of attention layers and of experts: one in every period."""
     groups = keys["attention.head_count_kv"]
     attention = _every([bool(count) for count in groups])
     experts = _every([f"blk.{i}.ffn_gate_inp.weight" in tensors for i in range(len(groups))])

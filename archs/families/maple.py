@@ -1,4 +1,4 @@
-"""Maple: Qwen3-MoE's layers with windows in some, which alone rotate, and gated units that are clamped.
+"""Maple: Qwen3-MoE's layers with windows in some, only which rotate, and gated units that are clamped.
 
 Reference: llama.cpp's converter and graph.
 """

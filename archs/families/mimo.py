@@ -1,11 +1,11 @@
-"""MiMo V2 Flash: windows with sinks and more key-value heads in most layers, each kind with a rotary base of its own;
-values are narrower than keys, and what attention makes of them is scaled. DeepSeek V3's routing without shared experts.
+"""MiMo V2 Flash: windows with sinks and more key-value heads in most layers, each type with a rotary base of its own;
+values are narrower than keys, and attention's output is scaled. DeepSeek V3's routing without shared experts.
 
-MiMo V2.5 (text): the same with q, k and v fused. Of checkpoints in FP8 their rows stand by the processors that trained
-them, each with its share of queries, keys and values and scales for blocks of these rows; here they are put together.
-Reference: transformers `models/mimo_v2_flash/`, which sees `sliding_window_size` tokens beside a token itself: where a
-config has that key the window is one more than llama.cpp writes. It takes rotary bases from `rope_parameters` alone;
-published configs say those that it means by none.
+MiMo V2.5 (text): the same with q, k and v fused. In FP8 checkpoints their rows are ordered by the processors that
+trained them, each with its share of queries, keys and values and scales for blocks of these rows; here they are put
+together. Reference: transformers `models/mimo_v2_flash/`, which attends to `sliding_window_size` tokens besides a token
+itself: if a config has that key the window is one more than llama.cpp writes. It reads rotary bases only from
+`rope_parameters`; published configs state its defaults.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from quants.errors import ModelError
 
 
 def window_pattern(config: Config) -> list[int]:
-    """1 for each layer with a window, as those have that predict further tokens."""
+    """Return 1 for each layer with a window, MTP layers included."""
     if kinds := config.get("layer_types"):
         found = [int(kind == "sliding_attention") for kind in kinds]
     elif kinds := config.get("hybrid_layer_pattern"):
@@ -45,12 +45,12 @@ def kv_heads(config: Config) -> list[int]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Kinds of layers and their key-value heads. Raises ModelError where layers of one kind differ in these."""
+    """Return layer types and their key-value heads. Raises ModelError if layers of one type differ in these."""
     count = keys["block_count"] - keys.get("nextn_predict_layers")
     windowed, heads = keys["attention.sliding_window_pattern"], keys["attention.head_count_kv"]
     full, local = ({n for n, each in zip(heads, windowed, strict=True) if bool(each) is kind} for kind in (False, True))
     if len(full) > 1 or len(local) > 1:
-        raise ModelError("layers of one kind have several numbers of key-value heads")
+        raise ModelError("layers of one type have several numbers of key-value heads")
     some = next(iter(full), next(iter(local), 0) // 2)
     if local - {2 * some}:
         raise ModelError(f"windows have {next(iter(local))} key-value heads where transformers expects {2 * some}")
@@ -64,7 +64,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """Layers that predict further tokens under their own names again."""
+    """Return MTP layers under their published names."""
     last, source = config["num_hidden_layers"], {}
     for name, tensor in tensors.items():
         part = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
@@ -127,7 +127,7 @@ MIMO2 = DOTS1.derive(
         "num_nextn_predict_layers": 0,
         "vocab_size": 152_576,
     },
-    # of a stretched rope transformers rotates whole heads where the settings name no share
+    # with scaled rope, transformers rotates whole heads if the settings name no share
     refused={"rope_scaling": lambda scaling: bool(scaling) and "partial_rotary_factor" not in scaling},
     tensors={
         ".self_attn.sinks": "attn_sinks.weight",
@@ -149,7 +149,7 @@ RANKS = (8, 4)
 
 
 def put_together(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers that predict further behind the others, rows of q, k and v in one piece each, experts in MXFP4."""
+    """Return MTP layers after the others, rows of q, k and v in one piece each, experts in MXFP4."""
     settings = config.get("quantization_config") or {}
     windowed, found = window_pattern(changed(config, num_nextn_predict_layers=0)), dict(tensors)
     for name, tensor in tensors.items():
@@ -170,8 +170,8 @@ def kv_heads_of(config: Config, windowed: bool) -> int:
 
 
 def by_ranks(weight: Tensor, scale: Tensor, widths: tuple[int, ...], blocks: list[int]) -> Tensor:
-    """Rows that each of several ranks has a share of, with scales of its own, as all of q, all of k, all of v in
-    float32. Raises ModelError where no number of ranks explains the scales.
+    """Return rows stored in shares of several ranks, with scales of their own, as all of q, all of k, all of v in
+    float32. Raises ModelError if no number of ranks explains the scales.
     """
     total = sum(widths)
     count = next((n for n in RANKS if total % n == 0 and scale.shape[0] == n * -(-(total // n) // blocks[0])), 0)

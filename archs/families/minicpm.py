@@ -1,10 +1,9 @@
 """MiniCPM: Llama's layers with scales on embedding, residual and logits.
 
 MiniCPM 3: the same scales around DeepSeek V2's latent attention, whose latents are widened by one matrix, as stored;
-halves rotate. llama.cpp computes with the scales of the 4B model; ours adds keys for others.
-PLM: such latent attention without scales, adjacent pairs rotate; an ungated squared ReLU.
-Reference: the code that MiniCPM's checkpoints bring along; transformers `models/minicpm3/`; for PLM
-llama.cpp's graph.
+halves rotate. llama.cpp computes with the scales of the 4B model; ours adds keys for others. PLM: such latent attention
+without scales, adjacent pairs rotate; an ungated squared ReLU. Reference: the code of MiniCPM's checkpoints;
+transformers `models/minicpm3/`; for PLM llama.cpp's graph.
 """
 
 import math
@@ -20,13 +19,13 @@ from quants.errors import ModelError
 
 
 def residual_scale(config: Config) -> float:
-    """What each part's result is multiplied by before it is added."""
+    """Return the factor of each part's result."""
     root = math.sqrt(config["num_hidden_layers"])
     return float(config.get("scale_depth") or root) / root
 
 
 def logit_scale(config: Config) -> float:
-    """What logits are divided by."""
+    """Return the divisor of logits."""
     return float(config["hidden_size"] / (config.get("dim_model_base") or config["hidden_size"]))
 
 
@@ -38,7 +37,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
 
 
-OF_4B = {  # the scales that files without them mean
+OF_4B = {  # default scales
     "embedding_scale": 12.0,
     "residual_scale": Derived("1.4 / √block_count", lambda keys: 1.4 / math.sqrt(max(1, keys.layer_count))),
     "logit_scale": Derived("embedding_length / 256", lambda keys: keys.need("embedding_length") / 256),
@@ -63,12 +62,14 @@ MINICPM = LLAMA.derive(
 
 
 def unless_of_4b(key: str, value: Computed, usual: Computed) -> dict[str, Computed]:
-    """A key where its value is not that of the 4B model, which llama.cpp means by none."""
+    """Return a key if its value is not that of the 4B model, llama.cpp's default."""
     return {key: lambda config: None if value(config) == usual(config) else value(config)}
 
 
 def attention_scale(config: Config) -> float | None:
-    """Raised with the square of yarn's temperature for all dimensions, where there is one (llama.cpp drops it)."""
+    """Return the score factor times the square of YaRN's attention factor for all dimensions, if there is one
+    (llama.cpp drops it).
+    """
     if (multiplier := log_multiplier(config)) is None:
         return None
     width = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
@@ -143,7 +144,7 @@ MINICPM3 = HALVES.derive(
 
 
 def groups(config: Config) -> int | None:
-    """Heads of keys and values, which nothing reads here. Raises ModelError for a number that cannot be."""
+    """Return key-value heads, which are unused here. Raises ModelError for an impossible number."""
     heads, count = (lookup(config, f"num_{each}_heads") for each in ("attention", "key_value"))
     if heads and count and heads % count:
         raise ModelError(f"config.json says {heads} heads and {count} of keys and values; they cannot share these")

@@ -1,5 +1,5 @@
 """MiniCPM-V and MiniCPM-o before 4.6: the text model of another family, Llama, Qwen 2 or Qwen 3 by their version.
-Reference: the code that these checkpoints bring along; of 4.0 vLLM's and SGLang's `minicpmv.py`.
+Reference: the code of these checkpoints; for 4.0 vLLM's and SGLang's `minicpmv.py`.
 """
 
 from archs.families.llama import LLAMA
@@ -13,14 +13,14 @@ CLASSES = ("MiniCPMV", "MiniCPMO")
 
 
 def by_version(config: Config) -> Architecture | None:
-    """The family of a version's text model; None where that is Llama."""
+    """Return the family of a version's text model; None for Llama."""
     version = config.get("version")
     wanted = "2.5" if version is None else str(version)
     if wanted in ("2.5", "4.0", "4"):
         return None
     if wanted not in ("2.6", "4.5"):
         known = "2.5, 2.6, 4.0 and 4.5"
-        raise ModelError(f"config.json says version {version!r}; of {' and '.join(CLASSES)} {known} are known")
+        raise ModelError(f"config.json has version {version!r}; of {' and '.join(CLASSES)} {known} are known")
     return OF_QWEN2 if wanted == "2.6" else OF_QWEN3
 
 

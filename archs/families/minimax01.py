@@ -1,7 +1,7 @@
-"""MiniMax Text-01 and M1: lightning attention in seven of eight layers, routed experts; what a part is added to is what
-was normed before it, times a constant.
+"""MiniMax Text-01 and M1: lightning attention in seven of eight layers, routed experts; the residual is the normed
+input of a part, times a constant.
 
-Reference: transformers `models/minimax/`; published configs have other words for the same.
+Reference: transformers `models/minimax/`; published configs use other keys.
 """
 
 from archs.config import lookup
@@ -20,7 +20,7 @@ PARTS = {
 
 
 def residual_scale(config: Config) -> float:
-    """Raises ModelError where parts differ, which files cannot express."""
+    """Raise ModelError if parts differ, which files cannot express."""
     names = [(one.format(kind), other.format(kind)) for one, other in PARTS.items() for kind in ("alpha", "beta")]
     values = [float(lookup(config, f"{one}|{other}") or 1.0) for one, other in names]
     if len({*values[::2]}) > 1 or {*values[1::2]} != {1.0}:
@@ -29,7 +29,7 @@ def residual_scale(config: Config) -> float:
 
 
 def recurrent(config: Config) -> list[bool] | None:
-    """Which layers have no full attention, where it is not all but every eighth."""
+    """Return which layers have no full attention, if not all but every eighth."""
     kinds, count = config.get("layer_types"), config["num_hidden_layers"]
     numbers = config.get("attn_type_list") or [(i + 1) % 2 for i in range(count)]  # transformers' own rule
     full = [kind == "full_attention" for kind in kinds] if kinds else [bool(each) for each in numbers]
@@ -37,7 +37,7 @@ def recurrent(config: Config) -> list[bool] | None:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """As transformers calls it."""
+    """Return the config under transformers' names."""
     count = keys["block_count"]
     linear = keys.get("attention.recurrent_layers") or [i % PERIOD != PERIOD - 1 for i in range(count)]
     scale, head = keys["residual_scale"], keys.get("attention.key_length")
@@ -51,7 +51,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def full_outputs(config: Config, tensors: Tensors) -> Tensors:
-    """Full attention's last matrix by its own name."""
+    """Return full attention's output matrix under its own name."""
     full = [f"model.layers.{i}.self_attn." for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
     names = {f"{layer}out_proj.weight": f"{layer}o_proj.weight" for layer in full}
     return {names.get(name, name): tensor.renamed(names.get(name, name)) for name, tensor in tensors.items()}

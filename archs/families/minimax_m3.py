@@ -1,5 +1,5 @@
-"""MiniMax M3 (text): in some layers an indexer chooses blocks of keys for each group of heads; GPT-OSS's clamped units,
-dense in the first layers and as routed experts beside a shared one. Norm weights are stored minus one.
+"""MiniMax M3 (text): in some layers an indexer selects blocks of keys for each group of heads; GPT-OSS's clamped units,
+dense in the first layers, later as routed experts with a shared one. Norm weights are stored minus one.
 
 Reference: transformers `models/minimax_m3_vl/`.
 """
@@ -34,14 +34,14 @@ PLUS_ONE: dict[str, Target] = {source: TensorMap(name, add_one) for source, name
 
 
 def dense_layers(config: Config) -> int:
-    """How many the model begins with."""
+    """Return the number of leading dense layers."""
     kinds = config.get("mlp_layer_types")
     routed = [kind == "sparse" for kind in kinds] if kinds else [bool(each) for each in config["moe_layer_freq"]]
     return [*routed, True].index(True)
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Which layers have experts and which an indexer, in the words of published configs."""
+    """Return which layers have experts and which an indexer, under published names."""
     layers = range(keys["block_count"])
     sparse, routed = (
         [int(f"blk.{i}.{name}.weight" in tensors) for i in layers] for name in ("indexer.q_proj", "ffn_gate_inp")

@@ -1,8 +1,7 @@
 """Mistral Small 3.1, Ministral 3 and Mistral 4, with or without their wrapper: Mistral's layers, or DeepSeek's (4).
 
-Where the config has `llama_4_scaling_beta`, queries grow with the logarithm of their position in original contexts, and
-yarn is always used.
-Reference: transformers `models/ministral3/`, `models/mistral3/`, `models/mistral4/`.
+If the config has `llama_4_scaling_beta`, queries grow with the logarithm of their position in original contexts, and
+YaRN is always used. Reference: transformers `models/ministral3/`, `models/mistral3/`, `models/mistral4/`.
 """
 
 from archs.config import rope_scaling
@@ -32,7 +31,7 @@ def of_yarn(key: str) -> Computed:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors, scale: float = 1) -> ConfigKeys:
-    """Rotary settings with all that yarn and the queries' growth have. scale: see `yarn_settings`."""
+    """Return rotary settings with those of YaRN and the queries' growth. scale: see `yarn_settings`."""
     settings: ConfigKeys = {
         "rope_type": "default",
         "rope_theta": keys["rope.freq_base"],

@@ -19,11 +19,11 @@ from archs.typed_json import Text
 
 POOLING = {"mean": 1, "cls": 2}
 
-PERIOD = 3  # every third layer sees everything, the first one too
+PERIOD = 3  # every third layer has full attention, the first one too
 
 
 def global_layers(config: Config) -> int | list[bool]:
-    """Every how many layers one sees everything; or for each layer whether it doesn't, where that is irregular."""
+    """Return the period of global layers; or for each layer whether it is windowed, if that is irregular."""
     windowed = windowed_layers(config, lambda layer: layer % config["global_attn_every_n_layers"] != 0)
     periods = (config["global_attn_every_n_layers"], *range(1, len(windowed) + 1))
     for every in periods:
@@ -33,25 +33,25 @@ def global_layers(config: Config) -> int | list[bool]:
 
 
 def of_classifier(name: str) -> TensorMap:
-    """A part of the head that only classifiers keep."""
+    """Return a part of the head that only classifiers keep."""
     kept = "ModernBertForSequenceClassification"
     return TensorMap(lambda config: name if kept in (config.get("architectures") or ()) else "")
 
 
 def head_layers(config: Config) -> int:
-    """Of models that decide: layers of the head, which stand behind the encoder's."""
+    """Return the layers of a decision model's head, which come after the encoder's."""
     return int((config.get("decision") or {}).get("head_layers") or 0)
 
 
 def net_widths(config: Config) -> int | list[int]:
-    """The width of nets; those of a head's layers are four times as wide as the model."""
+    """Return the width of nets; those of a head's layers are four times as wide as the model."""
     if not (further := head_layers(config)):
         return int(config["intermediate_size"])
     return [config["intermediate_size"]] * config["num_hidden_layers"] + [4 * config["hidden_size"]] * further
 
 
 def behind_encoder(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The layers of a head by their numbers behind those of the encoder, and rotary settings of all layers."""
+    """Return the layers of a head numbered after those of the encoder, and rotary settings of all layers."""
     count = config["num_hidden_layers"]
     config = config if global_layers(config) == 1 else changed(config, **rotary_of_all(config))
 
@@ -116,7 +116,7 @@ MODERNBERT = BASE.derive(
         "vocab_size": 50_368,
     },
     tensors={
-        # of the head of a model that decides; an export takes the later rules
+        # of a decision model's head; an export uses the later rules
         ".head.norm1": "attn_norm",
         ".head.self_attn.in_proj_weight": "attn_qkv.weight",
         ".head.self_attn.in_proj_bias": "attn_qkv.bias",
@@ -174,7 +174,7 @@ EUROBERT = HALVES.derive(
     vocab_keys={"add_bos_token": False},
     metadata={
         "attention.causal": lambda config: False,
-        "classifier.pooling_type": lambda config: POOLING.get(config["classifier_pooling"]),  # not "late", the usual
+        "classifier.pooling_type": lambda config: POOLING.get(config["classifier_pooling"]),  # not "late", the default
         "rope.scaling.type": scaling_type,
     },
     defaults={

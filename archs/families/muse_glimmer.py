@@ -1,7 +1,7 @@
-"""Muse Glimmer (text): norms before and after each part, gated attention, windows in three of four layers and rope in
-those alone, queries and keys normed without weights, and so are embeddings.
+"""Muse Glimmer (text): norms before and after each part, gated attention, windows in three of four layers and rope only
+in those, queries, keys and embeddings normed without weights.
 
-Norm weights are stored minus one but for the last one. The factor of normed queries stands in a norm of theirs.
+Norm weights are stored minus one except the last one. The factor of normed queries is stored in a norm of theirs.
 Reference: transformers `models/muse_glimmer/`.
 """
 
@@ -19,22 +19,22 @@ from quants.errors import ModelError
 
 
 def windowed(config: Config) -> list[bool]:
-    """Which layers are, counted from the last where the config doesn't say."""
+    """Return which layers are windowed, counted from the last if the config doesn't say."""
     count = config["num_hidden_layers"]
     kinds = config.get("layer_types") or ["" if (count - 1 - i) % 4 else "full_attention" for i in range(count)]
     return [kind != "full_attention" for kind in kinds]
 
 
 def rotating(config: Config) -> list[bool] | None:
-    """Which layers rotate, where that are others than those with windows (llama.cpp drops it). By which base,
-    the model's rotary settings say alone.
+    """Return which layers rotate, if other than the windowed ones (llama.cpp drops it). Only the model's rotary
+    settings give the base.
     """
     found = [bool(base) for base in config.get("layer_rope_theta") or []]
     return found if found and found != windowed(config) else None
 
 
 def head_norms(config: Config) -> Iterable[Tensor]:
-    """Norms of q and k: q's has the factor in it."""
+    """Return the norms of q and k: q's includes the factor."""
     for name, value in (("q", config["qk_scale_factor"]), ("k", 1.0)):
         weight = np.full(config["head_dim"], value, np.float32)
         for i in range(config["num_hidden_layers"]):
@@ -42,7 +42,7 @@ def head_norms(config: Config) -> Iterable[Tensor]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The factor of queries by their norms. Raises ModelError for norms that are no factor."""
+    """Return the factor of queries from their norms. Raises ModelError for norms with unequal weights."""
     count, base = keys["block_count"], keys["rope.freq_base"]
     values = {float(each) for i in range(count) for each in tensors[f"blk.{i}.attn_q_norm.weight"].float32()}
     ones = {float(each) for i in range(count) for each in tensors[f"blk.{i}.attn_k_norm.weight"].float32()}

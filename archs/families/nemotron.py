@@ -3,11 +3,9 @@
 Nemotron-H and Nemotron 3: each layer is Mamba-2, attention without positions, or a feed-forward net (dense or of
 experts), by a pattern; transformers never lets a time step fall below `time_step_min` (llama.cpp drops that). Though
 nothing rotates, q and k rows are re-ordered, as llama.cpp does. Models with experts have a GGUF name of their own.
-Their two layers that predict the token after the next (`mtp.…`: attention, experts) are one in the file, as llama.cpp
-writes it.
-Nemotron-H Puzzle: each layer of experts has its own width and its own number of experts in use (`block_configs`); its
-head for further tokens is left out, as in llama.cpp.
-Reference: transformers `models/nemotron/`, `models/nemotron_h/`.
+Their two MTP layers (`mtp.…`: attention, experts) are one in the file, as llama.cpp writes it. Nemotron-H Puzzle: each
+layer of experts has its own width and its own number of experts in use (`block_configs`); its MTP head is left out, as
+in llama.cpp. Reference: transformers `models/nemotron/`, `models/nemotron_h/`.
 """
 
 import re
@@ -62,7 +60,7 @@ NEMOTRON = HALVES.derive(
     block={"norm": "layer", "activation": "relu2", "gated": False},
 )
 
-# How a pattern spells a layer's kind, and how transformers 5 does.
+# Layer types in a pattern and in transformers 5.
 KINDS = {
     "M": "mamba",
     "*": "attention",
@@ -78,19 +76,19 @@ MTP_NAMES = {"1.norm": "post_attention_layernorm", "1.final_layernorm": "shared_
 
 
 def layer_kinds(config: Config) -> list[str]:
-    """What each layer is."""
+    """Return each layer's type."""
     kinds = config.get("layers_block_type") or config.get("layer_types") or config.get("hybrid_override_pattern")
-    kinds = kinds or ["mamba", "moe", "attention", "mlp"]  # what transformers means by none
+    kinds = kinds or ["mamba", "moe", "attention", "mlp"]  # transformers' default
     return [KINDS.get(kind, kind) for kind in kinds]
 
 
 def further(config: Config) -> int:
-    """How many layers predict further tokens."""
+    """Return the number of MTP layers."""
     return int(config.get("num_nextn_predict_layers") or 0)
 
 
 def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The parts of the layer that predicts further tokens, as those of the layer after the last."""
+    """Return the parts of the MTP layer as those of the layer after the last."""
     if not further(config):
         return config, tensors
     last, renamed = len(layer_kinds(config)), {}
@@ -103,7 +101,7 @@ def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
-    """The layer after the last as the two that it was: attention, experts."""
+    """Return the layer after the last as the two that it was: attention, experts."""
     last, before = len(layer_kinds(config)), {after: before for before, after in MTP_NAMES.items()}
     start, found = f"backbone.layers.{last}.", {}
     for name, tensor in tensors.items():
@@ -116,7 +114,7 @@ def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The kind of each layer, by what widths it has."""
+    """Return the type of each layer, by its widths."""
     widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
     kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
     return {
@@ -128,7 +126,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The kind of each layer, by what tensors it has."""
+    """Return the type of each layer, by its tensors."""
     found = config_from_gguf(keys, tensors)
     count = keys.get("nextn_predict_layers")
     dense = {
@@ -145,7 +143,7 @@ def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def mixer(keys: Keys, layer: int) -> str | tuple[str, ...]:
-    """By the keys; those of models with experts don't tell dense nets from Mamba."""
+    """Return the mixer by the keys; those of models with experts don't distinguish dense nets from Mamba."""
     if keys.of_layer("attention.head_count_kv", layer):
         return "attention"
     return "none" if keys.of_layer("feed_forward_length", layer) else ("mamba2", "none")
@@ -168,7 +166,7 @@ NEMOTRON_H = MAMBA2.derive(
             config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)
         ],
         "attention.head_count_kv": kv_heads_where(lambda config: (kind == "attention" for kind in layer_kinds(config))),
-        # configs that also have `rms_norm_eps` get this key; what norms use is `layer_norm_epsilon` all the same
+        # configs with `rms_norm_eps` get this key too; norms still use `layer_norm_epsilon`
         "attention.layer_norm_rms_epsilon": lambda config: (
             None if config.get("rms_norm_eps") is None else config["layer_norm_epsilon"]
         ),
@@ -229,7 +227,7 @@ NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
         "attention.head_count_kv": kv_heads_where(
             lambda config: [kind == "attention" for kind in layer_kinds(config)] + [True] * further(config)
         ),
-        "feed_forward_length": lambda config: [  # of experts; llama.cpp writes none of dense nets beside them
+        "feed_forward_length": lambda config: [  # of experts; llama.cpp writes none of dense nets next to them
             config["moe_intermediate_size"] * (kind == "moe")
             for kind in layer_kinds(config) + ["moe"] * further(config)
         ],
@@ -269,12 +267,12 @@ NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
 
 
 def of_blocks(key: str) -> Computed:
-    """A number of each layer; 0 in those that are no experts."""
+    """Return a number for each layer; 0 without experts."""
     return lambda config: [int(block.get(key) or 0) for block in config["block_configs"]]
 
 
 def by_blocks(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """What the blocks say of layers; `mtp.…` is not of layers that the file has."""
+    """Return the layers' settings from the blocks, without `mtp.…`, which the file lacks."""
     kinds = [block["block_type"] for block in config["block_configs"]]
     return changed(config, layers_block_type=kinds, num_nextn_predict_layers=None), tensors
 
@@ -283,7 +281,7 @@ BLOCK = Fields({"block_type": KIND.item, "moe_intermediate_size": SOME, "num_exp
 
 
 def puzzle_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Blocks by what each layer has. Raises ModelError where its experts are alike: that is Nemotron H."""
+    """Return blocks by each layer's parts. Raises ModelError if its experts are alike: that is Nemotron H."""
     found, used = config_from_gguf(keys, tensors), keys["expert_used_count"]
     if not isinstance(used, list):
         raise ModelError("all of its layers have as many experts in use")

@@ -1,8 +1,8 @@
 """NeoBERT: an encoder with norms before its parts, rotation of adjacent pairs, and gated nets of two matrices.
 
-Its matrix of queries, keys and values has them head by head, as GPT-NeoX's. They are put one after the other, as
-llama.cpp's graph reads them; its converter leaves them as they are, so that its own files give other vectors.
-Reference: the published model's own code.
+Its fused q/k/v matrix is ordered head by head, as GPT-NeoX's. It is reordered to all q, all k, all v, as llama.cpp's
+graph reads it; llama.cpp's converter does not reorder, so that its own files give other vectors. Reference: the
+published model's own code.
 """
 
 from archs.families.bert import labels
@@ -11,7 +11,7 @@ from archs.transforms import ungroup
 
 
 def head_name(config: Config) -> str:
-    """The last matrix of a head: the only one, as llama.cpp sees it, where the config names no labels."""
+    """Return the name of a head's last matrix: the only one, as for llama.cpp, if the config names no labels."""
     return "cls.output" if labels(config) else "cls"
 
 

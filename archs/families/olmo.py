@@ -37,7 +37,7 @@ def kv_heads(config: Config) -> int:
 
 
 def of_both(config: Config) -> int:
-    """How many rows both halves of a net have."""
+    """Return the rows of both halves of a net."""
     return int(config.get("mlp_hidden_size") or config["mlp_ratio"] * config["d_model"])
 
 
@@ -116,7 +116,7 @@ OLMO3 = OLMO2.derive(
     defaults={
         "sliding_window": 4096,
         "rope_theta": THETA,
-        # transformers gives a base without kinds of layers to those without a window alone
+        # transformers applies a base without layer types only to layers without a window
         "rope_local_base_freq": lambda config: THETA if config["rope_theta"] != THETA else None,
     },
 )

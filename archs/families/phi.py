@@ -1,10 +1,9 @@
-"""Phi-1, 1.5 and 2: layer norms, attention beside the feed-forward net, partly rotating heads, biases everywhere.
+"""Phi-1, 1.5 and 2: layer norms, attention parallel to the feed-forward net, partly rotating heads, biases everywhere.
 
 Phi-3 and Phi-4: Llama's layers with q/k/v fused and gate and up fused; longrope in the long-context models. A window of
-0 means none, as llama.cpp writes it.
-Phi-3.5-MoE: layer norms and biases, two experts a token chosen one after the other by a sparse mixer. The norms are
-layer norms, though their key says RMS.
-Reference: transformers `models/phi/`, `models/phi3/`, `models/phimoe/`.
+0 means none, as llama.cpp writes it. Phi-3.5-MoE: layer norms and biases, two experts a token chosen one after the
+other by a sparse mixer. The norms are layer norms, though their key says RMS. Reference: transformers `models/phi/`,
+`models/phi3/`, `models/phimoe/`.
 """
 
 from archs.config import UnlessUsual, other_than, rope_scaling
@@ -89,7 +88,7 @@ PHI3 = HALVES.derive(
 
 
 def attention_factor(config: Config) -> float | None:
-    """What longrope multiplies cos and sin by; all published models have one number for texts short and long."""
+    """Return longrope's factor of cos and sin; published models have one number for short and long texts."""
     short, long = (rope_scaling(config, f"{length}_mscale") for length in ("short", "long"))
     if long is not None and long != short:
         raise ModelError(f"config.json has long_mscale = {long} beside short_mscale = {short}; phimoe files have one")
@@ -97,7 +96,7 @@ def attention_factor(config: Config) -> float | None:
 
 
 def phimoe_config(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Its longrope has the factor of cos and sin under two names of its own, without which no config is taken."""
+    """Return the config; its longrope has the factor of cos and sin under two keys of its own, which are required."""
     context = {
         "max_position_embeddings": keys["context_length"],
         "original_max_position_embeddings": keys["rope.scaling.original_context_length"],

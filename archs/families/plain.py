@@ -1,16 +1,12 @@
-"""Llama's layers under names of their own, of models that came with code beside their weights.
+"""Llama's layers under names of their own, of models published with custom code.
 
-CodeShell: StarCoder's layers with several key-value heads, and rotation.
-Maincoder: a norm on each head of q and k after they are rotated; adjacent pairs rotate, as stored.
-openPangu Embedded: biases on all of attention.
-OpenELM: heads and nets of other sizes in each layer, norms of each head's q and k, q/k/v fused.
-Qwen 1: q/k/v fused with biases; `intermediate_size` counts both halves of a net. Its two ways to stretch texts past
-    the trained length (dynamic NTK, queries that grow with the logarithm) are not run, as in llama.cpp.
-Refact: ALiBi, one key-value head.
-XVERSE: Llama's layers under a name of their own.
-Nanbeige 4.2: Llama's layers, all of which may run several times, with the last norm between the rounds.
-Orion: layer norms, whose epsilon the config calls that of RMS norms.
-Reference: llama.cpp's graphs.
+CodeShell: StarCoder's layers with several key-value heads, and rotation. Maincoder: a norm on each head of q and k
+after rotation; adjacent pairs rotate, as stored. openPangu Embedded: biases on all of attention. OpenELM: heads and
+nets of other sizes in each layer, norms of each head's q and k, q/k/v fused. Qwen 1: q/k/v fused with biases;
+`intermediate_size` counts both halves of a net. Its two ways to extend the context (dynamic NTK, queries that grow with
+the logarithm) are not run, as in llama.cpp. Refact: ALiBi, one key-value head. XVERSE: Llama's layers under a name of
+their own. Nanbeige 4.2: Llama's layers, which may run several times, with the last norm between the rounds. Orion:
+layer norms, whose epsilon the config calls that of RMS norms. Reference: llama.cpp's graphs.
 """
 
 import math
@@ -67,7 +63,7 @@ QWEN = GPT.derive(
 
 
 def net_width(config: Config) -> int:
-    """Two thirds of four widths, rounded up to a multiple of 256."""
+    """Return two thirds of four widths, rounded up to a multiple of 256."""
     return -(-int(2 * 4 * config["n_embd"] / 3) // 256) * 256
 
 
@@ -102,7 +98,7 @@ REFACT = GPT.derive(
 
 
 def divisible(config: Config) -> list[int]:
-    """The width of each layer's net: a multiple of the divisor that is not a tenth below the share of the width."""
+    """Return the width of each layer's net: a multiple of the divisor, at most a tenth below the exact width."""
     divisor, widths = config["ffn_dim_divisor"], []
     for share in config["ffn_multipliers"]:
         wanted = share * config["model_dim"]
@@ -112,7 +108,7 @@ def divisible(config: Config) -> list[int]:
 
 
 def openelm_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Shares of the nets' widths in as few digits as give them again."""
+    """Return the nets' width multipliers in as few digits as reproduce them."""
     width, widths = keys["embedding_length"], keys["feed_forward_length"]
     found: ConfigKeys = {
         "intermediate_size": ...,

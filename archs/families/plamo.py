@@ -1,10 +1,10 @@
 """PLaMo 3: Llama's layers with norms of q and k and after each part; windows in all layers but every eighth.
 
-PLaMo 2: the same norms around Mamba and attention layers in turn. Its state spaces have a time step for each head, as
-Mamba-2's, made from normed narrow inputs, as Jamba's; gate and inputs of a head are neighbours.
-Norm weights are stored less what they begin with: 1, or less after parts, so that layers add little at first.
-PLaMo 1: attention and net beside each other under one norm; queries that share a key take turns, and are re-ordered.
-Reference: the code that the checkpoints bring along; vLLM's `plamo2.py`, `plamo3.py`; llama.cpp's graphs.
+PLaMo 2: the same norms around alternating Mamba and attention layers. Its state spaces have a time step for each head,
+as Mamba-2's, made from normed low-rank inputs, as Jamba's; gate and inputs of a head are neighbours. Norm weights are
+stored less their initial value: 1, or less after parts, so that layers add little at first. PLaMo 1: attention and net
+in parallel after one norm; queries that share a key are interleaved, and are re-ordered. Reference: the code of the
+checkpoints; vLLM's `plamo2.py`, `plamo3.py`; llama.cpp's graphs.
 """
 
 import numpy as np
@@ -36,12 +36,12 @@ VARYING = ("factor", "original_max_position_embeddings")
 
 
 def window(config: Config) -> int | None:
-    """0 and null mean none."""
+    """Return the window; 0 and null mean none."""
     return config.get("window_size") or config.get("sliding_window") or None
 
 
 def prepare3(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Their own way to say YaRN."""
+    """Return the config with their own spelling of YaRN translated."""
     factor = config.get("rope_scaling_factor") or 1
     if factor == 1 or config.get("rope_scaling"):
         return config, tensors
@@ -55,7 +55,7 @@ def prepare3(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def config3_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Windows and YaRN in their own words. Raises ModelError for a scaling that has none."""
+    """Return windows and YaRN in their own spelling. Raises ModelError for a scaling without one."""
     others = (
         "sliding_window",
         "use_sliding_window",
@@ -123,7 +123,7 @@ PLAMO3 = HALVES.derive(
 
 
 def attends(config: Config) -> list[bool]:
-    """Which layers are attention layers: one of each period, or the last where there is not even half of one."""
+    """Return which layers are attention layers: one of each period, or the last if there is not even half of one."""
     count, period = config["num_hidden_layers"], config["mamba_step"]
     if count <= period // 2:
         return [i == count - 1 for i in range(count)]
@@ -131,12 +131,12 @@ def attends(config: Config) -> list[bool]:
 
 
 def in_attention(key: str) -> Computed:
-    """A number of heads in attention layers, 0 in others."""
+    """Return a number of heads in attention layers, 0 in others."""
     return lambda config: [config[key] if each else 0 for each in attends(config)]
 
 
 def config2_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The period of attention layers. Raises ModelError where they have none."""
+    """Return the period of attention layers. Raises ModelError if they have none."""
     found: ConfigKeys = {"num_hidden_layers": keys["block_count"], "mamba_enabled": True, "linear_type": "normal"}
     heads, groups = keys["attention.head_count"], keys["attention.head_count_kv"]
     for period in range(1, 2 * len(heads) + 2):
@@ -206,7 +206,7 @@ PLAMO2 = PLAMO3.derive(
 
 
 def in_groups(rows: int, config: Config) -> Index:
-    """Queries that share a key, which stand as far from each other as there are keys, one after the other."""
+    """Return queries that share a key one after the other; they are stored as far apart as there are keys."""
     heads, shared = config["num_attention_heads"], config["n_shared_head"]
     if heads % shared or rows % heads:
         raise FormatError(f"{rows} rows; {heads} heads (num_attention_heads) of which {shared} share a key don't fit")

@@ -1,9 +1,8 @@
-"""Pocket TTS (what reads): GPT's layers with rotation, whose states a net in the file beside turns into sound
-(`archs/multimodal/pocket_tts.py`). It gives no words: logits are those of the table, which nobody draws from.
+"""Pocket TTS (text model): GPT's layers with rotation, whose states a net in the encoders' file turns into audio
+(`archs/multimodal/pocket_tts.py`). It generates no text: the logits against its table are never sampled.
 
-Published checkpoints have no config.json; what they are, shapes of tensors tell. Vectors that are learned beside the
-table, which stand for the beginning of a voice and of sound, become rows of it.
-Reference: llama.cpp's converter and graph; transformers `models/pocket_tts/`.
+Published checkpoints have no config.json; shapes of tensors identify them. Learned vectors for the beginning of a voice
+and of audio become rows of the table. Reference: llama.cpp's converter and graph; transformers `models/pocket_tts/`.
 """
 
 import re
@@ -26,7 +25,7 @@ LAYERS = {"": "flow_lm.transformer", "audio_config": "mimi.encoder_transformer.t
 
 
 def config_of(tensors: Tensors) -> Mapping[str, Any] | None:
-    """The config of a checkpoint that has none, by its tensors; None where they are another model's."""
+    """Return the config of a checkpoint without one, by its tensors; None for another model's."""
     parts = {name: _layers(tensors, begins) for name, begins in LAYERS.items()}
     if not {TABLE, BEGIN, INTO} <= {*tensors} or not all(parts.values()) or not tensors[TABLE].shape:
         return None
@@ -45,7 +44,7 @@ def config_of(tensors: Tensors) -> Mapping[str, Any] | None:
 
 
 def _layers(tensors: Tensors, begins: str) -> dict[str, int]:
-    """How many layers there are and how wide; empty where there are none."""
+    """Return the number of layers and their width; empty if there are none."""
     found = {match[1] for name in tensors if (match := re.fullmatch(rf"{begins}\.layers\.(\d+)\.norm1\.weight", name))}
     norm, net = (tensors.get(f"{begins}.layers.0.{name}.weight") for name in ("norm1", "linear1"))
     if norm is None or net is None or not norm.shape or not net.shape:
@@ -59,7 +58,7 @@ def _layers(tensors: Tensors, begins: str) -> dict[str, int]:
 
 
 def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The table with the rows that are learned apart; none where some lack."""
+    """Return the table with the rows that are learned separately; none if some are missing."""
     others = {name: each for name, each in tensors.items() if name not in (TABLE, VOICE, BEGIN, INTO)}
     if not {TABLE, BEGIN, INTO} <= {*tensors}:
         return config, others
@@ -84,7 +83,7 @@ def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def extra_tokens(config: Config) -> list[str]:
-    """Names of the rows behind the tokenizer's pieces, the table's own last one among them."""
+    """Return names of the rows after the tokenizer's pieces, the table's own last one among them."""
     return ["<|pad|>", *(["<|bos_before_voice|>"] if config.get("insert_bos_before_voice") else []), "<|audio_bos|>"]
 
 

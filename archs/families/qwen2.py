@@ -1,12 +1,10 @@
-"""Qwen2 and Qwen2.5: Llama's layers with biases on q, k and v, and windows that a switch turns on; rotates halves, as
-HF does.
+"""Qwen2 and Qwen2.5: Llama's layers with biases on q, k and v, and optional windows; rotates halves, as HF does.
 
-KORMo: Qwen2's layers, other names. dots.ocr (text) has Qwen2's.
-Qwen2-VL, Qwen2.5-VL and Qwen2.5-Omni (text): Qwen2's layers; of images' positions, time, height and width
-rotate pairs apart. In a text the three are the same.
-Qwen1.5-MoE and Qwen2-MoE: Qwen2's attention, routed experts, and a shared expert behind a gate of its own. The router's
-weights are not rescaled to sum to one.
-Reference: transformers `models/qwen2/`, `models/qwen2_vl/`, `models/qwen2_5_vl/`, `models/qwen2_moe/`.
+KORMo: Qwen2's layers, other names. dots.ocr (text) has Qwen2's. Qwen2-VL, Qwen2.5-VL and Qwen2.5-Omni (text): Qwen2's
+layers with multi-section rope: time, height and width of images rotate separate pairs. In a text the three are the
+same. Qwen1.5-MoE and Qwen2-MoE: Qwen2's attention, routed experts, and a shared expert with a gate of its own. The
+router's weights are not rescaled to sum to one. Reference: transformers `models/qwen2/`, `models/qwen2_vl/`,
+`models/qwen2_5_vl/`, `models/qwen2_moe/`.
 """
 
 from archs.config import windows
@@ -61,7 +59,7 @@ KORMO = QWEN2.derive(
 
 
 def sections(config: Config) -> list[int] | None:
-    """How many pairs each part of a position rotates, as four numbers."""
+    """Return how many pairs each section of a position rotates, as four numbers."""
     given = config.get("mrope_section")
     return [*given, 0, 0, 0, 0][:4] if given else None
 

@@ -1,14 +1,11 @@
-"""Qwen3: Qwen2's layers without biases, with a norm on each head of q and k, and heads of a width of their own.
+"""Qwen3: Qwen2's layers without biases, with a norm on each head of q and k, and an explicit head width.
 
 Qwen3-MoE: routed experts without a shared one, and a norm on each q and k head. Published configs rescale the chosen
-weights, so files without `expert_weights_norm` mean that.
-Qwen3-VL (text), dense and with experts: Qwen3's layers; experts are stored together, as (in, out).
-Qwen3-ASR (text): Qwen3's layers, under Qwen3-VL's name where positions have parts.
-Qwen3-Omni (what thinks): Qwen3-VL's layers with experts.
-Mellum 2: Qwen3-MoE's layers with windows in some, each kind of layer with rotary settings of its own. Layers for
-predicting several tokens are not supported.
-Reference: transformers `models/qwen3/`, `models/qwen3_moe/`, `models/qwen3_vl/`, `models/qwen3_vl_moe/`,
-`models/mellum/`, `models/qwen3_omni_moe/`.
+weights, the default without `expert_weights_norm`. Qwen3-VL (text), dense and with experts: Qwen3's layers; experts are
+stored together, as (in, out). Qwen3-ASR (text): Qwen3's layers, under Qwen3-VL's name if positions have sections.
+Qwen3-Omni (thinker): Qwen3-VL's layers with experts. Mellum 2: Qwen3-MoE's layers with windows in some, each layer type
+with rotary settings of its own. MTP layers are not supported. Reference: transformers `models/qwen3/`,
+`models/qwen3_moe/`, `models/qwen3_vl/`, `models/qwen3_vl_moe/`, `models/mellum/`, `models/qwen3_omni_moe/`.
 """
 
 from archs.config import lookup, windowed_layers, windows
@@ -55,13 +52,17 @@ QWEN3_MOE = QWEN2_MOE.derive(
 
 
 def columns(width: str) -> Invertible:
-    """Experts' matrices with a row for each output; transformers 5 saves them so, published ones are transposed."""
+    """Return experts' matrices with a row for each output; transformers 5 saves them so, published ones are
+    transposed.
+    """
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         return tensor if tensor.shape[-1] == config[width] else transpose(tensor, config)
 
     def as_published(tensor: Tensor, config: Config) -> Tensor:
-        """Square ones stay: nobody could tell which way round they are, and transformers takes them for its own."""
+        """Return the published orientation. Square matrices stay: their orientation is ambiguous, and transformers
+        takes them for its own.
+        """
         return tensor if tensor.shape[-1] == tensor.shape[-2] else transpose(tensor, config)
 
     return Invertible(transform, as_published)
@@ -69,7 +70,7 @@ def columns(width: str) -> Invertible:
 
 KEYS: dict[str, str | Computed | None] = {
     "rope.dimension_sections": sections,
-    "n_deepstack_layers": lambda config: len(  # layers that also get features of images
+    "n_deepstack_layers": lambda config: len(  # layers that also get image features
         lookup(config, "vision_config.deepstack_visual_indexes") or ()
     ),
     "attention.sliding_window": None,

@@ -1,9 +1,8 @@
-"""Qwen3-TTS (what talks): Qwen3-VL's layers, which read text and give the first of each frame's codes of speech.
+"""Qwen3-TTS (talker): Qwen3-VL's layers, which read text and predict the first of each frame's audio codes.
 
-Rows of text go through a net before they are read; files hold what it makes of them, and behind these rows those of the
-codes. The head has rows for the codes alone. What gives a frame's other codes, and speech of codes, is in the file
-beside (`archs/multimodal/qwen3_tts.py`).
-Reference: llama.cpp's converter and graph; the model's published code.
+Text embeddings go through a net before the layers; files hold its output, followed by the rows of the codes. The head
+has rows only for the codes. The predictor of a frame's other codes, and the decoder to audio, are in the encoders' file
+(`archs/multimodal/qwen3_tts.py`). Reference: llama.cpp's converter and graph; the model's published code.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from quants import Tensor
 from quants.errors import ModelError
 
 PART, END = "talker_config", "codec_eos_token_id"
-NEVER_DRAWN = 1024  # codes at the end, which steer speech; only END's is drawn
+NEVER_DRAWN = 1024  # control codes at the end; only END's is sampled
 TABLE = "model.embed_tokens.weight"
 NET = "text_projection.linear_fc{}.{}"
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
@@ -32,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 
 def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The rows of text as the layers read them, and the codes' behind them, as one table; none where some lack."""
+    """Return the text rows after their net, followed by the codes' rows, as one table; none if some are missing."""
     found = {name.removeprefix("talker."): tensor for name, tensor in tensors.items()}
     needed = [NET.format(number, kind) for number in (1, 2) for kind in ("weight", "bias")]
     needed += ["model.text_embedding.weight", "model.codec_embedding.weight"]
@@ -51,7 +50,7 @@ def with_one_table(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def through_net(rows: Tensor, net: list[Tensor], codes: Tensor, config: Config) -> Tensor:
-    """What two layers with biases make of each row, in float32, as wide as codes' rows are. Raises ModelError for other
+    """Return each row after two layers with biases, in float32, as wide as codes' rows. Raises ModelError for other
     shapes.
     """
     activation, sizes = required(config, f"{PART}.hidden_act"), [each.shape for each in net]
@@ -76,7 +75,7 @@ def through_net(rows: Tensor, net: list[Tensor], codes: Tensor, config: Config) 
 
 
 def codes(config: Config) -> list[str]:
-    """What the tokens are called that stand for codes. Raises ModelError for an id beyond them."""
+    """Return the names of the tokens for codes. Raises ModelError for an id beyond them."""
     count = required(config, f"{PART}.vocab_size")
     names = [f"<|codec_{i}|>" for i in range(count)]
     for key, value in config[PART].items():
@@ -91,7 +90,7 @@ def codes(config: Config) -> list[str]:
 
 
 def suppressed(config: Config) -> list[int]:
-    """Tokens that are never drawn."""
+    """Return tokens that are never sampled."""
     text, count, end = (int(required(config, f"{PART}.{key}")) for key in ("text_vocab_size", "vocab_size", END))
     return [text + code for code in range(max(0, count - NEVER_DRAWN), count) if code != end]
 

@@ -1,10 +1,10 @@
 """Qwen3-Next: gated delta nets in three of four layers, gated attention in the fourth, experts with a shared one. Norm
-weights are stored minus one, but for those in the delta nets. One projection makes, for each head of keys, its
-query, key, values and gates; here each kind is together.
+weights are stored minus one, except in the delta nets. One projection makes, for each key head, its query, key, values
+and gates; here each type is together.
 
-Qwen3.5, dense and with experts: Qwen3-Next's layers with a projection for each kind. Heads of values that share a key
-are neighbours there; here keys take turns, as ggml repeats them.
-Reference: transformers `models/qwen3_next/`, `models/qwen3_5/`, `models/qwen3_5_moe/`.
+Qwen3.5, dense and with experts: Qwen3-Next's layers with a projection for each type. Value heads that share a key are
+neighbours there; here keys take turns, as ggml repeats them. Reference: transformers `models/qwen3_next/`,
+`models/qwen3_5/`, `models/qwen3_5_moe/`.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def recurrent(config: Config) -> list[bool]:
 
 
 def of_groups(pick: str) -> Transform:
-    """Rows stored by head of keys (its query, its key, its values, their gates) → those of `pick`, kind by kind."""
+    """Return rows stored by key head (its query, its key, its values, their gates) → those of `pick`, by type."""
 
     def picked(count: int, config: Config) -> Index:
         groups, size, heads, width = (
@@ -126,7 +126,7 @@ QWEN3_NEXT = QWEN3_MOE.derive(
 
 
 def taking_turns(width: str = "", after_keys: bool = False) -> Transform:
-    """Rows of heads of values re-ordered; width: the config key for rows of a head (one without). after_keys: behind
+    """Return rows of value heads re-ordered; width: the config key for rows of a head (one without). after_keys: after
     the rows of queries and keys, which stay.
     """
 

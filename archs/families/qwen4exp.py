@@ -1,10 +1,10 @@
 """Qwen4 Exp (Qwen3.8-Flash-Next): Qwen3.5's layers with experts on several streams, of which each part of a layer reads
-a gated mean; an indexer that lets blocks of keys through by the mean of their narrow keys; and one layer that adds what
-a table holds of the last few tokens, found by hashes of their ids.
+a gated mean; an indexer that selects blocks of keys by the mean of their low-rank keys; and one layer that adds
+embeddings of n-grams from a table, indexed by hashes of token ids.
 
-The table is published in shards, here it is one tensor. Hashes start anew behind an end of text: by the first of
-several such ids, as transformers has it (llama.cpp's converter writes the last).
-Reference: transformers `models/qwen4_exp/`, which leaves layers that predict further tokens out.
+The table is published in shards, here it is one tensor. Hashes restart after an end of text: by the first of several
+such ids, as in transformers (llama.cpp's converter writes the last). Reference: transformers `models/qwen4_exp/`, which
+leaves MTP layers out.
 """
 
 import itertools
@@ -24,19 +24,19 @@ from quants import from_array
 from quants.errors import ModelError
 
 SHARD = re.compile(r"(.*\.ngram_embedding)\.shard_(\d+)\.weight")
-HASHES = {  # names of buffers: the config keys that we read them by
+HASHES = {  # names of buffers → the config keys used here
     "layer_multipliers": "ple_multipliers",
     "ngram_heads_offsets": "ple_offsets",
     "ngram_heads_vocab_sizes": "ple_vocab_sizes",
 }
 OWN = tuple(HASHES.values())
 TABLE = ".ple_embedding.ngram_embedding"
-PARTS, PART = 512, 1 << 19  # shards of an exported table at most, and rows of one
+PARTS, PART = 512, 1 << 19  # maximum shards of an exported table, and rows of one
 MTP_NAMES = {"mtp.hyper_connection_mixer.": "mtp.layers.0.nextn_hc_head."}
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The table's shards as one, the hashes' numbers as config keys, what predicts further as a layer."""
+    """Return the table's shards as one, the hashes' numbers as config keys, the MTP layer as a layer."""
     layers = config.get("ple_layer_ids") or []
     if len(set(layers)) > 1:
         raise ModelError(f'config.json: "ple_layer_ids" is {layers}; one layer alone can have a table of n-grams')
@@ -68,7 +68,7 @@ def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """What `prepare` did, undone: the table in shards, its numbers as tensors, both halves of a projection apart."""
+    """Undo `prepare`: the table in shards, its numbers as tensors, both halves of a projection apart."""
     source = dict(published_mtp(config, tensors))
     for new, old in MTP_NAMES.items():
         source |= {new + name.removeprefix(old): source.pop(name) for name in [*source] if name.startswith(old)}
@@ -90,13 +90,13 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 
 def next_prime(number: int) -> int:
-    """The first one that is larger."""
+    """Return the first prime that is larger."""
     after = itertools.count(max(number + 1, 2))
     return next(each for each in after if all(each % divisor for divisor in range(2, math.isqrt(each) + 1)))
 
 
 def table_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """What makes the table of n-grams as large as it is. Raises ModelError where nothing does."""
+    """Return the keys that determine the n-gram table's size. Raises ModelError if none give it."""
     sizes, rows = keys["ple.head_vocab_sizes"], tensors["per_layer_token_embd.weight"].shape[0]
     if any(next_prime(before) != size for before, size in zip([sizes[0] - 1, *sizes], sizes, strict=False)):
         raise ModelError("the shares of its table of n-grams are no primes one after the other, as transformers' are")
@@ -134,7 +134,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def ratios(config: Config) -> list[int]:
-    """How many keys the indexer takes together, 0 in layers without one."""
+    """Return how many keys the indexer pools, 0 in layers without one."""
     kinds = config.get("layer_types") or []
     every, count = config["full_attention_interval"], config["num_hidden_layers"]
     linear = [kind == "linear_attention" for kind in kinds] or [(i + 1) % every != 0 for i in range(count)]
@@ -144,18 +144,18 @@ def ratios(config: Config) -> list[int]:
 
 
 def end_of_text(config: Config) -> int | None:
-    """The id behind which n-grams start anew."""
+    """Return the id after which n-grams restart."""
     found: list[int] | int | None = config["eos_token_id"]
     return found[0] if isinstance(found, list) else found
 
 
 def of_table(key: str) -> Computed:
-    """A key of models with a table of n-grams."""
+    """Return a key of models with an n-gram table."""
     return lambda config: lookup(config, key) if config.get("ple_layer_ids") else None
 
 
 def mixer(source: str, name: str) -> dict[str, Target]:
-    """What reads a mean of the streams, and says how much each of them gets of what is made of it."""
+    """Return the mixer of streams: the gated mean that a part reads, and the weights with which its output is added."""
     return {
         f"{source}.hc_norm": TensorMap(f"{name}_norm", add_one),
         f"{source}.input_mix_weight_down": f"{name}_down",

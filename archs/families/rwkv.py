@@ -1,9 +1,9 @@
-"""RWKV 7 and 6: recurrences with a matrix for each head instead of attention, and nets that look at the token before.
+"""RWKV 7 and 6: recurrences with a matrix for each head instead of attention, and nets that read the previous token.
 
-ARWKV and QRWKV are a Qwen 2's layers with RWKV 7 or 6 where attention was, its nets, norms and vocabulary.
-Published checkpoints have several names for the same tensors; `prepare` makes one of them. llama.cpp's files want in
-the first layer a mixture of values, which nothing reads: that of its learning rate is written there a second time.
-Reference: BlinkDL's `rwkv_v7_demo.py`, flash-linear-attention's `models/rwkv7/`, llama.cpp.
+ARWKV and QRWKV are Qwen 2 with RWKV 7 or 6 in place of attention, and Qwen's nets, norms and vocabulary. Published
+checkpoints have several names for the same tensors; `prepare` unifies them. llama.cpp's files require a value mixture
+in the first layer, which nothing reads: its learning-rate mixture is written there again. Reference: BlinkDL's
+`rwkv_v7_demo.py`, flash-linear-attention's `models/rwkv7/`, llama.cpp.
 """
 
 import re
@@ -31,7 +31,7 @@ from archs.transforms import Invertible, chain, computed, reordered, reshape, st
 from quants import Tensor, from_array
 from quants.errors import ModelError
 
-HEAD_EPS = 64e-5  # of the norm of heads, which files have no key for
+HEAD_EPS = 64e-5  # of the norm of heads, for which files have no key
 SAME = (
     (r"(^|\.)blocks\.", r"\1layers."),
     (r"\.(self_attn|attn|att)\.(time_mixer\.)?", ".attention."),
@@ -47,7 +47,7 @@ SAME = (
 RANKS = {"w": "decay_low_rank_dim", "a": "a_low_rank_dim", "v": "v_low_rank_dim", "g": "gate_low_rank_dim"}
 
 
-FLA = (  # what flash-linear-attention calls what we call otherwise
+FLA = (  # flash-linear-attention's names → ours
     (r"^model\.pre_ln\.", "model.layers.0.pre_norm."),
     (r"\.ln1\.", ".attn_norm."),
     (r"\.ln2\.", ".ffn_norm."),
@@ -66,9 +66,9 @@ def one_name(name: str) -> str:
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """One name for each tensor, all mixtures of a layer in one, and the ranks of narrow matrices.
+    """Return one name for each tensor, all mixtures of a layer in one, and the ranks of low-rank matrices.
 
-    Raises ModelError for layers that have no recurrence.
+    Raises ModelError for layers without a recurrence.
     """
     found = {name: tensor.renamed(name) for old, tensor in tensors.items() if (name := one_name(old))}
     for layer in sorted({match[1] for name in found if (match := re.match(r"(.*layers\.\d+\.)attention\.", name))}):
@@ -95,7 +95,7 @@ def _prepare_layer(at: str, found: dict[str, Tensor]) -> None:
 
 
 def _rank(found: Tensors, letter: str) -> int | None:
-    """The narrow side of a matrix, of the last layer: the first one's may stand for another's."""
+    """Return the rank of a low-rank matrix, of the last layer: the first one's may be a copy of another."""
     pattern = re.compile(rf"layers\.(\d+)\.attention\.{letter}2(\.weight)?$")
     matches = ((pattern.search(name), tensor.shape) for name, tensor in found.items())
     ranks = {int(match[1]): shape[-1] if match[2] else shape[0] for match, shape in matches if match and shape}
@@ -103,7 +103,7 @@ def _rank(found: Tensors, letter: str) -> int | None:
 
 
 def head_size(config: Config) -> int:
-    """Raises ModelError for a head norm's epsilon that files cannot express."""
+    """Return the head size. Raises ModelError for a head norm's epsilon that files cannot express."""
     size, eps = lookup(config, "head_size|head_dim") or 64, lookup(config, "layer_norm_epsilon|norm_eps")
     if eps is not None and abs(size * eps / HEAD_EPS - 1) > 1e-6:
         raise ModelError(f"config.json means {size * eps:g} for the norm of heads, which files cannot express (6.4e-4)")
@@ -111,17 +111,17 @@ def head_size(config: Config) -> int:
 
 
 def vector(name: str) -> TensorMap:
-    """What may be stored as (1, 1, width)."""
+    """Return a vector that may be stored as (1, 1, width)."""
     return TensorMap(f"{name}.weight", Invertible(lambda tensor, config: reshape(tensor, (tensor.size,))))
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """A vector as published for texts: (1, 1, width)."""
+    """Return a vector as published: (1, 1, width)."""
     return reshape(tensor, (1, 1, tensor.size))
 
 
 def apart(found: dict[str, Tensor], name: str, kinds: str, called: str) -> None:
-    """All mixtures of a layer each by itself again. called: their names' beginning."""
+    """Return the mixtures of a layer as separate tensors. called: their names' prefix."""
     whole = found.pop(name)
     flat = reshape(whole, (len(kinds), whole.size // len(kinds)))
     for i, kind in enumerate(kinds):
@@ -129,7 +129,7 @@ def apart(found: dict[str, Tensor], name: str, kinds: str, called: str) -> None:
 
 
 def published7(config: Config, tensors: Tensors) -> Tensors:
-    """As flash-linear-attention has it. The first layer has no mixture of values: files have another one twice."""
+    """Return flash-linear-attention's names. The first layer has no value mixture: files repeat another one."""
     found = {name: tensor for name, tensor in tensors.items() if not FIRST_VALUES.fullmatch(name)}
     for name in [name for name in found if name.endswith(".attention.x_x")]:
         apart(found, name, "rwkvag"[: found[name].shape[0]], name.removesuffix("x"))
@@ -145,7 +145,7 @@ def renamed(name: str, names: Iterable[tuple[str, str]]) -> str:
 
 
 def narrow(kind: str) -> dict[str, Target]:
-    """The pair of narrow matrices of a kind: as linear layers, or the other way round where they are parameters."""
+    """Return the pair of low-rank matrices of a type: as linear layers, or transposed where they are parameters."""
     pairs = {f".attention.{kind}{i}": TensorMap(f"time_mix_{kind}{i}.weight", transpose) for i in (1, 2)}
     linear: dict[str, Target] = {f"{name}.weight": f"time_mix_{name[-2:]}.weight" for name in pairs}
     return {**pairs, **linear, f".attention.{kind}0": vector(f"time_mix_{kind}0")}
@@ -228,7 +228,7 @@ RWKV7 = BASE.derive(
     block=vars(LayerSpec(norm="layer", rope="none", gated=False, mixer="rwkv7", net="channel_mix")),
 )
 
-QWENS: dict[str, Target] = {  # what Qwen 2's layers have around their mixers
+QWENS: dict[str, Target] = {  # Qwen 2's parts around the mixers
     "embed_tokens": "token_embd",
     ".input_layernorm": "attn_norm",
     ".post_attention_layernorm": "ffn_norm",
@@ -245,7 +245,9 @@ QWENS_BLOCK = {"norm": "rms", "gated": True, "net": "dense"}
 
 
 def published_arwkv7(config: Config, tensors: Tensors) -> Tensors:
-    """As their own code has it: vectors for texts, and in the first layer a mixture of values that nothing reads."""
+    """Return the names of ARWKV's own code: vectors as published, and in the first layer a value mixture that nothing
+    reads.
+    """
     found, width = dict(tensors), int(config["hidden_size"])
     rank = max(_rank(found, "v") or 1, 1)
     for name in [name for name in found if name.endswith(".attention.x_x")]:
@@ -307,7 +309,7 @@ ARWKV7 = RWKV7.derive(
 )
 
 
-TOLD = {  # what tensors say of a config: the key, the dimension, and of how many parts it is
+TOLD = {  # config keys that tensors show: the key, the dimension, and its divisor
     "attention.time_maa_w1": ("lora_rank_tokenshift", -1, 5),
     "attention.time_decay_w1": ("lora_rank_decay", -1, 1),
     "feed_forward.key.weight": ("intermediate_size", 0, 1),
@@ -319,7 +321,9 @@ BLOCKS = ((r"^rwkv\.pre_ln\.", "rwkv.blocks.0.pre_ln."), (r"\.layers\.", ".block
 
 
 def prepare6(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """RWKV 6: all mixtures of a layer but the first in one, and what is halved as often as layers before it say."""
+    """Return RWKV 6's tensors: all mixtures of a layer but the first in one, and weights halved by layer as the
+    config's `rescale_every` says.
+    """
     found = {name: tensor.renamed(name) for old, tensor in tensors.items() if (name := one_name(old))}
     period, told = config.get("rescale_every") or 0, dict(config)
     for name in [name for name in found if name.endswith(".attention.time_maa_x")]:
@@ -362,7 +366,7 @@ VECTOR6 = re.compile(r"\.(attention\.time_(maa_x|decay)|feed_forward\.time_maa_[
 
 
 def published6(config: Config, tensors: Tensors) -> Tensors:
-    """Mixtures apart, what was halved as it was, blocks."""
+    """Return mixtures as separate tensors, halvings undone, blocks."""
     found, period = dict(tensors), config.get("rescale_every") or 0
     for name in [name for name in found if name.endswith(".attention.time_maa_all")]:
         apart(found, name, "wkvrg", name.removesuffix("all"))

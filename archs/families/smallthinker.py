@@ -1,8 +1,8 @@
 """SmallThinker: a router that reads a layer's input, before any norm, so that experts can be fetched while attention
-computes; ReLU experts; rope in windowed layers alone.
+computes; ReLU experts; rope only in windowed layers.
 
-Reference: the published models' own code; llama.cpp, which takes the window for 4096 whatever a file says, and every
-fourth layer, beginning with the first, for one without.
+Reference: the published models' own code; llama.cpp, which assumes a window of 4096 whatever a file says, and every
+fourth layer, beginning with the first, without one.
 """
 
 from archs.experts import GATING
@@ -18,14 +18,14 @@ def windowed(config: Config) -> list[bool]:
 
 
 def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers have a window, where not all but the first of four (llama.cpp drops this)."""
+    """Return which layers have a window, if not all but the first of four (llama.cpp drops this)."""
     layers = windowed(config)
     usual = [i % PERIOD != 0 for i in range(len(layers))]
     return layers if any(layers) and layers != usual else None
 
 
 def rope_pattern(config: Config) -> list[bool] | None:
-    """Which layers have rope, where it is not those with a window, or all if none has (llama.cpp drops this)."""
+    """Return which layers have rope, if not those with a window, or all if none has (llama.cpp drops this)."""
     layout, layers = [bool(each) for each in config.get("rope_layout") or ()], windowed(config)
     return layout if layout and layout != (layers if any(layers) else [True] * len(layout)) else None
 

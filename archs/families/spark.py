@@ -1,7 +1,7 @@
 """Spark X2.5: Llama's layers with q, k and v fused, a gate for each head and nets of gelu; windows in some layers, each
-kind with a rotated share and a base of its own.
+type with its own rotating share and base.
 
-Reference: llama.cpp's converter and graph, whose gelu is the approximated one where configs mean the exact one.
+Reference: llama.cpp's converter and graph, whose gelu is the approximate one where configs mean the exact one.
 """
 
 from archs.config import other_than, windowed_layers

@@ -1,6 +1,6 @@
 """Step 3.5 and 3.7: windows in most layers, with more heads and a rotary base of their own; in the others half of each
-head rotates. A sigmoid for each head gates what it gives. Experts in one tensor, with a shared one; the gated units of
-some layers are clamped. Norm weights are stored minus one. Layers after the last predict further tokens.
+head rotates. A sigmoid gate for each head. Experts in one tensor, with a shared one; the gated units of some layers are
+clamped. Norm weights are stored minus one. MTP layers after the last.
 
 Reference: transformers `models/step3p7/`; published configs have a list for whatever differs by layer.
 """
@@ -32,7 +32,7 @@ KEYS = {"rope_theta": Either((BASE, ListOf(BASE))), "layer_types": ListOf(LAYER_
 
 
 def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Lists with an entry a layer, of those that predict further tokens too, where tensors have such."""
+    """Return lists with an item a layer, MTP layers included if tensors have such."""
     first, said = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
     further = sum(any(f"layers.{first + i}." in name for name in tensors) for i in range(said))
     kinds = list(config.get("layer_types") or ["full_attention"] * first)
@@ -72,13 +72,13 @@ def published(config: Config, tensors: Tensors) -> Tensors:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Lists with an entry a layer, as published. Raises ModelError where layers of a kind differ in heads."""
+    """Return lists with an item a layer, as published. Raises ModelError if layers of a type differ in heads."""
     further, count = keys.get("nextn_predict_layers"), keys["block_count"]
     windowed = keys["attention.sliding_window_pattern"]
     heads, groups = (value if isinstance(value := keys[key], list) else [value] * count for key in HEADS)
     full, local = ({(heads[i], groups[i]) for i in range(count) if windowed[i] == kind} for kind in (False, True))
     if len(full) > 1 or len(local) > 1:
-        raise ModelError("its layers of one kind have several numbers of heads; a config has one for each kind")
+        raise ModelError("its layers of one type have several numbers of heads; a config has one for each type")
     usual, other = max(full or local), max(local or full)
     with_experts = [str(i) for i in range(count - further) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
     scale = keys.get("attention.scale")
@@ -116,7 +116,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 def limits(config: Config, key: str, count: int) -> list[float] | None:
-    """0 for none. Raises ModelError for what is no number."""
+    """Return limits, 0 for none. Raises ModelError for other values than numbers."""
     given = config.get(key)
     if given is None:
         return None
@@ -126,7 +126,7 @@ def limits(config: Config, key: str, count: int) -> list[float] | None:
 
 
 def factors(config: Config) -> Iterable[Tensor]:
-    """The divisors of full layers by llama3's rule, with ones for what rotates in windowed layers alone."""
+    """Yield the divisors of full layers by llama3's rule, with ones for pairs that only rotate in windowed layers."""
     if rope_scaling(config, "rope_type") != "llama3":
         return
     width = config["head_dim"]
@@ -157,7 +157,7 @@ def first_with_experts(config: Config) -> int:
 
 
 def hparams_hook(keys: Keys, usual: HParams) -> HParams:
-    """Half of each head rotates where there is no window."""
+    """Rotate half of each head in layers without a window."""
     return usual.with_layers(lambda i, own: {} if own.window else {"rope_width": own.rope_width // 2})
 
 

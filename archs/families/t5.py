@@ -1,31 +1,33 @@
 """T5: an encoder and a decoder; relative positions, no scaling of scores; ReLU, or a gated gelu since version 1.1.
 
-T5's encoder alone (of image models and embedders) has a name of its own in GGUF; it ends in hidden states.
-Reference: transformers `models/t5/modeling_t5.py`, `models/umt5/` (each layer has distances of its own). The first
-version's decoder output is scaled before the tied head, which llama.cpp drops: `logit_scale` says it.
+T5's encoder alone (of image models and embedders) has a name of its own in GGUF; it ends in hidden states. Reference:
+transformers `models/t5/modeling_t5.py`, `models/umt5/` (each layer has distances of its own). The first version's
+decoder output is scaled before the tied head, which llama.cpp drops: `logit_scale` stores it.
 """
 
 from archs.config import UnlessUsual, changed, lookup
 from archs.spec import BASE, Architecture, Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
-FAR = 128  # what files without `attention.relative_max_distance` mean
+FAR = 128  # default without `attention.relative_max_distance`
 
 
 def logit_scale(config: Config) -> float | None:
-    """The factor of a tied head's logits; later versions say they are not tied, and have none."""
+    """Return the factor of a tied head's logits; later versions are untied, and have none."""
     said = config.get("scale_decoder_outputs", config.get("tie_word_embeddings"))
     return float(config["d_model"]) ** -0.5 if config["model_type"] != "mt5" and said is not False else None
 
 
 def activation(config: Config) -> str | None:
-    """The activation, where it is not ReLU, nor the gated gelu that "gated-gelu" means (llama.cpp drops it)."""
+    """Return the activation, if neither ReLU nor the gated gelu that "gated-gelu" means (llama.cpp drops it)."""
     kind = config["feed_forward_proj"]
     return None if kind in ("relu", "gated-gelu") else kind.removeprefix("gated-")
 
 
 def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
-    """The tensors of the encoder or the decoder, whose layers look at the encoder between their other two parts."""
+    """Return the tensors of the encoder or the decoder, whose layers have cross-attention between their other two
+    parts.
+    """
     layer, block = f"{source}.block.{{i}}.layer", f"{name}.blk.{{i}}"
     attentions = [("0.SelfAttention", "attn")] + [("1.EncDecAttention", "cross_attn")] * attends_twice
     last = len(attentions)
@@ -46,7 +48,7 @@ def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool = False) -> ConfigKeys:
-    """each_layer: has distances of its own, as in umT5."""
+    """Return the config. each_layer: layers have distances of their own, as in umT5."""
     for side in ("enc", "dec"):
         there, distances = (f"{side}.blk.1.{name}.weight" in tensors for name in ("attn_q", "attn_rel_b"))
         if each_layer and there and not distances:
@@ -63,7 +65,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool = False)
 
 
 def legacy_names(tensors: Tensors) -> tuple[str, ...]:
-    """A gated net has two matrices in place of one."""
+    """Return the legacy names of a net: a gated one has two matrices in place of one."""
     one = "wi" if "enc.blk.0.ffn_gate.weight" in tensors else "wi_1"
     return (
         "encoder.embed_tokens",
@@ -72,12 +74,12 @@ def legacy_names(tensors: Tensors) -> tuple[str, ...]:
     )
 
 
-# What the configs of mT5 and umT5 mean by keys that they omit.
+# Defaults of mT5's and umT5's configs.
 MULTILINGUAL = {"d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 
 
 def multilingual(config: Config) -> Architecture | None:
-    """mT5, which differs by its defaults alone."""
+    """Return mT5, which differs only in its defaults."""
     if "MT5ForConditionalGeneration" not in (config.get("architectures") or ()):
         return None
     return T5.derive(defaults={"model_type": "mt5", **MULTILINGUAL}, variant=None)
@@ -136,10 +138,10 @@ T5 = BASE.derive(
 
 
 def with_head_in_mind(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Scaled is a head that is the embedding, by the config's word or because the checkpoint has no other.
+    """Return the config with scaling for a tied head: by the config, or because the checkpoint has no other head.
 
     umT5 was published with a head of its own, `tie_word_embeddings` false and no scaling (T5X's `logits_via_embedding =
-    False`; transformers 4). transformers 5 takes the word for true always, and scales that head too.
+    False`; transformers 4). transformers 5 always treats the flag as true, and scales that head too.
     """
     own = config.get("tie_word_embeddings") is False and "lm_head.weight" in tensors
     return changed(config, tie_word_embeddings=not own), tensors
@@ -161,7 +163,7 @@ def encoder_config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool 
 
 
 def multilingual_encoder(config: Config) -> Architecture | None:
-    """mT5's."""
+    """Return mT5's encoder."""
     if "MT5EncoderModel" not in (config.get("architectures") or ()):
         return None
     return T5_ENCODER.derive(defaults={"model_type": "mt5", **MULTILINGUAL}, variant=None)

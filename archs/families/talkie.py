@@ -1,8 +1,8 @@
-"""Talkie: norms without weights, a gain for each head of q, which is normed behind its rotation as k is, gains of what
-parts give, and the normed embedding, which each layer adds again.
+"""Talkie: norms without weights, a gain for each head of q, which is normed after rotation, as k is, gains of the
+parts' outputs, and the normed embedding, which each layer adds again.
 
-It rotates the other way round: the second half of each head's q and k is stored with the other sign.
-Reference: llama.cpp's converter and graph.
+It rotates in the other direction: the second half of each head's q and k is stored negated. Reference: llama.cpp's
+converter and graph.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ from archs.spec import Computed, Config, ConfigKeys, Floats, GgufKeys, TensorMap
 from archs.transforms import column, scaled_rows
 from quants import from_array
 
-EPSILON = float(np.finfo(np.float32).eps)  # of norms that are given none
+EPSILON = float(np.finfo(np.float32).eps)  # default of norms
 
 
 def turned(heads: str) -> Transform:
-    """The second half of each head's rows with the other sign. heads: the config key that counts them."""
+    """Return the second half of each head's rows negated. heads: the config key that counts them."""
 
     def signs(config: Config) -> Floats:
         width, count = head_dim(config), int(lookup(config, heads))
@@ -30,7 +30,9 @@ def turned(heads: str) -> Transform:
 
 
 def with_logit_scale(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The head's gain is a tensor of checkpoints; the head itself is stored without ".weight"."""
+    """Return the config with the head's gain, which is a tensor of checkpoints; the head itself is stored without
+    ".weight".
+    """
     gains = [name for name in tensors if name.endswith("lm_head_gain.w_g")]
     scale = float(tensors[gains[0]].float32().reshape(-1)[0]) if gains else 1.0
     called = {name: f"{name}.weight" if name.endswith("lm_head") else name for name in tensors if name not in gains}
@@ -39,7 +41,7 @@ def with_logit_scale(config: Config, tensors: Tensors) -> tuple[Config, Tensors]
 
 
 def published(config: Config, tensors: Tensors) -> Tensors:
-    """The head's gain as a tensor, the head without ".weight"."""
+    """Return the head's gain as a tensor, the head without ".weight"."""
     gain = from_array("lm_head_gain.w_g", np.array([config["logit_scale"]], np.float32))
     called = {name: name.removesuffix(".weight") if name == "lm_head.weight" else name for name in tensors}
     return {**{new: tensors[name].renamed(new) for name, new in called.items()}, gain.name: gain}

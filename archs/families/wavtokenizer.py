@@ -1,9 +1,9 @@
-"""WavTokenizer's decoder: codes of speech, one a frame, to a spectrum of each frame (Vocos: logarithms of magnitudes,
-then phases, from which programs make samples).
+"""WavTokenizer's decoder: audio codes, one a frame, to a spectrum of each frame (Vocos: logarithms of magnitudes, then
+phases, from which programs make samples).
 
-Convolutions over frames, units with group norms and one with attention (posnet), and ConvNeXt's blocks; it reads a
-sound as a whole.
-Reference: llama.cpp's converter and graph, whose script brings checkpoints into the form with a config.json.
+Convolutions over frames, units with group norms and one with attention (posnet), and ConvNeXt's blocks; it reads a clip
+as a whole. Reference: llama.cpp's converter and graph, whose script brings checkpoints into the form with a
+config.json.
 """
 
 from archs.spec import BASE, LayerSpec, Target

@@ -1,1 +1,1 @@
-"""Hyperparameters of a model: keys of config.json and of GGUF files, and what is read from them."""
+"""Hyperparameters of a model: keys of config.json and of GGUF files, and the values read from them."""

@@ -1,4 +1,4 @@
-"""A value that a file does not have and that counts all the same."""
+"""Values assumed for keys that a file lacks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +8,10 @@ DEFAULT = "absent: llama.cpp's default"
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a key means that a file lacks.
+    """The value assumed for a key that a file lacks.
 
-    key: in full. reason: why it is this value, and what may be wrong with it. doubtful: it may well be another one in
-    the model that the file holds.
+    key: in full. reason: why it is this value, and what may be wrong with it. doubtful: it may well differ in the model
+    that the file holds.
     """
 
     key: str

@@ -1,7 +1,7 @@
-"""What each key of a config.json holds that any family reads; keys that are not here stay as they are.
+"""Types of the config.json keys that any family reads; other keys stay as they are.
 
-A family that means something else by a key says so (`Architecture.keys`). null is nowhere an error here: it is taken as
-absent, where a value is needed its reader says so.
+A family with another meaning of a key declares it (`Architecture.keys`). null is never an error here: it counts as
+absent, and whoever needs a value reports it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from ..typed_json import NUMBER_LEAST, Anything, Either, Fields, Flag, Kind, Lis
 
 
 class BothSides(Whole):
-    """A window to both sides of a token, which is not counted: 0 leaves it alone as 1 does. Files say none by 0."""
+    """A two-sided window, without the token itself: 0 and 1 both mean only the token. Files use 0 for none."""
 
     def read(self, value: Any, at: Place) -> int:
         return max(super().read(value, at), 1)
@@ -25,9 +25,9 @@ LAYERS = Whole(1, MOST_LAYERS, limit="layers")
 SOME_LAYERS = Whole(0, MOST_LAYERS)
 PERIOD = Whole(1)
 MOST_SIZE = 1 << 20
-SIZE = Whole(1, MOST_SIZE, limit="rows")  # widths and counts that some tensor has as many rows or columns for
+SIZE = Whole(1, MOST_SIZE, limit="rows")  # widths and counts bounded by the rows or columns of some tensor
 SOME = Whole(0, MOST_SIZE, limit="rows")
-NET_WIDTH = Whole(1, 1 << 24, limit="values")  # may be that of nets which a model does not have
+NET_WIDTH = Whole(1, 1 << 24, limit="values")  # may belong to nets that the model lacks
 LENGTH = Whole(1)  # of texts, in tokens
 WINDOW = Whole(0)
 TOKEN = Whole(0, 2**31 - 1)
@@ -63,7 +63,7 @@ LABELS = MapOf(TEXT, r"-?\d{1,9}")
 
 
 def _by_key(table: Mapping[str, Kind]) -> dict[str, Kind]:
-    """A table whose lines say of several keys at once what they hold."""
+    """Return a table with a line for each key, from lines that name several keys."""
     return {key: kind for keys, kind in table.items() for key in keys.split()}
 
 
@@ -102,7 +102,7 @@ _SCHEME = Fields(
     }
 )
 QUANTIZATION: dict[str, Kind] = _by_key(
-    {  # of all methods that are read
+    {  # keys of all quantization methods that are read
         "quant_method checkpoint_format packing_format format quant_algo version linear_class quantization_mode": TEXT,
         "is_marlin_format load_in_4bit load_in_8bit use_rms_norm": FLAG,
         "group_size q_group_size": Either((Whole(-1), TEXT)),
@@ -114,17 +114,17 @@ QUANTIZATION: dict[str, Kind] = _by_key(
 )
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config", "lm_config", "lfm", "talker_config")
-THINKER = "thinker_config"  # of Qwen's models that speak: has the text part
+THINKER = "thinker_config"  # of Qwen's speaking models: holds the text part
 LAYER_COUNTS = "num_hidden_layers|n_layer|n_layers|num_layers|num_transformer_layers"
 
 KEYS: dict[str, Kind] = _by_key(
     {
-        # which model it is
+        # model class
         "architectures": ListOf(TEXT, most=16),
         "model_type": TEXT,
         "id2label": LABELS,
         "is_decoder is_encoder_decoder tie_word_embeddings": FLAG,
-        # how many layers, how wide they are, how long texts may be
+        # number of layers, widths, context length
         "num_hidden_layers n_layer n_layers num_layers num_decoder_layers": LAYERS,
         "vocab_size": Whole(1, 1 << 24, limit="rows"),
         "type_vocab_size": SOME,
@@ -172,7 +172,7 @@ KEYS: dict[str, Kind] = _by_key(
             }
         ),
         "per_layer_config": MapOf(Fields({"head_dim": SIZE, "num_key_value_heads": SIZE}), r"\d{1,5}"),
-        # which layers are of which kind
+        # layer types
         "layer_types": ListOf(LAYER_TYPE, per_layer=True),
         "layers_block_type": ListOf(LAYER_TYPE),
         "mlp_layer_types": ListOf(NET, per_layer=True),
@@ -348,7 +348,7 @@ KEYS: dict[str, Kind] = _by_key(
         ),
         "partial_rotary_factors": ListOf(SHARE),
         "draft_vocab_size": SIZE,
-        "transformer_layer_config": ANYTHING,  # of drafts, whose keys are read in front
+        "transformer_layer_config": ANYTHING,  # of draft models, whose keys are read first
         "mtp_layer_types": ListOf(LAYER_TYPE),
         "moe_layers_enum": Either((Text(most=60_000), ListOf(Whole(0)))),
         "moe_every_n_layer": Whole(1),
@@ -445,7 +445,7 @@ KEYS: dict[str, Kind] = _by_key(
 
 
 def keys_with(own: Mapping[str, Kind]) -> dict[str, Kind]:
-    """The table for a family, with what it means otherwise; the parts that wrappers have are of the same kinds."""
+    """Return a family's table with its own meanings; the parts of wrappers have the same types."""
     table = {**KEYS, **own}
     parts: dict[str, Kind] = dict.fromkeys(TEXT_PARTS, Fields(table))
     return table | parts | {THINKER: Fields(table | parts)}

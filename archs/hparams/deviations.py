@@ -1,7 +1,7 @@
-"""Where files mean here something else than llama.cpp b11434 computes, on purpose, and why.
+"""Deliberate differences from llama.cpp b11434 in the meaning of files, with reasons.
 
-Everything else that a file's keys say, or mean by being absent, is read as llama.cpp reads it: see
-`archs.hparams.file_keys`. `docs/absent-keys.md` has this table in words.
+All other keys of a file, present or absent, are read as llama.cpp reads them: see `archs.hparams.file_keys`.
+`docs/absent-keys.md` shows this table in words.
 """
 
 from collections.abc import Callable, Mapping
@@ -92,7 +92,7 @@ class Deviation:
 
 
 def _says(key: str, *neutral: Any) -> Callable[[Keys], bool]:
-    """Whether a file has the key with another value than these."""
+    """Return a test for files whose key has a value other than these."""
 
     def applies(keys: Keys) -> bool:
         value = keys.stored(key)
@@ -347,7 +347,7 @@ DEVIATIONS = (
 
 
 def deviations(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Deviation, ...]:
-    """Those that a file hits. Raises ModelError as `archs.hparams.file_keys.Keys.need`."""
+    """Return the deviations that apply to a file. Raises ModelError as `archs.hparams.file_keys.Keys.need`."""
     keys = Keys.of(architecture, metadata)
     mine = (each for each in DEVIATIONS if not each.architectures or architecture.name in each.architectures)
     return tuple(each for each in mine if each.applies(keys))

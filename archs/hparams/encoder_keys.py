@@ -1,4 +1,4 @@
-"""What keys of the parts of a config.json that describe encoders hold, and those of a preprocessor's files."""
+"""Types of the config.json keys of encoders, and of a preprocessor's files."""
 
 from ..typed_json import Anything, Either, Fields, Kind, ListOf, Number, Whole
 from .config_keys import EPSILON, FLAG, LAYERS, NET_WIDTH, POSITIVE, SIZE, TEXT, WINDOW

@@ -1,8 +1,8 @@
-"""Read the keys of a GGUF file, and say what each one means where the file lacks it.
+"""Read the keys of a GGUF file, with defaults for keys that the file lacks.
 
-What absence means is declared, never given by the caller: in `schema.json` ("absent") where it is the same in every
-architecture, in `Architecture.absent` where a family means something else. Both follow llama.cpp; where the original
-model says otherwise, see `archs.hparams.deviations`.
+Defaults are declared, never given by the caller: in `schema.json` ("absent") if they are the same in every
+architecture, in `Architecture.absent` if a family differs. Both follow llama.cpp; where the original model differs, see
+`archs.hparams.deviations`.
 """
 
 import math
@@ -18,15 +18,15 @@ from ..schema import F32, MODEL, find
 from ..spec import Architecture
 from .assumed import DEFAULT, Assumed
 
-SAME_AS = "="  # in front of another key, whose value counts
+SAME_AS = "="  # prefix of another key, whose value is used
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A value that follows from other keys.
+    """A default that follows from other keys.
 
-    formula: how users are told, "" where it is a constant. compute: None where the rule of all architectures holds.
-    when: in the docs, what it is and when, where there is no formula.
+    formula: how users see it, "" for a constant. compute: None where the rule of all architectures holds. when: in the
+    docs, the value and its condition, if there is no formula.
     """
 
     formula: str
@@ -51,9 +51,9 @@ class Keys:
         return cls(architecture.name, metadata, architecture.absent, architecture.unread)
 
     def stored(self, key: str) -> Any:
-        """The file's own value, under an old spelling too; None where it has none.
+        """Return the file's own value, under an old spelling too; None if it has none.
 
-        A whole number under a key of floats is a float.
+        An integer under a key of floats is a float.
         """
         if key in self.unread:
             return None
@@ -65,21 +65,21 @@ class Keys:
         return float(value) if known and known.type is F32 and isinstance(value, int) else value
 
     def get(self, key: str) -> Any:
-        """The file's value, or what its absence means; None for nothing."""
+        """Return the file's value, or the default; None for nothing."""
         value = self.stored(key)
         return self.meaning(key) if value is None else value
 
     def meaning(self, key: str) -> Any:
-        """What a file means that lacks the key; None for nothing."""
+        """Return the default of an absent key; None for nothing."""
         own = self.of_family(key)
         return self.usual(key) if own is None else own
 
     def of_family(self, key: str) -> Any:
-        """The same where the family says it, else None."""
+        """Return the family's default, or None."""
         return self._resolved(self.absent.get(key))
 
     def usual(self, key: str) -> Any:
-        """The same by the rule of all architectures."""
+        """Return the default common to all architectures."""
         return self._resolved(COMMON.get(key))
 
     def _resolved(self, rule: Any) -> Any:
@@ -96,11 +96,11 @@ class Keys:
         return value
 
     def of_layer(self, key: str, layer: int) -> Any:
-        """A value that may differ by layer: an array has one for each. Raises ModelError where it is too short."""
+        """Return a value that may differ by layer: an array has one for each. Raises ModelError if it is too short."""
         return self._item(key, self.get(key), layer)
 
     def stored_of_layer(self, key: str, layer: int) -> Any:
-        """The same of the file's own value."""
+        """Return the file's own value for a layer."""
         return self._item(key, self.stored(key), layer)
 
     def _item(self, key: str, value: Any, layer: int) -> Any:
@@ -112,13 +112,13 @@ class Keys:
 
     @property
     def layer_count(self) -> int:
-        """How many layers run; the last ones of some models only predict further tokens, or are those of a head."""
+        """Return how many layers run; the last ones of some models are MTP layers, or those of a head."""
         head = self.get("decision.block_count") if self.get("decision.type") == "laya" else 0
         return int(self.need("block_count")) - int(self.get("nextn_predict_layers")) - int(head)
 
 
 def where(key: str, value: Any) -> Derived:
-    """The value in files whose `key` is above 0, nothing in others."""
+    """Return the default in files whose `key` is above 0, nothing in others."""
     said = str(value).lower() if isinstance(value, bool) else f"{value:g}"
     return Derived("", lambda keys: value if keys.get(key) else None, f"{said} with `{key}`")
 
@@ -132,12 +132,12 @@ def with_experts(value: Any) -> Derived:
 
 
 def of_original(value: Any) -> Derived:
-    """The original model's value with experts, under a key that llama.cpp needs."""
+    """Return the original model's value with experts, for a key that llama.cpp requires."""
     return Derived("as the original model; llama.cpp needs the key", with_experts(value).compute)
 
 
 def assumed(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
-    """Return what a family means by keys that the file lacks. Raises ModelError as `Keys.need`."""
+    """Return the family's defaults for keys that the file lacks. Raises ModelError as `Keys.need`."""
     keys, found = Keys.of(architecture, metadata), []
     for key, rule in architecture.absent.items():
         if keys.stored(key) is None and (value := keys.of_family(key)) is not None:
@@ -147,7 +147,7 @@ def assumed(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[As
 
 
 def assumed_rotation(architecture: Architecture, metadata: Mapping[str, Any]) -> tuple[Assumed, ...]:
-    """Return the base of the rotation that all families take where the file has none, if its layers rotate."""
+    """Return the default rotary base, if the file has none and its layers rotate."""
     keys, base = Keys.of(architecture, metadata), "rope.freq_base"
     rotates = architecture.block.rope != "none" and not architecture.block.alibi
     if base in architecture.absent or not rotates or keys.stored(base) is not None:
@@ -157,7 +157,7 @@ def assumed_rotation(architecture: Architecture, metadata: Mapping[str, Any]) ->
 
 
 def completed(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata with the assumed values in it, and with current names for old spellings."""
+    """Return metadata with the defaults filled in, and with current names for old spellings."""
     start, found = f"{architecture.name}.", dict(metadata)
     for key, known in MODEL.items():
         for old in known.old:
@@ -167,14 +167,14 @@ def completed(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[s
 
 
 def formula_of(rule: Any) -> str:
-    """How a declared absence is shown: what it follows from, "" for a constant."""
+    """Return how a declared default is shown: the keys it follows from, "" for a constant."""
     if isinstance(rule, Derived):
         return rule.formula
     return rule.removeprefix(SAME_AS) if isinstance(rule, str) and rule.startswith(SAME_AS) else ""
 
 
 def _head_width(keys: Keys) -> int | None:
-    """By the first layer that has heads, where layers differ."""
+    """Return the head width of the first layer that has heads, if layers differ."""
     heads = np.atleast_1d(keys.get("attention.head_count"))
     attending = heads[heads > 0]
     return int(keys.need("embedding_length")) // int(attending[0]) if len(attending) else 0

@@ -1,4 +1,4 @@
-"""Numbers of a model, read from its metadata once: widths, heads, windows, scales."""
+"""Hyperparameters of a model, read from its metadata once: widths, heads, windows, scales."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -17,15 +17,14 @@ from .file_keys import Keys
 
 @dataclass(frozen=True)
 class LayerHParams:
-    """What differs by layer. window: keys at this distance or more are hidden (None: none are). chunk: keys of other
-    chunks of so many tokens are hidden.
+    """Hyperparameters that differ by layer. window: keys at this distance or more are hidden (None: none are). chunk:
+    keys of other chunks of so many tokens are hidden.
 
     Widths are of one head; attention_scale: the factor of q·k. kv_source_layer: the layer whose keys and values this
-    one looks at (None: its own). qk_l2_norm: q and k are normalised without weights. sparsity: how many standard
-    deviations above the mean a gate has to be to pass. stored: the file's layer whose tensors it has (None: that of its
-    own number). ends_loop: the model's last norm stands behind it, before all layers run again. net_limit,
-    experts_limit: what the gated units of a dense net
-    or a shared expert, and of routed experts, are clamped to; 0 for nothing.
+    one uses (None: its own). qk_l2_norm: q and k are normalised without weights. sparsity: how many standard deviations
+    above the mean a gate has to be to pass. stored: the file's layer whose tensors it has (None: that of its own
+    number). ends_loop: the model's last norm follows it, before all layers run again. net_limit, experts_limit: clamps
+    of the gated units of a dense net or a shared expert, and of routed experts; 0 for none.
     """
 
     heads: int
@@ -96,14 +95,14 @@ class HParams:
     layers: tuple[LayerHParams, ...]
 
     def with_layers(self, changes: Callable[[int, LayerHParams], Mapping[str, Any]]) -> "HParams":
-        """The same with other numbers for layers: changes, by a layer's index and its numbers, names their fields."""
+        """Return the hyperparameters with changes of layers: by a layer's index and its fields' names."""
         return replace(self, layers=tuple(replace(own, **changes(i, own)) for i, own in enumerate(self.layers)))
 
 
 def read_hparams(architecture: Architecture, metadata: Mapping[str, Any], tensors: Collection[str] = ()) -> HParams:
-    """The numbers that a model computes with. tensors: the names of the file's, where they decide.
+    """Return a model's hyperparameters. tensors: the names of the file's, where they decide.
 
-    Raises ModelError where a key that the architecture needs is missing. Values are those that the schema allows.
+    Raises ModelError if a required key is missing. Values are those that the schema allows.
     """
     keys, block = Keys.of(architecture, metadata), architecture.block
     width = int(keys.need("embedding_length"))
@@ -156,7 +155,7 @@ def read_hparams(architecture: Architecture, metadata: Mapping[str, Any], tensor
 
 
 def growing_queries(hparams: HParams, positions: Positions, rotated: bool = True) -> Floats | None:
-    """1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,), in all layers; None where nothing grows."""
+    """Return 1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,), in all layers; None where nothing grows."""
     if not hparams.temperature_scale:
         return None
     steps = np.floor(positions / hparams.temperature_length)
@@ -164,13 +163,13 @@ def growing_queries(hparams: HParams, positions: Positions, rotated: bool = True
 
 
 def stored_layers(keys: Keys) -> int:
-    """How many layers the file has of those that run one after the other: fewer where some run more than once."""
+    """Return how many of the layers the file stores: fewer where some run more than once."""
     stack = keys.get("hrm.layers_per_stack")
     return keys.layer_count if stack is None else 2 * int(stack)
 
 
 def _rounds(keys: Keys, layers: tuple[LayerHParams, ...]) -> tuple[LayerHParams, ...]:
-    """The layers as often as they run. Raises ModelError for more than any model has."""
+    """Return the layers as often as they run. Raises ModelError for more than any model has."""
     loops, norms = int(keys.get("num_loops")), not keys.get("skip_loop_final_norm")
     if loops * len(layers) > MOST_LAYERS:
         raise ModelError(f"'{keys.architecture}.num_loops' is {loops}: {loops * len(layers)} layers would run")
@@ -209,8 +208,8 @@ def _layer(keys: Keys, block: LayerSpec, i: int) -> LayerHParams:
 
 
 def _rotates(keys: Keys, block: LayerSpec, layer: int, windowed: bool) -> bool:
-    """Whether a layer of a model with rope has it, which an array of the file says, or the family's rule."""
-    rotating = keys.get("attention.rope_pattern")  # the other is ours, named as in SmolLM3's config
+    """Return whether a layer of a model with rope rotates: by an array of the file, or by the family's rule."""
+    rotating = keys.get("attention.rope_pattern")  # the other key is ours, named as in SmolLM3's config
     rotating = keys.get("no_rope_layers") if rotating is None else rotating
     if rotating is not None:
         return bool(rotating[layer])
@@ -220,8 +219,8 @@ def _rotates(keys: Keys, block: LayerSpec, layer: int, windowed: bool) -> bool:
 
 
 def _kv_source_layer(keys: Keys, block: LayerSpec, layer: int) -> int | None:
-    """Of the last layers, those with the keys and values of others: the last one before them with a window, or
-    without, as the layer itself.
+    """Return the source layer of a layer that shares keys and values: the last own one before them of its type,
+    windowed or not.
     """
     first = keys.layer_count - int(keys.get("attention.shared_kv_layers"))
     if layer < first:
@@ -250,7 +249,7 @@ def _parallel(keys: Keys, block: LayerSpec, tensors: Collection[str]) -> bool:
 
 
 def _alibi(keys: Keys, block: LayerSpec) -> float:
-    """The largest distance penalty's exponent; 0 without ALiBi."""
+    """Return the largest exponent of the distance penalties; 0 without ALiBi."""
     return float(keys.get("attention.max_alibi_bias")) if block.alibi else 0.0
 
 

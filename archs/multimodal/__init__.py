@@ -1,1 +1,1 @@
-"""Families of encoders, one file each; `archs.plans.mmproj` finds them by where they are."""
+"""Encoder families, one module each, which `archs.plans.mmproj` discovers."""

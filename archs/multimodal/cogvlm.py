@@ -1,5 +1,5 @@
-"""CogVLM: EVA 2's ViT, whose norms stand behind attention and nets, and a gated net. Texts have layers of their own
-for images, which are in the text model's file.
+"""CogVLM: EVA 2's ViT with norms after attention and nets, and a gated net. The text model's file has separate layers
+for images.
 """
 
 from ..encoder import VISION, Encoder, always, at, maybe

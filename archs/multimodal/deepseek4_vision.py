@@ -1,5 +1,5 @@
-"""DeepSeek V4 with eyes: a ViT with gated nets and RMS norms on images of their own size; squares of patches put side
-by side, a net of two matrices, and learned embeddings around rows and images.
+"""DeepSeek V4's vision encoder: a ViT with gated nets and RMS norms on images of native size; patches of a square
+concatenated, a net of two matrices, and learned embeddings around rows and images.
 """
 
 from quants import Tensor
@@ -9,7 +9,7 @@ from ..spec import Config, Target, TensorMap
 from ..transforms import Invertible, part, reshape
 from ..wrapper import Wrapper
 
-PATCHES, RATIO, USUAL_SIDE = 384, 8, 16  # programs take the first two for granted
+PATCHES, RATIO, USUAL_SIDE = 384, 8, 16  # programs hardcode the first two
 LAYER: dict[str, Target] = {
     "norm1": "ln1",
     "norm2": "ln2",
@@ -21,13 +21,13 @@ LAYER: dict[str, Target] = {
 
 
 def _convolution(tensor: Tensor, config: Config) -> Tensor:
-    """A matrix over (colour, row, column) of patches."""
+    """Return a matrix over (colour, row, column) of patches as a convolution."""
     side = int(config["vision_patch_size"])
     return reshape(tensor, (tensor.shape[0], 3, side, side))
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:
-    """The inverse."""
+    """Return the convolution as a matrix: the inverse."""
     return reshape(tensor, (tensor.shape[0], tensor.size // tensor.shape[0]))
 
 

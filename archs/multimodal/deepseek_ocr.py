@@ -1,5 +1,5 @@
 """DeepSeek-OCR and Unlimited-OCR: SAM's encoder, whose output is merged by convolutions, before CLIP's, and one matrix
-behind both. DeepSeek-OCR 2 has a Qwen2 in CLIP's place, with learned queries for images of two sizes.
+after both. DeepSeek-OCR 2 has a Qwen2 in CLIP's place, with learned queries for images of two sizes.
 """
 
 import math
@@ -15,8 +15,8 @@ from ..transforms import Invertible, flat_row
 from ..typed_json import Fields, Kind
 from ..wrapper import Files, Wrapper, columns, rows
 
-TOKENS, MOST_TILES = 256, 32  # of an image, where files say nothing; of Unlimited-OCR
-USUAL = 4  # patches a side that become one embedding, where files say nothing
+TOKENS, MOST_TILES = 256, 32  # defaults of an image; of Unlimited-OCR
+USUAL = 4  # default of patches a side merged into one embedding
 SAM_LAYER: dict[str, Target] = {
     "norm1": "pre_ln",
     "norm2": "post_ln",
@@ -106,7 +106,7 @@ OF_SAM, OF_CLIP, OF_QWEN2 = (f"vision.width.{name}" for name in ("sam_vit_b", "c
 
 
 def _keys(projector: str, tiles: int, size: str, patch: str) -> Mapping[str, str | Computed]:
-    """Keys that all have. tiles: how many at most an image is cut into, which its model's own code says."""
+    """Return the keys common to all. tiles: maximum tiles of an image, from the model's own code."""
 
     def averaged(config: Config) -> int | None:
         tokens = math.isqrt(int(config["preprocessor"].get("image_seq_length") or TOKENS))
@@ -128,19 +128,19 @@ def _keys(projector: str, tiles: int, size: str, patch: str) -> Mapping[str, str
 
 
 def _seeing_all(files: Files) -> list[int]:
-    """Layers of SAM's that have no window: their positions are of more distances."""
+    """Return SAM's layers without a window: their position tables cover more distances."""
     distances = 2 * int(files.keys["vision.window_size"]) - 1
     layers = range(int(files.keys["vision.sam.block_count"]))
     return [i for i in layers if files.shape(f"v.sam.blk.{i}.attn.pos_h.weight")[:1] != (distances,)]
 
 
 def _sam_side(files: Files) -> int:
-    """Of its images, in pixels."""
+    """Return the side of SAM's images, in pixels."""
     return columns("v.sam.pos_embd.weight")(files) * files.shape("v.sam.patch_embd.weight")[-1]
 
 
 def _tokens(files: Files) -> int | None:
-    """What an image becomes; nothing where that is as usual."""
+    """Return the tokens of an image; nothing for the default."""
     side = int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
     factor = files.keys.get("vision.projector.scale_factor")
     if factor is None and side // math.isqrt(TOKENS) in (0, USUAL):
@@ -155,7 +155,7 @@ SAM_CONFIG = {
     "width.sam_vit_b.downsample_channels": lambda files: [rows(f"v.sam.net_{i}.weight")(files) for i in (2, 3)],
     "width.sam_vit_b.global_attn_indexes": _seeing_all,
 }
-OF_TEXT = {  # no latents, and of experts those with the highest scores
+OF_TEXT = {  # no latents, and the experts with the highest scores
     "model_type": "deepseek_vl_v2",
     "use_mla": False,
     "topk_method": "greedy",

@@ -1,5 +1,5 @@
-"""dots3-note: dots.ocr's encoder for images with norms of q and k, and in its last layers more and more experts; for
-sounds a conformer's convolutions before layers with gated nets. A net of two matrices behind each.
+"""dots3-note: dots.ocr's image encoder with norms of q and k, and more and more experts in its last layers; for audio a
+conformer's convolutions before layers with gated nets. A net of two matrices after each.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,22 +40,22 @@ AUDIO_LAYER: dict[str, Target] = {
 
 
 def _experts(config: Config) -> list[int]:
-    """Of each layer; 0: a plain net."""
+    """Return the number of experts in each layer; 0: a plain net."""
     return [max(0, count) for count in config["vision"]["pyramid_num_routed"]]
 
 
 def _not(wanted: object) -> Callable[[object], bool]:
-    """A test for values that are none but this, absent ones, too."""
+    """Return a test for any value but this, absent ones included."""
     return lambda value: value != wanted
 
 
 def _counts(files: Files) -> list[int]:
-    """Of experts, of each layer; 0: a plain net."""
+    """Return the number of experts in each layer; 0: a plain net."""
     return [int(count) for count in files.keys["vision.expert_count_per_layer"]]
 
 
 def _needed(files: Files) -> Iterator[str]:
-    """What every layer has, by its kind."""
+    """Return the tensors that every layer has, by its type."""
     for i, count in enumerate(_counts(files)):
         nets = [f"ffn_{name}{'_exps' if count else ''}" for name in ("gate", "up", "down")]
         more = ["ffn_gate_inp"] if count else []

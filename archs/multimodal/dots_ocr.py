@@ -1,5 +1,5 @@
-"""dots.ocr: a ViT with fused q/k/v, gated nets and RMS norms on images of their own size; squares of patches go
-through a net of two matrices.
+"""dots.ocr: a ViT with fused q/k/v, gated nets and RMS norms on images of native size; squares of patches go through a
+net of two matrices.
 """
 
 from ..encoder import VISION, Encoder, always, at

@@ -7,18 +7,18 @@ from ..spec import Config, TensorMap
 from ..transforms import add_one
 from ..wrapper import Files, Wrapper, square
 
-USUAL = 4  # patches a side that are averaged in published models
+USUAL = 4  # patches a side averaged in published models
 
 
 def _averaged(config: Config) -> int | None:
-    """Patches a side that become one embedding, where that is not what programs take it for."""
+    """Return the patches a side merged into one embedding, if not the default."""
     tokens = math.isqrt(int(config["preprocessor"].get("image_seq_length") or 256))
     factor = int(config["vision"]["image_size"]) // int(config["vision"]["patch_size"]) // max(tokens, 1)
     return factor if factor not in (0, USUAL) else None
 
 
 def _tokens(files: Files) -> int:
-    """Embeddings of an image."""
+    """Return embeddings of an image."""
     patches = int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
     return (patches // max(1, int(files.keys.get("vision.projector.scale_factor", USUAL)))) ** 2
 

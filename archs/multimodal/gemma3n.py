@@ -1,5 +1,5 @@
-"""Gemma 3n: MobileNet V5 for images, stages of convolutions and attention; a conformer for sounds. Both have words of
-their own in the text, whose embeddings stand in this file.
+"""Gemma 3n: MobileNet V5 for images, stages of convolutions and attention; a conformer for audio. Both have tokens of
+their own in the text, whose embeddings are in this file.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from ..spec import Config, Target, TensorMap, Tensors
 from ..transforms import Invertible, reshape, take
 from ..wrapper import TOKENS, Files, Wrapper, key, rows, square
 
-# Parts of a block, by its kind: at the edge, inverted bottleneck, attention.
+# Parts of a block, by its type: at the edge, inverted bottleneck, attention.
 BLOCK = (
     "conv_exp",
     "bn1",
@@ -85,7 +85,7 @@ WORDS: dict[str, Target] = {
 }
 
 
-# What programs take as given of sounds: tokens of one, how far frames look back, what of them is left.
+# Audio constants that programs hardcode: tokens of a clip, how far frames look back, the share that is kept.
 SOUNDS: dict[str, Any] = {
     "audio.conf_attention_context_left": 13,
     "audio.conf_attention_context_right": 0,
@@ -117,7 +117,7 @@ def _side(config: Config) -> int:
 
 
 def _patch(config: Config) -> int:
-    """As llama.cpp counts it; images are not cut into patches."""
+    """Return the patch size as llama.cpp counts it; images are not cut into patches."""
     return _side(config) // int(config["preprocessor"].get("image_seq_length") or 256)
 
 
@@ -125,23 +125,23 @@ TABLE = "embed_tokens_per_layer.weight"
 
 
 def _first_of_sounds(files: Files) -> int:
-    """The number of the first word for sounds: the last ones of the vocabulary."""
+    """Return the id of the first audio token: they are the last of the vocabulary."""
     return len(files.text[TOKENS]) - files.shape("mm.a.embedding.weight")[0]
 
 
 def _first_of_images(files: Files) -> int:
-    """That of the first word for images, which stand before those."""
+    """Return the id of the first image token; they come before those of audio."""
     return _first_of_sounds(files) - files.shape("mm.embedding.weight")[0]
 
 
 def _for_texts(files: Files, tensors: Tensors) -> Tensors:
-    """The table of inputs for each layer without the rows of images and sounds, which take those of token 0."""
+    """Return the table of per-layer inputs without the rows of image and audio tokens, which use those of token 0."""
     known = np.arange(_first_of_images(files))
     return {name: take(each, known).renamed(name) if name.endswith(TABLE) else each for name, each in tensors.items()}
 
 
 def _pieces(files: Files) -> int:
-    """Embeddings of an image."""
+    """Return embeddings of an image."""
     return int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
 
 
@@ -200,7 +200,7 @@ GEMMA3N = Encoder(
         "vision.image_size": _side,
         "vision.patch_size": _patch,
         "vision.feed_forward_length": lambda config: 4 * int(config["vision"].get("intermediate_size") or 2048),
-        "vision.block_count": always(128),  # of no meaning: stages have blocks
+        "vision.block_count": always(128),  # meaningless: stages have blocks
         "vision.attention.head_count": maybe("vision.num_attention_heads", 8),
         "vision.image_mean": always([0.0, 0.0, 0.0]),
         "vision.image_std": always([1.0, 1.0, 1.0]),

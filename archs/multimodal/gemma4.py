@@ -1,6 +1,6 @@
-"""Gemma 4: a ViT with norms around attention and nets for images, a conformer for sounds (in some models), and a
-matrix behind each. Linear layers may have limits of their inputs and outputs, single numbers. The unified model has no
-encoders, but matrices over pixels and samples.
+"""Gemma 4: a ViT with norms around attention and nets for images, a conformer for audio (in some models), and a matrix
+after each. Linear layers may have limits of their inputs and outputs, single numbers. The unified model has no
+encoders, only matrices over pixels and samples.
 """
 
 import math
@@ -32,7 +32,7 @@ def _plus(x: Floats) -> Floats:
 
 
 def _minus(x: Floats) -> Floats:
-    """Of the numbers whose softplus it is a BF16 one, if there is any: checkpoints are stored so."""
+    """Return the number whose softplus it is, a BF16 one if possible: checkpoints store it so."""
     exact = np.log(np.expm1(x.astype(np.float64))).astype(np.float32)
     short = ((exact.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
     return np.where(_plus(short) == x, short, solved(x, exact, _plus))
@@ -42,7 +42,7 @@ _softplus = Invertible(lambda tensor, config: computed(tensor, _plus), lambda te
 
 
 def _limited(targets: dict[str, str]) -> dict[str, Target]:
-    """Linear layers with their limits."""
+    """Return linear layers with their limits."""
     found: dict[str, Target] = {}
     for source, name in targets.items():
         found[f"{source}.linear.weight"] = found[f"{source}.weight"] = f"{name}.weight"
@@ -98,7 +98,7 @@ AUDIO_LAYER: dict[str, Target] = {
         }
     ),
 }
-# How far frames look back, and by what they are scaled: what programs take as given.
+# How far frames look back, and their scale: hardcoded by programs.
 SOUNDS: dict[str, Any] = {
     "attention_chunk_size": 12,
     "attention_context_left": 13,
@@ -117,7 +117,7 @@ def _head_width(files: Files) -> int:
 
 
 def _seen_whole(files: Files) -> str | None:
-    """Whether an image's tokens see each other: not in models with inputs of each layer, as in the published ones."""
+    """Return whether an image's tokens attend to each other: in published models without per-layer inputs."""
     return None if files.of_text.get("embedding_length_per_layer_input") else "vision"
 
 
@@ -233,21 +233,21 @@ def _by_pixels(tensor: Tensor, config: Config) -> Tensor:
     return reshape(patches_of_pixels.invert(convolution, config), tensor.shape)
 
 
-# pixels of a patch, one after the other by rows, by colours instead: of a matrix' columns or a vector
+# pixels of a patch stored by rows, reordered by colours: of a matrix's columns or a vector
 _as_it_was = Invertible(_by_colours, _by_pixels)
 
 
 def _turned(tensor: Tensor, config: Config) -> Tensor:
-    """The first two of three dimensions exchanged."""
+    """Return the tensor with the first two of three dimensions exchanged."""
     places, axes, width = tensor.shape
     order = np.arange(places * axes).reshape(places, axes).T.reshape(-1)
     return reshape(take(reshape(tensor, (places * axes, width)), order), (axes, places, width))
 
 
-_by_axis = Invertible(_turned, _turned)  # positions, (places, axes, width), with the axes in front
+_by_axis = Invertible(_turned, _turned)  # positions, (places, axes, width), with the axes first
 
 
-NOTHING = ("feed_forward_length", "block_count", "attention.head_count")  # that encoders without layers have
+NOTHING = ("feed_forward_length", "block_count", "attention.head_count")  # keys of encoders without layers
 GEMMA4_UNIFIED = Encoder(
     hf_classes=("Gemma4UnifiedForConditionalGeneration",),
     metadata={

@@ -1,5 +1,5 @@
 """GLM-4V, GLM-OCR and GLM-5-Next: Qwen's patches and fused q/k/v with RMS norms, a convolution that merges squares of
-patches, and a gated net behind them.
+patches, and a gated net after them.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ LAYER: dict[str, Target] = {
 
 
 def _merging(files: Files) -> int:
-    """Patches a side that become one embedding."""
+    """Return patches a side that become one embedding."""
     return files.shape("mm.patch_merger.weight")[-1]
 
 
@@ -94,7 +94,7 @@ GLM4V = Encoder(
 
 
 def _pixels(key: str) -> Computed:
-    """As many as so many tokens' squares of patches have."""
+    """Return the pixels of this many tokens' squares of patches."""
 
     def pixels(config: Config) -> int | None:
         said = config["preprocessor"]
@@ -105,7 +105,7 @@ def _pixels(key: str) -> Computed:
 
 
 def _tokens(pixels: str) -> Callable[[Files], int | None]:
-    """The inverse of `_pixels`."""
+    """Return the inverse of `_pixels`."""
 
     def tokens(files: Files) -> int | None:
         side = int(files.keys["vision.patch_size"]) * _merging(files)
@@ -115,7 +115,7 @@ def _tokens(pixels: str) -> Callable[[Files], int | None]:
 
 
 def _padding(files: Files) -> int:
-    """The token's number; the class else takes one for it that smaller vocabularies have not."""
+    """Return the padding token's id; the class's default id may exceed smaller vocabularies."""
     known = (files.text.get(f"tokenizer.ggml.{name}_token_id") for name in ("padding", "eos"))
     return next((int(number) for number in known if number is not None), 0)
 

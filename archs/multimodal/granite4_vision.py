@@ -1,8 +1,8 @@
-"""Granite 4 Vision: SigLIP; small transformers (BLIP-2's) with learned queries bring windows of the outputs of some of
-its layers to layers of the text model, and others each patch of squares of four.
+"""Granite 4 Vision: SigLIP; small transformers (BLIP-2's) with learned queries bring windows of some layers' outputs to
+layers of the text model, and others each patch of squares of four.
 
-Layers are counted as transformers' list of states has them, which begins with the embeddings: 1 is what the first layer
-gives, -1 the last one. llama.cpp's converter takes 1 for what the second gives; published configs count from the last.
+Layers are counted as in transformers' list of states, which begins with the embeddings: 1 is the first layer's output,
+-1 the last one's. llama.cpp's converter takes 1 for the second's output; published configs count from the last.
 """
 
 import re
@@ -52,14 +52,15 @@ PROJECTOR: dict[str, Target] = {
     ),
 }
 BY_LAYER, BY_PLACE = "layerwise_projectors", "spatial_projectors"
-TARGETS = [12, 15, 18, 21]  # layers of the text model, where the config says nothing
-SIZES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]  # height before width, likewise
+TARGETS = [12, 15, 18, 21]  # layers of the text model, by default
+SIZES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]  # height before width, by default
 
 
 def _projectors(config: Config) -> list[tuple[int, int, str, int]]:
-    """Of each: the layer whose output it takes, the text model's that it goes to, its kind, and number in that.
+    """Return for each projector: its input layer, the text model's layer that it goes to, its type, and its number in
+    that.
 
-    In the order of the text model's layers. Raises ModelError for what no layer gives.
+    In the order of the text model's layers. Raises ModelError for outputs of missing layers.
     """
     layers, text_layers = int(config["vision"]["num_hidden_layers"]), int(config["text"]["num_hidden_layers"])
     chosen = config.get("deepstack_layer_map") or []
@@ -83,7 +84,7 @@ def _projectors(config: Config) -> list[tuple[int, int, str, int]]:
 
 
 def _in_order(config: Config, tensors: Tensors) -> Tensors:
-    """Projectors of both kinds, counted together."""
+    """Return projectors of both types, counted together."""
     numbers = {f"{kind}.{i}.": f"projectors.{n}." for n, (_, _, kind, i) in enumerate(_projectors(config))}
 
     def placed(name: str) -> str:
@@ -113,7 +114,7 @@ def _sizes(config: Config) -> list[int] | None:
 
 
 def _back_in_order(config: Config, tensors: Tensors) -> Tensors:
-    """Projectors of each kind counted for themselves: the inverse of `_in_order`."""
+    """Return projectors of each type counted separately: the inverse of `_in_order`."""
     kinds = [f"{kind}.{i}." for _, _, kind, i in _projectors(config)]
     return {
         re.sub(r"^projectors\.(\d+)\.", lambda match: kinds[int(match[1])], name): tensor
@@ -122,10 +123,10 @@ def _back_in_order(config: Config, tensors: Tensors) -> Tensors:
 
 
 def _placed(files: Files) -> list[tuple[int, int, int]]:
-    """Of each projector: the layer whose output it takes, the text model's, and its number or -1.
+    """Return for each projector: its input layer, the text model's layer, and its number or -1.
 
-    The first one's output stands for the image itself, which is what the first layer is given. Layers are counted
-    from the last, -1: transformers counts the embeddings before them, too, from the first.
+    The first one's output replaces the image itself, as input of the first layer. Layers are counted from the last, -1:
+    transformers counts from the first, the embeddings included.
     """
     count = int(files.keys["vision.block_count"])
     mapping = [int(layer) for layer in files.of_text["deepstack_mapping"]]
@@ -145,7 +146,7 @@ def _by_place(files: Files) -> list[int]:
 
 
 def _layer_of_places(files: Files) -> int:
-    """The one layer whose outputs all that have a place take."""
+    """Return the one input layer of all numbered projectors."""
     found = {layer for layer, _, number in _placed(files) if number >= 0}
     if len(found) > 1:
         raise ModelError(f"projectors of places take the outputs of layers {sorted(found)}; a config has one for all")

@@ -1,5 +1,5 @@
-"""Granite Speech: a conformer over frames, in blocks that see each other, and a querying transformer (BLIP-2's) that
-reads windows of its output. The Plus models give it outputs of layers in between, too.
+"""Granite Speech: a conformer over frames, with attention within blocks, and a querying transformer (BLIP-2's) that
+reads windows of its output. The Plus models also give it outputs of layers in between.
 """
 
 import re
@@ -18,16 +18,16 @@ from ..spec import Config, Floats, Target, TensorMap, Tensors
 from ..transforms import Invertible, channels_and_taps, computed, part, reshape
 from ..wrapper import Files, Wrapper, columns, rows
 
-NORM_EPS = np.float32(1e-5)  # of batch norms, torch's own
+NORM_EPS = np.float32(1e-5)  # torch's default of batch norms
 
 
 PARTS = ("weight", "bias", "running_mean", "running_var")
 
 
 def folded(config: Config, tensors: Tensors) -> Tensors:
-    """Batch norms as factors and summands alone: their running means and variances become part of these.
+    """Fold the running means and variances of batch norms into their factors and summands.
 
-    Both stand where the last of a norm's tensors stood.
+    Both are placed where the last of a norm's tensors was.
     """
     found: dict[str, Tensor] = {}
     left = Counter(_norm(name) for name in tensors)
@@ -47,7 +47,7 @@ def folded(config: Config, tensors: Tensors) -> Tensors:
 
 
 def _norm(name: str) -> str:
-    """The batch norm that a tensor belongs to, or ""."""
+    """Return the batch norm that a tensor belongs to, or ""."""
     return name.rpartition(".")[0] if ".batch_norm." in name else ""
 
 
@@ -69,7 +69,7 @@ NORMS = {
 
 
 def unfolded(config: Config, tensors: Tensors) -> Tensors:
-    """Batch norms with a mean of nothing and a variance that changes nothing: the inverse of `folded`."""
+    """Unfold batch norms with zero means and neutral variances: the inverse of `folded`."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         found[name] = tensor
@@ -133,7 +133,7 @@ def _head_width(files: Files) -> int:
 
 
 def _readers(files: Files) -> int:
-    """Layers of the querying transformer."""
+    """Return layers of the querying transformer."""
     found = (re.match(r"a\.proj_blk\.(\d+)\.", name) for name in files.tensors)
     return max(int(match[1]) + 1 for match in found if match)
 

@@ -1,5 +1,5 @@
-"""Hunyuan-VL and Hunyuan-OCR: a ViT with learned positions on images of their own size; convolutions merge squares
-of patches between two norms, and learned embeddings stand around rows and images.
+"""Hunyuan-VL and Hunyuan-OCR: a ViT with learned positions on images of native size; convolutions merge squares of
+patches between two norms, with learned embeddings around rows and images.
 """
 
 import math
@@ -51,7 +51,8 @@ HUNYUAN_VL = Encoder(
     tensors={
         **at("vit.layers.{i}.", "v.blk.{i}.", LAYER),
         "vit.embeddings.patch_embedding": "v.patch_embd",
-        "vit.embeddings.position_embedding.weight": TensorMap("v.position_embd.weight", skip_rows(1)),  # of no patch
+        # without that of no patch
+        "vit.embeddings.position_embedding.weight": TensorMap("v.position_embd.weight", skip_rows(1)),
         **at(
             "vit.perceive.",
             "",

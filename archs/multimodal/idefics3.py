@@ -1,5 +1,5 @@
-"""Idefics 3 and SmolVLM: SigLIP; squares of patches are put side by side, and one matrix brings them to the text
-model's width.
+"""Idefics 3 and SmolVLM: SigLIP; patches of a square are concatenated, and one matrix brings them to the text model's
+width.
 """
 
 from dataclasses import replace
@@ -16,12 +16,12 @@ def _longest_edge(config: Config) -> int:
 
 
 def _is_llama(files: Files) -> bool:
-    """Whether the vocabulary is Llama 3's, as that of Idefics 3: nothing else tells the two classes apart."""
+    """Return whether the vocabulary is Llama 3's, as in Idefics 3: only that distinguishes the two classes."""
     return files.has("<|begin_of_text|>")
 
 
 def _padding(files: Files) -> int:
-    """Without one the class would take a number that smaller vocabularies do not have."""
+    """Return the padding token's id; the class's default id may exceed smaller vocabularies."""
     return int(files.text.get("tokenizer.ggml.padding_token_id", len(files.text[TOKENS]) - 1))
 
 
@@ -53,7 +53,7 @@ IDEFICS3 = Encoder(
         "use_gelu": always(True),
         "vision.preproc_image_size": _longest_edge,
     },
-    defaults={  # of SmolVLM 2, whose config.json says less
+    defaults={  # of SmolVLM 2, whose config.json omits more
         "vision": {
             "hidden_size": 1152,
             "intermediate_size": 3072,

@@ -1,5 +1,5 @@
-"""InternVL: a ViT with scales behind attention and nets, squares of patches put side by side, a net of two matrices. In
-its authors' spelling and transformers' own.
+"""InternVL: a ViT with scales after attention and nets, patches of a square concatenated, a net of two matrices. In its
+authors' spelling and transformers' own.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def _sides(name: str) -> Callable[[Files], list[int]]:
 
 
 def _tokens(files: Files) -> int:
-    """Embeddings of a tile."""
+    """Return embeddings of a tile."""
     patches = int(files.keys["vision.image_size"]) // int(files.keys["vision.patch_size"])
     return (patches // int(files.keys["vision.projector.scale_factor"])) ** 2
 

@@ -1,9 +1,9 @@
-"""Janus: SigLIP's layers and a net of matrices for images that are seen. What makes images is in no file."""
+"""Janus: SigLIP's layers and a net of matrices for input images. The image generator is left out."""
 
 from ..encoder import CLIP_VISION, VISION, Encoder, activation, always, at, maybe
 from ..spec import Config, Tensors
 
-DRAWN = "makes images, which no program does from such files"
+DRAWN = "generates images, which no program does from such files"
 NET = "aligner."
 
 
@@ -13,7 +13,7 @@ def _net_width(config: Config) -> int:
 
 
 def _in_line(config: Config, tensors: Tensors) -> Tensors:
-    """The net's first matrix and those behind it, counted together."""
+    """Return the net's first matrix and those after it, numbered together."""
 
     def placed(name: str) -> str:
         if name.startswith(f"{NET}fc1."):

@@ -1,5 +1,5 @@
-"""Kimi-VL: MoonViT, with fused q/k/v and positions that are stretched to the image, squares of patches put side by
-side, a net of two matrices. Kimi K2.5's and GLM-5V's keeps q/k/v fused and has positions in time, too.
+"""Kimi-VL: MoonViT, with fused q/k/v and positions that are interpolated to the image, patches of a square
+concatenated, a net of two matrices. Kimi K2.5's and GLM-5V's keeps q/k/v fused and has positions in time, too.
 """
 
 import math
@@ -26,12 +26,12 @@ LAYER: dict[str, Target] = {
 
 
 def _one_after_the_other(tensor: Tensor, config: Config) -> Tensor:
-    """Positions of a grid, (rows, columns, width), as a matrix."""
+    """Return positions of a grid, (rows, columns, width), as a matrix."""
     return reshape(tensor, (tensor.rows, tensor.width))
 
 
 def _as_grid(tensor: Tensor, config: Config) -> Tensor:
-    """The inverse: as many rows as columns."""
+    """Return the matrix as a grid with as many rows as columns: the inverse."""
     side = int(config["vision"]["init_pos_emb_height"])
     return reshape(tensor, (side, side, tensor.width))
 
@@ -97,7 +97,7 @@ KIMI_VL = Encoder(
 
 
 def _by_axis(rows: int, config: Config) -> Index:
-    """Rows of q and k so that the pairs that rotate by rows of the image stand before those by columns."""
+    """Return rows of q and k so that the pairs that rotate by rows of the image come before those by columns."""
     third, heads = rows // 3, int(config["vision"]["vt_num_attention_heads"])
     if rows % (12 * heads):
         raise FormatError(f"{rows} rows; {heads} heads don't divide them into q, k and v of pairs by two axes")
@@ -117,7 +117,7 @@ def _pixels(patches: Computed) -> Computed:
 
 
 def _limit(files: Files) -> int:
-    """Of patches."""
+    """Return the maximum number of patches."""
     return int(files.keys["vision.image_max_pixels"]) // int(files.keys["vision.patch_size"]) ** 2
 
 
@@ -126,7 +126,7 @@ def _merged(files: Files) -> list[int]:
 
 
 def _settings(files: Files) -> dict[str, Any]:
-    """Of images, where the published code looks for them."""
+    """Return the image settings, where the published code reads them."""
     return {
         **{name: list(map(float, files.keys[f"vision.{name}"])) for name in ("image_mean", "image_std")},
         "patch_size": int(files.keys["vision.patch_size"]),
@@ -135,7 +135,7 @@ def _settings(files: Files) -> dict[str, Any]:
     }
 
 
-# Keys of transformers' class, beside those of the published code → the encoders' file's.
+# Keys of transformers' class, in addition to those of the published code → the encoders' file's.
 OF_TRANSFORMERS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",

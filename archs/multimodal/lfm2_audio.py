@@ -1,4 +1,4 @@
-"""LFM2-Audio: FastConformer's encoder (NeMo's), and a net behind it. What makes sound of text is left out."""
+"""LFM2-Audio: FastConformer's encoder (NeMo's), and a net after it. The audio generator is left out."""
 
 from quants import Tensor
 
@@ -7,16 +7,16 @@ from ..spec import Config, Target, TensorMap
 from ..transforms import channels_and_taps, reshape
 from .granite_speech import NORMS, folded
 
-SPEECH = "makes sound of text, which no program reads from such files"
+SPEECH = "generates audio from text, which no program reads from such files"
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:
-    """A convolution over one frame, (out, in, 1), as a matrix."""
+    """Return a convolution over one frame, (out, in, 1), as a matrix."""
     return reshape(tensor, tensor.shape[:2]) if tensor.shape[2:] == (1,) else tensor
 
 
 def _over_squares(tensor: Tensor, config: Config) -> Tensor:
-    """A bias of a convolution over a spectrogram, one number for each channel, as (channels, 1, 1)."""
+    """Return a bias of a convolution over a spectrogram, one number for each channel, as (channels, 1, 1)."""
     return reshape(tensor, (tensor.size, 1, 1))
 
 

@@ -1,4 +1,4 @@
-"""LFM2-VL: SigLIP 2 on patches that come as rows of pixels, squares of them put side by side, a net of two matrices."""
+"""LFM2-VL: SigLIP 2 on patches that come as rows of pixels, patches of a square concatenated, a net of two matrices."""
 
 from ..encoder import CLIP_VISION, VISION, Encoder, always, at, maybe
 from ..spec import Config, TensorMap
@@ -7,7 +7,7 @@ from ..wrapper import Wrapper, has, key, rows
 
 
 def _layers(config: Config) -> int:
-    """Layers that the image goes through: up to the one whose output is taken."""
+    """Return the layers in use: up to the one whose output is taken."""
     feature = config.get("vision_feature_layer")
     return int(config["vision"]["num_hidden_layers"]) + (-1 if feature is None else int(feature)) + 1
 

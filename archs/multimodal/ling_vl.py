@@ -1,4 +1,4 @@
-"""Ling 3 VL: Qwen3-VL's encoder without deepstack, whose merger is a norm, and a net of two matrices behind it."""
+"""Ling 3 VL: Qwen3-VL's encoder without deepstack, whose merger is a norm, and a net of two matrices after it."""
 
 from ..encoder import VISION, Encoder, always, maybe
 from .qwen_vl import QWEN3_VL

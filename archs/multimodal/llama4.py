@@ -1,5 +1,5 @@
-"""Llama 4: a ViT with rotation in two dimensions and a class token behind the patches, squares of patches put side by
-side, a net of two matrices, and one more to the text model's width.
+"""Llama 4: a ViT with rotation in two dimensions and a class token after the patches, patches of a square concatenated,
+a net of two matrices, and one more to the text model's width.
 """
 
 from ..encoder import VISION, Encoder, activation, always, at

@@ -1,4 +1,4 @@
-"""Llava 1.5 with CLIP: patches behind a class token, the output of a layer before the last one, a net of two matrices.
+"""Llava 1.5 with CLIP: patches after a class token, the output of a layer before the last one, a net of two matrices.
 
 llama.cpp's converter has no such class any more; keys are those that its runtime reads of such files.
 """
@@ -13,11 +13,11 @@ from ..encoder import CLIP_VISION, VISION, Encoder, always, at, maybe
 from ..spec import Config, Tensors
 from ..wrapper import Files, Wrapper, edge, has, rows, square
 
-UNREAD = "unread."  # before the names of what stands behind the layer whose output is taken
+UNREAD = "unread."  # prefix of tensors after the layer whose output is taken
 
 
 def _layers(config: Config) -> int:
-    """How many layers an image goes through."""
+    """Return how many layers are used."""
     count, feature = int(config["vision"]["num_hidden_layers"]), config.get("vision_feature_layer")
     feature = -2 if feature is None else feature
     return feature if feature >= 0 else count + feature + 1
@@ -38,7 +38,7 @@ def _kept(files: Files) -> int:
 
 
 def _last_norm(files: Files) -> Iterator[Tensor]:
-    """The norm behind the last layer, which the class has and whose output nothing reads."""
+    """Yield the norm after the last layer, which the class has and whose output nothing reads."""
     width = int(files.keys["vision.embedding_length"])
     for kind, value in (("weight", 1), ("bias", 0)):
         yield from_array(f"vision_tower.post_layernorm.{kind}", np.full(width, value, np.float32))
@@ -73,8 +73,8 @@ LLAVA = Encoder(
         "multi_modal_projector.linear_2": "mm.2",
     },
     ignored={
-        f"{UNREAD}*": "stands behind the layer whose output is taken",
-        "vision_tower.post_layernorm.*": "stands behind the layer whose output is taken",
+        f"{UNREAD}*": "comes after the layer whose output is taken",
+        "vision_tower.post_layernorm.*": "comes after the layer whose output is taken",
     },
     spellings={"vision_tower.vision_model.": "vision_tower."},
     prepare=_without_unread,

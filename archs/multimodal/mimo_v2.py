@@ -1,4 +1,4 @@
-"""MiMo V2.5: Qwen2.5-VL's layers with fewer keys than queries, sinks, and windows of rows or columns; for sounds the
+"""MiMo V2.5: Qwen2.5-VL's layers with fewer keys than queries, sinks, and windows of rows or columns; for audio the
 encoder of an audio tokenizer, in a folder of its own, whose codes have embeddings and layers before the text's.
 """
 
@@ -47,7 +47,7 @@ LOCAL: dict[str, Target] = {
 
 
 def _codebooks(config: Config) -> list[int]:
-    """Codes of each codebook."""
+    """Return the number of codes in each codebook."""
     sizes = {}
     for name, shape in config["shapes"].items():
         number = name.removeprefix(CODEBOOKS).partition(".")[0]
@@ -57,7 +57,7 @@ def _codebooks(config: Config) -> list[int]:
 
 
 def _in_one(config: Config, tensors: Tensors) -> Tensors:
-    """Codebooks as one tensor behind what else is in their folder, filled up with zeros."""
+    """Return codebooks as one tensor, padded with zeros, after the other tensors of their folder."""
     books = [f"{CODEBOOKS}{i}._codebook.embed" for i in range(len(_codebooks(config)))]
     if not books or any(name not in tensors for name in books):
         return tensors
@@ -73,7 +73,7 @@ def _in_one(config: Config, tensors: Tensors) -> Tensors:
 
 
 def _windows(config: Config) -> list[int]:
-    """Of the audio tokenizer's layers: 0 where they attend to a window, -1 where to all."""
+    """Return the window flags of the audio tokenizer's layers: 0 for a window, -1 for global attention."""
     audio = config["audio"]
     count, period = int(required(config, "audio.encoder_layers")), int(audio.get("swa_per_block") or 1)
     regular = bool(audio.get("hybrid_attention")) and period > 1
@@ -148,7 +148,7 @@ MIMO_V2 = Encoder(
         "a.downsample.conv.weight": "F32",
     },
     ignored={
-        f"{FOLDER}.decoder.*": "makes sounds of codes, which no program does from such files",
+        f"{FOLDER}.decoder.*": "decodes codes to audio, which no program does from such files",
         **{f"{FOLDER}.*._codebook.{name}": "counts of training" for name in ("cluster_size", "embed_avg", "inited")},
     },
     spellings={

@@ -1,5 +1,5 @@
-"""MiniCPM-V 4.6: SigLIP with a merger of squares of patches between two of its layers, and a second one behind it.
-MiniCPM-V and MiniCPM-o before that: SigLIP, whose output learned queries read.
+"""MiniCPM-V 4.6: SigLIP with a merger of squares of patches between two of its layers, and a second one after it.
+MiniCPM-V and MiniCPM-o before that: SigLIP, read by learned queries.
 
 llama.cpp's converter has no class of the latter: keys are those that its runtime reads, tensors those of the script
 that it had (tools/mtmd/legacy-models).
@@ -82,7 +82,7 @@ MINICPM_V = Encoder(
 )
 
 
-# What programs call the models, by class and the version that config.json says.
+# Version numbers in programs, by class and config.json's version.
 VERSIONS = {
     ("MiniCPMV", "2.5"): 2,
     ("MiniCPMV", "2.6"): 3,
@@ -94,8 +94,8 @@ VERSIONS = {
 }
 SIDE = 70  # patches of the largest image
 LONGEST = 10_000
-QUERIES = 96  # of 2.5, whose config.json says no version
-SOUNDS = "for sounds, which no program reads from such files"
+QUERIES = 96  # of 2.5, whose config.json has no version
+SOUNDS = "for audio, which no program reads from such files"
 
 
 def _version(config: Config) -> int:
@@ -107,11 +107,11 @@ def _version(config: Config) -> int:
         if (hf_class, wanted) in VERSIONS:
             return VERSIONS[hf_class, wanted]
     known = ", ".join(f"{hf_class} {version}" for hf_class, version in VERSIONS)
-    raise ModelError(f"config.json says version {said!r}, which is none of {known}")
+    raise ModelError(f"config.json has version {said!r}, which is none of {known}")
 
 
 def _waves(config: Config) -> Iterator[Tensor]:
-    """Sines and cosines by columns and rows of an image; programs make them anew, but want the tensor."""
+    """Return sines and cosines by columns and rows of an image; programs recompute them, but require the tensor."""
     width = int(required(config, "hidden_size"))
     rates = np.float32(1) / np.float32(LONGEST) ** (np.arange(width // 4, dtype=np.float32) / np.float32(width / 4))
 
@@ -126,7 +126,7 @@ def _waves(config: Config) -> Iterator[Tensor]:
 
 
 def _projection(tensor: Tensor, config: Config) -> Tensor:
-    """Inputs and outputs exchanged; over what the text model multiplies embeddings with."""
+    """Return the matrix transposed, divided by the text model's embedding scale."""
     turned, scale = transpose(tensor, config), config.get("scale_emb")
     return turned if scale is None else computed(turned, lambda x: x / np.float32(scale))
 
@@ -137,13 +137,13 @@ def _unprojected(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _of_sounds(files: Files) -> bool:
-    """Whether it is MiniCPM-o, of which the parts that hear and speak are in no file; two have one number."""
+    """Return whether it is MiniCPM-o, whose audio and speech parts are left out; two share a version number."""
     version = files.keys.get("minicpmv_version")
     return version in (4, 100_045) or (version == 6 and files.text.get("general.architecture") == "llama")
 
 
 def _said_version(hf_class: str) -> Callable[[Files], float | None]:
-    """What config.json says; nothing of 2.5, whose published one says none."""
+    """Return config.json's version; none for 2.5, whose published config has none."""
 
     def version(files: Files) -> float | None:
         number = int(files.keys.get("minicpmv_version", 2))
@@ -259,7 +259,7 @@ QUERYING = Encoder(
     ignored={
         "resampler.pos_embed": "waves that are made anew",
         **dict.fromkeys(("apm.*", "audio_projection_layer.*"), SOUNDS),
-        "tts.*": "speaks, which no program does",
+        "tts.*": "generates speech, which no program does",
     },
     generated=(_waves,),
     refused={"drop_vision_last_layer": lambda said: bool(said)},

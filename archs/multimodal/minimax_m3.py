@@ -13,11 +13,11 @@ from ..spec import Config, Index, Target, TensorMap
 from ..transforms import frame, reordered
 from ..wrapper import Files, Wrapper, columns, key, rows
 
-WIDTH = 80  # of a head; programs know the axes' shares of no other
+WIDTH = 80  # of a head; programs know the axes' shares of no other width
 
 
 def _by_axis(rows: int, config: Config) -> Index:
-    """Rows of q and k so that both halves of each axis (frames, rows, columns) stand together."""
+    """Return rows of q and k so that both halves of each axis (frames, rows, columns) are adjacent."""
     heads = int(config["vision"]["num_attention_heads"])
     if rows != heads * WIDTH:
         raise FormatError(f"{rows} rows; {heads} heads of {WIDTH} each were expected")

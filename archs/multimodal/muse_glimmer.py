@@ -33,7 +33,7 @@ LAYER: dict[str, Target] = {
 
 
 def _of_one_image(tensor: Tensor, config: Config) -> Tensor:
-    """A matrix over pixels of patches in several frames as a convolution over one, which stands for each frame."""
+    """Return a matrix over pixels of patches in several frames as a convolution over one, the sum over the frames."""
     frames, each = int(config["vision"]["patch_temporal"]), int(PATCH(config))
     if tensor.width != frames * 3 * each * each:
         raise FormatError(f"{tensor.where} has {tensor.width} columns; {frames} frames, {each} x {each}, were expected")
@@ -50,7 +50,7 @@ def _of_one_image(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _of_frames(tensor: Tensor, config: Config) -> Tensor:
-    """The matrix again, of which only the sum over the frames is known: a share for each, as an image is in all."""
+    """Return the matrix again, of which only the sum over the frames is known: each frame gets an equal share."""
     frames = int(config["vision"]["patch_temporal"])
     flat = reshape(tensor, (tensor.shape[0], tensor.size // max(1, tensor.shape[0])))
     shared = computed(flat, lambda x: np.tile(x / np.float32(frames), (1, frames)))
@@ -67,14 +67,14 @@ def _image_size(config: Config) -> int:
 
 
 def _irregular(kinds: list[str] | None) -> bool:
-    """Whether other layers have windows than programs take for granted."""
+    """Return whether the window pattern differs from the hardcoded one."""
     count = len(kinds or ())
     usual = ["window_attention" if (i + 1) % 4 and i + 1 < count else "full_attention" for i in range(count)]
     return kinds is not None and kinds != usual
 
 
 def _positions(files: Files) -> int:
-    """Of a side; its square must be all of them."""
+    """Return the positions a side; their number must be a square."""
     side = math.isqrt(count := rows("v.position_embd.weight")(files))
     if side**2 != count:
         raise ModelError(f"v.position_embd.weight has {count} positions, which are no square")

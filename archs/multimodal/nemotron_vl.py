@@ -1,5 +1,5 @@
-"""Nemotron Nano VL: RADIO, a ViT with several class tokens and positions for large images, which are stretched to the
-size of its tiles; squares of patches put side by side, a net of two matrices.
+"""Nemotron Nano VL: RADIO, a ViT with several class tokens and positions for large images, interpolated to the size of
+its tiles; patches of a square concatenated, a net of two matrices.
 """
 
 import math
@@ -14,7 +14,7 @@ from ..encoder import VISION, Encoder, always, at, maybe, side
 from ..spec import Config, Floats, Target, TensorMap
 from ..transforms import reshape
 
-# RADIO v2.5-H, the only one in such models; config.json does not say its numbers.
+# RADIO v2.5-H, the only one in such models; config.json lacks its numbers.
 RADIO = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 16}
 LAYER: dict[str, Target] = {
     "norm1": "ln1",
@@ -34,13 +34,13 @@ PATCH = side("vision.patch_size")
 
 
 def _convolution(tensor: Tensor, config: Config) -> Tensor:
-    """A matrix over (colour, row, column) of patches."""
+    """Return a matrix over (colour, row, column) of patches."""
     pixels = int(PATCH(config))
     return reshape(tensor, (tensor.shape[0], 3, pixels, pixels))
 
 
 def _stretched(tensor: Tensor, config: Config) -> Tensor:
-    """Positions of a square of patches, (1, patches, width), for the tiles' own, between the nearest four."""
+    """Return positions of a square of patches, (1, patches, width), interpolated bilinearly to the tiles' own."""
     stored, wanted = math.isqrt(tensor.rows), _image_size(config) // int(PATCH(config))
     if stored * stored != tensor.rows or wanted < 1:
         raise FormatError(f"{tensor.where} has {tensor.rows} positions; those of a square were expected")
@@ -61,7 +61,7 @@ Places = tuple[NDArray[np.intp], Floats, NDArray[np.intp], Floats]
 
 
 def _places(index: NDArray[np.intp], stored: int, wanted: int) -> Places:
-    """Where each of `wanted` points of a line falls among `stored`: the two next to it, each with its share."""
+    """Return for each of `wanted` points of a line its two neighbours among `stored`, each with its weight."""
     step = np.float32(stored - 1) / np.float32(max(wanted - 1, 1))
     exact = step * index.astype(np.float32)
     low = exact.astype(np.intp)
@@ -70,7 +70,7 @@ def _places(index: NDArray[np.intp], stored: int, wanted: int) -> Places:
 
 
 def _between(grid: Floats, rows: Places, columns: Places) -> Floats:
-    """Bilinear, with the sums of torch's kernel: each product is added without being rounded before."""
+    """Return the bilinear interpolation with torch's rounding: products are added without being rounded first."""
     (top, of_top, bottom, of_bottom), (left, of_left, right, of_right) = rows, columns
     total = ((of_bottom * of_left)[:, None] * grid[bottom, left]).astype(np.float64)
     for share, values in (
@@ -87,7 +87,7 @@ NEMOTRON_VL = Encoder(
     hf_classes=("NemotronH_Nano_VL_V2", "RADIOModel"),
     metadata={
         "projector_type": always("nemotron_v2_vl"),
-        "/general.file_type": always(0),  # its place; the value is that of the file's type
+        "/general.file_type": always(0),  # placeholder; the value is that of the file's type
         **VISION,
         "vision.image_size": _image_size,
         # llama.cpp takes the second ones whatever the config says

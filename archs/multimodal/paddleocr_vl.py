@@ -1,4 +1,4 @@
-"""PaddleOCR-VL: SigLIP on images of their own size, squares of patches put side by side, a net of two matrices."""
+"""PaddleOCR-VL: SigLIP on images of native size, patches of a square concatenated, a net of two matrices."""
 
 import math
 
@@ -17,7 +17,7 @@ def _side(files: Files) -> int:
 
 
 def _merging(files: Files) -> int:
-    """Patches a side that become one embedding, by how wide they are side by side."""
+    """Return the patches a side merged into one embedding, by their concatenated width."""
     return math.isqrt(files.shape("mm.1.weight")[1] // int(files.keys["vision.embedding_length"]))
 
 

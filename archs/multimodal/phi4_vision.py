@@ -11,7 +11,7 @@ from ..encoder import CLIP_VISION, VISION, Encoder, always, at, maybe
 from ..spec import Computed, Config, Target, TensorMap, Tensors
 from ..transforms import patches_of_pixels
 
-UNREAD = "stands behind the layer whose output is taken"
+UNREAD = "comes after the layer whose output is taken"
 LAYER = "vision_tower.encoder.layers."
 
 
@@ -25,7 +25,7 @@ def _without_last(config: Config, tensors: Tensors) -> Tensors:
 
 
 def _image_size(config: Config) -> int:
-    """The side of an image that there are positions for."""
+    """Return the side of an image with as many positions."""
     shape = config["shapes"].get("vision_tower.embeddings.position_embedding.weight", (0,))
     side = math.isqrt(shape[0])
     if not side or side * side != shape[0]:

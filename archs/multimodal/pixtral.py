@@ -1,5 +1,5 @@
 """Pixtral and Mistral 3: layers like Llama's with rotation in two dimensions, then a net of two matrices; Mistral 3
-first merges squares of patches. The text model's embedding of [IMG_BREAK], which ends a row of patches, goes along.
+first merges squares of patches. The text model's embedding of [IMG_BREAK], which ends a row of patches, is included.
 """
 
 from dataclasses import replace

@@ -1,7 +1,8 @@
-"""Pocket TTS: Mimi's encoder, which hears a voice, the net that draws sound's latents by a flow, and Mimi's decoder.
+"""Pocket TTS: Mimi's encoder, which reads a voice sample, the flow net that generates audio latents, and Mimi's
+decoder.
 
-Published checkpoints have no config.json (see `archs/families/pocket_tts.py`); programs know by the folder's name how
-each is best run.
+Published checkpoints have no config.json (see `archs/families/pocket_tts.py`); programs infer the best settings from
+the folder's name.
 """
 
 import re
@@ -17,12 +18,12 @@ CONVOLUTION = re.compile(r"(mimi\.(?:en|de)coder)\.model\.(\d+)\.(?:block\.(\d+)
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:
-    """A convolution over one frame, (out, in, 1), as a matrix."""
+    """Return a convolution over one frame, (out, in, 1), as a matrix."""
     return reshape(tensor, tensor.shape[:2])
 
 
 def convolutions(config: Config, tensors: Tensors) -> Tensors:
-    """Mimi's convolutions by what they are; they are counted together with what has no weights."""
+    """Return Mimi's convolutions by role; their numbers include modules without weights."""
     return {_named(name): tensor for name, tensor in tensors.items()}
 
 
@@ -35,7 +36,7 @@ def _named(name: str) -> str:
     stage, place = divmod(number - 1, 3)
     if not 0 <= stage < STAGES:
         return name
-    # of a stage: in the encoder a unit, an activation, and what takes fewer frames; in the decoder this comes second
+    # of a stage: in the encoder a unit, an activation, and a downsampling; in the decoder this comes second
     first = 0 if net.endswith("encoder") else 2
     if block in ("1", "3") and place == first:
         return f"{net}.blk.{stage}.res_conv{1 if block == '1' else 2}.{kind}"

@@ -1,8 +1,8 @@
-"""Qwen3-TTS: what hears a speaker (ECAPA-TDNN), what gives a frame's further codes of speech, and what makes sound of
-codes, which is in a folder of its own.
+"""Qwen3-TTS: the speaker encoder (ECAPA-TDNN), the code predictor for a frame's other codes, and the decoder from codes
+to audio, which is in a folder of its own.
 
-What encodes sound as codes is left out. Codebooks are stored as sums and counts; of Snake's logarithms files have what
-is multiplied with. Tensors stand in the order of llama.cpp's files.
+The encoder from audio to codes is left out. Codebooks are stored as sums and counts; files have the factors of Snake,
+not their logarithms. Tensors are in the order of llama.cpp's files.
 """
 
 import re
@@ -17,18 +17,18 @@ from ..spec import Config, Floats, Target, TensorMap, Tensors
 from ..transforms import computed, reshape, stacked
 
 FOLDER = "speech_tokenizer"
-ENCODES = "encodes sound as codes, which no program reads from such files"
-LEAST = np.float32(1e-5)  # of what a code stood for
+ENCODES = "encodes audio as codes, which no program reads from such files"
+LEAST = np.float32(1e-5)  # of the usage of a code
 BOOK = re.compile(r"(.*\.vq)\.layers\.(\d+)\._codebook\.(embedding_sum|cluster_usage)")
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-STAGES = 3  # of the net that hears a speaker; other numbers of it, too, are the same in all such models
+STAGES = 3  # of the speaker encoder; its other sizes, too, are the same in all such models
 SUFFIXES = ("weight", "alpha", "bias", "beta")
-# Names of the last net's parts by the numbers that they are stored under; others are behind the blocks.
+# Names of the decoder's parts by their stored numbers; others come after the blocks.
 OF_BLOCKS = re.compile(rf"({FOLDER}\.decoder\.decoder)\.(\d{{1,3}})\.(?:block\.([0-4])\.)?(.*)")
 
 
 def _matrix(tensor: Tensor, config: Config) -> Tensor:
-    """A convolution over one frame, (out, in, 1), as a matrix."""
+    """Return a convolution over one frame, (out, in, 1), as a matrix."""
     return reshape(tensor, tensor.shape[:2]) if tensor.shape[2:] == (1,) else tensor
 
 
@@ -41,7 +41,7 @@ def _inverse_exp(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _snake(source: str, name: str) -> dict[str, Target]:
-    """An activation's two vectors."""
+    """Return an activation's two vectors."""
     beta = TensorMap(f"{name}.beta", _inverse_exp)
     return {f"{source}.alpha": TensorMap(f"{name}.alpha", _exp), f"{source}.beta": beta}
 
@@ -119,7 +119,7 @@ SOUND: dict[str, Target] = at(
 
 
 def _named(name: str) -> str:
-    """The last net's parts by what they are: an entry, blocks of a Snake, a convolution and three units, an end."""
+    """Return the decoder's parts by role: an entry, blocks of a Snake, a convolution and three units, an end."""
     if not (found := OF_BLOCKS.fullmatch(name)):
         return name
     net, number, part, inner = found[1], int(found[2]), found[3], found[4]
@@ -130,7 +130,7 @@ def _named(name: str) -> str:
 
 
 def with_codebooks(config: Config, tensors: Tensors) -> Tensors:
-    """Codebooks as they are looked up; what makes sound goes first, in the order of SOUND."""
+    """Return codebooks as embeddings; the decoder goes first, in the order of SOUND."""
     found: dict[str, Tensor] = {}
     books: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -152,7 +152,7 @@ def with_codebooks(config: Config, tensors: Tensors) -> Tensors:
 
 
 def means(sums: Tensor, usage: Tensor) -> Tensor:
-    """A codebook: the mean of what each code stood for. Raises ModelError where the two do not fit each other."""
+    """Return a codebook: the mean vector of each code. Raises ModelError if the two tensors don't fit each other."""
     if len(sums.shape) != 2 or usage.size != sums.rows:
         raise ModelError(f"{sums.where} has shape {list(sums.shape)}, {usage.where} {list(usage.shape)}")
 
@@ -167,7 +167,7 @@ RULES = [NUMBER.sub("#", f".{re.sub(r'{.}', '0', each)}.")[1:-1] for each in SOU
 
 
 def _place(name: str) -> list[int]:
-    """Where a tensor stands: in the order of SOUND, layer by layer; all others behind, as they come."""
+    """Return a tensor's position: in the order of SOUND, layer by layer; all others after, in their order."""
     bare, _, suffix = name.rpartition(".")
     if not name.startswith(f"{FOLDER}."):
         return [len(RULES)]
@@ -189,7 +189,7 @@ QWEN3_TTS = Encoder(
         "audio.num_mel_bins": always(128),
         "audio.block_count": always(STAGES),
         "audio.embedding_length": always(1536),
-        "audio.attention.head_count": always(1),  # it has no attention; programs ask for these
+        "audio.attention.head_count": always(1),  # it has no attention; programs require these
         "audio.feed_forward_length": always(1536),
         "audio.attention.layer_norm_epsilon": always(1e-5),
         "has_gen_audio_encoder": always(True),

@@ -1,5 +1,5 @@
-"""Qwen2.5-Omni: Qwen2.5-VL's encoder for images; Whisper's encoder for sounds, with positions that are not learned.
-Qwen3-Omni: Qwen3-VL's, and convolutions over squares of the spectrogram, which Qwen3-ASR has alone.
+"""Qwen2.5-Omni: Qwen2.5-VL's encoder for images; Whisper's encoder for audio, with positions that are not learned.
+Qwen3-Omni: Qwen3-VL's, and convolutions over squares of the spectrogram, the only encoder of Qwen3-ASR.
 """
 
 import math
@@ -19,11 +19,11 @@ from .qwen_vl import PREPROCESSOR, QWEN3_VL, QWEN3_WRAPPER, QWEN25_VL, QWEN25_WR
 from .whisper import CONVOLUTIONS, ENCODER
 
 POSITIONS, LONGEST = 1500, 10_000.0
-SPEECH = "speaks: a model of its own, which no program runs from such files"
+SPEECH = "generates speech: a model of its own, which no program runs from such files"
 
 
 def _positions(config: Config) -> Iterator[Tensor]:
-    """Sines and cosines of waves that grow longer, as Whisper begins with."""
+    """Return sinusoidal positions, as Whisper's."""
     half = int(config["audio"]["d_model"]) // 2
     exponents = np.float32(-math.log(LONGEST) / (half - 1)) * np.arange(half, dtype=np.float32)
     rates = np.exp(exponents.astype(np.float64)).astype(np.float32)
@@ -33,7 +33,7 @@ def _positions(config: Config) -> Iterator[Tensor]:
 
 
 def _bounds(files: Files) -> Iterator[Tensor]:
-    """What stood around a sound, which the model's own code does not use."""
+    """Return the tokens around audio, which the model's own code does not use."""
     yield from_array("audio_tower.audio_bos_eos_token.weight", np.zeros((2, files.width), np.float32))
 
 
@@ -130,7 +130,7 @@ SQUARES: dict[str, Target] = {
     "audio_tower.proj2": "mm.a.mlp.2",
 }
 SQUARES_FIXED = {"a.conv2d.*.weight": "F16", "a.conv_out.weight": "F16"}
-# Half the frames of a piece of a sound, and the frames that see each other: what programs take as given.
+# Half the frames of an audio chunk, and the frames that attend to each other: hardcoded by programs.
 PIECES: dict[str, Callable[[Any], bool]] = {
     "audio.n_window": lambda half: half not in (None, 50),
     "audio.n_window_infer": lambda seen: seen not in (None, 800),
@@ -140,7 +140,7 @@ SOUND_TOKENS = {
     "audio_bos_token": "<|audio_start|>",
     "audio_eos_token": "<|audio_end|>",
 }
-HEARING: dict[str, Any] = {  # what config.json says of sounds
+HEARING: dict[str, Any] = {  # audio settings of config.json
     "audio.downsample_hidden_size": rows("a.conv2d.1.weight"),
     "audio.n_window": 50,
     "audio.n_window_infer": 800,

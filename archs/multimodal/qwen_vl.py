@@ -36,11 +36,11 @@ LAYER: dict[str, Target] = {
 }
 
 
-WINDOW = 112  # pixels a side; programs take it for granted
+WINDOW = 112  # pixels a side; hardcoded by programs
 
 
 def _window_pattern(config: Config) -> int:
-    """One of how many layers attends to all patches. Raises ModelError where they do not come so regularly."""
+    """Return the period of layers that attend to all patches. Raises ModelError if they are irregular."""
     full = config["vision"].get("fullatt_block_indexes") or []
     period = full[0] + 1 if full else 0
     if not full or full != [period * (i + 1) - 1 for i in range(len(full))]:
@@ -54,7 +54,7 @@ def _full_layers(files: Files) -> list[int]:
 
 
 def _merging(files: Files) -> int:
-    """Patches a side that become one embedding, by how wide they are side by side."""
+    """Return the patches a side merged into one embedding, by their concatenated width."""
     return math.isqrt(files.shape("mm.0.weight")[1] // files.shape("v.patch_embd.weight")[0])
 
 
@@ -207,7 +207,7 @@ def _deepstack(config: Config) -> list[bool] | None:
 
 
 def by_layer(config: Config, tensors: Tensors) -> Tensors:
-    """Deepstack's nets, which are counted from 0, by the layers whose outputs they take."""
+    """Return Deepstack's nets, stored from 0 on, by their input layers."""
     beginning, layers = "visual.deepstack_merger_list.", config["vision"].get("deepstack_visual_indexes") or []
 
     def placed(name: str) -> str:
@@ -222,7 +222,7 @@ def by_layer(config: Config, tensors: Tensors) -> Tensors:
 
 
 def in_order(config: Config, tensors: Tensors) -> Tensors:
-    """Deepstack's nets counted from 0: the inverse of `by_layer`."""
+    """Return Deepstack's nets counted from 0: the inverse of `by_layer`."""
     beginning, layers = "visual.deepstack_merger_list.", config["vision"].get("deepstack_visual_indexes") or []
 
     def counted(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Step3-VL and Step 3.7: a ViT with scales behind attention and nets; two convolutions of stride 2 merge patches, and
+"""Step3-VL and Step 3.7: a ViT with scales after attention and nets; two convolutions of stride 2 merge patches, and
 one matrix brings them to the text model's width.
 """
 
@@ -17,9 +17,9 @@ LAYER: dict[str, Target] = {
     "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down",
 }
-STRIDE = 2  # of each convolution; programs take it for granted
+STRIDE = 2  # of each convolution; hardcoded by programs
 LONGEST = 3024  # pixels of an image's longer side, by the model's own code
-MEAN = [0.48145466, 0.4578275, 0.40821073]  # where no preprocessor's file says them
+MEAN = [0.48145466, 0.4578275, 0.40821073]  # default without a preprocessor's file
 DEVIATION = [0.26862954, 0.26130258, 0.27577711]
 
 

@@ -37,7 +37,7 @@ POSITIONS = 1500
 
 
 def _row(number: int) -> Transform:
-    """One row of a matrix, as a vector."""
+    """Return one row of a matrix, as a vector."""
 
     def row(tensor: Tensor, config: Config) -> Tensor:
         return reshape(take(tensor, np.array([number])), (tensor.shape[-1],))
@@ -46,7 +46,7 @@ def _row(number: int) -> Transform:
 
 
 def _pairs(rows: int, config: Config) -> Index:
-    """Rows of q and k whose heads' first halves rotate as pairs of neighbours, where they do as two halves."""
+    """Return rows of q and k from rotating halves to rotating adjacent pairs."""
     heads = int(config["audio"]["num_attention_heads"])
     width = rows // heads
     turned = np.arange(width // 2).reshape(2, -1).T.reshape(-1)
@@ -63,7 +63,7 @@ def _token(which: str) -> Order:
 
 
 def _no_positions(config: Config) -> Iterator[Tensor]:
-    """Programs want learned ones, which this model does not use: zeros."""
+    """Return zeros for learned positions, which programs require and this model does not use."""
     width = int(config["audio"]["hidden_size"])
     yield from_array("a.position_embd.weight", np.zeros((POSITIONS, width), np.float32))
 
@@ -198,7 +198,7 @@ GLM_ASR = Encoder(
     refused={"use_rope": lambda rotates: rotates is False},
     beside=("audio_encoder.*",),
 )
-GLM_ASR_OF_TRANSFORMERS = Encoder(  # the same model as transformers saves it, which llama.cpp's converter does not take
+GLM_ASR_OF_TRANSFORMERS = Encoder(  # the same model as saved by transformers, which llama.cpp's converter refuses
     hf_classes=("GlmAsrForConditionalGeneration",),
     metadata={**GLM_ASR.metadata, "audio.projector.stack_factor": always(4)},
     parts=PARTS,

@@ -1,6 +1,6 @@
-"""Conversion of drafts: models that read what the layers of a larger one, the target, make of a text.
+"""Conversion of draft models that read hidden states of a larger one, the target.
 
-Vocabulary and layers that they read are the target's, of which config.json and the tokenizer are read.
+They share the target's vocabulary and layers, whose config.json and tokenizer are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,9 @@ MASK = "tokenizer.ggml.mask_token_id"
 
 
 def draft_of_config(config: Mapping[str, Any]) -> Architecture | None:
-    """The draft that a config.json is of, if it is one's; EAGLE-3 drafts are published as plain Llamas, too."""
+    """Return the draft model that a config.json describes, if any; EAGLE-3 drafts are published as plain Llamas,
+    too.
+    """
     flat, classes = _flat(config), config.get("architectures")
     for name in classes if isinstance(classes, list) else ():
         for draft in drafts():
@@ -46,7 +48,7 @@ def draft_of_config(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def is_draft(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a draft."""
+    """Return whether a config.json is that of a draft model."""
     return draft_of_config(config) is not None
 
 
@@ -59,13 +61,13 @@ def plan_draft(
     pre: str | None = None,
     embed_tokenizer: bool = False,
 ) -> Plan:
-    """Plan the conversion of a draft in `folder`.
+    """Plan the conversion of a draft model in `folder`.
 
-    target: the folder of the model that it drafts for, of which config.json and the tokenizer are read. Else as
-    `archs.plans.text.plan`. Raises FileError, ModelError, VocabularyError, OptionError where there is no target.
+    target: the folder of its target model, of which config.json and the tokenizer are read. Else as
+    `archs.plans.text.plan`. Raises FileError, ModelError, VocabularyError, OptionError without a target.
     """
     draft = draft_of_config(config)
-    if draft is None and "dspark_block_size" in config:  # beside the model itself, which is converted without a target
+    if draft is None and "dspark_block_size" in config:  # inside the model itself, which is converted without a target
         draft = DEEPSEEK4_DSPARK
     if draft is None:
         raise ModelError(f"{folder} is no draft: its config.json has no draft_vocab_size and one layer (EAGLE-3)")
@@ -107,7 +109,7 @@ def plan_draft(
 
 @dataclass
 class _Made:
-    """config: normalized; facts: keys beside those of the family; mask: the token that stands for those to come."""
+    """config: normalized; facts: keys besides those of the family; mask: the placeholder token."""
 
     config: Config
     tensors: dict[str, Tensor]
@@ -119,7 +121,7 @@ class _Made:
 
 @dataclass
 class _Target:
-    """The folder of the model that is drafted for, and its numbers that matter to a draft."""
+    """The target model's folder, and its numbers that matter to a draft model."""
 
     folder: Path
 
@@ -139,7 +141,7 @@ class _Target:
             raise ModelError(f"the draft reads layers {said} of its target, which has {self.layers}")
 
     def rows(self, tensors: Tensors) -> Tensors:
-        """A draft's tensors, with one that has as many rows as the target has tokens: what bounds the config."""
+        """Return a draft's tensors, with one that has as many rows as the target has tokens: it bounds the config."""
         rows = from_array("token_embd", np.broadcast_to(np.float32(0), self.words))
         return {**tensors, "embed_tokens": rows, f"layers.{self.layers - 1}": rows}
 
@@ -167,7 +169,7 @@ def _eagle3(draft: Architecture, folder: Path, config: Mapping[str, Any], tensor
 
 
 def _block(draft: Architecture, folder: Path, config: Mapping[str, Any], tensors: Tensors, target: _Target) -> _Made:
-    """Of a draft that writes a block of tokens at once (DFlash, DSpark)."""
+    """Plan a draft model that writes a block of tokens at once (DFlash, DSpark)."""
     if (folder / "mask_embedding.pt").exists():
         problem = f"{folder} has an embedding of its mask token in mask_embedding.pt, which is not read"
         raise ModelError(problem, "llama.cpp's converter reads it")
@@ -199,14 +201,14 @@ def _block(draft: Architecture, folder: Path, config: Mapping[str, Any], tensors
 
 
 def _assistant(draft: Architecture, folder: Path, config: Mapping[str, Any], tensors: Tensors) -> _Made:
-    """Of one that has all that it needs of the target but keys and values."""
+    """Plan a draft model that takes only keys and values from the target."""
     full = with_settings_beside(folder, normalized(config, draft.defaults, draft.keys, tensors))
     mapped = map_tensors(draft, full, tensors, whole=False)
     return _Made(full, dict(mapped.tensors), {}, mapped.ignored, mapped.left_out)
 
 
 def _family(target: Mapping[str, Any]) -> Architecture | None:
-    """The target's, whose vocabulary a draft has; None where it is not known."""
+    """Return the target's family, whose vocabulary the draft model has; None if it is unknown."""
     try:
         return of_config(target)
     except ModelError:
@@ -214,13 +216,13 @@ def _family(target: Mapping[str, Any]) -> Architecture | None:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """With the layer's settings in front, which speculators' configs have in an object of their own."""
+    """Return the config with the layer's settings on top, which speculators' configs nest."""
     layer = config.get("transformer_layer_config")
     return {**config, **(layer if isinstance(layer, dict) else {})}
 
 
 def _in_layers(tensors: Tensors) -> dict[str, Tensor]:
-    """The layer's tensors as those of layer 0, where they are called midlayer; without `d2t`."""
+    """Return the layer's tensors, called midlayer, as those of layer 0; without `d2t`."""
     start = "midlayer."
     return {
         f"layers.0.{name.removeprefix(start)}" if name.startswith(start) else name: tensor
@@ -230,7 +232,7 @@ def _in_layers(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def _ids(tensor: Tensor, count: int) -> Tensor:
-    """Ids of the target's tokens, of their distances from where they stand. count: of the target's tokens."""
+    """Return ids of the target's tokens, from their offsets to the draft's ids. count: of the target's tokens."""
     distances = tensor.elements().astype(np.int64).reshape(-1)
     ids = distances + np.arange(len(distances))
     if len(ids) and (ids.min() < 0 or ids.max() >= count):
@@ -241,7 +243,7 @@ def _ids(tensor: Tensor, count: int) -> Tensor:
 
 
 def _check(draft: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
-    """Raise ModelError for a tensor that is not there, or not as config.json makes it."""
+    """Raise ModelError for a tensor that is missing or does not fit config.json."""
     for fault in validate_draft(draft, metadata, tensors):
         origin = tensors[fault.where].origin if fault.where in tensors else ""
         hint = "config.json and weights belong to different models, or a shard is missing"

@@ -1,5 +1,5 @@
-"""Encoder + checkpoint → metadata and lazily transformed tensors of its mmproj file. Every tensor of the checkpoint is
-the encoders', the text model's, or known to hold nothing; else nothing is written.
+"""Plan an mmproj file: encoder + checkpoint → metadata and lazily transformed tensors. Every tensor of the checkpoint
+must be the encoders', the text model's, or known to be unused; else nothing is written.
 """
 
 import fnmatch
@@ -29,10 +29,10 @@ from ..spec import Architecture, Config, Tensors
 from ..typed_json import Fields, Place, Unread, read_fields
 from .text import NUMBER, Mapped, maps_of, place, rule_of, rules_of, stack_experts, unplaced
 
-WRAPPERS = ("model.", "thinker.")  # that may stand before every name
-PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # the later one counts
-INSIDE = ("media_proc_cfg", "image_processor", "vision_config")  # where they may have what counts
-# What a checkpoint's text model is called where no family of ours takes its class.
+WRAPPERS = ("model.", "thinker.")  # optional prefixes of every name
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # the later one wins
+INSIDE = ("media_proc_cfg", "image_processor", "vision_config")  # objects in which the values may be nested
+# Prefixes of a checkpoint's text model if none of our families takes its class.
 TEXT_NAMES = (
     "language_model.*",
     "text_decoder.*",
@@ -51,10 +51,10 @@ TEXT_NAMES = (
 
 @dataclass(frozen=True)
 class EncoderPlan:
-    """A checkpoint's encoders as the GGUF file they will be: nothing read yet but headers.
+    """A checkpoint's encoders as the GGUF file that they will be: only headers are read yet.
 
-    metadata: all but `general.file_type`. ignored: source tensors that hold nothing; text: those of the text model,
-    which is a file of its own. packed: as of `archs.plans.text.Plan`.
+    metadata: all but `general.file_type`. ignored: unused source tensors; text: those of the text model, which is a
+    file of its own. packed: as of `archs.plans.text.Plan`.
     """
 
     encoder: Encoder
@@ -66,13 +66,13 @@ class EncoderPlan:
 
     @property
     def fixed(self) -> dict[str, str]:
-        """Globs of names → the format that such tensors have whatever the others have."""
+        """Return globs of names → the format of such tensors in every output type."""
         return {**self.encoder.fixed, **FIXED}
 
 
 @cache
 def all_encoders() -> tuple[Encoder, ...]:
-    """All known encoders."""
+    """Return all known encoders."""
     modules = [
         importlib.import_module(f"{families.__name__}.{info.name}") for info in pkgutil.iter_modules(families.__path__)
     ]
@@ -81,7 +81,7 @@ def all_encoders() -> tuple[Encoder, ...]:
 
 
 def encoders_of(config: Mapping[str, Any]) -> Encoder | None:
-    """The encoders of a checkpoint's config.json, by its class or its vision part's; None where we know none."""
+    """Return the encoders of a checkpoint's config.json, by its class or its vision part's; None if unknown."""
     known: dict[str, list[Encoder]] = {}
     for each in all_encoders():
         for hf_class in each.hf_classes:
@@ -106,7 +106,7 @@ def _part(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 def required_encoders(config: Mapping[str, Any]) -> Encoder:
-    """As `encoders_of`. Raises ModelError where there are none."""
+    """Return `encoders_of`. Raises ModelError if there are none."""
     if (found := encoders_of(config)) is not None:
         return found
     known = sorted({name for each in all_encoders() for name in each.hf_classes})
@@ -155,7 +155,7 @@ def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> 
 
 
 def _with_usual_scales(tensors: Tensors) -> Tensors:
-    """Scales beside a weight called as most checkpoints call them; DeepSeek V4's are otherwise."""
+    """Return scales next to a weight under the usual names; DeepSeek V4's differ."""
 
     def named(name: str) -> str:
         weight = f"{name.removesuffix('.scale')}.weight"
@@ -165,7 +165,7 @@ def _with_usual_scales(tensors: Tensors) -> Tensors:
 
 
 def _text_model(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> tuple[Architecture, Config] | None:
-    """The text model's family and its config; None where we have no such family."""
+    """Return the text model's family and its config; None for an unknown family."""
     try:
         architecture = of_config(config)
     except ModelError:
@@ -175,14 +175,12 @@ def _text_model(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> tu
 
 
 def has_text(names: Iterable[str]) -> bool:
-    """Whether any of a checkpoint's tensors is called as those of text models are. Encoders are published alone,
-    too.
-    """
+    """Return whether any of a checkpoint's tensors has a text model's name. Encoders are published alone, too."""
     return any(map(_is_text, names))
 
 
 def only_encoders(config: Mapping[str, Any], names: Collection[str]) -> bool:
-    """Whether a checkpoint has tensors of its class's encoders, and none of a text model."""
+    """Return whether a checkpoint has tensors of its class's encoders, and none of a text model."""
     return bool(names) and not (has_text(names) or left_to_encoders(config, list(names)))
 
 
@@ -198,7 +196,7 @@ def encoder_config(
     tensors: Tensors,
     text: tuple[Architecture, Config] | None,
 ) -> dict[str, Any]:
-    """config.json with the parts that `archs.encoder` names. Raises ModelError for values of a wrong kind."""
+    """Return config.json with the parts that `archs.encoder` names. Raises ModelError for values of a wrong type."""
     tokens = {name: _token_id(folder, token) for name, token in encoder.tokens.items()}
     shapes = {_spelled(encoder, name): tensor.shape for name, tensor in tensors.items()}
     full = full_config(encoder, config, text, _preprocessor(folder), tokens, shapes, limits_of(tensors))
@@ -215,12 +213,14 @@ def full_config(
     shapes: Mapping[str, tuple[int, ...]],
     limits: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The same of what was read. shapes: of tensors by source names; limits: see `archs.config.limits_of`."""
+    """Return the full config from its parts. shapes: of tensors by source names; limits: see
+    `archs.config.limits_of`.
+    """
     of_text = text[0].keys if text else {}
     kinds = Fields({**KEYS, **of_text, **PARTS, **encoder.keys})
     of_whole = limits if has_text(shapes) else {}  # of numbers that may be the text model's
     full = ReadConfig(kinds.read(dict(config), Place(FILE, limits=of_whole)))
-    # Whisper's vocabulary is of the decoder that these models are without: no tensor bears it out.
+    # Whisper's vocabulary is that of the decoder, which these models lack: no tensor confirms it.
     of_part = Fields({**kinds.table, "vocab_size": Unread()})
     for part, path in encoder.parts.items():
         found = of_part.read(dict(_part(config, path)), Place(FILE, path, limits=limits))
@@ -249,7 +249,7 @@ def _preprocessor(folder: Path) -> dict[str, Any]:
 
 
 def _token_id(folder: Path, token: str) -> int:
-    """The id of an added token, by the tokenizer's files. Raises ModelError."""
+    """Return the id of an added token, by the tokenizer's files. Raises ModelError."""
     decoder = read_json_object(folder / "tokenizer_config.json", optional=True).get("added_tokens_decoder")
     for number, said in decoder.items() if isinstance(decoder, dict) else ():
         if isinstance(said, dict) and said.get("content") == token and number.isdecimal():
@@ -258,11 +258,13 @@ def _token_id(folder: Path, token: str) -> int:
     for said in added if isinstance(added, list) else ():
         if isinstance(said, dict) and said.get("content") == token and type(said.get("id")) is int:
             return int(said["id"])
-    raise ModelError(f"{folder} does not say which token {token} is", "the tokenizer's files are needed beside weights")
+    raise ModelError(
+        f"{folder} does not say which token {token} is", "the tokenizer's files are needed besides weights"
+    )
 
 
 def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:
-    """The encoders' keys without "clip.", with their values. Raises ModelError for one that the config lacks."""
+    """Return the encoders' keys without "clip.", with their values. Raises ModelError for one that the config lacks."""
     found: dict[str, Any] = {}
     for key, source in encoder.metadata.items():
         value = source(config) if callable(source) else lookup(config, source)
@@ -277,7 +279,7 @@ def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:
 
 
 def map_encoders(encoder: Encoder, config: Config, tensors: Tensors) -> tuple[Mapped, list[str]]:
-    """Source tensors that are the encoders', by their rules, and the names of all others."""
+    """Return the source tensors of the encoders, mapped by their rules, and the names of all others."""
     sources = {_spelled(encoder, name): tensor for name, tensor in tensors.items()}
     prepared = encoder.prepare(config, sources) if encoder.prepare else sources
     rules, result, rest = rules_of(encoder.tensors), Mapped(), []
@@ -299,14 +301,14 @@ def map_encoders(encoder: Encoder, config: Config, tensors: Tensors) -> tuple[Ma
 
 
 def without_encoders(config: Mapping[str, Any], tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """A checkpoint's tensors but for those that its encoders claim by their names, and the names of these."""
+    """Return a checkpoint's tensors without those that its encoders claim by name, and the names of these."""
     globs = encoder.beside if (encoder := encoders_of(config)) else ()
     beside = [name for name in tensors if any(fnmatch.fnmatchcase(_bare(name), glob) for glob in globs)]
     return {name: tensor for name, tensor in tensors.items() if name not in set(beside)}, beside
 
 
 def left_to_encoders(config: Mapping[str, Any], names: list[str]) -> list[str]:
-    """Of tensors that a text model's file has no place for, those that no encoders of the class have either."""
+    """Return the tensors without a place in the text model's file that no encoders of the class claim either."""
     encoder = encoders_of(config)
     if encoder is None:
         return names
@@ -335,7 +337,7 @@ def _spelled(encoder: Encoder, name: str) -> str:
 
 
 def _check_layers(metadata: Metadata, tensors: Mapping[str, Tensor]) -> None:
-    """Every layer that the config promises. Raises ModelError."""
+    """Check that every layer that the config counts is there. Raises ModelError."""
     for letter, part in (("v", "vision"), ("a", "audio")):
         count = metadata.get(f"{NAME}.{part}.block_count")
         found = set(_layers(letter, tensors))

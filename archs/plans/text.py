@@ -1,4 +1,6 @@
-"""Architecture + checkpoint → metadata and lazily transformed tensors. Refuses what it cannot account for."""
+"""Plan a text model's file: architecture + checkpoint → metadata and lazily transformed tensors. Unknown tensors are
+refused.
+"""
 
 import fnmatch
 import re
@@ -33,12 +35,12 @@ from ..vocab.ends import SUPPRESSED, ends, suppressed_ids
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 PLACE = re.compile(r"\{\w\}")
 SUFFIX = re.compile(r"\.(weight|bias)$")
-FURTHER = re.compile(r"(model\.|language_model\.)*mtp(_\w+)?\..+")  # layers that predict further, if not `layers.N`
+FURTHER = re.compile(r"(model\.|language_model\.)*mtp(_\w+)?\..+")  # MTP layers, if not `layers.N`
 
-# What else happens to a checkpoint's tensors (by their source names, unpacked) before they are mapped.
+# Changes of a checkpoint's tensors (by their source names, dequantized) before they are mapped.
 Change = Callable[[Architecture, Config, Tensors], Tensors]
 
-# Buffers that hold nothing a model needs, in any family, and encoders that a text model's file has no place for.
+# Unused buffers, in any family, and encoders, which have no place in a text model's file.
 IGNORED = (
     "*.rotary_emb.inv_freq",
     "*.attention.rotary_emb.*",
@@ -89,13 +91,13 @@ LEFT_OUT = (
 )
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
-# What is read of generation_config.json.
+# Keys that are read of generation_config.json.
 GENERATION: dict[str, Kind] = {
     "eos_token_id": KEYS["eos_token_id"],
     "suppress_tokens": ListOf(TOKEN),
     "bad_words_ids": ListOf(ListOf(TOKEN)),
 }
-NEEDED = ("block_count", "context_length", "embedding_length")  # by every model, and above 0
+NEEDED = ("block_count", "context_length", "embedding_length")  # required of every model, and above 0
 
 # GGUF names of tensors that stay float32 in every output type.
 FLOAT32_NAMES = (
@@ -120,12 +122,11 @@ FLOAT32_NAMES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A checkpoint as the GGUF model it will be: nothing read yet but headers.
+    """A checkpoint as the GGUF model that it will be: only headers are read yet.
 
-    metadata: all but `general.file_type`, which depends on the formats chosen.
-    ignored: source tensors that hold nothing; left_out: those of parts this file has no place for (vision encoders, and
-    layers that predict tokens further).
-    packed: the method that quantized the checkpoint's weights, "" where they are plain.
+    metadata: all but `general.file_type`, which depends on the formats chosen. ignored: unused source tensors;
+    left_out: those of parts without a place in this file (vision encoders, MTP layers). packed: the method that
+    quantized the checkpoint's weights, "" for plain weights.
     """
 
     architecture: Architecture
@@ -198,7 +199,7 @@ def plan(
 
 
 def architecture_metadata(architecture: Architecture, config: Config) -> dict[str, Any]:
-    """The family's keys with their values as plain data, which are stored as the schema says.
+    """Return the family's keys with plain values, to be stored as the schema says.
 
     Raises ModelError for a variant that these keys cannot express.
     """
@@ -225,8 +226,8 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
 
 
 def _none_said(architecture: Architecture, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What says "none" under keys that are copied from the config, which has none, while a file without them would
-    mean something.
+    """Return the values that mean "none" for keys copied from the config, where a file without them would mean
+    something else.
     """
     keys, said = Keys.of(architecture, found), {}
     for key in architecture.absent:
@@ -238,12 +239,12 @@ def _none_said(architecture: Architecture, found: Mapping[str, Any]) -> dict[str
 
 
 def full_key(architecture: Architecture, key: str) -> str:
-    """A key with the architecture's name in front, where it has that."""
+    """Return a key with the architecture's name in front, if it needs that."""
     return key if key.startswith(("general.", "xielu.", "diffusion.", "tokenizer.")) else f"{architecture.name}.{key}"
 
 
 def _stored(key: str, value: Any) -> Any:
-    """A value as its key's type, whole numbers in 32 bits. Raises ModelError for one that has no place there."""
+    """Return a value in its key's type, integers in 32 bits. Raises ModelError for one that does not fit."""
     value, listed = value.item() if isinstance(value, np.generic) else value, isinstance(value, (list, tuple))
     known = MODEL.get(key)
     least = int(known.least) if known and known.least is not None and known.least < 0 else int(key in NEEDED)
@@ -258,9 +259,9 @@ def _stored(key: str, value: Any) -> Any:
 
 @dataclass
 class Mapped:
-    """Tensors by GGUF name, those that become metadata (by key and layer), and those that become nothing.
+    """Tensors by GGUF name, those that become metadata (by key and layer), and those that are dropped.
 
-    stacks: experts on the way into one tensor each, by their number, with the rule of all.
+    stacks: experts to be stacked into one tensor each, by their number, with their common rule.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -270,7 +271,7 @@ class Mapped:
     stacks: dict[str, tuple[TensorMap, dict[int, Tensor]]] = field(default_factory=dict)
 
     def metadata(self, architecture: Architecture) -> dict[str, list[float]]:
-        """The arrays whose numbers are stored as tensors, one a layer."""
+        """Return the arrays whose numbers are stored as tensors, one a layer."""
         return {
             full_key(architecture, key): [float(of_layer[i].float32().reshape(-1)[0]) for i in sorted(of_layer)]
             for key, of_layer in self.numbers.items()
@@ -278,7 +279,7 @@ class Mapped:
 
 
 def _refuse_lost_rotation(architecture: Architecture, config: Config, generated: Mapping[str, Tensor]) -> None:
-    """Raise ModelError where the config scales its rotation in a way that files of the family do not say."""
+    """Raise ModelError if files of the family cannot express the config's rotary scaling."""
     block, kind = architecture.block, rope_scaling(config, "rope_type")
     if kind not in KINDS or block.rope == "none" or block.alibi:
         return
@@ -294,9 +295,9 @@ def _refuse_lost_rotation(architecture: Architecture, config: Config, generated:
 def map_tensors(
     architecture: Architecture, config: Config, tensors: Tensors, change: Change | None = None, whole: bool = True
 ) -> Mapped:
-    """Every source tensor by its rule. Raises ModelError naming those that no rule covers.
+    """Map every source tensor by its rule. Raises ModelError naming those that no rule covers.
 
-    whole: these are all of a model, so that embedding and layers must be there.
+    whole: these are all tensors of a model, so that embedding and layers must be there.
     """
     plain = unpacked(config, tensors)
     count = layer_count(architecture, config)
@@ -317,7 +318,7 @@ def map_tensors(
             continue
         numbers = [int(n) for n in NUMBER.findall("." + bare)]
         if bare.startswith("layers.") and numbers and numbers[0] >= count:
-            # left out where the config says that they predict further tokens (DeepSeek)
+            # left out if the config says that they are MTP layers (DeepSeek)
             if numbers[0] >= count + int(config.get("num_nextn_predict_layers") or 0):
                 hint = "config.json and weights belong to different models"
                 raise ModelError(f"config.json says {count} layers; the checkpoint has {name!r}", hint)
@@ -344,7 +345,7 @@ def map_tensors(
 
 
 def stack_experts(result: Mapped, config: Config) -> None:
-    """Make one tensor each of experts that came one by one. Raises ModelError where one is missing."""
+    """Stack experts stored one by one into one tensor each. Raises ModelError if one is missing."""
     for name, (stack, parts) in result.stacks.items():
         if missing := sorted(set(range(max(parts) + 1)) - set(parts)):
             raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
@@ -353,7 +354,7 @@ def stack_experts(result: Mapped, config: Config) -> None:
 
 
 def targets(architecture: Architecture, config: Config, name: str) -> list[tuple[TensorMap, str]]:
-    """Where the source tensor `name` goes: each rule with the GGUF name it gives; empty where there is no rule."""
+    """Return the targets of the source tensor `name`: each rule with its GGUF name; empty if there is no rule."""
     bare = without_prefix(name, architecture.prefixes)
     target, suffix = rule_of(rules_of(architecture.tensors), bare) or (None, "")
     numbers = [int(n) for n in NUMBER.findall("." + bare)]
@@ -361,7 +362,7 @@ def targets(architecture: Architecture, config: Config, name: str) -> list[tuple
 
 
 def unplaced(architecture: Architecture, config: Config, tensors: Tensors) -> list[str]:
-    """The names of those source tensors that a text model's family has no rule for."""
+    """Return the names of the source tensors that a text model's family has no rule for."""
     if architecture.prepare:
         config, tensors = architecture.prepare(config, tensors)
     rules, count = rules_of(architecture.tensors), layer_count(architecture, config)
@@ -370,7 +371,7 @@ def unplaced(architecture: Architecture, config: Config, tensors: Tensors) -> li
     def is_known(name: str) -> bool:
         bare = without_prefix(name, architecture.prefixes)
         if bare.startswith("layers.") and (number := NUMBER.search("." + bare)) and int(number[0]) in further:
-            return True  # as where the text model is converted
+            return True  # as in the conversion of the text model
         ignored = _matches(bare, architecture.ignored) or _matches(name, IGNORED)
         return ignored or rule_of(rules, bare) is not None or bool(FURTHER.fullmatch(name))
 
@@ -378,7 +379,7 @@ def unplaced(architecture: Architecture, config: Config, tensors: Tensors) -> li
 
 
 def _as_stored_plainly(architecture: Architecture, config: Config, stored: Tensors, whole: Tensors) -> Tensors:
-    """Weights that came out of quantized parts, the way round that the family stores weights.
+    """Return weights from quantized parts in the orientation that the family stores.
 
     Libraries that quantize make each layer a linear one, (outputs, inputs), also where it was a GPT-2's (in, out).
     """
@@ -394,19 +395,19 @@ def _as_stored_plainly(architecture: Architecture, config: Config, stored: Tenso
 
 
 def is_left_out(name: str) -> bool:
-    """Whether a source tensor belongs to a part that a text model's file has no place for."""
+    """Return whether a source tensor belongs to a part without a place in a text model's file."""
     return _matches(name, LEFT_OUT)
 
 
 def rules_of(tensors: Mapping[str, Target]) -> dict[str, Target]:
-    """Targets by what `rule_of` looks for."""
+    """Return targets by the pattern that `rule_of` looks up."""
     return {PLACE.sub("#", pattern): target for pattern, target in tensors.items()}
 
 
 def rule_of(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
-    """The rule of a source name and the suffix that carries over; an exact rule goes first and carries none.
+    """Return the rule of a source name and the suffix that carries over; an exact rule goes first and carries none.
 
-    Numbers stand for places in the rule, or all but the first for themselves.
+    Numbers match the rule's placeholders, or all but the first match literally.
     """
     for places in (0, 1):
         key = NUMBER.sub("#", "." + bare, count=places)[1:]
@@ -419,7 +420,7 @@ def rule_of(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None
 
 
 def maps_of(target: Target) -> tuple[TensorMap, ...]:
-    """The places of a source tensor; none of one that becomes metadata."""
+    """Return the maps of a source tensor; none for one that becomes metadata."""
     places = (TensorMap(target),) if isinstance(target, str) else target if isinstance(target, tuple) else (target,)
     return tuple(each for each in places if isinstance(each, TensorMap))
 
@@ -432,14 +433,14 @@ def _target_name(each: TensorMap, suffix: str, numbers: Sequence[int], config: C
 
 
 def place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped) -> None:
-    """Put a source tensor where a rule says. Raises ModelError where another one is there."""
+    """Store a source tensor under its rule's name. Raises ModelError if another one is there."""
     name = _target_name(each, suffix, numbers, config)
     if name == suffix:
         result.ignored.append(tensor.name)
         return
     if each.stack:
         result.stacks.setdefault(name, (each, {}))[1][numbers[-1]] = tensor
-        result.tensors.setdefault(name, tensor)  # holds the place in the order of the file
+        result.tensors.setdefault(name, tensor)  # holds its position in the file's order
         return
     placed = each.transform(tensor, config)
     if (there := result.tensors.get(name)) is None:
@@ -451,23 +452,23 @@ def place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, conf
 
 
 def layer_count(architecture: Architecture, config: Config) -> int:
-    """How many layers a checkpoint with this config has."""
+    """Return how many layers a checkpoint with this config has."""
     source = architecture.stored_layers or architecture.metadata["block_count"]
     return int((source(config) if callable(source) else lookup(config, source or "")) or 0)
 
 
 def _check_layers(architecture: Architecture, config: Config, result: Mapped) -> None:
-    """Every layer there, and (unless layers vary) with the same tensors."""
+    """Check that every layer is there, and (unless layers vary) with the same tensors."""
     if "token_embd.weight" not in result.tensors:
         owner = f"{architecture.name}'s token_embd.weight"
         raise ModelError(f"no tensor of the checkpoint becomes {owner}: the embedding is missing")
     if architecture.block.convolutions:
-        return  # what `archs.validation.model_validators` asks for
+        return  # which `archs.validation.model_validators` requires
     layers: dict[int, set[str]] = {}
     for match in filter(None, (re.match(r"(?:enc\.)?blk\.(\d+)\.(.*)", name) for name in result.tensors)):
         layers.setdefault(int(match[1]), set()).add(match[2])
     count = layer_count(architecture, config)
-    if "nextn_predict_layers" in architecture.metadata:  # which transformers leaves out when it saves such a model
+    if "nextn_predict_layers" in architecture.metadata:  # which transformers omits when it saves such a model
         count -= config.get("num_nextn_predict_layers") or 0
     missing = sorted(set(range(count)) - set(layers))
     if missing:
@@ -482,7 +483,7 @@ def _check_layers(architecture: Architecture, config: Config, result: Mapped) ->
 
 
 def without_prefix(name: str, prefixes: Iterable[str]) -> str:
-    """A source name without the wrappers in front ("model.language_model.layers.0…" → "layers.0…")."""
+    """Return a source name without the wrappers in front ("model.language_model.layers.0…" → "layers.0…")."""
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in prefixes:
         parts.pop(0)
@@ -494,5 +495,5 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def stays_float32(name: str, shape: tuple[int, ...], extra: Iterable[str] = ()) -> bool:
-    """Whether a tensor is float32 in every output type: vectors, norms, routers and other small ones."""
+    """Return whether a tensor is float32 in every output type: vectors, norms, routers and other small ones."""
     return len(shape) < 2 or _matches(name, FLOAT32_NAMES) or _matches(name, extra)

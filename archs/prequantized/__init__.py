@@ -1,8 +1,8 @@
-"""Checkpoints whose weights are quantized already: the tensors that stand for a weight together become that weight.
+"""Quantized checkpoints: the tensors that together store a weight become that weight.
 
 A method is a function `(settings, tensors) -> Unpacked` in a module of this package that is imported when a checkpoint
-needs it. Weights answer row ranges: float32, or blocks of ggml's where the values go over without loss. Layers that the
-method left alone (`modules_to_not_convert`, `ignore`) are recognised by being stored plainly.
+needs it. Weights are read by row ranges: float32, or blocks of ggml's if the values carry over without loss. Layers
+that the method left unquantized (`modules_to_not_convert`, `ignore`) are recognised by their plain tensors.
 """
 
 import importlib
@@ -39,7 +39,7 @@ KEYS = ("quantization_config", "compression_config")
 WEIGHTS = ("weight", "weight_packed", "qweight")
 CODES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0", "F4", "I8", "U8", "I16", "I32")
 
-# Files beside a config.json that says nothing: file → method, and where the settings are in it.
+# Files next to a config.json without settings: file → method, and where the settings are in it.
 BESIDE = {
     "hf_quant_config.json": ("modelopt", "quantization"),
     "quantize_config.json": ("gptq", ""),
@@ -48,12 +48,12 @@ BESIDE = {
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings | None:
-    """How a checkpoint's weights are quantized, by its normalized config; None where they are not."""
+    """Return how a checkpoint's weights are quantized, by its normalized config; None for plain weights."""
     return next((config[key] for key in KEYS if isinstance(config.get(key), Mapping) and config[key]), None)
 
 
 def method_of(settings: Settings) -> str:
-    """The method's name in lower case; older configs don't say it, but have keys of their own."""
+    """Return the method's name in lower case; older configs lack it, but have keys of their own."""
     named = str(settings.get("quant_method") or "").lower()
     if named and named != "none":
         return named
@@ -63,7 +63,9 @@ def method_of(settings: Settings) -> str:
 
 
 def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config with what older exports wrote into a file beside config.json. Raises ModelError for a broken one."""
+    """Return the config with the settings that older exports wrote into a separate file. Raises ModelError for a broken
+    one.
+    """
     if settings_of(config):
         return config
     for name, (method, inside) in BESIDE.items():
@@ -80,10 +82,10 @@ def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str
 
 
 def unpacked(config: Mapping[str, Any], tensors: Tensors) -> Unpacked:
-    """The tensors of a checkpoint with every quantized weight in one piece.
+    """Return a checkpoint's tensors with each quantized weight as one tensor.
 
-    config: as `archs.config.normalized` gives it. Raises ModelError for a method that is not read, and for parts that
-    are missing or don't belong together.
+    config: as `archs.config.normalized` gives it. Raises ModelError for an unsupported method, and for parts that are
+    missing or don't belong together.
     """
     settings = settings_of(config)
     if settings is None:

@@ -20,7 +20,9 @@ EACH = 4  # values of a byte
 
 
 def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every NAME.weight in its own shape. Raises ModelError for scales that don't fit, and for what is not read."""
+    """Return every NAME.weight in its own shape. Raises ModelError for scales that don't fit, and for unsupported
+    variants.
+    """
     if settings.get("use_rms_norm"):
         raise refused("bitnet", "a norm before each product")
     multiplies = str(settings.get("linear_class") or "bitlinear").lower() == "autobitlinear"
@@ -41,7 +43,7 @@ def _rounded(name: str, tensor: Tensor) -> Tensor:
 
 
 def _weight(stored: Tensor, scale: Tensor, apply: np.ufunc) -> Tensor:
-    """A weight of packed or plain values."""
+    """Return a weight from packed or plain values."""
     factor = scale.float32().reshape(-1)
     if len(factor) != 1 or not np.isfinite(factor[0]) or not factor[0]:
         raise ModelError(f"{scale.where} holds {factor[:4].tolist()}; one number other than 0 was expected")
@@ -51,7 +53,7 @@ def _weight(stored: Tensor, scale: Tensor, apply: np.ufunc) -> Tensor:
 
     def packed(start: int, stop: int) -> Floats:
         values = np.empty((stop - start, width), np.float32)
-        while start < stop:  # a strip of rows that have the same bits
+        while start < stop:  # a strip of rows that share a bit position
             strip, row = divmod(start, high)
             count = min(stop - start, high - row)
             codes = stored.raw(row, row + count) >> np.uint8(2 * strip) & np.uint8(3)

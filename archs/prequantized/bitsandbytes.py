@@ -30,12 +30,12 @@ from .tensor_groups import Settings, Unpacked, decoded, part, replaced
 STATE = ".quant_state.bitsandbytes__"
 STATE_KEYS = {"blocksize": Whole(2), "nested_blocksize": Whole(1), "nested_offset": Number()}
 STATISTICS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
-BY_127 = np.float32(7.874015718698502e-3)  # the library multiplies with it
-IGNORED = (".weight_format",)  # 0: rows, the only order that files are written in
+BY_127 = np.float32(7.874015718698502e-3)  # the library multiplies by it
+IGNORED = (".weight_format",)  # 0: rows, the only order that is written
 
 
 def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every quantized weight under its name, in its own shape. Raises ModelError for incomplete ones."""
+    """Return every quantized weight under its name, in its own shape. Raises ModelError for incomplete ones."""
     wholes, ignored = [], []
     for name, tensor in tensors.items():
         if STATE in name:
@@ -51,7 +51,7 @@ def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def state_of(tensor: Tensor) -> dict[str, Any]:
-    """The JSON object that a tensor's bytes are. Raises ModelError for any other bytes."""
+    """Return the JSON object in a tensor's bytes. Raises ModelError for anything else."""
     try:
         state = parse_json(tensor.raw().tobytes())
     except ValueError as error:
@@ -63,7 +63,7 @@ def state_of(tensor: Tensor) -> dict[str, Any]:
 
 
 def four_bits(tensors: Tensors, packed: Tensor, state: Mapping[str, Any]) -> Tensor:
-    """A weight of nf4 or fp4 values."""
+    """Return a weight of nf4 or fp4 values."""
     name, shape, block = packed.name, tuple(state["shape"]), state.get("blocksize") or 64
     size = math.prod(shape)
     absmax = part(tensors, f"{name}.absmax", packed)
@@ -87,7 +87,7 @@ def four_bits(tensors: Tensors, packed: Tensor, state: Mapping[str, Any]) -> Ten
 def scales_of(
     tensors: Tensors, packed: Tensor, absmax: Tensor, state: Mapping[str, Any]
 ) -> Callable[[int, int], Floats]:
-    """Scales of blocks start … stop, stored as they are, or quantized to 8 bits in blocks of their own."""
+    """Return scales of blocks start … stop, stored plainly, or quantized to 8 bits in blocks of their own."""
     if absmax.format.name == "F32":
         return lambda start, stop: span(absmax.float32, absmax.width, start, stop)
     if absmax.format.name != "U8":
@@ -108,7 +108,7 @@ def scales_of(
 
 
 def eight_bits(weight: Tensor, scb: Tensor) -> Tensor:
-    """A weight of signed bytes with a scale for each row."""
+    """Return a weight of signed bytes with a scale for each row."""
     if weight.format.name != "I8" or scb.size != weight.rows:
         found = f"{weight.where} is {weight.format.name} {list(weight.shape)} with {scb.size} scales"
         raise ModelError(f"{found}; I8 with one a row was expected")

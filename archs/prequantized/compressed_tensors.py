@@ -40,7 +40,7 @@ WEIGHT_FORMATS = (
 
 
 def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every quantized weight as NAME.weight. Raises ModelError for formats that are not read."""
+    """Return every quantized weight as NAME.weight. Raises ModelError for unsupported formats."""
     schemes = [each for each in (settings.get("config_groups") or {}).values() if isinstance(each, Mapping)]
     for name in (each.get("format") for each in (settings, *schemes)):
         if name is not None and name not in WEIGHT_FORMATS:
@@ -63,12 +63,12 @@ def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def _said(arguments: list[Mapping[str, Any]], key: str) -> list[Any]:
-    """What the config says about weights under `key`, for each group of layers that it quantizes alike."""
+    """Return the config's values of `key` for weights, for each group of layers that it quantizes alike."""
     return [each[key] for each in arguments if each.get(key)]
 
 
 def _floats(tensors: Tensors, stem: str, packed: Tensor) -> Tensor:
-    """A weight of NVFP4 or MXFP4."""
+    """Return a weight of NVFP4 or MXFP4."""
     scale = tensor_groups.part(tensors, stem + "weight_scale", packed)
     if scale.format.name in ("U8", "F8_E8M0"):
         return mxfp4(stem + "weight", packed, scale)
@@ -80,7 +80,7 @@ def _floats(tensors: Tensors, stem: str, packed: Tensor) -> Tensor:
 
 
 def _integers(arguments: list[Mapping[str, Any]], tensors: Tensors, stem: str, packed: Tensor) -> Tensor:
-    """A weight of packed integers: of the widths that the config names, the one that fits the shapes."""
+    """Return a weight of packed integers: of the config's widths, the one that fits the shapes."""
     scale, shape = (tensor_groups.part(tensors, stem + each, packed) for each in ("weight_scale", "weight_shape"))
     rows, width = (int(n) for n in shape.elements().reshape(-1))
     count = scale.shape[-1] if len(scale.shape) == 2 else 1
@@ -117,8 +117,8 @@ def _integers(arguments: list[Mapping[str, Any]], tensors: Tensors, stem: str, p
 
 
 def _places(bits: int, count: int, words: int) -> NDArray[np.int64] | None:
-    """The bit at which each of `count` values begins, across words or whole in each; None where they are not so
-    many.
+    """Return the bit at which each of `count` values begins, across words or whole in each; None if their number does
+    not fit.
     """
     value, whole = np.arange(count), 32 // bits
     if words == -(-count * bits // 32):
@@ -127,7 +127,7 @@ def _places(bits: int, count: int, words: int) -> NDArray[np.int64] | None:
 
 
 def _zero_points(zero: Tensor, bits: int, shape: tuple[int, int], start: int, stop: int) -> Floats:
-    """What is subtracted from the packed integers of rows start … stop: float32 (rows, groups)."""
+    """Return the zero points of rows start … stop: float32 (rows, groups)."""
     rows, count = shape
     if zero.format.name == "I8" and zero.size == rows * count:
         shifted: Floats = zero.float32().reshape(shape)[start:stop] + np.float32(1 << (bits - 1))

@@ -23,12 +23,12 @@ from .tensor_groups import Settings, Unpacked, decoded
 
 BLOCKS, SCALES = "_blocks", "_scales"
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-PAIRS = np.stack((np.tile(E2M1, 16), np.repeat(E2M1, 16)), -1).view("<f8").reshape(-1)  # of each byte, 2 x float32
+PAIRS = np.stack((np.tile(E2M1, 16), np.repeat(E2M1, 16)), -1).view("<f8").reshape(-1)  # two float32 for each byte
 CODES = np.arange(127, dtype=np.uint8)  # E4M3 without sign and NaN, ascending
 
 
 def gpt_oss(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every pair NAME_blocks, NAME_scales as one MXFP4 tensor NAME, rows of weights as ggml has them.
+    """Return every pair NAME_blocks, NAME_scales as one MXFP4 tensor NAME, with weight rows in ggml's order.
 
     Raises ModelError for blocks whose scales are missing or of another shape.
     """
@@ -47,7 +47,7 @@ def gpt_oss(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def mxfp4(name: str, packed: Tensor, scales: Tensor) -> Tensor:
-    """Bytes and exponents of a weight as one MXFP4 tensor. Raises ModelError for shapes that don't fit."""
+    """Return bytes and exponents of a weight as one MXFP4 tensor. Raises ModelError for shapes that don't fit."""
     *outer, per_row = scales.shape
     if packed.nbytes != scales.size * 16 or packed.rows % max(1, scales.rows):
         shapes = f"shape {list(packed.shape)} and scales {list(scales.shape)}"
@@ -63,17 +63,18 @@ def mxfp4(name: str, packed: Tensor, scales: Tensor) -> Tensor:
 
 
 def _halves(pairs: NDArray[np.uint8], group: int) -> NDArray[np.uint8]:
-    """Bytes in ggml's order, (groups, group / 2): in each group of values the first half beside the second."""
+    """Return bytes in ggml's order, (groups, group / 2): in each group, value i of the first half with value i of the
+    second.
+    """
     values = np.stack((pairs & 15, pairs >> 4), -1).reshape(-1, group)
     halves: NDArray[np.uint8] = values[:, : group // 2] | values[:, group // 2 :] << 4
     return halves
 
 
 def nvfp4(name: str, packed: Tensor, scale: Tensor, factor: np.float32, apply: np.ufunc = np.multiply) -> Tensor:
-    """The weight (rows, width), as ggml's NVFP4 blocks or float32.
+    """Return the weight (rows, width), as ggml's NVFP4 blocks or float32.
 
-    factor: what all scales are multiplied with, or divided by where `apply` is np.divide.
-    Raises ModelError for shapes that don't fit.
+    factor: multiplies all scales, or divides them if `apply` is np.divide. Raises ModelError for shapes that don't fit.
     """
     *outer, half = packed.shape
     width = 2 * half
@@ -98,8 +99,8 @@ def nvfp4(name: str, packed: Tensor, scale: Tensor, factor: np.float32, apply: n
 
 
 def _taken_in(scale: Tensor, factor: np.float32, apply: np.ufunc) -> NDArray[np.uint8] | None:
-    """For each E4M3 byte the one that has taken in the factor; None where a stored scale has none."""
-    if not math.isfinite(factor) or math.frexp(factor)[0] != 0.5:  # so that scales are read for powers of two alone
+    """Return for each E4M3 byte the byte of its product with the factor; None if a stored scale has none."""
+    if not math.isfinite(factor) or math.frexp(factor)[0] != 0.5:  # so that scales are read only for powers of two
         return None
     values = scale.format.decode(CODES[None])[0]
     wanted = apply(values, factor)

@@ -22,12 +22,12 @@ from ..spec import Floats, Tensors
 from . import tensor_groups
 from .tensor_groups import Settings, Unpacked
 
-BITS = range(2, 9)  # 5, 6 and 7 by AutoRound alone
-FORMATS = {"gptq": 1, "gptq_v2": 0}  # `checkpoint_format`: what is added to stored zero points
+BITS = range(2, 9)  # 5, 6 and 7 only by AutoRound
+FORMATS = {"gptq": 1, "gptq_v2": 0}  # `checkpoint_format` → offset of stored zero points
 AWQ_BITS = 4
 ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
-AWQ_VERSIONS = ("gemm", "exllama", "ipex")  # all of them load what "gemm" stores
-PACKINGS = {  # AutoRound's packing format → GPTQ's name for how zero points are stored
+AWQ_VERSIONS = ("gemm", "exllama", "ipex")  # all of them store what "gemm" does
+PACKINGS = {  # AutoRound's packing format → GPTQ's name of its zero-point storage
     "auto_round:auto_gptq": "gptq",
     "auto_round:gptqmodel": "gptq_v2",
     "auto_round": "gptq_v2",
@@ -35,7 +35,7 @@ PACKINGS = {  # AutoRound's packing format → GPTQ's name for how zero points a
 
 
 def gptq(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every NAME.qweight and its companions as NAME.weight (out, in). Raises ModelError for other layouts."""
+    """Return every NAME.qweight and its companions as NAME.weight (out, in). Raises ModelError for other layouts."""
     kind = settings.get("checkpoint_format") or "gptq"
     if kind not in FORMATS or settings.get("is_marlin_format"):
         raise tensor_groups.refused("gptq", f"checkpoint_format {kind if kind not in FORMATS else 'marlin'!r}")
@@ -43,7 +43,7 @@ def gptq(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def awq(settings: Settings, tensors: Tensors) -> Unpacked:
-    """The same of AWQ."""
+    """Return AWQ's weights as `gptq`."""
     version = str(settings.get("version") or settings.get("checkpoint_format") or "gemm").lower()
     bits = settings.get("bits") or settings.get("w_bit") or AWQ_BITS
     if version not in AWQ_VERSIONS or bits != AWQ_BITS:
@@ -52,7 +52,7 @@ def awq(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def auto_round(settings: Settings, tensors: Tensors) -> Unpacked:
-    """The same of AutoRound, whose `packing_format` says which of the two layouts it is."""
+    """Return AutoRound's weights as `gptq`; its `packing_format` selects one of the two layouts."""
     packing = str(settings.get("packing_format") or "auto_round:auto_gptq")
     if packing == "auto_round:auto_awq":
         return awq({**settings, "version": "gemm"}, tensors)
@@ -62,7 +62,7 @@ def auto_round(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def _weights(settings: Settings, tensors: Tensors, interleaved: bool, add: int = 0) -> Unpacked:
-    """interleaved: as AWQ packs. add: what is added to stored zero points."""
+    """Return the weights. interleaved: packed as in AWQ. add: offset of stored zero points."""
     wholes, ignored, names = [], [], ["qweight", "qzeros", "scales", *([] if interleaved else ["g_idx"])]
     for stem in (name.removesuffix("qweight") for name in tensors if name.endswith(".qweight")):
         wholes.append((_weight(settings, tensors, stem, interleaved, add), [stem + each for each in names]))

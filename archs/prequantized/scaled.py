@@ -30,7 +30,7 @@ SECOND = "_scale_2"
 STORED = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8")
 Blocks = Sequence[int]
 
-# What only the computation with quantized activations or a quantized cache needs.
+# Tensors that only quantized activations or a quantized cache need.
 ACTIVATIONS = (
     ".input_scale",
     ".activation_scale",
@@ -52,13 +52,13 @@ ACTIVATIONS = (
 
 
 def fp8(settings: Settings, tensors: Tensors) -> Unpacked:
-    """Every scaled weight under its name, in its own shape. Raises ModelError for scales that don't fit."""
+    """Return every scaled weight under its name, in its own shape. Raises ModelError for scales that don't fit."""
     found = scaled_weights(tensors, settings.get("weight_block_size"))
     return without_activations(tensors, [(whole, companions(name)) for name, whole in found.items()])
 
 
 def modelopt(settings: Settings, tensors: Tensors) -> Unpacked:
-    """The same of ModelOpt. Raises ModelError for algorithms that are not read."""
+    """Return ModelOpt's weights as `fp8`. Raises ModelError for unsupported algorithms."""
     found = scaled_weights(tensors, None)
     for name, second in tensors.items():
         packed = tensors.get(name.removesuffix(SECOND)) if name.endswith(SECOND) else None
@@ -80,7 +80,7 @@ def modelopt(settings: Settings, tensors: Tensors) -> Unpacked:
 
 
 def _input_scaled(weight: Tensor, scale: Tensor) -> Tensor:
-    """Each column multiplied with the factor of its input."""
+    """Return a weight with each column multiplied by its input's factor."""
     if scale.size != weight.width:
         raise ModelError(f"{scale.where} has {scale.size} values for rows of {weight.width}")
 
@@ -95,25 +95,27 @@ def without_activations(tensors: Tensors, wholes: list[tuple[Tensor, list[str]]]
 
 
 def companions(name: str) -> list[str]:
-    """The names of tensors that a scaled weight may consist of."""
+    """Return the names of tensors that a scaled weight may consist of."""
     return [name, *(name + suffix for suffix in SUFFIXES), name + "_zero_point"]
 
 
 def scaled_weights(tensors: Tensors, blocks: Blocks | None) -> dict[str, Tensor]:
-    """Every weight that has scales, decoded. blocks: rows and columns under one scale, where the config says so."""
+    """Return every weight that has scales, decoded. blocks: rows and columns under one scale, where the config says
+    so.
+    """
     found = {}
     for name, tensor in tensors.items():
         suffix = next((s for s in SUFFIXES if name.endswith(s)), None)
         whole = tensors.get(name.removesuffix(suffix)) if suffix else None
         if whole is not None and tensor.format.name == "F8_E8M0" and whole.nbytes == 16 * tensor.size:
-            found[whole.name] = mxfp4(whole.name, whole, tensor)  # experts of DeepSeek V4, beside others in FP8
+            found[whole.name] = mxfp4(whole.name, whole, tensor)  # experts of DeepSeek V4, next to others in FP8
         elif whole is not None and whole.format.name in STORED:
             found[whole.name] = _scaled(whole, tensor, tensors.get(f"{whole.name}_zero_point"), blocks)
     return found
 
 
 def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None, blocks: Blocks | None) -> Tensor:
-    """A weight times its scales, as a lazy float32 tensor of the same name and shape."""
+    """Return a weight times its scales, as a lazy float32 tensor of the same name and shape."""
     steps = [_applied(np.multiply, weight, scale, blocks)]
     if zero is not None:
         steps.insert(0, _applied(np.subtract, weight, zero, blocks))
@@ -130,7 +132,7 @@ def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None, blocks: Blocks |
 def _applied(
     operation: np.ufunc, weight: Tensor, small: Tensor, blocks: Blocks | None
 ) -> Callable[[Floats, int], None]:
-    """values = operation(values, the number of `small` that belongs to each), in place, of rows from the one given."""
+    """Apply operation(values, matching element of `small`) in place, to rows from a given one on."""
     *outer, rows, width = weight.shape if len(weight.shape) > 1 else (1, *weight.shape)
     shape = small.shape
     if len(shape) > len(weight.shape):  # (row blocks, 1, column blocks, 1)
@@ -145,7 +147,7 @@ def _applied(
         raise ModelError(f"{small.where} has shape {list(small.shape)}, which {fits}")
 
     def of_rows(start: int, stop: int) -> Floats:
-        """The numbers of rows start … stop: float32 (rows, column blocks)."""
+        """Return the elements for rows start … stop: float32 (rows, column blocks)."""
         if small.size == 1:
             return np.full((stop - start, 1), small.float32().reshape(-1)[0])
         row = np.arange(start, stop)
@@ -167,7 +169,7 @@ def _applied(
 
 
 def _block(size: int, count: int, given: int) -> int:
-    """How many of `size` values share one of `count` numbers; 0 where that cannot be."""
+    """Return how many of `size` values share one of `count` numbers; 0 if impossible."""
     if given and count not in (1, size) and -(-size // given) == count:
         return given
     return size // count if count and size % count == 0 else 0

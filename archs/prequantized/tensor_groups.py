@@ -1,4 +1,4 @@
-"""What the methods share: finding the tensors that stand for a weight together, and lazy tensors over them."""
+"""Shared by the methods: matching the tensors that store a weight, and lazy tensors over them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Settings = Mapping[str, Any]  # `quantization_config` of config.json
 
 @dataclass(frozen=True)
 class Unpacked:
-    """A checkpoint's tensors after weights stored in parts became one tensor each.
+    """A checkpoint's tensors, with weights stored in parts as one tensor each.
 
     ignored: stored tensors that no weight needs, such as the scales of activations.
     """
@@ -28,7 +28,7 @@ class Unpacked:
 
 
 def replaced(tensors: Tensors, wholes: Iterable[tuple[Tensor, Iterable[str]]], ignored: Iterable[str] = ()) -> Unpacked:
-    """`tensors` with each whole at the place of the first of its parts."""
+    """Return `tensors` with each weight in place of the first of its parts."""
     owner = {part: whole for whole, parts in wholes for part in parts}
     left = dict.fromkeys(name for name in ignored if name not in owner)
     result: dict[str, Tensor] = {}
@@ -40,7 +40,7 @@ def replaced(tensors: Tensors, wholes: Iterable[tuple[Tensor, Iterable[str]]], i
 
 
 def part(tensors: Tensors, name: str, of: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-    """The tensor `name` that belongs to `of`. Raises ModelError where it is missing or of another shape."""
+    """Return the tensor `name` that belongs to `of`. Raises ModelError if it is missing or of another shape."""
     found = tensors.get(name)
     if found is None:
         problem = f"{of.where} is a quantized weight that needs {name!r}, which is missing"
@@ -51,7 +51,7 @@ def part(tensors: Tensors, name: str, of: Tensor, shape: tuple[int, ...] | None 
 
 
 def decoded(name: str, shape: tuple[int, ...], read: Callable[[int, int], Floats], origin: str) -> Tensor:
-    """A float32 tensor whose rows start … stop are `read(start, stop)`, float32 (rows, width)."""
+    """Return a float32 tensor whose rows start … stop are `read(start, stop)`, float32 (rows, width)."""
 
     def raw(start: int, stop: int) -> NDArray[np.uint8]:
         rows = np.ascontiguousarray(read(start, stop), "<f4")
@@ -61,7 +61,7 @@ def decoded(name: str, shape: tuple[int, ...], read: Callable[[int, int], Floats
 
 
 def words(tensor: Tensor) -> Callable[[int, int], NDArray[np.uint32]]:
-    """Columns start … stop of a matrix of 32-bit integers, as uint32 (rows, columns)."""
+    """Return columns start … stop of a matrix of 32-bit integers, as uint32 (rows, columns)."""
     check_words(tensor)
     kept = CachedRows(tensor)
     return lambda start, stop: np.ascontiguousarray(kept.elements()[:, start:stop]).view("<u4")
@@ -75,7 +75,7 @@ def check_words(tensor: Tensor) -> None:
 
 
 def columns(tensor: Tensor) -> Callable[[int, int], Floats]:
-    """Columns start … stop of a matrix of numbers as float32 (columns, rows)."""
+    """Return columns start … stop of a matrix of numbers as float32 (columns, rows)."""
     kept = CachedRows(tensor)
 
     def read(start: int, stop: int) -> Floats:
@@ -86,9 +86,9 @@ def columns(tensor: Tensor) -> Callable[[int, int], Floats]:
 
 
 def groups_in_order(width: int, count: int, size: int | None) -> NDArray[np.int64]:
-    """The group of each column where groups of one size follow each other.
+    """Return the group of each column for consecutive groups of one size.
 
-    size: as config.json says, for a last group that is shorter.
+    size: as in config.json, if the last group is shorter.
     """
     each = width // count if count and width % count == 0 else size or 0
     if each < 1 or -(-width // each) != count:
@@ -97,7 +97,7 @@ def groups_in_order(width: int, count: int, size: int | None) -> NDArray[np.int6
 
 
 def checked_groups(tensor: Tensor, count: int) -> NDArray[np.int64]:
-    """The group of each column as the checkpoint stores it. Raises FormatError for one that has no scale."""
+    """Return the group of each column as stored. Raises FormatError for one without a scale."""
     group = tensor.elements().reshape(-1).astype(np.int64)
     if group.size and (group.min() < 0 or group.max() >= count):
         raise FormatError(f"{tensor.where} names group {int(group.max())}; there are {count} groups")
@@ -105,7 +105,7 @@ def checked_groups(tensor: Tensor, count: int) -> NDArray[np.int64]:
 
 
 def refused(method: str, what: str = "") -> ModelError:
-    """The error for a method that is not read, or for `what` of it."""
+    """Return the error for an unsupported method, or for `what` of it."""
     return ModelError(
         f"the checkpoint's weights are quantized with {method}{f' ({what})' if what else ''}, which is not read",
         hint="fetch the model in 16 bits, or in a quantization that docs/convert.md lists",

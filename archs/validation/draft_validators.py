@@ -1,4 +1,6 @@
-"""Whether keys and tensors of a draft's file belong together; asked when it is made, validated and run."""
+"""Validate that keys and tensors of a draft model's file belong together; used in conversion, validation and
+runtime.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,13 +34,13 @@ NEEDED = {
 
 
 def check_draft(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
-    """Raises ModelError naming the first key or tensor that does not belong to the others."""
+    """Raise ModelError naming the first key or tensor that does not fit the others."""
     if fault := next(validate_draft(architecture, metadata, tensors), None):
         raise ModelError(f"the draft's {fault}", hint="`gguftools validate` lists all that is wrong with the file")
 
 
 def validate_draft(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> Iterator[Fault]:
-    """What contradicts itself. Later steps need that earlier ones found nothing."""
+    """Return contradictions. Later steps need earlier ones to have found nothing."""
     name = architecture.name
     if name == GEMMA4_ASSISTANT.name:
         yield from _assistant(architecture, metadata, tensors)
@@ -65,7 +67,7 @@ def validate_draft(architecture: Architecture, metadata: Mapping[str, Any], tens
 
 
 def as_layers(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of an assistant (Gemma 4) as if its layers were those of a model with keys and values of its own."""
+    """Return the keys of an assistant (Gemma 4) as if its layers belonged to a model with its own keys and values."""
     name = GEMMA4_ASSISTANT.name
     return {**metadata, f"{name}.nextn_predict_layers": 0, f"{name}.attention.shared_kv_layers": 0}
 
@@ -73,7 +75,7 @@ def as_layers(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _of_keys(
     architecture: Architecture, needed: Sequence[str], metadata: Mapping[str, Any], tensors: Tensors
 ) -> list[Fault]:
-    """Keys that are not there, or are no such keys: what the rest is found by."""
+    """Return missing or invalid keys, which all other checks need."""
     names = [f"{architecture.name}.{key}" for key in needed]
     missing = [Fault(name, "is missing; who runs the draft needs it") for name in names if name not in metadata]
     return missing or validate_keys(architecture, metadata, tensors)
@@ -124,7 +126,7 @@ def _assistant(architecture: Architecture, metadata: Mapping[str, Any], tensors:
 
 
 def _block(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> Iterator[Fault]:
-    """Of drafts that write a block of tokens at once."""
+    """Validate draft models that write a block of tokens at once."""
     name = architecture.name
     needed = ("block_count", "embedding_length", "block_size", "target_layers")
     if found := _of_keys(architecture, needed, metadata, tensors):
@@ -139,7 +141,8 @@ def _block(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
         yield Fault(f"{name}.target_layers", "is empty; numbers of layers are expected")
         return
     width, layers = int(keys.need("embedding_length")), int(keys.need("block_count"))
-    output = "attn_output" if keys.get("hyper_connection.count") is None else "attn_output_b"  # DeepSeek V4's in two
+    # DeepSeek V4's is in two parts
+    output = "attn_output" if keys.get("hyper_connection.count") is None else "attn_output_b"
     wanted = [f"blk.{i}.{role}.weight" for i in range(layers) for role in ("attn_norm", output, "ffn_norm")]
     for absent in sorted({"fc.weight", "enc.output_norm.weight", "output_norm.weight", *wanted} - set(tensors)):
         yield Fault(absent, "is missing")
@@ -156,26 +159,26 @@ def _block(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
 
 
 def as_deepseek4(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A draft's keys as those of the model whose layers it has."""
+    """Return a draft model's keys as those of the model whose layers it has."""
     own = {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
     others = {key: value for key, value in metadata.items() if not key.startswith((f"{name}.", "general."))}
     return {**others, "general.architecture": DEEPSEEK4.name, **{f"{DEEPSEEK4.name}.{key}": own[key] for key in own}}
 
 
 def _layers_of_deepseek4(name: str, metadata: Mapping[str, Any], tensors: Tensors) -> Iterator[Fault]:
-    """Of DeepSeek V4's kind, which may lack the embedding alone."""
+    """Validate the layers of DeepSeek V4's type, which may lack only the embedding."""
     whole = as_deepseek4(name, metadata)
     layers = {each: tensor for each, tensor in tensors.items() if each.startswith(("blk.", "output_", "token_embd"))}
     key = f"{name}.attention.compress_ratios"
     if np.any(metadata.get(key, 0)):
-        yield Fault(key, "is not 0; the layers of such a draft see tokens alone")
+        yield Fault(key, "is not 0; the layers of such a draft model only read tokens")
     for fault in faults(DEEPSEEK4, whole, layers):
         if fault.where != "token_embd.weight" or fault.where in tensors:
             yield replace(fault, where=fault.where.replace(f"{DEEPSEEK4.name}.", f"{name}."))
 
 
 def _selecting(keys: Keys, width: int, layers: int, metadata: Mapping[str, Any], tensors: Tensors) -> Iterator[Fault]:
-    """Of those with a selector and convolutions (DFlash 2): all of it is there, or nothing."""
+    """Validate drafts with a selector and convolutions (DFlash 2): all of it is there, or nothing."""
     around = [f"blk.{i}.{part}_conv" for i in range(layers) for part in ("attn", "ffn")]
     if not any(name.startswith(("selector_", *around)) for name in tensors):
         return
@@ -200,7 +203,7 @@ def _selecting(keys: Keys, width: int, layers: int, metadata: Mapping[str, Any],
 
 
 def _block_layers(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> Iterator[Fault]:
-    """Of Qwen3's and Gemma 4's kind."""
+    """Validate the layers of Qwen3's and Gemma 4's type."""
     try:
         numbers = read_hparams(architecture, metadata)
     except ModelError as error:
@@ -242,7 +245,7 @@ def _block_layers(architecture: Architecture, metadata: Mapping[str, Any], tenso
 
 
 def _numbers(keys: Keys) -> Iterator[Fault]:
-    """Keys that are sound for themselves, and mean nothing for such a draft."""
+    """Validate keys that are valid on their own, but not for such a draft."""
     if keys.need("block_count") != 1:
         yield Fault(f"{keys.architecture}.block_count", f"is {keys.need('block_count')}; such a draft has one layer")
     for key in ("feed_forward_length", "attention.head_count", "attention.head_count_kv"):
@@ -261,7 +264,7 @@ def _numbers(keys: Keys) -> Iterator[Fault]:
 def _eagle3(
     architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors
 ) -> tuple[dict[str, tuple[int, ...]], set[str]]:
-    """Shapes of all that it may have, and the names of what it must."""
+    """Return shapes of all tensors that EAGLE-3 may have, and the names of the required ones."""
     keys, numbers = Keys.of(architecture, metadata), read_hparams(architecture, metadata)
     own, width, inner = numbers.layers[0], numbers.width, int(keys.need("feed_forward_length"))
     states = len(keys.need("target_layers")) * int(keys.need("target_hidden_size"))
@@ -294,7 +297,7 @@ def _eagle3(
 
 
 def _wrong_factors(tensors: Tensors, hparams: HParams) -> Iterator[Fault]:
-    """Divisors of rotary frequencies that are too few for the layers they are for."""
+    """Return tensors with too few rotary divisors for their layers."""
     pairs = max((own.rope_width // 2 for own in hparams.layers if own.rope_scaled), default=0)
     tensor = tensors.get("rope_freqs.weight")
     if tensor is not None and (len(tensor.shape) != 1 or tensor.shape[0] < pairs):
@@ -302,7 +305,7 @@ def _wrong_factors(tensors: Tensors, hparams: HParams) -> Iterator[Fault]:
 
 
 def _wrong_ids(tensor: Tensor, metadata: Mapping[str, Any]) -> str:
-    """What is wrong with the list of those of the target's tokens that it drafts."""
+    """Return what is wrong with the list of the target's tokens that it drafts."""
     words = len(metadata.get("tokenizer.ggml.tokens", ()))
     if tensor.format.name != "I64" or len(tensor.shape) != 1:
         return f"is {tensor.format.name} of shape {list(tensor.shape)}; a list of I64 is expected"
@@ -313,7 +316,7 @@ def _wrong_ids(tensor: Tensor, metadata: Mapping[str, Any]) -> str:
 
 
 def _of_shapes(shapes: Mapping[str, tuple[int, ...]], tensors: Tensors) -> Iterator[Fault]:
-    """Tensors that are missing, or have other shapes than these."""
+    """Return tensors that are missing, or have other shapes than these."""
     for each, shape in shapes.items():
         if each not in tensors:
             yield Fault(each, "is missing")

@@ -1,4 +1,4 @@
-"""What is wrong with the keys and tensors of an mmproj file: what every program needs of it, whatever its kind."""
+"""Validate the keys and tensors of an mmproj file: what every program needs, whatever the projector type."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from ..encoder import NAME
 COMMON = ("embedding_length", "feed_forward_length", "block_count", "projection_dim", "attention.head_count")
 OWN = {"vision": ("image_size", "patch_size", "image_mean", "image_std"), "audio": ("num_mel_bins",)}
 LAYER = re.compile(r"([va])\.blk\.(\d+)\.(?!\d)")  # with two numbers it is a stage's block
-# What stands behind encoders.
+# Names after the encoders' prefix.
 PROJECTORS = (
     "mm.",
     "resampler.",
@@ -25,10 +25,10 @@ PROJECTORS = (
 
 
 def validate_encoder(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
-    """Each fault: a key or a tensor, and what is wrong with it."""
+    """Yield each fault: a key or a tensor, and what is wrong with it."""
     parts = [part for part in OWN if metadata.get(f"{NAME}.has_{part}_encoder")]
     if not parts:
-        yield f"{NAME}.has_vision_encoder", "is not true, nor is that for sounds: the file has no encoder"
+        yield f"{NAME}.has_vision_encoder", "is not true, nor is that for audio: the file has no encoder"
     for part in parts:
         if not {f"{NAME}.projector_type", f"{NAME}.{part}.projector_type"} & {*metadata}:
             yield f"{NAME}.projector_type", "is missing; every program needs it"

@@ -1,4 +1,4 @@
-"""Layers: what their parts and numbers have to do with each other."""
+"""Validate layers: relations between their parts and hyperparameters."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,11 +23,13 @@ from .tensor_validators import (
     validate_tensors,
 )
 
-ENTRIES = ("kv", "gate", "ape", "norm")  # what makes entries that stand for blocks of tokens
+ENTRIES = ("kv", "gate", "ape", "norm")  # tensors of the compressed entries for blocks of tokens
 
 
 def validate_layers(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
-    """Of every layer that runs. Those of the same numbers and shapes are as sound as the first of them."""
+    """Validate every layer that runs. Layers with the same hyperparameters and shapes as an earlier one need no
+    check.
+    """
     sound: set[Any] = set()
     for prefix, _, count in model.layer_counts():
         for index in range(count):
@@ -50,10 +52,10 @@ def validate_layers(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
                 found += _expert_faults(model, hparams, start, made_of, sizes)
                 found += [*_indexer_faults(model, hparams, start), *_entry_faults(model, hparams, start, made_of)]
                 found += [*_stream_faults(model, start, made_of)]
-            for role, tensor in roles.items():  # factors of a matrix; of stacked ones and routers parts know them
+            for role, tensor in roles.items():  # factors of a matrix; parts check those of stacked matrices and routers
                 if role.endswith(".scale") and tensor.size != 1 and not role.endswith(("_exps.scale", "_inp.scale")):
                     found.append(Fault(start + role, f"has shape {list(tensor.shape)}; one number is expected"))
-            found += of_parts  # what numbers have to do with each other goes first: shapes follow from them
+            found += of_parts  # relations of hyperparameters go first: shapes follow from them
             found += contradictions(start, roles, declared)
             found += unread_tensors(start, roles, kind) if kind else []
             if len(declared) == 1 and kind and not found:
@@ -104,7 +106,7 @@ def _attention_faults(model: LayeredModel, hparams: HParams, start: str, made_of
 
 
 def _indexer_faults(model: LayeredModel, hparams: HParams, start: str) -> Iterator[Fault]:
-    """Of the heads that choose keys, which rotate as the others do."""
+    """Validate the heads of the indexer, which rotate like the others."""
     roles, own = model.grouped[start], hparams.layers[int(start.split(".")[-2])]
     width = int(model.keys.get("attention.indexer.key_length"))
     if any(role.startswith("indexer.") for role in roles) and width and own.rotates and own.rope_width > width:
@@ -112,7 +114,9 @@ def _indexer_faults(model: LayeredModel, hparams: HParams, start: str) -> Iterat
 
 
 def _entry_faults(model: LayeredModel, hparams: HParams, start: str, made_of: list[Part]) -> Iterator[Fault]:
-    """Of attention to a window and to entries: keys that divide each other, tensors of layers that have entries."""
+    """Validate attention to a window and to compressed entries: keys that divide each other, tensors of layers with
+    entries.
+    """
     if tensor_shapes.COMPRESSED not in made_of:
         return
     roles, index = model.grouped[start], int(start.split(".")[-2])
@@ -144,7 +148,7 @@ def _entry_faults(model: LayeredModel, hparams: HParams, start: str, made_of: li
 
 
 def _stream_faults(model: LayeredModel, start: str, made_of: list[Part]) -> Iterator[Fault]:
-    """Of streams of hidden states: factors of a part that belong together, and keys that they need."""
+    """Validate streams of hidden states: factors of a part that belong together, and the keys that they need."""
     if tensor_shapes.CONNECTIONS not in made_of:
         return
     roles, count = model.grouped[start], int(model.keys.get("hyper_connection.count") or 0)
@@ -199,7 +203,7 @@ def _expert_faults(
 
 
 def _choice_faults(model: LayeredModel, start: str, table: Tensor, used: int) -> Iterator[Fault]:
-    """Which experts a token's id means: so many for each, among those that there are."""
+    """Validate the table from token ids to experts: the right number for each, all existing."""
     name, embedding = f"{start}ffn_gate_tid2eid.weight", model.outside.get("token_embd.weight")
     wanted = (embedding.shape[0] if embedding is not None else table.shape[0], used)
     if table.format.name not in ("I32", "I64") or table.shape != wanted:
@@ -208,7 +212,7 @@ def _choice_faults(model: LayeredModel, start: str, table: Tensor, used: int) ->
 
 
 def _distance_faults(model: LayeredModel, start: str, own: LayerHParams) -> Iterator[Fault]:
-    """Distances: near ones have a bucket each, those up to the farthest share the rest."""
+    """Validate distance buckets: near distances have one each, those up to the farthest share the rest."""
     bias = model.grouped[start].get("attn_rel_b.weight")
     if own.heads < 1:
         yield model.fault("attention.head_count", f"is {own.heads} for {start[:-1]}, which attends")

@@ -1,7 +1,7 @@
-"""Whether a model's keys and tensors belong together: what conversion, `validate`, export and the runtime ask first.
+"""Validate that a model's keys and tensors belong together, for conversion, `validate`, export and the runtime.
 
-Keys are looked at before anything is counted by them, layers before any is computed with, so that no number of a file
-is believed further than its tensors bear it out.
+Keys are checked before anything is counted by them, layers before any is computed with, so that no number of a file is
+used beyond what its tensors confirm.
 """
 
 import re
@@ -30,7 +30,7 @@ POSITIVE = {  # by the type of rotary scaling
     "linear": ("rope.scaling.factor",),
     "yarn": ("rope.scaling.factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
 }
-# Of each group, every layer has one where all families of the name write any of them.
+# Every layer has one of each group, if all families of the name write any of them.
 NEEDED = (
     "attn_norm",
     "attn_q attn_qkv",
@@ -43,14 +43,14 @@ NEEDED = (
 
 
 def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
-    """Raises ModelError naming the first key or tensor that does not belong to the others."""
+    """Raise ModelError naming the first key or tensor that does not fit the others."""
     if found := faults(architecture, metadata, tensors):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ModelError(f"{found[0]}{more}", hint="`gguftools validate` lists all that is wrong with the file")
 
 
 def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
-    """The same of a checkpoint: ModelError naming its tensor, or what config.json makes of a key."""
+    """Check a checkpoint's shapes. Raises ModelError naming its tensor, or the key's value from config.json."""
     for fault in faults(architecture, metadata, tensors):
         origin = tensors[fault.where].origin if fault.where in tensors else ""
         hint = "config.json and weights belong to different models, or a shard is damaged"
@@ -58,7 +58,7 @@ def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensor
 
 
 def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
-    """What contradicts itself, the first MOST at most. Later steps need that earlier ones found nothing."""
+    """Return contradictions, at most the first MOST. Later steps need earlier ones to have found nothing."""
     model = LayeredModel(architecture, Keys.of(architecture, metadata), by_layer(tensors))
     if found := [*_separate_experts(tensors), *validate_keys(architecture, metadata, tensors)]:
         return found
@@ -71,7 +71,7 @@ def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
 
 
 def validate_keys(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
-    """Keys of another type or value than programs read, and layers that are counted and not there."""
+    """Return keys with a type or value that programs don't read, and counted layers that are missing."""
     model = LayeredModel(architecture, Keys.of(architecture, metadata), by_layer(tensors))
     for step in (_key_faults, _count_faults):
         if found := list(islice(dict.fromkeys(step(model)), MOST)):
@@ -80,7 +80,7 @@ def validate_keys(architecture: Architecture, metadata: Mapping[str, Any], tenso
 
 
 def _separate_experts(tensors: Tensors) -> Iterator[Fault]:
-    """A tensor for each expert, as Mixtral's files had them until April 2024; programs read stacked ones."""
+    """Yield a tensor for each expert of Mixtral's files until April 2024; programs read stacked ones."""
     if name := next(filter(OF_ONE_EXPERT.fullmatch, tensors), None):
         stacked = re.sub(r"\.\d+\.weight$", "_exps.weight", name)
         problem = f"is of one expert, as in files of before April 2024; {stacked} is expected: convert the model again"
@@ -91,13 +91,13 @@ def _separate_experts(tensors: Tensors) -> Iterator[Fault]:
 
 
 def _of_streams(model: LayeredModel) -> bool:
-    """Whether hidden states are several streams, as keys or tensors say."""
+    """Return whether there are several streams of hidden states, by keys or tensors."""
     mixers = any("hc_attn_fn.weight" in roles for roles in model.grouped.values())
     return mixers or model.keys.get("hyper_connection.count") is not None
 
 
 def _key_faults(model: LayeredModel) -> Iterator[Fault]:
-    """Types and values, each key for itself."""
+    """Validate types and values, each key on its own."""
     start = f"{model.keys.architecture}."
     layers, further = model.keys.get("block_count"), model.keys.get("nextn_predict_layers")
     counted = isinstance(layers, int) and isinstance(further, int)
@@ -107,7 +107,7 @@ def _key_faults(model: LayeredModel) -> Iterator[Fault]:
         if rule is None or data is None:
             continue
         if name == f"{start}attention.head_count" and not attends and is_zero(data):
-            continue  # models without attention say so
+            continue  # models without attention have 0
         listed = not isinstance(data, str) and hasattr(data, "__len__")
         if rule.per_layer and listed and counted and not rule.counts(len(data), layers, further):
             yield Fault(name, f"has {len(data)} items; the model has {layers} layers")
@@ -118,13 +118,13 @@ def _key_faults(model: LayeredModel) -> Iterator[Fault]:
             yield model.fault(key, "is missing; its architecture needs it")
     mixers = any("hc_" in role for roles in model.grouped.values() for role in roles)
     if model.keys.get("hyper_connection.count") is not None and not mixers:
-        yield model.fault("hyper_connection.count", "is said, but no tensor mixes streams")
+        yield model.fault("hyper_connection.count", "is set, but no tensor mixes streams")
     if model.architecture.block.logit_scale == "divide" and is_zero(model.keys.get("logit_scale")):
         yield model.fault("logit_scale", "is 0; logits are divided by it")
 
 
 def _count_faults(model: LayeredModel) -> Iterator[Fault]:
-    """Layers that are counted and not there, or there and not counted."""
+    """Validate layer counts: counted layers are there, and no others."""
     count, further = model.keys.need("block_count"), model.keys.get("nextn_predict_layers")
     if further >= count:
         yield model.fault("nextn_predict_layers", f"is {further}, which leaves none of {count} layers")
@@ -153,7 +153,7 @@ def _count_faults(model: LayeredModel) -> Iterator[Fault]:
 
 
 def _model_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
-    """Numbers that fit no computation."""
+    """Validate hyperparameters that fit no computation."""
     keys, rotating = model.keys, [own for own in hparams.layers if own.rotates]
     kind = "dynamic" if keys.get("rope.scaling.dynamic_factor") else keys.get("rope.scaling.type")
     context = keys.get("rope.scaling.original_context_length")
@@ -178,7 +178,7 @@ def _model_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
 
 
 def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
-    """Tensors outside of the layers: shapes, and those that the layers' tensors need."""
+    """Validate tensors outside of the layers: shapes, and those that the layers' tensors need."""
     roles, sizes = model.outside, sizes_of(model, hparams, 0)
     if model.architecture.block.convolutions:
         yield from validate_tensors(model, "", roles, tensor_shapes.AUDIO_OUTSIDE, sizes)
@@ -194,7 +194,7 @@ def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
     elif "output.weight" not in roles and (table := roles.get("token_embd.weight")) is not None:
         sizes["projected"] = table.width
     last = model.architecture.block.last_tokens
-    own = {role: tensor for role, tensor in roles.items() if role != "token_types.weight"}  # Clef's are of its head
+    own = {role: tensor for role, tensor in roles.items() if role != "token_types.weight"}  # Clef's belong to its head
     of_tokens = own if model.keys.get("decision.type") == "clef" else roles
     yield from validate_tensors(
         model, "", of_tokens, tensor_shapes.OUTSIDE_OF_LAST_TOKENS if last else tensor_shapes.OUTSIDE, sizes
@@ -203,7 +203,7 @@ def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
         yield Fault("output.weight", f"has {sizes['written']} rows; there are {most} tokens")
     needed = []
     if sizes.get("embedded", hparams.width) != hparams.width and not weighs(roles, "output output_proj"):
-        needed.append("output_proj.weight")  # back to the width of the table that outputs share
+        needed.append("output_proj.weight")  # back to the width of the embedding, which is also the output layer
     yield from _head_faults(model, hparams)
     others, table = model.keys.get("adapters.token_ids_substitute"), roles.get("token_embd.weight")
     if len(others) and table is not None and max(others) >= table.rows:
@@ -240,7 +240,7 @@ def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
 
 
 def _head_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
-    """The heads of models that decide: Laya's layers behind the others and its scorer, Kev's one matrix."""
+    """Yield faults of decision models' heads: Laya's layers after the others and its scorer, Kev's one matrix."""
     kind, roles = model.keys.get("decision.type"), model.outside
     if kind == "clef":
         yield from _joint_head_faults(model, hparams)
@@ -261,7 +261,7 @@ def _head_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
 
 
 def _joint_head_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
-    """Clef's head: its layers, and what stands around them."""
+    """Validate Clef's head: its layers, and the tensors around them."""
     sizes = {"width": hparams.width}
     yield from validate_tensors(model, "", model.outside, tensor_shapes.JOINT_HEAD, sizes)
     if "head" not in sizes:
@@ -279,7 +279,7 @@ def _joint_head_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]
 
 
 def _table_faults(model: LayeredModel) -> Iterator[Fault]:
-    """A table of n-grams, and the numbers by which its rows are found."""
+    """Yield faults of an n-gram table, and of the numbers by which its rows are found."""
     keys, table = model.keys, model.outside.get("per_layer_token_embd.weight")
     if table is None:
         yield missing("per_layer_token_embd.weight")
@@ -304,7 +304,7 @@ def _table_faults(model: LayeredModel) -> Iterator[Fault]:
 
 
 def _alike_faults(model: LayeredModel) -> Iterator[Fault]:
-    """Tensors that other layers have, or that every file of the name has."""
+    """Validate tensors that other layers have, or that every file of the name has."""
     family = [each for each in architectures() if each.name == model.architecture.name] or [model.architecture]
     if any(each.layers_vary for each in family):
         return
@@ -324,7 +324,7 @@ def _alike_faults(model: LayeredModel) -> Iterator[Fault]:
 
 
 def written_names(architecture: Architecture) -> set[str]:
-    """GGUF names, with {i}, that the architecture's conversion writes, without suffix; not those a config decides."""
+    """Return GGUF names, with {i}, that the architecture's conversion always writes, without suffix."""
     return {SUFFIX.sub("", name) for name in target_names(architecture) if isinstance(name, str)}
 
 

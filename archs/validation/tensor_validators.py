@@ -1,4 +1,4 @@
-"""Parts of a layer: which there are, the sizes that keys give, and tensors of other shapes than these mean."""
+"""Parts of a layer: which it has, the sizes that keys give, and tensors with other shapes."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ from ..layered import Fault, LayeredModel, Roles, is_zero, missing
 from ..tensor_shapes import Alternatives, Part, evaluated, full_name, has, unknown
 
 INTEGERS = ("I8", "I16", "I32", "I64")
-# Sizes that keys give. A tensor shows those that are missing or 0.
+# Sizes that keys give. Tensors show those that are missing or 0.
 SIZES = {
     "experts": "expert_count",
     "expert_ffn": "expert_feed_forward_length",
@@ -53,7 +53,7 @@ Sizes = dict[str, int]
 
 
 def parts_of(model: LayeredModel, start: str, own: LayerHParams, kind: LayerKind | None) -> Iterator[tuple[str, Part]]:
-    """What the layer is made of, with what a family declares it by, "" for what it does not declare.
+    """Return the parts of a layer, with the name by which a family declares each, "" for undeclared ones.
 
     kind: of a decoder's or encoder's layer.
     """
@@ -74,7 +74,7 @@ def parts_of(model: LayeredModel, start: str, own: LayerHParams, kind: LayerKind
 
 
 def _variant(part: Part, roles: Roles, own: LayerHParams, gated: bool) -> Part:
-    """The part as a layer with these tensors has it."""
+    """Return the variant of a part that a layer with these tensors has."""
     if part is tensor_shapes.ATTENTION and own.kv_source_layer is not None:
         return tensor_shapes.BORROWING
     if part is tensor_shapes.WKV7 and "time_mix_g1.weight" not in roles:
@@ -91,7 +91,7 @@ def _variant(part: Part, roles: Roles, own: LayerHParams, gated: bool) -> Part:
 
 
 def sizes_of(model: LayeredModel, hparams: HParams, index: int) -> Sizes:
-    """What keys say of a layer."""
+    """Return the sizes of a layer that keys give."""
     own = hparams.layers[min(index, len(hparams.layers) - 1)]
     sizes = {name: value for name, key in SIZES.items() if (value := int(model.keys.stored_of_layer(key, index) or 0))}
     if width := net_width(model, index):
@@ -135,14 +135,14 @@ def sizes_of(model: LayeredModel, hparams: HParams, index: int) -> Sizes:
 
 
 def net_width(model: LayeredModel, index: int) -> int:
-    """The width of a layer's net; 0 where no key gives it."""
+    """Return the width of a layer's net; 0 where no key gives it."""
     value = model.keys.get("feed_forward_length")
     width = int(value if not hasattr(value, "__len__") else value[index] if index < len(value) else 0)
     return width // 2 if model.architecture.block.length_of_both else width
 
 
 def contradictions(start: str, roles: Roles, declared: Iterable[tuple[str, Part]]) -> Iterator[Fault]:
-    """What a layer is declared by its family and the keys, and has none of the tensors of."""
+    """Return declared parts of a layer of which it has no tensors."""
     for name, part in declared:
         if name and not part.shown_by(roles):
             first = next(iter(_lacking(roles, part)), full_name(part.marks.split()[0]))
@@ -150,7 +150,7 @@ def contradictions(start: str, roles: Roles, declared: Iterable[tuple[str, Part]
 
 
 def unread_tensors(start: str, roles: Roles, kind: LayerKind) -> Iterator[Fault]:
-    """Tensors of other mixers, nets or arrangements than the layer has, which nothing would read."""
+    """Return tensors of other mixers, nets or arrangements than the layer's, which nothing would read."""
     made_of = (*MIXERS[kind.mixer], *NETS[kind.net], *ARRANGEMENTS[kind.arrangement], tensor_shapes.NORMS)
     read = tensors_of(made_of) | {full_name(name) for part in made_of for name in part.ignored.split()}
     others = tensors_of(*MIXERS.values(), *NETS.values(), *ARRANGEMENTS.values())
@@ -162,13 +162,13 @@ def unread_tensors(start: str, roles: Roles, kind: LayerKind) -> Iterator[Fault]
 
 
 def _lacking(roles: Roles, part: Part) -> list[str]:
-    """Tensors that the part cannot do without."""
+    """Return required tensors that the part lacks."""
     needed = ([full_name(name) for name in group.split("|")] for group in part.needs.split())
     return [names[0] for names in needed if not any(name in roles for name in names)]
 
 
 def validate_tensors(model: LayeredModel, start: str, roles: Roles, part: Part, sizes: Sizes) -> Iterator[Fault]:
-    """Keys and tensors that a part lacks, and tensors of other shapes or formats than it has."""
+    """Return keys and tensors that a part lacks, and tensors of other shapes or formats than it has."""
     for key in part.keys.split():
         if (value := model.keys.stored(key)) is None or is_zero(value):
             yield model.fault(key, f"is {'missing' if value is None else value}; {start}* needs it to be 1 or more")
@@ -178,7 +178,7 @@ def validate_tensors(model: LayeredModel, start: str, roles: Roles, part: Part, 
         if tensor is None:
             continue
         name = f"{start}{role}"
-        # ggml does not count outer dimensions of 1: what quantized a file may have stored (1, 64) as (64,)
+        # ggml drops outer dimensions of 1: a quantizing program may have stored (1, 64) as (64,)
         shape = (1, *tensor.shape) if role == "token_types.weight" and len(tensor.shape) == 1 else tensor.shape
         if not _matches(shape, alternatives, sizes):
             wanted = " or ".join(_written_shape(each, sizes) for each in alternatives)
@@ -188,7 +188,7 @@ def validate_tensors(model: LayeredModel, start: str, roles: Roles, part: Part, 
 
 
 def _matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -> bool:
-    """Whether a shape is one of those; sizes that only it tells are added."""
+    """Return whether a shape matches one of the alternatives; sizes that only this tensor shows are added."""
     for dimensions in alternatives:
         if len(dimensions) != len(shape) or min(shape, default=0) < 1:
             continue
@@ -207,7 +207,7 @@ def _matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -
 
 
 def _written_shape(dimensions: tuple[tensor_shapes.Terms, ...], sizes: Sizes) -> str:
-    """[64 (queries), 32 (width)]"""
+    """Return [64 (queries), 32 (width)]"""
     words = ["+".join("*".join((str(n),) * (n > 1 or not names) + names) for n, names in terms) for terms in dimensions]
     numbers = [evaluated(terms, sizes) for terms in dimensions]
     pairs = zip(numbers, words, strict=True)

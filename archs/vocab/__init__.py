@@ -27,7 +27,7 @@ from .wordpiece import write_normalizer, write_wordpiece
 
 MODEL_TYPES = {"plain_bpe": "BPE", "bpe": "BPE", "wordpiece": "WordPiece"}  # in tokenizer.json; others: SentencePiece
 OWN_FILES = {"rwkv": rwkv.FILE, "plamo": plamo.FILE}
-NEVER = -1000.0  # the score of a token that no text becomes
+NEVER = -1000.0  # the score of tokens that no text produces
 Extra = Mapping[str, bool | int | str]
 
 
@@ -43,21 +43,20 @@ def vocabulary(
     user_defined: Iterable[str] = (),
     embed: bool = False,
 ) -> Metadata:
-    """The `tokenizer.*` keys of a folder's vocabulary.
+    """Return the `tokenizer.*` keys of a folder's vocabulary.
 
-    kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram" (as llama.cpp writes it for
-    T5), "fairseq" (the same with XLM-RoBERTa's ids), "bpe", "plain_bpe" (of plain text with byte tokens), "wordpiece",
-    "rwkv", "plamo" (with files of their own); "none": the ids are no text, and no file is looked at.
-    One that takes SentencePiece before BPE also takes `add_prefix_space` from tokenizer_config.json, as llama.cpp's
-    Llama family does.
-    config: config.json. rows: of the embedding; rows past the vocabulary become `[PAD{id}]`, unused.
-    pre: the pre-tokenizer's GGUF name; None: found from the structure of tokenizer.json.
-    extra: the architecture's `vocab_keys`; what the folder says wins, and a text that is no token is left out.
-    user_defined: of "plain_bpe", tokens that whoever reads a text wants to see.
-    embed: keep the whole of tokenizer.json in `tokenizer.huggingface.json`.
+    kinds: the vocabulary types that the architecture allows, tried in this order: "sentencepiece", "unigram" (as
+    llama.cpp writes it for T5), "fairseq" (the same with XLM-RoBERTa's ids), "bpe", "plain_bpe" (of plain text with
+    byte tokens), "wordpiece", "rwkv", "plamo" (with files of their own); "none": the ids are no text, and no file is
+    read. One that tries SentencePiece before BPE also uses `add_prefix_space` from tokenizer_config.json, as
+    llama.cpp's Llama family does. config: config.json. rows: of the embedding; rows past the vocabulary become
+    `[PAD{id}]`, unused. pre: the pre-tokenizer's GGUF name; None: determined from the structure of tokenizer.json.
+    extra: the architecture's `vocab_keys`; the folder's values win, and a text that is no token is left out.
+    user_defined: of "plain_bpe", tokens that stay visible in decoded text. embed: keep the whole tokenizer.json in
+    `tokenizer.huggingface.json`.
 
-    Raises VocabularyError where there is no tokenizer of these kinds, it does not fit the embedding, its pre-tokenizer
-    has no name, or its files are not what such files are.
+    Raises VocabularyError if there is no tokenizer of these types, it does not fit the embedding, its pre-tokenizer has
+    no name, or its files are invalid.
     """
     if "none" in kinds:
         return Metadata({Keys.Tokenizer.MODEL: "none"})
@@ -106,9 +105,9 @@ def vocabulary(
 
 
 def add_control_tokens(words: Metadata, names: Sequence[str], score: float = NEVER) -> None:
-    """Control tokens behind all others, with that score where tokens have scores.
+    """Append control tokens after all others, with that score if tokens have scores.
 
-    Raises VocabularyError for a name that is a token already.
+    Raises VocabularyError for a name that is already a token.
     """
     if not names:
         return
@@ -122,7 +121,7 @@ def add_control_tokens(words: Metadata, names: Sequence[str], score: float = NEV
 
 
 def _files(folder: Path, kinds: Sequence[str]) -> tuple[TokenizerFiles, str]:
-    """The folder's files and the first kind that they are."""
+    """Return the folder's files and the first vocabulary type that fits them."""
     files = TokenizerFiles.read(folder)
     kind = next((kind for kind in kinds if _fits(kind, files)), None)
     if kind is None and not files.tokenizer:
@@ -131,7 +130,7 @@ def _files(folder: Path, kinds: Sequence[str]) -> tuple[TokenizerFiles, str]:
     if kind is not None:
         return files, kind
     raise VocabularyError(
-        f"{folder} has no vocabulary of a kind that its architecture takes: "
+        f"{folder} has no vocabulary of a type that its architecture takes: "
         f"tokenizer.json has model {files.model_type or 'none'!r}, the architecture takes {', '.join(kinds)}"
     )
 
@@ -151,7 +150,7 @@ def _check_usable(metadata: Metadata, folder: Path) -> None:
 
 
 def _check_unicode(metadata: Metadata, folder: Path) -> None:
-    """JSON can write halves of UTF-16's pairs alone; a file's strings are UTF-8, which cannot."""
+    """Raise VocabularyError for lone surrogates, which JSON can write and a file's UTF-8 strings cannot."""
     for key in metadata:
         value = metadata.value(key)
         if ValueType.STRING in (value.type, value.element):
@@ -163,14 +162,14 @@ def _check_unicode(metadata: Metadata, folder: Path) -> None:
 
 
 def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], kind: str, extra: Extra) -> None:
-    """What comes after special tokens and templates."""
+    """Write the keys that follow special tokens and templates."""
     if kind == "wordpiece":
         write_normalizer(metadata, files)
     elif kind == "fairseq":
         metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config.get("type_vocab_size") or 1
     elif kind == "bpe":
         if files.tokenizer and Keys.Tokenizer.ADD_BOS not in metadata:
-            # Nothing in the folder puts a token in front, though the pre-tokenizer's name may imply one.
+            # Nothing in the folder adds a first token, though the pre-tokenizer's name may imply one.
             metadata[Keys.Tokenizer.ADD_BOS] = False
         if "type_vocab_size" in config:
             metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config["type_vocab_size"]
@@ -189,7 +188,7 @@ def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, 
 
 
 def _write_no_bos(metadata: Metadata) -> None:
-    """Write that nothing goes in front where no token is known to: readers assume one of files that do not say it."""
+    """Write that no token is added in front where none is known: readers assume one if a file does not say it."""
     roles = (Keys.Tokenizer.BOS_ID, Keys.Tokenizer.ADD_BOS)
     if metadata[Keys.Tokenizer.MODEL] == "llama" and not any(key in metadata for key in roles):
         metadata[Keys.Tokenizer.ADD_BOS] = False
@@ -197,8 +196,8 @@ def _write_no_bos(metadata: Metadata) -> None:
 
 def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
     """Write the added tokens that GGUF's own keys cannot describe, in the form of tokenizer.json's `added_tokens`:
-    those that take the space beside them with them or stand as words only, that are found in normalized text, or whose
-    row has another type or text.
+    those that strip the space next to them or match whole words only, that match normalized text, or whose row has
+    another type or text.
     """
     normalizes = TokenList(metadata).normalizes
     tokens, types = metadata[Keys.Tokenizer.LIST], metadata[Keys.Tokenizer.TOKEN_TYPE]

@@ -1,4 +1,4 @@
-"""What the keys of a vocabulary mean that a file does not have: one table, by `tokenizer.ggml.model`.
+"""Defaults of vocabulary keys that a file lacks: one table, by `tokenizer.ggml.model`.
 
 Source: llama.cpp b11434, `llama_vocab::impl::load`. Files of 2023 and 2024 leave out ids of special tokens, the name of
 the pre-tokenizer, types and scores. Where llama.cpp's value cannot be what the model's own tokenizer does, it is not
@@ -27,14 +27,14 @@ IDS: dict[str, dict[str, int]] = {
     T5: {"eos": 1, "unk": 2, "pad": 0},
     PLAMO: {"bos": 1, "eos": 2, "unk": 0, "pad": 3},
 }
-# Flags that count where they are absent; others are false, and of gpt2 vocabularies the pre-tokenizer's name says them.
+# Flags that default to true; others are false, and for gpt2 vocabularies the pre-tokenizer's name decides.
 FLAGS: dict[str, dict[str, bool]] = {
     Keys.Tokenizer.ADD_BOS: {LLAMA: True},
     Keys.Tokenizer.ADD_EOS: {T5: True},
     Keys.Tokenizer.ADD_PREFIX: {LLAMA: True, T5: False},
 }
-NO_BOS = ("chatglm-bpe", "glm4", "glm5")  # pre-tokenizers of models whose texts begin with no token
-FORMER = {  # keys of 2023 and 2024 by those that took their place
+NO_BOS = ("chatglm-bpe", "glm4", "glm5")  # pre-tokenizers of models whose texts begin with no special token
+FORMER = {  # keys of 2023 and 2024 by those that replaced them
     Keys.Tokenizer.FIM_PRE_ID: "tokenizer.ggml.prefix_token_id",
     Keys.Tokenizer.FIM_SUF_ID: "tokenizer.ggml.suffix_token_id",
     Keys.Tokenizer.FIM_MID_ID: "tokenizer.ggml.middle_token_id",
@@ -43,7 +43,7 @@ ROLE_OF = {key: role for role, key in SPECIAL_TOKENS.items()}
 
 
 def assumed_id(metadata: Mapping[str, Any], key: str, size: int) -> int | None:
-    """The id that a special token has where no key says it; None for none, or one past the vocabulary.
+    """Return a special token's default id; None for none, or one past the vocabulary.
 
     key: of the id.
     """
@@ -55,23 +55,23 @@ def assumed_id(metadata: Mapping[str, Any], key: str, size: int) -> int | None:
 
 
 def assumed_flag(metadata: Mapping[str, Any], key: str) -> bool:
-    """What a flag means that the file does not have."""
+    """Return the default of a flag that the file lacks."""
     if key == Keys.Tokenizer.ADD_PREFIX and metadata.get(Keys.Tokenizer.MODEL) == T5:
         return bool(metadata.get(Keys.Tokenizer.REMOVE_EXTRA_WS, False))  # words are set apart there, the first too
     return FLAGS.get(key, {}).get(str(metadata.get(Keys.Tokenizer.MODEL)), False)
 
 
 def assumed(metadata: Mapping[str, Any]) -> Iterator[Assumed]:
-    """Return the keys of its vocabulary that a file lacks and that count all the same.
+    """Return the defaults of vocabulary keys that a file lacks.
 
-    Those are in doubt that another tokenizer may need otherwise.
+    Those that may be wrong for another tokenizer are marked as doubtful.
     """
     for key, value, doubt in _assumptions(metadata):
         yield Assumed(key, value, f"{DEFAULT}; {doubt}" if doubt else DEFAULT, bool(doubt))
 
 
 def _assumptions(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Key, value, and what may be wrong with it: "" where it hardly can."""
+    """Yield key, value, and what may be wrong with it: "" if hardly anything."""
     kind = str(metadata.get(Keys.Tokenizer.MODEL))
     if Keys.Tokenizer.LIST not in metadata:
         return

@@ -1,7 +1,7 @@
-"""Which special tokens go around a text, and around and between two: what a tokenizer does, and what a file says.
+"""The special tokens around a text, and around and between two: by a tokenizer, and by a file.
 
-A file says it by flags and ids, which can name one token in front and one behind. What they cannot say stands in
-`tokenizer.huggingface.post_processor`, as tokenizer.json writes it.
+A file gives flags and ids, which can name one token in front and one at the end. Whatever they cannot express is stored
+in `tokenizer.huggingface.post_processor`, as tokenizer.json writes it.
 """
 
 import json
@@ -37,14 +37,16 @@ class Around:
     after_pair: Ids = ()
 
     def agrees(self, other: "Around") -> bool:
-        """Whether both do the same with texts; with pairs only where something ends a text: models that read pairs."""
+        """Return whether both treat texts alike; pairs matter only if something ends a text, in models that read
+        pairs.
+        """
         alone = (self.before, self.after) == (other.before, other.after)
         return alone and (not self.after or replace(self, before=(), after=()) == replace(other, before=(), after=()))
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Ids of the tokens that begin and end a text and that stand between two, and whether they are put there."""
+    """Ids of the tokens that begin and end a text and separate two, and whether they are added."""
 
     bos: int | None
     eos: int | None
@@ -62,7 +64,7 @@ class Roles:
 
 
 def roles_of(tokens: TokenList) -> Roles:
-    """By a file's flags and ids, and what the absence of some means (`absent.py`)."""
+    """Return the roles by a file's flags and ids, and the defaults of absent ones (`absent.py`)."""
     bos = _first(tokens.stated(Keys.Tokenizer.BOS_ID), tokens.stated(CLS_ID), tokens.id(Keys.Tokenizer.BOS_ID))
     sep = tokens.stated(Keys.Tokenizer.SEP_ID)
     if tokens.kind == BERT:
@@ -76,12 +78,12 @@ def roles_of(tokens: TokenList) -> Roles:
 
 
 def pre_name(tokens: TokenList) -> str:
-    """The name of a BPE vocabulary's pre-tokenizer: Gemma 4's files are cut by their model's name."""
+    """Return the name of a BPE vocabulary's pre-tokenizer; for Gemma 4's files it follows from the model's name."""
     return "gemma4" if tokens.kind == "gemma4" else tokens.metadata.get(Keys.Tokenizer.PRE) or "default"
 
 
 def _bert_end(tokens: TokenList) -> int | None:
-    """The separator stands behind each text, whatever a file says of its end of text."""
+    """Return BERT's separator, which ends each text whatever a file gives as end of text."""
     if (stated := tokens.stated(Keys.Tokenizer.SEP_ID)) is not None:
         return stated
     usual, eos = tokens.id(Keys.Tokenizer.SEP_ID), tokens.stated(Keys.Tokenizer.EOS_ID)
@@ -90,7 +92,7 @@ def _bert_end(tokens: TokenList) -> int | None:
 
 
 def around_of(tokens: TokenList, roles: Roles) -> Around:
-    """What goes around texts by a file's own key, else by its flags and ids."""
+    """Return the tokens around texts by a file's own key, else by its flags and ids."""
     if POST_PROCESSOR not in tokens.metadata:
         return roles.around
     block = tokens.block(POST_PROCESSOR)
@@ -99,9 +101,9 @@ def around_of(tokens: TokenList, roles: Roles) -> Around:
 
 
 def write_around(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write what the post-processor puts around texts where the file's flags and ids do not say it.
+    """Write the post-processor's tokens around texts if the file's flags and ids do not express them.
 
-    tokenizer_config.json's `add_bos_token` and `add_eos_token` have the last word on it.
+    tokenizer_config.json's `add_bos_token` and `add_eos_token` override it.
     """
     if not files.tokenizer:
         return
@@ -119,7 +121,7 @@ def write_around(metadata: Metadata, files: TokenizerFiles) -> None:
 
 
 def _configured(wanted: Around, side: str, number: int | None, flag: bool) -> Around:
-    """What goes around texts with a token there, or without it."""
+    """Return the tokens around texts with a token there, or without it."""
     ids: Ids = getattr(wanted, side)
     if number is None or flag == (number in ids):
         return wanted
@@ -130,9 +132,10 @@ def _configured(wanted: Around, side: str, number: int | None, flag: bool) -> Ar
 
 
 def processed(tokenizer: LayerSpec, places: Mapping[str, int], where: str, size: int) -> Around:
-    """What a tokenizer.json's post-processor puts around texts. places: ids by text, of templates that name none.
+    """Return the tokens that a tokenizer.json's post-processor puts around texts. places: ids by text, for templates
+    that name none.
 
-    Raises VocabularyError where it does something else, or with tokens that there are not.
+    Raises VocabularyError if it does anything else, or uses tokens that do not exist.
     """
     found = Around()
     blocks = [block for block in parts(tokenizer, "post_processor") if block["type"] != "ByteLevel"]
@@ -155,7 +158,7 @@ def processed(tokenizer: LayerSpec, places: Mapping[str, int], where: str, size:
 
 
 def _sides(block: LayerSpec, name: str, places: Mapping[str, int], where: str) -> list[Ids]:
-    """The special tokens before, between and after the texts of a template."""
+    """Return the special tokens before, between and after the texts of a template."""
     sides, texts = [list[int]()], list[str]()
     special = block.get("special_tokens", {})
     for part in block.get(name, ()):
@@ -175,7 +178,9 @@ def _sides(block: LayerSpec, name: str, places: Mapping[str, int], where: str) -
 
 
 def template(around: Around, texts: Sequence[str]) -> dict[str, Any] | None:
-    """The same as tokenizer.json's post-processor; None where nothing goes around texts. texts: of the tokens."""
+    """Return the tokens around texts as tokenizer.json's post-processor; None if there are none. texts: of the
+    tokens.
+    """
     used = sorted({number for ids in vars(around).values() for number in ids})
     if not used:
         return None

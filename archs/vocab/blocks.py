@@ -1,4 +1,4 @@
-"""Blocks of tokenizer.json, read and made."""
+"""Read and build blocks of tokenizer.json."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ INNER = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_pr
 
 
 def parts(tokenizer: LayerSpec, key: str) -> list[LayerSpec]:
-    """The blocks under a key of tokenizer.json, which may be sequences."""
+    """Return the blocks under a key of tokenizer.json, which may be sequences."""
 
     def of(block: LayerSpec) -> list[LayerSpec]:
         return [part for inner in block[INNER[key]] for part in of(inner)] if block["type"] == "Sequence" else [block]
@@ -25,12 +25,12 @@ def split(regex: str) -> dict[str, Any]:
 
 
 def around(first: str | None, text: str, last: str | None, type_id: int = 0) -> list[LayerSpec]:
-    """A text of a template, with the special tokens around it."""
+    """Return a template's part for a text, with the special tokens around it."""
     tokens = [[{"SpecialToken": {"id": token, "type_id": type_id}}] if token else [] for token in (first, last)]
     return [*tokens[0], {"Sequence": {"id": text, "type_id": type_id}}, *tokens[1]]
 
 
 def token_of(part: LayerSpec) -> str | None:
-    """The special token that a part of a template is."""
+    """Return the special token of a template's part."""
     name = part.get("SpecialToken", {}).get("id")
     return None if name is None else str(name)

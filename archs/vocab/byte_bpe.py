@@ -18,9 +18,9 @@ from .tokens import ADDED_SCORE, Tokens
 
 
 def write_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | None) -> None:
-    """Write tokens, types, merges. pre: the pre-tokenizer's name; None: found from the structure.
+    """Write tokens, types, merges. pre: the pre-tokenizer's name; None: determined from the structure.
 
-    Raises VocabularyError where the structure has no name, or a token has no row in the embedding.
+    Raises VocabularyError if the structure has no name, or a token has no row in the embedding.
     """
     name = pre or name_of(structure(files.tokenizer), str(files.folder / "tokenizer.json"))
     raw = name in table() and table()[name].raw
@@ -35,7 +35,7 @@ def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_d
     As llama.cpp does for Gemma 4: only tokens with a role are control tokens; the family says which are user-defined.
     """
     tokens, roles = listed_tokens(files, rows, bytes_too=True), set(files.special_texts())
-    roles.add("<mask>")  # which Gemma's class of tokenizers has without being told
+    roles.add("<mask>")  # implicit in Gemma's tokenizer class
     kinds = dict.fromkeys(roles, TokenType.CONTROL) | dict.fromkeys(user_defined, TokenType.USER_DEFINED)
     for row, token in files.added.items():
         tokens.put(row, token.content, kinds.get(token.content, TokenType.NORMAL))
@@ -48,7 +48,9 @@ def write_plain_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, user_d
 
 
 def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> Tokens:
-    """All tokens of tokenizer.json's vocabulary and the added ones. bytes_too: `<0x0A>` and its like are bytes."""
+    """Return all tokens of tokenizer.json's vocabulary and the added ones. bytes_too: include byte tokens such as
+    `<0x0A>`.
+    """
     model = files.tokenizer["model"]
     for name in ("end_of_word_suffix", "continuing_subword_prefix"):
         if model.get("type") == "BPE" and model.get(name):
@@ -63,7 +65,9 @@ def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> 
 
 
 def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write what tokenizer.json says and the pre-tokenizer's name does not: normalizer, ignored merges, first space."""
+    """Write what tokenizer.json has and the pre-tokenizer's name does not imply: normalizer, ignored merges, first
+    space.
+    """
     found = structure(files.tokenizer)
     implied = table().get(metadata[Keys.Tokenizer.PRE])
     if implied is not None and implied.escaped:
@@ -78,8 +82,8 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
         metadata["tokenizer.huggingface.ignore_merges"] = found.ignore_merges
     if found.prefix_space and Keys.Tokenizer.ADD_PREFIX not in metadata:
         metadata[Keys.Tokenizer.ADD_PREFIX] = True
-    # A space in front of all is another thing than one in front of each piece; and tokenizer_config.json may say that
-    # there is one or none, which is not what tokenizer.json does.
+    # A space before the text differs from one before each piece; and tokenizer_config.json may ask for one or none,
+    # against tokenizer.json.
     adds = bool(metadata.get(Keys.Tokenizer.ADD_PREFIX, False))
     if implied is not None and not found.raw and (found.prefix_space or adds):
         cuts = {"pre_tokenizer": files.tokenizer["pre_tokenizer"]}
@@ -88,7 +92,7 @@ def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
 
 
 def _cut_by(tokenizer: LayerSpec) -> list[LayerSpec]:
-    """The blocks that cut a text, each in one spelling."""
+    """Return the blocks that split a text, in canonical spelling."""
     found: list[LayerSpec] = []
     for block in parts(tokenizer, "pre_tokenizer"):
         kept = {key: value for key, value in block.items() if key != "trim_offsets"}
@@ -99,8 +103,8 @@ def _cut_by(tokenizer: LayerSpec) -> list[LayerSpec]:
 
 
 def write_escaped(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write the blocks of tokenizer.json where more is done with a text than to make spaces U+2581 and, as GGUF's names
-    mean, to cut it into lines: which is the same as no cuts unless a token goes on from one line into the next.
+    """Write the blocks of tokenizer.json if they do more than replace spaces by U+2581 and, as GGUF's names mean, split
+    lines; splitting lines makes no difference unless a token spans a line end.
     """
     cuts = parts(files.tokenizer, "pre_tokenizer")
     over = any("\n" in text and text.strip("\n") for text in files.tokenizer["model"]["vocab"])
@@ -110,7 +114,7 @@ def write_escaped(metadata: Metadata, files: TokenizerFiles) -> None:
 
 
 def write_merges(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Each as one string. Where a pair holds spaces, they become GPT-2's character for a space."""
+    """Write each merge as one string. Spaces within a pair become GPT-2's character for a space."""
     metadata[Keys.Tokenizer.MERGES] = [
         entry if isinstance(entry, str) else " ".join(part.replace(" ", "Ġ") for part in entry)
         for entry in files.tokenizer["model"]["merges"]

@@ -1,4 +1,4 @@
-"""Chat templates: one, or several with names, from the same files as transformers takes them from.
+"""Chat templates: one, or several with names, from the same files that transformers reads.
 
 Files of Jinja come first: where there is a chat_template.jinja or a file in additional_chat_templates, these are all
 that count. Then comes tokenizer_config.json, and last what only processors read: processor_config.json and
@@ -46,7 +46,7 @@ def checkpoint_templates(files: TokenizerFiles) -> dict[str, str]:
 
 
 def add_template(metadata: Metadata, name: str, text: str) -> None:
-    """One more template under a name."""
+    """Add a template under a name."""
     metadata[Keys.Tokenizer.CHAT_TEMPLATE_N.format(name=name)] = text
     metadata[Keys.Tokenizer.CHAT_TEMPLATES] = [*metadata.get(Keys.Tokenizer.CHAT_TEMPLATES, ()), name]
 
@@ -64,7 +64,7 @@ def template_files(templates: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _from_files(files: TokenizerFiles) -> dict[str, str]:
-    """Templates by name, as files of Jinja have them."""
+    """Return templates by name, from files of Jinja."""
     paths = {path.name.removesuffix(".jinja"): path for path in sorted((files.folder / FOLDER).glob("*.jinja"))}
     if (main := files.folder / JINJA).is_file():
         paths = {DEFAULT: main} | paths
@@ -81,7 +81,7 @@ def _of_processor(files: TokenizerFiles) -> Any:
 
 
 def _named(templates: Any) -> dict[str, str]:
-    """Templates by name; names keep only letters and digits, as they become part of a key."""
+    """Return templates by name; names keep only letters and digits, as they become part of a key."""
     if isinstance(templates, Mapping):
         templates = [{"name": name, "template": text} for name, text in templates.items()]
     if not isinstance(templates, Sequence):

@@ -1,4 +1,4 @@
-"""The files of a tokenizer read by type, and what makes a vocabulary none: refused before anything is made of it."""
+"""A tokenizer's files read by type, and checks that a vocabulary is valid: invalid ones are refused before use."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ MOST_ID = 2**31 - 1
 FLAG, TEXT, ID = Flag(), Text(), Whole(0, MOST_ID)
 
 TOKEN = Fields({"id": ID, "content": TEXT, **dict.fromkeys(FLAGS, FLAG)})
-NAMED = Either((TEXT, TOKEN))  # a token by its text, or with all that is said of it
+NAMED = Either((TEXT, TOKEN))  # a token by its text, or with all its properties
 BLOCK = Fields({"type": TEXT})
 CONFIG: dict[str, Kind] = {
     **{f"{role}_token": NAMED for role in ROLES},
@@ -47,12 +47,12 @@ TOKENIZER: dict[str, Kind] = {
 
 
 def read_tokenizer_config(content: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """tokenizer_config.json or special_tokens_map.json. Raises VocabularyError."""
+    """Return tokenizer_config.json or special_tokens_map.json. Raises VocabularyError."""
     return read_fields(content, CONFIG, file, VocabularyError)
 
 
 def read_tokenizer(content: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """tokenizer.json. Raises VocabularyError."""
+    """Return tokenizer.json. Raises VocabularyError."""
     read = read_fields(content, TOKENIZER, file, VocabularyError)
     texts: dict[int, str] = {}
     for token in read.get("added_tokens") or ():
@@ -67,8 +67,8 @@ def read_tokenizer(content: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 
 def check_model(model: Mapping[str, Any], file: str) -> None:
-    """Raises VocabularyError for a model without tokens, with ids that are none or are shared, with scores that are no
-    numbers, or with merges of what are no tokens.
+    """Raise VocabularyError for a model without tokens, with invalid or shared ids, with scores that are no numbers, or
+    with merges of unknown tokens.
     """
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict):
@@ -84,7 +84,9 @@ def check_model(model: Mapping[str, Any], file: str) -> None:
 
 
 def check_ids(vocabulary: Mapping[str, Any], file: str, unique: bool = False) -> dict[str, int]:
-    """Tokens and their ids, such as added_tokens.json. unique: no two have one. Raises VocabularyError."""
+    """Return tokens and their ids, such as added_tokens.json. unique: no two may share an id. Raises
+    VocabularyError.
+    """
     wrong = next((text for text, id in vocabulary.items() if type(id) is not int or not 0 <= id <= MOST_ID), None)
     if wrong is not None:
         raise VocabularyError(

@@ -1,9 +1,9 @@
-"""Tokens that end generated texts, as configs list them, in the keys of a file and back.
+"""Tokens that end generated texts: from configs to the keys of a file and back.
 
 A config may list any number of ids (`eos_token_id`). A file has one key for the token that ends a text (eos), one for
 that of a turn (eot) and one for that of a message (eom); llama.cpp adds tokens with well-known names to them. A listed
-id that none of these has gets eot's or eom's key where it is free, and the list as it is stands in LISTED where the
-keys do not give it again.
+id without any of these gets eot's or eom's key if that is free, and the list itself is stored in LISTED if the keys do
+not reproduce it.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from ..schema import SPECIAL_TOKENS
 from .listed import as_text
 from .named import TEXTS
 
-SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # which are never drawn
+SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # never sampled
 LISTED = "tokenizer.huggingface.eos_token_ids"
-# Keys with the names of tokens that llama.cpp takes for theirs in files without the key.
+# Keys with the token names that llama.cpp uses for them in files without the key.
 FREE: dict[str, frozenset[str]] = {
     Keys.Tokenizer.EOT_ID: frozenset(
         {
@@ -39,7 +39,7 @@ FREE: dict[str, frozenset[str]] = {
     Keys.Tokenizer.EOM_ID: frozenset({"<|eom_id|>"}),
 }
 SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
-# What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
+# Tokens that end a turn, and others that end texts of models that have them: Llama 3, GLM.
 ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
 
 
@@ -50,16 +50,16 @@ def said_ends(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Any:
 
 
 def listed_ids(said: Any, rows: int) -> list[int]:
-    """Return the ids of a config's `eos_token_id`, a number or a list, that the vocabulary has."""
+    """Return those ids of a config's `eos_token_id`, a number or a list, that the vocabulary has."""
     every = said if isinstance(said, list) else [said]
     numbers = (number for number in every if isinstance(number, int) and not isinstance(number, bool))
     return list(dict.fromkeys(number for number in numbers if 0 <= number < rows))
 
 
 def write_ends(metadata: Metadata, config: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
-    """Write the keys of the tokens that configs list as ends of a text, beside eos.
+    """Write the keys of the tokens that configs list as ends of a text, besides eos.
 
-    A number alone that is of ordinary text, such as "#", is a default of the model's class, and left out.
+    A single id of ordinary text, such as "#", is a default of the model's class, and left out.
     """
     tokens, types = metadata[Keys.Tokenizer.LIST], metadata[Keys.Tokenizer.TOKEN_TYPE]
     said, stated = said_ends(config, generation), _stated(metadata)
@@ -75,21 +75,21 @@ def write_ends(metadata: Metadata, config: Mapping[str, Any], generation: Mappin
 
 
 def _stated(metadata: Mapping[str, Any]) -> set[int]:
-    """The tokens that keys of their own name as ends."""
+    """Return the tokens that keys name as ends."""
     keys = (SPECIAL_TOKENS["eos"], Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID)
     return {int(metadata[key]) for key in keys if key in metadata}
 
 
 def listed_ends(metadata: Mapping[str, Any]) -> list[int]:
-    """Return the ids that the file lists beside its keys."""
+    """Return the ids that the file lists in addition to its keys."""
     size = len(metadata.get(Keys.Tokenizer.LIST, ()))
     return [int(number) for number in metadata.get(LISTED, ()) if 0 <= int(number) < size]
 
 
 def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
-    """Return `eos_token_id`: the list that the file has, or all control tokens that end a text, as far as it tells, the
-    first of them being `eos` where no text of the tokenizer names it. A file has `eos`, `eot` and `eom`; further ones
-    are known of some vocabularies.
+    """Return `eos_token_id`: the list that the file has, or all control tokens that are known to end a text, the first
+    of them `eos` if the tokenizer's files do not name it. A file has `eos`, `eot` and `eom`; some vocabularies have
+    other known ones.
     """
     if listed := listed_ends(metadata):
         return listed if len(listed) > 1 else listed[0]
@@ -107,8 +107,8 @@ def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
 
 
 def suppressed_ids(generation: Mapping[str, Any], end: int | list[int] | None) -> list[int]:
-    """Return the tokens that generation_config.json bars: `suppress_tokens`, and those that are the whole of one of
-    `bad_words_ids`, unless they end a text. end: what `ends` gives.
+    """Return the tokens that generation_config.json bars: `suppress_tokens`, and single-token entries of
+    `bad_words_ids`, unless they end a text. end: the result of `ends`.
     """
     ended = end if isinstance(end, list) else [end]
     words = [word[0] for word in generation.get("bad_words_ids") or () if len(word) == 1 and word[0] not in ended]

@@ -1,4 +1,4 @@
-"""The tokenizer files of a Hugging Face folder, read once: tokenizer.json and what stands beside it.
+"""The tokenizer files of a Hugging Face folder, read once: tokenizer.json and its companions.
 
 A folder without tokenizer.json but with the plain files of GPT-2 (vocab.json, merges.txt) or BERT (vocab.txt), with
 tekken.json or a tiktoken file is read as if it had one; any other slow tokenizer goes through transformers' converters,
@@ -19,7 +19,7 @@ from .checked import FLAGS, ROLES, check_ids, check_model, read_tokenizer, read_
 from .ranks import from_ranked_files
 from .slow import tokenizer_by_transformers
 
-NOT_GPT2 = ("roberta",)  # models with files of GPT-2's kind whose texts stand between other tokens
+NOT_GPT2 = ("roberta",)  # models with files like GPT-2's but other tokens around texts
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class AddedToken:
 
     @property
     def is_normalized(self) -> bool:
-        """Whether it is found in normalized text; special tokens are looked for before that."""
+        """Return whether it is matched in normalized text; special tokens are matched before."""
         return self.normalized and not self.special
 
     @staticmethod
@@ -45,8 +45,8 @@ class AddedToken:
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """tokenizer: tokenizer.json, or its equal; config: tokenizer_config.json; special_map: special_tokens_map.json;
-    added_json: added_tokens.json (token → id). Empty where a file is absent.
+    """tokenizer: tokenizer.json, or its equivalent; config: tokenizer_config.json; special_map:
+    special_tokens_map.json; added_json: added_tokens.json (token → id). Empty if a file is absent.
     """
 
     folder: Path
@@ -72,16 +72,16 @@ class TokenizerFiles:
         return files
 
     def converted(self) -> "TokenizerFiles":
-        """The same with a tokenizer.json made by transformers. Raises VocabularyError where it cannot."""
+        """Return the files with a tokenizer.json made by transformers. Raises VocabularyError if it cannot."""
         return replace(self, tokenizer=read_tokenizer(tokenizer_by_transformers(self.folder), str(self.folder)))
 
     @property
     def model_type(self) -> str | None:
-        """Of tokenizer.json: "BPE", "Unigram", "WordPiece"."""
+        """Return tokenizer.json's model type: "BPE", "Unigram", "WordPiece"."""
         return self.tokenizer.get("model", {}).get("type")  # type: ignore[no-any-return]
 
     def role(self, role: str) -> str | None:
-        """The text of the token that plays a role ("bos", "eos", …)."""
+        """Return the text of the token that plays a role ("bos", "eos", …)."""
         key = f"{role}_token"
         entry = self.config[key] if key in self.config else self.special_map.get(key)
         entry = entry.get("content") if isinstance(entry, Mapping) else entry
@@ -89,18 +89,18 @@ class TokenizerFiles:
 
     @cached_property
     def listed(self) -> dict[int, AddedToken]:
-        """The tokens that tokenizer.json itself lists as added, by id."""
+        """Return the tokens that tokenizer.json itself lists as added, by id."""
         return {entry["id"]: AddedToken.of(entry) for entry in self.tokenizer.get("added_tokens", ())}
 
     @cached_property
     def configured(self) -> dict[int, AddedToken]:
-        """The tokens that tokenizer_config.json lists as added, by id."""
+        """Return the tokens that tokenizer_config.json lists as added, by id."""
         decoder = self.config.get("added_tokens_decoder") or {}
         return {int(number): AddedToken.of(entry) for number, entry in decoder.items()}
 
     @cached_property
     def added(self) -> dict[int, AddedToken]:
-        """All added tokens by id, as transformers sees them: tokenizer_config.json has the last word."""
+        """Return all added tokens by id, as transformers sees them: tokenizer_config.json overrides."""
         tokens = {number: AddedToken(text) for text, number in self.added_json.items()}
         tokens |= self.listed | self.configured
         vocabulary = self.tokenizer.get("model", {}).get("vocab", {})
@@ -111,7 +111,7 @@ class TokenizerFiles:
         return tokens
 
     def special_texts(self) -> Iterator[str]:
-        """The tokens that play a role, and those that tokenizer_config.json adds to them."""
+        """Yield the role tokens, and those that tokenizer_config.json adds to them."""
         yield from (text for role in ROLES if (text := self.role(role)))
         extra = self.config.get("extra_special_tokens") or ()
         more = extra.values() if isinstance(extra, Mapping) else extra
@@ -120,7 +120,7 @@ class TokenizerFiles:
 
 
 def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
-    """The tokenizer.json that plain files amount to; empty where there are none."""
+    """Return the tokenizer.json equivalent to plain files; empty if there are none."""
     kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
     folder, normalizer = files.folder, None
     model_type = read_json_object(folder / "config.json", optional=True).get("model_type")

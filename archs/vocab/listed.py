@@ -1,4 +1,4 @@
-"""The token list of a GGUF file: what every kind of vocabulary is made of."""
+"""The token list of a GGUF file, on which every vocabulary type builds."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ class TokenList:
 
     @property
     def kind(self) -> str:
-        """`tokenizer.ggml.model`."""
+        """Return `tokenizer.ggml.model`."""
         return str(self.metadata.get(Keys.Tokenizer.MODEL))
 
     @cached_property
@@ -44,8 +44,8 @@ class TokenList:
 
     @cached_property
     def stored_types(self) -> NDArray[np.int32]:
-        """gguf.TokenType of each token as the file has it; where it does not say, all NORMAL, but bytes are known by
-        their texts.
+        """Return gguf.TokenType of each token as stored; without stored types all NORMAL, except bytes, known by their
+        texts.
         """
         if Keys.Tokenizer.TOKEN_TYPE not in self.metadata:
             has_bytes = self.kind in ("llama", "gemma4", "plamo2")
@@ -55,7 +55,7 @@ class TokenList:
 
     @cached_property
     def types(self) -> NDArray[np.int32]:
-        """gguf.TokenType of each token; the names of some decide theirs."""
+        """Return gguf.TokenType of each token; the names of some decide theirs."""
         types: NDArray[np.int32] = self.stored_types.copy()
         for row, type in self.named.types.items():
             types[row] = type
@@ -63,42 +63,42 @@ class TokenList:
 
     @cached_property
     def named(self) -> Named:
-        """What the names of tokens decide."""
+        """Return the types and ends decided by token names."""
         return named(self)
 
     @cached_property
     def added(self) -> dict[int, AddedToken]:
-        """Tokens found in text of which the list cannot tell all; of some it has not even the text."""
+        """Return added tokens with properties that the list lacks; for some even the text."""
         entries = ListOf(TOKEN).read(parse_json(self.metadata.get(ADDED_TOKENS, "[]")), Place(ADDED_TOKENS))
         return {entry["id"]: AddedToken.of(entry) for entry in entries}
 
     @property
     def normalizes(self) -> bool:
-        """Whether a text goes through a normalizer that may make it look like an added token, or unlike one."""
+        """Return whether a text goes through a normalizer that may create or destroy matches of added tokens."""
         return self.kind == "bert" or NORMALIZER in self.metadata
 
     @cached_property
     def found_normalized(self) -> dict[int, AddedToken]:
-        """The added tokens that are found in a text when it is normalized, as they are: those that are no special
-        tokens and say so. The model of the vocabulary finds them.
+        """Return the added tokens matched in normalized text: non-special ones that are marked so. The vocabulary's
+        model matches them.
         """
         return {number: token for number, token in self.added.items() if token.is_normalized} if self.normalizes else {}
 
     @cached_property
     def unlisted(self) -> dict[int, str]:
-        """The texts of added tokens for which the list has no more than an unused row."""
+        """Return the texts of added tokens for which the list only has an unused row."""
         unused = set((self.types == TokenType.UNUSED).nonzero()[0].tolist())
         return {number: token.content for number, token in self.added.items() if number in unused}
 
     @cached_property
     def scores(self) -> NDArray[np.float32]:
-        """Of each token; all 0 where the file does not say."""
+        """Return the score of each token; all 0 if the file has none."""
         if Keys.Tokenizer.SCORES not in self.metadata:
             return np.zeros(self.size, np.float32)
         return self._of_each(Keys.Tokenizer.SCORES, "scores", np.float32)
 
     def as_bytes(self, number: int, spelled: Callable[[str], bytes]) -> bytes:
-        """What a token stands for; spelled: the bytes of a normal token's text."""
+        """Return the bytes of a token; spelled: the bytes of a normal token's text."""
         text, type = self.unlisted.get(number, self.texts[number]), self.types[number]
         if type == TokenType.BYTE:
             return byte_of(text)
@@ -113,16 +113,16 @@ class TokenList:
         numbers = np.asarray(self._array(key), dtype)
         if len(numbers) < self.size:
             raise VocabularyError(f"the file has {self.size} tokens, but {what} for {len(numbers)}")
-        return numbers[: self.size]  # what goes on behind the tokens belongs to none
+        return numbers[: self.size]  # rows after the last token belong to none
 
     def merges(self) -> Sequence[Any]:
-        """Kimi K2's files may have none: its words are whole tokens or bytes."""
+        """Return the merges. Kimi K2's files may have none: its words are whole tokens or bytes."""
         if self.metadata.get(Keys.Tokenizer.PRE) == "kimi-k2" and Keys.Tokenizer.MERGES not in self.metadata:
             return ()
         return self._array(Keys.Tokenizer.MERGES)
 
     def block(self, key: str) -> Any:
-        """A block of tokenizer.json that the file has under a key; None for none. Raises VocabularyError."""
+        """Return a block of tokenizer.json stored under a key; None for none. Raises VocabularyError."""
         try:
             found = parse_json(self.metadata.get(key, "null"))
         except ValueError as error:
@@ -132,28 +132,28 @@ class TokenList:
         return found
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """A flag from the metadata. default: where absent; None: what its absence means (`absent.py`)."""
+        """Return a flag from the metadata. default: if absent; None: the default of `absent.py`."""
         usual = assumed_flag(self.metadata, key) if default is None else default
         return bool(self.metadata.get(key, usual))
 
     def stated(self, key: str) -> int | None:
-        """A token id from the metadata, by the key or its former name; None where absent or past the vocabulary."""
+        """Return a token id from the metadata, by the key or its former name; None if absent or past the vocabulary."""
         number = self.metadata.get(key, self.metadata.get(FORMER.get(key, "")))
         return int(number) if number is not None and 0 <= int(number) < self.size else None
 
     def id(self, key: str) -> int | None:
-        """The same, or what is assumed where the metadata does not say it (`absent.py`)."""
+        """Return a token id from the metadata, or its default (`absent.py`)."""
         stated = self.stated(key)
         return assumed_id(self.metadata, key, self.size) if stated is None else stated
 
 
 def as_text(item: Any) -> str:
-    """A string of the file, which may hold bytes that are not UTF-8."""
+    """Return a string of the file, which may be bytes that are not UTF-8."""
     return item if isinstance(item, str) else bytes(item).decode("utf-8", "backslashreplace")
 
 
 def byte_of(text: str) -> bytes:
-    """The byte that a token like <0x0A> is. Raises VocabularyError for another text."""
+    """Return the byte of a token like <0x0A>. Raises VocabularyError for another text."""
     try:
         return bytes.fromhex(text[3:5]) if text[:3] == "<0x" and text[5:] == ">" else bytes((-1,))
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""What tokens are by what they are called: which end a text or mark a gap, whatever a file's types say.
+"""Token types by name: names that mark ends of texts or fill-in-the-middle, whatever types a file gives.
 
-Source: llama.cpp b11434, `llama_vocab::impl::load`. Tunes of 2023 and 2024 have `<|im_end|>` and its like as ordinary
-tokens; read by types alone, the chats of their templates would be cut into pieces, and the token would be written.
-A token of an ordinary type that merges make of others keeps its type, other than in llama.cpp: Qwen's `</s>`, which its
-tokenizer makes of a text's characters, and does not look for before that.
+Source: llama.cpp b11434, `llama_vocab::impl::load`. Fine-tunes of 2023 and 2024 have `<|im_end|>` and similar tokens as
+ordinary ones; by types alone, the tokens in their chat templates would be split, and the token would be printed. Unlike
+in llama.cpp, a token of an ordinary type that merges produce keeps its type: Qwen's `</s>`, which its tokenizer makes
+of a text's characters and does not match before that.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ TEXTS = frozenset(
         "[e~[",
     }
 )
-# Of models that fill gaps, where no key names them; of each group the first.
+# Of fill-in-the-middle models, if no key names them; of each group the first.
 GAP_ENDS = {
     Keys.Tokenizer.FIM_PAD_ID: ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     Keys.Tokenizer.FIM_REP_ID: ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
@@ -86,12 +86,12 @@ GAPS = GAP_ENDS | {
         "<|middle|>",
     ),
 }
-SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: whoever reads its texts needs them
+SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: needed to parse its texts
 NAMES = TEXTS.union(*GAPS.values(), SHOWN)
 
-# The white space beside special tokens, of files that do not say it (`tokenizer.huggingface.added_tokens`).
+# Whitespace stripped next to special tokens, in files that do not specify it (`tokenizer.huggingface.added_tokens`).
 PHI3, KEEP_SPACE = ("phi-3", "phi3"), ("<unk>", "<s>", "<|endoftext|>")  # by `general.name`
-TAKES_SPACE_BEFORE = {  # by parts of a key's text, the first that fits
+TAKES_SPACE_BEFORE = {  # by substrings of a key's text, the first that fits
     (Keys.Tokenizer.PRE, ("jina-v2-de", "jina-v2-es", "jina-v2-code", "mmbert")): "<mask>",
     (Keys.General.ARCHITECTURE, ("nomic-bert-moe", "jina-bert-v3")): "<mask>",
     (Keys.General.NAME, ("modern-bert",)): "[MASK]",
@@ -99,7 +99,7 @@ TAKES_SPACE_BEFORE = {  # by parts of a key's text, the first that fits
 
 
 class Listed(Protocol):
-    """What is asked of a token list, see `TokenList`."""
+    """The part of `TokenList` used here."""
 
     @property
     def kind(self) -> str: ...
@@ -121,7 +121,7 @@ class Named(NamedTuple):
 
 
 def named(tokens: Listed) -> Named:
-    """What the keys and the names of a vocabulary's tokens make of them."""
+    """Return the types and ends that follow from the keys and the names of a vocabulary's tokens."""
     rows = {text: row for row, text in enumerate(tokens.texts) if text in NAMES}
     types = {row: TokenType.CONTROL for text, row in rows.items() if text in TEXTS}
     ends = {number for key in ROLES if (number := _end(tokens, key, types)) is not None} | set(types)
@@ -137,7 +137,7 @@ def named(tokens: Listed) -> Named:
     if texts >= {"<|call|>", "<|return|>", "<|end|>"} or (
         texts & {"<|call|>", "<|calls|>"} and texts >= {"<|flush|>", "<|end|>"}
     ):
-        ends -= {rows["<|end|>"]}  # ends a message there, of which there may be several
+        ends -= {rows["<|end|>"]}  # ends a message there, of which a text may have several
         types[rows["<|end|>"]] = TokenType.USER_DEFINED
     if texts & {"<|tool_response>", "<|plamo:eos|>"} and "</s>" in rows:
         ends -= {rows["</s>"]}  # an HTML tag there
@@ -146,7 +146,7 @@ def named(tokens: Listed) -> Named:
 
 
 def made_by_merges(tokens: Listed, rows: Collection[int]) -> set[int]:
-    """Those of some tokens that a text can become by merging others."""
+    """Return those of some tokens that merges can produce."""
     if not rows:
         return set()
     if tokens.kind in ("llama", "t5"):
@@ -159,12 +159,14 @@ def made_by_merges(tokens: Listed, rows: Collection[int]) -> set[int]:
 
 
 def cuts(text: str) -> Iterator[tuple[str, str]]:
-    """All ways to cut a text in two."""
+    """Return all ways to split a text in two."""
     return ((text[:cut], text[cut:]) for cut in range(1, len(text)))
 
 
 def _end(tokens: Listed, key: str, types: dict[int, TokenType]) -> int | None:
-    """The token of a role that ends texts. An assumed one counts only where it is no ordinary text (`absent.py`)."""
+    """Return the token of a role that ends texts. An assumed one counts only if it is no ordinary text
+    (`absent.py`).
+    """
     if (stated := tokens.stated(key)) is not None:
         return stated
     number = tokens.id(key)
@@ -176,7 +178,7 @@ def _end(tokens: Listed, key: str, types: dict[int, TokenType]) -> int | None:
 
 
 def with_strips(metadata: Mapping[str, Any], token: AddedToken) -> AddedToken:
-    """A special token with the white space beside it that its model's name says it takes along."""
+    """Return a special token with the whitespace that it strips, by its model's name."""
 
     def names(key: str, known: tuple[str, ...]) -> bool:
         return any(each in str(metadata.get(key, "")).lower() for each in known)

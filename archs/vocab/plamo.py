@@ -1,7 +1,7 @@
-"""PLaMo 2 and 3's vocabulary: a file with a JSON list for each token, its text, score and type. Text is cut into those
-tokens whose scores have the greatest sum; characters that no token has become bytes.
+"""PLaMo 2 and 3's vocabulary: a file with a JSON list for each token, its text, score and type. Text is split into the
+tokens with the greatest sum of scores; characters without a token become bytes.
 
-Reference: the tokenizer's code that PLaMo 2's checkpoints bring along; llama.cpp's converter.
+Reference: the tokenizer's code of PLaMo 2's checkpoints; llama.cpp's converter.
 """
 
 import json
@@ -30,7 +30,7 @@ ROLES = ("bos", "eos", "pad", "sep", "unk")
 
 def write_plamo(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
     """Write tokens, scores and types. Raises VocabularyError for lines that are no tokens, for a vocabulary that lacks
-    bytes, and where the embedding has no row for a token.
+    bytes, and for a token without a row in the embedding.
     """
     path, tokens, count = files.folder / FILE, Tokens.unused(rows), 0
     for number, line in enumerate(read_text(path).split("\n"), start=1):
@@ -48,7 +48,7 @@ def write_plamo(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
 
 
 def _token(line: str, where: str) -> tuple[str, float, int]:
-    """A token's text, score and type."""
+    """Return a token's text, score and type."""
     try:
         found: Any = json.loads(line)
     except ValueError:
@@ -73,7 +73,7 @@ def _check_bytes(path: Path, tokens: Tokens) -> None:
 
 
 def restored(texts: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> bytes:
-    """The file of a list of tokens. The four numbers of a line that say nothing of how text is cut are zero."""
+    """Return the file of a list of tokens. The four numbers of a line that do not affect tokenization are zero."""
     kinds = {number: kind for kind, number in TYPES.items()}
     lines = [
         json.dumps(
@@ -85,7 +85,7 @@ def restored(texts: Sequence[str], scores: Sequence[float], types: Sequence[int]
 
 
 def write_roles(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write which tokens play a role. Raises VocabularyError for one that there is not."""
+    """Write the role tokens. Raises VocabularyError for a missing one."""
     texts = metadata[Keys.Tokenizer.LIST]
     for role in ROLES:
         text = files.role(role)

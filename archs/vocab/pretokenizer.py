@@ -1,7 +1,7 @@
-"""The GGUF name of a byte-level BPE pre-tokenizer, from the structure of tokenizer.json, and what each name means.
+"""The GGUF name of a byte-level BPE pre-tokenizer, from the structure of tokenizer.json, and the meaning of each name.
 
-Names and their meaning are data: `pretokenizers.json`. Structures are compared in a canonical form in which the many
-ways to write one regular expression are one. Where several names mean the same, the first in the file is written.
+Names and their meaning are data: `pretokenizers.json`. Structures are compared in a canonical form that unifies the
+many spellings of one regular expression. If several names mean the same, the first in the file is written.
 """
 
 import difflib
@@ -18,9 +18,9 @@ from quants.spelling import did_you_mean
 from .blocks import LayerSpec, byte_level, parts, split
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LINES = r"[^\n]+|[\n]+"  # how escaped (SentencePiece-like) BPE is cut: byte fallback, no byte characters
+LINES = r"[^\n]+|[\n]+"  # split of escaped (SentencePiece-like) BPE: byte fallback, no byte characters
 PUNCTUATION = {"Contiguous": r"[\p{P}\$\+<=>\^~\|`]+", "Isolated": r"[\p{P}!-/:-@\[-`{-~]"}
-SPELLINGS = (  # one meaning, several spellings; canonical is the right one
+SPELLINGS = (  # variant spellings with their canonical one
     ("\r", r"\r"),
     ("\n", r"\n"),
     ("\t", r"\t"),
@@ -32,17 +32,17 @@ SPELLINGS = (  # one meaning, several spellings; canonical is the right one
     ("?+", "?"),  # possessive where backtracking could not match anyway
     ("]++", "]+"),
 )
-TELLING = ("ignore_merges", "normalizer", "add_sep", "add_bos", "bare")  # flags, the most telling first
+TELLING = ("ignore_merges", "normalizer", "add_sep", "add_bos", "bare")  # flags, the most significant first
 
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """What a GGUF name means.
+    """The meaning of a GGUF name.
 
-    steps: each cuts the pieces that the one before left: a regular expression whose matches become pieces of their own,
-        or a block of tokenizer.json's `pre_tokenizer`. also: other steps that tokenizers were published with.
-    raw: tokens are plain text, not GPT-2's byte characters; escaped: with spaces as U+2581. always_bos: the first token
-        is put in front even where a file says that it is not, as llama.cpp does.
+    steps: each splits the pieces of the one before: a regular expression whose matches become pieces of their own, or a
+    block of tokenizer.json's `pre_tokenizer`. also: other steps that tokenizers were published with. raw: tokens are
+    plain text, not GPT-2's byte characters; escaped: with spaces as U+2581. always_bos: the first token is added even
+    if a file says that it is not, as llama.cpp does.
     """
 
     name: str
@@ -60,7 +60,7 @@ class PreTokenizer:
 
 @dataclass(frozen=True)
 class Structure:
-    """What decides the name: canonical regular expressions and flags of a tokenizer.json.
+    """The structure that decides the name: canonical regular expressions and flags of a tokenizer.json.
 
     normalizer: a Unicode form ("NFC"), None, or the JSON of any other normalizer. prefix_space: a space is put before
     the text. bare: there is no post-processor. raw: bytes do not become GPT-2's characters; None: not known.
@@ -78,7 +78,7 @@ class Structure:
 
 @cache
 def table() -> dict[str, PreTokenizer]:
-    """Every name that GGUF knows, in order of preference."""
+    """Return all names that GGUF knows, in order of preference."""
     data = json.loads((Path(__file__).parent / "pretokenizers.json").read_text(encoding="utf-8"))
 
     def entry(name: str, splits: str, **flags: Any) -> PreTokenizer:
@@ -89,7 +89,7 @@ def table() -> dict[str, PreTokenizer]:
 
 
 def pre_tokenizer(name: str) -> PreTokenizer:
-    """What `tokenizer.ggml.pre` = name means. Raises VocabularyError for an unknown name."""
+    """Return the meaning of `tokenizer.ggml.pre` = name. Raises VocabularyError for an unknown name."""
     if found := table().get(name):
         return found
     known = f"llama.cpp knows {', '.join(sorted(table()))}"
@@ -97,14 +97,14 @@ def pre_tokenizer(name: str) -> PreTokenizer:
 
 
 def byte_characters() -> dict[int, str]:
-    """GPT-2's characters for bytes: printable bytes stand for themselves, the others follow from U+0100."""
+    """Return GPT-2's characters for bytes: printable bytes stand for themselves, the others follow from U+0100."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
 def structure(tokenizer: LayerSpec) -> Structure:
-    """What tokenizer.json says about cutting text (its parsed content)."""
+    """Return how tokenizer.json splits text (its parsed content)."""
     processors, blocks = parts(tokenizer, "post_processor"), parts(tokenizer, "pre_tokenizer")
     model = tokenizer.get("model", {})
     raw = not any(block["type"] == "ByteLevel" for block in blocks)
@@ -123,16 +123,16 @@ def structure(tokenizer: LayerSpec) -> Structure:
 
 
 def name_of(found: Structure, where: str) -> str:
-    """The GGUF name of a structure. where: the file, for the error.
+    """Return the GGUF name of a structure. where: the file, for the error.
 
-    Raises VocabularyError, with the structure and the nearest known one, where none cuts text in the same way.
+    Raises VocabularyError, with the structure and the nearest known one, if none splits text in the same way.
     """
     fitting = [
         name
         for name, entry in table().items()
         if found.raw in (None, entry.raw) and found.splits in map(_canonical_steps, (entry.steps, *entry.also))
     ]
-    if fitting:  # the first of those that agree best in other things
+    if fitting:  # the first of those that agree best otherwise
         return max(fitting, key=lambda name: [getattr(table()[name], flag) == getattr(found, flag) for flag in TELLING])
     known = {name: _canonical_steps(entry.steps) for name, entry in table().items() if found.raw in (None, entry.raw)}
     own = " ".join(found.splits)
@@ -147,7 +147,7 @@ def name_of(found: Structure, where: str) -> str:
 
 
 def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
-    """The pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
+    """Return the pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
     if kind.name == "whitespace":
         return {"type": "WhitespaceSplit"}
     *first, last = kind.steps or ("",)
@@ -155,7 +155,7 @@ def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
         return byte_level(prefix, True)
     steps = [dict(step) if isinstance(step, Mapping) else split(step) for step in kind.steps]
     for step in steps:
-        if step["type"] == "ByteLevel":  # a step among others: bytes become characters there, and only once
+        if step["type"] == "ByteLevel":  # one of several steps: bytes become characters there, and only once
             step["add_prefix_space"] = prefix
             break
     else:
@@ -164,15 +164,15 @@ def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
 
 
 def canonical(regex: str) -> str:
-    """One spelling for regular expressions that match the same."""
+    """Return a canonical spelling of regular expressions that match the same."""
     for spelling, right in SPELLINGS:
         regex = regex.replace(spelling, right)
-    # What only the final alternative matches, a lone space before text, becomes a piece of its own without it too.
+    # A match of only the final alternative, a lone space before text, becomes a piece of its own without it too.
     return regex.removesuffix(r"|\s+") if regex.endswith(r"|\s+(?!\S)|\s+") else regex
 
 
 def _regexes(block: LayerSpec) -> list[str]:
-    """A pre-tokenizer block as regular expressions; as its own JSON where it is none."""
+    """Return a pre-tokenizer block as regular expressions; as its own JSON if it has none."""
     match block:
         case {"type": "ByteLevel"}:
             return [canonical(GPT2)] if block.get("use_regex", True) else []
@@ -185,7 +185,7 @@ def _regexes(block: LayerSpec) -> list[str]:
         case {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated"}:
             return [canonical(regex)]
         case {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}:
-            return [canonical(regex)]  # keeps the matches only, and these regular expressions match everything
+            return [canonical(regex)]  # keeps only the matches, and these regular expressions match everything
     return [json.dumps(block, ensure_ascii=False)]
 
 

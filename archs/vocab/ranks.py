@@ -1,7 +1,7 @@
-"""Vocabularies of byte strings with ranks (tiktoken files, Mistral's tekken.json), as the tokenizer.json they equal.
+"""Vocabularies of ranked byte strings (tiktoken files, Mistral's tekken.json), as equivalent tokenizer.json.
 
-Two neighbouring strings merge where the joined string has a rank, the lowest first; so a string's own merge is the pair
-that is left when it is put together by lower ranks alone. A word that has a rank is taken whole: `ignore_merges`.
+Two neighbouring strings merge if the joined string has a rank, the lowest first; so a string's own merge is the pair
+that remains when it is merged by lower ranks only. A word with a rank is one token: `ignore_merges`.
 """
 
 import base64
@@ -17,7 +17,7 @@ from ..typed_json import Fields, Flag, Kind, ListOf, Text, Whole, read_fields
 from .blocks import around, byte_level, split
 from .pretokenizer import byte_characters, pre_tokenizer
 
-# A tiktoken file does not say how text is cut; the class of the tokenizer that comes with it does.
+# A tiktoken file does not say how text is split; the tokenizer class published with it does.
 PRE_TOKENIZERS = {"TikTokenTokenizer": "kimi-k2", "QWenTokenizer": "qwen2", "ChatGLM4Tokenizer": "chatglm-bpe"}
 TEKKEN_SPECIAL = (  # of tekken.json files that do not list their own
     "<unk>",
@@ -46,7 +46,7 @@ TEKKEN: dict[str, Kind] = {
 
 
 def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of tokenizer.json; empty where the folder has no such file.
+    """Return the content of tokenizer.json; empty if the folder has no such file.
 
     tekken: content of tekken.json; config: of tokenizer_config.json, which names a tiktoken file's special tokens.
     Raises VocabularyError for a damaged file.
@@ -81,7 +81,7 @@ def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_tiktoken(path: Path) -> dict[bytes, int]:
-    """Lines of a base64 byte string and its rank. Empty for a file of another kind."""
+    """Return lines of a base64 byte string and its rank. Empty for a file of another kind."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_vocabulary(path).splitlines()):
         text, _, rank = line.partition(b" ")
@@ -95,7 +95,7 @@ def _read_tiktoken(path: Path) -> dict[bytes, int]:
 
 
 def _tokenizer_json(ranks: Mapping[bytes, int], offset: int, splits: Iterable[str], added: list[Any]) -> dict[str, Any]:
-    """offset: the id of rank 0."""
+    """Return the tokenizer.json. offset: the id of rank 0."""
     if (longest := max(map(len, ranks), default=0)) > LONGEST:
         raise VocabularyError(f"the tokenizer has a word of {longest} bytes; at most {LONGEST} were expected")
     character = byte_characters()
@@ -117,7 +117,7 @@ def _tokenizer_json(ranks: Mapping[bytes, int], offset: int, splits: Iterable[st
 
 
 def _parts_below(ranks: Mapping[bytes, int], word: bytes, limit: int) -> list[bytes]:
-    """What is left of a word when pairs are merged by ranks below a limit."""
+    """Return the parts of a word after merging pairs with ranks below a limit."""
     parts = [word[i : i + 1] for i in range(len(word))]
     while len(parts) > 2:
         rank, place = min((ranks.get(parts[i] + parts[i + 1], limit), i) for i in range(len(parts) - 1))

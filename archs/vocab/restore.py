@@ -1,9 +1,8 @@
-"""The way back: the tokenizer files of a Hugging Face folder from GGUF metadata.
+"""Restore the tokenizer files of a Hugging Face folder from GGUF metadata.
 
-Byte-level BPE becomes tokenizer.json, SentencePiece's BPE tokenizer.model and mostly tokenizer.json (all that
-transformers reads for most model types), its unigram spiece.model, WordPiece vocab.txt.
-PLaMo's and RWKV's lists of tokens become those files again.
-Beside each stands tokenizer_config.json with special tokens, added tokens and chat templates.
+Byte-level BPE becomes tokenizer.json, SentencePiece's BPE tokenizer.model and usually tokenizer.json (all that
+transformers reads for most model types), its unigram spiece.model, WordPiece vocab.txt. PLaMo's and RWKV's lists of
+tokens become those files again. Each comes with tokenizer_config.json: special tokens, added tokens and chat templates.
 """
 
 import json
@@ -42,30 +41,30 @@ CLASSES = {
     "bert": "BertTokenizer",
 }
 OTHERS = ("plamo2", "rwkv")  # which no class of transformers reads
-FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # in front of XLM-RoBERTa's tokens; its model file begins with <unk>
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # first of XLM-RoBERTa's tokens; its model file begins with <unk>
 
 
 class _Vocabulary(TokenList):
-    """A file's token list, written as tokenizer files."""
+    """A file's token list, to be written as tokenizer files."""
 
     @cached_property
     def types(self) -> NDArray[np.int32]:
-        """As the file has them: what names make of them is not the checkpoint's."""
+        """Return the stored types; types decided by names are not the checkpoint's."""
         return self.stored_types
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether only a tokenizer.json can say what the file does with texts."""
+        """Return whether only a tokenizer.json can reproduce the file's tokenization."""
         return has_blocks(self) or LONGEST_WORD_KEY in self.metadata
 
     @cached_property
     def is_fairseq(self) -> bool:
-        """Whether its tokens are in XLM-RoBERTa's order."""
+        """Return whether its tokens are in XLM-RoBERTa's order."""
         return self.kind == "t5" and tuple(self.texts[: len(FAIRSEQ)]) == FAIRSEQ
 
     @cached_property
     def found_first(self) -> dict[int, AddedToken]:
-        """The tokens found in text before anything else, by row."""
+        """Return the tokens matched in text before anything else, by row."""
         user, found = TokenType.USER_DEFINED, {TokenType.CONTROL, TokenType.USER_DEFINED}
         found |= {TokenType.UNKNOWN} if self.is_whole else set()
         return {
@@ -77,7 +76,7 @@ class _Vocabulary(TokenList):
 
     @cached_property
     def own_rows(self) -> int:
-        """How many rows are the model's own: behind them stand tokens that were only added, and unused rows."""
+        """Return how many rows are the model's own, before added tokens and unused rows."""
         count, unused, unknown = self.size, TokenType.UNUSED, TokenType.UNKNOWN
         while count and self.types[count - 1] == unused and count - 1 not in self.found_first:
             count -= 1
@@ -93,20 +92,22 @@ class _Vocabulary(TokenList):
         return self.found_first[number].content if number in self.found_first else self.texts[number]
 
     def is_special(self, role: str) -> bool:
-        """Whether the token of a role is one that no text makes: others are named by config.json, by their number."""
+        """Return whether a role's token is one that no text produces; others are named in config.json, by id."""
         number = self.id(SPECIAL_TOKENS[role])
         return number is not None and (number in self.found_first or self.types[number] in NAMED_TYPES)
 
     def is_piece(self, row: int) -> bool:
-        """Whether an added token is one that the SentencePiece model itself defines."""
+        """Return whether the SentencePiece model itself defines an added token."""
         return self.kind in ("llama", "t5") and row < self.size and bool(self.types[row] == TokenType.NORMAL)
 
 
 def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
-    """File name → content. Raises VocabularyError for a vocabulary that is missing or of a kind we cannot write."""
+    """Return file name → content. Raises VocabularyError for a missing vocabulary, or one of a type that cannot be
+    written.
+    """
     kind, found = metadata.get(Keys.Tokenizer.MODEL), _Vocabulary(metadata)
     if kind not in (*CLASSES, *OTHERS) or Keys.Tokenizer.LIST not in metadata:
-        raise VocabularyError(f"a vocabulary of the kind {kind!r} cannot become tokenizer files")
+        raise VocabularyError(f"a vocabulary of the type {kind!r} cannot become tokenizer files")
     if kind in ("gpt2", "gemma4"):
         found.merges()  # whatever else the file has
     types, known = metadata.get(Keys.Tokenizer.TOKEN_TYPE, ()), frozenset(TokenType)
@@ -130,14 +131,14 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
         return files | {"tokenizer.json": _json(whole_json(found))}
     files |= _plain_files(found)
     if kind == "llama" and metadata.get(Keys.Tokenizer.ADD_BOS, True) and Keys.Tokenizer.ADD_SEP not in metadata:
-        needed = POST_PROCESSOR in metadata  # a conversion writes ADD_SEP where tokenizer.json puts a token in front
+        needed = POST_PROCESSOR in metadata  # a conversion writes ADD_SEP if tokenizer.json adds a first token
     else:
         needed = kind == "llama" or POST_PROCESSOR in metadata
     return files | ({"tokenizer.json": _json(whole_json(found))} if needed else {})
 
 
 def _plain_files(found: _Vocabulary) -> dict[str, bytes]:
-    """The list of words or the model file of a vocabulary that has such."""
+    """Return the word list or the model file of a vocabulary that has one."""
     if found.kind == "bert":
         used = [row for row, each in enumerate(found.types) if each != TokenType.UNUSED]
         listed = words(found.metadata, found.texts, found.types.tolist())[: used[-1] + 1]
@@ -148,12 +149,12 @@ def _plain_files(found: _Vocabulary) -> dict[str, bytes]:
 
 
 def _others(found: _Vocabulary) -> dict[str, bytes]:
-    """Lists of tokens as PLaMo's and RWKV's code has them, without the rows of the embedding behind them."""
+    """Return lists of tokens as PLaMo's and RWKV's code has them, without the extra rows of the embedding."""
     types = found.types.tolist()
     count = next((row + 1 for row in range(found.size - 1, -1, -1) if types[row] != TokenType.UNUSED), 0)
     if TokenType.UNUSED in types[:count]:
         gap = types.index(TokenType.UNUSED)
-        raise VocabularyError(f"token {gap} is unused; vocabularies of the kind {found.kind!r} have no gaps")
+        raise VocabularyError(f"token {gap} is unused; vocabularies of the type {found.kind!r} have no gaps")
     texts = found.texts[:count]
     if found.kind == "rwkv":
         return {rwkv.FILE: rwkv.restored(texts)}
@@ -165,7 +166,7 @@ def _json(content: Any) -> bytes:
 
 
 def _config(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer_config.json."""
+    """Return tokenizer_config.json."""
     metadata = found.metadata
     config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ROLES if found.is_special(role)}
     roles = roles_of(found)
@@ -187,12 +188,12 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
     if found.kind in OTHERS:
         return config
     name = "XLMRobertaTokenizer" if found.is_fairseq else CLASSES[found.kind]
-    name = CLASSES["gpt2"] if found.is_whole else name  # others make their own of some blocks
+    name = CLASSES["gpt2"] if found.is_whole else name  # other classes build some blocks themselves
     return config | {"clean_up_tokenization_spaces": False, "tokenizer_class": name}
 
 
 def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None:
-    """The one template, or all of them with their names."""
+    """Return the one template, or all of them with their names."""
     found = restored_templates(metadata)
     if found.keys() <= {DEFAULT}:
         return found.get(DEFAULT)
@@ -200,7 +201,7 @@ def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None
 
 
 def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json."""
+    """Return tokenizer.json."""
     kind = pre_tokenizer(found.metadata.get(Keys.Tokenizer.PRE) or "default")
     if kind.raw:
         raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
@@ -224,8 +225,8 @@ def _tokenizer_json(
     unknown: str | None = None,
     **blocks: Any,
 ) -> dict[str, Any]:
-    """A tokenizer.json with BPE. kinds: types of the rows that are in its vocabulary, beside the added tokens, whose
-    numbers are kept only there.
+    """Return a tokenizer.json with BPE. kinds: types of the rows in its vocabulary; added tokens are kept elsewhere,
+    with their ids.
     """
     added = found.found_first
     rows = {text: row for row, text in enumerate(found.texts) if found.types[row] in kinds and row not in added}
@@ -251,7 +252,7 @@ def _tokenizer_json(
 
 
 def normalizer(found: TokenList, kind: PreTokenizer) -> Any:
-    """The normalizer of tokenizer.json, None for none. Raises VocabularyError where the file's own is not JSON."""
+    """Return the normalizer of tokenizer.json, None for none. Raises VocabularyError if the file's own is not JSON."""
     if NORMALIZER in found.metadata:
         return blocks_of(found)["normalizer"]
     if kind.escaped:
@@ -262,9 +263,9 @@ def normalizer(found: TokenList, kind: PreTokenizer) -> Any:
 
 
 def pre_tokenizer_of(found: TokenList, kind: PreTokenizer, start: bool = True) -> Any:
-    """The pre_tokenizer of tokenizer.json, None for none. start: of the text that begins all.
+    """Return the pre_tokenizer of tokenizer.json, None for none. start: for the beginning of the text.
 
-    Raises VocabularyError where the file's own is not JSON.
+    Raises VocabularyError if the file's own is not JSON.
     """
     if PRE_TOKENIZER in found.metadata:
         return blocks_of(found, start)["pre_tokenizer"]
@@ -272,7 +273,7 @@ def pre_tokenizer_of(found: TokenList, kind: PreTokenizer, start: bool = True) -
 
 
 def _closing(found: _Vocabulary) -> dict[str, Any] | None:
-    """The post-processor: which tokens go around a text."""
+    """Return the post-processor, which adds tokens around a text."""
     if POST_PROCESSOR in found.metadata:
         return found.block(POST_PROCESSOR)  # type: ignore[no-any-return]
     roles = roles_of(found)
@@ -296,7 +297,7 @@ def _closing(found: _Vocabulary) -> dict[str, Any] | None:
 
 
 def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json of a SentencePiece model with merges: text with its spaces as pieces have them."""
+    """Return tokenizer.json of a SentencePiece model with merges: text with spaces as in its pieces."""
     prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, True)
     first, blocks = METASPACE | {"prepend_scheme": "first", "split": False}, dict[str, Any]()
     if has_blocks(found):
@@ -327,7 +328,7 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json of WordPiece."""
+    """Return tokenizer.json of WordPiece."""
     texts = [
         found.named_text(row) if row in found.found_first else word
         for row, word in enumerate(words(found.metadata, found.texts, found.types.tolist()))
@@ -350,7 +351,7 @@ def _word_pieces(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _unigram(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json of SentencePiece's unigram."""
+    """Return tokenizer.json of SentencePiece's unigram."""
     unknown = next((row for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), None)
     scores = found.scores.astype(float).tolist()
     model = {
@@ -373,7 +374,7 @@ def _unigram(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _whole(found: _Vocabulary, model: Mapping[str, Any], blocks: Mapping[str, Any], decoder: Any) -> dict[str, Any]:
-    """A tokenizer.json with a model that is none of BPE."""
+    """Return a tokenizer.json with a model other than BPE."""
     around = around_of(found, roles_of(found))
     return {
         "version": "1.0",
@@ -388,7 +389,7 @@ def _whole(found: _Vocabulary, model: Mapping[str, Any], blocks: Mapping[str, An
 
 
 def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
-    """tokenizer.json of Gemma 4: merges of plain text, and bytes for what has no token."""
+    """Return tokenizer.json of Gemma 4: merges of plain text, and bytes for unknown characters."""
     decoders = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}]
     blocks = blocks_of(found) if has_blocks(found) else {"normalizer": SPACES, "pre_tokenizer": AT_SPACES}
     used = {kind for kind in TokenType if kind != TokenType.UNUSED}
@@ -404,7 +405,7 @@ def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
 
 
 def _merges(found: _Vocabulary) -> list[list[str]]:
-    """Every way to make a piece of two others, those of the best pieces first."""
+    """Return every split of a piece into two others, those of the best pieces first."""
     rows = [row for row, kind in enumerate(found.types) if kind == TokenType.NORMAL]
     scores = {found.texts[row]: float(found.scores[row]) for row in rows}
     best_first = sorted(scores, key=lambda text: -scores[text])
@@ -413,7 +414,7 @@ def _merges(found: _Vocabulary) -> list[list[str]]:
 
 
 def _sentencepiece(found: _Vocabulary, unigram: bool) -> bytes:
-    """The model file: rows that were only added to it later are not in it."""
+    """Return the model file, without rows that were only added to it later."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()

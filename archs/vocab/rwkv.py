@@ -1,5 +1,5 @@
-"""RWKV's "world" vocabulary: a text file with a line for each token: its id, its text or bytes as Python writes them,
-and how many bytes these are. The longest token that fits is taken, byte by byte; there are no merges and no scores.
+"""RWKV's "world" vocabulary: a text file with a line for each token: its id, its text or bytes as a Python literal, and
+their length in bytes. The longest matching token is taken; there are no merges and no scores.
 
 Reference: BlinkDL's `rwkv_tokenizer.py`; llama.cpp's files have a token's bytes as Python writes them, without quotes.
 """
@@ -18,7 +18,7 @@ from ..small_files import read_text
 from .tokens import OTHER, Tokens
 
 FILE = "rwkv_vocab_v20230424.txt"
-START, TURN_ENDS = 0, 261  # "<s>" begins and ends texts; an empty line ends what a speaker says
+START, TURN_ENDS = 0, 261  # "<s>" begins and ends texts; an empty line ends a turn
 LINE = re.compile(r"(\d{1,9}) (b?(?:'.*'|\".*\")) (\d{1,9})")
 ESCAPE = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
 ESCAPED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
@@ -30,13 +30,13 @@ TEMPLATE = (
 
 
 def write_rwkv(metadata: Metadata, folder: Path, rows: int) -> None:
-    """Write the tokens of a folder's vocabulary. Raises VocabularyError for a file with other lines than such ones, and
-    where the embedding has no row for a token.
+    """Write the tokens of a folder's vocabulary. Raises VocabularyError for a file with other lines, and for a token
+    without a row in the embedding.
     """
     path, tokens = folder / FILE, Tokens.unused(rows)
     tokens.put(START, "<s>", TokenType.CONTROL)
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
-        match = LINE.fullmatch(line.removesuffix("\r"))  # it is published with lines of Windows, too
+        match = LINE.fullmatch(line.removesuffix("\r"))  # also published with Windows line ends
         spelled = _bytes(match[2]) if match else None
         if match is None or spelled is None or len(spelled) != int(match[3]) or int(match[1]) != number:
             expected = f"{number}, a text or bytes as Python writes them, and their length"
@@ -48,8 +48,8 @@ def write_rwkv(metadata: Metadata, folder: Path, rows: int) -> None:
 
 
 def write_roles(metadata: Metadata, rows: int) -> None:
-    """Write what begins and ends texts and turns, over what the folder's configs say, as llama.cpp does; and how models
-    of this vocabulary are talked to, where the folder has no template.
+    """Write the tokens that begin and end texts and turns, over those of the folder's configs, as llama.cpp does; and
+    the default chat template of models with this vocabulary, if the folder has none.
     """
     metadata[Keys.Tokenizer.BOS_ID] = metadata[Keys.Tokenizer.EOS_ID] = START
     if rows > TURN_ENDS:
@@ -59,14 +59,14 @@ def write_roles(metadata: Metadata, rows: int) -> None:
 
 
 def spelled_bytes(text: str) -> bytes:
-    """The bytes of a token as files write them: b"…" without what stands around it."""
+    """Return the bytes of a token as files write them: the inside of b"…"."""
     return ESCAPE.sub(
         lambda match: bytes.fromhex(match[1].decode()) if match[1] else ESCAPED.get(match[2], match[2]), text.encode()
     )
 
 
 def restored(texts: Sequence[str]) -> bytes:
-    """The file of a list of tokens, of which it has all but the first."""
+    """Return the file of a list of tokens, all but the first."""
     lines = []
     for number, text in enumerate(texts[1:], start=1):
         spelled = spelled_bytes(text)
@@ -79,7 +79,7 @@ def restored(texts: Sequence[str]) -> bytes:
 
 
 def _bytes(literal: str) -> bytes | None:
-    """None where it is no text or bytes after all."""
+    """Return the bytes of a literal; none if it is neither text nor bytes."""
     try:
         found = ast.literal_eval(literal)
         return found.encode() if isinstance(found, str) else found if isinstance(found, bytes) else None

@@ -1,8 +1,7 @@
-"""SentencePiece vocabularies: from the model file, or from a tokenizer.json that was made from one.
+"""SentencePiece vocabularies: from the model file, or from a tokenizer.json made from one.
 
-A BPE model becomes GGUF's "llama" (pieces with scores), a unigram model "t5" (with its normalizer).
-
-Reference: sentencepiece's `sentencepiece_model.proto`.
+A BPE model becomes GGUF's "llama" (pieces with scores), a unigram model "t5" (with its normalizer). Reference:
+sentencepiece's `sentencepiece_model.proto`.
 """
 
 import base64
@@ -27,17 +26,19 @@ from .tokens import ADDED_SCORE, Tokens
 
 MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
 UNIGRAM = 1  # TrainerSpec.ModelType
-SPACES_IN_A_ROW = {"Regex": " {2,}"}  # made one
-USER_DEFINED = 4  # ModelProto.SentencePiece.Type: it has the numbers of gguf.TokenType
+SPACES_IN_A_ROW = {"Regex": " {2,}"}  # collapsed into one
+USER_DEFINED = 4  # ModelProto.SentencePiece.Type: the same numbers as gguf.TokenType
 
 
 def is_sentencepiece(files: TokenizerFiles) -> bool:
-    """Whether the folder holds SentencePiece's BPE or unigram: a model file, or a tokenizer.json made from one."""
+    """Return whether the folder holds SentencePiece's BPE or unigram: a model file, or a tokenizer.json made from
+    one.
+    """
     return _model_file(files) is not None or files.model_type == "Unigram" or _rebuilt_bpe(files)
 
 
 def write_sentencepiece(metadata: Metadata, files: TokenizerFiles, rows: int, kind: str) -> None:
-    """Write tokens, scores, types and what the model's normalizer does to text.
+    """Write tokens, scores, types and the model's normalizer.
 
     kind: "sentencepiece" keeps the added tokens of tokenizer_config.json in a unigram model's list, too, others don't,
     as llama.cpp for T5; ids of "fairseq" are XLM-RoBERTa's, one more than the model file's, with other special ones.
@@ -57,7 +58,7 @@ def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, row
     unigram = model.trainer_spec.model_type == UNIGRAM
     tokens = Tokens.unused(rows)
     for row, piece in enumerate(model.pieces):
-        # User-defined pieces count as normal here; `write_lost_tokens` keeps what that loses.
+        # User-defined pieces count as normal here; `write_lost_tokens` records the difference.
         type = TokenType.NORMAL if piece.type == USER_DEFINED else piece.type
         tokens.put(row, piece.piece, type, piece.score)
     for text, row in files.added_json.items():
@@ -77,7 +78,7 @@ def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, row
 def _check_pieces(path: Path, pieces: Any) -> None:
     if not any(piece.piece for piece in pieces):
         raise VocabularyError(f"{path} has no pieces", hint="fetch it again")
-    for row, piece in enumerate(pieces):  # those past the embedding are left out, as llama.cpp does
+    for row, piece in enumerate(pieces):  # those past the embedding are left out, as in llama.cpp
         if not math.isfinite(piece.score):
             raise VocabularyError(f"{path}: piece {row} has the score {piece.score}; a finite number was expected")
         if piece.type == TokenType.BYTE and not BYTE.fullmatch(piece.piece):
@@ -85,7 +86,7 @@ def _check_pieces(path: Path, pieces: Any) -> None:
 
 
 def _as_fairseq(tokens: Tokens) -> Tokens:
-    """The model file's three special pieces replaced by four, so that all others move up by one."""
+    """Return the model file's three special pieces replaced by four, so that all others move up by one."""
     control = int(TokenType.CONTROL)
     return Tokens(
         ["<s>", "<pad>", "</s>", "<unk>", *tokens.texts[3:-1]],
@@ -95,13 +96,13 @@ def _as_fairseq(tokens: Tokens) -> Tokens:
 
 
 def puts_space_in_front(files: TokenizerFiles) -> bool:
-    """Whether text is read as if it began with a space: what GGUF assumes of SentencePiece's BPE unless told."""
+    """Return whether a space is put before a text: GGUF's default for SentencePiece's BPE."""
     path = _model_file(files)
     return bool(_parse(path).normalizer_spec.add_dummy_prefix) if path is not None else puts_space(files.tokenizer)
 
 
 def user_defined_pieces(files: TokenizerFiles) -> dict[int, str]:
-    """The pieces of the model file that SentencePiece finds in text before anything else, by id."""
+    """Return the pieces of the model file that SentencePiece matches in text before anything else, by id."""
     path = _model_file(files)
     pieces = _parse(path).pieces if path is not None else ()
     return {row: piece.piece for row, piece in enumerate(pieces) if piece.type == USER_DEFINED}
@@ -126,7 +127,9 @@ def _write_unigram_json(metadata: Metadata, files: TokenizerFiles, rows: int) ->
 
 
 def _write_bpe_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
-    """A piece's score is minus the rank of the merge that makes it, which orders merges as the model did."""
+    """Write the pieces of a BPE tokenizer.json. A piece's score is minus the rank of its merge, which orders merges as
+    the model did.
+    """
     model = files.tokenizer["model"]
     tokens = Tokens.unused(rows, files, max(model["vocab"].values()))
     for text, row in model["vocab"].items():
@@ -152,7 +155,7 @@ def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, cha
 
 
 def _rebuilt_bpe(files: TokenizerFiles) -> bool:
-    """Whether tokenizer.json is SentencePiece's BPE: byte fallback, and spaces written as U+2581."""
+    """Return whether tokenizer.json is SentencePiece's BPE: byte fallback, and spaces written as U+2581."""
     if files.model_type != "BPE" or not files.tokenizer["model"].get("byte_fallback"):
         return False
     return not any(block["type"] == "ByteLevel" for block in parts(files.tokenizer, "pre_tokenizer"))
@@ -163,7 +166,7 @@ def _model_file(files: TokenizerFiles) -> Path | None:
 
 
 def is_model_file(path: Path) -> bool:
-    """Whether a file is SentencePiece's: tiktoken's lists of base64 words are also called tokenizer.model."""
+    """Return whether a file is SentencePiece's: tiktoken's base64 lists are also called tokenizer.model."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -183,7 +186,7 @@ def _parse(path: Path) -> Any:
         raise VocabularyError(f"{path} is not a SentencePiece model: {error}") from error
 
 
-@lru_cache(maxsize=1)  # by content: another checkpoint may come to stand in the same folder
+@lru_cache(maxsize=1)  # by content: another checkpoint may later be in the same folder
 def _parsed(data: bytes) -> Any:
     from sentencepiece import sentencepiece_model_pb2
 

@@ -1,5 +1,5 @@
-"""Tokenizers without a tokenizer.json of their own, by transformers' converters: in a process with limits, as these do
-whatever a folder's files say, and would keep what they import.
+"""Convert slow tokenizers by transformers' converters, in a process with limits: they run whatever a folder's files ask
+for, and would keep what they import.
 """
 
 import json
@@ -18,7 +18,7 @@ FILES = ("*vocab*", "*.model", "*.tiktoken", "*merges*", "tokenizer*", "*.bpe*",
 
 
 def tokenizer_by_transformers(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer.json. Raises VocabularyError where there is nothing that could become one."""
+    """Return the content of tokenizer.json. Raises VocabularyError if no file could become one."""
     why = "there are no files of one"
     if any(next(folder.glob(pattern), None) for pattern in FILES):
         answer = _answer(folder)
@@ -67,6 +67,6 @@ def serve(folder: str) -> None:
 
         found = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
         answer = {"tokenizer": found.backend_tokenizer.to_str()}
-    except Exception as error:  # whatever a tokenizer class raises on files it does not like
+    except Exception as error:  # a tokenizer class may raise anything on files that it refuses
         answer = {"error": str(error) or type(error).__name__}
     sys.stdout.write(f"\n{json.dumps(answer)}\n")

@@ -1,4 +1,4 @@
-"""How the tokenizer.json of a SentencePiece vocabulary treats spaces: as SentencePiece does, or by its own blocks."""
+"""How a SentencePiece vocabulary's tokenizer.json treats spaces: as SentencePiece does, or by its own blocks."""
 
 import base64
 import json
@@ -20,23 +20,25 @@ CHARSMAP = "precompiled_charsmap"
 PREPENDED = {"type": "Prepend", "prepend": "▁"}
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 AT_SPACES = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-NO_CUTS: tuple[list[LayerSpec], ...] = ([], [AT_SPACES])  # where spaces are none any more
+NO_CUTS: tuple[list[LayerSpec], ...] = ([], [AT_SPACES])  # where spaces are already replaced
 
 
 def is_plain(files: TokenizerFiles) -> bool:
-    """Whether tokenizer.json does with a text what SentencePiece does: spaces become U+2581, perhaps one in front."""
+    """Return whether tokenizer.json treats text as SentencePiece does: spaces become U+2581, optionally one in
+    front.
+    """
     usual = parts(files.tokenizer, "normalizer") in ([PREPENDED, SPACES], [SPACES])
     return usual and parts(files.tokenizer, "pre_tokenizer") in NO_CUTS
 
 
 def puts_space(tokenizer: LayerSpec) -> bool:
-    """Whether tokenizer.json puts a space before a text."""
+    """Return whether tokenizer.json puts a space before a text."""
     prepends = any(block["type"] == "Prepend" for block in parts(tokenizer, "normalizer"))
     return prepends or any(_scheme(block) != "never" for block in parts(tokenizer, "pre_tokenizer"))
 
 
 def write_scheme(metadata: Metadata, files: TokenizerFiles, unigram: bool) -> None:
-    """Write whether a space goes in front of the first text alone, of those between special tokens.
+    """Write whether only the first of the texts between special tokens gets a space in front.
 
     Without a tokenizer.json, `legacy` of Llama's tokenizers in tokenizer_config.json says so.
     """
@@ -49,7 +51,7 @@ def write_scheme(metadata: Metadata, files: TokenizerFiles, unigram: bool) -> No
 
 
 def write_blocks(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write tokenizer.json's normalizer and pre-tokenizer; a map of characters has a key of its own."""
+    """Write tokenizer.json's normalizer and pre-tokenizer; a character map has a key of its own."""
     normalizer = _mapped(
         files.tokenizer.get("normalizer"), lambda block: {key: value for key, value in block.items() if key != CHARSMAP}
     )
@@ -58,12 +60,12 @@ def write_blocks(metadata: Metadata, files: TokenizerFiles) -> None:
 
 
 def has_blocks(tokens: TokenList) -> bool:
-    """Whether a file has what tokenizer.json does with a text, which SentencePiece does not."""
+    """Return whether a file has tokenizer.json blocks that go beyond SentencePiece."""
     return NORMALIZER in tokens.metadata or PRE_TOKENIZER in tokens.metadata
 
 
 def blocks_of(tokens: TokenList, start: bool = True) -> dict[str, Any]:
-    """The two blocks of a file. start: of the text that begins all; no other is the first."""
+    """Return the two blocks of a file. start: whether this is the beginning of the text."""
 
     def later(block: LayerSpec) -> LayerSpec:
         return block if start or _scheme(block) != "first" else {**block, "prepend_scheme": "never"}
@@ -75,7 +77,7 @@ def blocks_of(tokens: TokenList, start: bool = True) -> dict[str, Any]:
 
 
 def with_charsmap(tokens: TokenList, block: LayerSpec) -> LayerSpec:
-    """A normalizer with the file's map of characters, if it goes by one and does not have it."""
+    """Return a normalizer with the file's character map, if it uses one and lacks it."""
     if block.get("type") != "Precompiled" or CHARSMAP in block:
         return block
     charsmap = np.asarray(tokens.metadata.get(Keys.Tokenizer.PRECOMPILED_CHARSMAP, ()))
@@ -83,7 +85,9 @@ def with_charsmap(tokens: TokenList, block: LayerSpec) -> LayerSpec:
 
 
 def merged(merge: str, known: Container[str]) -> tuple[str, str]:
-    """The two tokens of a merge, whose spaces files write as GPT-2's character for one. known: all tokens."""
+    """Return the two tokens of a merge, whose spaces files write as GPT-2's character for a space. known: all
+    tokens.
+    """
     cut = merge.find(" ", 1)
     left, right = merge[:cut], merge[cut + 1 :]
     if left in known and right in known:
@@ -92,8 +96,8 @@ def merged(merge: str, known: Container[str]) -> tuple[str, str]:
 
 
 def merges_as_scores(vocabulary: Mapping[str, int], merges: Sequence[Any]) -> bool:
-    """Whether merging by the scores of pieces is merging by the ranks of pairs: all pairs that make a piece are there,
-    and those of one piece follow each other.
+    """Return whether merging by scores of pieces equals merging by ranks of pairs: all pairs that make a piece are
+    there, and those of one piece are consecutive.
     """
     pairs = [tuple(entry.split(" ", 1) if isinstance(entry, str) else entry) for entry in merges]
     known, previous, seen = set(pairs), "", set[str]()
@@ -106,7 +110,7 @@ def merges_as_scores(vocabulary: Mapping[str, int], merges: Sequence[Any]) -> bo
 
 
 def possible_pairs(vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """The pairs of pieces that make a piece."""
+    """Yield the pairs of pieces that make a piece."""
     for text in vocabulary:
         for left, right in cuts(text):
             if left in vocabulary and right in vocabulary:
@@ -114,7 +118,7 @@ def possible_pairs(vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def _scheme(block: LayerSpec) -> str:
-    """Where a block puts a space: "always", "first", "never"."""
+    """Return where a block puts a space: "always", "first", "never"."""
     if block.get("type") != "Metaspace":
         return "never"
     default = "always" if block.get("add_prefix_space", True) else "never"  # files older than prepend_scheme
@@ -122,7 +126,7 @@ def _scheme(block: LayerSpec) -> str:
 
 
 def _mapped(block: Any, change: Callable[[LayerSpec], LayerSpec]) -> Any:
-    """A block with each of those in it changed."""
+    """Return a block with a change applied to each nested block."""
     if not isinstance(block, Mapping):
         return block
     inner = {

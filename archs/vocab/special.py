@@ -1,8 +1,8 @@
 """Ids of special tokens, and which of them are put around a text: by the rules of `gguf.SpecialVocab`.
 
 A role's token comes from tokenizer_config.json (else special_tokens_map.json) and its id from tokenizer.json's added
-tokens; config.json fills what is missing. What is put around a text comes from tokenizer.json's post-processor, over
-which `add_bos_token` and its like in tokenizer_config.json have the last word.
+tokens; config.json fills in missing ones. The tokens around a text come from tokenizer.json's post-processor;
+`add_bos_token` and similar flags of tokenizer_config.json override it.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from .checked import ROLES
 from .ends import said_ends
 from .files import TokenizerFiles
 
-# What the class of XLM-RoBERTa's tokenizers has by itself, where there is no tokenizer.json that says it.
+# Built into the class of XLM-RoBERTa's tokenizers, if there is no tokenizer.json.
 FAIRSEQ = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "mask": "<mask>"}
 ADD_KEYS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep": Keys.Tokenizer.ADD_SEP}
 
@@ -59,7 +59,7 @@ def write_special(
 
 
 def _special(files: TokenizerFiles) -> tuple[dict[str, str], dict[str, bool]]:
-    """Each role's text, in the order they are written, and what goes around a text."""
+    """Return each role's text, in the order they are written, and the tokens around a text."""
     texts, adds = {role: text for role in ROLES if (text := files.role(role))}, dict[str, bool]()
     if files.tokenizer:
         for role, stand_in in (("bos", "cls"), ("eos", "sep")):
@@ -83,7 +83,7 @@ def _special(files: TokenizerFiles) -> tuple[dict[str, str], dict[str, bool]]:
 
 
 def _template(texts: dict[str, str], adds: dict[str, bool], processor: LayerSpec) -> None:
-    """A list of special tokens and texts, for one text and for a pair."""
+    """Record a template of special tokens and texts, for one text and for a pair."""
     single, pair = processor.get("single", []), processor.get("pair", [])
     first = last = None
     if len(single) > 1:
@@ -93,7 +93,7 @@ def _template(texts: dict[str, str], adds: dict[str, bool], processor: LayerSpec
         adds["bos"] = first in (texts["bos"], texts.get("cls"))
     if last:
         if "eos" in texts and last != texts["eos"]:
-            texts["eot"] = texts["eos"]  # what ends a turn, where something else ends the text
+            texts["eot"] = texts["eos"]  # ends a turn, if another token ends the text
         texts["eos"] = last
         adds["eos"] = True
     inner = _between(pair, first, last)
@@ -105,7 +105,7 @@ def _template(texts: dict[str, str], adds: dict[str, bool], processor: LayerSpec
 
 
 def _between(pair: list[LayerSpec], first: str | None, last: str | None) -> list[str | None] | None:
-    """What stands between the two texts of a pair; None where nothing does."""
+    """Return the tokens between the two texts of a pair; None if there are none."""
     start = 1 if first and pair and token_of(pair[0]) == first else 0
     stop = len(pair) - 1 if last and pair and token_of(pair[-1]) == last else len(pair)
     body = pair[start:stop]
@@ -115,7 +115,7 @@ def _between(pair: list[LayerSpec], first: str | None, last: str | None) -> list
 
 
 def _fill(ids: dict[str, int], role: str, number: Any, rows: int) -> None:
-    """Set a role's id unless it has one or the number is none."""
+    """Set a role's id unless it has one or the id is none."""
     if not isinstance(number, int) or isinstance(number, bool) or role in ids or number >= rows:
         return
     if number < 0:

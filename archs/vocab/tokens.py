@@ -14,9 +14,9 @@ from .files import AddedToken, TokenizerFiles
 
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0
-# wrapped as special ones are; the bars may be one
+# like special tokens; the bars may be one
 LOOKS_SPECIAL = re.compile(r"<(?=\|).*(?<=\|)>|<(?=｜).*(?<=｜)>|<unused.*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL)
-NAMED_TYPES = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)  # that the pieces of a text do not have
+NAMED_TYPES = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)  # which the pieces of a text don't have
 OTHER = "the tokenizer belongs to another checkpoint, or its embedding was not resized"  # a hint
 
 
@@ -30,9 +30,9 @@ class Tokens:
 
     @staticmethod
     def unused(rows: int, files: TokenizerFiles | None = None, last: int = -1) -> "Tokens":
-        """Rows that no token of the vocabulary claims yet.
+        """Return rows that no token of the vocabulary uses yet.
 
-        Raises VocabularyError where the embedding has no row for the last token of tokenizer.json.
+        Raises VocabularyError if the embedding has no row for the last token of tokenizer.json.
         """
         if files is not None and last >= rows:
             file = files.folder / "tokenizer.json"
@@ -40,7 +40,7 @@ class Tokens:
         return Tokens([f"[PAD{i}]" for i in range(rows)], [int(TokenType.UNUSED)] * rows, [UNUSED_SCORE] * rows)
 
     def put(self, row: int, text: str, type: int, score: float = 0.0) -> None:
-        """Set a row; one past the embedding cannot be reached by any text and is left out."""
+        """Set a row; one past the embedding is unreachable and left out."""
         if row < len(self.texts):
             self.texts[row], self.types[row], self.scores[row] = text, int(type), score
 
@@ -59,20 +59,22 @@ class Tokens:
 
 
 def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:
-    """The bytes that have no token where others have; Gemma's tokenizer.json has the tab itself in place of one."""
+    """Return the bytes without a token, if others have one; Gemma's tokenizer.json has the tab itself in place of
+    one.
+    """
     found = set(texts)
     missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in found and not (byte == 9 and "\t" in found)]
     return missing if len(missing) < 256 else []
 
 
 def type_of_added(token: AddedToken) -> TokenType:
-    """Whether an added token controls the model or is text to its user. Published tokenizers mark some control tokens
-    as ordinary (command-r, deepseek-coder, gemma).
+    """Return the type of an added token: control token or user-visible text. Published tokenizers mark some control
+    tokens as ordinary (command-r, deepseek-coder, gemma).
     """
     control = token.special or LOOKS_SPECIAL.fullmatch(token.content)
     return TokenType.CONTROL if control else TokenType.USER_DEFINED
 
 
 def plain_text(token: AddedToken) -> str:
-    """How an added token's text is stored: as in a text, so with plain spaces unless it is a control token."""
+    """Return how an added token's text is stored: with plain spaces unless it is a control token."""
     return token.content if type_of_added(token) is TokenType.CONTROL else token.content.replace("▁", " ")

@@ -1,4 +1,4 @@
-"""WordPiece (BERT): words begin with U+2581, continuations have no mark; the other way round than in vocab.txt."""
+"""WordPiece (BERT): words begin with U+2581, continuations have no mark; vocab.txt marks the opposite."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from .files import TokenizerFiles
 from .listed import TokenList
 
 LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
-CONTINUATIONS = "tokenizer.huggingface.continuations"  # that begin with U+2581, as only words do otherwise
+CONTINUATIONS = "tokenizer.huggingface.continuations"  # that begin with U+2581, like words
 STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
 LONGEST_WORD_KEY, LONGEST_WORD = "tokenizer.huggingface.max_input_chars_per_word", 100
 BERT_NORMALIZER = {
@@ -24,12 +24,12 @@ BERT_NORMALIZER = {
     "strip_accents": None,
     "lowercase": True,
 }
-IMPLIED = ("type", "clean_text", "handle_chinese_chars")  # what GGUF's keys cannot say otherwise
+IMPLIED = ("type", "clean_text", "handle_chinese_chars")  # which GGUF's keys cannot change
 BERT_CUTS = {"type": "BertPreTokenizer"}
 
 
 def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | None) -> None:
-    """Write tokens and types. Raises VocabularyError where a token has no row in the embedding."""
+    """Write tokens and types. Raises VocabularyError for a token without a row in the embedding."""
     prefix = files.tokenizer["model"].get("continuing_subword_prefix", "##")
     tokens = listed_tokens(files, rows)
     tokens.texts = [
@@ -43,7 +43,9 @@ def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: s
 
 
 def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write how text is normalized and cut: by BERT's keys, and by blocks of tokenizer.json where that is not all."""
+    """Write how text is normalized and split: by BERT's keys, and by blocks of tokenizer.json if these do not
+    suffice.
+    """
     normalizer = files.tokenizer.get("normalizer")
     for key, name in ((LOWERCASE, "lowercase"), (STRIP_ACCENTS, "strip_accents")):
         if isinstance(flag := (normalizer or {}).get(name), bool):
@@ -64,7 +66,7 @@ def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:
 
 
 def normalizer_of(tokens: TokenList) -> Any:
-    """The normalizer of tokenizer.json, None for none."""
+    """Return the normalizer of tokenizer.json, None for none."""
     if NORMALIZER in tokens.metadata:
         return tokens.block(NORMALIZER)
     return BERT_NORMALIZER | {
@@ -74,27 +76,25 @@ def normalizer_of(tokens: TokenList) -> Any:
 
 
 def pre_tokenizer_of(tokens: TokenList) -> Any:
-    """The pre_tokenizer of tokenizer.json, None for none."""
+    """Return the pre_tokenizer of tokenizer.json, None for none."""
     return tokens.block(PRE_TOKENIZER) if PRE_TOKENIZER in tokens.metadata else BERT_CUTS
 
 
 def unknown_word(tokens: TokenList, texts: Sequence[str]) -> int | None:
-    """The token for what the vocabulary lacks: the file's, else what is called so, else BERT's own. texts: as `words`
-    has them.
-    """
+    """Return the token for unknown words: the file's, else by its usual name, else BERT's. texts: as from `words`."""
     if (stated := tokens.stated(Keys.Tokenizer.UNK_ID)) is not None:
         return stated
     return texts.index("[UNK]") if "[UNK]" in texts else tokens.id(Keys.Tokenizer.UNK_ID)
 
 
 def longest_word(tokens: TokenList) -> int:
-    """Of how many characters a word may be; a longer one is unknown."""
+    """Return the maximum number of characters of a word; a longer one is unknown."""
     return int(tokens.metadata.get(LONGEST_WORD_KEY, LONGEST_WORD))
 
 
 def words(metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int]) -> list[str]:
-    """A file's tokens as vocab.txt has them. U+2581 alone is a continuation, as there is no empty word; so are those
-    that the file names because they begin with it, which else words do.
+    """Return a file's tokens as in vocab.txt. U+2581 alone is a continuation, as there is no empty word; so are those
+    that the file lists because they begin with it, as words do.
     """
     named = set(metadata.get(CONTINUATIONS, ()))
 

@@ -54,7 +54,7 @@ class Sight:
         self.part, self.what = ("audio", "sounds") if isinstance(encoder, AudioEncoder) else ("image", "images")
         if encoder.projector not in prepared:
             known = f"those that are: {', '.join(prepared)}"
-            raise ModelError(f"{self.what} for encoders of the kind {encoder.projector!r} are not prepared", known)
+            raise ModelError(f"{self.what} for encoders of the type {encoder.projector!r} are not prepared", known)
         width = metadata.get(f"{metadata.get('general.architecture')}.embedding_length")
         if encoder.width != width:
             problem = f"the encoder's embeddings are {encoder.width} wide, those of the model {width}"

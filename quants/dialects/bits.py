@@ -1,4 +1,4 @@
-"""Where the bits of a block are: layouts as arrays of bit numbers, from which blocks are taken apart and put together.
+"""Bit layouts of blocks as arrays of bit numbers, which take blocks apart and assemble them.
 
 Bits count from the first byte's lowest. `block(2, 16)` gives the numbers of the bits of the first 2 and the next 16
 bytes, (2, 8) and (16, 8); reshaping and transposing these says which bits make up which field. A field of a layout is
@@ -18,23 +18,23 @@ Fields = dict[str, NDArray[Any]]  # unsigned
 
 
 def block(*sizes: int) -> list[Labels]:
-    """Numbers of the bits of parts that follow each other: int32 (bytes of the part, 8) each."""
+    """Return numbers of the bits of parts that follow each other: int32 (bytes of the part, 8) each."""
     every = np.arange(8 * sum(sizes), dtype=np.int32).reshape(-1, 8)
     return np.split(every, np.cumsum(sizes)[:-1])
 
 
 def placed(labels: Labels, shape: tuple[int, ...], order: tuple[int, ...], bits: int, rows: int = 1) -> Labels:
-    """Labels seen in `shape`, its axes put in `order`, as a field (rows, count, bits)."""
+    """Return labels seen in `shape`, its axes put in `order`, as a field (rows, count, bits)."""
     return np.transpose(labels.reshape(shape), order).reshape(rows, -1, bits)
 
 
 def joined(*parts: Labels) -> Labels:
-    """A field whose numbers have the bits of several, lowest first."""
+    """Return a field whose numbers have the bits of several, lowest first."""
     return np.concatenate(parts, axis=-1)
 
 
 def _runs(labels: Labels) -> Iterator[tuple[int, int]]:
-    """Which bits of all numbers lie side by side in a byte: the first, and how many."""
+    """Return the bits of all numbers that lie side by side in a byte: the first, and how many."""
     start, width = 0, labels.shape[-1]
     for end in range(1, width + 1):
         goes_on = end < width and bool(
@@ -46,7 +46,7 @@ def _runs(labels: Labels) -> Iterator[tuple[int, int]]:
 
 
 def take_apart(blocks: Bytes, labels: Labels) -> NDArray[Any]:
-    """One field's numbers in each of the blocks (n, bytes): unsigned (n, rows, count)."""
+    """Return one field's numbers in each of the blocks (n, bytes): unsigned (n, rows, count)."""
     rows, count, width = labels.shape
     kind = np.dtype(np.uint8 if width <= 8 else np.uint16 if width <= 16 else np.uint32)
     found = np.zeros((len(blocks), rows * count), kind)
@@ -60,7 +60,7 @@ def take_apart(blocks: Bytes, labels: Labels) -> NDArray[Any]:
 
 
 def put_together(fields: Fields, layout: Layout, block_bytes: int) -> Bytes:
-    """The blocks (n, bytes) that have those numbers, (n, count) of each field, by a layout of one row."""
+    """Return the blocks (n, bytes) that have those numbers, (n, count) of each field, by a layout of one row."""
     some = next(iter(fields.values()))
     blocks = np.zeros((len(some), block_bytes), np.uint8)
     for name, labels in layout.items():
@@ -75,7 +75,7 @@ def put_together(fields: Fields, layout: Layout, block_bytes: int) -> Bytes:
 
 
 class Move(NamedTuple):
-    """Bits that go from bytes to others: `mask` is what of a byte, once shifted down, belongs to the move."""
+    """Bits that move from some bytes to others: `mask` selects the bits of a byte after it is shifted down."""
 
     source: NDArray[np.intp]
     down: np.uint8
@@ -85,7 +85,9 @@ class Move(NamedTuple):
 
 
 def moves(source: Layout, target: Layout, block_bytes: int) -> list[Move]:
-    """How rows that are stored together become blocks by themselves, of so many bytes each, one after the other."""
+    """Return the moves that turn rows stored together into separate blocks of `block_bytes` bytes, one after the
+    other.
+    """
     froms, tos = [], []
     for name, labels in source.items():
         rows = np.arange(len(labels), dtype=np.int32)[:, None, None]
@@ -107,7 +109,7 @@ def moves(source: Layout, target: Layout, block_bytes: int) -> list[Move]:
 
 
 def moved(blocks: Bytes, plan: Sequence[Move], size: int) -> Bytes:
-    """Blocks (n, bytes) as (n, size), their bits in other places."""
+    """Return blocks (n, bytes) as (n, size), with bits moved as planned."""
     found = np.zeros((len(blocks), size), np.uint8)
     for move in plan:
         part = np.take(blocks, move.source, axis=1)

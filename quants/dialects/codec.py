@@ -1,4 +1,4 @@
-"""Decoding what dialects store, and saying it in ggml's own formats where one holds the same values exactly."""
+"""Decode dialects, and convert them to ggml's own formats where one holds the same values exactly."""
 
 from dataclasses import replace
 from functools import cache
@@ -37,14 +37,14 @@ def _whole_groups(form: Format, raw: RawRows) -> None:
 
 
 def encode(form: Format, rows: F32Rows, importance: NDArray[np.float32] | None) -> RawRows:
-    """Raises FormatError: dialects are read only."""
+    """Raise FormatError: dialects are read only."""
     raise FormatError(f"{form.name} is a format of {form.dialect}; gguftools reads it, and does not write it")
 
 
 def decode(form: Format, raw: RawRows) -> F32Rows:
-    """Whole groups of interleaved rows, uint8 (n, bytes of a row) → float32 (n, width).
+    """Decode whole groups of interleaved rows, uint8 (n, bytes of a row) → float32 (n, width).
 
-    Raises FormatError for rows of which some are missing that are interleaved with them.
+    Raises FormatError if rows interleaved with them are missing.
     """
     if form.same_values:
         return format_named(form.same_values).decode(restate(form, raw))
@@ -55,7 +55,9 @@ def decode(form: Format, raw: RawRows) -> F32Rows:
 
 
 def of_rows(form: Format, tail: NDArray[np.uint8]) -> Format:
-    """A format with one scale behind a tensor as one whose rows begin with it; where it is a half, Q2_0 has it too."""
+    """Return a format with one scale after the tensor as one whose rows begin with it; if it is a half, Q2_0 holds the
+    same values.
+    """
     scale = np.ascontiguousarray(tail[:4]).view("<f4")
     with np.errstate(over="ignore", invalid="ignore"):
         is_half = scale == scale.astype(np.float16).astype(np.float32)
@@ -63,7 +65,7 @@ def of_rows(form: Format, tail: NDArray[np.uint8]) -> Format:
 
 
 def restate(form: Format, raw: RawRows) -> RawRows:
-    """The same rows in the format that `form.same_values` names. Raises FormatError as `decode` does."""
+    """Return the same rows in the format that `form.same_values` names. Raises FormatError as `decode` does."""
     assert form.same_values is not None
     wanted, restated, rows = format_named(form.same_values), reading(form).restated, form.rows_together
     if restated is None:
@@ -78,7 +80,7 @@ def restate(form: Format, raw: RawRows) -> RawRows:
 
 
 def _fields(form: Format, raw: RawRows) -> tuple[NDArray[np.uint8], Fields]:
-    """What precedes the blocks of each row, (n, bytes), and each field's numbers, (n, blocks, count)."""
+    """Return the bytes before the blocks of each row, (n, bytes), and each field's numbers, (n, blocks, count)."""
     rows, n = form.rows_together, len(raw)
     _whole_groups(form, raw)
     groups = raw.reshape(n // rows, -1)

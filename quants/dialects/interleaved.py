@@ -1,7 +1,7 @@
-"""Formats whose rows are stored interleaved, so that one load of a processor gets numbers of several rows.
+"""Formats with interleaved rows, so that one vector load gets numbers of several rows.
 
-ik_llama.cpp's `_R4`, `_R8` and `_R16`, and those that ggml itself had in files for ARM processors (Q4_0_4_4 and its
-like, in 2024). Nothing is rounded: the numbers are those of the plain formats, in other places.
+ik_llama.cpp's `_R4`, `_R8` and `_R16`, and those that ggml itself had for ARM processors (Q4_0_4_4 and its like, in
+2024). Nothing is rounded: the numbers are those of the plain formats, in other places.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,19 @@ def _d(labels: Labels, rows: int) -> Labels:
 
 
 def _nibbles(qs: Labels) -> Labels:
-    """64 bytes for 32 values of four rows: sixteen bytes hold 4 values of each row, above them those 8 on."""
+    """Return 64 bytes for 32 values of four rows: sixteen bytes hold 4 values of each row, above them those 8 on."""
     return placed(qs, (-1, 2, 2, 4, 4, 2, 4), (3, 0, 2, 5, 1, 4, 6), 4, 4)
 
 
 def _pairs(qs: Labels) -> Labels:
-    """32 bytes for 32 values of four rows, 2 bits each: 4 values of each row, and those 4, 8 and 12 places on."""
+    """Return 32 bytes for 32 values of four rows, 2 bits each: 4 values of each row, and those 4, 8 and 12 places
+    on.
+    """
     return placed(qs, (-1, 2, 4, 4, 4, 2), (2, 0, 1, 4, 3, 5), 2, 4)
 
 
 def _scales(high: Labels, low: Labels, parts: int, rows: int) -> Labels:
-    """6-bit scales: 4 bits of each, the second half of them above the first, and 2 bits in four such layers."""
+    """Return 6-bit scales: 4 bits of each, the second half of them above the first, and 2 bits in four such layers."""
     low = np.transpose(low.reshape(-1, 2, 4), (1, 0, 2)).reshape(parts, rows, 4)
     high = np.transpose(high.reshape(-1, 4, 2), (1, 0, 2)).reshape(parts, rows, 2)
     return np.transpose(joined(low, high), (1, 0, 2))
@@ -67,7 +69,7 @@ def _q2_k_r4() -> Layout:
 
 
 def _third_bits(high: Labels) -> Labels:
-    """16 bytes for 32 values of four rows, a bit each: places 4 on are the next bit."""
+    """Return 16 bytes for 32 values of four rows, a bit each: places 4 on are the next bit."""
     return placed(high, (-1, 4, 4, 2, 4), (1, 0, 3, 4, 2), 1, 4)
 
 
@@ -114,7 +116,7 @@ def _iq4_xs_r8() -> Layout:
 
 
 def _words(sas: Labels) -> tuple[Labels, Labels]:
-    """Signs and scales of IQ2_XXS and IQ3_XXS: four bytes a row, each a bit of the scale and seven of signs."""
+    """Return signs and scales of IQ2_XXS and IQ3_XXS: four bytes a row, each a bit of the scale and seven of signs."""
     each = np.transpose(sas.reshape(8, 4, 4, 8), (1, 0, 2, 3))
     return each[..., 1:].reshape(4, 32, 7), each[..., :1].reshape(4, 8, 4)
 
@@ -248,13 +250,13 @@ def _bf16_r16() -> Layout:
 
 
 def _in_chunks(rows: int, chunk: int) -> Layout:
-    """Half bytes of 32 values: `chunk` bytes of each row in turn."""
+    """Return half bytes of 32 values: `chunk` bytes of each row in turn."""
     d, qs = block(2 * rows, 16 * rows)
     return {"d": _d(d, rows), "q": placed(qs, (16 // chunk, rows, chunk, 2, 4), (1, 3, 0, 2, 4), 4, rows)}
 
 
 def _plain_signs(heads: Heads, fields: Fields) -> Fields:
-    """ggml's numbers of sign patterns, where a stored bit is the sum of a sign and those before it."""
+    """Return ggml's numbers of sign patterns, where a stored bit is the sum of a sign and those before it."""
     stored = fields["signs"]
     return {**fields, "signs": (stored ^ (stored << 1)) & 127}
 
@@ -272,7 +274,7 @@ def _one_by_one(heads: Heads, fields: Fields) -> Fields:
 
 
 def _grid_values(heads: Heads, fields: Fields, scales: Floats) -> Floats:
-    """Points of IQ1_S's grid of -1, 0 and 1, each moved by an eighth one way or the other, scaled."""
+    """Return points of IQ1_S's grid of -1, 0 and 1, each moved by an eighth one way or the other, scaled."""
     from ..kernels.grids import grid_values
 
     points = grid_values("IQ1_S")[fields["grid"]].astype(np.float32)

@@ -99,7 +99,7 @@ TRELLIS_STEP, TRELLIS_START = np.uint32(0xCBAC1FED), np.uint32(4096)
 
 
 def _levels(table: NDArray[Any], fields: Fields) -> NDArray[Any]:
-    """The level of each value, from the half of the table that its part of the block takes."""
+    """Return the level of each value, from the half of the table that its part of the block takes."""
     q, which = fields["q"], fields["table"]
     n, blocks, parts = which.shape
     index = q.reshape(n, blocks, parts, -1) + (which * np.uint8(len(table) // 2))[..., None]
@@ -130,7 +130,7 @@ def _iq6_k(heads: Heads, fields: Fields) -> Floats:
 
 
 def _row_scaled(table: NDArray[np.int8], heads: Heads, scale: NDArray[Any], q: NDArray[Any]) -> Floats:
-    """Levels under scales whose lowest bit says which half of the table they are from."""
+    """Return levels under scales whose lowest bit says which half of the table they are from."""
     scales = head(heads) * signed(scale & 254, 127)
     return scaled(scales, _levels(table, {"q": q, "table": scale & np.uint8(1)}))
 
@@ -152,7 +152,9 @@ def _iq3_ks(heads: Heads, fields: Fields) -> Floats:
 
 
 def _iq4_kss(heads: Heads, fields: Fields) -> Floats:
-    """Each 16 bits hold one of the scale, and fifteen that give those of four values, each added to the next."""
+    """Decode IQ4_KSS: each 16 bits hold one of the scale, and fifteen that give those of four values, each added to the
+    next.
+    """
     words = fields["q"].astype(np.uint16)
     n, blocks, count = words.shape
     bits = (words & 1).reshape(n, blocks, count // 8, 8).astype(np.uint8)
@@ -171,7 +173,7 @@ def _iq2_kl(heads: Heads, fields: Fields) -> Floats:
 
 
 def _trellis(numbers: NDArray[Any], length: int) -> NDArray[np.int16]:
-    """What each number stands for: `length` values, sums of six bits of each byte of a product that goes on."""
+    """Return the values of each trellis number: `length` values, sums of six bits of each byte of a running product."""
     state = numbers.astype(np.uint32) + TRELLIS_START
     found = np.empty((*state.shape, length), np.int16)
     for i in range(length):
@@ -205,7 +207,7 @@ def ternary(heads: Heads, fields: Fields) -> Floats:
 
 
 def _trits(fields: Fields) -> NDArray[np.uint8]:
-    """IQ1_BN: bytes of five trits for 15 of each 16 values, and one more for the four that are left."""
+    """Return IQ1_BN: bytes of five trits for 15 of each 16 values, and one more for the four that are left."""
     threes = np.array([81, 27, 9, 3, 1], np.uint8)
     stored = np.concatenate((fields["q"], fields["extra"]), axis=-1).astype(np.uint8)
     turned = (stored[..., None] * threes).astype(np.uint16)  # modulo 256: its thirds are the trit
@@ -227,13 +229,13 @@ def q8_kv(heads: Heads, fields: Fields) -> Floats:
 
 
 def by_32(heads: Heads, fields: Fields) -> Fields:
-    """Fields of Q8_0, whose blocks are smaller: the scale is repeated."""
+    """Return fields of Q8_0, whose blocks are smaller: the scale is repeated."""
     n, _, count = fields["q"].shape
     return {"d": np.repeat(fields["d"], count // 32, axis=1), "q": fields["q"].reshape(n, -1, 32)}
 
 
 def less_32(heads: Heads, fields: Fields) -> Fields:
-    """Q6_0's numbers as Q8_0 has them."""
+    """Return Q6_0's numbers as Q8_0 has them."""
     return {"d": fields["d"], "q": fields["q"] - np.uint8(32)}
 
 

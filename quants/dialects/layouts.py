@@ -1,4 +1,5 @@
-"""Layouts of ggml's own formats, by name: where a block keeps each of its numbers. What dialects hold too is put there.
+"""Bit layouts of ggml's own formats, by name: where a block keeps each number. Dialects that hold the same fields
+convert to these.
 
 The formats' files in `quants/formats` draw the same blocks. Names of fields: `d` (and `dmin`) the block's scale as the
 16 bits of a half, `scale` (and `min`) those of its parts, `q` the numbers of the values, in the order of the values;
@@ -11,7 +12,7 @@ from .bits import Layout, block, joined, placed
 
 
 def _halves(one: int) -> Layout:
-    """A half, then nibbles: of every `one` bytes first the low ones."""
+    """Return a half, then nibbles: of every `one` bytes first the low ones."""
     d, qs = block(2, one)
     return {"d": d.reshape(1, 1, 16), "q": placed(qs, (one, 2, 4), (1, 0, 2), 4)}
 
@@ -47,7 +48,7 @@ def _q3_k() -> Layout:
 
 
 def _superblock(with_high: bool) -> Layout:
-    """Q4_K, and Q5_K, which has a fifth bit of every value apart."""
+    """Return the layout of Q4_K or of Q5_K, which stores the fifth bit of every value separately."""
     d, dmin, scales, *high, qs = block(2, 2, 12, *([32] if with_high else []), 128)
     first, second, third = scales[:4], scales[4:8], scales[8:]
     q = placed(qs, (4, 32, 2, 4), (0, 2, 1, 3), 4)

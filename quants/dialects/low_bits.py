@@ -1,8 +1,8 @@
-"""Formats of one and two bits that forks had before llama.cpp did, under numbers that mean something else there.
+"""Formats of one and two bits that forks had before llama.cpp, under type numbers with another meaning there.
 
 PrismML's Bonsai models have a scale for 32 (Q1_0), or for 128 values where llama.cpp's Q2_0 has one for 64. Microsoft's
-BitNet has one scale a tensor, behind its last row. llama.cpp's own Q2_0 is 48 in llama-dx. Of TurboQuant and of
-EAddario's branches, the names alone are known: such tensors are copied.
+BitNet has one scale a tensor, after its last row. llama.cpp's own Q2_0 is 48 in llama-dx. Of TurboQuant and of
+EAddario's branches only the names are known: such tensors are copied.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ def _in_order(values: int, bits: int) -> Layout:
 
 
 def _by_64(heads: Heads, fields: Fields) -> Fields:
-    """Fields of Q2_0, whose blocks are half as large: the scale is repeated."""
+    """Return fields of Q2_0, whose blocks are half as large: the scale is repeated."""
     n = len(fields["q"])
     return {"d": np.repeat(fields["d"], 2, axis=1), "q": fields["q"].reshape(n, -1, 64)}
 
 
 def _signs_as_q4_0(heads: Heads, fields: Fields) -> Fields:
-    """-1 and 1, which Q4_0 stores as 7 and 9."""
+    """Return -1 and 1, which Q4_0 stores as 7 and 9."""
     return {"d": fields["d"], "q": 2 * fields["q"] + np.uint8(7)}
 
 
@@ -39,7 +39,7 @@ def _ptq1_0() -> Layout:
 
 
 def _trits_as_q2_0(heads: Heads, fields: Fields) -> Fields:
-    """Five trits a byte: those of 16 bytes in turn, those of 8, and four of each of the last two."""
+    """Return five trits a byte: those of 16 bytes in turn, those of 8, and four of each of the last two."""
     threes = np.array([1, 3, 9, 27, 81], np.uint8)
 
     def trits(stored: NDArray[Any], count: int) -> NDArray[np.uint8]:
@@ -57,13 +57,17 @@ def _i2_s() -> Layout:
 
 
 def _i2_s_values(heads: Heads, fields: Fields) -> Floats:
-    """heads: the scale behind the tensor, as if each row began with it. 3 is never written; BitNet reads it as 0."""
+    """Return heads: the scale behind the tensor, as if each row began with it. 3 is never written; BitNet reads it as
+    0.
+    """
     values = np.array([-1, 0, 1, 0], np.float32)[fields["q"]]
     return scaled(np.broadcast_to(head(heads), (*values.shape[:2], 1)), values)
 
 
 def _i2_s_as_q2_0(heads: Heads, fields: Fields) -> Fields:
-    """For scales that are halves: the same two bits, but that Q2_0 has 2 where BitNet has 0 a second time."""
+    """Convert to Q2_0, for scales that are halves: the same two bits, except that Q2_0 has 2 where BitNet has a second
+    0.
+    """
     q = np.array([0, 1, 2, 1], np.uint8)[fields["q"]]
     d = np.ascontiguousarray(heads).view("<f4").astype(np.float16).view(np.uint16).reshape(-1, 1, 1)
     return _by_64(heads, {"d": np.broadcast_to(d, (*q.shape[:2], 1)), "q": q})

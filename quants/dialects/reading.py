@@ -1,4 +1,4 @@
-"""What a dialect's format is read by: its layout, and what its numbers mean as values or in another format."""
+"""How to read a dialect's format: its layout, and the meaning of its numbers as values or in another format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BYTES = {n: np.dtype([("bytes", "u1", n)]) for n in range(2, 513)}
 
 @dataclass(frozen=True)
 class Reading:
-    """A format of a dialect, and how it is read.
+    """A format of a dialect, and how to read it.
 
     layout: of the rows that are stored together, a block of each. values(heads, fields): float32 (n, blocks, values of
     a block), of heads (n, bytes before a row's blocks) and fields (n, blocks, count). restated(heads, fields): the
@@ -35,12 +35,12 @@ class Reading:
 
 
 def half(bits: NDArray[Any]) -> Floats:
-    """Halves, given as their bits, as float32 of the same shape."""
+    """Return halves, given as their bits, as float32 of the same shape."""
     return np.ascontiguousarray(bits, np.uint16).view(np.float16).astype(np.float32)
 
 
 def head(heads: Heads) -> Floats:
-    """The number that a row starts with, a half or (4 bytes and more) a float32: (n, 1, 1)."""
+    """Return the number that a row starts with, a half or (4 bytes and more) a float32: (n, 1, 1)."""
     kind = np.dtype("<f2") if heads.shape[1] == 2 else np.dtype("<f4")
     raw = np.ascontiguousarray(heads[:, : kind.itemsize])
     found: Floats = raw.view(kind).astype(np.float32).reshape(-1, 1, 1)
@@ -48,7 +48,7 @@ def head(heads: Heads) -> Floats:
 
 
 def scaled(scales: Floats, numbers: NDArray[Any]) -> Floats:
-    """Numbers (n, blocks, count) times the scale of their part of the block: scales (n, blocks, parts)."""
+    """Return numbers (n, blocks, count) times the scale of their part of the block: scales (n, blocks, parts)."""
     n, blocks, count = numbers.shape
     parts = scales.shape[-1]
     by_part = numbers.reshape(n, blocks, parts, count // parts).astype(np.float32)
@@ -57,7 +57,7 @@ def scaled(scales: Floats, numbers: NDArray[Any]) -> Floats:
 
 
 def signed(numbers: NDArray[Any], zero: int) -> Floats:
-    """Unsigned numbers less what zero is stored as, as float32."""
+    """Return unsigned numbers minus the stored zero, as float32."""
     found: Floats = numbers.astype(np.float32) - np.float32(zero)
     return found
 
@@ -75,7 +75,7 @@ def dialect_format(
     tail: int = 0,
     codec: bool = True,
 ) -> Format:
-    """A Format of a dialect: blocks of so many values in so many bytes of a row. same: ggml's with the same values."""
+    """Return a Format of a dialect. same: ggml's format with the same values."""
     return Format(
         name,
         number,

@@ -12,7 +12,7 @@ BLOCK = np.dtype("<u2")
 
 
 def decode_small(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """uint8 (n, 2 * width) → float32 (n, width)."""
+    """Return uint8 (n, 2 * width) → float32 (n, width)."""
     values: NDArray[np.float32] = np.left_shift(raw.view("<u2"), 16, dtype=np.uint32).view(np.float32)
     return values
 

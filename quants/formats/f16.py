@@ -12,7 +12,7 @@ BLOCK = np.dtype("<f2")
 
 
 def decode_small(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """uint8 (n, 2 * width) → float32 (n, width)."""
+    """Return uint8 (n, 2 * width) → float32 (n, width)."""
     return raw.view("<f2").astype(np.float32)
 
 

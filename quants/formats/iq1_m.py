@@ -23,7 +23,7 @@ BLOCK = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
 
 
 def bad_blocks(blocks: NDArray[Any]) -> NDArray[np.bool_]:
-    """d, the highest four bits of all scales put together, is NaN or infinite."""
+    """Return whether d, assembled from the highest four bits of all scales, is NaN or infinite."""
     bits = np.bitwise_or.reduce((blocks["scales"] >> 12).astype("<u2") << np.arange(0, 16, 4, dtype="<u2"), axis=1)
     return np.asarray(bits & 0x7C00 == 0x7C00)
 

@@ -23,7 +23,7 @@ BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
 
 
 def bad_blocks(blocks: NDArray[Any]) -> NDArray[np.bool_]:
-    """Exponent 255 is NaN."""
+    """Return whether the exponent is 255: NaN."""
     return np.asarray(blocks["e"] == 255)
 
 

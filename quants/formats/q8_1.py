@@ -1,4 +1,4 @@
-"""Q8_1: what llama.cpp rounds the other side of a product with Q4_1 or Q5_1 to. 10 bits per weight.
+"""Q8_1: the format that llama.cpp rounds activations to in a product with Q4_1 or Q5_1. 10 bits per weight.
 
     byte   0     4     8                              40
            | d   | s   | qs[0]  qs[1]  ...     qs[31] |

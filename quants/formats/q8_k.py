@@ -1,4 +1,4 @@
-"""Q8_K: what llama.cpp rounds the other side of a product with most formats to. 9.125 bits per weight.
+"""Q8_K: the format that llama.cpp rounds activations to in a product with most formats. 9.125 bits per weight.
 
     byte   0     4                               260                     292
            | d   | qs[0]  qs[1]  ...     qs[255] | bsums[0] ... bsums[15] |

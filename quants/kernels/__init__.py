@@ -1,4 +1,4 @@
-"""What several formats share."""
+"""numba kernels that several formats share."""
 
 from .numba_settings import drop_unusable_threads
 

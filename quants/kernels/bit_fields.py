@@ -1,4 +1,4 @@
-"""Numbers of a few bits that lie anywhere in blocks of bytes."""
+"""Kernels for fields of a few bits anywhere in blocks of bytes."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def put_bits(
 
 @kernel
 def take_bits(numbers: NDArray[np.uint16], count: int, bits: int, places: Offsets, blocks: Bytes, size: int) -> None:
-    """Read numbers of `bits` bits: the way back from `put_bits`."""
+    """Read numbers of `bits` bits: the inverse of `put_bits`."""
     for b in range(blocks.size // size):
         for i in range(count):
             number, got, at = 0, 0, places[i]

@@ -29,7 +29,7 @@ Q1_VALUES, Q2_VALUES, Q_BYTES, (_, QS) = 128, 64, Q2.itemsize, field_offsets(Q2)
 TQ_VALUES, TQ1_BYTES, TQ2_BYTES = 256, TQ1.itemsize, TQ2.itemsize
 _, TQ1_QH, TQ1_D = field_offsets(TQ1)
 _, TQ2_D = field_offsets(TQ2)
-# Where sixteen bytes' first values lie in a block, and how far apart their digits are.
+# Where the first values of sixteen bytes lie in a block, and how far apart their digits are.
 GROUPS = ((0, 32), (16, 32), (160, 16))
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -87,7 +87,7 @@ def _decode_q2_0(raw: Bytes, values: Floats) -> None:
 
 @inlined
 def _put_scale(x: Floats, b: int, raw: Bytes, at: int) -> Lanes:
-    """The largest magnitude of 256 values to a float16 at byte `at`; returns its inverse."""
+    """Write the largest magnitude of 256 values as a float16 at byte `at`; return its inverse."""
     top = absolute(load(x, TQ_VALUES * b))
     for i in range(LANES, TQ_VALUES, LANES):
         top = larger(top, absolute(load(x, TQ_VALUES * b + i)))
@@ -98,7 +98,7 @@ def _put_scale(x: Floats, b: int, raw: Bytes, at: int) -> Lanes:
 
 @inlined
 def _byte(trits: Lanes) -> Lanes:
-    """ceil(trits * 256 / 243) for trits < 243."""
+    """Return ceil(trits * 256 / 243) for trits < 243."""
     return ((trits * 256 + 242) * 17261) >> 22
 
 

@@ -1,4 +1,4 @@
-"""Blocks by the sixteen: where they lie, what importance weights they get, and how their bytes are put together."""
+"""Blocks in sixteens: their offsets, their importance weights, and the assembly of their bytes."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,26 +19,26 @@ Bytes = NDArray[np.uint8]
 
 
 def flat(array: NDArray[Any]) -> NDArray[Any]:
-    """A one-dimensional read-only view of a C-contiguous array: one compiled kernel then serves all arrays."""
+    """Return a one-dimensional read-only view of a C-contiguous array: one compiled kernel then serves all arrays."""
     view = array.reshape(-1)
     view.flags.writeable = False
     return view
 
 
 def value_rows(form: Format, raw: Bytes) -> Floats:
-    """Room for the values of rows of the format's blocks."""
+    """Return an empty array for the values of rows of the format's blocks."""
     return np.empty((len(raw), raw.shape[1] // form.block_bytes * form.block_size), np.float32)
 
 
 class Memory(NamedTuple):
     """Arrays of an encoder, for sixteen blocks or rows."""
 
-    starts: Offsets  # where they are read,
-    targets: Offsets  # and where they are written
+    starts: Offsets  # where they are read
+    targets: Offsets  # where they are written
     x: Floats
     weights: Floats
     scratch: Floats
-    limited: Floats  # values, so that their codes are within bounds
+    limited: Floats  # values limited so that their codes are in range
     scales: Floats  # of each sub-block; results of the search for them
     minima: Floats
     lows: Floats
@@ -51,14 +51,16 @@ class Memory(NamedTuple):
 
 
 def working_memory(width: int) -> Memory:
-    """For blocks of up to 256 values in up to 16 sub-blocks, or for whole rows of `width` values, and some beyond."""
+    """Allocate memory for blocks of up to 256 values in up to 16 sub-blocks, or for whole rows of `width` values and
+    some spare.
+    """
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     arrays = rooms(max(width, 256) + 128, 256, 256, 256, *[16] * 7, 256, 256)
     return Memory(starts, targets, *arrays[:9], *(words.view(np.int32) for words in arrays[9:]))
 
 
 class Kernels(NamedTuple):
-    """What is compiled for a format: encode(x, importance, memory, raw), importance empty, and decode(raw, values)."""
+    """The kernels of a format: encode(x, importance, memory, raw), importance empty, and decode(raw, values)."""
 
     encode: Any
     weighted: Any  # as `encode`, with importance weights
@@ -66,7 +68,7 @@ class Kernels(NamedTuple):
 
 
 def codec(kernels: dict[str, Kernels]) -> tuple[Callable[..., Bytes], Callable[[Format, Bytes], Floats]]:
-    """`encode` and `decode` of a module, as `quants.format` has them, from its kernels for each format."""
+    """Return `encode` and `decode` of a module, as `quants.format` has them, from its kernels for each format."""
 
     def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
         raw = np.empty((len(rows), form.row_bytes(rows.shape[1])), np.uint8)
@@ -83,12 +85,12 @@ def codec(kernels: dict[str, Kernels]) -> tuple[Callable[..., Bytes], Callable[[
 
 
 def columns(importance: Floats | None) -> Floats:
-    """What kernels get as importance: nothing if there is none."""
+    """Return the importance argument of kernels: an empty array for None."""
     return flat(np.empty(0, np.float32) if importance is None else importance)
 
 
 def field_offsets(block: np.dtype[Any]) -> tuple[int, ...]:
-    """At which byte of a block each field starts, in the order of its declaration."""
+    """Return the byte offset of each field of a block, in the order of declaration."""
     assert block.fields
     return tuple(block.fields[name][1] for name in block.names or ())
 
@@ -103,12 +105,12 @@ def load_blocks(x: Floats, first: int, size: int, block_bytes: int, memory: Memo
 
 @inlined
 def load_importance(x: Floats, importance: Floats, first: int, size: int, starts: Offsets, weights: Floats) -> None:
-    """The importance of the same blocks' columns, as weights."""
+    """Load the importance of the same blocks' columns as weights."""
     count, per_row = x.size // size, importance.size // size
     column = min(first, count - 1) % per_row
     for i in range(LANES):
         starts[i] = size * column
-        if first + i < count - 1:  # counted, because sixteen divisions take long
+        if first + i < count - 1:  # counted, because sixteen divisions are slow
             column = column + 1 if column + 1 < per_row else 0
     transpose(importance, starts, size, weights)
 
@@ -125,32 +127,32 @@ def bytes_to_words(codes: Words, words: Words, count: int) -> None:
 
 @inlined
 def load_half(raw: NDArray[Any], at: int) -> Lanes:
-    """The float16 in bytes at, at + 1, in every lane."""
+    """Return the float16 in bytes at, at + 1, in every lane."""
     return from_half(every_int(raw[at] & 255 | (raw[at + 1] & 255) << 8))
 
 
 @inlined
 def put_half(raw: Bytes, at: int, value: np.float32) -> None:
-    """A float16 to bytes at, at + 1."""
+    """Write a float16 to bytes at, at + 1."""
     bits = lane(to_half(every(value)), 0)
     raw[at], raw[at + 1] = bits, bits >> 8
 
 
 @inlined
 def scalar_word(raw: Bytes, at: int) -> Any:
-    """The 32 bits in bytes at … at + 3, as a number that is not negative."""
+    """Return the 32 bits in bytes at … at + 3 as a non-negative number."""
     return np.int64(raw[at]) | np.int64(raw[at + 1]) << 8 | np.int64(raw[at + 2]) << 16 | np.int64(raw[at + 3]) << 24
 
 
 @inlined
 def load_word(raw: Bytes, at: int) -> Lanes:
-    """The 32 bits in bytes at … at + 3, in every lane."""
+    """Return the 32 bits in bytes at … at + 3, in every lane."""
     return every_int(scalar_word(raw, at))
 
 
 @inlined_once
 def put_all(out: Bytes, offsets: Offsets, at: int, words: Words, count: int) -> None:
-    """The first `count` words of each lane to bytes offsets[lane] + at … of `out`."""
+    """Write the first `count` words of each lane to bytes offsets[lane] + at … of `out`."""
     tiles = count - count % LANES
     quads = count - count % 4
     for k in range(0, tiles, LANES):
@@ -163,7 +165,7 @@ def put_all(out: Bytes, offsets: Offsets, at: int, words: Words, count: int) -> 
 
 @inlined
 def sum_of_squares(x: Floats, at: int, count: int) -> Lanes:
-    """Of `count` values of each lane from at on, first to last."""
+    """Return the sum of squares of `count` values of each lane from `at` on, first to last."""
     total = load(x, at) * load(x, at)
     for i in range(1, count):
         v = load(x, at + LANES * i)
@@ -173,7 +175,9 @@ def sum_of_squares(x: Floats, at: int, count: int) -> Lanes:
 
 @inlined
 def weigh(x: Floats, weights: Floats, mean_square: Lanes, count: int) -> None:
-    """weights = importance * sqrt(mean_square + x * x), for `count` values of each lane; importance: the weights."""
+    """Compute weights = importance * sqrt(mean_square + x * x) for `count` values of each lane; importance: the weights
+    on entry.
+    """
     for i in range(0, LANES * count, LANES):
         v = load(x, i)
         store(weights, i, load(weights, i) * square_root(mean_square + v * v))
@@ -181,7 +185,7 @@ def weigh(x: Floats, weights: Floats, mean_square: Lanes, count: int) -> None:
 
 @inlined
 def weigh_by_squares(x: Floats, weights: Floats, count: int) -> None:
-    """weights = x * x, for `count` values of each lane."""
+    """Compute weights = x * x for `count` values of each lane."""
     for i in range(0, LANES * count, LANES):
         v = load(x, i)
         store(weights, i, v * v)
@@ -189,7 +193,9 @@ def weigh_by_squares(x: Floats, weights: Floats, count: int) -> None:
 
 @inlined
 def weigh_columns(x: Floats, importance: Floats, mean_square: Lanes, weights: Floats) -> None:
-    """weights = importance * sqrt(mean_square + x * x), where all lanes are of the same columns: one value for each."""
+    """Compute weights = importance * sqrt(mean_square + x * x) where all lanes have the same columns: one importance
+    for each.
+    """
     for i in range(importance.size):
         v = load(x, LANES * i)
         store(weights, LANES * i, square_root(mean_square + v * v) * importance[i])
@@ -204,7 +210,7 @@ def put_codes(codes: Words, fifth: bool, raw: Bytes, targets: Offsets, at: int) 
     bytes_to_words(codes, codes, 2 * LANES)
     if fifth:
         high = every_int(0)
-        for k in range(8):  # one bit of each of four bytes, drawn together
+        for k in range(8):  # one bit of each of four bytes, spread together
             bits = (load(codes, LANES * k) >> 4) & 0x01010101
             high |= ((bits | (bits >> 7) | (bits >> 14) | (bits >> 21)) & 15) << (4 * k)
         put_words(raw, targets, at, high)
@@ -217,7 +223,7 @@ def put_codes(codes: Words, fifth: bool, raw: Bytes, targets: Offsets, at: int) 
 
 @inlined
 def load_codes(raw: Bytes, at: int, fifth: bool) -> tuple[Lanes, Lanes]:
-    """Codes 0 … 15 and 16 … 31, as `put_codes` wrote them."""
+    """Return codes 0 … 15 and 16 … 31, as `put_codes` wrote them."""
     if fifth:
         high, q = load_word(raw, at) >> lane_numbers(), load(raw, at + 4)
         return q & 15 | (high & 1) << 4, q >> 4 | (high >> 16 & 1) << 4

@@ -1,4 +1,4 @@
-"""How far rows of values are from what they should be, column by column, in double precision."""
+"""Errors of rows of values, column by column, in double precision."""
 
 from typing import NamedTuple
 
@@ -13,9 +13,10 @@ Doubles = NDArray[np.float64]
 
 
 class ColumnErrors(NamedTuple):
-    """Of rows, for each column: the sums of the squared errors and of the squared wanted values, float64 (width,).
+    """For each column the sums of the squared errors and of the squared reference values, float64 (width,).
 
-    largest: error of all. non_finite: how many values are NaN or infinite on one side, or differ so; no sum has them.
+    largest: largest error of all. non_finite: number of values that are NaN or infinite on one side or differ so; the
+    sums leave them out.
     """
 
     squares: Doubles
@@ -25,7 +26,7 @@ class ColumnErrors(NamedTuple):
 
 
 def column_errors(values: Floats, wanted: Floats) -> ColumnErrors:
-    """Errors of float32 (rows, width) beside what is wanted, of the same shape, both C-contiguous.
+    """Return the errors of float32 (rows, width) against reference values of the same shape, both C-contiguous.
 
     Equal infinities, and NaN on both sides, are no error; the sums leave them out.
     """
@@ -50,7 +51,7 @@ def _sums(values: Floats, wanted: Floats) -> ColumnErrors:
 def _add(values: Floats, wanted: Floats, squares: Doubles, powers: Doubles, peaks: Doubles) -> None:
     width = squares.size
     for start in range(0, wanted.size, width):
-        for i in range(width):  # a sum of its own for each column, so that several are added to at once
+        for i in range(width):  # a separate sum for each column, so that several are added to at once
             right = np.float64(wanted[start + i])
             error = np.float64(values[start + i]) - right
             squares[i] += error * error

@@ -1,4 +1,4 @@
-"""How far values are from what they should be: a pass over both, at the speed of memory."""
+"""Differences between values and their reference, in one pass at the speed of memory."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ ZERO = np.float32(0)
 
 
 def deviation(values: Floats, wanted: Floats) -> tuple[float, float]:
-    """Sum of the squared differences of two float32 arrays of one shape, and the largest difference."""
+    """Return the sum of the squared differences of two float32 arrays of one shape, and the largest difference."""
     found = np.zeros(2)
     _deviation(flat(values), flat(wanted), np.empty(LANES, np.float32), found)
     return float(found[0]), float(found[1])

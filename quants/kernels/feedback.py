@@ -1,4 +1,4 @@
-"""Rounding a block's columns one after another, each column's error carried to those after it."""
+"""Round a block's columns one after another; carry each column's error to those after it."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from .lanes import LANES
 
 @inlined
 def _step(table: Floats, at: int, known: int, even: bool, lowest: int, highest: int) -> Any:
-    """How far codes are apart that are in equal steps; 0 of others."""
+    """Return the distance between codes if their values are evenly spaced; else 0."""
     if not even or known < 2:
         return np.float32(0)
     return (table[at + 1] - table[at]) / np.float32(highest - lowest)
@@ -21,7 +21,7 @@ def _step(table: Floats, at: int, known: int, even: bool, lowest: int, highest: 
 
 @inlined
 def _nearest(wanted: np.float32, table: Floats, at: int, known: int, even: bool, step: np.float32, most: int) -> int:
-    """The nearest code to a value, counted from the lowest one."""
+    """Return the nearest code to a value, counted from the lowest one."""
     best = 0
     if even:
         if step != 0:
@@ -102,5 +102,5 @@ def round_columns(
                 codes[r * columns + j] = lowest + code
                 error = (wanted - _meaning(code, table, at, even, step)) / upper[j * carried + j]
                 errors[here - begin + j] = error
-                for i in range(j // LANES * LANES, carried, LANES):  # columns before j are done with
+                for i in range(j // LANES * LANES, carried, LANES):  # columns before j are done
                     store(left, here - begin + i, load(left, here - begin + i) - error * load(upper, j * carried + i))

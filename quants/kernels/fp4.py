@@ -32,13 +32,13 @@ TOP_BINADE, LARGEST_CODE = 15 << 3, 0x7E
 
 
 def _half_powers() -> Floats:
-    """Half of 2 ** (e - 127) for e = 0 … 255; the first two are subnormal."""
+    """Return half of 2 ** (e - 127) for e = 0 … 255; the first two are subnormal."""
     e = np.arange(256, dtype=np.uint32)
     return np.where(e < 2, np.uint32(0x00200000) << e, (e - (e > 0)) << 23).astype(np.uint32).view(np.float32)
 
 
 def _half_scales() -> Floats:
-    """Half of what each E4M3 byte means; the sign bit is not looked at, 0x7F counts as zero."""
+    """Return half of the value of each E4M3 byte; the sign bit is ignored, 0x7F counts as zero."""
     code = np.arange(256)
     exponent, mantissa = code >> 3 & 15, (code & 7).astype(np.float32)
     scale = np.where(exponent == 0, mantissa * 2.0**-10, (8 + mantissa) * 2.0 ** (exponent - 11.0))
@@ -47,7 +47,8 @@ def _half_scales() -> Floats:
 
 
 def _rounded_up() -> NDArray[np.int32]:
-    """From which bits on, in each binade of a float32's exponent field, log2 in float32 is the next whole number.
+    """Return the bits from which on, in each binade of a float32's exponent field, log2 in float32 is the next whole
+    number.
 
     The logarithm of a number just below a power of two rounds to that power's: the exponent field is one too low then.
     """
@@ -66,7 +67,7 @@ HALF_POWERS, HALF_SCALES, ROUNDED_UP = _half_powers(), _half_scales(), _rounded_
 
 @inlined
 def _nearest_codes(x: Lanes, d: np.float32) -> Lanes:
-    """Codes of the nearest of d * DOUBLED, the smaller magnitude where two are as near; never -0. Needs d > 0.
+    """Return codes of the nearest of d * DOUBLED, the smaller magnitude where two are as near; never -0. Needs d > 0.
 
     d has at most four significant bits, so that limits are exact, and so are the differences they stand for.
     """

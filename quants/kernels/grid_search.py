@@ -66,7 +66,7 @@ LONGEST_LIST = 304
 # A sum's error is below 28 * 2**-24 of the terms' bound, two sums are compared, and their difference may be smaller by
 # the ratio of the least to the greatest scale, at least 2/3, between the scales where it was found.
 TOLERANCE = np.float32(1e-5)
-LEAST_NORMAL = np.float32(1e-30)  # below, relative bounds do not hold
+LEAST_NORMAL = np.float32(1e-30)  # below this, relative bounds do not hold
 DOUBT, DOUBTFUL = np.float32(3e-5), 1 << 16  # how near to the middle of two levels rounding may choose the farther one
 POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
 
@@ -77,7 +77,7 @@ MOST = np.float32(4)  # of the even levels that the first estimate of a scale us
 
 
 class Tables(NamedTuple):
-    """Of a grid: its `Neighbours`, and what the levels mean, repeated as `nearest_point` picks from them."""
+    """The `Neighbours` of a grid, and the values of its levels, repeated as `nearest_point` picks from them."""
 
     entries: Words
     codes: NDArray[np.uint16]
@@ -86,7 +86,7 @@ class Tables(NamedTuple):
 
 
 def odd_levels(dims: int) -> Floats:
-    """1, 3, 5 …, which the levels of cells of `dims` values mean."""
+    """Return 1, 3, 5 …, the values of levels in cells of `dims` values."""
     few = 4 if dims == 8 else 8
     return (2 * (np.arange(LANES) % few) + 1).astype(np.float32)
 
@@ -105,14 +105,14 @@ class Memory(NamedTuple):
     levels: Words  # of each value
     numbers: Words  # of combinations, of each cell at each scale
     chosen: Words  # points for them
-    changes: Words  # a bit for each scale at which a cell's point may be another than before
+    changes: Words  # a bit for each scale at which a cell's point may change
     winner: Words  # which scale won
     again: Words  # whether points were chosen again
     intervals: Words  # the queue of intervals of scales, see `_push`
 
 
 def _memory(dims: int, group: int, tries: int) -> Memory:
-    """For groups of `group` values in cells of `dims`, and `tries` scales."""
+    """Allocate the memory for groups of `group` values in cells of `dims`, and `tries` scales."""
     cells = group // dims
     floats = rooms(group, tries, group, group, cells, cells, LONGEST_LIST // LANES, 1)
     words = (array.view(np.int32) for array in rooms(group, cells * tries, cells * tries, 1, 1, 1))
@@ -120,9 +120,10 @@ def _memory(dims: int, group: int, tries: int) -> Memory:
 
 
 class Result(NamedTuple):
-    """What was found for super-blocks, in C order (blocks, …): d (float16 bits), numbers of scales, points, sign bits.
+    """Results of the search for super-blocks, in C order (blocks, …): d (float16 bits), scale numbers, points, sign
+    bits.
 
-    alive: whether a group has other values than zeros; if not, all is zero.
+    alive: whether a group has values other than zero; if not, all its results are zero.
     """
 
     d: NDArray[np.uint16]
@@ -133,7 +134,9 @@ class Result(NamedTuple):
 
 
 class Search(NamedTuple):
-    """How a format's encoder searches: its kernel, the grid and its lists, what levels mean, and arrays of its own."""
+    """How a format's encoder searches: its kernel, the grid with its lists, the values of levels, and working
+    memory.
+    """
 
     kernel: Any
     grid: str
@@ -145,7 +148,7 @@ class Search(NamedTuple):
     memory: Callable[[], Any]
 
     def run(self, rows: Floats, importance: Floats | None) -> Result:
-        """What the search finds for rows."""
+        """Run the search for rows."""
         count, groups = rows.size // SUPER, SUPER // self.group
         result = Result(
             np.empty(count, np.uint16),
@@ -164,7 +167,7 @@ class Search(NamedTuple):
 def grid_codec(
     searches: dict[str, Search], decoders: dict[str, Any], fields: Callable[[str, Result], dict[str, NDArray[Any]]]
 ) -> tuple[dict[str, Kernels], Callable[..., Bytes], Callable[[Format, Bytes], Floats]]:
-    """Of a module its kernels, `encode` and `decode`. fields: those of blocks, from what was found."""
+    """Return a module's kernels, `encode` and `decode`. fields: a block's fields from the search results."""
 
     def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
         result = searches[form.name].run(rows, importance)
@@ -197,7 +200,7 @@ def point_search(
     tries: int,
     step: float,
 ) -> Search:
-    """A search for the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
+    """Return a search for the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
 
     even: the number of negative signs of every eight values is even. start_even: begin with the scale of even levels.
     refit: what is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor,
@@ -248,12 +251,12 @@ def point_search(
 
 
 def packed_nibbles(levels: Bytes) -> Bytes:
-    """Two to a byte, the first in its lower half."""
+    """Return two to a byte, the first in its lower half."""
     return np.asarray(levels[:, ::2] | levels[:, 1::2] << 4, np.uint8)
 
 
 def packed_with_scale(signs: Bytes, levels: Bytes) -> NDArray[np.uint32]:
-    """For every 32 values: 4 times 7 bits of signs, then 4 bits of scale."""
+    """Pack for every 32 values 4 times 7 bits of signs, then 4 bits of scale."""
     bits = (signs & 127).astype(np.uint32)
     of_four = bits[:, ::4] | bits[:, 1::4] << 7 | bits[:, 2::4] << 14 | bits[:, 3::4] << 21
     return np.asarray(of_four | levels.astype(np.uint32) << 28, np.uint32)
@@ -261,9 +264,9 @@ def packed_with_scale(signs: Bytes, levels: Bytes) -> NDArray[np.uint32]:
 
 @inlined
 def fold_signs(x: Floats, at: int, count: int, weights: Floats, even: bool, sizes: Floats, signs: Words) -> None:
-    """sizes = |x|, and a word of sign bits for every eight of `count` values a lane, from at on.
+    """Compute sizes = |x| and a word of sign bits for every eight of `count` values a lane, from `at` on.
 
-    even: the number of negative signs is made even by turning the value of least weight * x * x, whose size becomes
+    even: the number of negative signs is made even by flipping the value of least weight * x * x, whose size becomes
     negative; the eighth bit is then left out.
     """
     for i in range(0, LANES * count, 8 * LANES):
@@ -301,7 +304,9 @@ def greatest(sizes: Floats, count: int) -> Lanes:
 
 @inlined
 def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
-    """Number of the combination of levels nearest to x * inverse, plus DOUBTFUL where it is barely the nearest."""
+    """Return the number of the combination of levels nearest to x * inverse, plus DOUBTFUL where it is barely the
+    nearest.
+    """
     number = every_int(0)
     if dims == 8:
         distance = every(np.float32(1))
@@ -321,7 +326,9 @@ def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
 
 @inlined
 def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
-    """The same where x * inverse may be so great that rounding wraps, in llama.cpp too: no nearest levels then."""
+    """Return `_combination` where x * inverse may be so great that rounding wraps, as in llama.cpp: no nearest levels
+    then.
+    """
     number = every_int(DOUBTFUL)
     for i in range(dims):
         level = nearest_int(np.float32(0.5) * (inverse * load(x, at + LANES * i) - np.float32(1)))
@@ -334,7 +341,7 @@ def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes
 def _combinations(
     x: Floats, cells: int, dims: int, inverse: Lanes, span: Lanes, numbers: Words, stride: int, start: int
 ) -> None:
-    """The number of each cell's combination to numbers[stride * cell + start]; span: bound of |x|."""
+    """Write the number of each cell's combination to numbers[stride * cell + start]; span: bound of |x|."""
     if all_lanes(span * inverse < np.float32(1 << 22)):
         for cell in range(cells):
             store(numbers, LANES * (stride * cell + start), _combination(x, LANES * dims * cell, dims, inverse))
@@ -345,7 +352,7 @@ def _combinations(
 
 @inlined
 def list_of(number: int, entries: Words) -> tuple[int, int]:
-    """Start and length of the list to be searched; index << 16 | code and 0 of a grid point."""
+    """Return start and length of the list to search; for a grid point index << 16 | code and 0."""
     entry = 4 * (number & (DOUBTFUL - 1))
     if number < DOUBTFUL and entries[entry + 1] != 0:
         entry += 2
@@ -360,7 +367,9 @@ def _term(values: Lanes, x: Floats, root: Floats, at: int) -> Lanes:
 
 @inlined
 def _terms(x: Floats, root: Floats, at: int, dims: int, scale: np.float32, meanings: Floats) -> Any:
-    """For each value of a cell its error at each level, repeated as `pick_of_four` and `pick_of_eight` need it."""
+    """Compute for each value of a cell its error at each level, repeated as `pick_of_four` and `pick_of_eight` need
+    it.
+    """
     values = load(meanings, 0) * scale
     t0, t1 = _term(values, x, root, at), _term(values, x, root, at + LANES)
     t2, t3 = _term(values, x, root, at + 2 * LANES), _term(values, x, root, at + 3 * LANES)
@@ -373,7 +382,7 @@ def _terms(x: Floats, root: Floats, at: int, dims: int, scale: np.float32, meani
 
 @inlined
 def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
-    """The error of each lane's point, summed from the first value to the last."""
+    """Return the error of each lane's point, summed from the first value to the last."""
     t0, t1, t2, t3, t4, t5, t6, t7 = terms
     if dims == 8:
         error = pick_of_four(t0, code) + pick_of_four(t1, code >> 2)
@@ -386,7 +395,7 @@ def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
 
 @inlined
 def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
-    """The first lane of least error, and whether all others are greater by more than `margin`."""
+    """Return the first lane of least error, and whether all others are greater by more than `margin`."""
     lowest = smallest_lane(error)
     near, exact = mask_bits(error <= lowest + margin), mask_bits(error == lowest)
     return lowest_bit(exact) & (LANES - 1), near & (near - 1) == 0
@@ -406,7 +415,9 @@ def nearest_point(
     margin: np.float32,
     errors: Floats,
 ) -> tuple[int, bool]:
-    """Where in `codes` the point of least error is, the first if several; and whether by more than `margin`."""
+    """Return where in `codes` the point of least error is, the first if several, and whether it wins by more than
+    `margin`.
+    """
     terms = _terms(x, root, at, dims, scale, meanings)
     infinite = every(np.float32(np.inf))
     if count <= LANES:
@@ -430,7 +441,7 @@ def nearest_point(
 
 @inlined
 def _sums(wx: Floats, weights: Floats, at: int, cells: int, dims: int, points: Words, stride: int, start: int) -> Any:
-    """Sums of weight * x * q and weight * q * q over a group, q what the points mean."""
+    """Return the sums of weight * x * q and weight * q * q over a group, where q are the values of the points."""
     sum_qx, sum_qq = every(np.float32(0)), every(np.float32(0))
     bits = 2 if dims == 8 else 3
     for cell in range(cells):
@@ -474,7 +485,8 @@ def _nearest_points(
     tables: Tables,
     errors: Floats,
 ) -> tuple[int, int, bool, bool]:
-    """Points (index << 16 | code) of least error at two scales, and if they win by more than arithmetic can be wrong.
+    """Return points (index << 16 | code) of least error at two scales, and if they win by more than arithmetic can be
+    wrong.
 
     roots, squares: what the bound of the error is made of. If not `two`, the second result is as the first.
     """
@@ -536,9 +548,9 @@ def _push(
 
 @inlined
 def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Memory) -> None:
-    """`chosen`, from `numbers` and `scales`.
+    """Fill `chosen` from `numbers` and `scales`.
 
-    Intervals of scales with the same combination are kept in a queue; that leaves few branches to be predicted.
+    Intervals of scales with the same combination are kept in a queue, which leaves few unpredictable branches.
     """
     numbers, chosen, scales, intervals, changes = (
         memory.numbers,
@@ -556,7 +568,7 @@ def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Me
             last = number
         store(changes, 0, changed)
         base = LANES * tries * cell
-        waiting = np.int64(0)  # not of a constant's type, for which `_push` would be compiled anew
+        waiting = np.int64(0)  # not a constant's type, for which `_push` would be compiled again
         for lane in range(LANES):
             runs = changes[lane]
             while runs != 0:
@@ -625,7 +637,7 @@ def search_group(
     memory: Memory,
     points: Words,
 ) -> Lanes:
-    """The best scale found for `memory.x`, with `points` (index << 16 | code) chosen for it.
+    """Return the best scale found for `memory.x`, with `points` (index << 16 | code) chosen for it.
 
     weights: the values' from at on. peak: what tried[k] is mapped to, must not be 0 where the result matters.
     scale: the result where no try is any good; points are then all zero. refit: see `point_search`.
@@ -706,7 +718,7 @@ def load_weighted(
 
 @inlined
 def number_scales(scales: Floats, top: Lanes, most: int, groups: int, codes: Words) -> Lanes:
-    """Codes l up to `most`, of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
+    """Compute codes l up to `most` such that each scale is near (2 * l + 1) * d, for scales up to top; return d."""
     d = top / np.float32(2 * most + 1)
     inverse = where(top > np.float32(0), np.float32(1) / d, every(np.float32(0)))
     for g in range(0, LANES * groups, LANES):
@@ -717,7 +729,7 @@ def number_scales(scales: Floats, top: Lanes, most: int, groups: int, codes: Wor
 
 @inlined
 def put_result(d: Lanes, first: int, dims: int, groups: int, blocks: Blocks, result: Result) -> None:
-    """Results of the super-blocks from `first` on, but for `alive`."""
+    """Store the results of the super-blocks from `first` on, except `alive`."""
     halves = blocks.minimum_codes
     store(halves, 0, to_half(d))
     for lane in range(min(LANES, result.d.size - first)):

@@ -1,9 +1,9 @@
-"""The scale of each block of values that are whole multiples of one, and the integers: found, not rounded to.
+"""Recover the scale and the integers of blocks of values that are exactly integers times a scale.
 
-Values are taken as whole numbers times a power of two; their greatest common divisor is the largest scale that they
-can have, and all others are fractions of it. A block that has none gets the scale 0; who asks decodes, and compares.
+Values are taken as integers times a power of two. Their greatest common divisor is the largest possible scale, and all
+other scales are fractions of it. A block without a scale gets 0; the caller decodes and compares.
 
-bits: the values' float32 bits, int32, blocks of one size one after the other. numbers: room for a block, int64.
+bits: the values' float32 bits, int32, blocks of one size one after the other. numbers: scratch for a block, int64.
 """
 
 import math
@@ -18,17 +18,17 @@ Numbers = NDArray[np.int64]
 Scales = NDArray[np.float32]
 Codes = NDArray[np.int8]
 
-SPAN = 20  # how many times a block's values may differ by two, which keeps the numbers under 2^44
+SPAN = 20  # how many binary orders of magnitude a block's values may span, which keeps the numbers under 2^44
 LARGEST_HALF = 65504.0
 MARGIN = 1e-12
-NEAREST = np.float32(3 << 22)  # added, and taken away again, leaves the nearest whole number
-NOT_MANY_TIMES = 13  # what E2M1 multiplies half a power of two with is smaller
+NEAREST = np.float32(3 << 22)  # adding and subtracting it rounds to the nearest integer
+NOT_MANY_TIMES = 13  # E2M1 multiplies half a power of two by less
 
 
 @inlined
 def _whole_numbers(bits: Bits, at: int, count: int, numbers: Numbers) -> int:
-    """Values at … at + count as numbers * 2^exponent, which is returned; 1000 where they differ too much, or are
-    none.
+    """Store values at … at + count as numbers * 2^exponent and return the exponent; 1000 where they span too much or
+    are not finite.
     """
     low, high = 255, 0
     for i in range(at, at + count):
@@ -48,8 +48,8 @@ def _whole_numbers(bits: Bits, at: int, count: int, numbers: Numbers) -> int:
 
 @inlined
 def _divisor(numbers: Numbers, at: int, count: int, base: int, most: int) -> int:
-    """The greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than `most` times
-    it.
+    """Return the greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than `most`
+    times it.
     """
     peak = np.int64(0)
     for i in range(at, at + count):
@@ -70,7 +70,7 @@ def _divisor(numbers: Numbers, at: int, count: int, base: int, most: int) -> int
 
 @inlined
 def _half(number: int, exponent: int, divisor: int) -> float:
-    """number * 2^exponent / divisor, of a positive number, where that is a float16; else 0."""
+    """Return number * 2^exponent / divisor of a positive number if that is a float16; else 0."""
     while divisor & 1 == 0:
         divisor, exponent = divisor >> 1, exponent - 1
     if number % divisor:
@@ -88,7 +88,7 @@ def _half(number: int, exponent: int, divisor: int) -> float:
 
 @inlined
 def _fits_smallest(values: Scales, bits: Bits, at: int, size: int, low: int, high: int, codes: Codes) -> float:
-    """The smallest magnitude, where it is a float16 and all values are multiples of it, low … high times; else 0.
+    """Return the smallest magnitude if it is a float16 and all values are low … high times it; else 0.
 
     Most blocks have a code of 1 or -1, and this takes a fifth of the time.
     """
@@ -118,7 +118,7 @@ def _fits_smallest(values: Scales, bits: Bits, at: int, size: int, low: int, hig
 def fit_signed(
     values: Scales, bits: Bits, size: int, low: int, high: int, numbers: Numbers, scales: Scales, codes: Codes
 ) -> None:
-    """value = scale * code, codes low … high. The scale is positive where it can be, so that zeros are."""
+    """Fit value = scale * code, codes low … high. The scale is positive where possible, so that zeros are."""
     reach = max(-low, high)
     for b in range(scales.size):
         d = _fits_smallest(values, bits, size * b, size, low, high, codes)
@@ -147,7 +147,9 @@ def fit_signed(
 
 @inlined
 def _half_between(least: float, most: float) -> float:
-    """The float16 of fewest bits from `least` to `most`, if 8 are enough (a bfloat16 then); else one in the middle."""
+    """Return the float16 of fewest bits from `least` to `most`, if 8 are enough (a bfloat16 then); else one in the
+    middle.
+    """
     middle = (least + most) / 2
     _, exponent = math.frexp(middle)
     for bits in range(1, 9):
@@ -163,9 +165,9 @@ def _half_between(least: float, most: float) -> float:
 def fit_rounded(
     values: Scales, bits: Bits, size: int, low: int, high: int, precision: int, scales: Scales, codes: Codes
 ) -> None:
-    """scale * code, codes low … high, of blocks whose scale is 0 so far, is each value once rounded to some bits.
+    """Fit scale * code, codes low … high, so that rounding it once gives each value, for blocks whose scale is still 0.
 
-    Each value with its code leaves an interval for the scale; a float16 in what all of them have in common is one.
+    Each value with its code leaves an interval for the scale; any float16 in their intersection will do.
     """
     reach = max(-low, high)
     for b in range(scales.size):
@@ -214,7 +216,9 @@ def fit_rounded(
 
 @kernel
 def fit_powers(bits: Bits, size: int, numbers: Numbers, exponents: Bits, codes: Codes) -> None:
-    """value = 2^exponent * code, codes of at most 12: twice those of E2M1. A block that has none: exponent -1000."""
+    """Fit value = 2^exponent * code, codes of at most 12: twice those of E2M1. A block without a fit gets the exponent
+    -1000.
+    """
     for b in range(exponents.size):
         exponents[b], times, unit = 0, 0, np.int64(1)
         exponent = _whole_numbers(bits, size * b, size, numbers)
@@ -238,7 +242,7 @@ def fit_powers(bits: Bits, size: int, numbers: Numbers, exponents: Bits, codes: 
 
 @inlined
 def _signed_half(number: int, exponent: int, divisor: int) -> tuple[bool, float]:
-    """Whether number * 2^exponent / divisor is a float16, and that."""
+    """Return whether number * 2^exponent / divisor is a float16, and its value."""
     if number == 0:
         return True, 0.0
     value = _half(abs(number), exponent, divisor)
@@ -247,7 +251,7 @@ def _signed_half(number: int, exponent: int, divisor: int) -> tuple[bool, float]
 
 @kernel
 def fit_offset(bits: Bits, size: int, top: int, numbers: Numbers, scales: Scales, lows: Scales, codes: Codes) -> None:
-    """value = scale * code + low, codes 0 … top."""
+    """Fit value = scale * code + low, codes 0 … top."""
     for b in range(scales.size):
         scales[b], lows[b], times, shift, unit, base = 0, 0, 0, 0, np.int64(1), np.int64(0)
         exponent = _whole_numbers(bits, size * b, size, numbers)
@@ -290,7 +294,7 @@ def fit_offset(bits: Bits, size: int, top: int, numbers: Numbers, scales: Scales
 
 @inlined
 def _common_scale(bits: Bits, at: int, most: int, most_scale: int, numbers: Numbers) -> float:
-    """A scale of 256 values, 0 for none; `numbers` become what they are multiples of it."""
+    """Return a scale of 256 values, 0 for none; `numbers` become the multiples of it."""
     exponent = _whole_numbers(bits, at, 256, numbers)
     if exponent == 1000:
         return 0.0
@@ -311,11 +315,11 @@ def _common_scale(bits: Bits, at: int, most: int, most_scale: int, numbers: Numb
 def fit_signed_sub_blocks(
     bits: Bits, low: int, high: int, top: int, numbers: Numbers, scales: Scales, small: Codes, codes: Codes
 ) -> None:
-    """value = scale * small * code: 16 sub-blocks of 16, small scales -top - 1 … top, codes low … high."""
+    """Fit value = scale * small * code: 16 sub-blocks of 16, small scales -top - 1 … top, codes low … high."""
     reach = max(-low, high)
     for b in range(scales.size):
         d = _common_scale(bits, 256 * b, reach * (top + 1), top, numbers)
-        for turned in range(2):  # with a negative scale, if need be: small ones reach further down than up
+        for turned in range(2):  # second time with a negative scale: small scales reach further down than up
             fits = d != 0
             for at in range(0, 256, 16):
                 least, most = np.int64(0), np.int64(0)
@@ -353,7 +357,7 @@ def fit_offset_sub_blocks(
     minima: Codes,
     codes: Codes,
 ) -> None:
-    """value = scale * (small * code - minimum): sub-blocks of `size`, small scales and minima 0 … top, codes 0 …
+    """Fit value = scale * (small * code - minimum): sub-blocks of `size`, small scales and minima 0 … top, codes 0 …
     high.
     """
     count = 256 // size

@@ -1,4 +1,4 @@
-"""The point sets of the IQ formats: which combinations of levels a group of 4 or 8 values may take.
+"""The grids of the IQ formats: which combinations of levels a group of 4 or 8 values may take.
 
 They come from the `gguf` package. A point is kept by its level numbers (0, 1, 2 or 0 … 7), in the order of the indexes
 that files store.
@@ -17,7 +17,7 @@ from .numba_internals import TypingError, intrinsic, ir, nt
 
 @cache
 def grid_values(name: str) -> NDArray[np.int8]:
-    """What the points of the format `name` mean: int8 (points, 8 or 4), read-only."""
+    """Return the values of the grid points of the format `name`: int8 (points, 8 or 4), read-only."""
     import gguf.quants  # slow to import, and only these formats need it
 
     form = getattr(gguf.quants, name)
@@ -29,7 +29,7 @@ def grid_values(name: str) -> NDArray[np.int8]:
 
 @cache
 def grid_levels(name: str) -> NDArray[np.uint8]:
-    """The points of the format `name` as level numbers: uint8 (points, 8 or 4), read-only."""
+    """Return the points of the format `name` as level numbers: uint8 (points, 8 or 4), read-only."""
     values = grid_values(name)
     levels = np.searchsorted(np.unique(values), values).astype(np.uint8)
     levels.flags.writeable = False
@@ -41,7 +41,7 @@ EVEN_SIGNS = np.array([b | (b.bit_count() & 1) << 7 for b in range(128)], np.uin
 
 
 def _parts(grid: Any, count: int) -> Any:
-    """Signature and code that put together the sixteen values of `count` points, by their indexes."""
+    """Return signature and code that assemble the sixteen values of `count` points, by their indexes."""
     bits = ir.IntType(128 // count)
     if grid.dtype != nt.int8 or grid.layout != "C":
         raise TypingError(f"cannot take points of {grid}: needs a C-contiguous int8 array")
@@ -62,17 +62,17 @@ def _parts(grid: Any, count: int) -> Any:
 
 @intrinsic
 def two_points(typing: Any, grid: Any, a: Any, b: Any) -> Any:
-    """The values of two points of eight, as i32x16, by their indexes in an int8 grid."""
+    """Return the values of two points of eight, as i32x16, by their indexes in an int8 grid."""
     return _parts(grid, 2)
 
 
 @intrinsic
 def four_points(typing: Any, grid: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The values of four points of four, as i32x16, by their indexes in an int8 grid."""
+    """Return the values of four points of four, as i32x16, by their indexes in an int8 grid."""
     return _parts(grid, 4)
 
 
 @inlined
 def signed(values: Lanes, bits: int) -> Lanes:
-    """f32x16 values, turned negative where the lane's bit is set."""
+    """Return f32x16 values, negated where the lane's bit is set."""
     return where((every_int(bits) & (every_int(1) << lane_numbers())) != 0, -values, values)

@@ -15,7 +15,7 @@ HALF, HALF_BITS = np.float32(0.5), 0x3F000000
 
 @inlined
 def to_half(x: Lanes) -> Lanes:
-    """f32x16 → float16 bits. Too large: infinity; NaN: 0x7E00 with its sign."""
+    """Return f32x16 → float16 bits. Too large: infinity; NaN: 0x7E00 with its sign."""
     bits = float_bits(x)
     size = bits & 0x7FFFFFFF
     normal = ((size + 0xFFF + ((size >> 13) & 1)) >> 13) - (112 << 10)
@@ -26,7 +26,7 @@ def to_half(x: Lanes) -> Lanes:
 
 @inlined
 def from_half(bits: Lanes) -> Lanes:
-    """float16 bits → f32x16."""
+    """Return float16 bits → f32x16."""
     size = (bits & 0x7FFF) << 13
     normal = bits_float(size + where(size < 0x0F800000, 112 << 23, 224 << 23))
     subnormal = bits_float(size + LEAST_BITS) - LEAST
@@ -36,7 +36,7 @@ def from_half(bits: Lanes) -> Lanes:
 
 @inlined
 def to_bfloat(x: Lanes) -> Lanes:
-    """f32x16 → bfloat16 bits. NaN stays NaN, made quiet."""
+    """Return f32x16 → bfloat16 bits. NaN stays NaN, made quiet."""
     bits = float_bits(x)
     rounded = shift_right(bits + 0x7FFF + (shift_right(bits, 16) & 1), 16)
     return where((bits & 0x7FFFFFFF) > 0x7F800000, shift_right(bits, 16) | 64, rounded)
@@ -44,5 +44,5 @@ def to_bfloat(x: Lanes) -> Lanes:
 
 @inlined
 def from_bfloat(bits: Lanes) -> Lanes:
-    """bfloat16 bits → f32x16."""
+    """Return bfloat16 bits → f32x16."""
     return bits_float(bits << 16)

@@ -1,4 +1,4 @@
-"""F16 and BF16: a kernel for each way."""
+"""F16 and BF16: kernels that encode and decode."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Bits = NDArray[np.uint16]
 
 
 def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
-    """The nearest value, ties to even."""
+    """Encode to the nearest value, ties to even."""
     values = _filled(flat(rows))
     bits = np.empty(values.size, "<u2")
     KERNELS[form.name].encode(values, bits)
@@ -31,12 +31,12 @@ def decode(form: Format, raw: Bytes) -> Floats:
 
 
 def _filled(array: NDArray[Any]) -> NDArray[Any]:
-    """A one-dimensional array, made sixteen long with zeros if it is shorter."""
+    """Return a one-dimensional array, padded to sixteen elements with zeros if it is shorter."""
     return array if array.size >= LANES else flat(np.pad(array, (0, LANES - array.size)))
 
 
 def _kernels(brain: bool) -> Kernels:
-    """Those of BF16, or of F16. The last sixteen values may be some of those before, too."""
+    """Return the kernels of BF16 or of F16. The last sixteen values may overlap those before."""
 
     @kernel
     def encode(x: Floats, bits: Bits) -> None:

@@ -41,21 +41,23 @@ S_GROUP, S_GROUPS, M_GROUP, M_GROUPS = 32, 8, 16, 16
 S_BLOCK_BYTES, _, S_QS, S_QH = S_BLOCK.itemsize, *field_offsets(S_BLOCK)
 M_BLOCK_BYTES, M_QS, M_QH, M_SCALES = M_BLOCK.itemsize, *field_offsets(M_BLOCK)
 CELLS = 32  # of 8 values in a super-block
-# What the levels 0, 1, 2 mean in a cell that is moved up, and in one moved down.
+# Values of the levels 0, 1, 2 in a cell that is moved up, and in one moved down.
 UP = (np.float32(-0.875), np.float32(0.125), np.float32(1.125))
 DOWN = (np.float32(-1.125), np.float32(-0.125), np.float32(0.875))
 LOWEST = np.float32(np.finfo(np.float32).min)
 NEARLY = np.float32(1 - 1e-4)
 VANISHING = np.float32(1e-30)
-Split = tuple[Lanes, Lanes, Lanes, Lanes, Lanes]  # its gain, its scale, how cells are moved, places of its limits
-# Ways to move the two cells of a group: up up, up down, down up, down down.
-# What weights add to a sum of squares of levels when they drop below the second limit, and then below the first.
+Split = tuple[Lanes, Lanes, Lanes, Lanes, Lanes]  # gain, scale, how cells are moved, positions of the limits
+# Ways to move the two cells of a group: up up, up down, down up, down down. Then what weights add to a sum of squares
+# of levels when they drop below the second limit, and below the first.
 UP_FIRST, UP_SECOND = UP[0] * UP[0] - UP[1] * UP[1], UP[1] * UP[1] - UP[2] * UP[2]
 DOWN_FIRST, DOWN_SECOND = DOWN[0] * DOWN[0] - DOWN[1] * DOWN[1], DOWN[1] * DOWN[1] - DOWN[2] * DOWN[2]
 
 
 def sorting_network(count: int) -> NDArray[np.int64]:
-    """Batcher's odd-even merge sort: int64 (steps, 2), places to be compared and put in order, one after the other."""
+    """Return Batcher's odd-even merge sort: int64 (steps, 2), pairs of positions to compare and order, one after the
+    other.
+    """
     steps = []
     for width in (1 << k for k in range(count.bit_length() - 1)):
         for gap in (width >> k for k in range(width.bit_length())):
@@ -69,14 +71,14 @@ def sorting_network(count: int) -> NDArray[np.int64]:
 class Memory(NamedTuple):
     """Arrays of the search of a group."""
 
-    values: Floats  # in order
-    weights: Floats  # theirs
-    sums: Floats  # six numbers of every place
+    values: Floats  # sorted
+    weights: Floats  # weights of the sorted values
+    sums: Floats  # six sums at every position
     limits: Floats  # of a split
     scale: Floats
     errors: Floats  # of neighbours
-    order: Words  # where the values were
-    places: Words  # where limits are
+    order: Words  # original positions
+    places: Words  # positions of limits
     off_grid: Words
 
 
@@ -98,7 +100,7 @@ def _fit_group(
     points: Words,
     downs: Words,
 ) -> Lanes:
-    """The scale of a group of `count` values, of which a split is known, and its points. downs: as the split has it."""
+    """Return the scale and the points of a group of `count` values for a known split. downs: as the split has it."""
     x, weights, zero, cells = blocks.x, blocks.weights, every(np.float32(0)), count // 8
     gain, scale, _, lows, highs = split
     _split_limits(memory.values, memory.order, lows, highs, memory.limits, memory.places)
@@ -130,7 +132,9 @@ def _weighted_sums(
     qx: Lanes,
     qq: Lanes,
 ) -> tuple[Lanes, Lanes]:
-    """qx, qq and the sums of weight * q * x and weight * q * q, q what the points mean, times the factor."""
+    """Return qx, qq and the sums of weight * q * x and weight * q * q, where q are the values of the points, times the
+    factor.
+    """
     for k in range(cells):
         point, down = load(points, LANES * k), load(downs, LANES * k) == 1
         for i in range(8):
@@ -152,7 +156,9 @@ def _greatest_size(x: Floats, at: int, count: int) -> Lanes:
 
 @inlined
 def _sort_group(x: Floats, weights: Floats, at: int, count: int, network: NDArray[np.int64], memory: Memory) -> None:
-    """`values`: x from at on in ascending order, equal ones in theirs. One place past the end has an infinite value."""
+    """Sort x from `at` on into `values`, ascending, ties in original order. One position past the end gets an infinite
+    value.
+    """
     values, carried, order = memory.values, memory.weights, memory.order
     for i in range(count):
         store(values, LANES * i, load(x, at + LANES * i))
@@ -175,7 +181,7 @@ def _sort_group(x: Floats, weights: Floats, at: int, count: int, network: NDArra
 
 @inlined
 def _units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
-    """What brings sums of weight * x and of weights to about 1, for `_gain_above` and `_gain_near`."""
+    """Return factors that bring sums of weight * x and of weights to about 1, for `_gain_above` and `_gain_near`."""
     size, total = every(np.float32(0)), every(np.float32(0))
     for i in range(0, LANES * count, LANES):
         size, total = size + absolute(load(values, i) * load(weights, i)), total + load(weights, i)
@@ -185,7 +191,9 @@ def _units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
 
 @inlined
 def _gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> tuple[Lanes, Lanes]:
-    """The greater of over / under and the gain qx * qx / qq, in the same form; approximately, and without dividing."""
+    """Return the greater of over / under and the gain qx * qx / qq, in the same form; approximately, and without
+    dividing.
+    """
     top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
     more = top * under > over * bottom
     return where(more, top, over), where(more, bottom, under)
@@ -193,10 +201,11 @@ def _gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, 
 
 @inlined
 def _gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> Lanes:
-    """Mask of lanes where the gain comes near to over / under, the greatest, so that it may be the one to be chosen.
+    """Return the mask of lanes where the gain is near over / under, the greatest so far, and may be the one to choose.
 
-    Which of some almost equal gains wins depends on rounding and on their order. llama.cpp divides whenever one is
-    greater than all before, mostly in vain; dividing for those near the top, in the same order, ends with the same one.
+    Which of several almost equal gains wins depends on rounding and on their order. llama.cpp divides whenever one is
+    greater than all before, mostly in vain; dividing only for those near the maximum, in the same order, gives the same
+    result.
     """
     top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
     return top * under >= over * NEARLY * bottom
@@ -204,7 +213,7 @@ def _gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, u
 
 @inlined
 def _keep_best(qx: Lanes, qq: Lanes, kind: int, i: int, j: int, best: Split) -> Split:
-    """The best split, or the one at places i, j where it gains more, as llama.cpp decides it."""
+    """Return the best split, or the one at places i, j where it gains more, as llama.cpp decides it."""
     gain, scale, kinds, lows, highs = best
     win = (qq > np.float32(0)) & (qx * qx > gain * qq)
     scale = where(win, qx / qq, scale)
@@ -219,7 +228,7 @@ def _keep_best(qx: Lanes, qq: Lanes, kind: int, i: int, j: int, best: Split) -> 
 
 @inlined
 def _split_limits(values: Floats, order: Words, lows: Lanes, highs: Lanes, floats: Floats, ints: Words) -> None:
-    """Values and places at which a split is, for `_cell_numbers`: the first limit's, then the second one's."""
+    """Store values and positions of a split for `_cell_numbers`: the first limit's, then the second one's."""
     store(ints, 0, lows)
     store(ints, LANES, highs)
     for k in range(2 * LANES):
@@ -240,11 +249,12 @@ def _cell_numbers(
     downs: Words,
     numbers: Words,
 ) -> None:
-    """For every 8 of `count` values the number of their levels: 0 below the first limit, 1 below the second, then 2.
+    """Compute for every 8 of `count` values the number of their levels: 0 below the first limit, 1 below the second,
+    then 2.
 
-    floats, ints: `_split_limits`; values equal to a limit are below if their place is. mirrored: a mask, where levels
-    are the other way round. DOUBTFUL is added where a level is not clearly the nearest one to x / scale in a cell that
-    is moved down or not.
+    floats, ints: `_split_limits`; values equal to a limit are below if their position is. mirrored: a mask, where
+    levels are the other way round. DOUBTFUL is added where a level is not clearly the nearest one to x / scale in a
+    cell that is moved down or not.
     """
     first, second, first_place, second_place = load(floats, 0), load(floats, LANES), load(ints, 0), load(ints, LANES)
     inverse = np.float32(1) / scale
@@ -278,7 +288,7 @@ def _choose_points(
     numbers: Words,
     off_grid: Words,
 ) -> None:
-    """Turn the numbers of cells to points, index << 16 | code; off_grid: 1 for lanes where one was not on the grid.
+    """Convert the numbers of cells to points, index << 16 | code; return 1 for lanes where one was not on the grid.
 
     downs: for each cell, 1 in lanes where it is moved down.
     """
@@ -307,7 +317,7 @@ def _choose_points(
 
 @inlined
 def _meaning(point: Lanes, i: int, down: Any) -> Lanes:
-    """What value i of a cell is at a grid point; down: a mask."""
+    """Return value i of a cell at a grid point; down: a mask."""
     level = (point >> (2 * i)) & 3
     up_means = where(level == 0, every(UP[0]), where(level == 1, every(UP[1]), UP[2]))
     down_means = where(level == 0, every(DOWN[0]), where(level == 1, every(DOWN[1]), DOWN[2]))
@@ -316,10 +326,10 @@ def _meaning(point: Lanes, i: int, down: Any) -> Lanes:
 
 @inlined
 def _best_split_iq1_s(memory: Memory) -> Split:
-    """The best split; 1 if the cells are moved down.
+    """Return the best split; 1 if the cells are moved down.
 
-    sums: of weight * x and of weights below every place, then what is above it adds to sums of weight * level * x and
-    weight * level * level: moved up, moved down.
+    sums: of weight * x and of weights below every position, then what the part above adds to sums of weight * level * x
+    and weight * level * level: moved up, moved down.
     """
     values, weights, sums = memory.values, memory.weights, memory.sums
     zero = every(np.float32(0))
@@ -349,14 +359,14 @@ def _best_split_iq1_s(memory: Memory) -> Split:
 
 @inlined
 def _below_first_iq1_s(sums: Floats, at: int) -> Any:
-    """What does not depend on the second limit: sums below the first one, alone and times levels."""
+    """Return what does not depend on the second limit: sums below the first one, alone and times levels."""
     x, w = load(sums, at), load(sums, at + LANES)
     return x, w, x * UP[0], x * DOWN[0], w * UP[0] * UP[0], w * DOWN[0] * DOWN[0]
 
 
 @inlined
 def _split_sums_iq1_s(sums: Floats, low: Any, at: int) -> Any:
-    """Sums of weight * level * x and weight * level * level, for cells moved up and for cells moved down."""
+    """Return the sums of weight * level * x and weight * level * level, for cells moved up and for cells moved down."""
     middle = (load(sums, at) - low[0]) * UP[1]
     middle_square = (load(sums, at + LANES) - low[1]) * UP[1] * UP[1]
     return (
@@ -369,11 +379,11 @@ def _split_sums_iq1_s(sums: Floats, low: Any, at: int) -> Any:
 
 @inlined
 def _best_split_iq1_m(memory: Memory) -> Split:
-    """The best split, and which way the cells are moved.
+    """Return the best split, and which way the cells are moved.
 
-    sums: of either cell's weight * x below every place, and what its weights up to the second limit add to the
-    sum of squares, moved up and down. As levels are 1 apart, the sum of weight * x * level is that of all values in
-    the highest level, less the sums below the two limits.
+    sums: of either cell's weight * x below every position, and what its weights up to the second limit add to the sum
+    of squares, moved up and down. As levels are 1 apart, the sum of weight * x * level is that of all values in the
+    highest level, less the sums below the two limits.
     """
     values, weights, order, sums = memory.values, memory.weights, memory.order, memory.sums
     zero = every(np.float32(0))
@@ -420,7 +430,7 @@ def _best_split_iq1_m(memory: Memory) -> Split:
 
 @inlined
 def _below_first_iq1_m(sums: Floats, squares: Any, i: int) -> Any:
-    """What does not depend on the second limit: sums of both cells, and parts of the sums of squares."""
+    """Return what does not depend on the second limit: sums of both cells, and parts of the sums of squares."""
     at = 6 * LANES * i
     w_a, w_b = load(sums, at + LANES), load(sums, at + 4 * LANES)
     return (
@@ -435,7 +445,7 @@ def _below_first_iq1_m(sums: Floats, squares: Any, i: int) -> Any:
 
 @inlined
 def _split_sums_iq1_m(sums: Floats, totals: Any, low: Any, j: int) -> Any:
-    """Sums of weight * level * x and weight * level * level for the four ways to move the cells."""
+    """Return the sums of weight * level * x and weight * level * level for the four ways to move the cells."""
     at = 6 * LANES * j
     below_a, below_b = low[0] + load(sums, at), low[1] + load(sums, at + 3 * LANES)
     up_a, up_b, down_a, down_b = totals[0] - below_a, totals[1] - below_b, totals[2] - below_a, totals[3] - below_b
@@ -446,7 +456,9 @@ def _split_sums_iq1_m(sums: Floats, totals: Any, low: Any, j: int) -> Any:
 
 
 def _search(medium: bool, group: int, zero_below: float, fudge: float) -> Search:
-    """Of IQ1_M or of IQ1_S. zero_below: groups with no larger value are zero. fudge: of d, as llama.cpp has it."""
+    """Return the search of IQ1_M or IQ1_S. zero_below: groups with no larger value are zero. fudge: factor of d, as in
+    llama.cpp.
+    """
     groups, cells, least, factor = SUPER // group, group // 8, np.float32(zero_below), np.float32(fudge)
 
     @kernel
@@ -478,7 +490,7 @@ def _search(medium: bool, group: int, zero_below: float, fudge: float) -> Search
                 store(blocks.scales, LANES * g, scale)
                 top = larger(top, scale)
             d = number_scales(blocks.scales, top, 7, groups, blocks.scale_codes)
-            for k in range(0, LANES * CELLS, LANES):  # nothing is moved down where all scales are zero
+            for k in range(0, LANES * CELLS, LANES):  # nothing is moved down if all scales are zero
                 store(blocks.words, k, where(top > zero, load(blocks.words, k), 0))
             if medium:
                 qx, qq = zero, zero

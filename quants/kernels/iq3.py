@@ -26,7 +26,7 @@ from .lanes import LANES, to_float
 XXS_BYTES, S_BYTES = XXS.itemsize, S.itemsize
 _, XXS_QS, XXS_WORDS = field_offsets(XXS)
 _, QS, QH, SIGNS, SCALES = field_offsets(S)
-LEAST = 1e-45  # number above 0
+LEAST = 1e-45  # smallest number above 0
 
 
 def _fields(name: str, result: Result) -> dict[str, NDArray[Any]]:
@@ -43,7 +43,7 @@ def _fields(name: str, result: Result) -> dict[str, NDArray[Any]]:
 
 
 def _close_gaps(values: NDArray[Any], alive: Bytes) -> NDArray[Any]:
-    """Move what is of later groups to where that of all-zero ones is, as llama.cpp does."""
+    """Move the fields of later groups into the gap of all-zero ones, as llama.cpp does."""
     if alive.all():
         return values
     order = np.argsort(alive == 0, axis=1, kind="stable")[..., None]

@@ -36,7 +36,7 @@ from .scales import ONE, ZERO, extreme
 
 CODED = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 LEVELS = tuple(np.float32(v) for v in CODED)
-# From the middle between two levels on, the upper one is taken.
+# Midpoints between levels: from there on the upper level is taken.
 MIDDLES = tuple((a + b) / np.float32(2) for a, b in itertools.pairwise(LEVELS))
 GROUP, GROUPS = 32, 8
 NL_BYTES, (_, NL_QS) = NL.itemsize, field_offsets(NL)
@@ -47,7 +47,7 @@ TRIES = 7  # scales on either side of the one that maps the extreme to the lowes
 
 @inlined
 def _nearest_code(x: Lanes) -> Lanes:
-    """Number of the nearest level, as i32x16."""
+    """Return the number of the nearest level, as i32x16."""
     code = every_int(0)
     for k in range(15):
         code = where(x >= MIDDLES[k], every_int(k + 1), code)
@@ -61,12 +61,12 @@ def _level(code: Lanes) -> Lanes:
 
 @inlined
 def _best_scale(x: Floats, at: int, weights: Floats, crossings: Floats) -> Lanes:
-    """The scale of least weighted square error among those tried, for a group of 32 values a lane; 0 for a zero group.
+    """Return the scale of least weighted square error among those tried, for a group of 32 values a lane; 0 for a zero
+    group.
 
-    x, weights: the lanes' values from at on. crossings: scratch of 5 * 512.
-
-    Over all tries |inverse scale| grows by 134 / 120, less than the ratio of any two neighbouring middles: each value
-    crosses one middle at most, so two products of each kind are all that its sums can ever need.
+    x, weights: the lanes' values from `at` on. crossings: scratch of 5 * 512. Over all tries |inverse scale| grows by
+    134 / 120, less than the ratio of any two neighbouring midpoints: each value crosses at most one midpoint, so two
+    products of each kind cover all sums.
     """
     zero = every(ZERO)
     signed, size = extreme(x, at, GROUP)
@@ -109,7 +109,7 @@ def _best_scale(x: Floats, at: int, weights: Floats, crossings: Floats) -> Lanes
 
 @inlined
 def _better(scale: Lanes, best: Lanes, sum_qx: Lanes, sum_qq: Lanes) -> tuple[Lanes, Lanes]:
-    """Scale and gain of these sums where they gain more than `best`."""
+    """Return the scale and gain of these sums where they gain more than `best`."""
     win = (sum_qq > np.float32(0)) & (sum_qx * sum_qx > best * sum_qq)
     tried = sum_qx / sum_qq
     return where(win, tried, scale), where(win, tried * sum_qx, best)
@@ -128,7 +128,7 @@ def _weigh(
 
 @inlined
 def _put_group(x: Floats, at: int, d: Lanes, codes: Words, raw: Bytes, targets: Offsets, to: int) -> None:
-    """Sixteen bytes a lane: value i in the low half of byte i, value 16 + i in the high half."""
+    """Write sixteen bytes a lane: value i in the low half of byte i, value 16 + i in the high half."""
     inverse = where(d == ZERO, ZERO, ONE / d)
     for i in range(0, LANES * LANES, LANES):
         low, high = load(x, at + i), load(x, at + LANES * LANES + i)
@@ -139,7 +139,7 @@ def _put_group(x: Floats, at: int, d: Lanes, codes: Words, raw: Bytes, targets: 
 
 @inlined
 def _expand_group(raw: Bytes, at: int, d: Lanes, values: Floats, to: int) -> None:
-    """The 32 values of sixteen bytes."""
+    """Decode sixteen bytes to 32 values."""
     codes = load(raw, at)
     store(values, to, _level(codes & 15) * d)
     store(values, to + LANES, _level(codes >> 4) * d)

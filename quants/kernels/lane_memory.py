@@ -30,7 +30,7 @@ VECTORS = {
 def address_of(
     context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
 ) -> ir.Value:
-    """Address of element `offset` counted from the array's first, as a pointer to `pointee`."""
+    """Return the address of element `offset` counted from the array's first, as a pointer to `pointee`."""
     data = context.make_array(array)(context, builder, value).data
     return builder.bitcast(builder.gep(data, [offset]), pointee.as_pointer())
 
@@ -38,7 +38,7 @@ def address_of(
 def load_at(
     context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
 ) -> ir.Value:
-    """What is in the array from element `offset` on, read as `pointee`."""
+    """Load element `offset` of the array, as `pointee`."""
     loaded = builder.load(address_of(context, builder, array, value, offset, pointee))
     loaded.align = 1
     return loaded
@@ -51,7 +51,9 @@ def store_at(
 
 
 def element_bits(array: nt.Type, purpose: str) -> ir.VectorType:
-    """Sixteen elements of an array as they lie in memory. Raises numba's TypingError for other than our dtypes."""
+    """Return sixteen elements of an array as they lie in memory. Raises numba's TypingError for other than our
+    dtypes.
+    """
     if not isinstance(array, nt.Array) or array.layout != "C" or array.dtype not in VECTORS:
         raise TypingError(f"cannot {purpose} {array}: needs a C-contiguous array of float32 or integers up to 32 bits")
     return VECTORS[array.dtype]
@@ -59,7 +61,7 @@ def element_bits(array: nt.Type, purpose: str) -> ir.VectorType:
 
 @intrinsic
 def load(typing: Any, array: Any, offset: Any) -> Any:
-    """Sixteen consecutive elements: f32x16 of a float32 array, i32x16 of an integer array (8, 16, 32 bits)."""
+    """Return sixteen consecutive elements: f32x16 of a float32 array, i32x16 of an integer array (8, 16, 32 bits)."""
     bits = element_bits(array, "load from")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
@@ -73,7 +75,7 @@ def load(typing: Any, array: Any, offset: Any) -> Any:
 
 @intrinsic
 def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
-    """f32x16 to sixteen elements of a float32 array, i32x16 cut to the width of an integer array's elements."""
+    """Store f32x16 to sixteen elements of a float32 array, i32x16 cut to the width of an integer array's elements."""
     bits = element_bits(array, "store to")
     if value != (f32x16 if bits is FLOATS else i32x16):
         raise TypingError(f"cannot store {value} to {array}")
@@ -87,7 +89,9 @@ def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
 
 
 def _has(context: Any, *features: str) -> bool:
-    """The processor compiled for is an x86 with one of these features (name those that imply the one you need)."""
+    """Return whether the target processor is an x86 with one of these features (name those that imply the one you
+    need).
+    """
     triple, _, known = context.codegen().magic_tuple()
     return triple.startswith("x86_64") and not {f"+{f}" for f in features}.isdisjoint(known.split(","))
 
@@ -100,7 +104,9 @@ def _call_x86(builder: ir.IRBuilder, name: str, *operands: ir.Value) -> ir.Value
 
 @intrinsic
 def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
-    """table[at + index] in each lane, as i32x16: an int8 table, of which sixteen entries are used, index 0 … 15."""
+    """Return table[at + index] in each lane, as i32x16: an int8 table, of which sixteen entries are used, index 0 …
+    15.
+    """
     if not isinstance(table, nt.Array) or table.dtype != nt.int8 or index != i32x16:
         raise TypingError(f"cannot look up {index} in {table}: needs an int8 table and i32x16")
 
@@ -119,7 +125,9 @@ def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
 
 
 def _pick(entries: int) -> Any:
-    """Signature and code of table[index % entries] in each lane; its table is its own aligned `entries` lanes."""
+    """Return signature and code of table[index % entries] in each lane; its table is its own aligned `entries`
+    lanes.
+    """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         table, index = args
@@ -149,23 +157,29 @@ def _pick(entries: int) -> Any:
 
 @intrinsic
 def pick_of_four(typing: Any, table: Any, index: Any) -> Any:
-    """table[index % 4] in each lane, where the table is the lane's own four of an f32x16: lanes 0 … 3, 4 … 7, …"""
+    """Return table[index % 4] in each lane, where the table is the lane's own four of an f32x16: lanes 0 … 3, 4 …
+    7, …
+    """
     return _pick(4)
 
 
 @intrinsic
 def pick_of_eight(typing: Any, table: Any, index: Any) -> Any:
-    """table[index % 8] in each lane, where the table is the lane's own half of an f32x16: lanes 0 … 7 or 8 … 15."""
+    """Return table[index % 8] in each lane, where the table is the lane's own half of an f32x16: lanes 0 … 7 or 8 …
+    15.
+    """
     return _pick(8)
 
 
 def _lane_offset(context: Any, builder: ir.IRBuilder, offsets: nt.Array, args: list[ir.Value], i: int) -> ir.Value:
-    """offsets[i] + at, of arguments that begin: an array, offsets, at."""
+    """Return offsets[i] + at, of arguments that begin: an array, offsets, at."""
     return builder.add(load_at(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX), args[2])
 
 
 def _put(array: nt.Array, offsets: nt.Array, operands: list[nt.Type], parts: Callable[..., list[ir.Value]]) -> Any:
-    """Signature and code that store parts(context, builder, operands)[i] to bytes offsets[i] + at of a uint8 array."""
+    """Return signature and code that store parts(context, builder, operands)[i] to bytes offsets[i] + at of a uint8
+    array.
+    """
     if array.dtype != nt.uint8 or offsets.dtype != nt.int64:
         raise TypingError(f"needs a uint8 array and int64 offsets, not {array} and {offsets}")
 
@@ -188,7 +202,7 @@ def _put_low_bits(array: nt.Array, offsets: nt.Array, bits: ir.IntType) -> Any:
 def _put_columns(
     array: nt.Array, offsets: nt.Array, words: nt.Array, count: int, turn: Callable[..., list[ir.Value]]
 ) -> Any:
-    """`count` times sixteen words, turned from columns to a part for each lane."""
+    """Return `count` times sixteen words, turned from columns to a part for each lane."""
     if words.dtype != nt.int32:
         raise TypingError(f"cannot put {words} by {offsets} into {array}")
 
@@ -201,19 +215,21 @@ def _put_columns(
 
 @intrinsic
 def put_words(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
-    """Each lane's 32 bits, little endian, to the uint8 array from byte offsets[lane] + at on (offsets: int64 (16,))."""
+    """Store each lane's 32 bits, little endian, in the uint8 array from byte offsets[lane] + at on (offsets: int64
+    (16,)).
+    """
     return _put_low_bits(array, offsets, WORD)
 
 
 @intrinsic
 def put_halves(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
-    """Each lane's low 16 bits, little endian, to the uint8 array from byte offsets[lane] + at on."""
+    """Store each lane's low 16 bits, little endian, in the uint8 array from byte offsets[lane] + at on."""
     return _put_low_bits(array, offsets, SHORT)
 
 
 @intrinsic
 def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
-    """Four words of each lane to sixteen blocks.
+    """Store four words of each lane in sixteen blocks.
 
     Word k of lane i, words[words_at + 16 * k + i] (int32), goes to bytes offsets[i] + at + 4 * k … of the uint8 array.
     """
@@ -227,7 +243,7 @@ def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_
 
 @intrinsic
 def put_tile(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
-    """As `put_quads`, sixteen words of each lane: the way back from `transpose_tile`."""
+    """Store sixteen words of each lane, as `put_quads`: the inverse of `transpose_tile`."""
     return _put_columns(array, offsets, words, LANES, _transposed)
 
 
@@ -239,7 +255,9 @@ def _shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, pick: list[int]) -
 
 
 def _quads(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """Of four vectors of sixteen words the columns, as four vectors: quarter l of vector c is column 4 * l + c."""
+    """Return the columns of four vectors of sixteen words, as four vectors: quarter l of vector c is column 4 * l +
+    c.
+    """
     low_words, high_words, low_pairs, high_pairs = (
         [q + i for q in QUARTERS for i in each]
         for each in ((0, 16, 1, 17), (2, 18, 3, 19), (0, 1, 16, 17), (2, 3, 18, 19))
@@ -250,7 +268,7 @@ def _quads(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 
 
 def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """Sixteen vectors of sixteen words, rows and columns exchanged, in 64 two-register shuffles."""
+    """Return sixteen vectors of sixteen words, rows and columns exchanged, in 64 two-register shuffles."""
     even_quarters = [q + i for q in (0, 8, 16, 24) for i in range(4)]
     odd_quarters = [q + i for q in (4, 12, 20, 28) for i in range(4)]
     groups = [_quads(builder, rows[g : g + 4]) for g in QUARTERS]
@@ -266,7 +284,7 @@ def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 
 @intrinsic
 def transpose_tile(typing: Any, source: Any, offsets: Any, at: Any, target: Any, target_at: Any) -> Any:
-    """Sixteen elements of sixteen blocks each, block i into lane i.
+    """Transpose sixteen elements of sixteen blocks, block i into lane i.
 
     target[target_at + 16 * k + i] = source[offsets[i] + at + k] for k, i < 16; both float32 or both 32-bit integers,
     offsets int64 (16,). Blocks may be the same one.
@@ -296,7 +314,7 @@ PAGE = 1024  # floats
 
 
 def rooms(*counts: int) -> list[NDArray[Any]]:
-    """Arrays for so many times sixteen floats each, or other 32 bits, for a kernel: they make no arrays themselves.
+    """Allocate arrays for kernels, which make none themselves: 16 floats (or other 32 bits) times each count.
 
     Each starts on a page: loads within a cache line are faster, and equal offsets in two such arrays don't look to the
     processor like a load from what was just stored.
@@ -309,7 +327,7 @@ def rooms(*counts: int) -> list[NDArray[Any]]:
 
 @inlined_once
 def block_offsets(first: int, count: int, size: int, offsets: NDArray[np.int64]) -> None:
-    """offsets[i] = size * (first + i), but never past the last of `count` blocks.
+    """Compute offsets[i] = size * (first + i), but never past the last of `count` blocks.
 
     So the tail of an array fills its spare lanes with copies of the last block: they compute and write the same bytes.
     """

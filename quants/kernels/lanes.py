@@ -1,4 +1,4 @@
-"""Sixteen numbers side by side as one numba value: kernels in plain Python that keep their data in vector registers.
+"""Sixteen numbers as one numba value: kernels in plain Python that keep their data in vector registers.
 
     @kernel
     def double(x, out):                     # x, out: float32 arrays of a multiple of 16 values
@@ -13,7 +13,7 @@ fuses or reorders float operations, so results are the same on every machine.
     < <= > >= == !=            on either, give a boolx16; false for NaN, but != which is true
     & | ~                      on boolx16
 
-Loads and stores are in `lane_memory`, several `f32x16` in step in `wide_lanes`.
+Loads and stores are in `lane_memory`, several `f32x16` processed together in `wide_lanes`.
 """
 
 import itertools
@@ -87,7 +87,7 @@ def define(function: Any, emit: Emit, result: nt.Type, *operands: Any) -> None:
 
     class Template(AbstractTemplate):  # type: ignore[misc]
         key = function
-        metadata: ClassVar = {"target": "cpu"}  # asked before all that numba knows of operators, which is much
+        metadata: ClassVar = {"target": "cpu"}  # checked before numba's many own operators
 
         def generic(self, found: tuple[nt.Type, ...], names: Any) -> Any:
             fits = any(len(found) == len(s) and all(map(_matches, found, s)) for s in signatures)
@@ -108,7 +108,7 @@ def define(function: Any, emit: Emit, result: nt.Type, *operands: Any) -> None:
 
 
 def _function(name: str, emit: Emit | None = None, result: Any = None, *operands: Any) -> Callable[..., Any]:
-    """A function that compiled code calls, on these operands and on what `define` adds."""
+    """Return a function for compiled code, on these operands and on those that `define` adds."""
 
     def in_python(*_: Any) -> Any:
         raise TypeError(f"{name} exists in compiled code only")
@@ -123,7 +123,7 @@ def _function(name: str, emit: Emit | None = None, result: Any = None, *operands
 
 
 def _binary(instruction: str) -> Emit:
-    """A two-operand LLVM instruction, under llvmlite's name for it."""
+    """Return a two-operand LLVM instruction, under llvmlite's name for it."""
     return lambda builder, a, b: getattr(builder, instruction)(a, b)
 
 
@@ -132,7 +132,7 @@ def _comparison(kind: str, sign: str) -> Emit:
 
 
 def _either(kind: str, sign: str) -> Emit:
-    """`a if a SIGN b else b`."""
+    """Return `a if a SIGN b else b`."""
     return lambda builder, a, b: builder.select(getattr(builder, kind)(sign, a, b), a, b)
 
 
@@ -141,7 +141,7 @@ def _choice(builder: ir.IRBuilder, mask: ir.Value, a: ir.Value, b: ir.Value) -> 
 
 
 def _call(name: str) -> Emit:
-    """The LLVM intrinsic `name`, of operands with float lanes."""
+    """Return the LLVM intrinsic `name`, of operands with float lanes."""
 
     def emit(builder: ir.IRBuilder, *operands: ir.Value) -> ir.Value:
         vector = operands[0].type
@@ -162,7 +162,7 @@ def _nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
 
 
 def _bits(sign: str, compared: int) -> Emit:
-    """Whether the bits of a mask are `compared`, or are not."""
+    """Return whether the bits of a mask are `compared`, or are not."""
 
     def emit(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
         bits = ir.IntType(a.type.count)
@@ -172,7 +172,9 @@ def _bits(sign: str, compared: int) -> Emit:
 
 
 def _extreme(sign: str, *steps: int) -> Emit:
-    """In each lane the extreme of all that are such steps away, in halving steps, as `larger` or `smaller` of pairs."""
+    """Reduce the lanes in halving steps: in each lane the extreme of all that are such steps away, by `larger` or
+    `smaller`.
+    """
 
     def emit(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
         for step in steps:
@@ -196,7 +198,7 @@ nearest = _function("nearest")
 
 
 def define_floats(lanes: LaneType, mask: LaneType) -> None:
-    """The operators of f32x16 or a wider type and of its masks, and these functions."""
+    """Define the operators of f32x16 or a wider type and of its masks, and these functions."""
     for name, instruction in (("add", "fadd"), ("sub", "fsub"), ("mul", "fmul"), ("truediv", "fdiv")):
         _define_operator(name, instruction, lanes)
     for name in ("and_", "or_"):
@@ -216,7 +218,7 @@ def define_floats(lanes: LaneType, mask: LaneType) -> None:
 
 
 def _define_operator(name: str, instruction: str, lanes: LaneType) -> None:
-    """The operator, and the one that changes its left side."""
+    """Define the operator and its in-place form."""
     for each in (name, "i" + name.strip("_")):
         define(getattr(operator, each), _binary(instruction), lanes, lanes, lanes)
 
@@ -247,7 +249,7 @@ every = _function("every", lambda builder, x: splat(builder, x, FLOATS), f32x16,
 
 @intrinsic
 def every_int(typing: Any, x: Any) -> Any:
-    """An integer scalar, cut to 32 bits, in every lane."""
+    """Return an integer scalar, cut to 32 bits, in every lane."""
     if not isinstance(x, nt.Integer):
         raise TypingError(f"cannot spread {x} over integer lanes")
 
@@ -264,7 +266,7 @@ with_sign = _function("with_sign", _call("copysign"), f32x16, f32x16, f32x16)
 square_root = _function("square_root", _call("sqrt"), f32x16, f32x16)  # correctly rounded
 # The float32 nearest to each integer.
 to_float = _function("to_float", lambda builder, a: builder.sitofp(a, FLOATS), f32x16, i32x16)
-# Towards zero. Some value for NaN and outside int32: never use it as an index unchecked.
+# Towards zero. Undefined for NaN and outside int32: never use it as an index unchecked.
 to_int = _function("to_int", lambda builder, a: builder.fptosi(a, WORDS), i32x16, f32x16)
 # The IEEE bits of each float, and back.
 float_bits = _function("float_bits", lambda builder, a: builder.bitcast(a, WORDS), i32x16, f32x16)

@@ -1,4 +1,6 @@
-"""Search tables of the IQ formats: for every combination of levels, the grid points that an encoder may take for it."""
+"""Search tables of the IQ formats: for every combination of levels, the grid points that an encoder may choose for
+it.
+"""
 
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +12,7 @@ from .grids import grid_levels
 from .jit import kernel
 from .lanes import LANES
 
-ROWS = 128  # combinations at a time: what is made of them stays in the cache
+ROWS = 128  # combinations at a time, so that their data stays in the cache
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Neighbours:
 
 @cache
 def neighbours(name: str, distances: int) -> Neighbours:
-    """Tables of the grid of the format `name`: lists of all points at the `distances` least distances that occur."""
+    """Return tables of the grid of the format `name`: lists of all points at the `distances` least distances that
+    occur.
+    """
     levels = grid_levels(name)
     radix = 3 if levels.shape[1] == 8 else 8
     squares = _square_distances(levels, radix)
@@ -60,7 +64,8 @@ def neighbours(name: str, distances: int) -> Neighbours:
 
 
 def _square_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8]:
-    """From each combination of levels to each point, (combinations, points). levels: (points, values).
+    """Return squared distances from each combination of levels to each point, (combinations, points). levels: (points,
+    values).
 
     The first value is the combination's lowest digit.
     """
@@ -73,7 +78,9 @@ def _square_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8
 
 
 def _listed(squares: NDArray[np.uint8], first: int, distances: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The numbers of ROWS combinations off the grid, each repeated for its points, and these, in their list's order."""
+    """Return the numbers of ROWS combinations off the grid, each repeated for its points, and these, in their list's
+    order.
+    """
     squares = squares[first : first + ROWS]
     farthest = squares.min(1)
     off_grid = farthest > 0
@@ -87,7 +94,7 @@ def _listed(squares: NDArray[np.uint8], first: int, distances: int) -> tuple[NDA
 def _steps(
     levels: NDArray[np.uint8], radix: int, numbers: NDArray[np.intp], points: NDArray[np.intp]
 ) -> NDArray[np.uint64]:
-    """A bit for every level between a combination's level of a value and the point's, up or down."""
+    """Return a bit for every level between a combination's level of a value and the point's, up or down."""
     there, here = np.meshgrid(np.arange(radix), np.arange(radix))
     up, down = np.maximum(there - here, 0), np.maximum(here - there, 0)
     between = ((1 << up) - 1 << (radix - 1) | (1 << down) - 1).astype(np.uint64)
@@ -99,7 +106,9 @@ def _steps(
 
 @kernel
 def _keep(bounds: NDArray[np.int64], steps: NDArray[np.uint64], kept: NDArray[np.bool_]) -> None:
-    """kept: whether no point before it in its list has steps of its steps alone. bounds: where lists start and end."""
+    """Compute `kept`: whether no earlier point of the list has a subset of its steps. bounds: where lists start and
+    end.
+    """
     for i in range(len(bounds) - 1):
         for j in range(bounds[i], bounds[i + 1]):
             kept[j] = True
@@ -111,7 +120,7 @@ def _keep(bounds: NDArray[np.int64], steps: NDArray[np.uint64], kept: NDArray[np
 def _laid_out(
     numbers: NDArray[np.intp], points: NDArray[np.intp], first: int, entries: NDArray[np.int32]
 ) -> tuple[int, NDArray[np.intp], NDArray[np.intp]]:
-    """Room for lists from `first` on: where it ends, places, and which points go there. Some go to two places.
+    """Return room for lists from `first` on: where it ends, places, and which points go there. Some go to two places.
 
     numbers: of each point's combination. entries: int32 (combinations, 2), gets where lists start, and their lengths.
     """

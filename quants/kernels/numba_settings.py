@@ -1,4 +1,4 @@
-"""Settings of numba that would keep it from being imported."""
+"""Settings of numba that would make its import fail."""
 
 import logging
 import os
@@ -8,13 +8,13 @@ log = logging.getLogger(__name__)
 
 
 def drop_unusable_threads() -> None:
-    """Take NUMBA_NUM_THREADS out of the environment if it is below 1, which numba refuses when it is imported.
+    """Remove NUMBA_NUM_THREADS from the environment if it is below 1, which makes numba's import fail.
 
-    It is about loops that numba runs in parallel. No kernel of ours has any: threads are an argument everywhere.
+    It only affects loops that numba runs in parallel. No kernel here has any: threads are always an argument.
     """
     try:
         is_unusable = int(os.environ.get(VARIABLE, "1")) < 1
-    except ValueError:  # numba takes its default then
+    except ValueError:  # numba uses its default then
         return
     if is_unusable:
         log.info("%s=%s is ignored: it is below 1", VARIABLE, os.environ.pop(VARIABLE))

@@ -1,4 +1,4 @@
-"""Doubles and integers, which files carry: decoded, but no weights are turned into them."""
+"""Doubles and integers that files may hold: they are decoded, but weights are never encoded in them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ def encode(form: Format, rows: NDArray[np.float32], importance: NDArray[np.float
 
 
 def decode(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """uint8 (n, k * width) → float32 (n, width), each value rounded to the nearest float32; past float32: infinity."""
+    """Return uint8 (n, k * width) → float32 (n, width), each value rounded to the nearest float32; past float32:
+    infinity.
+    """
     with np.errstate(over="ignore"):
         return raw.view(form.block).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Q2_K: 16 sub-blocks of 16 codes, and Q4_K and Q5_K: 8 of 32; each has a scale and a minimum.
+"""Q2_K: 16 sub-blocks of 16 codes; Q4_K and Q5_K: 8 of 32. Each sub-block has a scale and a minimum.
 
 Codes of Q5_K have a fifth bit, in the field `qh`, which Q4_K lacks.
 """
@@ -37,7 +37,7 @@ DMIN, SCALES, CODES = 2, 4, 16  # where these start; codes begin with the fifth 
 def _find_scales_and_minima(
     count: int, top: np.float32, first: np.float32, step: np.float32, steps: int, absolute_error: bool, memory: Memory
 ) -> None:
-    """`scale_and_minimum` of each sub-block of `count` values."""
+    """Compute `scale_and_minimum` of each sub-block of `count` values."""
     for j in range(0, BLOCK_VALUES // count, GROUPS):
         scale, minimum, low, inverse = scale_and_minimum(
             memory.x, memory.weights, LANES * count * j, count, top, first, step, steps, absolute_error, memory.scratch
@@ -50,14 +50,14 @@ def _find_scales_and_minima(
 
 @inlined
 def _linear_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
-    """Scales and minima in proportion to the largest of each; returns d and dmin as float16."""
+    """Compute scales and minima in proportion to the largest of each; return d and dmin as float16."""
     d = linear_codes(memory.scales, subs, top, memory.scale_codes)
     return to_half(d), to_half(linear_codes(memory.minima, subs, top, memory.minimum_codes))
 
 
 @inlined
 def _weighted_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
-    """Scales and minima by weighted least squares; returns d and dmin as float16."""
+    """Compute scales and minima by weighted least squares; return d and dmin as float16."""
     sums, scratch = memory.sums, memory.scratch
     d = positive_scale(memory.scales, sums, subs, top, scratch, memory.scale_codes)
     return to_half(d), to_half(positive_scale(memory.minima, sums, subs, top, scratch, memory.minimum_codes))
@@ -65,7 +65,8 @@ def _weighted_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes,
 
 @inlined
 def _requantize_offset(count: int, top: np.float32, d: Lanes, dmin: Lanes, memory: Memory) -> None:
-    """Codes 0 … top of sub-blocks of `count` values by their stored scales: nearest (x + dmin * minimum) / (d * scale).
+    """Compute codes 0 … top of sub-blocks of `count` values by their stored scales: nearest (x + dmin * minimum) / (d *
+    scale).
 
     d, dmin: float16. Where a scale is 0 the search's codes stay. Four codes to a word.
     """
@@ -91,7 +92,7 @@ def _requantize_offset(count: int, top: np.float32, d: Lanes, dmin: Lanes, memor
 
 @inlined
 def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
-    """A block of Q4_K or Q5_K, as their files draw it."""
+    """Write a block of Q4_K or Q5_K, as drawn in their format files."""
     codes, words, targets = memory.codes, memory.words, memory.targets
     if fifth:
         for k in range(8):
@@ -115,7 +116,7 @@ def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None
 
 @inlined
 def _six_bits(raw: Bytes, at: int, j: int) -> tuple[int, int]:
-    """Scale and minimum of sub-block j from the 12 bytes at `at`."""
+    """Return scale and minimum of sub-block j from the 12 bytes at `at`."""
     if j < 4:
         return raw[at + j] & 63, raw[at + j + 4] & 63
     low = raw[at + j + 4]
@@ -134,7 +135,7 @@ def _put_q2_k(d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
 
 
 def _kernels(bits: int, block_bytes: int, first_tried: float, steps: int) -> Kernels:
-    """The kernels of the format with codes of 2, 4 or 5 bits. first_tried, steps: of the search for a scale."""
+    """Return the kernels of the format with codes of 2, 4 or 5 bits. first_tried, steps: of the search for a scale."""
     fifth, two, top, start = bits == 5, bits == 2, np.float32(2**bits - 1), np.float32(first_tried)
     subs, sub, scale_top = (Q2_SUBS, Q2_SUB, np.float32(15)) if two else (SUBS, SUB, np.float32(63))
 

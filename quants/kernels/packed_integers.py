@@ -15,7 +15,7 @@ Indices = NDArray[np.int64]
 
 
 def unpack(words: Words, at: Indices, bits: int, out: Floats) -> None:
-    """words: (n, words of a row), at: (width,) → out (n, width), the bare integers."""
+    """Unpack integers. words: (n, words of a row), at: (width,) → out (n, width)."""
     nothing = np.zeros((len(out), 1), np.float32)
     dequantize_rows(words, at, bits, np.zeros(out.shape[1], np.int64), nothing, nothing + np.float32(1), out)
 
@@ -24,7 +24,9 @@ def unpack(words: Words, at: Indices, bits: int, out: Floats) -> None:
 def dequantize_rows(
     words: Words, at: Indices, bits: int, group: Indices, zeros: Floats, scales: Floats, out: Floats
 ) -> None:
-    """Rows packed along themselves. words: (n, words of a row); at, group: (width,); zeros, scales: (n, groups)."""
+    """Dequantize rows packed along themselves. words: (n, words of a row); at, group: (width,); zeros, scales: (n,
+    groups).
+    """
     mask = np.uint32((1 << bits) - 1)
     for row in range(out.shape[0]):
         for i in range(out.shape[1]):
@@ -40,7 +42,9 @@ def dequantize_rows(
 def dequantize_columns(
     words: Words, at: Indices, bits: int, group: Indices, zeros: Floats, scales: Floats, out: Floats
 ) -> None:
-    """Rows packed side by side. words: (words of a column, width); at: (n,), within a word; group: (width,)."""
+    """Dequantize rows packed side by side. words: (words of a column, width); at: (n,), within a word; group:
+    (width,).
+    """
     mask = np.uint32((1 << bits) - 1)
     for row in range(out.shape[0]):
         word, shift = at[row] >> 5, np.uint32(at[row] & 31)
@@ -53,9 +57,10 @@ def dequantize_columns(
 def dequantize_pairs(
     pairs: NDArray[np.uint8], first: int, block: int, code: Floats, absmax: Floats, out: Floats
 ) -> None:
-    """Values of 4 bits, the upper half of a byte first, looked up in `code` and multiplied with their block's absmax.
+    """Dequantize values of 4 bits, the upper half of a byte first: look them up in `code` and multiply by their block's
+    absmax.
 
-    first: the place of out's first value, counted from that of the first byte, whose block is absmax[0].
+    first: the position of out's first value, counted from that of the first byte, whose block is absmax[0].
     """
     for i in range(out.size):
         place = first + i

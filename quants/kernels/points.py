@@ -1,11 +1,11 @@
-"""Choosing points of a grid one step after another, each step's error carried to the columns after it.
+"""Choose points of a grid one step after another; carry each step's error to the columns after it.
 
-A step is eight values: one point of eight, or two of four. What is left of its error when later columns have made up
-for what they can is the square of s, s U = error, U the factor's part for the step: s_i depends on the values up to i
-alone. So points are searched value by value, the nearest level first, and a beginning that costs more than the best
-point found is given up with all that begin so (Schnorr and Euchner 1994; Agrell et al. 2002).
+A step is eight values: one point of eight, or two of four. The error that later columns cannot make up for is the
+square of s, s U = error, U the factor's part for the step: s_i depends on the values up to i alone. So points are
+searched value by value, the nearest level first, and a prefix that costs more than the best point so far is pruned with
+everything that begins with it (Schnorr and Euchner 1994; Agrell et al. 2002).
 
-The sixteen lanes are what a value can be: eight levels, and the same with the other sign (or moved the other way).
+The sixteen lanes are the options for a value: eight levels, and the same with the other sign (or moved the other way).
 """
 
 from functools import cache
@@ -27,10 +27,10 @@ MOST = 2000
 
 @cache
 def tree(name: str) -> tuple[NDArray[np.int16], Words]:
-    """The grid called `name` as a tree, and the lanes of its first point.
+    """Return the grid called `name` as a tree, and the lanes of its first point.
 
-    int16 (nodes, 16): which node follows when the next value has this level, below 0 where no point begins so; of the
-    last value, the point's number. Lanes from 8 on are as those below. Node 0 is the root.
+    int16 (nodes, 16): the next node when the next value has this level, below 0 where no point begins so; for the last
+    value, the point's number. Lanes from 8 on are as those below. Node 0 is the root.
     """
     levels = grid_levels(name).astype(np.intp)
     nodes, rows = np.zeros(len(levels), np.intp), [np.full(8, -1, np.int16)]
@@ -50,9 +50,9 @@ def tree(name: str) -> tuple[NDArray[np.int16], Words]:
 
 
 class Memory(NamedTuple):
-    """Arrays of the search; of each of a step's values where it says so."""
+    """Working memory of the search; one entry for each of a step's values where noted."""
 
-    left: Floats  # for each number of values chosen, what those after them should be
+    left: Floats  # for each number of values chosen, the targets of those after them
     costs: Floats  # of each lane
     own: Floats  # a group's columns
     totals: Floats  # costs so far
@@ -73,7 +73,7 @@ def working_memory(group: int) -> Memory:
 def _lay_out(
     depth: int, means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int, memory: Memory
 ) -> None:
-    """The costs of what the value number `depth` of a step can be."""
+    """Compute the costs of the options for value number `depth` of a step."""
     node = 0 if depth % dims == 0 else memory.nodes[depth]
     error = (memory.left[LANES * depth + depth] - load(means, at)) * blocks[LANES * (STEP * step + depth) + LANES - 1]
     cost = error * error + memory.totals[depth]
@@ -87,9 +87,9 @@ def _lay_out(
 def _nearest(
     means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims: int, signs: int, most: float, memory: Memory
 ) -> Any:
-    """The least cost of a step, with `memory.best`; `most` where all cost that or more.
+    """Return the least cost of a step, with `memory.best`; `most` if all cost that or more.
 
-    memory.left begins with what the values should be.
+    memory.left begins with the target values.
     """
     depth, tried, best = 0, 0, most
     memory.totals[0], memory.turned[0] = 0, 0
@@ -142,9 +142,10 @@ def _try_scale(
     most: float,
     memory: Memory,
 ) -> Any:
-    """What a group of columns, the block's from `begin` on, costs with a scale, and its lanes to `memory.tried`.
+    """Return what a group of columns, the block's from `begin` on, costs with a scale; write its lanes to
+    `memory.tried`.
 
-    Some number from `most` on where it is not less than that; lanes are not all there then.
+    Any number from `most` on if it is not less than that; lanes are incomplete then.
     """
     for i in range(group):
         memory.own[i] = left[at + i]
@@ -184,7 +185,7 @@ def _carry(
         row, here = (begin + i) * carried, at + begin + i
         error = (left[here] - means[means_at + memory.kept[i]]) / upper[row + begin + i]
         errors[here] = error
-        for k in range((begin + i) // LANES * LANES, carried, LANES):  # columns before are done with
+        for k in range((begin + i) // LANES * LANES, carried, LANES):  # columns before are done
             store(left, at + k, load(left, at + k) - error * load(upper, row + k))
 
 

@@ -1,7 +1,7 @@
-"""Finding blocks of bytes again, wherever they stand: hashes of all blocks of one array, and of every place of another.
+"""Find blocks of bytes again wherever they are: hashes of all blocks of one array, and of every position of another.
 
 The hash of a window is a polynomial in its bytes, modulo 2^64, so that the next window's follows from it by two
-multiplications. Blocks are kept in a table with open addressing, the first of equals alone.
+multiplications. Blocks are kept in a table with open addressing; of equal blocks only the first.
 """
 
 import numpy as np
@@ -46,7 +46,9 @@ def add_blocks(data, place, size, keys, places):  # type: ignore[no-untyped-def]
 
 @kernel
 def find_block(data, begin, size, keys, places):  # type: ignore[no-untyped-def]
-    """The first place from `begin` on at which data (n,) may hold a block of the table, and the block's; (-1, -1)."""
+    """Return the first place from `begin` on at which data (n,) may hold a block of the table, and the block's; (-1,
+    -1).
+    """
     stop = data.shape[0] - size
     if begin > stop:
         return -1, -1

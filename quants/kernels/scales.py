@@ -33,7 +33,9 @@ NOTHING = np.float32(1e-15)  # groups with no larger value are zero
 
 @inlined
 def extreme(x: Floats, at: int, count: int, apart: int | None = None) -> tuple[Lanes, Lanes]:
-    """The first value of largest magnitude, with its sign, and that magnitude; of GROUPS groups if they are `apart`."""
+    """Return the first value of largest magnitude, with its sign, and that magnitude; of GROUPS groups if they are
+    `apart`.
+    """
     peak = every_wide(ZERO, apart)
     signed = peak
     for i in range(at, at + LANES * count, LANES):
@@ -46,7 +48,7 @@ def extreme(x: Floats, at: int, count: int, apart: int | None = None) -> tuple[L
 
 @inlined
 def span(x: Floats, at: int, count: int) -> Lanes:
-    """The lowest and the highest value."""
+    """Return the lowest and the highest value."""
     low = load(x, at)
     high = low
     for i in range(at + LANES, at + LANES * count, LANES):
@@ -57,7 +59,7 @@ def span(x: Floats, at: int, count: int) -> Lanes:
 
 @inlined
 def signed_codes(v: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
-    """Whole numbers -top … top - 1, as float."""
+    """Return integers -top … top - 1, as float."""
     return larger(smaller(round_even(inverse * v), top - ONE), -top)
 
 
@@ -72,7 +74,7 @@ def signed_scale(
     top: np.float32,
     apart: int | None,
 ) -> tuple[Lanes, Lanes]:
-    """The best scale for codes -top … top - 1 of 19 around extreme / -top, and its inverse, for groups `apart`.
+    """Return the best scale for codes -top … top - 1 of 19 around extreme / -top, and its inverse, for groups `apart`.
 
     Both are 0 where all values are below 1e-15, the scale also where all weights are 0. products, limited: room as
     long as x.
@@ -115,7 +117,9 @@ HALF, MORE, FEW, MANY = np.float32(0.5), np.float32(1.5), np.float32(0.4), np.fl
 
 @inlined
 def middle(low: np.float32, high: np.float32, least: np.float32, most: np.float32) -> Any:
-    """A part between low / least and high / most: times anything from `least` to `most` it is between low and high."""
+    """Return a part between low / least and high / most: times anything from `least` to `most` it is between low and
+    high.
+    """
     return HALF * (low / least + high / most)
 
 
@@ -130,7 +134,7 @@ def limit_values(
     apart: int | None,
     limited: Floats,
 ) -> None:
-    """The values between `below` times the extreme, which has the lowest code, and -`above` times."""
+    """Limit the values between `below` times the extreme, which has the lowest code, and -`above` times it."""
     one, other = signed * below, signed * -above
     low, high = smaller(one, other), larger(one, other)
     for i in range(at, at + LANES * count, LANES):
@@ -139,7 +143,7 @@ def limit_values(
 
 @inlined_once
 def tenths_off(signed: Lanes, top: np.float32, step: int) -> Lanes:
-    """The inverse scale that gives the extreme the code -top - step / 10."""
+    """Return the inverse scale that gives the extreme the code -top - step / 10."""
     return -(top + TENTH * np.float32(step)) / signed
 
 
@@ -147,7 +151,7 @@ def tenths_off(signed: Lanes, top: np.float32, step: int) -> Lanes:
 def signed_sums(
     x: Floats, weights: Floats, products: Floats, at: int, count: int, inverse: Lanes, apart: int | None
 ) -> tuple[Lanes, Lanes]:
-    """Sums of weight * value * code and weight * code * code; x may be limited, the products are not."""
+    """Return sums of weight * value * code and weight * code * code; x may be limited, the products are not."""
     sum_lx, sum_ll = every_wide(ZERO, apart), every_wide(ZERO, apart)
     for i in range(at, at + LANES * count, LANES):
         code = round_even(inverse * load_wide(x, i, apart))
@@ -158,9 +162,10 @@ def signed_sums(
 
 @inlined_once
 def offset_codes(v: Lanes, low: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
-    """Whole numbers 0 … top, as float.
+    """Return integers 0 … top, as float.
 
-    Where all weight is on values close to each other, v - low of another value can be beyond what rounds properly.
+    Where all weight is on values close to each other, v - low of another value can exceed the range that rounds
+    properly.
     """
     return larger(smaller(nearest(inverse * (v - low)), top), ZERO)
 
@@ -178,7 +183,7 @@ def scale_and_minimum(
     absolute_error: bool,
     scratch: Floats,
 ) -> tuple[Lanes, Lanes, Lanes, Lanes]:
-    """The best of `steps` + 1 scales with its minimum: value = scale * code - minimum, codes 0 … top.
+    """Return the best of `steps` + 1 scales with its minimum: value = scale * code - minimum, codes 0 … top.
 
     For GROUPS groups in step, each following the one before. Tries inverse scales (first + step * k + top) / spread,
     each counting from the lowest value of the best so far. Returns scale, minimum, and for the codes that lowest value
@@ -235,7 +240,9 @@ def scale_and_minimum(
 
 @inlined
 def linear_codes(values: Floats, count: int, top: np.float32, codes: Words) -> Lanes:
-    """Codes 0 … top in proportion to the largest of `count` values of each lane; returns the scale, largest / top."""
+    """Compute codes 0 … top in proportion to the largest of `count` values of each lane; return the scale, largest /
+    top.
+    """
     peak = every(ZERO)
     for i in range(0, LANES * count, LANES):
         peak = larger(load(values, i), peak)
@@ -250,7 +257,7 @@ def linear_codes(values: Floats, count: int, top: np.float32, codes: Words) -> L
 def positive_scale(
     values: Floats, weights: Floats, count: int, top: np.float32, scratch: Floats, codes: Words
 ) -> Lanes:
-    """Codes 0 … top for `count` values of each lane by weighted least squares; returns the scale.
+    """Compute codes 0 … top for `count` values of each lane by weighted least squares; return the scale.
 
     Nine scales are tried, then single codes are moved as long as that helps, in at most five rounds. Codes are bytes:
     those of negative values wrap.
@@ -310,7 +317,8 @@ def _as_byte(code: Lanes) -> Lanes:
 
 @inlined
 def refined_scale(x: Floats, at: int, count: int, top: np.float32, codes: Floats) -> Lanes:
-    """A scale for codes -top … top - 1 weighted by x * x; single codes are moved, in up to 5 rounds, while that helps.
+    """Return a scale for codes -top … top - 1 weighted by x * x; single codes are moved, in up to 5 rounds, while that
+    helps.
 
     For GROUPS groups in step, each following the one before. The codes, as float, go to the same places as the values;
     -top for all where all values are below 1e-15.

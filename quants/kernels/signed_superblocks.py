@@ -34,7 +34,7 @@ SUBS, SUB = 16, 16
 
 @inlined
 def _find_signed_scales(count: int, top: np.float32, memory: Memory) -> None:
-    """`signed_scale` of each sub-block of `count` values: the scale, and for the codes its inverse."""
+    """Compute `signed_scale` of each sub-block of `count` values: the scale, and for the codes its inverse."""
     far = LANES * count
     for j in range(0, BLOCK_VALUES // count, GROUPS):
         scale, inverse = signed_scale(
@@ -48,10 +48,11 @@ def _find_signed_scales(count: int, top: np.float32, memory: Memory) -> None:
 def _requantize_signed(
     count: int, top: np.float32, d: Lanes, old: Floats, inverses: Floats | None, memory: Memory
 ) -> None:
-    """Codes 0 … 2 * top - 1 of sub-blocks of `count` values by their stored scales: nearest x / (d * scale), plus top.
+    """Compute codes 0 … 2 * top - 1 of sub-blocks of `count` values by their stored scales: nearest x / (d * scale),
+    plus top.
 
-    d: float16. Where a scale is 0 the search's codes stay: `old`, -top … top - 1, or what `inverses` give, and `old` is
-    just room.
+    d: float16. Where a scale is 0 the search's codes stay: `old`, -top … top - 1, or what `inverses` give, where `old`
+    is just scratch.
     """
     x, codes = memory.x, memory.codes
     d = from_half(d)

@@ -34,7 +34,8 @@ HALF, Q8_TOP = np.float32(0.5), np.float32(127)
 
 
 def _kernels(fifth: bool, offset: bool) -> Kernels:
-    """The kernels of a format with or without fifth bits, with codes counted from the lowest value (offset) or not.
+    """Return the kernels of a format with or without fifth bits, with codes counted from the lowest value (offset) or
+    not.
 
     Codes are 0 … top; those not counted from the lowest value are -middle … middle - 1, stored with middle added.
     """
@@ -65,7 +66,9 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
 
     @kernel
     def weighted(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
-        """The best of 38 scales with minima, or of 19. Sixteen rows side by side: weights count a whole row's mean."""
+        """Encode with the best of 38 scales with minima, or of 19. Sixteen rows side by side: weights use a whole row's
+        mean.
+        """
         side, codes, targets, width = memory.x, memory.codes, memory.targets, importance.size
         count, per_row = x.size // width, width // VALUES
         for first in range(0, count, LANES):
@@ -73,7 +76,7 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
             block_offsets(first, count, block_bytes * per_row, targets)
             transpose(x, memory.starts, width, side)
             mean = sum_of_squares(side, 0, width) / np.float32(width)
-            for b in range(0, per_row, GROUPS):  # the values after a row are no one's: they fill the last groups
+            for b in range(0, per_row, GROUPS):  # the values after a row are padding that fills the last groups
                 group = side[LANES * VALUES * b :]
                 weigh_columns(group, importance[VALUES * b : VALUES * (b + GROUPS)], mean, memory.weights)
                 if offset:

@@ -1,4 +1,4 @@
-"""What the K formats share: 256 values with one or two half-precision scales, cut into sub-blocks with small scales.
+"""Shared by the K formats: 256 values with one or two half-precision scales, cut into sub-blocks with small scales.
 
 As everywhere in `kernels`, sixteen super-blocks lie side by side, one a lane.
 """
@@ -20,7 +20,9 @@ FOUR_BITS, TWO_BITS = 0x0F0F0F0F, 0x03030303  # in each byte of a word
 def importance_weights(
     x: Floats, importance: Floats, first: int, factor: np.float32, count: int, memory: Memory
 ) -> None:
-    """weights = importance * sqrt(factor * mean square of the super-block + x * x), and sums of each sub-block's."""
+    """Compute weights = importance * sqrt(factor * mean square of the super-block + x * x), and sums of each
+    sub-block's.
+    """
     side, weights = memory.x, memory.weights
     load_importance(x, importance, first, BLOCK_VALUES, memory.starts, weights)
     weigh(side, weights, factor * sum_of_squares(side, 0, BLOCK_VALUES) / np.float32(BLOCK_VALUES), BLOCK_VALUES)
@@ -33,7 +35,8 @@ def importance_weights(
 
 @inlined
 def nearest_quotient(v: Lanes, divisor: Lanes, inverse: Lanes) -> Lanes:
-    """nearest(v / divisor) with few divisions: the same where that is -256 … 256, elsewhere at least on the same side.
+    """Compute nearest(v / divisor) with few divisions: exact where the result is -256 … 256, elsewhere at least on the
+    same side.
 
     v * inverse is within one part in 2**22 of the quotient, so that only near a half are their integers in doubt.
     """
@@ -47,7 +50,7 @@ def nearest_quotient(v: Lanes, divisor: Lanes, inverse: Lanes) -> Lanes:
 
 @inlined_once
 def four(codes: Words, first: int) -> Lanes:
-    """Codes first … first + 3 of each lane, each under 256, as the bytes of a word."""
+    """Return codes first … first + 3 of each lane, each under 256, as the bytes of a word."""
     at = LANES * first
     low = load(codes, at) | (load(codes, at + LANES) << 8)
     return low | ((load(codes, at + 2 * LANES) | (load(codes, at + 3 * LANES) << 8)) << 16)
@@ -55,7 +58,7 @@ def four(codes: Words, first: int) -> Lanes:
 
 @inlined
 def pair_words(packed: Words, words: Words) -> None:
-    """16 words of 256 codes of 2 bits, from codes packed four to a word.
+    """Pack 256 codes of 2 bits into 16 words, from codes packed four to a word.
 
     Byte l of 32 carries codes l, l + 32, l + 64, l + 96 of 128, from the lowest bits up.
     """

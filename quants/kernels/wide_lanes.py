@@ -1,4 +1,4 @@
-"""Several f32x16 in step, as one value: where each operation waits for the one before, more of them fill the wait."""
+"""Several f32x16 as one value: where each operation waits for the one before, more of them fill the wait."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ if GROUPS > 1:
 
 
 def _types_apart(apart: nt.Type) -> tuple[LaneType, nt.Type]:
-    """Of the lanes and of `apart`, a distance; None stands for one f32x16 instead of a wide value."""
+    """Return the types of the lanes and of the distance `apart`; None stands for one f32x16 instead of a wide value."""
     return (f32x16, nt.none) if apart == nt.none else (wide, nt.intp)
 
 
 @intrinsic
 def every_wide(typing: Any, x: Any, apart: Any) -> Any:
-    """A float32 scalar in every lane of a wide value; of an f32x16 if `apart` is None."""
+    """Return a float32 scalar in every lane of a wide value; of an f32x16 if `apart` is None."""
     lanes, distance = _types_apart(apart)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
@@ -32,7 +32,9 @@ def every_wide(typing: Any, x: Any, apart: Any) -> Any:
 
 @intrinsic
 def load_wide(typing: Any, array: Any, at: Any, apart: Any) -> Any:
-    """GROUPS times sixteen floats: from `at` on, from `at + apart` on, … An f32x16 from `at` on if `apart` is None."""
+    """Return GROUPS times sixteen floats: from `at` on, from `at + apart` on, … An f32x16 from `at` on if `apart` is
+    None.
+    """
     lanes, distance = _types_apart(apart)
     if element_bits(array, "load from") is not FLOATS:
         raise TypingError(f"cannot load {lanes} from {array}")
@@ -52,7 +54,7 @@ def load_wide(typing: Any, array: Any, at: Any, apart: Any) -> Any:
 
 @intrinsic
 def store_wide(typing: Any, array: Any, at: Any, apart: Any, value: Any) -> Any:
-    """To where `load_wide` would find it."""
+    """Store a wide value where `load_wide` would read it."""
     lanes, distance = _types_apart(apart)
     if element_bits(array, "store to") is not FLOATS or value != lanes:
         raise TypingError(f"cannot store {value} to {array} in groups {apart} apart")

@@ -1,7 +1,7 @@
-"""Which of several answers a model finds likeliest: what is scored of each, and how many tasks are computed at a time.
+"""Multiple choice: which of several answers a model finds likeliest, and how tasks are batched.
 
-The score of an answer is the mean of log(probability) over those of its tokens that count. Which these are, and which
-logits they are looked up in, follows llama.cpp's `llama-perplexity`, in its peculiarities too.
+The score of an answer is the mean of log(probability) over its scored tokens. Which these are, and which logits are
+used, follows llama.cpp's `llama-perplexity`, in its peculiarities too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,18 +17,18 @@ from ..arrays import Ids
 from ..branches import Branches, Tree
 from ..head import LazyLogits
 
-LEAST_TAIL = 3  # tokens; of Winogrande's sentences with more behind the common ones, the choice itself does not count
+LEAST_TAIL = 3  # tokens; in Winogrande's sentences with more after the common ones, the choice itself does not count
 
-# (token ids (sequences, n), first position wanted) → the logits of those from there on.
+# (token ids (sequences, n), first position needed) → the logits of those from there on.
 Forward = Callable[[Ids, int], LazyLogits]
 Branched = Callable[[Branches], LazyLogits]
-Lengths = dict[tuple[int, int], int]  # by task and sequence: how many of its tokens are asked for
+Lengths = dict[tuple[int, int], int]  # by task and sequence: how many of its tokens are needed
 # Logits, and by task and sequence: position → row of x.
 Computed = tuple[LazyLogits, dict[tuple[int, int], Callable[[int], int]]]
 
 
 class Prediction(NamedTuple):
-    """`token` by the logits that stand at `position` of the task's sequence of that number."""
+    """The prediction of `token` by the logits at `position` of the task's sequence of that number."""
 
     sequence: int
     position: int
@@ -37,8 +37,8 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Choices:
-    """One task. sequences: token ids of the context with each answer; common: how many are the same at the beginning
-    of all; scored: what counts of each answer.
+    """One task. sequences: token ids of the context with each answer; common: length of their common prefix; scored:
+    the scored predictions of each answer.
     """
 
     sequences: tuple[Sequence[int], ...]
@@ -47,20 +47,20 @@ class Choices:
 
     @property
     def tokens(self) -> int:
-        """Those of all answers, and the common ones once."""
+        """Return the number of tokens of all answers, common ones once."""
         return self.common + sum(len(sequence) - self.common for sequence in self.sequences)
 
 
 def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """How many tokens are the same at the beginning of all."""
+    """Return the length of the common prefix."""
     columns = enumerate(zip(*sequences, strict=False))
     return next((i for i, column in columns if len(set(column)) > 1), min(map(len, sequences)))
 
 
 def continuations(sequences: Sequence[Sequence[int]]) -> Choices:
-    """A task of HellaSwag or multiple choice: every token counts that is not common to all answers.
+    """Return a task of HellaSwag or multiple choice: every token after the common prefix counts.
 
-    Where one answer begins all others, its last token counts in all, so that none is left without a score.
+    If one answer is a prefix of all others, its last token counts in all, so that none is left without a score.
     """
     common = common_prefix(sequences)
     first = max(1, min(common, *(len(sequence) - 1 for sequence in sequences)))
@@ -72,11 +72,12 @@ def continuations(sequences: Sequence[Sequence[int]]) -> Choices:
 
 
 def substitutions(sequences: Sequence[Sequence[int]], bases: Sequence[int]) -> Choices:
-    """A task of Winogrande, a sentence with either choice in its gap. bases: tokens up to the end of each choice alone.
+    """Return a task of Winogrande, a sentence with either choice in its gap. bases: tokens up to the end of each choice
+    alone.
 
-    What counts is what follows the choices, if that is long enough, else all that is not common; without the last token
-    where there are more. Where the first token that is not common counts, llama-perplexity takes the second sentence's
-    from the logits behind the first sentence's end, and so is it here.
+    Scored are the tokens after the choices, if there are enough, else all after the common prefix; without the last
+    token if there are more. If the first token after the common prefix counts, llama-perplexity takes the second
+    sentence's from the logits after the first sentence's end, which is reproduced here.
     """
     common = common_prefix(sequences)
     behind = all(len(sequence) - common > LEAST_TAIL for sequence in sequences)
@@ -95,10 +96,10 @@ def substitutions(sequences: Sequence[Sequence[int]], bases: Sequence[int]) -> C
 def mean_log_probabilities(
     tasks: Sequence[Choices], forward: Forward, tokens_at_once: int, branched: Branched | None = None
 ) -> list[list[float]]:
-    """The score of each answer of each task, rounded to float32; NaN for one of which nothing counts.
+    """Return the score of each answer of each task, rounded to float32; NaN for one without scored tokens.
 
-    branched: what computes the tokens that are common to a task's answers once, None where the model has no such way.
-    Raises ModelError where logits are not finite.
+    branched: a function that computes a task's common tokens once, None if the model has none. Raises ModelError for
+    logits that are not finite.
     """
     wanted: dict[tuple[int, int], list[Prediction]] = {}  # by task and sequence
     for number, task in enumerate(tasks):
@@ -124,7 +125,7 @@ def mean_log_probabilities(
 
 
 def _padded(tasks: Sequence[Choices], lengths: Lengths, forward: Forward, tokens_at_once: int) -> Iterator[Computed]:
-    """Whole sequences, zeros behind the shorter ones, which those before them do not see."""
+    """Yield logits of whole sequences, padded with zeros at the end, which earlier tokens do not see."""
     for keys in _batches(lengths, tokens_at_once):
         ids = np.zeros((len(keys), lengths[keys[0]]), np.int64)
         for row, (number, sequence) in zip(ids, keys, strict=True):
@@ -138,7 +139,7 @@ def _padded(tasks: Sequence[Choices], lengths: Lengths, forward: Forward, tokens
 def _branched(
     tasks: Sequence[Choices], lengths: Lengths, branched: Branched, tokens_at_once: int
 ) -> Iterator[Computed]:
-    """What is common once, and of each sequence what follows."""
+    """Yield logits with the common prefix computed once."""
     trees = [
         _tree(task, [lengths.get((number, i), 0) for i in range(len(task.sequences))])
         for number, task in enumerate(tasks)
@@ -161,7 +162,7 @@ def _branched(
 
 
 def _tree(task: Choices, lengths: Sequence[int]) -> Tree:
-    """lengths: how much of each sequence is asked for."""
+    """Return the tree of a task. lengths: the needed length of each sequence."""
     common = min(task.common, max(lengths))
     ends = (sequence[common:length] for sequence, length in zip(task.sequences, lengths, strict=True))
     return Tree(task.sequences[0][:common], tuple(ends))
@@ -172,7 +173,7 @@ def _row(start: int, tree: Tree, branch: int, position: int) -> int:
 
 
 def _batches(lengths: Lengths, tokens_at_once: int) -> Iterator[list[tuple[int, int]]]:
-    """Sequences of like lengths together, the longest first: so many that they have about that many tokens, padded."""
+    """Return batches of sequences of similar lengths, the longest first: about that many tokens each, padded."""
     order = sorted(lengths, key=lambda key: -lengths[key])
     while order:
         count = max(1, tokens_at_once // lengths[order[0]])

@@ -1,10 +1,10 @@
-"""How far models' predictions are from those of the model they were quantized from, over the same windows of texts.
+"""Divergence of models from the model they were quantized from, over the same windows of texts.
 
 One pass serves any number of models: for a few positions at a time the base's logits are computed (or read), then each
-model's are, compared with them, and forgotten. Only a few numbers a prediction are kept, from which `statistics` makes
-all figures; what is held of logits does not grow with the window.
+model's are, compared with them, and dropped. Only a few numbers a prediction are kept, from which `statistics` computes
+all figures; the memory for logits does not grow with the window.
 
-A base is a model that runs, or what an earlier run kept of one (`stored_logits`).
+A base is a model that runs, or the stored output of an earlier run (`stored_logits`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ from ..kernels import softmax
 from ..kernels.threads import share_out, spans
 from .windows import Window, batched
 
-# Columns of what is kept of a prediction: beside the base, and of each model's logits alone.
+# Columns stored for a prediction: compared with the base, and of each model's logits alone.
 KL, KL_REVERSE, VARIATION = range(3)
 Z, ENTROPY, TOP, TOP_LOGIT, LOG_P = range(5)
-APART, OWN = 3, 5  # how many there are of both
+APART, OWN = 3, 5  # the number of both
 LOGITS_AT_ONCE = 1 << 25  # of one model: 134 MB
-LEAST_POSITIONS = 16  # at a time, however large the vocabulary
+LEAST_POSITIONS = 16  # at a time, for any vocabulary
 
 LazyForward = Callable[[Ids, int], LazyLogits]  # as `Model.lazy_logits`
 Progress = Callable[[int, int, float], None]  # windows done, of how many, mean KL of the first model so far
-Save = Callable[[int, int, int, "Rows"], None]  # window, predictions start and stop of it, what the base says of them
+Save = Callable[[int, int, int, "Rows"], None]  # window, predictions start and stop of it, the base's rows
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,21 @@ class Rows:
 
     @property
     def z(self) -> Doubles:
-        """log of the sum of e^logits."""
+        """Return the log of the sum of e^logits."""
         return np.ascontiguousarray(self.values[:, Z])
 
 
 class Logits(Protocol):
-    """What gives logits of the windows: those of predictions start … stop - 1 of a window, float32 (n, vocabulary)."""
+    """A source of logits of the windows: those of predictions start … stop - 1 of a window, float32 (n, vocabulary)."""
 
     def logits(self, window: int, start: int, stop: int) -> Floats: ...
 
 
 class Base(Protocol):
-    """What models are compared with.
+    """The base that models are compared with.
 
-    lower_bound: whether divergences from it are only lower bounds. rows, compare: `row_figures` and `compare`, or what
-    takes their place where a base knows less than all logits, or knows them otherwise.
+    lower_bound: whether divergences from it are only lower bounds. rows, compare: `row_figures` and `compare`, or
+    replacements if a base has less than all logits, or in another form.
     """
 
     @property
@@ -69,7 +69,7 @@ class Base(Protocol):
 
 
 class StoredBase(Base, Protocol):
-    """A base that an earlier run kept. tokens: of all windows, one after the other, n_ctx of each."""
+    """A base from an earlier run. tokens: of all windows, one after the other, n_ctx of each."""
 
     @property
     def tokens(self) -> Ids: ...
@@ -78,7 +78,7 @@ class StoredBase(Base, Protocol):
 
 
 class RunningLogits:
-    """Logits of a model that runs its layers for a few windows at a time, and its output for what is asked for."""
+    """Logits of a model that runs its layers for a few windows at a time, and its output layer on demand."""
 
     lower_bound = False
 
@@ -90,18 +90,18 @@ class RunningLogits:
         output: Output | None = None,
         number: int = 0,
     ) -> None:
-        """at_once: tokens of windows (of equal length) whose layers run together; one window is run in any case.
-        output: what the model makes logits with. number: that the first of these windows has among all.
+        """Set up a run. at_once: tokens of windows (of equal length) whose layers run together; one window is run in
+        any case. output: the model's output layer. number: of the first of these windows among all.
         """
         self.forward, self.windows, self.at_once, self._output, self._number = forward, windows, at_once, output, number
         self._begin = self._first = 0  # window and position that the states begin with
         self._states: LazyLogits | None = None
 
     def states(self, window: int, start: int, stop: int) -> LazyLogits:
-        """The final states of predictions start … stop - 1 of a window, and what makes logits of them."""
+        """Return the final states of predictions start … stop - 1 of a window, and the output layer for them."""
         states = self._states
         if states is None or not 0 <= window - self._begin < len(states.x):
-            self._states = states = None  # those of before are not held beside the new ones
+            self._states = states = None  # the previous ones are not kept next to the new ones
             self._states = states = self._run(window)
         at = self.windows[window - self._number].scored[start:stop] - self._first
         return replace(states, x=np.ascontiguousarray(states.x[window - self._begin, at]))
@@ -117,7 +117,7 @@ class RunningLogits:
 
     @cached_property
     def vocabulary(self) -> int:
-        """Number of tokens that it gives logits of."""
+        """Return the number of tokens that it gives logits of."""
         made = self._output or self._states or self.states(self._number, 0, 1)
         return made.weight.rows
 
@@ -135,7 +135,7 @@ class RunningLogits:
 
 
 class Kept(Protocol):
-    """What is kept of windows that were measured: float64 (predictions, `columns`)."""
+    """Storage for measured windows: float64 (predictions, `columns`)."""
 
     def earlier(self, window: int) -> Doubles | None: ...
     def note(self, window: int, values: Doubles) -> None: ...
@@ -143,7 +143,7 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class Predictions:
-    """What was found of every scored prediction, in the order of windows.
+    """Results of every scored prediction, in the order of windows.
 
     base: float64 (n, 5), columns Z … LOG_P of the base's logits; of each model by name: others the same, apart (n, 3)
     with columns KL … VARIATION. window, position: int64 (n,), where each is.
@@ -169,10 +169,10 @@ def divergence(
 ) -> Predictions:
     """Compare models, by name, with a base at every scored position.
 
-    save: is given what the base says as it comes. kept: has what was measured before, which is not measured again, and
-    is given each window when it is done. measured: gives `window_figures` of all other windows in their order, made
-    elsewhere. progress: called after each window. Raises OptionError where vocabularies differ, ModelError for logits
-    that are not finite, each with the name.
+    save: called with the base's rows as they come. kept: has earlier results, which are not measured again, and is
+    given each window when it is done. measured: gives `window_figures` of all other windows in their order, made
+    elsewhere. progress: called after each window. Raises OptionError if vocabularies differ, ModelError for logits that
+    are not finite, each with the name.
     """
     count = sum(len(window.scored) for window in windows)
     every = np.empty((count, columns(len(others))))
@@ -202,8 +202,8 @@ def divergence(
 def window_figures(
     number: int, window: Window, base: Base, others: Mapping[str, Logits], *, save: Save | None = None, threads: int = 1
 ) -> Doubles:
-    """Figures of a window's predictions, float64 (n, `columns`): the base's, and of each model its own and how far they
-    are apart. number: that the window has among all. Raises as `divergence` does.
+    """Return figures of a window's predictions, float64 (n, `columns`): the base's, and of each model its own and its
+    divergences. number: of the window among all. Raises as `divergence` does.
     """
     found = np.empty((len(window.scored), columns(len(others))))
     for start, stop in spans(len(window.scored), _step(base)):
@@ -227,7 +227,7 @@ def window_figures(
 
 
 def columns(models: int) -> int:
-    """How many numbers are kept of a prediction beside so many models."""
+    """Return how many numbers are stored for a prediction and this many models."""
     return OWN + models * (OWN + APART)
 
 
@@ -242,7 +242,7 @@ def _check(name: str, window: int, values: Doubles) -> None:
 
 
 def row_figures(logits: Floats, targets: Ids, threads: int = 1) -> Rows:
-    """The columns Z … LOG_P of logits float32 (n, vocabulary). targets: (n,)."""
+    """Return the columns Z … LOG_P of logits float32 (n, vocabulary). targets: (n,)."""
     rows, out = np.ascontiguousarray(logits, np.float32), np.empty((len(logits), 5))
     wanted = np.ascontiguousarray(targets, np.int64)
     share_out(lambda start, stop: softmax.row_figures(rows, wanted, out, start, stop), len(out), 16, threads)
@@ -250,7 +250,7 @@ def row_figures(logits: Floats, targets: Ids, threads: int = 1) -> Rows:
 
 
 def compare(base: Rows, other: Rows, threads: int = 1) -> Doubles:
-    """The columns KL … VARIATION of two models' rows: float64 (n, 3)."""
+    """Return the columns KL … VARIATION of two models' rows: float64 (n, 3)."""
     out, zs = np.empty((len(base.logits), 3)), (base.z, other.z)
 
     def share(start: int, stop: int) -> None:

@@ -1,8 +1,8 @@
-"""Scores of the options of several questions about one text, decided jointly (Clef).
+"""Joint scores of the options of several questions about one text (Clef).
 
-The prompt says which of its tokens are a question, and which an option of it. Options read the whole text, questions
-each other, and an option's score is made of how alike it and its question are, before and after that.
-Source: llama.cpp's graph.
+The prompt marks which of its tokens are a question, and which an option of it. Options attend to the whole text,
+questions to each other, and an option's score is made of its similarity to its question, before and after that. Source:
+llama.cpp's graph.
 """
 
 import re
@@ -21,15 +21,15 @@ from ..products.matmul import gather
 from ..tokenizer import Tokenizer
 
 KINDS = ("noul", "choice", "score")
-SEPARATOR, QUESTION, OPTION = "<<clef:sep>>", "<<clef:question>>", "<<clef:option>>"  # what templates are rendered with
+SEPARATOR, QUESTION, OPTION = "<<clef:sep>>", "<<clef:question>>", "<<clef:option>>"  # markers of rendered templates
 KIND = re.compile(r"\nTYPE: (\w+)\nINSTRUCTION: $")
 EPS = 1e-12
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Of a prompt's tokens those that are read as questions, with the number of their kind, and as options, with the
-    number of their question: (kind or question, first token, the one behind the last).
+    """The spans of a prompt's questions, with the number of their type, and of options, with the number of their
+    question: (type or question, first token, end).
     """
 
     tokens: tuple[int, ...]
@@ -38,8 +38,8 @@ class Spans:
 
 
 def spans_of(tokenizer: Tokenizer, prompt: str) -> Spans:
-    """The pieces of a rendered prompt, each read by itself: between `SEPARATOR`, questions behind `QUESTION`, options
-    behind `OPTION`. Raises OptionError for a prompt of another form.
+    """Return the spans of a rendered prompt, whose pieces are tokenized separately: between `SEPARATOR`, questions
+    after `QUESTION`, options after `OPTION`. Raises OptionError for a prompt of another form.
     """
     tokens, questions, options, before = list[int](), list[tuple[int, int, int]](), list[tuple[int, int, int]](), ""
     for piece in prompt.split(SEPARATOR):
@@ -51,7 +51,7 @@ def spans_of(tokenizer: Tokenizer, prompt: str) -> Spans:
         if piece.startswith(QUESTION):
             said = KIND.search(before)
             if said is None or said[1] not in KINDS:
-                raise OptionError("a question of the prompt is not of a known kind", f"known are {', '.join(KINDS)}")
+                raise OptionError("a question of the prompt is not of a known type", f"known are {', '.join(KINDS)}")
             questions.append((KINDS.index(said[1]), first, len(tokens)))
         elif piece.startswith(OPTION):
             if not questions:
@@ -64,13 +64,13 @@ def spans_of(tokenizer: Tokenizer, prompt: str) -> Spans:
 
 
 def joint_scores(model: Model, spans: Spans) -> Floats:
-    """A score for each option: float32 (options,). Raises ModelError as `Model.hidden_states` does."""
+    """Return a score for each option: float32 (options,). Raises ModelError as `Model.hidden_states` does."""
     forward, tokens = model.new_pass(1, len(spans.tokens)), np.asarray(spans.tokens, np.int64)
     return _Head(model, forward).scores(model.hidden_states(tokens[None])[0], tokens, spans)
 
 
 class _Head:
-    """The head's tensors, and what they make of states."""
+    """The head's tensors and computations."""
 
     def __init__(self, model: Model, forward: ForwardContext) -> None:
         self.forward, self.outside = forward, forward.global_tensors
@@ -106,7 +106,7 @@ class _Head:
         return self.judged(fields[owner], self.norm(self.outside, "decision.option_norm", options), prior)
 
     def fields(self, question: Floats, options: Floats, owner: Ids, last: Floats, kinds: Ids) -> Floats:
-        """A vector of each question: its text, its options, the text's end and its kind."""
+        """Return a vector of each question: its text, its options, the text's end and its type."""
         found = self.project("proj_question", question)
         logits = found @ options.T * np.float32(options.shape[1] ** -0.5)
         own = np.arange(len(question))[:, None] == owner
@@ -115,7 +115,7 @@ class _Head:
         return found + self.project("proj_global", last) + self.outside.need_array("token_types.weight")[kinds]
 
     def judged(self, fields: Floats, options: Floats, prior: Floats) -> Floats:
-        """Scores of options by the vectors of their questions and what they were alike before."""
+        """Return scores of options by the vectors of their questions and the similarities before."""
         scales = self.outside.need_array("decision.scales")
         features = np.concatenate((fields, options, fields * options, np.abs(fields - options)), axis=1)
         hidden = ops.activated("gelu", self.project("scorer", features), self.forward.threads)
@@ -134,7 +134,7 @@ class _Head:
         return self.forward.project(layer, "ffn_down", ops.activated("gelu", hidden, self.forward.threads))
 
     def attend(self, layer: Layer, name: str, x: Floats, read: Floats) -> Floats:
-        """Attention of x (n, width) to all that is read (m, width)."""
+        """Return attention of x (n, width) to all of `read` (m, width)."""
         inputs = {"q": x, "k": read, "v": read}
         q, k, v = (
             self.forward.project(layer, f"{name}_{letter}", each).reshape(len(each), self.heads, -1).swapaxes(0, 1)
@@ -146,11 +146,11 @@ class _Head:
 
 
 def _means(x: Floats, spans: list[tuple[int, int]]) -> Floats:
-    """The mean of the rows of each span."""
+    """Return the mean of the rows of each span."""
     return np.stack([x[first:stop].mean(axis=0, dtype=np.float64) for first, stop in spans]).astype(np.float32)
 
 
 def _unit(x: Floats) -> Floats:
-    """Rows of length one."""
+    """Return rows scaled to length one."""
     lengths: Floats = np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(EPS))
     return x / lengths

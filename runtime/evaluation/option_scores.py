@@ -1,9 +1,8 @@
-"""What heads of models that decide make of each token's state: scores, or what scores are made of.
+"""Heads of decision models on each token's state: scores, or the vectors for scores.
 
-Laya and Julia: three scores for each token, one for each kind of question (choice, score, noul), which are read where
-options begin. Layers of their own see the whole text, once for each kind. Kev: a query and a key for each token, whose
-products are the scores of options.
-Source: llama.cpp's graphs.
+Laya and Julia: three scores for each token, one for each question type (choice, score, noul), which are read where
+options begin. Layers of their own attend to the whole text, once for each type. Kev: a query and a key for each token,
+whose products are the scores of options. Source: llama.cpp's graphs.
 """
 
 import numpy as np
@@ -19,12 +18,12 @@ from ..products.matmul import matmul
 
 
 def has_option_scores(model: Model) -> bool:
-    """Whether the file has such a head."""
+    """Return whether the file has such a head."""
     return model.network.keys.get("decision.type") in ("laya", "kev")
 
 
 def option_scores(model: Model, states: Floats) -> Floats:
-    """states (texts, n, width) → (texts, n, scores): 3 of Laya, the widths of a query and a key of Kev."""
+    """Return states (texts, n, width) → (texts, n, scores): 3 of Laya, the widths of a query and a key of Kev."""
     if model.network.keys.get("decision.type") == "kev":
         return _linear(model, "cls.output", states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], -1)
     types, found = model.network.global_tensors.need_array("token_types.weight"), list[Floats]()
@@ -40,14 +39,16 @@ def option_scores(model: Model, states: Floats) -> Floats:
 
 
 def head_layers(model: Model) -> list[Layer]:
-    """The layers of the head, which stand behind the encoder's."""
+    """Return the layers of the head, which come after the encoder's."""
     grouped, first = by_layer(model.tensors), len(model.network.layers)
     count = int(model.network.keys.need("decision.block_count"))
     return [Layer(f"blk.{i}.", grouped.get(f"blk.{i}.", {})) for i in range(first, first + count)]
 
 
 def _through(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """One layer: attention to the whole text without rotation, and a net with ReLU, each behind a norm."""
+    """Return one layer's output: attention to the whole text without rotation, and a net with ReLU, each followed by a
+    norm.
+    """
     own = forward.hparams.layers[-1]
     fused = forward.project(layer, "attn_qkv", forward.norm(layer, "attn_norm", x))
     q, k, v = (np.ascontiguousarray(part).reshape(len(x), own.heads, -1) for part in np.split(fused, 3, axis=1))

@@ -1,9 +1,9 @@
-"""How well a model predicts a text: the protocol of llama.cpp's `llama-perplexity`.
+"""Perplexity of a text: the protocol of llama.cpp's `llama-perplexity`.
 
 The text's tokens are cut into windows of n_ctx tokens, a shorter tail dropped. Each window is evaluated from an empty
-cache with its first token replaced by BOS, where the vocabulary has one to add. Scored are the predictions of the
-second half, positions n_ctx/2 … n_ctx-2, so that each has a context. With a stride, windows overlap and the last
-`stride` predictions of each are scored.
+cache with its first token replaced by BOS, if the vocabulary adds one. Scored are the predictions of the second half,
+positions n_ctx/2 … n_ctx-2, so that each has a context. With a stride, windows overlap and the last `stride`
+predictions of each are scored.
 """
 
 import math
@@ -20,17 +20,17 @@ from ..head import LazyLogits
 from ..kernels.softmax import negative_log_likelihoods
 from ..kernels.threads import share_out
 
-# (token ids (n_ctx,), first position wanted) → logits from that position on, float32 (positions, vocabulary).
-# Where `batch` > 1: (ids (windows, n_ctx), first) → such an array for each window, made before or when asked for.
-# `LazyLogits` instead of arrays leave it to us to compute no more of them than the losses need.
+# (token ids (n_ctx,), first position needed) → logits from that position on, float32 (positions, vocabulary). If
+# `batch` > 1: (ids (windows, n_ctx), first) → such an array for each window, computed eagerly or lazily. `LazyLogits`
+# instead of arrays allow computing only what the losses need.
 Forward = Callable[[Ids, int], Iterable[Floats] | LazyLogits]
 Progress = Callable[[int, int, float], None]
-MOST_LOSS = 700.0  # e^709 is the largest number there is; a NaN is not below it
+MOST_LOSS = 700.0  # e^709 is the largest float; a NaN is not below it
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Where windows begin and which of their predictions are scored: positions first … last, both included."""
+    """Starts of windows and their scored predictions: positions first … last, both included."""
 
     starts: list[int]
     n_ctx: int
@@ -39,12 +39,12 @@ class Windows:
 
     @property
     def scored(self) -> int:
-        """Predictions scored in each window."""
+        """Return the number of predictions scored in each window."""
         return self.last - self.first + 1
 
     def batches(self, tokens: Sequence[int] | Ids, bos: int | None, size: int = 1) -> Iterator[tuple[Ids, Ids]]:
-        """Of `size` windows at a time: what the model is given, (windows, n_ctx), bos instead of each first token; and
-        the right tokens of what is scored, (windows, scored).
+        """Yield `size` windows at a time: the model's input, (windows, n_ctx), bos instead of each first token; and the
+        targets, (windows, scored).
         """
         text = np.asarray(tokens, np.int64)
         for begin in range(0, len(self.starts), size):
@@ -67,9 +67,9 @@ class Perplexity:
 
 
 def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int = 0) -> Windows:
-    """The windows of a text of so many tokens, at most `chunks` of them.
+    """Return the windows of a text of `tokens` tokens, at most `chunks` of them.
 
-    Raises OptionError where there are fewer than two, or n_ctx or stride make no sense.
+    Raises OptionError if there are fewer than two, or for invalid n_ctx or stride.
     """
     for given, what in ((n_ctx, "n_ctx"), (stride, "stride"), (0 if chunks is None else chunks, "chunks")):
         as_count(given, what)
@@ -101,12 +101,12 @@ def perplexity(
     progress: Progress | None = None,
     threads: int = 1,
 ) -> Perplexity:
-    """Perplexity of `tokens` (with the special tokens in front, as the vocabulary asks) under `forward`.
+    """Return perplexity of `tokens` (with the special tokens in front, as the vocabulary asks) under `forward`.
 
-    bos: the token that begins every window, None if the vocabulary adds none. batch: windows handed to `forward`
-    together; more than one changes what `forward` is given and returns (see Forward). progress: called after each
-    window with (windows done, windows in all, perplexity so far). threads: for losses of logits that come as arrays.
-    Raises OptionError as `windows` does, ModelError where the losses are no numbers.
+    bos: the token that begins every window, None if the vocabulary adds none. batch: windows passed to `forward`
+    together; more than one changes its arguments and result (see Forward). progress: called after each window with
+    (windows done, windows in all, perplexity so far). threads: for losses of logits that come as arrays. Raises
+    OptionError as `windows` does, ModelError if the losses are no numbers.
     """
     return perplexities(
         [tokens], forward, n_ctx, bos=bos, chunks=chunks, stride=stride, batch=batch, progress=progress, threads=threads
@@ -125,7 +125,7 @@ def perplexities(
     progress: Progress | None = None,
     threads: int = 1,
 ) -> tuple[Perplexity, list[Perplexity]]:
-    """Perplexity of texts together, and of each alone. chunks: at most so many windows of each; see `perplexity`."""
+    """Return perplexity of texts together, and of each alone. chunks: maximum windows of each; see `perplexity`."""
     plans = [windows(len(tokens), n_ctx, chunks=chunks, stride=stride) for tokens in texts]
     counts = [len(plan.starts) for plan in plans]
     losses = np.empty((sum(counts), plans[0].scored))
@@ -144,19 +144,19 @@ def perplexities(
 
 
 def perplexity_of(loss: float) -> float:
-    """e^loss of a mean loss. Raises ModelError where that is none of predictions."""
+    """Return e^loss of a mean loss. Raises ModelError for a loss that is no number."""
     if not loss < MOST_LOSS:
         raise ModelError(f"the mean loss is {loss:.3g}; the logits are no predictions", "keys or weights are wrong")
     return math.exp(loss)
 
 
 def _figures(losses: Doubles, running: list[float], n_ctx: int) -> Perplexity:
-    error = running[-1] * standard_error(losses)  # that of the mean loss, carried over to its exponential
+    error = running[-1] * standard_error(losses)  # the mean loss's error, propagated to its exponential
     return Perplexity(running[-1], error, running, n_ctx * len(running), losses.size)
 
 
 def _window_losses(result: Iterable[Floats] | LazyLogits, targets: Ids, threads: int) -> Iterator[Doubles]:
-    """Losses of each window; targets: (windows, scored)."""
+    """Return the losses of each window; targets: (windows, scored)."""
     if isinstance(result, LazyLogits):
         losses = result.losses(targets.reshape(*result.x.shape[:-2], -1)).reshape(targets.shape)
         if not np.isfinite(losses).all():
@@ -169,7 +169,7 @@ def _window_losses(result: Iterable[Floats] | LazyLogits, targets: Ids, threads:
 
 
 def token_losses(logits: Floats, targets: Ids, threads: int = 1) -> Doubles:
-    """-log(probability) of each target under its row of logits (n, vocabulary): float64 (n,)."""
+    """Return -log(probability) of each target under its row of logits (n, vocabulary): float64 (n,)."""
     rows = np.ascontiguousarray(logits, np.float32)
     losses = np.empty(len(rows))
     share_out(lambda start, stop: negative_log_likelihoods(rows, targets, losses, start, stop), len(rows), 16, threads)
@@ -177,6 +177,6 @@ def token_losses(logits: Floats, targets: Ids, threads: int = 1) -> Doubles:
 
 
 def standard_error(values: Doubles) -> float:
-    """Of their mean."""
+    """Return the standard error of their mean."""
     spread = (values**2).mean() - values.mean() ** 2
     return math.sqrt(max(0.0, spread) / max(1, values.size - 1))

@@ -1,7 +1,7 @@
-"""Texts as vectors: the states of a text's tokens behind the last norm, made one vector, or a score of two texts.
+"""Embeddings: a text's final states pooled to one vector, or a score of two texts.
 
-Source: llama.cpp b11434, `llm_graph_context::build_pooling` and `common_embd_normalize`; transformers' heads of
-classifiers, which the first follows (`models/roberta/`, `models/modernbert/`).
+Source: llama.cpp b11434, `llm_graph_context::build_pooling` and `common_embd_normalize`; transformers' classifier
+heads, which the first follows (`models/roberta/`, `models/modernbert/`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ POOLINGS: tuple[Pooling, ...] = get_args(Pooling)  # in the order of the file's 
 UNSPECIFIED = -1
 AS_THEY_ARE, LARGEST, EUCLIDEAN = -1, 0, 2
 YES_NO = ("yes", "no")  # the labels of Qwen3's rerankers, whose scores are probabilities
-INT16 = 32760.0  # what the largest value becomes, by LARGEST
+INT16 = 32760.0  # the largest value after normalization by LARGEST
 TOKENS_AT_ONCE = 4096  # of equally long texts that run together
 
 
@@ -38,9 +38,9 @@ class Embeddings:
     """Vectors of texts.
 
     vectors: float32 (texts, width); by "none" a row for each token, text after text; by "rank" the scores, (texts,
-    labels). tokens: how many each text has, as it was read. normalize: which norm of a vector is 1; AS_THEY_ARE, or
-    LARGEST for a largest value of INT16. truncated: numbers of the texts (from 0) that lost their ends. labels: of
-    scores, where the file names them. warnings: a line each.
+    labels). tokens: number of each text's, as read. normalize: the norm that is 1; AS_THEY_ARE, or LARGEST for a
+    largest value of INT16. truncated: numbers of the texts (from 0) that were cut. labels: of scores, if the file names
+    them. warnings: a line each.
     """
 
     vectors: Floats
@@ -52,14 +52,14 @@ class Embeddings:
     warnings: tuple[str, ...] = ()
 
     def of(self, number: int) -> Floats:
-        """What a text became: (width,), or by "none" (tokens, width)."""
+        """Return a text's result: (width,), or by "none" (tokens, width)."""
         if self.pooling != "none":
             return np.asarray(self.vectors[number])
         start = sum(self.tokens[:number])
         return np.asarray(self.vectors[start : start + self.tokens[number]])
 
     def as_dict(self, vectors: bool = True) -> dict[str, Any]:
-        """Plain data; without vectors, what is said of them."""
+        """Return plain data; without vectors, only their description."""
         texts: list[dict[str, Any]] = [{"tokens": count} for count in self.tokens]
         for number, text in enumerate(texts if vectors else ()):
             text["embedding"] = self.of(number).tolist()
@@ -83,15 +83,15 @@ def embeddings(
     truncate: bool = False,
     progress: Callable[[int, int, Any], None] | None = None,
 ) -> Embeddings:
-    """Vectors of texts, with the tokens around them that the model expects; special tokens written in them count.
+    """Return vectors of texts, with the tokens around them that the model expects; special tokens written in them
+    count.
 
-    pooling: None for the file's, or "none" where it says nothing. A pair of texts, which is what is scored by "rank",
-    is a query and a document. normalize: p of the norm that is made 1, EUCLIDEAN if not given; AS_THEY_ARE or LARGEST;
-    scores stay as they are, and what a model that decides gives of each token (see `runtime.evaluation.option_scores`)
-    unless it is given. truncate: leave out the end of a text that the model has no positions for. progress(tokens done,
-    of how many, None).
-    Raises OptionError for such a text otherwise, for one without tokens, and for a norm or a pooling that is unknown;
-    ModelError for "rank" without a classifier's head, and as `Model.hidden_states` does.
+    pooling: None for the file's, or "none" if it has none. For "rank" a pair of texts is a query and a document.
+    normalize: p of the norm that is made 1, EUCLIDEAN by default; AS_THEY_ARE or LARGEST; scores stay as they are, and
+    a decision model's results for each token (see `runtime.evaluation.option_scores`) unless it is given. truncate: cut
+    a text that is longer than the model's positions. progress(tokens done, of how many, None). Raises OptionError for
+    such a text otherwise, for one without tokens, and for an unknown norm or pooling; ModelError for "rank" without a
+    classifier's head, and as `Model.hidden_states` does.
     """
     chosen = file_pooling(model.metadata) if pooling is None else pooling_named(pooling)
     _check(model, texts, chosen, normalize)
@@ -145,7 +145,7 @@ def _check(model: Model, texts: Sequence[Text], pooling: str, normalize: int | N
 
 
 def pooling_named(name: str) -> Pooling:
-    """Raises OptionError for a way of pooling that is not known."""
+    """Return a pooling. Raises OptionError for an unknown name."""
     for known in POOLINGS:
         if known == name:
             return known
@@ -154,7 +154,7 @@ def pooling_named(name: str) -> Pooling:
 
 
 def file_pooling(metadata: Mapping[str, Any]) -> Pooling:
-    """What the file says, or "none". Raises ModelError for a number that nobody knows."""
+    """Return the file's pooling, or "none". Raises ModelError for an unknown number."""
     name = metadata.get("general.architecture")
     number = int(metadata.get(f"{name}.pooling_type", UNSPECIFIED))
     if number == UNSPECIFIED:
@@ -165,14 +165,14 @@ def file_pooling(metadata: Mapping[str, Any]) -> Pooling:
 
 
 def scores_pairs(metadata: Mapping[str, Any]) -> bool:
-    """Whether a head scores pairs of texts: not that of a decoder, unless the file has a template for them."""
+    """Return whether a head scores pairs of texts: not that of a decoder, unless the file has a template for them."""
     if "tokenizer.chat_template.rerank" in metadata:
         return True
     return not of_file(str(metadata.get("general.architecture")), metadata).block.causal
 
 
 def most_tokens(model: Model) -> int | None:
-    """How many tokens a text may have: positions that are learned, else what the model was made for, if it says."""
+    """Return a text's maximum length: learned positions, else the model's context length, if known."""
     if "position_embd.weight" in model.tensors:
         return int(model.tensors["position_embd.weight"].shape[0])
     length = model.metadata.get(f"{model.metadata['general.architecture']}.context_length")
@@ -180,7 +180,7 @@ def most_tokens(model: Model) -> int | None:
 
 
 def _ids(metadata: Mapping[str, Any], tokenizer: Tokenizer, text: Text, limit: int | None) -> list[int]:
-    """A text, or a query with its document, between the tokens that the model expects; at most `limit`."""
+    """Return a text, or a query with its document, with the tokens that the model expects around; at most `limit`."""
     if isinstance(text, tuple) and (template := metadata.get("tokenizer.chat_template.rerank")) is not None:
         query, document = text
         text = template.replace("{query}", query).replace("{document}", document)
@@ -199,7 +199,7 @@ def _ids(metadata: Mapping[str, Any], tokenizer: Tokenizer, text: Text, limit: i
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers of equally long texts that run together, the longest first."""
+    """Yield numbers of equally long texts that run together, the longest first."""
     by_length: dict[int, list[int]] = {}
     for number, length in enumerate(lengths):
         by_length.setdefault(length, []).append(number)
@@ -210,7 +210,7 @@ def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def pooled(model: Model, states: Floats, pooling: Pooling) -> Floats:
-    """states (texts, n, width) → (texts, width), scores (texts, labels), or for "none" the states."""
+    """Return states (texts, n, width) → (texts, width), scores (texts, labels), or for "none" the states."""
     if pooling == "none":
         return states
     if pooling == "mean":
@@ -222,7 +222,9 @@ def pooled(model: Model, states: Floats, pooling: Pooling) -> Floats:
 
 
 def behind_pooling(model: Model, x: Floats) -> Floats:
-    """States, pooled or not, times the file's matrices of sentence-transformers' Dense modules, if it has any."""
+    """Return states, pooled or not, times the file's matrices of sentence-transformers' Dense modules, if it has
+    any.
+    """
     for name in ("dense_2", "dense_3"):
         if f"{name}.weight" in model.network.global_tensors:
             x = _linear(model, name, x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
@@ -230,7 +232,7 @@ def behind_pooling(model: Model, x: Floats) -> Floats:
 
 
 def normalized(vectors: Floats, norm: int) -> Floats:
-    """Each row divided by its norm; rows of zeros stay."""
+    """Return each row divided by its norm; rows of zeros stay."""
     if norm == AS_THEY_ARE:
         return vectors
     values = vectors.astype(np.float64)
@@ -253,9 +255,9 @@ def has_head(model: Model) -> bool:
 
 
 def scores(model: Model, states: Floats) -> Floats:
-    """states (texts, n, width) → (texts, labels): what the classifier's head makes of the state it reads.
+    """Return states (texts, n, width) → (texts, labels): the classifier head's output for the state it reads.
 
-    That is the first token's, of a model that reads from left to right the last one's, or the mean of all.
+    That is the first token's, for a causal model the last one's, or the mean of all.
     """
     name, how = model.architecture.name, model.network.keys.get("classifier.pooling_type")
     usual: Pooling = "last" if model.architecture.block.causal else "cls"
@@ -281,7 +283,7 @@ def _linear(model: Model, name: str, x: Floats) -> Floats:
 
 
 def labels_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a classifier tells apart, if the file says it."""
+    """Return a classifier's labels, if the file has them."""
     return tuple(map(str, metadata.get(f"{metadata['general.architecture']}.classifier.output_labels") or ()))
 
 

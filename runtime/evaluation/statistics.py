@@ -1,4 +1,4 @@
-"""Figures of many predictions, by llama-perplexity's definitions: means with errors, percentiles, ratios."""
+"""Statistics of many predictions, by llama-perplexity's definitions: means with errors, percentiles, ratios."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ LOG_EDGES = np.arange(-9.0, 2.01, 0.25)  # of log10 KL
 
 
 def mean_and_error(values: Doubles) -> tuple[float, float]:
-    """The mean and its standard error, which is 0 for ten values or fewer."""
+    """Return the mean and its standard error, which is 0 for ten values or fewer."""
     mean = float(values.mean())
     spread = float(((values - mean) ** 2).mean())
     return mean, math.sqrt(spread / (values.size - 1)) if values.size > 10 else 0.0
@@ -28,7 +28,7 @@ def with_error(values: Doubles) -> dict[str, float]:
 
 
 def percentiles(values: Doubles, fractions: Mapping[str, float]) -> dict[str, float]:
-    """Of values, sorted, as float32, interpolated between neighbours in float32."""
+    """Return percentiles of values, sorted, as float32, interpolated between neighbours in float32."""
     rows = np.sort(values.astype(np.float32))
     return {name: _percentile(rows, fraction) for name, fraction in fractions.items()}
 
@@ -41,14 +41,14 @@ def _percentile(rows: "np.ndarray[tuple[int], np.dtype[np.float32]]", fraction: 
 
 
 def median(values: Doubles) -> float:
-    """As float32."""
+    """Return the median as float32."""
     rows = np.sort(values.astype(np.float32))
     half = len(rows) // 2
     return float(rows[half]) if len(rows) % 2 else float(np.float32(0.5) * (rows[half] + rows[half - 1]))
 
 
 def distribution(values: Doubles, quartiles: bool = False) -> dict[str, float]:
-    """The percentiles that are printed, from max to min. quartiles: p75 and p25, too."""
+    """Return the percentiles that are printed, from max to min. quartiles: p75 and p25, too."""
     return {
         "max": float(values.max()),
         **percentiles(values, HIGH | ({"p75": 0.75} if quartiles else {})),
@@ -59,7 +59,9 @@ def distribution(values: Doubles, quartiles: bool = False) -> dict[str, float]:
 
 
 def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
-    """Perplexities from log-probabilities of the right tokens, their ratio and difference, each with its error."""
+    """Return perplexities from log-probabilities of the right tokens, their ratio and difference, each with its
+    error.
+    """
     loss, error = mean_and_error(-other)
     base_loss, base_error = mean_and_error(-base)
     covariance = _covariance(other, base)
@@ -84,7 +86,7 @@ def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
 
 
 def _covariance(a: Doubles, b: Doubles) -> float:
-    """Of their means; 0 for fewer than ten."""
+    """Return the covariance of their means; 0 for fewer than ten."""
     if a.size < 10:
         return 0.0
     return float(((a - a.mean()) * (b - b.mean())).mean()) / (a.size - 1)
@@ -95,7 +97,7 @@ def _root(value: float) -> float:
 
 
 def p_change_figures(base: Doubles, other: Doubles) -> dict[str, float]:
-    """Of the right token's probability, from log-probabilities: other's less base's, as fractions."""
+    """Return the change of the right token's probability, from log-probabilities: other's less base's, as fractions."""
     change = np.exp(other) - np.exp(base)
     square, square_error = mean_and_error(change**2)
     rms = math.sqrt(square)
@@ -104,18 +106,18 @@ def p_change_figures(base: Doubles, other: Doubles) -> dict[str, float]:
 
 
 def share_with_error(hits: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> tuple[float, float]:
-    """How many are true, as a fraction, and its standard error."""
+    """Return the share of true values, as a fraction, and its standard error."""
     share = float(hits.mean())
     return share, math.sqrt(share * (1 - share) / max(1, hits.size - 1))
 
 
 def flips(base: Doubles, other: Doubles, targets: Ids) -> float:
-    """Share of predictions whose right token is the first choice of one model alone. base, other: (n, 5)."""
+    """Return the share of predictions whose right token is the first choice of only one model. base, other: (n, 5)."""
     return float(((base[:, TOP] == targets) != (other[:, TOP] == targets)).mean())
 
 
 def figures(base: Doubles, other: Doubles, apart: Doubles, targets: Ids) -> dict[str, object]:
-    """All of one model beside its base.
+    """Return all figures of one model compared with its base.
 
     base, other: columns Z … LOG_P; apart: KL … VARIATION; targets: the right tokens.
     """
@@ -135,7 +137,7 @@ def figures(base: Doubles, other: Doubles, apart: Doubles, targets: Ids) -> dict
 
 
 def by_position(kl: Doubles, positions: Ids) -> dict[str, list[float]]:
-    """Mean KL of predictions by where they are in their window: edges (k + 1) and kl_mean (k), k at most 16."""
+    """Return mean KL of predictions by position in their window: edges (k + 1) and kl_mean (k), k at most 16."""
     edges = np.unique(np.linspace(positions.min(), positions.max() + 1, BUCKETS + 1).round().astype(np.int64))
     where = np.searchsorted(edges, positions, "right") - 1
     counts = np.bincount(where, minlength=len(edges) - 1)
@@ -148,7 +150,7 @@ def by_position(kl: Doubles, positions: Ids) -> dict[str, list[float]]:
 
 
 def histogram(kl: Doubles) -> dict[str, list[float]]:
-    """How many predictions diverge how far: edges of log10 KL, counts. What is beyond is in the first or the last."""
+    """Return a histogram of divergences: edges of log10 KL, counts. Outliers are in the first or the last bin."""
     logs = np.log10(np.maximum(kl, 1e-300)).clip(LOG_EDGES[0], LOG_EDGES[-1])
     counts, _ = np.histogram(logs, LOG_EDGES)
     return {"edges": [float(edge) for edge in LOG_EDGES], "counts": [int(count) for count in counts]}

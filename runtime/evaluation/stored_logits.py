@@ -1,8 +1,8 @@
-"""Base runs in llama.cpp's form: the text's tokens, and 16-bit log-probabilities of each scored prediction.
+"""Base runs in llama.cpp's format: the text's tokens, and 16-bit log-probabilities of each scored prediction.
 
 In the file: magic, int32 n_ctx, vocabulary, windows, tokens[windows * n_ctx]; then for each prediction a float32 scale,
-a float32 minimum and one uint16 a token (an even number of them): log p = minimum + scale * value. Nothing more than 16
-below the largest logit is told apart, and a step of the scale is up to 2.4e-4 nats.
+a float32 minimum and one uint16 a token (an even number of them): log p = minimum + scale * value. Values more than 16
+below the largest logit are all equal, and a step of the scale is up to 2.4e-4 nats.
 """
 
 import struct
@@ -25,7 +25,7 @@ HEADER = struct.Struct("<8siii")
 
 @dataclass(frozen=True)
 class StoredLayout:
-    """Where what is in such a file. windows: how many."""
+    """The layout of such a file. windows: their number."""
 
     n_ctx: int
     vocabulary: int
@@ -33,7 +33,7 @@ class StoredLayout:
 
     @property
     def predictions(self) -> int:
-        """Scored in each window."""
+        """Return the number of predictions scored in each window."""
         return self.n_ctx - 1 - self.n_ctx // 2
 
     @property
@@ -42,20 +42,20 @@ class StoredLayout:
 
     @property
     def begin(self) -> int:
-        """Where the first prediction is."""
+        """Return the offset of the first prediction."""
         return HEADER.size + 4 * self.n_ctx * self.windows
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Return the size of the file in bytes."""
         return self.offset(self.windows, 0)
 
     def offset(self, window: int, prediction: int) -> int:
-        """Where a prediction of a window is."""
+        """Return the offset of a prediction of a window."""
         return self.begin + self.row_bytes * (self.predictions * window + prediction)
 
     def header(self, tokens: Ids) -> bytes:
-        """What is in front of the predictions. tokens: of all windows, one after the other, as the text has them."""
+        """Return the bytes before the predictions. tokens: of all windows, one after the other, as in the text."""
         if len(tokens) != self.n_ctx * self.windows:
             raise OptionError(f"{len(tokens)} tokens are no {self.windows} windows of {self.n_ctx}")
         head = HEADER.pack(MAGIC, self.n_ctx, self.vocabulary, self.windows)
@@ -64,9 +64,9 @@ class StoredLayout:
 
 @dataclass(frozen=True)
 class StoredLogits:
-    """A base run that llama.cpp wrote, as a base of `runtime.evaluation.divergence`.
+    """A base run written by llama.cpp, as a base of `runtime.evaluation.divergence`.
 
-    tokens: int64 (windows * n_ctx,). words: uint16 (windows, predictions, 4 + values), as they are in the file.
+    tokens: int64 (windows * n_ctx,). words: uint16 (windows, predictions, 4 + values), as in the file.
     """
 
     tokens: Ids
@@ -80,7 +80,7 @@ class StoredLogits:
         return len(self.words)
 
     def logits(self, window: int, start: int, stop: int) -> Floats:
-        """Log-probabilities of predictions start … stop - 1 of a window: float32 (stop - start, vocabulary)."""
+        """Return log-probabilities of predictions start … stop - 1 of a window: float32 (stop - start, vocabulary)."""
         words = self.words[window, start:stop]
         scale, minimum = np.ascontiguousarray(words[:, :4]).view("<f4").T
         values = words[:, 4 : 4 + self.vocabulary].astype(np.float32)
@@ -89,15 +89,15 @@ class StoredLogits:
         return values
 
     def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
-        """What is known of stored rows alone; the targets' log-probabilities are those of the file, as it has them."""
+        """Return the stored rows' figures; the targets' log-probabilities are the file's."""
         logits = self.logits(window, start, stop)
         figures = row_figures(logits, targets, threads)
         figures.values[:, LOG_P] = logits[np.arange(len(logits)), targets]
         return figures
 
     def compare(self, base: Rows, other: Rows, threads: int) -> Doubles:
-        """As `divergence.compare`, but KL is summed as llama.cpp does: over base log-probabilities above -16, which are
-        taken as they are, though they do not add up to 1 to the last digit.
+        """Return `divergence.compare`, but with KL summed as in llama.cpp: over base log-probabilities above -16, taken
+        as stored, though they do not add up to 1 to the last digit.
         """
         out = compare_logits(base, other, threads)
         kl, z = np.empty(len(out)), other.z.astype(np.float32)
@@ -109,7 +109,7 @@ class StoredLogits:
 
 
 def stored_logits(raw: NDArray[np.uint8]) -> StoredLogits:
-    """Read the bytes (or file map) of such a file. Raises FileError where it is not one or its size is wrong."""
+    """Read the bytes (or file map) of such a file. Raises FileError for another file or a wrong size."""
     if bytes(raw[:8]) != MAGIC or len(raw) < HEADER.size:
         raise FileError(f"not a file of stored logits: it starts with {bytes(raw[:8])!r}, not {MAGIC!r}")
     n_ctx, vocabulary, count = (int(value) for value in raw[8:20].view("<i4"))
@@ -128,7 +128,7 @@ def stored_logits(raw: NDArray[np.uint8]) -> StoredLogits:
 
 
 def encode_rows(logits: Floats, threads: int = 1) -> bytes:
-    """Predictions as they are in the file: float32 (n, vocabulary)."""
+    """Return predictions in the file's format: float32 (n, vocabulary)."""
     words = np.empty((len(logits), _words(logits.shape[1])), np.uint16)
     share_out(lambda start, stop: store_rows(logits, words, start, stop), len(logits), 16, threads)
     return words.astype("<u2", copy=False).tobytes()

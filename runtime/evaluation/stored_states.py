@@ -1,11 +1,11 @@
-"""Base runs kept small: final states, from which the same logits are computed again; or the likeliest tokens alone.
+"""Compact base runs: final states, from which the same logits are recomputed; or only the likeliest tokens.
 
-The output of a model's last norm has a number for each of its width, where logits have one for each token: 24 to 42
-times as many. Nothing is lost, since the product with the output matrix is that of the run itself.
+The last norm's output has a number for each of its width, where logits have one for each token: 24 to 42 times as many.
+Nothing is lost, since the product with the output matrix is that of the run itself.
 
-Where that matrix will not be at hand, the log-probabilities of the k likeliest tokens are kept, and the probability of
-all others together. Distributions merged so cannot lie further apart than whole ones do (the data processing
-inequality), so that what is found is a lower bound of the divergence.
+If that matrix will not be available, the log-probabilities of the k likeliest tokens are stored, and the probability of
+all others together. Merged distributions cannot be farther apart than whole ones (the data processing inequality), so
+that the result is a lower bound of the divergence.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ OF_TARGET, OF_ENTROPY, OF_OTHERS = range(3)  # columns of Likeliest.figures
 
 
 class _Places:
-    """Where each window's predictions are among all."""
+    """The places of each window's predictions among all."""
 
     def __init__(self, windows: Sequence[Window]) -> None:
         self.windows = windows
@@ -44,7 +44,7 @@ class _Places:
 
 
 class StoredStates(_Places):
-    """Final states as a base of `runtime.evaluation.divergence`, all its figures those of the model that they are of.
+    """Final states as a base of `runtime.evaluation.divergence`, with all figures those of their model.
 
     states: float32 (predictions of all windows, width), as `LazyLogits.x`. output, precision: of the model.
     """
@@ -62,7 +62,7 @@ class StoredStates(_Places):
         return self.output.weight.rows
 
     def states(self, window: int, start: int, stop: int) -> LazyLogits:
-        """The final states of predictions start … stop - 1 of a window, and what makes logits of them."""
+        """Return the final states of predictions start … stop - 1 of a window, and the output layer for them."""
         x = self.stored.float32(*self.span(window, start, stop))
         return LazyLogits(x, self.output.weight, self.output.finish(self.threads), self.threads, self.precision)
 
@@ -77,10 +77,10 @@ class StoredStates(_Places):
 
 
 class Likeliest(NamedTuple):
-    """Of rows: ids int32 (n, k) of the likeliest tokens, the first one first, and log_p float32 (n, k).
+    """The likeliest tokens of rows: ids int32 (n, k), the first one first, and log_p float32 (n, k).
 
     figures: float32 (n, 3): log-probability of the right token, entropy in nats, log-probability of all other tokens
-    together (-inf where there are none).
+    together (-inf if there are none).
     """
 
     ids: NDArray[np.int32]
@@ -89,7 +89,7 @@ class Likeliest(NamedTuple):
 
 
 def likeliest(rows: Rows, k: int) -> Likeliest:
-    """The k likeliest tokens of each row, or as many as there are; of equal ones the first come first."""
+    """Return the k likeliest tokens of each row, or as many as there are; of equal ones the first come first."""
     logits, count = rows.logits, len(rows.logits)
     k = min(k, logits.shape[1])
     ids = np.empty((count, k), np.int32)
@@ -122,7 +122,7 @@ class StoredTops(_Places):
     lower_bound = True
 
     def __init__(self, windows: Sequence[Window], ids: Tensor, log_p: Tensor, figures: Tensor, vocabulary: int) -> None:
-        """Tensors as `Likeliest` has them, of the predictions of all windows."""
+        """Read tensors as in `Likeliest`, of the predictions of all windows."""
         super().__init__(windows)
         self.ids, self.log_p, self.figures, self.vocabulary = ids, log_p, figures, vocabulary
 
@@ -139,7 +139,7 @@ class StoredTops(_Places):
         return MergedRows(np.empty((end - begin, 0), np.float32), values, known)
 
     def compare(self, base: Rows, other: Rows, threads: int) -> Doubles:
-        """KL of the merged distributions; NaN for what has no such bound, or one that says little."""
+        """Return KL of the merged distributions; NaN where there is no such bound, or a useless one."""
         assert isinstance(base, MergedRows)
         out, known, z = np.full((len(other.logits), 3), np.nan), base.likeliest, other.z
 

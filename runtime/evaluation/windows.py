@@ -1,7 +1,7 @@
-"""Windows of texts, as models are run on them: their tokens, and which of their predictions are scored.
+"""Windows of texts, as models are run on them: their tokens and scored predictions.
 
-Those of plain text are cut by `perplexity.windows`, all of one length; conversations are windows of any length, of
-which only some predictions count.
+Plain text is cut by `perplexity.windows` into equal lengths; conversations are windows of any length, of which only
+some predictions count.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +15,11 @@ from .perplexity import windows
 
 @dataclass(frozen=True)
 class Window:
-    """What a model is given at once.
+    """The input of one run.
 
-    inputs: int64 (n,), token ids, with what begins a text where the vocabulary has such a token. scored: int64 (k,),
-    rising positions in `inputs` whose predictions of the next token count; targets: int64 (k,), the right tokens of
-    these predictions. start: where in the text's tokens it begins.
+    inputs: int64 (n,), token ids, with the token that begins a text if the vocabulary has one. scored: int64 (k,),
+    ascending positions in `inputs` whose predictions of the next token count; targets: int64 (k,), the right tokens of
+    these predictions. start: its first token's place in the text.
     """
 
     inputs: Ids
@@ -29,14 +29,16 @@ class Window:
 
     @property
     def first(self) -> int:
-        """The first position whose logits are needed; those of `scored` are in rows `scored - first` from there on."""
+        """Return the first position whose logits are needed; those of `scored` are in rows `scored - first` from there
+        on.
+        """
         return int(self.scored[0])
 
 
 def text_windows(
     tokens: Sequence[int] | Ids, n_ctx: int, *, bos: int | None, chunks: int | None = None, stride: int = 0
 ) -> list[Window]:
-    """The windows of a plain text, as `perplexity.windows` cuts them. Raises OptionError as it does."""
+    """Return the windows of a plain text, as `perplexity.windows` cuts them. Raises OptionError as it does."""
     plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
     scored = np.arange(plan.first, plan.last + 1)
     batches = zip(plan.starts, plan.batches(tokens, bos), strict=True)
@@ -44,10 +46,10 @@ def text_windows(
 
 
 def batched(given: Iterable[Window], tokens: int) -> Iterator[list[Window]]:
-    """The windows in their order, in groups that can be run together: of one length and one first position.
+    """Yield the windows in their order, in groups that can be run together: of one length and one first position.
 
-    tokens: at most so many in a group, but at least one window. `np.stack([w.inputs for w in group])` is what
-    `Model.lazy_logits` is given.
+    tokens: maximum in a group, but at least one window. `np.stack([w.inputs for w in group])` is the argument of
+    `Model.lazy_logits`.
     """
     group: list[Window] = []
     for window in given:
@@ -61,8 +63,8 @@ def batched(given: Iterable[Window], tokens: int) -> Iterator[list[Window]]:
 
 
 def grouped_alike(windows: Sequence[Window], sizes: Iterable[int]) -> Iterator[Sequence[Window]]:
-    """The windows in parts as small as they can be for `batched` to make the same groups of a part's windows as of
-    these windows among all, whichever of `sizes` it is called with.
+    """Yield the smallest parts of the windows for which `batched` makes the same groups of a part's windows as of all
+    of them, for any of `sizes`.
     """
     ends = [set(np.cumsum([len(group) for group in batched(windows, size)]).tolist()) for size in sizes]
     begin = 0

@@ -1,4 +1,4 @@
-"""Self-attention of a layer as operations, with everything that families do to queries, keys and values."""
+"""Self-attention of a layer as operations, with all family-specific steps on queries, keys and values."""
 
 from ..layer import Layer
 from . import operations as op
@@ -8,7 +8,7 @@ from .operations import Value
 
 
 def attention(b: Builder, layer: Layer, x: Value) -> Value:
-    """Self-attention over x, with its output projection."""
+    """Return self-attention over x, with its output projection."""
     own, block, hparams, start = b.numbers(layer), b.network.block, b.network.hparams, len(b.nodes)
     if own.kv_source_layer is not None:
         return _with_shared_keys(b, layer, x)
@@ -44,7 +44,7 @@ _NAMES = ("Qcur", "Kcur", "Vcur")
 
 
 def queries_keys_values(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value, Value]:
-    """Heads of queries, keys and values, from one fused projection or three."""
+    """Return heads of queries, keys and values, from one fused projection or three."""
     own = b.numbers(layer)
     splits = (own.heads, own.key_width), (own.kv_heads, own.key_width), (own.kv_heads, own.value_width)
     roles = ("attn_q", "attn_k", "attn_v")
@@ -62,7 +62,7 @@ def queries_keys_values(b: Builder, layer: Layer, x: Value) -> tuple[Value, Valu
     q = b.linear(layer, "attn_q", x, name, (own.heads, -1))
     k = b.linear(layer, "attn_k", x, "Kcur", (own.kv_heads, -1))
     v = b.linear(layer, "attn_v", x, "Vcur", (own.kv_heads, -1)) if "attn_v.weight" in layer else k
-    return q, k, v  # keys are values as well where there are no others
+    return q, k, v  # keys are also values if there are no others
 
 
 def _head_norm(b: Builder, layer: Layer, role: str, x: Value) -> Value:
@@ -71,7 +71,7 @@ def _head_norm(b: Builder, layer: Layer, role: str, x: Value) -> Value:
 
 
 def gated(b: Builder, layer: Layer, x: Value, mixed: Value, gate: Value | None) -> Value:
-    """What attention gives, through gates and a norm where the layer has them."""
+    """Return attention's output, through gates and a norm if the layer has them."""
     if "attn_gate.weight" in layer:
         gate = b.linear(layer, "attn_gate", x, "attn_gate")
     if gate is not None:
@@ -80,12 +80,12 @@ def gated(b: Builder, layer: Layer, x: Value, mixed: Value, gate: Value | None) 
 
 
 def projected(b: Builder, layer: Layer, mixed: Value) -> Value:
-    """The output projection."""
+    """Return the output projection."""
     return b.linear(layer, "attn_output", mixed, "attn_out")
 
 
 def _with_shared_keys(b: Builder, layer: Layer, x: Value) -> Value:
-    """Self-attention of a layer that looks at the keys and values of an earlier one."""
+    """Return self-attention of a layer that reuses the keys and values of an earlier one."""
     own, start = b.numbers(layer), len(b.nodes)
     q = b.linear(layer, "attn_q", x, "Qcur", (own.heads, -1))
     q = _head_norm(b, layer, "attn_q_norm", q)

@@ -1,4 +1,4 @@
-"""Writes a list of operations down, and checks every shape while it does."""
+"""Build a graph, checking every shape."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from .operations import Operation, Value
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operation with its name. layer: whose it is, None around the layers. kind: what a profile counts it as."""
+    """An operation with its name. layer: its layer, None outside the layers. kind: its kind of work in a profile."""
 
     name: str
     layer: int | None
@@ -29,7 +29,7 @@ class Node:
 class Region:
     """Nodes start … stop that an executor may compute as one, of a kind such as "attention", "experts" or "mamba2".
 
-    inputs: what they read from outside; output: what is read of them outside.
+    inputs: values read from outside; output: the value read outside.
     """
 
     kind: str
@@ -44,8 +44,8 @@ class Region:
 class Graph:
     """Nodes in the order in which they run; the last one gives the result.
 
-    layer_inputs, layer_outputs: by the layer's number, what goes into each layer and what comes out of it. checked: by
-    the number of a value that has to be finite, the prefix of the layer that it comes out of.
+    layer_inputs, layer_outputs: each layer's input and output, by its number. checked: by the number of a value that
+    must be finite, the prefix of its layer.
     """
 
     nodes: tuple[Node, ...]
@@ -65,10 +65,10 @@ class Graph:
 
 @dataclass(frozen=True)
 class Memory:
-    """When memory of values can be forgotten, or taken by others.
+    """When memory of values can be released, or reused.
 
     forgotten: by node, the numbers of the values that nothing reads after it. overwritable: nodes whose overwritten
-    input is read by nobody after them.
+    input is not read after them.
     """
 
     forgotten: tuple[tuple[int, ...], ...]
@@ -102,10 +102,10 @@ class Memory:
 
 @dataclass
 class Builder:
-    """A list as it is written. predicts: neurons are chosen by the file's predictor.
+    """A graph under construction. predicts: the file's predictor selects neurons.
 
-    keeps: the layer being written is the last, behind whose mixer only the rows that the head reads go on.
-    reads_blocks: attention is that of a draft's blocks. kind: what a profile counts operations as.
+    keeps: the layer being built is the last, after whose mixer only the rows for the head continue. reads_blocks:
+    attention is that of a draft model's blocks. kind: the kind of work in a profile.
     """
 
     network: Network
@@ -122,12 +122,12 @@ class Builder:
     kind: str = ""
 
     def enclose(self, kind: str, layer: Layer, start: int, inputs: tuple[Value, ...], output: Value) -> Value:
-        """Note the nodes from `start` on as a region; its output."""
+        """Record the nodes from `start` on as a region; return its output."""
         self.regions.append(Region(kind, layer, start, len(self.nodes), inputs, output))
         return output
 
     def add(self, name: str, operation: Operation) -> Value:
-        """A node. name: without the layer's number; a second one of that name gets a number.
+        """Add a node. name: without the layer's number; a repeated name gets a number.
 
         Raises ModelError for shapes that do not fit.
         """
@@ -145,13 +145,13 @@ class Builder:
 
     @contextmanager
     def counted_as(self, kind: str) -> Iterator[None]:
-        """What is added inside counts as this kind in a profile, but for products and norms."""
+        """Count operations added inside as this kind of work in a profile, except products and norms."""
         before, self.kind = self.kind, kind
         yield
         self.kind = before
 
     def _own_name(self, name: str) -> str:
-        """The full name, of no other node."""
+        """Return the full, unique name."""
         own, count = self.full_name(name), 1
         while own in self.names:
             count += 1
@@ -166,18 +166,18 @@ class Builder:
         return self.network.hparams.layers[layer.index]
 
     def kept(self, x: Value) -> Value:
-        """x of the rows that the head reads, in the last layer; x itself in others."""
+        """Return the rows of x for the head, in the last layer; x itself in others."""
         return self.add("rows_kept", op.KeepRows(x)) if self.keeps and x.rows == "all" else x
 
     def norm(self, layer: Layer, role: str, x: Value, name: str = "", eps: float = 0.0) -> Value:
-        """The norm `role`; x itself where the layer has none and the family's norms have weights."""
+        """Return the norm `role`; x itself if the layer has none and the family's norms have weights."""
         there = f"{role}.weight" in layer or role in layer
         if not there and not self.network.block.norm.endswith("_without_weights"):
             return x
         return self.add(name or role, op.Norm(x, layer, role, eps))
 
     def norm_if_there(self, layer: Layer, role: str, x: Value, name: str = "", eps: float = 0.0) -> Value:
-        """`norm`, but x itself also where norms have no weights and may be meant to be there."""
+        """Return `norm`, but x itself also if norms have no weights and may be implied."""
         there = f"{role}.weight" in layer or role in layer
         return self.add(name or role, op.Norm(x, layer, role, eps)) if there else x
 
@@ -192,12 +192,12 @@ class Builder:
 
 
 def has(layer: Layer, *roles: str) -> bool:
-    """Whether a layer has a weight of one of these names."""
+    """Return whether a layer has a weight of one of these names."""
     return any(f"{role}.weight" in layer for role in roles)
 
 
 def operation_types() -> Iterator[type[Operation]]:
-    """All operations that a list may hold."""
+    """Yield all operation types of graphs."""
     waiting: list[type[Any]] = [Operation]
     while waiting:
         each = waiting.pop()

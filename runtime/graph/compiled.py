@@ -1,8 +1,8 @@
-"""The executor for a few tokens: a graph's machine operations, walked together by a team of threads.
+"""The executor for a few tokens: a graph's machine operations, run by a team of threads in step.
 
-Token by token a model is limited by how fast its weights are read; Python between hundreds of small products would take
-longer than they do. Tokens of several texts run together, each text with a cache of its own.
-Weights are kept in memory from the first token on, as they are stored: mapped, where the file is.
+Generation is limited by how fast weights are read; Python calls between hundreds of small products would take longer
+than the products. Tokens of several texts run together, each text with a cache of its own. Weights are kept in memory
+from the first token on, as they are stored: mapped, if the file is.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ PLAIN = frozenset(
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens that follow those of a cache: ids (n,)."""
+    """A text's tokens after those of a cache: ids (n,)."""
 
     ids: Ids
     cache: KVCache
@@ -49,7 +49,9 @@ class Text:
 
 @dataclass(frozen=True)
 class BoundTo:
-    """A cache whose addresses are in the rows: as long as it is this version, and has room for the tokens."""
+    """The cache whose addresses are in the operations: valid for this version, and as long as it has room for the
+    tokens.
+    """
 
     cache: "ref[KVCache]"
     version: int
@@ -64,7 +66,7 @@ class BoundTo:
 
 
 class CompiledGraph:
-    """A network's machine operations and the memory they work in; one run at a time."""
+    """A network's machine operations and their working memory; one run at a time."""
 
     def __init__(self, network: Network, graph: Graph, threads: int) -> None:
         self.network, self.graph, self.threads, self.lock = network, graph, threads, Lock()
@@ -90,7 +92,7 @@ class CompiledGraph:
         self.tables: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
         self.rows_of: dict[tuple[Any, ...], int] = {}  # of the tables of angles: for how many positions
         self.knows_long = network.scaling is not None and network.scaling.kind == "longrope"
-        self.long_from = 0  # which row the angles of long texts begin at
+        self.long_from = 0  # the row at which the angles of long texts begin
 
     def _write_head(self) -> Vectors:
         network, lowering = self.network, self.lowering
@@ -128,12 +130,12 @@ class CompiledGraph:
         self.lowering.list.add(dots.OF_FORMAT[weight.format.name], fields)
 
     def run(self, texts: Sequence[Text], layers: Sequence[int] = ()) -> tuple[Floats, Floats]:
-        """Logits (n, vocabulary) of the tokens of texts, one text after the other, which are added to their caches; and
-        what these layers are given, side by side, (n, layers * width), without any what the head reads.
+        """Return logits (n, vocabulary) of the tokens of texts, one text after the other, which are added to their
+        caches; and the inputs of these layers, side by side, (n, layers * width), or without layers the head's input.
 
-        At most MOST_TOKENS tokens in all; caches are of one kind. Raises ModelError as operations do that are called in
-        the middle, and for logits that are not finite. Where something is raised, caches do not have the tokens; but
-        those with states do that compiled operations have changed in place.
+        At most MOST_TOKENS tokens in all; caches are of one type. Raises ModelError as the operations do that run
+        uncompiled in between, and for logits that are not finite. After an error, caches do not have the tokens, except
+        those with states that compiled operations have changed in place.
         """
         with self.lock:
             run = Run(self, texts)
@@ -166,12 +168,12 @@ class CompiledGraph:
         return logits, states
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a text of so many tokens is rotated as long ones are."""
+        """Return whether a text of this length is rotated as a long one."""
         scaling = self.network.scaling
         return self.knows_long and scaling is not None and tokens > scaling.original_context
 
     def run_each(self, texts: Sequence[Text]) -> list[Floats | ModelError]:
-        """The logits of each of several texts, (n, vocabulary), or why it has none; each is as it is alone."""
+        """Return the logits of each of several texts, (n, vocabulary), or its error; each is the same as alone."""
         with self.lock:
             run = Run(self, texts)
             with self._restored_on_error(run):
@@ -184,8 +186,8 @@ class CompiledGraph:
         return [fault or own for fault, own in zip(run.faults, logits, strict=True)]
 
     def angles(self, own: LayerHParams, rows: int) -> tuple[Floats, Floats]:
-        """cos and sin of so many positions, and some more; behind them, where the length of a text decides how it is
-        rotated, those of long texts.
+        """Return cos and sin of so many positions, and some more; followed by those of long texts, if the length of a
+        text decides how it is rotated.
         """
         scaled, width = own.rope_scaled, own.rope_width
         kind, scaling, outside = (own.rope_base, scaled, width), self.network.scaling, self.network.global_tensors
@@ -201,7 +203,7 @@ class CompiledGraph:
 
 
 class Run:
-    """One run of a compiled graph over some tokens."""
+    """A run of a compiled graph over some tokens."""
 
     def __init__(self, owner: CompiledGraph, texts: Sequence[Text]) -> None:
         self.owner, self.texts = owner, texts
@@ -209,7 +211,7 @@ class Run:
         self.seen = [text.cache.length for text in texts]  # now: embeddings may append to a cache
         self.tokens = sum(self.counts)
         self.ends = np.cumsum(self.counts)
-        self.faults: list[ModelError | None] = [None] * len(texts)  # why a text of several cannot go on
+        self.faults: list[ModelError | None] = [None] * len(texts)  # why one of several texts cannot continue
         self._passes: list[ForwardContext] = []
         self._reads: list[Read] = []
         self._embedded: Floats = np.empty((0, 0), np.float32)
@@ -217,7 +219,7 @@ class Run:
 
     @property
     def passes(self) -> list[ForwardContext]:
-        """A pass of each text, for operations that are called."""
+        """Return a pass of each text, for operations that run uncompiled."""
         if not self._passes:
             network, threads = self.owner.network, self.owner.threads
             self._passes = [ForwardContext(network, 1, len(text.ids), text.cache, threads) for text in self.texts]
@@ -243,7 +245,7 @@ class Run:
 
     @contextmanager
     def _noting_fault(self, number: int) -> Iterator[None]:
-        """Let the other texts go on where one cannot; a text that is alone raises."""
+        """Let the other texts continue if one fails; a single text raises."""
         try:
             yield
         except ModelError as fault:
@@ -252,7 +254,7 @@ class Run:
             self.faults[number] = fault
 
     def through(self, layers: Sequence[int]) -> dict[int, Floats]:
-        """Through all operations; what these layers are given."""
+        """Run all operations; return the inputs of these layers."""
         lowering, given, start = self.owner.lowering, dict[int, Floats](), 0
         self._embedded = self._embed()
         stops = sorted({*(call.row for call in lowering.calls), *(lowering.before[layer] for layer in layers)})
@@ -271,7 +273,7 @@ class Run:
         return given
 
     def _given(self, layer: int) -> Floats:
-        """What a layer is given, of several streams their mean; that after the last one, what the last one gives."""
+        """Return a layer's input, the mean of several streams; after the last layer, its output."""
         graph, network = self.owner.graph, self.owner.network
         after = graph.layer_outputs[len(network.layers) - 1] if self.owner.has_streams else graph.output
         x = self._rows(self.owner.lowering.vectors_of(graph.layer_inputs.get(layer, after)))
@@ -285,7 +287,7 @@ class Run:
             team_of(self.owner.workers).run(rows, self._prepare, self._empty)
 
     def _prepare(self) -> None:
-        """Write where tokens go, and their embeddings, before the first operation."""
+        """Fill in the cache places of tokens, and their embeddings, before the first operation."""
         if self._prepared:
             return
         state, lowering = self.owner.state, self.owner.lowering
@@ -306,11 +308,11 @@ class Run:
         self._prepared = True
 
     def _empty(self) -> None:
-        """Let operations find no tokens."""
+        """Make operations see no tokens."""
         self.owner.state[context_state.TOKENS] = 0
 
     def _bind(self) -> None:
-        """Let operations know where keys, values and states are, and tables of positions, where those have moved."""
+        """Fill in the addresses of keys, values, states, and position tables, if these have moved."""
         owner, ends = self.owner, [seen + count for seen, count in zip(self.seen, self.counts, strict=True)]
         if len(self.texts) == len(owner.bound_to) and all(
             known.supports(text.cache, end) for known, text, end in zip(owner.bound_to, self.texts, ends, strict=True)
@@ -360,7 +362,7 @@ class Run:
 
     @property
     def has_changed_states(self) -> bool:
-        """Whether layers' states have been changed in place by all operations, and no copy is left."""
+        """Return whether all operations have changed layers' states in place, and no copy is left."""
         lowering = self.owner.lowering
         return self._prepared and bool(lowering.states) and not lowering.calls
 
@@ -371,7 +373,7 @@ class Run:
             text.cache.advance_states(self.owner.lowering.states, count)
 
     def _call(self, call: Call) -> None:
-        """Compute operations for each text, as texts do."""
+        """Compute uncompiled operations for each text, by the executor for texts."""
         at = 0
         for number, (forward, read, count) in enumerate(zip(self.passes, self._reads, self.counts, strict=True)):
             rows = slice(at, at + count)
@@ -385,7 +387,7 @@ class Run:
                 read.values.pop(value, None)
 
     def _compute(self, call: Call, forward: ForwardContext, read: Read, rows: slice) -> None:
-        """What operations give of a text, whose tokens are in these rows."""
+        """Return the result of uncompiled operations for a text, whose tokens are in these rows."""
         lowering, own = self.owner.lowering, {node.value.number for node in call.nodes}
         for value in (value for node in call.nodes for value in node.operation.inputs()):
             if value.number not in own and value.number not in read.values:
@@ -401,14 +403,14 @@ class Run:
         return rows
 
     def states(self) -> Floats:
-        """What a layer that predicts a token further reads: what the head reads, or all streams."""
+        """Return an MTP layer's input: the head's input, or all streams."""
         if self.owner.has_streams:
             graph, last = self.owner.graph, len(self.owner.network.layers) - 1
             return self._rows(self.owner.lowering.vectors_of(graph.layer_outputs[last]))
         return self.normed()
 
     def normed(self) -> Floats:
-        """What the head reads."""
+        """Return the head's input."""
         if self.owner.normed is not None:
             return self._rows(self.owner.normed)
         return self._head_inputs()
@@ -416,7 +418,7 @@ class Run:
     def _head_inputs(self) -> Floats:
         network, threads = self.owner.network, self.owner.threads
         x, made = self._rows(self.owner.lowering.vectors_of(self.owner.graph.output)), []
-        for rows in np.split(x, self.ends[:-1]):  # each as it is alone
+        for rows in np.split(x, self.ends[:-1]):  # each the same as alone
             forward = ForwardContext(network, 1, len(rows), None, threads)
             normed = forward.norm(network.global_tensors, network.block.output_norm, rows)
             if "output_proj.weight" in network.global_tensors:
@@ -425,7 +427,7 @@ class Run:
         return np.concatenate(made)
 
     def logits(self) -> Floats:
-        """Of all tokens, (n, vocabulary)."""
+        """Return the logits of all tokens, (n, vocabulary)."""
         owner = self.owner
         if owner.normed is not None:
             return owner.finish(owner.logits[: self.tokens].copy(), 0)

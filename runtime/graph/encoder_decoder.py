@@ -1,4 +1,4 @@
-"""Both sides of an encoder-decoder model (T5), and a decoder of sounds (WavTokenizer), as operations.
+"""Both sides of an encoder-decoder model (T5), and an audio decoder (WavTokenizer), as operations.
 
 Sources: transformers `models/t5/modeling_t5.py`; llama.cpp b11434, `src/models/wavtokenizer-dec.cpp`.
 """
@@ -15,9 +15,10 @@ from .operations import Value
 def side_graph(
     network: Network, layers: Sequence[Layer], farthest: int, activations: tuple[str, str], is_decoder: bool
 ) -> Graph:
-    """One side, from embedded tokens; the encoder's last norm is among it. activations: without a gate, and with one.
+    """Return one side, from embedded tokens, including the encoder's last norm. activations: without a gate, and with
+    one.
 
-    The relative positions of a layer that has them serve those after it, too.
+    Layers without relative positions use those of the last layer that has them.
     """
     b = Builder(network)
     x, bias = b.add("inp_embd", op.Input((network.hparams.width,))), None
@@ -59,7 +60,7 @@ def _net(b: Builder, layer: Layer, x: Value, activations: tuple[str, str]) -> Va
 def codes_graph(
     network: Network, width: int, units: Sequence[Layer], blocks: Sequence[Layer], groups: int, eps: float
 ) -> Graph:
-    """A sound's frames of embedded codes through units of a posnet and ConvNeXt's blocks."""
+    """Return the graph from a clip's embedded codes through units of a posnet and ConvNeXt's blocks."""
     b, outside = Builder(network), network.global_tensors
     x = b.add("conv1d", enc.FrameConvolution(b.add("inp_embd", op.Input((width,))), outside, "conv1d"))
     for unit in units:
@@ -81,7 +82,7 @@ def codes_graph(
 
 
 def _unit(b: Builder, unit: Layer, x: Value, groups: int, eps: float) -> Value:
-    """Two convolutions that are added, or attention that is, or a norm alone."""
+    """Return a unit: two convolutions as a residual, attention as a residual, or just a norm."""
     if "conv1.weight" in unit:
         inner = x
         for i in (1, 2):

@@ -10,9 +10,9 @@ from .operations import Operation, Shape, Value
 
 @dataclass(frozen=True, eq=False)
 class RelativeBias(Operation):
-    """A learned number for each head and distance, which is added to scores: (heads, queries, keys).
+    """A learned bias for each head and distance, added to scores: (heads, queries, keys).
 
-    farthest: distances from here on share a bucket. x: whose tokens they are of.
+    farthest: distances from here on share a bucket. x: the input of these tokens.
     """
 
     kind = "attention"
@@ -26,7 +26,7 @@ class RelativeBias(Operation):
 
 @dataclass(frozen=True, eq=False)
 class BiasedAttention(Operation):
-    """softmax(q k + bias) v of heads, without a scale; a causal one keeps keys and values in the cache."""
+    """softmax(q k + bias) v of heads, without a scale; if causal, with keys and values in the cache."""
 
     kind = "attention"
     q: Value
@@ -42,7 +42,7 @@ class BiasedAttention(Operation):
 
 @dataclass(frozen=True, eq=False)
 class CrossAttention(Operation):
-    """Attention to the keys and values of the text that was encoded. place: among the decoder's layers."""
+    """Attention to the keys and values of the encoded text. place: among the decoder's layers."""
 
     kind = "attention"
     q: Value
@@ -55,7 +55,9 @@ class CrossAttention(Operation):
 
 @dataclass(frozen=True, eq=False)
 class FrameConvolution(Operation):
-    """A convolution over frames around each, of a kernel (out, channels, taps), or (each) of a channel by itself."""
+    """A convolution over neighbouring frames, of a kernel (out, channels, taps), or (each) of each channel
+    separately.
+    """
 
     kind = "recurrence and convolution"
     reads = ("{role}.weight", "{role}.bias")
@@ -73,7 +75,7 @@ class FrameConvolution(Operation):
 
 @dataclass(frozen=True, eq=False)
 class FrameNorm(Operation):
-    """Groups of channels over all frames with mean 0 and deviation 1, before weights and biases."""
+    """Groups of channels normalized over all frames, before weights and biases."""
 
     kind = "norms"
     reads = ("{role}.weight", "{role}.bias")

@@ -1,4 +1,6 @@
-"""How texts compute operations of encoder-decoder models and of convolutions over frames (see `encoder_operations`)."""
+"""The executor for texts: operations of encoder-decoder models and of convolutions over frames (see
+`encoder_operations`).
+"""
 
 import numpy as np
 
@@ -56,7 +58,9 @@ def _frame_convolution(forward: ForwardContext, o: op.FrameConvolution, read: Re
 
 
 def windows(x: Floats, taps: int) -> Floats:
-    """Each frame of x (frames, channels) with those around it, and zeros past the ends: (frames, taps, channels)."""
+    """Return each frame of x (frames, channels) with its neighbours, and zeros past the ends: (frames, taps,
+    channels).
+    """
     padded = np.pad(x, ((taps // 2, taps // 2), (0, 0)))
     views = np.lib.stride_tricks.sliding_window_view(padded, taps, axis=0)
     return np.ascontiguousarray(views.transpose(0, 2, 1))

@@ -1,4 +1,4 @@
-"""Observers of values: functions that an executor calls with what nodes give, by name or by kind of operation."""
+"""Observers of values: functions that an executor calls with nodes' results, by name or by operation type."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,12 +14,12 @@ Wanted = str | type[Operation]
 
 
 def hooks_on(graph: Graph, observers: Mapping[Wanted, Observer]) -> dict[int, Hook]:
-    """Hooks for `runtime.graph.text.run`, by the number of the value that they are called with.
+    """Return hooks for `runtime.graph.text.run`, by the number of the value that they are called with.
 
-    observers: by a node's name (`attn_out-3`), by a name that a node of every layer has (`attn_out`), or by the class
-    of an operation (`operations.Norm`, and what derives from it). An observer is called with the node and its value,
-    (tokens, …): an array that is changed in place changes what follows; it may be overwritten after the call, so that
-    whoever keeps it copies it. Raises OptionError for a name that no node has.
+    observers: by a node's name (`attn_out-3`), by a name without layer (`attn_out`), or by the class of an operation
+    (`operations.Norm`, and its subclasses). An observer is called with the node and its value, (tokens, …): changing
+    the array in place changes what follows; it may be overwritten after the call, so copy it to keep it. Raises
+    OptionError for an unknown name.
     """
     found: dict[int, list[tuple[Node, Observer]]] = {}
     for wanted, observer in observers.items():
@@ -38,7 +38,7 @@ def _is_meant(node: Node, wanted: Wanted) -> bool:
 
 
 def base_name(node: Node) -> str:
-    """A node's name without the number of its layer."""
+    """Return a node's name without the number of its layer."""
     return node.name if node.layer is None else node.name.removesuffix(f"-{node.layer}")
 
 

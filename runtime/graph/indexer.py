@@ -14,7 +14,7 @@ RATIOS = "attention.compress_ratios"
 
 
 def latent_indexer_keys(b: Builder, layer: Layer, x: Value) -> Value:
-    """What the indexer of latent attention keeps of x: a key, and in GLM-5-Next as many gates."""
+    """Return the indexer's cached keys of x in latent attention: a key, and in GLM-5-Next as many gates."""
     keys = b.linear(layer, "indexer.attn_k", x, "indexer_k")
     eps = b.network.block.indexer_eps or b.network.hparams.eps
     keys = b.add("indexer_k_normed", idx.LayerNorm(keys, layer, "indexer.k_norm", eps))
@@ -25,7 +25,7 @@ def latent_indexer_keys(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def chosen_latents(b: Builder, layer: Layer, x: Value, low: Value, cached: Value, width: int) -> Value:
-    """The keys that tokens of x look at. low: what queries are made of. width: of an indexer's key."""
+    """Return the keys selected for tokens of x. low: the input of queries. width: of an indexer's key."""
     most, heads = (int(b.network.keys.need(f"attention.indexer.{key}")) for key in ("top_k", "head_count"))
     pools, size = has(layer, "indexer_compressor_gate"), 1
     if pools:
@@ -47,7 +47,9 @@ def _head_weights(b: Builder, layer: Layer, x: Value, candidates: Value, width: 
 
 
 def chosen_blocks(b: Builder, layer: Layer, x: Value) -> Value:
-    """The keys that tokens of x look at: best blocks of them (MiniMax M3), or best means of several (Qwen4 Exp)."""
+    """Return the keys selected for tokens of x: best blocks of them (MiniMax M3), or best means of several (Qwen4
+    Exp).
+    """
     keys, pools = b.network.keys, b.network.keys.stored(RATIOS) is not None
     heads, most = (int(keys.need(f"attention.indexer.{key}")) for key in ("head_count", "top_k"))
     size = int(keys.of_layer(RATIOS, layer.index) if pools else keys.need("attention.indexer.block_size"))
@@ -72,9 +74,9 @@ def chosen_blocks(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def compressed_attention(b: Builder, layer: Layer, x: Value) -> Value:
-    """Self-attention to a window of tokens and to entries that stand for whole blocks of them (DeepSeek V4).
+    """Return self-attention to a window of tokens and to compressed entries for blocks of them (DeepSeek V4).
 
-    All heads share one key a token, which is its value, too: what attention makes of the rotated part is turned back.
+    All heads share one key a token, which is also its value: the rotated part of attention's output is rotated back.
     """
     own, eps, keys = b.numbers(layer), b.network.hparams.eps, b.network.keys
     low = b.norm(layer, "attn_q_a_norm", b.linear(layer, "attn_q_a", x, "qr"), "qr_norm")
@@ -98,7 +100,7 @@ def compressed_attention(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def shared_keys(b: Builder, layer: Layer, x: Value) -> Value:
-    """The one key of each token, which all heads share."""
+    """Return the one key of each token, shared by all heads."""
     key = b.norm(layer, "attn_kv_a_norm", b.linear(layer, "attn_kv", x, "kv"), "kv_norm")
     return b.add("kv_rope", idx.RopeTail(b.add("kv_heads", op.Reshape(key, (1, key.width))), b.numbers(layer)))
 

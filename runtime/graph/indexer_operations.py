@@ -1,6 +1,7 @@
-"""Operations of sparse attention: which keys a token looks at, and entries that stand for several tokens.
+"""Operations of sparse attention: key selection, and compressed entries for several tokens.
 
-As long as all keys are seen nothing is compared: `Candidates` give nothing, and what depends on them is not computed.
+As long as all keys are visible nothing is compared: `Candidates` give nothing, and what depends on them is not
+computed.
 """
 
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from .operations import Operation, Shape, Value
 
 @dataclass(frozen=True, eq=False)
 class CacheKeys(Operation):
-    """All keys and values so far, with those of these tokens, which the cache keeps. v: None for none.
+    """All keys and values so far, including those of these tokens, which are appended to the cache. v: None for none.
 
-    place: among the cache's layers, and those that are not any.
+    place: a number among the cache's layers, possibly of no real layer.
     """
 
     kind = "attention"
@@ -35,12 +36,12 @@ class Indexing(Operation):
 
 
 class IndexerRope(Indexing):
-    """The first values of each head rotated, or the last, as the family has it."""
+    """The first or the last values of each head rotated, by the family."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm(Indexing):
-    """A layer norm, whatever the model's are."""
+    """A layer norm, whatever type the model's norms are."""
 
     kind = "norms"
     reads = ("{role}.weight", "{role}.bias")
@@ -50,10 +51,10 @@ class LayerNorm(Indexing):
 
 @dataclass(frozen=True, eq=False)
 class Candidates(Indexing):
-    """What an indexer compares: the cached keys x, or what stands for each `size` of them; nothing where all are seen.
+    """The candidates of an indexer: the cached keys x, or a summary of each `size` of them; nothing if all are visible.
 
     of: "keys", "values" (the keys are cached in place of values), "blocks", "means", "weighted means", "entries". most:
-    how many are seen.
+    how many are visible.
     """
 
     gives_rows = False
@@ -66,7 +67,7 @@ class Candidates(Indexing):
 
 @dataclass(frozen=True, eq=False)
 class OnlyIf(Operation):
-    """x, where something is to be chosen."""
+    """x, if a selection is needed."""
 
     gives_rows = False
     rows_given = "some"
@@ -78,7 +79,7 @@ class OnlyIf(Operation):
 
 @dataclass(frozen=True, eq=False)
 class IndexerScores(Operation):
-    """The sum of relu(x k) of heads, each times its weight, of each candidate k; -inf of those after a token."""
+    """The sum of relu(x k) of heads, each times its weight, for each candidate k; -inf for those after a token."""
 
     kind = "attention"
     gives_rows = False
@@ -102,9 +103,10 @@ class BlockScores(Operation):
 
 @dataclass(frozen=True, eq=False)
 class TopKeys(Operation):
-    """0 for the keys that a token looks at, -inf for others: those of the candidates with the best scores x.
+    """0 for the selected keys of a token, -inf for others: those of the candidates with the best scores x.
 
-    rest: keys after the last whole candidate before a token are seen, too. heads: that each head's choice is for.
+    rest: keys after the last whole candidate before a token are visible, too. heads: number of heads that share each
+    selection.
     """
 
     kind = "attention"
@@ -118,7 +120,7 @@ class TopKeys(Operation):
 
 @dataclass(frozen=True, eq=False)
 class RopeTail(Operation):
-    """The last values of each head rotated, or (back) turned back, without yarn's temperature (DeepSeek V4)."""
+    """The last values of each head rotated, or (back) rotated back, without YaRN's attention factor (DeepSeek V4)."""
 
     kind = "attention"
     x: Value
@@ -139,7 +141,7 @@ class Compress(Indexing):
 
 @dataclass(frozen=True, eq=False)
 class CompressedAttention(Operation):
-    """Attention to a window of keys, which are values, too, and to entries that stand for blocks (DeepSeek V4).
+    """Attention to a window of keys, which are also values, and to compressed entries (DeepSeek V4).
 
     chosen: of entries, None for all.
     """
@@ -156,7 +158,7 @@ class CompressedAttention(Operation):
 
 @dataclass(frozen=True, eq=False)
 class BlockAttention(Operation):
-    """Attention of a block that sees all of itself and the keys before it (a draft's)."""
+    """Attention of a block to all of itself and the keys before it (a draft model's)."""
 
     kind = "attention"
     q: Value
@@ -166,7 +168,7 @@ class BlockAttention(Operation):
 
 @dataclass(frozen=True, eq=False)
 class GroupedLinear(Operation):
-    """Each group of the values of x times rows of its own."""
+    """Each group of the values of x times its own rows."""
 
     kind = "products"
     reads = ("{role}.weight",)

@@ -1,4 +1,4 @@
-"""How texts compute the operations of sparse attention (see `indexer_operations`)."""
+"""The executor for texts: operations of sparse attention (see `indexer_operations`)."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from .read import Read, computes
 
 
 class Cached(NamedTuple):
-    """Of all tokens so far, (tokens, heads, width)."""
+    """Values of all tokens so far, (tokens, heads, width)."""
 
     keys: Floats
     values: Floats
@@ -71,7 +71,7 @@ def _block_scores(forward: ForwardContext, o: op.BlockScores, read: Read) -> Flo
 
 @computes(op.TopKeys)
 def _top_keys(forward: ForwardContext, o: op.TopKeys, read: Read) -> Floats:
-    """Of each text, (texts, heads, tokens, keys)."""
+    """Return the mask of selected keys of each text, (texts, heads, tokens, keys)."""
     hidden = indexer.hidden_but_best(forward, read(o.x), o.most, o.size if o.rest else 0)
     if o.size > 1:
         hidden = np.repeat(hidden, o.size, axis=3)[..., : int(forward.positions[-1]) + 1]

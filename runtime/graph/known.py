@@ -1,8 +1,8 @@
-"""Whether a region of operations is what its writer takes it for.
+"""Check that a region of operations is what its writer assumes.
 
-Writers of regions ask the model's numbers what a layer computes, as the builder does, and not the operations one by
-one. So a region is written only if each operation in it is known with each of its attributes, and stands where it has
-to: all others are called one by one.
+Writers of regions use the model's hyperparameters, as the builder does, and not the single operations. So a region is
+compiled only if each operation in it is known with each of its attributes, and is in the expected place: all others are
+run uncompiled, one by one.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from .operations import Operation, Value
 
 
 class Anything:
-    """Of attributes that only say how large something is."""
+    """Matches any value, for attributes that only give a size."""
 
     def __contains__(self, value: Any) -> bool:
         return True
@@ -30,7 +30,7 @@ class Anything:
 
 SIZES = Anything()
 WHOLE = frozenset(
-    {  # mixers, whose steps follow from the tensors that their writers ask for, too
+    {  # mixers, whose steps follow from tensors that their writers read, too
         "mamba",
         "mamba2",
         "mamba of heads",
@@ -42,13 +42,13 @@ WHOLE = frozenset(
         "rwkv layer",
     }
 )
-Attributes = Mapping[str, Any]  # what each attribute may be
+Attributes = Mapping[str, Any]  # the allowed values of each attribute
 Table = Mapping[type[Operation], Attributes]
 _ALONG = (op.Clamp, op.Columns, op.HeadNorm, op.PlainNorm, op.Rope, op.ScaleQueries, op.Scale)
 
 
 def is_known(network: Network, graph: Graph, region: Region) -> bool:
-    """Whether the region holds nothing but what its writer knows of."""
+    """Return whether the region only holds what its writer knows."""
     if region.kind in WHOLE:
         return True
     nodes = graph.nodes[region.start : region.stop]
@@ -58,7 +58,7 @@ def is_known(network: Network, graph: Graph, region: Region) -> bool:
 
 
 def knows(table: Table, layer: Layer, operation: Operation) -> bool:
-    """Whether an operation is in the table, with these attributes; values and the layer itself are none."""
+    """Return whether an operation is in the table, with these attributes, besides values and the layer."""
     attributes = table.get(type(operation))
     if attributes is None:
         return False
@@ -140,7 +140,7 @@ def experts_table(network: Network, layer: Layer) -> Table:
 
 
 def _is_attention(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
-    """Whether queries, keys and values take the steps that the writer writes, and one result comes of them."""
+    """Return whether queries, keys and values take the steps that the writer assumes, with one result."""
     spec, made = attention_spec(network, layer.index), {node.value.number: node.operation for node in nodes}
     kind = op.Attention if spec.keeps else op.SharedAttention
     mixed = [node.operation for node in nodes if isinstance(node.operation, kind)]
@@ -156,7 +156,7 @@ def _is_attention(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool
 
 
 def _steps_to(made: Mapping[int, Operation], value: Value) -> list[type[Operation]]:
-    """What happens to heads behind their product, without columns of a product of all of them."""
+    """Return the steps on heads after their product, without columns of a fused product."""
     steps: list[type[Operation]] = []
     while isinstance(operation := made.get(value.number), _ALONG):
         before = made.get(operation.x.number)
@@ -167,7 +167,7 @@ def _steps_to(made: Mapping[int, Operation], value: Value) -> list[type[Operatio
 
 
 def _steps_of(spec: AttentionSpec, layer: Layer, name: str) -> list[type[Operation]]:
-    """The same as the writer understands it."""
+    """Return the steps that the writer assumes."""
     values, steps = name == "attn_v", list[type[Operation]]()
     for step in spec.steps:
         if step == "clamp" and spec.clamp:
@@ -185,7 +185,7 @@ def _steps_of(spec: AttentionSpec, layer: Layer, name: str) -> list[type[Operati
 
 
 def _is_latent_attention(network: Network, layer: Layer, nodes: Sequence[Node]) -> bool:
-    """Whether each operation is there as often as the writer writes it."""
+    """Return whether each operation occurs as often as the writer assumes."""
     spec, counts = latent_attention_spec(network, layer), _counts(nodes)
     gates, norms = "attn_gate.weight" in layer, ("attn_q_a_norm", "attn_kv_a_norm", "attn_k_norm", "attn_sub_norm")
     wanted = {

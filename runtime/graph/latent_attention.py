@@ -1,8 +1,8 @@
-"""Multi-head latent attention (DeepSeek V2, V3) as operations: one narrow latent for keys and values of all heads.
+"""Multi-head latent attention (DeepSeek V2, V3) as operations: one low-rank latent for keys and values of all heads.
 
-Source: transformers `models/deepseek_v2/modeling_deepseek_v2.py`. What is cached is the latent and the one rotated
-key; the matrices that widen the latent are multiplied into the query and the result instead (section 2.1 of the
-DeepSeek V2 report), so every head attends to the same narrow keys.
+Source: transformers `models/deepseek_v2/modeling_deepseek_v2.py`. The cache holds the latent and the one rotated key;
+the matrices that widen the latent are multiplied into the query and the result instead (section 2.1 of the DeepSeek V2
+report), so every head attends to the same narrow keys.
 """
 
 from ..layer import Layer
@@ -16,7 +16,7 @@ from .operations import Value
 
 
 def latent_attention(b: Builder, layer: Layer, x: Value) -> Value:
-    """Self-attention of a layer over x, with its output projection."""
+    """Return self-attention of a layer over x, with its output projection."""
     keys, own, start = b.network.keys, b.numbers(layer), len(b.nodes)
     latent_width, rotated = size_of(keys, own, "attention.kv_lora_rank"), own.rope_width
     key_width = size_of(keys, own, "attention.key_length_mla")
@@ -46,7 +46,7 @@ def latent_attention(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def widened_attention(b: Builder, layer: Layer, x: Value) -> Value:
-    """The same of files with one matrix that widens the latent: each head has keys and values.
+    """Return latent attention of files with one matrix that widens the latent: each head has keys and values.
 
     Those are MiniCPM 3, PLM, and DeepSeek as it was converted until April 2025.
     """
@@ -70,7 +70,7 @@ def widened_attention(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _queries(b: Builder, layer: Layer, x: Value, key_width: int, eps: float) -> tuple[Value, Value]:
-    """What queries are made of, which is narrower than x in most models, and the queries."""
+    """Return the input of queries, low-rank in most models, and the queries."""
     low, role = x, "attn_q"
     if "attn_q_a.weight" in layer:
         low, role = b.norm(layer, "attn_q_a_norm", b.linear(layer, "attn_q_a", x), eps=eps), "attn_q_b"

@@ -1,4 +1,4 @@
-"""A model's layers as operations: what stands where, as the family declares it and by the tensors that it may have."""
+"""A model's layers as operations, as the family declares them and by their optional tensors."""
 
 from archs.layer_kinds import Arrangement, Mixer
 
@@ -30,9 +30,9 @@ from .streams import (
 
 
 def decoder_graph(network: Network, predicts: bool = False) -> Graph:
-    """All layers, from embedded tokens to what the last norm reads. Raises ModelError where tensors do not fit.
+    """Return all layers, from embedded tokens to the last norm's input. Raises ModelError if tensors do not fit.
 
-    predicts: the file's predictor chooses neurons.
+    predicts: the file's predictor selects neurons.
     """
     b = Builder(network, predicts)
     x = begin(b, b.add("inp_embd", op.Input((network.hparams.width,))))
@@ -40,7 +40,7 @@ def decoder_graph(network: Network, predicts: bool = False) -> Graph:
 
 
 def whole_graph(network: Network) -> Graph:
-    """The same from ids of tokens to logits, of which no row is left out. Raises ModelError as `decoder_graph` does."""
+    """Return the graph from token ids to logits of all rows. Raises ModelError as `decoder_graph` does."""
     b = Builder(network)
     outside, hparams, block = network.global_tensors, network.hparams, network.block
     embedded = op.Embed(outside, (hparams.width,), float(hparams.embedding_scale))
@@ -57,7 +57,7 @@ def whole_graph(network: Network) -> Graph:
 
 
 def _name_of_embedding(network: Network) -> str:
-    """What llama.cpp calls the values that the first layer reads."""
+    """Return llama.cpp's name of the first layer's input."""
     outside, block = network.global_tensors, network.block
     if has(outside, "token_embd_norm") and block.output_norm != "token_embd_norm":
         return "inp_norm"
@@ -67,13 +67,15 @@ def _name_of_embedding(network: Network) -> str:
 
 
 def layers_graph(network: Network, width: int) -> Graph:
-    """The same from what stands before the first layer already, (tokens, width)."""
+    """Return the graph from the first layer's input, (tokens, width)."""
     b = Builder(network)
     return _through_layers(b, b.add("inp_embd", op.Input((width,))))
 
 
 def layer_graph(network: Network, layer: Layer, shape: tuple[int, ...], reads_blocks: bool = False) -> Graph:
-    """A single layer over hidden states of this shape, all of whose rows go on. reads_blocks: it is a draft's."""
+    """Return the graph of a single layer over hidden states of this shape, keeping all rows. reads_blocks: it is a
+    draft model's.
+    """
     b = Builder(network, reads_blocks=reads_blocks)
     x = b.add("l_in", op.Input(shape))
     b.layer = layer
@@ -82,7 +84,7 @@ def layer_graph(network: Network, layer: Layer, shape: tuple[int, ...], reads_bl
 
 
 def begin(b: Builder, x: Value) -> Value:
-    """What the first layer reads of embedded tokens."""
+    """Return the first layer's input from embedded tokens."""
     outside = b.network.global_tensors
     if "altup_proj.weight" in outside:
         return begin_copies(b, x)
@@ -97,7 +99,7 @@ def _through_layers(b: Builder, x: Value) -> Graph:
 
 
 def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
-    """All layers. keeps: the last one goes on with the rows alone that the head reads."""
+    """Build all layers. keeps: the last one only continues with the rows for the head."""
     network = b.network
     if hrm.BEGINNING in network.global_tensors:
         x = b.add("hrm_init", op.BeginHrmCycles(x, network.global_tensors, 2 * x.width))
@@ -111,7 +113,7 @@ def _write_layers(b: Builder, x: Value, keeps: bool) -> Value:
 
 
 def end(b: Builder, x: Value) -> Value:
-    """What the last norm reads of what the last layer gives."""
+    """Return the last norm's input from the last layer's output."""
     outside, width = b.network.global_tensors, b.network.hparams.width
     if "altup_proj.weight" in outside:
         return end_copies(b, x)
@@ -124,7 +126,7 @@ def end(b: Builder, x: Value) -> Value:
 
 
 def write_layer(b: Builder, layer: Layer, x: Value) -> Value:
-    """One layer over x."""
+    """Build one layer over x."""
     out = _written(b, layer, x)
     if b.numbers(layer).ends_loop:
         out = b.norm(b.network.global_tensors, "output_norm", out, "loop_norm")
@@ -139,13 +141,13 @@ def _written(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
-    """A mixer of tokens, then a net; each reads a norm of the residual stream and is added to it."""
+    """Build a token mixer, then a net; each reads a norm of the residual stream and is added to it."""
     block, hparams = b.network.block, b.network.hparams
     scale, eps, kind = float(hparams.residual_scale), block.post_norm_eps, b.network.kind(layer)
-    if kind.mixer == "none":  # in some hybrids a layer has one of both parts
+    if kind.mixer == "none":  # in some hybrids a layer has only one part
         x = b.kept(x)
         if kind.net == "none":
-            return x  # of some the layer has nothing at all
+            return x  # some layers are empty
         norm = "attn_norm" if has(layer, "attn_norm") else block.ffn_norm
         return b.add("l_out", op.Add(x, net(b, layer, b.norm(layer, norm, x), x), scale))
     behind = hparams.post_norm
@@ -170,7 +172,7 @@ def _sequential(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def layer_input(b: Builder, layer: Layer, x: Value) -> Value:
-    """What the layer's own embedding of each token gives, gated by x (Gemma 3n and 4)."""
+    """Return the layer's own embedding of each token, gated by x (Gemma 3n and 4)."""
     gate = b.add("per_layer_gelu", op.Activate(b.linear(layer, "inp_gate", x), b.network.hparams.activation))
     own = b.add("inp_per_layer_selected", op.LayerInput(x, layer))
     gated = b.add("per_layer_gated", op.Multiply(gate, own))
@@ -178,13 +180,13 @@ def layer_input(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _norm_of_sum(b: Builder, layer: Layer, role: str, x: Value) -> Value:
-    """A norm of the sum behind a part, where the family has not given its name to another one."""
+    """Return a norm of the sum after a part, unless the family uses its name for another one."""
     block = b.network.block
     return x if role in (block.ffn_norm, block.attn_post_norm, block.ffn_post_norm) else b.norm_if_there(layer, role, x)
 
 
 def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
-    """Attention and feed-forward net next to each other; each may have a norm of its own."""
+    """Build attention and feed-forward net in parallel; each may have a norm of its own."""
     normed = b.norm(layer, "attn_norm", x)
     second, third = (b.norm(layer, role, x) if has(layer, role) else normed for role in ("attn_norm_2", "ffn_norm"))
     mixed = b.add("ffn_inp", op.Add(x, attention(b, layer, second)))
@@ -193,7 +195,7 @@ def _parallel(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
-    """Each part is added to what was normed before it, times a constant."""
+    """Build parts whose residual is their normed input, times a constant."""
     scale, kind = float(b.network.hparams.residual_scale), b.network.kind(layer)
     if kind.mixer != "none":
         normed = b.norm(layer, "attn_norm", x)
@@ -206,7 +208,7 @@ def _from_normed(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _in_streams(b: Builder, layer: Layer, x: Value) -> Value:
-    """Each part reads a mean of several streams, and is added to all of them."""
+    """Build parts that read a mean of several streams, and are added to all of them."""
     if "ple_key.weight" in layer:
         x = b.add("ple_out", op.AddNgrams(x, layer, x.width))
     read, normed = gated_mean(b, layer, "hc_attn", x)
@@ -216,7 +218,7 @@ def _in_streams(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _in_mixed_streams(b: Builder, layer: Layer, x: Value) -> Value:
-    """Both parts read and write several streams, which they mix."""
+    """Build parts that read and write several streams, which they mix."""
     around = HyperConnection(b, layer, "attn", x)
     mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", around.read))
     x = b.kept(around.write(mixed, "hc_attn_post"))
@@ -226,7 +228,7 @@ def _in_mixed_streams(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _over_residuals(b: Builder, layer: Layer, x: Value) -> Value:
-    """Each part reads a mean of the hidden states and of what earlier layers left, which stands after them in x."""
+    """Build parts that read a mean of the hidden states and of stored residuals, which come after them in x."""
     width = b.network.hparams.width
     read = b.add("attn_res", op.ReadResiduals(x, layer, width, "attn_res_score"))
     mixed = token_mixer(b, layer, b.norm(layer, "attn_norm", read))
@@ -238,7 +240,7 @@ def _over_residuals(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _in_cycles(b: Builder, layer: Layer, x: Value) -> Value:
-    """A layer of one of two stacks that run by turns, of which the other rests (HRM)."""
+    """Build a layer of one of two alternating stacks (HRM)."""
     width = b.network.hparams.width
     out = _sequential(b, layer, b.add("hrm_state", op.ReadState(x, layer, width)))
     if layer.index + 1 == len(b.network.layers):
@@ -247,7 +249,9 @@ def _in_cycles(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
-    """One of several copies goes through the layer; the others are predicted before and corrected after (Gemma 3n)."""
+    """Build a layer that one of several copies goes through; the others are predicted before and corrected after (Gemma
+    3n).
+    """
     expected, now = predict_copies(b, layer, x)
     normed = b.norm(layer, "attn_norm", now)
     low = b.linear(layer, "laurel_r", b.linear(layer, "laurel_l", normed))
@@ -262,7 +266,7 @@ def _in_copies(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def token_mixer(b: Builder, layer: Layer, x: Value) -> Value:
-    """What the layer takes from other tokens."""
+    """Return the output of the layer's token mixer."""
     mixer = b.network.kind(layer).mixer
     if mixer == "attention+mamba2":
         return b.add("layer_out", op.Add(_recurrent(b, layer, x, mamba2), attention(b, layer, x)))

@@ -1,4 +1,4 @@
-"""Linear attention as operations: what a layer knows of earlier tokens is a matrix for each head.
+"""Linear attention as operations: a layer's memory is a matrix for each head.
 
 Source: transformers `models/qwen3_next/modeling_qwen3_next.py` (gated delta nets), `models/kimi_linear/` and
 `models/bailing_hybrid/` (Kimi's delta attention), `models/minimax/` (lightning attention).
@@ -11,11 +11,11 @@ from . import recurrent_operations as rec
 from .builder import Builder
 from .operations import Value
 
-EPS = 1e-6  # added to the square of a key's or a query's length
+EPS = 1e-6  # added to the squared length of a key or a query
 
 
 def gated_delta(b: Builder, layer: Layer, x: Value) -> Value:
-    """A gated delta net (Qwen3-Next, Qwen3.5)."""
+    """Build a gated delta net (Qwen3-Next, Qwen3.5)."""
     keys, start = b.network.keys, len(b.nodes)
     size, groups = int(keys.need("ssm.state_size")), int(keys.need("ssm.group_count"))
     heads, inner = int(keys.need("ssm.time_step_rank")), int(keys.need("ssm.inner_size"))
@@ -50,7 +50,7 @@ def gated_delta(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def kimi_delta(b: Builder, layer: Layer, x: Value) -> Value:
-    """Kimi's delta attention (KDA): every channel of a key forgets by itself."""
+    """Build Kimi's delta attention (KDA): every channel of a key has its own decay."""
     keys, start, heads = b.network.keys, len(b.nodes), b.numbers(layer).heads
     size = int(keys.need("kda.head_dim"))
     q, k, v = (b.linear(layer, f"attn_{kind}", x, f"{kind.upper()}cur") for kind in "qkv")
@@ -74,7 +74,7 @@ def kimi_delta(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _channel_decay(b: Builder, layer: Layer, steps: Value, heads: tuple[int, int]) -> Value:
-    """exp(a softplus(steps)), or exp(bound sigmoid(|a| steps)) where the file has a bound."""
+    """Return exp(a softplus(steps)), or exp(bound sigmoid(|a| steps)) if the file has a bound."""
     bound = b.network.keys.get("kda.gate_lower_bound")
     if bound is None:
         steps = b.add("g1_heads", op.Reshape(b.add("g1_softplus", op.Activate(steps, "softplus")), heads))
@@ -88,7 +88,7 @@ def _channel_decay(b: Builder, layer: Layer, steps: Value, heads: tuple[int, int
 
 
 def lightning(b: Builder, layer: Layer, x: Value) -> Value:
-    """Lightning attention (MiniMax Text-01, M1): each head forgets at a pace of the head's and layer's."""
+    """Build lightning attention (MiniMax Text-01, M1): the decay depends on the head and the layer."""
     own, start = b.numbers(layer), len(b.nodes)
     heads, size = own.heads, own.key_width
     mixed = b.linear(layer, "attn_qkv", x, "QKVcur", (heads, 3 * size))
@@ -106,7 +106,7 @@ def _unit(b: Builder, name: str, x: Value) -> Value:
 
 
 def _narrowed(b: Builder, layer: Layer, role: str, x: Value, name: str) -> Value:
-    """A projection by one matrix, or by two with a narrow width in between."""
+    """Return a projection by one matrix, or by two with a low rank in between."""
     if f"{role}.weight" in layer:
         return b.linear(layer, role, x, name)
     narrow = b.linear(layer, f"{role}_a", x, f"{name}_a")

@@ -1,7 +1,9 @@
-"""A graph as machine operations for a few tokens: what threads walk together, with calls of the other executor between.
+"""Lower a graph to machine operations for a few tokens, run by threads in step, with calls of the other executor in
+between.
 
-Each kind of operation, or a region of several, has a writer that appends its machine operations; one without a writer,
-or whose tensors a writer does not serve, is called as texts call it, in the middle of the list, and costs only itself.
+Each operation type, or a region of several operations, has a writer that appends its machine operations; one without a
+writer, or whose tensors a writer does not support, is called through the executor for texts in the middle of the graph,
+and only its own time is lost.
 """
 
 import re
@@ -39,13 +41,13 @@ from .operations import Operation, Shape, Value
 from .text import COMPUTE
 
 Ints = NDArray[np.int64]
-SLOTS = context_state.MAX_TOKENS  # texts that run together at most
+SLOTS = context_state.MAX_TOKENS  # maximum texts that run together
 
 
 @dataclass
 class MachineList:
-    """Machine operations as they are written. kept: arrays whose addresses are in them. read: bytes of weights that a
-    token reads.
+    """Machine operations under construction. kept: arrays whose addresses they hold. read: bytes of weights read per
+    token.
     """
 
     rows: list[Ints] = field(default_factory=list)
@@ -54,7 +56,7 @@ class MachineList:
     read: int = 0
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
-        """An operation, after which threads wait for one another. In fields arrays become addresses."""
+        """Add an operation. wait: threads wait for one another after it. Arrays in fields become addresses."""
         self.kept += [value for value in fields.values() if isinstance(value, np.ndarray)]
         self.rows.append(thread_team.operation_row(operation(), fields, wait))
         self.waits += wait
@@ -64,7 +66,7 @@ class MachineList:
 
 @dataclass
 class Call:
-    """Operations that are computed as texts compute them, before machine operation `row`. to: by number of value, where
+    """Operations computed by the executor for texts, before machine operation `row`. to: by number of value, where
     results go. forgets: values that no later call reads.
     """
 
@@ -74,16 +76,16 @@ class Call:
     forgets: set[int] = field(default_factory=set)
 
 
-Heads = tuple[int, int]  # how many, and their width
+Heads = tuple[int, int]  # their number and width
 
 
 class Lowering:
-    """Machine operations of a graph, and where its values lie.
+    """The machine operations of a graph, and the places of its values.
 
-    state: what operations read anew in each run (`kernels.pass_state`). rows_of: by value, where it is. calls: in their
-    order. before: by layer, how many operations come before it. bound: by layer with keys, their addresses and the rows
-    that read tables. tables: by layer with states, the addresses of each state by slot. keys: by layer with keys of its
-    own, the shapes of a token's keys and values. states: by layer, the shapes of its states.
+    state: values that operations read anew in each run (`kernels.pass_state`). rows_of: by value, its place. calls: in
+    their order. before: by layer, how many operations come before it. bound: by layer with keys, their addresses and
+    the rows that read tables. tables: by layer with states, the addresses of each state by slot. keys: by layer with
+    keys of its own, the shapes of a token's keys and values. states: by layer, the shapes of its states.
     """
 
     def __init__(self, network: Network, graph: Graph, threads: int) -> None:
@@ -97,13 +99,13 @@ class Lowering:
         self.tables: dict[int, tuple[Ints, ...]] = {}
         self.keys: dict[int, tuple[Heads, Heads]] = {}
         self.states: dict[int, tuple[tuple[int, ...], ...]] = {}
-        self.first_values: Vectors | None = None  # what RWKV 7's first layer makes, which later ones read
+        self.first_values: Vectors | None = None  # from RWKV 7's first layer, read by later ones
         self.stored: dict[str, NDArray[np.uint8]] = {}
         self.number = 0
         self._asked = {value.number for value in (graph.output, *graph.layer_inputs.values())}  # in rows
         self._asked |= {value.number for value in graph.layer_outputs.values()}
-        self._packed: set[int] = set()  # rows whose integers are those of their numbers
-        self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which wait, and rows
+        self._packed: set[int] = set()  # rows whose integers match their numbers
+        self._free: dict[int, list[tuple[int, Vectors]]] = {}  # by width: since which barrier, and rows
         self._live: dict[int, tuple[Vectors, set[int]]] = {}  # by rows: the values in them
         self._readers: dict[int, list[int]] = {}
         for number, node in enumerate(graph.nodes):
@@ -111,26 +113,28 @@ class Lowering:
                 self._readers.setdefault(value.number, []).append(number)
         self._write()
 
-    # What writers ask
+    # For writers
 
     def vectors_of(self, value: Value) -> Vectors:
-        """Where a value lies, with its integers."""
+        """Return a value's place, with its integers."""
         self._asked.add(value.number)
         return self.rows_of[value.number]
 
     def packed(self, value: Value) -> Vectors:
-        """The same of a value that is multiplied with quantized weights: its integers are made where no writer has."""
+        """Return the place of a value for products with quantized weights: its integers are made unless a writer
+        has.
+        """
         rows = self.vectors_of(value)
         if id(rows) not in self._packed:
             self.pack(rows)
         return rows
 
     def has_rows(self, value: Value) -> bool:
-        """Whether a value lies in rows: numbers of one array."""
+        """Return whether a value is in rows: numbers of one array."""
         return value.number in self.rows_of
 
     def is_last_reader(self, value: Value, number: int) -> bool:
-        """Whether nothing reads a value, or its memory under another number, after a node."""
+        """Return whether nothing reads a value, or its memory under another number, after a node."""
         here = self.rows_of[value.number]
         same = [other for other, rows in self.rows_of.items() if rows is here]
         if self.graph.output.number in same:
@@ -142,14 +146,14 @@ class Lowering:
         return readers[0] if len(readers) == 1 and value.number != self.graph.output.number else None
 
     def put(self, value: Value, rows: Vectors, packed: bool = False) -> None:
-        """Note where a value lies, and whether its integers lie there, too."""
+        """Record a value's place, and whether its integers are there, too."""
         self.rows_of[value.number] = rows
         (self._packed.add if packed else self._packed.discard)(id(rows))
         if id(rows) in self._live:
             self._live[id(rows)][1].add(value.number)
 
     def new(self, value: Value, packed: bool = False) -> Vectors:
-        """Rows for a value. packed: its integers are written with it."""
+        """Return rows for a value. packed: its integers are written with it."""
         rows = self._room(value.width)
         self._live[id(rows)] = rows, set()
         self.put(value, rows, packed)
@@ -164,12 +168,12 @@ class Lowering:
         self.list.add(operation, {parts.STATE: self.state} | fields, wait)
 
     def pack(self, x: Vectors) -> None:
-        """Write the integers of x."""
+        """Add an operation that writes the integers of x."""
         self.copy(x.floats, x)
         self._packed.add(id(x))
 
     def copy(self, x: Floats, out: Vectors) -> None:
-        """Copy the first columns of x to `out`, also as integers."""
+        """Add an operation that copies the first columns of x to `out`, also as integers."""
         self.list.add(
             state_operations.norm_groups,
             {
@@ -204,7 +208,7 @@ class Lowering:
         self._trim_calls()
 
     def _goes_with_call(self) -> bool:
-        """Whether a small operation stands between one that is called and another that will be."""
+        """Return whether a small operation comes between one that is called and another that will be."""
         if not any(map(self._is_called, self.graph.nodes[self.number].operation.inputs())):
             return False
         rest = (type(node.operation) for node in self.graph.nodes[self.number :])
@@ -215,11 +219,11 @@ class Lowering:
         return bool(self.calls) and self.calls[-1].row == len(self.list.rows)
 
     def _is_called(self, value: Value) -> bool:
-        """Whether a value is that of a call that may go on."""
+        """Return whether a value is the result of a call that may be extended."""
         return self._follows_call() and any(node.value is value for node in self.calls[-1].nodes)
 
     def _trim_calls(self) -> None:
-        """Let calls write no rows that nothing asks for, and forget what no later one reads."""
+        """Remove unused results of calls, and drop values that no later one reads."""
         read_later: set[int] = set()
         for call in reversed(self.calls):
             call.to = {number: rows for number, rows in call.to.items() if number in self._asked}
@@ -232,7 +236,7 @@ class Lowering:
         return readable and is_known(self.network, self.graph, region) and REGIONS[region.kind](self, region)
 
     def _call_region(self, region: Region) -> bool:
-        """Call all of a mixer at once; of attention and experts, products are written one by one."""
+        """Call all of a mixer at once; of attention and experts, products are compiled one by one."""
         if region.kind in ("attention", "latent attention", "experts", "rwkv layer"):
             return False
         self._call(*self.graph.nodes[region.start : region.stop])
@@ -252,13 +256,13 @@ class Lowering:
             self.calls[-1].to[value.number] = self.new(value)
 
     def _room(self, width: int) -> Vectors:
-        """Rows that nothing reads any more since threads waited, or new ones."""
+        """Return rows that nothing has read since the last barrier, or new ones."""
         free = self._free.get(width, [])
         found = next((i for i, (since, _) in enumerate(free) if since < self.list.waits), None)
         return vectors(width) if found is None else free.pop(found)[1]
 
     def _forget(self, number: int) -> None:
-        """Let others have rows whose values nothing reads after a node."""
+        """Release rows whose values nothing reads after a node."""
         for key, (rows, values) in list(self._live.items()):
             last = max((at for value in values for at in self._readers.get(value, [])), default=-1)
             if last <= number and max(values) <= number and self.graph.output.number not in values:
@@ -275,7 +279,7 @@ REGIONS: dict[str, Callable[[Lowering, Region], bool]] = {}
 
 
 def writes(*kinds: type[Operation]) -> Callable[[Write], Write]:
-    """Enter a function that writes operations of these kinds; it gives False for what it does not serve."""
+    """Register a function that writes operations of these types; it returns False for those it does not support."""
 
     def entered(function: Write) -> Write:
         WRITERS.update(dict.fromkeys(kinds, function))
@@ -304,7 +308,7 @@ def _norm(lowering: Lowering, operation: op.Norm, value: Value) -> bool:
 
 
 def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vectors, eps: float) -> None:
-    """A norm of x as `Pass.norm` has it. eps: 0 for the model's."""
+    """Add a norm of x, like `ForwardContext.norm`. eps: 0 for the model's."""
     width = x.width
     weight, kind = layer.array(f"{role}.weight"), lowering.network.block.norm
     weight = layer.array(role) if weight is None else weight
@@ -325,7 +329,7 @@ def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vect
 
 
 def supports_product(layer: Layer, role: str) -> bool:
-    """Whether a weight is multiplied from its blocks, and nothing is added to its product but a bias."""
+    """Return whether a weight is multiplied from its blocks, with nothing but a bias added."""
     weight = layer.tensors.get(f"{role}.weight")
     return (
         weight is not None
@@ -349,12 +353,12 @@ def _linear(lowering: Lowering, operation: op.Linear, value: Value) -> bool:
     )
     lowering.list.add(dots.OF_FORMAT[weight.format.name], fields, not _shares_input_with_next(lowering, operation))
     if into is not None:
-        lowering.put(value, out)  # what the sum finds there is written already
+        lowering.put(value, out)  # the sum's place is written already
     return True
 
 
 def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
-    """The residual stream that a result is added to at once: the following node reads both for the last time."""
+    """Return the residual stream that a result is directly added to: the following node is the last reader of both."""
     number = lowering.sole_reader(value)
     if number is None or number != following:
         return None
@@ -365,7 +369,7 @@ def _sum_of(lowering: Lowering, value: Value, following: int) -> Value | None:
 
 
 def _shares_input_with_next(lowering: Lowering, operation: op.Linear) -> bool:
-    """Whether the next operation is a product of the same input, which so need not wait."""
+    """Return whether the next operation is a product of the same input, which therefore need not wait."""
     if lowering.number + 1 >= len(lowering.graph.nodes):
         return False
     following = lowering.graph.nodes[lowering.number + 1].operation
@@ -401,7 +405,7 @@ def _add(lowering: Lowering, operation: op.Add, value: Value) -> bool:
 
 
 def _step(lowering: Lowering, x: Vectors, out: Vectors, shape: Shape, code: int, fields: dict[int, Any]) -> None:
-    """A step of `attention_operations.prepare_heads` with each number, or with heads of this shape."""
+    """Add a step of `attention_operations.prepare_heads` with each number, or with heads of this shape."""
     heads, width = (1, shape[0]) if len(shape) == 1 else shape
     lowering.list.add(
         heads_of.prepare_heads,
@@ -444,7 +448,7 @@ def _plain_norm(lowering: Lowering, operation: op.PlainNorm, value: Value) -> bo
 
 @writes(op.ScaleAndSkip)
 def _scale_and_skip(lowering: Lowering, operation: op.ScaleAndSkip, value: Value) -> bool:
-    """A scale alone: embeddings that are added to it are in no rows."""
+    """Write only a scale: embeddings that are added to it are in no rows."""
     factor = operation.layer.need_array("layer_output_scale.weight")
     if lowering.network.block.embedding_skip or factor.size != 1:
         return False
@@ -526,7 +530,7 @@ def _supports_attention(lowering: Lowering, region: Region) -> bool:
     indexed = any(role.startswith("indexer") for other in network.layers for role in other.tensors)
     return bool(
         network.block.causal
-        and not (indexed and region.kind == "latent attention")  # layers without an indexer take what others chose
+        and not (indexed and region.kind == "latent attention")  # layers without an indexer reuse others' selection
         and (scaling is None or scaling.kind in ("none", "linear", "yarn", "longrope"))
         and not any(role.startswith("indexer") for role in roles)
         and network.keys.get("adapters.count") is None
@@ -563,7 +567,7 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
 
 
 class _Bytes(dict[str, NDArray[np.uint8]]):
-    """Bytes of weights by name, as a writer asks for them."""
+    """Bytes of weights by name, as a writer requests them."""
 
     def __init__(self, lowering: Lowering) -> None:
         super().__init__()
@@ -576,7 +580,7 @@ class _Bytes(dict[str, NDArray[np.uint8]]):
 
 
 def _bound(lowering: Lowering, own: LayerHParams) -> Bound:
-    """Addresses of keys and values by slot: the layer's own, or those of the layer that it looks at."""
+    """Return addresses of keys and values by slot: the layer's own, or those of the layer that it reuses."""
     if own.kv_source_layer is not None:
         other = lowering.bound[own.kv_source_layer]
         return Bound(other.keys, other.values)
@@ -626,7 +630,7 @@ def _mixer(
         layer = region.layer
         activations = ("silu", "situ") if region.kind == "kimi delta" else ("silu",)
         if region.kind in _ACTIVATED and lowering.network.hparams.activation not in activations:
-            return False  # compiled convolutions have a silu
+            return False  # compiled convolutions include a silu
         roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
         matrices = [
             role for role in roles if role.startswith(_PROJECTIONS) and len(layer.need(f"{role}.weight").shape) == 2
@@ -646,7 +650,7 @@ def _mixer(
     return written
 
 
-_ACTIVATED = ("gated delta", "kimi delta", "lightning")  # by the model's activation; others by silu alone
+_ACTIVATED = ("gated delta", "kimi delta", "lightning")  # by the model's activation; others only by silu
 _PROJECTIONS = (
     "ssm_in",
     "ssm_out",
@@ -688,7 +692,7 @@ _RWKV = re.compile(
 
 
 def _serves_rwkv(network: Network) -> bool:
-    """Whether all layers that mix as RWKV's do are served: later ones read what the first one has made."""
+    """Return whether all layers with RWKV's mixer are supported: later ones read the first one's values."""
     layers = [layer for layer in network.layers if network.kind(layer).mixer.startswith("rwkv")]
     matrices = [(layer, role) for layer in layers for role in layer.tensors if _RWKV.fullmatch(role)]
     return rwkv_mixers.supports(network) and all(
@@ -698,7 +702,7 @@ def _serves_rwkv(network: Network) -> bool:
 
 
 def _write_time_mix(lowering: Lowering, layer: Layer, x: Vectors, out: Vectors, adds: bool) -> state_mixers.Mixer:
-    """A time mix of RWKV over x, to `out`; its mixer."""
+    """Write a time mix of RWKV over x to `out`; return its mixer."""
     network, seventh = lowering.network, lowering.network.kind(layer).mixer == "rwkv7"
     spec: Any = (rwkv_mixers.time_mix7_spec if seventh else rwkv_mixers.time_mix6_spec)(network, layer)
     tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
@@ -748,7 +752,7 @@ def _rwkv_layer(lowering: Lowering, region: Region) -> bool:
 REGIONS["time mix"], REGIONS["rwkv layer"] = _time_mix, _rwkv_layer
 
 
-# Operations without a writer: those in regions, whose writers know them, are called where their region is not written.
+# Operations without a writer: those in regions, whose writers include them, are called if their region is not compiled.
 CALLED: frozenset[type[Operation]] = frozenset(COMPUTE) - frozenset(WRITERS)
 
 __all__ = ["CALLED", "REGIONS", "SLOTS", "WRITERS", "Call", "Floats", "Lowering", "supports_product"]

@@ -11,7 +11,9 @@ ROUTING = "experts: routing and sums"
 
 
 def net(b: Builder, layer: Layer, x: Value, residual: Value, layer_input: Value | None = None) -> Value:
-    """The feed-forward net of a layer over x. residual: what x is the norm of. layer_input: what a router may read."""
+    """Build the feed-forward net of a layer over x. residual: the input of the norm that gave x. layer_input: which a
+    router may read.
+    """
     kind = b.network.kind(layer).net
     if has(layer, "post_ffw_norm_1"):
         one = b.norm(layer, "post_ffw_norm_1", dense(b, layer, x), "ffn_post_norm_1")
@@ -27,7 +29,7 @@ def net(b: Builder, layer: Layer, x: Value, residual: Value, layer_input: Value 
 
 
 def _experts_and_net(b: Builder, layer: Layer, x: Value, router_input: Value, both: bool) -> Value:
-    """Experts, and the net next to them where there is one; those of Arctic read what the layer was given."""
+    """Build experts, and the net next to them if there is one; those of Arctic read the layer's input."""
     if has(layer, "ffn_norm_exps"):
         given = b.norm(layer, "ffn_norm_exps", router_input)
         return b.add("ffn_out", op.Add(experts(b, layer, given, given), dense(b, layer, x)))
@@ -38,7 +40,7 @@ def _experts_and_net(b: Builder, layer: Layer, x: Value, router_input: Value, bo
 
 
 def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
-    """What routed and shared experts give together."""
+    """Return the output of routed and shared experts together."""
     start = len(b.nodes)
     logits, chosen, weights = route(b, layer, router_input)
     narrow = next((role for role in ("ffn_latent", "ffn_routed") if has(layer, f"{role}_down")), "")
@@ -59,7 +61,7 @@ def experts(b: Builder, layer: Layer, x: Value, router_input: Value) -> Value:
 
 
 def route(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value, Value]:
-    """The router's logits, the experts that each token of x chooses, and their weights."""
+    """Return the router's logits, the experts chosen for each token of x, and their weights."""
     hparams, used = b.network.hparams, b.numbers(layer).experts_used
     with b.counted_as(ROUTING):
         if "ffn_gate_inp.scale" in layer:
@@ -103,9 +105,9 @@ def _weights(b: Builder, layer: Layer, scores: Value, chosen: Value) -> Value:
 
 
 def _group_experts(b: Builder, layer: Layer, x: Value, logits: Value) -> Value:
-    """What the experts that groups of others share (Grove MoE) make of x, what those gave.
+    """Return the output of experts shared by groups of others (Grove MoE) for x, the others' output.
 
-    Source: llama.cpp's graph of Grove MoE, down to which weights it takes: those of the experts with a group's number.
+    Source: llama.cpp's graph of Grove MoE, including its choice of weights: those of the experts with a group's number.
     """
     keys, count = b.network.keys, layer.need("ffn_up_chexps.weight").shape[0]
     used, size = min(b.numbers(layer).experts_used, count), int(keys.need("experts_per_group"))
@@ -119,7 +121,7 @@ def _group_experts(b: Builder, layer: Layer, x: Value, logits: Value) -> Value:
 
 
 def dense(b: Builder, layer: Layer, x: Value, suffix: str = "") -> Value:
-    """down(activation(gate x) * up x). suffix: "_shexp" for a shared expert."""
+    """Return down(activation(gate x) * up x). suffix: "_shexp" for a shared expert."""
     hidden = b.norm_if_there(layer, "ffn_sub_norm", _hidden(b, layer, x, suffix))
     if "ffn_down_t.weight" in layer:
         return b.add("ffn_out", op.DownByNeuron(hidden, layer))

@@ -1,8 +1,8 @@
-"""The operations that a model is made of: plain data, no arithmetic.
+"""The operations of models: plain data, no arithmetic.
 
 Each operation has values as inputs, the layer whose tensors it reads with the names of these, and attributes. `shape`
-gives the shape of a token's result and raises ModelError for tensors that do not fit. How an operation is computed is
-an executor's business (see `runtime.graph.text`).
+gives the shape of a token's result and raises ModelError for tensors that do not fit. Executors decide how an operation
+is computed (see `runtime.graph.text`).
 """
 
 from collections.abc import Callable, Iterator
@@ -21,8 +21,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """What a node gives. number: of the node. shape: of a token; rows: of "all" tokens, of those "kept" for the head,
-    or "some" where it may not be computed: what reads nothing gives nothing.
+    """The result of a node. number: of the node. shape: of a token; rows: of "all" tokens, of those "kept" for the
+    head, or "some" if it may not be computed: operations without input give nothing.
     """
 
     number: int
@@ -31,7 +31,7 @@ class Value:
 
     @property
     def width(self) -> int:
-        """Numbers of a token."""
+        """Return the numbers of a token."""
         return _product(self.shape)
 
 
@@ -44,10 +44,9 @@ def _product(shape: Shape) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """kind: what a profile counts it as. overwrites: the input whose memory the result may take.
-    is_view: the result shares memory with the input x. gives_rows: the result is numbers of each token.
-    rows_given: which rows the result has, "" for those of the first input. reads: tensors of the layer that it reads,
-    those of them that are there.
+    """kind: the kind of work in a profile. overwrites: the input whose memory the result may take. is_view: the result
+    shares memory with the input x. gives_rows: the result is numbers of each token. rows_given: which rows the result
+    has, "" for those of the first input. reads: tensors of the layer that it reads, if they exist.
     """
 
     kind: ClassVar[str] = "sums and scales"
@@ -58,7 +57,7 @@ class Operation:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def inputs(self) -> Iterator[Value]:
-        """Values that it reads, in the order of its fields."""
+        """Return the values that it reads, in the order of its fields."""
         for each in fields(self):
             value = getattr(self, each.name)
             for one in value if isinstance(value, tuple) else (value,):
@@ -66,17 +65,17 @@ class Operation:
                     yield one
 
     def weights(self) -> tuple[Tensor, ...]:
-        """Tensors that it reads, for whoever shows or checks it."""
+        """Return the tensors that it reads, to show or check."""
         layer, role = (getattr(self, name, None) for name in ("layer", "role"))
         return tensors_of(layer, *(name.format(role=role) for name in self.reads)) if layer is not None else ()
 
     def shape(self) -> Shape:
-        """Of a token's result. Raises ModelError for tensors of other shapes than its inputs have."""
+        """Return the shape of a token's result. Raises ModelError for tensors of other shapes than its inputs have."""
         return next(self.inputs()).shape
 
 
 def tensors_of(layer: Layer, *roles: str) -> tuple[Tensor, ...]:
-    """Those of these tensors that the layer has."""
+    """Return those of these tensors that the layer has."""
     return tuple(layer.tensors[role] for role in roles if role in layer)
 
 
@@ -85,7 +84,7 @@ def tensors_of(layer: Layer, *roles: str) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Input(Operation):
-    """What the list is run with: hidden states of tokens. size: of a token's."""
+    """The graph's input: hidden states of tokens. size: of a token's."""
 
     size: Shape
 
@@ -95,7 +94,7 @@ class Input(Operation):
 
 @dataclass(frozen=True, eq=False)
 class KeepRows(Operation):
-    """Rows of the tokens whose logits are wanted; llama.cpp's get_rows of `inp_out_ids`."""
+    """Rows of the tokens whose logits are needed; llama.cpp's get_rows of `inp_out_ids`."""
 
     is_view = True
     rows_given = "kept"
@@ -107,13 +106,13 @@ class KeepRows(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Linear(Operation):
-    """y = W x (* scale + bias), with adapters that are on, and weights of their own for tokens of images."""
+    """y = W x (* scale + bias), with active adapters, and separate weights for image tokens."""
 
     kind = "products"
     x: Value
     layer: Layer
     role: str
-    split: Shape = ()  # heads and their width (-1: what the rows give), where the result is that
+    split: Shape = ()  # heads and their width (-1: the rest), if the result is split
 
     def weights(self) -> tuple[Tensor, ...]:
         return tensors_of(self.layer, *(f"{self.role}.{each}" for each in ("weight", "scale", "bias")))
@@ -155,7 +154,7 @@ class ExpertLinear(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Adapted(Operation):
-    """A part of a fused product with what adapters of that part add to it. x: what the product was of."""
+    """A part of a fused product with the additions of that part's adapters. x: the product's input."""
 
     kind = "products"
     overwrites = "part"
@@ -198,7 +197,9 @@ class PlainNorm(Operation):
 
 @dataclass(frozen=True, eq=False)
 class HeadNorm(Operation):
-    """Norm of queries or keys (heads, width): weights of a head, of each head apart, or over all heads together."""
+    """Norm of queries or keys (heads, width): weights shared by heads, separate for each head, or over all heads
+    together.
+    """
 
     kind = "norms"
     reads = ("{role}.weight", "{role}.bias")
@@ -242,7 +243,7 @@ class Scale(Operation):
 
 @dataclass(frozen=True, eq=False)
 class ScaleBy(Operation):
-    """x times a tensor of the layer: a number for each value, or for each head of x. is_absolute: without signs."""
+    """x times a tensor of the layer: a number for each value, or for each head of x. is_absolute: by magnitudes."""
 
     overwrites = "x"
     reads = ("{role}",)
@@ -350,7 +351,7 @@ class Activate(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Gated(Operation):
-    """activation(gate) * up. limit: what both are clamped to, 0 for nothing; clamps_gate_first: before the activation.
+    """activation(gate) * up. limit: clamp of both, 0 for none; clamps_gate_first: before the activation.
 
     Source: Shazeer 2020, "GLU Variants Improve Transformer".
     """
@@ -362,7 +363,7 @@ class Gated(Operation):
     activation: str
     limit: float = 0.0
     clamps_gate_first: bool = False
-    clamps_both: bool = False  # `limit` clamps gate and up of any activation; else that of "swiglu_oai" alone
+    clamps_both: bool = False  # `limit` clamps gate and up of any activation; else only that of "swiglu_oai"
     bounds: tuple[float, float] = (0.0, 0.0)  # of "situ"
 
     def shape(self) -> Shape:
@@ -373,7 +374,7 @@ class Gated(Operation):
 
 @dataclass(frozen=True, eq=False)
 class SparseGate(Operation):
-    """relu(x - (mean + deviations * std)): only what stands out passes (Gemma 3n)."""
+    """relu(x - (mean + deviations * std)): only outliers pass (Gemma 3n)."""
 
     kind = "activations"
     x: Value
@@ -425,10 +426,10 @@ class ScaleQueries(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Attention(Operation):
-    """softmax(scale q·k + penalties) v of each head over the tokens seen so far, which the cache keeps.
+    """softmax(scale q·k + penalties) v of each head over the tokens in the cache, including these.
 
-    q (heads, width), k (kv heads, width), v (kv heads, value width). x: what they were made of, for observers. chosen:
-    the keys that are seen, of an indexer. Source: Vaswani et al. 2017; Ainslie et al. 2023 for groups.
+    q (heads, width), k (kv heads, width), v (kv heads, value width). x: their input, for observers. chosen: an
+    indexer's selected keys. Source: Vaswani et al. 2017; Ainslie et al. 2023 for groups.
     """
 
     kind = "attention"
@@ -465,7 +466,7 @@ class SharedAttention(Operation):
 
 @dataclass(frozen=True, eq=False)
 class PerHead(Operation):
-    """Each head times a matrix of its own, of a weight (heads, out, width): (heads, out)."""
+    """Each head times its own matrix, of a weight (heads, out, width): (heads, out)."""
 
     kind = "products"
     reads = ("{role}.weight",)
@@ -482,7 +483,7 @@ class PerHead(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Concat(Operation):
-    """x and y side by side in the last axis; a single head of y stands for all heads of x."""
+    """x and y concatenated in the last axis; a single head of y is repeated for all heads of x."""
 
     kind = "attention"
     x: Value
@@ -497,11 +498,11 @@ class Concat(Operation):
 
 @dataclass(frozen=True, eq=False)
 class LatentAttention(Operation):
-    """Attention of heads to one narrow key for each token, whose first part is the value as well: (heads, latent).
+    """Attention of heads to one narrow key for each token, whose first part is also the value: (heads, latent).
 
-    q (heads, latent + rotated). k: all that the cache keeps (`CacheKeys`): the latent and the rotated key, one for all
-    heads. chosen: the keys that are seen, of the layer's indexer; layers without one take what the last one chose.
-    Source: DeepSeek V2's report (arXiv 2405.04434), section 2.1.
+    q (heads, latent + rotated). k: the cached values (`CacheKeys`): the latent and the rotated key, one for all heads.
+    chosen: the selected keys of the layer's indexer; layers without one reuse the last selection. Source: DeepSeek V2's
+    report (arXiv 2405.04434), section 2.1.
     """
 
     kind = "attention"
@@ -520,7 +521,7 @@ class LatentAttention(Operation):
 
 @dataclass(frozen=True, eq=False)
 class WidenedAttention(Operation):
-    """Attention of heads with keys and values that were made of one latent: (heads * value width)."""
+    """Attention of heads with keys and values made from one latent: (heads * value width)."""
 
     kind = "attention"
     q: Value
@@ -556,7 +557,7 @@ class DownByNeuron(Operation):
 
 @dataclass(frozen=True, eq=False)
 class PredictedNet(Operation):
-    """down(relu(gate x) * up x) over the neurons that the file's predictor marks for the residual stream."""
+    """down(relu(gate x) * up x) over the neurons that the file's predictor selects for the residual stream."""
 
     kind = "products"
     x: Value
@@ -570,7 +571,7 @@ class PredictedNet(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Routing(Operation):
-    """A step from what a router reads to the experts that each token chooses, and their weights."""
+    """A step from a router's input to the experts chosen for each token, and their weights."""
 
     kind = "experts: routing and sums"
     x: Value
@@ -578,7 +579,9 @@ class Routing(Operation):
 
 @dataclass(frozen=True, eq=False)
 class PlainLinear(Routing):
-    """y = W x + bias of a few rows, in float32 whatever the precision: a router, whose choice is not to be rounded."""
+    """y = W x + bias of a few rows, in float32 whatever the precision: a router, whose choice must not depend on
+    rounding.
+    """
 
     reads = ("{role}.weight", "{role}.bias")
     layer: Layer
@@ -608,7 +611,7 @@ class Probabilities(Routing):
 
 @dataclass(frozen=True, eq=False)
 class BestGroups(Routing):
-    """Scores with -inf outside each token's best groups of neighbours, that count by their best, or (pairs) best two.
+    """Scores with -inf outside each token's best groups of neighbours, ranked by their best, or (pairs) best two.
 
     Source: DeepSeek V2 and V3.
     """
@@ -632,7 +635,7 @@ class TopExperts(Routing):
 
 @dataclass(frozen=True, eq=False)
 class ExpertsOfTokens(Routing):
-    """The experts that a table has for a token's id, whatever x is (DeepSeek V4's first layers)."""
+    """The experts that a table lists for a token's id, independent of x (DeepSeek V4's first layers)."""
 
     gives_rows = False
     reads = ("ffn_gate_tid2eid.weight",)
@@ -687,7 +690,8 @@ class ScaleByExpert(Routing):
 
 @dataclass(frozen=True, eq=False)
 class Experts(Routing):
-    """The weighted sum of what each token's chosen experts make of x. suffix: "exps" in the names of their tensors.
+    """The weighted sum of the outputs of each token's chosen experts for x. suffix: "exps" in the names of their
+    tensors.
 
     Source: Shazeer et al. 2017.
     """
@@ -704,7 +708,7 @@ class Experts(Routing):
 
 @dataclass(frozen=True, eq=False)
 class Combine(Operation):
-    """What routed experts and a shared one give together, by the family's function."""
+    """The combined output of routed experts and a shared one, by the family's function."""
 
     kind = "experts: routing and sums"
     overwrites = "routed"
@@ -726,7 +730,7 @@ class LayerInput(Operation):
 
 @dataclass(frozen=True, eq=False)
 class ScaleAndSkip(Operation):
-    """x + embedding * the layer's output scale, where the family adds the embedding; else x times that scale."""
+    """x + embedding * the layer's output scale, if the family adds the embedding; else x times that scale."""
 
     overwrites = "x"
     reads = ("layer_output_scale.weight",)
@@ -734,12 +738,12 @@ class ScaleAndSkip(Operation):
     layer: Layer
 
 
-# Several streams of hidden states, and layers whose parts stand apart
+# Several streams of hidden states, and layers with separate parts
 
 
 @dataclass(frozen=True, eq=False)
 class Several(Operation):
-    """A step on hidden states that hold more than one row of the model's width for each token. size: of the result."""
+    """A step on hidden states with several rows of the model's width for each token. size: of the result."""
 
     x: Value
     layer: Layer
@@ -754,7 +758,7 @@ class Several(Operation):
 
 
 class AddNgrams(Several):
-    """The streams with what a table holds of the last few tokens (Qwen4 Exp)."""
+    """The streams with n-gram embeddings added (Qwen4 Exp)."""
 
 
 class BeginHrmCycles(Several):
@@ -762,7 +766,7 @@ class BeginHrmCycles(Several):
 
 
 class ReadState(Several):
-    """The state of the stack that runs."""
+    """The state of the running stack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -773,24 +777,24 @@ class ReadResiduals(Several):
 
 
 class LeaveResidual(Several):
-    """The hidden states left for later layers, where a block of layers begins."""
+    """The hidden states stored for later layers, where a block of layers begins."""
 
 
 @dataclass(frozen=True, eq=False)
 class AddHidden(Several):
-    """x with what a part of the layer gives added to the hidden states."""
+    """x with the output of a layer's part added to the hidden states."""
 
     given: Value | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class NextState(Several):
-    """What the next layer reads of what this one gave and of the stack that rests (HRM)."""
+    """The next layer's input from this one's output and the idle stack's state (HRM)."""
 
     given: Value | None = None
 
 
-# Before the layers and after them, where executors of layers neither begin nor end
+# Before the layers and after them
 
 
 @dataclass(frozen=True, eq=False)

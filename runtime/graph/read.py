@@ -17,7 +17,7 @@ COMPUTE: dict[type[Operation], Compute] = {}
 
 
 class Read:
-    """Values of a run, as operations ask for them."""
+    """Access to the values of a run."""
 
     def __init__(self, graph: Graph) -> None:
         self.values: Values = {}
@@ -29,27 +29,27 @@ class Read:
         return self.values[value.number]
 
     def rows(self, value: Value) -> Floats:
-        """As rows of a token each."""
+        """Return a value as one row a token."""
         x = self.values[value.number]
         return cast(Floats, x.reshape(len(x), -1))
 
     def own(self, value: Value) -> Floats:
-        """An array that may be overwritten: a copy where somebody reads it later."""
+        """Return an array that may be overwritten: a copy if it is read later."""
         x = self.values[value.number]
         return cast(Floats, x if self.number in self._memory.overwritable else x.copy())
 
     def product_inputs(self, forward: ForwardContext, value: Value) -> Inputs:
-        """What several weights are multiplied with, rounded or packed once."""
+        """Return the input of several products, rounded or packed once."""
         if value.number not in self._inputs:
             self._inputs[value.number] = forward.inputs(self.rows(value))
         return self._inputs[value.number]
 
     def forget_inputs(self) -> None:
-        """Let go of packed inputs of products."""
+        """Release packed inputs of products."""
         self._inputs.clear()
 
     def forget(self) -> None:
-        """Let go of what nothing reads after the current node."""
+        """Release values that nothing reads after the current node."""
         for number in self._memory.forgotten[self.number]:
             del self.values[number]
             self._inputs.pop(number, None)
@@ -58,7 +58,7 @@ class Read:
 def computes(
     *kinds: type[Kind],
 ) -> Callable[[Callable[[ForwardContext, Kind, Read], Any]], Callable[[ForwardContext, Kind, Read], Any]]:
-    """Enter a function as what computes operations of these kinds."""
+    """Register a function that computes operations of these types."""
 
     def entered(function: Callable[[ForwardContext, Kind, Read], Any]) -> Callable[[ForwardContext, Kind, Read], Any]:
         COMPUTE.update(dict.fromkeys(kinds, function))
@@ -68,7 +68,7 @@ def computes(
 
 
 def computed(forward: ForwardContext, node: Node, read: Read) -> Any:
-    """What a node gives; nothing where it reads nothing."""
+    """Return a node's result; nothing if its input is nothing."""
     if node.value.rows == "some" and any(read(value) is None for value in node.operation.inputs()):
         return None
     return COMPUTE[type(node.operation)](forward, node.operation, read)

@@ -1,7 +1,7 @@
-"""Operations of layers whose memory of earlier tokens is of fixed size: convolutions, scans, delta rules, RWKV.
+"""Operations of layers with memory of fixed size: convolutions, scans, delta rules, RWKV.
 
-What a text leaves behind stays in the cache, by the layer's number: the last inputs of its convolution first, then the
-state of its recurrence. A recurrence stands after what counts the tokens: `Convolution`, `TokenShift`, or its own.
+The cache keeps a text's states by the layer's number: the last inputs of its convolution first, then the state of its
+recurrence. A recurrence comes after the operation that counts the tokens: `Convolution`, `TokenShift`, or itself.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .operations import Operation, Shape, Value, tensors_of
 
 @dataclass(frozen=True, eq=False)
 class Recurrent(Operation):
-    """A step of such a layer. x: what its result is like."""
+    """A step of such a layer. x: a value of the result's shape."""
 
     kind = "recurrence and convolution"
     x: Value
@@ -26,7 +26,7 @@ class Recurrent(Operation):
 class Convolution(Recurrent):
     """Each channel's convolution over the last tokens of its text, in encoders over those around it.
 
-    taps: roles of weights (channels, count), of some channels each; those of the last count - 1 inputs are kept.
+    taps: roles of weights (channels, count), of some channels each; the last count - 1 inputs are kept.
     """
 
     taps: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Convolution(Recurrent):
 
 @dataclass(frozen=True, eq=False)
 class TokenShift(Recurrent):
-    """The row of the token before minus x; zeros come before the first token. state: where the last row is kept."""
+    """The previous token's row minus x; zeros come before the first token. state: where the last row is kept."""
 
     state: int = 0
 
@@ -66,7 +66,7 @@ class ChannelScan(Recurrent):
 
 @dataclass(frozen=True, eq=False)
 class HeadScan(Recurrent):
-    """The same with a matrix for each head of x and a step dt for each (Dao and Gu 2024). b, c (groups, size)."""
+    """`ChannelScan` with a matrix for each head of x and a step dt for each (Dao and Gu 2024). b, c (groups, size)."""
 
     reads = ("ssm_a",)
     dt: Value
@@ -130,7 +130,7 @@ class Wkv7(Recurrent):
 
 @dataclass(frozen=True, eq=False)
 class ReadItself(Recurrent):
-    """sum(r k weight) x of each head: what a token reads of itself (RWKV). role: "" for no weights."""
+    """sum(r k weight) x of each head: a token's reading of itself (RWKV). role: "" for no weights."""
 
     reads = ("{role}.weight",)
     r: Value
@@ -140,7 +140,7 @@ class ReadItself(Recurrent):
 
 @dataclass(frozen=True, eq=False)
 class Lerp(Recurrent):
-    """x + difference * share. share: one of the rows of a weight, plus what `added` has of each token."""
+    """x + difference * share. share: one of the rows of a weight, plus `added` for each token."""
 
     reads = ("{role}.weight",)
     difference: Value
@@ -158,7 +158,7 @@ class KeepValues(Recurrent):
 
 @dataclass(frozen=True, eq=False)
 class MixValues(Recurrent):
-    """x + (what the first layer has kept - x) * gate."""
+    """x + (the first layer's kept values - x) * gate."""
 
     gate: Value
 
@@ -189,7 +189,7 @@ class GroupNorm(Operation):
 
 @dataclass(frozen=True, eq=False)
 class RepeatHeads(Operation):
-    """As many heads as asked for: each several times in a row, or (`in_turns`) all one after another again."""
+    """As many heads as asked for: each repeated several times in a row, or (`in_turns`) all one after another again."""
 
     kind = "recurrence and convolution"
     x: Value

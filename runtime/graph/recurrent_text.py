@@ -1,4 +1,4 @@
-"""How texts compute the operations of layers with states (see `recurrent_operations`)."""
+"""The executor for texts: operations of layers with states (see `recurrent_operations`)."""
 
 from functools import partial
 

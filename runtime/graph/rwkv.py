@@ -1,7 +1,7 @@
-"""RWKV 6 and 7 as operations: a matrix for each head, and the token just before.
+"""RWKV 6 and 7 as operations: a matrix for each head, and the previous token.
 
-Every projection reads its own mixture of a token and the one before it.
-Source: Peng et al. 2024, "Eagle and Finch"; Peng et al. 2025, "RWKV-7 Goose"; llama.cpp for what files hold.
+Every projection reads its own mixture of a token and the one before it. Source: Peng et al. 2024, "Eagle and Finch";
+Peng et al. 2025, "RWKV-7 Goose"; llama.cpp for the file's layout.
 """
 
 import math
@@ -12,14 +12,14 @@ from . import recurrent_operations as rec
 from .builder import Builder
 from .operations import Value
 
-HEAD_EPS = 64e-5  # of the norm of what a head gives, whatever the model's is
+HEAD_EPS = 64e-5  # of the norm of a head's output, whatever the model's is
 LEAST_LENGTH = 1e-12  # of a key, as a divisor
-SLOWEST = -math.exp(-0.5)  # the logarithm of the least that RWKV 7's states are multiplied by
+SLOWEST = -math.exp(-0.5)  # the logarithm of the least factor of RWKV 7's states
 
 
 def rwkv_layer(b: Builder, layer: Layer, x: Value) -> Value:
-    """A layer whose net looks at the token before, too. Some files halve what every so many layers give, which keeps
-    numbers of 16 bits in bounds.
+    """Build a layer whose net reads the previous token, too. Some files halve the output every few layers, which keeps
+    16-bit numbers in range.
     """
     given_x, start = x, len(b.nodes)
     with b.counted_as("recurrence and convolution"):
@@ -32,7 +32,7 @@ def rwkv_layer(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def channel_mix(b: Builder, layer: Layer, x: Value) -> Value:
-    """The net, of the rows that go on."""
+    """Build the net, for the rows that continue."""
     start, difference = len(b.nodes), b.add("channel_mix_sx", rec.TokenShift(x, layer, 2))
     given = x
     x, difference = b.kept(x), b.kept(difference)
@@ -46,7 +46,7 @@ def channel_mix(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def time_mix(b: Builder, layer: Layer, x: Value) -> Value:
-    """What a layer takes from earlier tokens."""
+    """Return the layer's mix of earlier tokens."""
     start, size = len(b.nodes), int(b.network.keys.need("wkv.head_size"))
     difference = b.add("time_mix_sx", rec.TokenShift(x, layer))
     mix = _time_mix7 if b.network.kind(layer).mixer == "rwkv7" else _time_mix6
@@ -55,7 +55,7 @@ def time_mix(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def _time_mix7(b: Builder, layer: Layer, x: Value, difference: Value, size: int) -> Value:
-    """RWKV 7: a state answers to a key, and takes back part of that, channel by channel."""
+    """Build RWKV 7's mix: a state answers to a key, and takes back part of that, channel by channel."""
     fused = "time_mix_lerp_fused"
     xr, xw, xk, xv, xa = (
         b.add(f"time_mix_x{kind}", rec.Lerp(x, layer, difference, fused, i)) for i, kind in enumerate("rwkva")
@@ -87,9 +87,9 @@ def _time_mix7(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
 
 
 def _time_mix6(b: Builder, layer: Layer, x: Value, difference: Value, size: int) -> Value:
-    """RWKV 6: how much of the token before is mixed in, and how fast a state forgets, depends on the token.
+    """Build RWKV 6's mix: the mixture with the previous token and the state's decay depend on the token.
 
-    Layers that were made of a Qwen's (without `time_mix_first`) read what they have written, too, and don't norm it.
+    Layers converted from a Qwen's (without `time_mix_first`) also read what they have just written, and don't norm it.
     """
     xw, xk, xv, xr, xg = _mixed_by_token(b, layer, x, difference)
     r, k, v = (
@@ -114,7 +114,7 @@ def _time_mix6(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
         return b.add("time_mix_gated", op.Gated(gate, normed, "silu"))
     rest = b.add("time_mix_w_rest", op.Offset(b.add("time_mix_w_negative", op.Scale(w, -1.0)), 1.0))
     k = b.add("time_mix_k_rest", op.Multiply(rest, k))
-    again = b.add("time_mix_rw", op.Multiply(r, w))  # reads what has already forgotten once more
+    again = b.add("time_mix_rw", op.Multiply(r, w))  # reads what has already decayed once more
     read, own = b.add("wkv_output", rec.Wkv(v, layer, again, k, w)), rec.ReadItself(v, layer, r, k, "")
     both = b.add("time_mix_y", op.Add(read, b.add("time_mix_rk", own)))
     both = b.add("time_mix_y_flat", op.Reshape(b.add("time_mix_y_scaled", op.Scale(both, size**-0.5)), (r.width,)))
@@ -122,11 +122,11 @@ def _time_mix6(b: Builder, layer: Layer, x: Value, difference: Value, size: int)
 
 
 def _mixed_by_token(b: Builder, layer: Layer, x: Value, difference: Value) -> list[Value]:
-    """What each of five projections reads: how much of the difference, a narrow net of the token adds to."""
+    """Return the inputs of five projections: a low-rank net of the token adds to the share of the difference."""
     mixed = b.add("time_mix_xxx", rec.Lerp(x, layer, difference, "time_mix_lerp_x"))
     inner = b.add("time_mix_w1_tanh", op.Activate(b.linear(layer, "time_mix_w1", mixed), "tanh"))
     rank, found, fused = inner.width // 5, [], "time_mix_lerp_fused.weight" in layer
-    for i, kind in enumerate("wkvrg"):  # older files have shares one by one
+    for i, kind in enumerate("wkvrg"):  # older files store shares one by one
         part = b.add(f"time_mix_w1_{kind}", op.Columns(inner, i * rank, i * rank + rank))
         more = b.add(f"time_mix_m{kind}", op.ExpertLinear(part, layer, "time_mix_w2", i))
         role, row = ("time_mix_lerp_fused", i) if fused else (f"time_mix_lerp_{kind}", 0)
@@ -135,7 +135,7 @@ def _mixed_by_token(b: Builder, layer: Layer, x: Value, difference: Value) -> li
 
 
 def _narrowed(b: Builder, layer: Layer, kind: str, x: Value, between: str = "") -> Value:
-    """The pair of narrow matrices of this kind, with a bias."""
+    """Return the pair of low-rank matrices of this type, with a bias."""
     inner = b.linear(layer, f"time_mix_{kind}1", x)
     if between:
         inner = b.add(f"time_mix_{kind}_{between}", op.Activate(inner, between))
@@ -148,7 +148,7 @@ def _heads(b: Builder, name: str, x: Value, size: int) -> Value:
 
 
 def _head_norm(b: Builder, layer: Layer, y: Value) -> Value:
-    """A layer norm of what each head gives, where the layer has one."""
+    """Return a layer norm of each head's output, if the layer has one."""
     if "time_mix_ln.weight" not in layer:
         return y
     return b.add("time_mix_ln", rec.GroupNorm(y, layer, "time_mix_ln", HEAD_EPS, y.shape[1], centered=True))

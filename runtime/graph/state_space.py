@@ -13,7 +13,7 @@ from .operations import Value
 
 
 def mamba(b: Builder, layer: Layer, x: Value) -> Value:
-    """Mamba (Gu and Dao 2023): every channel has its own time step and decays."""
+    """Build Mamba (Gu and Dao 2023): every channel has its own time step and decays."""
     keys, start = b.network.keys, len(b.nodes)
     inner, size, rank = (int(keys.need(f"ssm.{key}")) for key in ("inner_size", "state_size", "time_step_rank"))
     both = b.linear(layer, "ssm_in", x, "mamba_in_proj")
@@ -29,7 +29,7 @@ def mamba(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def mamba2(b: Builder, layer: Layer, x: Value) -> Value:
-    """Mamba-2 (Dao and Gu 2024): one time step and one decay for each head of channels."""
+    """Build Mamba-2 (Dao and Gu 2024): one time step and one decay for each head of channels."""
     keys, start = b.network.keys, len(b.nodes)
     inner, size, heads = (int(keys.need(f"ssm.{key}")) for key in ("inner_size", "state_size", "time_step_rank"))
     groups = int(keys.get("ssm.group_count"))
@@ -57,7 +57,7 @@ def _out(b: Builder, layer: Layer, y: Value) -> Value:
 
 
 def _gated(b: Builder, layer: Layer, y: Value, gate: Value) -> Value:
-    """silu(gate) * y under a norm of each group; some models norm before they gate, some don't norm."""
+    """Return silu(gate) * y under a norm of each group; some models norm before they gate, some don't norm."""
     normed, before = "ssm_norm.weight" in layer, bool(b.network.keys.get("ssm.norm_before_gate"))
     y = _group_norm(b, layer, y) if normed and before else y
     y = b.add("mamba_y_swiglu_z", op.Gated(gate, y, "silu"))
@@ -70,7 +70,7 @@ def _group_norm(b: Builder, layer: Layer, y: Value) -> Value:
 
 
 def mamba_of_heads(b: Builder, layer: Layer, x: Value) -> Value:
-    """PLaMo 2's: heads as Mamba-2's, with B, C and steps of a narrow projection, which are normed."""
+    """Build PLaMo 2's mixer: heads as Mamba-2's, with normed B, C and steps from a low-rank projection."""
     keys, start = b.network.keys, len(b.nodes)
     inner, size, heads = (int(keys.need(f"ssm.{key}")) for key in ("inner_size", "state_size", "time_step_rank"))
     width = inner // heads
@@ -88,7 +88,7 @@ def mamba_of_heads(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def short_convolution(b: Builder, layer: Layer, x: Value) -> Value:
-    """LFM2's mixer: a gated convolution over the last few tokens, gated again."""
+    """Build LFM2's mixer: a gated convolution over the last few tokens, gated again."""
     start, width = len(b.nodes), x.width
     bcx = b.linear(layer, "shortconv.in_proj", x, "conv.in_proj")
     before, after, values = (
@@ -102,12 +102,12 @@ def short_convolution(b: Builder, layer: Layer, x: Value) -> Value:
 
 
 def convolved(b: Builder, layer: Layer, role: str, x: Value) -> Value:
-    """silu of a convolution."""
+    """Return silu of a convolution."""
     return b.add("mamba_conv1d_silu", op.Activate(b.add("mamba_conv1d", rec.Convolution(x, layer, (role,))), "silu"))
 
 
 def _narrow(b: Builder, layer: Layer, x: Value, widths: dict[str, int]) -> Sequence[Value]:
-    """Steps, B and C out of one narrow projection, with their norms."""
+    """Return steps, B and C from one low-rank projection, with their norms."""
     keys, parts, at = b.network.keys, [], 0
     for name, width in widths.items():
         shown = name if name == "dt" else name.upper()
@@ -125,5 +125,5 @@ def _heads_with_inputs(b: Builder, layer: Layer, x: Value, steps: tuple[Value, V
 
 
 def _with_inputs(b: Builder, layer: Layer, y: Value, inputs: Value) -> Value:
-    """y + D * inputs."""
+    """Return y + D * inputs."""
     return b.add("mamba_y_add_d", op.Add(y, b.add("mamba_x_d", op.ScaleBy(inputs, layer, "ssm_d"))))

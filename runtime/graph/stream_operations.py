@@ -1,4 +1,4 @@
-"""Operations on several streams or copies of hidden states, which stand one after the other in a token's row."""
+"""Operations on several streams or copies of hidden states, which are concatenated in a token's row."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from .operations import Operation, Shape, Value
 
 @dataclass(frozen=True, eq=False)
 class Repeat(Operation):
-    """x several times, one after the other: streams, that are all alike at first."""
+    """x repeated: equal streams at first."""
 
     x: Value
     times: int
@@ -21,7 +21,7 @@ class Repeat(Operation):
 
 @dataclass(frozen=True, eq=False)
 class StreamMean(Operation):
-    """The mean of rows of this width that x holds of each token."""
+    """The mean of a token's rows of this width in x."""
 
     x: Value
     width: int
@@ -32,7 +32,7 @@ class StreamMean(Operation):
 
 @dataclass(frozen=True, eq=False)
 class KeepStreams(Operation):
-    """x, kept for layers that predict tokens further."""
+    """x, kept for MTP layers."""
 
     is_view = True
     x: Value
@@ -40,7 +40,7 @@ class KeepStreams(Operation):
 
 @dataclass(frozen=True, eq=False)
 class StreamFactors(Operation):
-    """scale * x + base of the columns of one of several parts. number: of the part. count: how many streams."""
+    """scale * x + base of the columns of one of several parts. number: of the part. count: number of streams."""
 
     reads = ("{role}_scale.weight", "{role}_base.weight")
     x: Value
@@ -55,7 +55,7 @@ class StreamFactors(Operation):
 
 @dataclass(frozen=True, eq=False)
 class BalanceStreams(Operation):
-    """Weights (from, to) between streams whose rows and columns all but sum to one (Sinkhorn and Knopp 1967)."""
+    """Weights (from, to) between streams whose rows and columns almost sum to one (Sinkhorn and Knopp 1967)."""
 
     reads = ("{role}_scale.weight", "{role}_base.weight")
     x: Value
@@ -105,7 +105,7 @@ class AddToStreams(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Stack(Operation):
-    """Values one after the other, as streams."""
+    """Concatenated values, as streams."""
 
     parts: tuple[Value, ...]
 
@@ -115,7 +115,7 @@ class Stack(Operation):
 
 @dataclass(frozen=True, eq=False)
 class AsLong(Operation):
-    """x with the length that another value has."""
+    """x scaled to the length of another value."""
 
     x: Value
     other: Value

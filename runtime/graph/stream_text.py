@@ -1,4 +1,4 @@
-"""How texts compute operations on several streams or copies (see `stream_operations`)."""
+"""The executor for texts: operations on several streams or copies (see `stream_operations`)."""
 
 from typing import cast
 

@@ -1,8 +1,8 @@
 """Layers over several streams or copies of hidden states as operations.
 
-They stand one after the other in a token's row. Sources: transformers `models/deepseek_v4/` and Xie et al. 2025,
-"mHC: Manifold-Constrained Hyper-Connections"; `models/qwen4_exp/`; `models/gemma3n/` and Baykal et al. 2023,
-"Alternating Updates for Efficient Transformers".
+They are concatenated in a token's row. Sources: transformers `models/deepseek_v4/` and Xie et al. 2025, "mHC:
+Manifold-Constrained Hyper-Connections"; `models/qwen4_exp/`; `models/gemma3n/` and Baykal et al. 2023, "Alternating
+Updates for Efficient Transformers".
 """
 
 from ..layer import Layer
@@ -15,12 +15,12 @@ from .operations import Value
 
 
 def begin_streams(b: Builder, x: Value) -> Value:
-    """The streams of embedded tokens, all alike."""
+    """Return the streams of embedded tokens, all equal."""
     return b.add("hc_init", streams.Repeat(x, int(b.network.keys.need("hyper_connection.count"))))
 
 
 def end_streams(b: Builder, x: Value) -> Value:
-    """What the last norm reads of them."""
+    """Return the last norm's input from the streams."""
     outside = b.network.global_tensors
     if b.network.keys.get("hyper_connection.count") is not None:
         x = b.add("hc_kept", streams.KeepStreams(x))
@@ -33,7 +33,7 @@ def end_streams(b: Builder, x: Value) -> Value:
 
 
 def gated_mean(b: Builder, layer: Layer, role: str, x: Value) -> tuple[Value, Value]:
-    """A gated mean of the streams, and the norm of all of them (Qwen4 Exp)."""
+    """Return a gated mean of the streams, and the norm of all of them (Qwen4 Exp)."""
     width, name = b.network.hparams.width, role.replace("output_hc", "hc_head")
     normed = b.add(f"{name}_norm", rec.GroupNorm(x, layer, f"{role}_norm", b.network.hparams.eps, width))
     low = b.add(f"{name}_low", op.Scale(b.linear(layer, f"{role}_down", normed), width / x.width))
@@ -43,7 +43,7 @@ def gated_mean(b: Builder, layer: Layer, role: str, x: Value) -> tuple[Value, Va
 
 
 def inject(b: Builder, layer: Layer, role: str, x: Value, normed: Value, part: Value, name: str) -> Value:
-    """The streams x with what a part of the layer gives, added to each by its weight. normed: of x."""
+    """Return the streams x with the output of a layer's part, added to each by its weight. normed: of x."""
     scores = b.linear(layer, f"{role}_inject", normed)
     scores = b.add(f"{role}_scores", op.Scale(scores, b.network.hparams.width / x.width))
     weights = b.add(f"{role}_weights", op.Scale(b.add(f"{role}_sigmoid", op.Activate(scores, "sigmoid")), 2.0))
@@ -51,7 +51,7 @@ def inject(b: Builder, layer: Layer, role: str, x: Value, normed: Value, part: V
 
 
 class HyperConnection:
-    """What a part of a layer ("attn", "ffn") reads of streams that it mixes, and where it writes what it gives."""
+    """A part's ("attn", "ffn") input from mixed streams, and the weights for its output."""
 
     def __init__(self, b: Builder, layer: Layer, part: str, x: Value) -> None:
         keys, role = b.network.keys, f"hc_{part}"
@@ -62,7 +62,7 @@ class HyperConnection:
         self.read = b.add(f"{role}_pre", streams.SumStreams(x, pre))
 
     def write(self, given: Value, name: str) -> Value:
-        """The streams with what the part gives."""
+        """Return the streams with the part's output."""
         b, layer, role, count, keys = self.b, self.layer, f"hc_{self.part}", self.count, self.b.network.keys
         factors = b.add(f"{role}_post_factors", streams.StreamFactors(self.mixes, layer, role, 1, count))
         factors = b.add(f"{role}_post_sigmoid", op.Activate(factors, "sigmoid"))
@@ -89,7 +89,7 @@ def _side(b: Builder, layer: Layer, role: str, name: str, mixes: Value, number: 
 
 
 def begin_copies(b: Builder, x: Value) -> Value:
-    """Copies of embedded tokens, of which each layer computes with one (Gemma 3n)."""
+    """Return copies of embedded tokens, of which each layer computes with one (Gemma 3n)."""
     outside, parts = b.network.global_tensors, [x]
     for i in range(outside.need("altup_proj.weight").shape[0]):
         made = b.add(f"altup_proj_{i}", op.ExpertLinear(x, outside, "altup_proj", i))
@@ -98,7 +98,7 @@ def begin_copies(b: Builder, x: Value) -> Value:
 
 
 def end_copies(b: Builder, x: Value) -> Value:
-    """What the copies give together after the last layer."""
+    """Return the combined copies after the last layer."""
     outside, first, width = b.network.global_tensors, _copy(b, "altup_first", x, 0), b.network.hparams.width
     parts = [first]
     for i in range(x.width // width - 1):
@@ -109,7 +109,7 @@ def end_copies(b: Builder, x: Value) -> Value:
 
 
 def predict_copies(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value]:
-    """The copies as they are expected after a layer, and the one that the layer computes with."""
+    """Return the copies as predicted for a layer's end, and the one that the layer computes with."""
     active, count = int(b.network.keys.get("altup.active_idx")), x.width // b.network.hparams.width
     kinds = _modalities(b, layer, _copy(b, "activated", x, active), "predict")
     coefficients = b.linear(layer, "altup_predict_coef", kinds, split=(count, count))
@@ -119,7 +119,7 @@ def predict_copies(b: Builder, layer: Layer, x: Value) -> tuple[Value, Value]:
 
 
 def correct_copies(b: Builder, layer: Layer, expected: Value, before: Value, after: Value) -> tuple[Value, Value]:
-    """The expected copies, corrected by what a layer made of one, and that one scaled."""
+    """Return the predicted copies, corrected by a layer's result for one, and that one scaled."""
     coefficients = b.linear(layer, "altup_correct_coef", _modalities(b, layer, after, "correct"))
     shares = b.add("altup_correct_shares", op.Offset(coefficients, 1.0))
     changed = b.add("innovation", op.Add(after, before, -1.0))
@@ -134,7 +134,7 @@ def _copy(b: Builder, name: str, x: Value, number: int) -> Value:
 
 
 def _modalities(b: Builder, layer: Layer, x: Value, use: str) -> Value:
-    """How much a token is of each kind."""
+    """Return each token's weights of the modalities."""
     normed = b.norm(layer, "altup_router_norm", x, f"altup_{use}_norm")
     scaled = b.add(f"altup_{use}_scaled", op.Scale(normed, 1 / x.width))
     return b.add(

@@ -24,10 +24,10 @@ IN_MODULES = encoder_text, indexer_text, recurrent_text, stream_text  # whose fu
 
 
 def run(graph: Graph, forward: ForwardContext, x: Floats, hooks: Mapping[int, Hook] | None = None) -> Any:
-    """What the list gives for the input x (tokens, width), whose array stays as it is.
+    """Return the graph's result for the input x (tokens, width), whose array stays as it is.
 
-    hooks: by a value's number, called with what has been computed; it may be changed in place. Raises ModelError where
-    a layer's output is not finite, with the layer's name.
+    hooks: by a value's number, called with the computed value; it may be changed in place. Raises ModelError if a
+    layer's output is not finite, with the layer's name.
     """
     read, hooks = Read(graph), hooks or {}
     for number, node in enumerate(graph.nodes):
@@ -235,7 +235,7 @@ def _down_by_neuron(forward: ForwardContext, o: op.DownByNeuron, read: Read) -> 
 
 @computes(op.PredictedNet)
 def _predicted_net(forward: ForwardContext, o: op.PredictedNet, read: Read) -> Floats:
-    assert forward.sparsity is not None  # what such a list is built for
+    assert forward.sparsity is not None  # required by such a graph
     return sparse(forward, o.layer, read(o.x), read(o.residual), forward.sparsity)
 
 
@@ -370,7 +370,7 @@ def _add_hidden(forward: ForwardContext, o: op.AddHidden, read: Read) -> Floats:
 
 @computes(op.Embed)
 def _embed(forward: ForwardContext, o: op.Embed, read: Read) -> Floats:
-    assert forward.tokens is not None  # by whoever runs a whole list
+    assert forward.tokens is not None  # set by the callers of whole graphs
     return embed(forward, forward.tokens)
 
 

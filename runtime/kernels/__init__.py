@@ -1,4 +1,4 @@
-"""numba kernels and the threads they run in; plain numpy around them is in the modules above."""
+"""numba kernels and their threads; the modules above wrap them in numpy."""
 
 from quants.kernels.numba_settings import drop_unusable_threads
 

@@ -1,4 +1,4 @@
-"""Activation functions over flat float32 arrays, in place: the first one."""
+"""Activation functions over flat float32 arrays, in place in the first argument."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def gelu_of(x):  # type: ignore[no-untyped-def]
 
 @partial(inlined, fastmath={"contract"})
 def gelu_tanh_of(x):  # type: ignore[no-untyped-def]
-    """0.5 * (1 + tanh(u)) is sigmoid(2 * u)."""
+    """Return x * (0.5 * (1 + tanh(u))), computed as a sigmoid of 2 * u."""
     return x * sigmoid(TWO_ROOT_2_BY_PI * (x + CUBIC * x * x * x))
 
 
@@ -72,7 +72,7 @@ def each_softcap(x, cap):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def gated_swiglu_clamped(gate, up, limit):  # type: ignore[no-untyped-def]
-    """GPT-OSS: g sigmoid(1.702 g) (u + 1) with g at most `limit` and u within it on both sides."""
+    """Compute GPT-OSS's unit: g sigmoid(1.702 g) (u + 1) with g at most `limit` and u within ±limit."""
     for i in range(gate.size):
         g = min(gate[i], limit)
         gate[i] = g * sigmoid(QUICK * g) * (min(max(up[i], -limit), limit) + ONE)

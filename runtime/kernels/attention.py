@@ -1,4 +1,4 @@
-"""Attention of a block of queries, in float32: two products of matrices in a core's caches, and a softmax between.
+"""Attention of a block of queries in float32: two matrix products in a core's caches, with a softmax in between.
 
 BLAS takes long to begin a product this small, and computes scores of keys that no query sees. Here a tile of ROWS rows
 and COLUMNS columns is summed in registers, over as much of the other factor as is seen and no more.
@@ -34,7 +34,7 @@ from .int16x32 import cpu_features, sum_of_lanes
 # of a register tile: 24 sums in 32 registers of sixteen floats, or 12 in 16 of eight, or 24 in 32 of four
 ROWS, VECTORS = (12, 2) if "+avx512f" in cpu_features() else (6, 1)
 COLUMNS = VECTORS * LANES
-KEYS = 128  # of a chunk: so many keys or values of 64 numbers stay in the first cache
+KEYS = 128  # of a chunk: this many keys or values of 64 numbers stay in the first cache
 SUMMED = 128 * LANES  # scores whose weights are summed in float32
 
 f32 = np.float32
@@ -44,7 +44,8 @@ f32 = np.float32
 def multiply_tile(  # type: ignore[no-untyped-def]
     typing, a, a_at, a_stride, b, b_at, b_stride, b_apart, depth, out, out_at, out_stride, add
 ):
-    """out[r, c] = the sum over k < depth of a[r, k] * b[k, c] for ROWS rows and COLUMNS columns; or add it, if `add`.
+    """Return out[r, c] = the sum over k < depth of a[r, k] * b[k, c] for ROWS rows and COLUMNS columns; or add it, if
+    `add`.
 
     All are flat float32 arrays; a matrix begins at `_at`, its rows are `_stride` apart, sixteen columns of b from the
     next sixteen `b_apart`.
@@ -86,9 +87,9 @@ def multiply_tile(  # type: ignore[no-untyped-def]
 
 @kernel
 def pack_keys(keys, stride, count, width, offsets, packed):  # type: ignore[no-untyped-def]
-    """Keys, flat rows `stride` apart of a width that is a multiple of 16: sixteen keys' values side by side.
+    """Pack keys, flat rows `stride` apart of a width that is a multiple of 16: sixteen keys' values side by side.
 
-    offsets: room for 16 int64. packed: width * (count filled up to a multiple of COLUMNS).
+    offsets: scratch of 16 int64. packed: width * (count rounded up to a multiple of COLUMNS).
     """
     for j in range(0, -(-count // COLUMNS) * COLUMNS, LANES):
         for i in range(LANES):
@@ -99,7 +100,9 @@ def pack_keys(keys, stride, count, width, offsets, packed):  # type: ignore[no-u
 
 @inlined
 def _seen(first, last, r, rows, heads):  # type: ignore[no-untyped-def]
-    """Which keys the queries of rows r … r + ROWS - 1 see: from the first, a multiple of COLUMNS, to the last."""
+    """Return the range of keys visible to the queries of rows r … r + ROWS - 1: from the first, a multiple of COLUMNS,
+    to the last.
+    """
     begin, end = np.int64(1) << 62, np.int64(0)
     for query in range(r // heads, (min(r + ROWS, rows) - 1) // heads + 1):
         begin, end = min(begin, first[query]), max(end, last[query])
@@ -108,9 +111,11 @@ def _seen(first, last, r, rows, heads):  # type: ignore[no-untyped-def]
 
 @kernel
 def scores(q, rows, heads, width, first, last, keys, base, out, stride):  # type: ignore[no-untyped-def]
-    """out[r * stride + j - base] = row r of q times key j, for those that a tile's rows see, and some beside them.
+    """Compute out[r * stride + j - base] = row r of q times key j, for those visible to a tile's rows, and some next to
+    them.
 
-    q: flat (rows filled up, width). keys: from `pack_keys`. base: a multiple of COLUMNS, at most the first key seen.
+    q: flat (rows rounded up, width). keys: from `pack_keys`. base: a multiple of COLUMNS, at most the first visible
+    key.
     """
     for chunk in range(base, base + stride - LANES, KEYS):
         for r in range(0, rows, ROWS):
@@ -122,9 +127,9 @@ def scores(q, rows, heads, width, first, last, keys, base, out, stride):  # type
 
 @inlined
 def _weigh(scores, at, begin, end, first, last, sink):  # type: ignore[no-untyped-def]
-    """scores[at + j] = e^(itself - largest) for first <= j < last, 0 for the others from begin to end.
+    """Replace scores[at + j] by e^(itself - largest) for first <= j < last, by 0 for the others from begin to end.
 
-    Gives what makes their sum one.
+    Returns the factor that makes their sum one.
     """
     top = every(f32(-np.inf))
     for j in range(begin, end, LANES):
@@ -169,11 +174,12 @@ def mix(  # type: ignore[no-untyped-def]
     out_stride,
     width,
 ):
-    """softmax(scores) times values, at out_at + query * out_stride + head * width; zeros for a query that sees none.
+    """Compute softmax(scores) times values, at out_at + query * out_stride + head * width; zeros for a query without
+    keys.
 
-    found, stride, base: as `scores` left them; weights are put in their place. sinks (heads,): logits that take part in
-    the sum alone, -inf for none. values: key j's begin at at + value_stride * j, width of them filled up to a multiple
-    of COLUMNS. mixed, shares: room for a row of them and a number for each row.
+    found, stride, base: as from `scores`; weights overwrite them. sinks (heads,): logits that only add to the sum, -inf
+    for none. values: key j's begin at at + value_stride * j, width of them rounded up to a multiple of COLUMNS. mixed,
+    shares: scratch for a row of them and a number for each row.
     """
     filled = -(-width // COLUMNS) * COLUMNS
     for r in range(0, rows, ROWS):

@@ -1,13 +1,13 @@
-"""Attention of one to eight tokens over caches of their texts, as operations for `team.run`.
+"""Attention of one to eight tokens over the caches of their texts, as operations for `team.run`.
 
-Three operations follow one another, with a wait after each. `prepare_heads` does to queries, keys and values what comes
-before they meet (norms, rotation, factors), and writes keys and values to the caches. `attend` makes partial results:
-units of a part of the positions, of a span of neighbouring groups (heads with common keys), and for each group of up
-to ROW_LIMIT rows of queries (of a text's tokens and of its heads); threads share the units. A long text has one span:
-memory is read in the order it lies in, twice as fast as group by group. `finish_heads` merges the parts, and applies
-gates.
+Three operations follow one another, with a barrier after each. `prepare_heads` applies the steps on queries, keys and
+values (norms, rotation, factors), and writes keys and values to the caches. `attend` computes partial results: units of
+a part of the positions, of a span of neighbouring groups (heads with common keys), and for each group of up to
+ROW_LIMIT rows of queries (of a text's tokens and of its heads); threads share the units. A long text has one span:
+memory is read in order, twice as fast as group by group. `finish_heads` merges the parts, and applies gates.
 
-Units do not depend on the number of threads, and so the results do not. A text's tokens follow one another in the pass.
+Units do not depend on the number of threads, and so the results do not either. A text's tokens are consecutive in the
+pass.
 """
 
 import numpy as np
@@ -54,7 +54,7 @@ from .thread_team import FIELDS, array_at, operation
 f32 = np.float32
 ZERO, ONE, NOTHING = f32(0), f32(1), f32(-np.inf)
 
-F32, F16, Q8_0 = 0, 1, 2  # what a cache keeps
+F32, F16, Q8_0 = 0, 1, 2  # types of caches
 KINDS = {"f32": F32, "f16": F16, "q8_0": Q8_0}
 
 STATE = 2  # address of what `pass_state` describes
@@ -71,18 +71,19 @@ CACHE, KIND = 26, 27  # address of each slot's address of rows (positions, HEADS
 CLAMP, RMS, LAYER, HALVES, ADJACENT, MULTIPLY, PLAIN_RMS = range(1, 8)
 
 # Of `attend` and `finish_heads`: HEADS are those of a group with common keys, SCALE and KIND as above
-GROUPS, VALUE_WIDTH, WINDOW, CHUNK, PARTIAL, PARTS = 13, 14, 15, 16, 17, 18  # PARTS: the most that positions are cut in
+# PARTS: the maximum number of parts of the positions
+GROUPS, VALUE_WIDTH, WINDOW, CHUNK, PARTIAL, PARTS = 13, 14, 15, 16, 17, 18
 # Of `attend`: tables as CACHE, ALL_VALUES 0 where values are the first columns of keys; a float64; float32 (heads,) or
 # 0; float32 (heads, TERMS_APART) that are added to the scores, or 0; the room of each thread, in float32
 ALL_KEYS, ALL_VALUES, CAP, SLOPES, TERMS, TERMS_APART, SCRATCH, ROOM = 19, 20, 21, 22, 23, 24, 28, 29
-# Of `finish_heads`: float32 (heads,) or 0; gates, which a token's row and a head's are so wide apart; what they go
-# through; whether a head has one in all; heads in a row of its own each, OUT_APART from one another, or 0
+# Of `finish_heads`: float32 (heads,) or 0; gates, with their distances by token and by head; their activation; whether
+# a head has a single one; heads in separate rows, OUT_APART from one another, or 0
 SINKS, GATE, GATE_WIDTH, GATE_APART, GATE_KIND, GATE_OF_HEAD, ROW_EACH = 19, 20, 21, 22, 23, 24, 25
 SIGMOID, SOFTPLUS = 1, 2
 
-ROW_LIMIT = 16  # rows of queries that look at a key together
+ROW_LIMIT = 16  # rows of queries that use a key together
 LEAST_PART = 96  # positions
-UNITS = 24  # of a text at most, where its heads do not make more: as many for two threads as for three
+UNITS = 24  # maximum of a text, unless its heads make more: as many for two threads as for three
 FEW_PARTS = 4  # with fewer, groups are in several spans
 LONGEST, BLOCK_FLOATS = 64, 8192  # positions of a block, and what fits a core's first cache
 STEP = 8  # positions of which all groups are read together; they fit the first cache
@@ -90,7 +91,7 @@ STEP = 8  # positions of which all groups are read together; they fit the first 
 
 @inlined
 def _keep(op, state, t, h, x):  # type: ignore[no-untyped-def]
-    """Let x be what the cache of a token's text has of head h at its position."""
+    """Store x as head h at the position of a token in its text's cache."""
     width = op[HEAD_WIDTH]
     slot, row = state[SLOTS + t], state[POSITIONS + t] * op[HEADS] + h
     address = array_at(op[CACHE] + 8 * slot, 1, np.int64)[0]
@@ -112,7 +113,9 @@ def _keep(op, state, t, h, x):  # type: ignore[no-untyped-def]
 
 @inlined
 def _keep_blocks(cache, x, width):  # type: ignore[no-untyped-def]
-    """The same bytes as `quants.formats.q8_0`; the scale of a block with NaN or infinity is NaN, so that it shows."""
+    """Store the same bytes as `quants.formats.q8_0`; the scale of a block with NaN or infinity becomes NaN, which marks
+    it.
+    """
     for i in range(0, width, VALUES):
         a, b = load(x, i), load(x, i + LANES)
         peak = largest_lane(larger(absolute(a), absolute(b)))
@@ -150,7 +153,7 @@ def _sum_of_squares(x, width, middle):  # type: ignore[no-untyped-def]
 
 @inlined
 def _normed(op, numbers, step, h, x):  # type: ignore[no-untyped-def]
-    """A norm of a head, with weights and biases where it has them."""
+    """Apply the norm of a head, with weights and biases if it has them."""
     width, apart = op[HEAD_WIDTH], h * op[WEIGHT_APART]
     middle = f32(_sum(x, width) / width) if step == LAYER else ZERO
     eps = numbers[PLAIN_EPS] if step == PLAIN_RMS else numbers[EPS]
@@ -169,7 +172,7 @@ def _normed(op, numbers, step, h, x):  # type: ignore[no-untyped-def]
 
 @inlined
 def _rotated(op, angles, step, x):  # type: ignore[no-untyped-def]
-    """Turn pairs in place: neighbours, or numbers half of what rotates apart."""
+    """Rotate pairs in place: neighbours, or numbers half the rotated width apart."""
     half, first = op[HALF], op[ROTATED_FROM]
     cos = array_at(op[COS] + 4 * half * angles, half, np.float32)
     sin = array_at(op[SIN] + 4 * half * angles, half, np.float32)
@@ -205,10 +208,10 @@ def _step(op, numbers, state, step, t, h, x):  # type: ignore[no-untyped-def]
 
 @operation
 def prepare_heads(row, thread, threads):  # type: ignore[no-untyped-def]
-    """OUT = X, head by head, through STEPS; to the cache where there is one, and as integers.
+    """Compute OUT = X, head by head, through STEPS; write it to the cache if there is one, and as integers.
 
-    Threads share tokens and heads in the same way whenever there are as many: operations on the same heads need not
-    wait for one another.
+    Threads share tokens and heads in the same way whenever there are as many: operations on the same heads need no
+    barrier.
     """
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     state = array_at(op[STATE], SIZE, np.int64)
@@ -234,7 +237,7 @@ def prepare_heads(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @inlined
 def _packed(op, place, columns):  # type: ignore[no-untyped-def]
-    """So many numbers of OUT from a place on as integers, both multiples of 256."""
+    """Pack this many numbers of OUT from a place on as integers, both multiples of 256."""
     out = array_at(op[OUT] + 4 * place, columns, np.float32)
     shorts = array_at(op[SHORTS] + 2 * place, columns, np.int16)
     size = columns // SUPER * NUMBERS
@@ -243,14 +246,14 @@ def _packed(op, place, columns):  # type: ignore[no-untyped-def]
 
 @inlined
 def _first_seen(op, at):  # type: ignore[no-untyped-def]
-    """The first position that the token at this one sees."""
+    """Return the first position visible to the token at this one."""
     first = max(0, at - op[WINDOW] + 1) if op[WINDOW] else np.int64(0)
     return max(first, at // op[CHUNK] * op[CHUNK]) if op[CHUNK] else first
 
 
 @inlined
 def _behind_text(state, t):  # type: ignore[no-untyped-def]
-    """The number of the token behind those of the text of token t."""
+    """Return the number of the token after those of the text of token t."""
     slot = state[SLOTS + t]
     while t < state[TOKENS] and state[SLOTS + t] == slot:
         t += 1
@@ -259,7 +262,7 @@ def _behind_text(state, t):  # type: ignore[no-untyped-def]
 
 @inlined
 def _pieces(op, rows):  # type: ignore[no-untyped-def]
-    """In how many pieces a text's rows are, and how many each has."""
+    """Return the number of pieces of a text's rows, and the rows of each."""
     pieces = (rows + ROW_LIMIT - 1) // ROW_LIMIT
     each = ((rows + pieces - 1) // pieces + ROWS - 1) // ROWS * ROWS
     return (rows + each - 1) // each, each
@@ -267,7 +270,7 @@ def _pieces(op, rows):  # type: ignore[no-untyped-def]
 
 @inlined
 def _parts(op, pieces, length):  # type: ignore[no-untyped-def]
-    """In how many parts so many positions are, and how long each is."""
+    """Return the number of parts of the positions, and the length of each."""
     wanted = min(length // LEAST_PART, op[PARTS], UNITS // pieces)
     wanted = wanted // 2 * 2 if wanted > 1 else 1
     each = ((length + wanted - 1) // wanted + 3) // 4 * 4
@@ -276,7 +279,7 @@ def _parts(op, pieces, length):  # type: ignore[no-untyped-def]
 
 @inlined
 def _spans(op, pieces, parts):  # type: ignore[no-untyped-def]
-    """In how many spans the groups are, and how many groups each has."""
+    """Return the number of spans of the groups, and the groups of each."""
     wanted = 1 if parts >= FEW_PARTS else max(1, min(op[GROUPS], UNITS // (pieces * parts)))
     each = (op[GROUPS] + wanted - 1) // wanted
     return (op[GROUPS] + each - 1) // each, each
@@ -284,7 +287,7 @@ def _spans(op, pieces, parts):  # type: ignore[no-untyped-def]
 
 @inlined
 def _as_numbers(width):  # type: ignore[no-untyped-def]
-    """Elements of a head's row in a cache of numbers."""
+    """Return elements of a head's row in a cache of numbers."""
     return width
 
 
@@ -295,7 +298,7 @@ def _as_blocks(width):  # type: ignore[no-untyped-def]
 
 @inlined
 def _filled_up(rows, apart, count, width, block):  # type: ignore[no-untyped-def]
-    """Copy rows, so far apart, to rows of whole vectors. What lies behind a row's width is left as it is."""
+    """Copy rows, `apart` from each other, to rows of whole vectors. Values after a row's width are left as they are."""
     wide = (width + LANES - 1) // LANES * LANES
     for j in range(count):
         for i in range(width):
@@ -304,8 +307,8 @@ def _filled_up(rows, apart, count, width, block):  # type: ignore[no-untyped-def
 
 @inlined
 def _touch(address, bytes_):  # type: ignore[no-untyped-def]
-    """Read a byte of each line of memory, in rising order: the processor then reads ahead, as it does not when groups
-    one after the other read their parts of it.
+    """Read a byte of each cache line, in ascending order: the processor then prefetches, which it does not when groups
+    read their parts one after the other.
     """
     memory = array_at(address, bytes_, np.uint8)
     for i in range(0, bytes_, CACHE_LINE):
@@ -315,7 +318,7 @@ def _touch(address, bytes_):  # type: ignore[no-untyped-def]
 
 @inlined
 def _bring_nearer(rows, first, count, apart, width, size):  # type: ignore[no-untyped-def]
-    """So many rows of an array, so far apart: `width` elements of each."""
+    """Prefetch rows of an array, `apart` from each other: `width` elements of each."""
     for j in range(first, first + count):
         for i in range(0, width, CACHE_LINE // size):
             prefetch_later(rows, j * apart + i)
@@ -323,9 +326,10 @@ def _bring_nearer(rows, first, count, apart, width, size):  # type: ignore[no-un
 
 @inlined
 def _score(q, q_at, rows, width, keys, stride, count, scores, first, cached, size):  # type: ignore[no-untyped-def]
-    """scores[first + j], in row r, = row r of q, from q_at on, times key j. Meanwhile keys LONGEST further come nearer.
+    """Compute scores[first + j], in row r, = row r of q, from q_at on, times key j. Meanwhile prefetch the keys LONGEST
+    later.
 
-    cached: the keys where they are kept, from one to the next, and their width there, or 0.
+    cached: the keys in the cache, the distance between them, and their width there, or 0.
     """
     r = 0
     while r < rows:
@@ -345,14 +349,15 @@ def _score(q, q_at, rows, width, keys, stride, count, scores, first, cached, siz
         r += ROWS if tall else left_rows
 
 
-SCORES = LONGEST + LANES  # from one row of scores to the next: tiles write behind the last position
+SCORES = LONGEST + LANES  # from one row of scores to the next: tiles write past the last position
 
 
 @inlined
 def _mix(weights, first, rows, values, stride, count, width, out, out_at, apart, size, ahead):  # type: ignore[no-untyped-def]
-    """out[out_at:], in row r, += the sum of weights[first + j], in row r, times values[j]; out's rows are so far apart.
+    """Add to out[out_at:], in row r, the sum of weights[first + j], in row r, times values[j]; out's rows are `apart`
+    from each other.
 
-    width: a multiple of 16. Elements of values so far `ahead` come nearer meanwhile.
+    width: a multiple of 16. Elements of values `ahead` later are prefetched meanwhile.
     """
     r = 0
     while r < rows:
@@ -379,9 +384,9 @@ def _mix(weights, first, rows, values, stride, count, width, out, out_at, apart,
 
 @inlined
 def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type: ignore[no-untyped-def]
-    """Scores of one row with positions from `begin` on become weights relative to the largest score so far.
+    """Turn scores of one row with positions from `begin` on into weights relative to the largest score so far.
 
-    at: the row's position. partial: what its values have come to, `wide` numbers, the largest score and the sum of
+    at: the row's position. partial: the weighted values so far, `wide` numbers, the largest score and the sum of
     weights.
     """
     first, last = max(_first_seen(op, at), begin) - begin, min(at + 1 - begin, count)
@@ -425,7 +430,8 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
 
 @inlined
 def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # type: ignore[no-untyped-def]
-    """Partial results of a unit: rows first … last - 1 of the text that begins with token t, in groups low … high - 1.
+    """Compute partial results of a unit: rows first … last - 1 of the text that begins with token t, in groups low …
+    high - 1.
 
     kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
     """
@@ -436,7 +442,7 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
     room = op[SCRATCH] + 4 * op[ROOM] * thread
     block_at, block_v_at = room, room + 4 * LONGEST * wide
     scores_at = block_v_at + 4 * (LONGEST * value_wide + LANES)
-    mixed_at = scores_at + 4 * (groups * rows + ROWS) * SCORES  # a tile may write rows that are not there
+    mixed_at = scores_at + 4 * (groups * rows + ROWS) * SCORES  # a tile may write rows past the last
     q_at = mixed_at + 4 * groups * rows * apart
     block, block_v = array_at(block_at, LONGEST * wide, kind), array_at(block_v_at, LONGEST * value_wide, kind)
     if width < wide:
@@ -521,7 +527,7 @@ def _keep_partial(op, unit, mixed, apart):  # type: ignore[no-untyped-def]
 
 @inlined
 def _ask(op, numbers, t, low, groups, first, rows, q, mixed):  # type: ignore[no-untyped-def]
-    """The unit's queries, scaled, as rows of whole vectors, and partial results of no position."""
+    """Write the unit's queries, scaled, as rows of whole vectors, and empty partial results."""
     heads, width = op[HEADS], op[HEAD_WIDTH]
     wide, value_wide = (width + LANES - 1) // LANES * LANES, (op[VALUE_WIDTH] + LANES - 1) // LANES * LANES
     scale = f32(numbers[SCALE])
@@ -541,7 +547,7 @@ def _ask(op, numbers, t, low, groups, first, rows, q, mixed):  # type: ignore[no
 
 @inlined
 def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-untyped-def]
-    """Partial results of the queries in X over the caches, to PARTIAL (tokens, groups, HEADS, PARTS, …)."""
+    """Compute partial results of the queries in X over the caches, to PARTIAL (tokens, groups, HEADS, PARTS, …)."""
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     state = array_at(op[STATE], SIZE, np.int64)
     work, t = np.int64(0), np.int64(0)
@@ -558,7 +564,7 @@ def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-unty
         pieces, rows_each = _pieces(op, rows)
         parts, each = _parts(op, pieces, end - begin)
         spans, groups_each = _spans(op, pieces, parts)
-        for unit in range(spans * parts * pieces):  # one after the other, a thread's follow one another in memory
+        for unit in range(spans * parts * pieces):  # in order: a thread's are consecutive in memory
             span, part, piece = unit // (parts * pieces), unit // pieces % parts, unit % pieces
             low, high = span * groups_each, min(op[GROUPS], (span + 1) * groups_each)
             first, last = piece * rows_each, min(rows, (piece + 1) * rows_each)
@@ -586,12 +592,12 @@ def attend_blocks(row, thread, threads):  # type: ignore[no-untyped-def]
     _attend(row, thread, threads, np.int8, _as_blocks, 1)
 
 
-ATTEND = {"f32": attend, "f16": attend_halves, "q8_0": attend_blocks}  # by what a cache keeps
+ATTEND = {"f32": attend, "f16": attend_halves, "q8_0": attend_blocks}  # by type of cache
 
 
 @inlined
 def _merged(op, t, h, parts, first, last, out):  # type: ignore[no-untyped-def]
-    """out = columns first … last - 1 of what head h of token t found in so many parts."""
+    """Compute out = columns first … last - 1 of the merged parts of head h of token t."""
     wide = (op[VALUE_WIDTH] + LANES - 1) // LANES * LANES
     size = wide + LANES
     found = array_at(
@@ -619,7 +625,7 @@ def _merged(op, t, h, parts, first, last, out):  # type: ignore[no-untyped-def]
 
 @inlined
 def _gated(op, t, h, first, last, out):  # type: ignore[no-untyped-def]
-    """out times gates of columns first … last - 1 of a head, or its only one."""
+    """Multiply out by gates of columns first … last - 1 of a head, or its only one."""
     gates = array_at(op[GATE] + 4 * (t * op[GATE_WIDTH] + h * op[GATE_APART]), op[VALUE_WIDTH], np.float32)
     if op[GATE_OF_HEAD]:
         gate = softplus(gates[0]) if op[GATE_KIND] == SOFTPLUS else sigmoid(gates[0])
@@ -635,7 +641,7 @@ def _gated(op, t, h, first, last, out):  # type: ignore[no-untyped-def]
 
 @operation
 def finish_heads(row, thread, threads):  # type: ignore[no-untyped-def]
-    """OUT = what the parts come to (without PARTIAL: itself), times gates; and as integers.
+    """Compute OUT = the merged parts (without PARTIAL: itself), times gates; and as integers.
 
     Threads share pieces of 256 columns.
     """
@@ -666,7 +672,7 @@ def finish_heads(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @inlined
 def _parts_of(op, state, t):  # type: ignore[no-untyped-def]
-    """In how many parts the positions of the text of token t are."""
+    """Return the number of parts of the positions of the text of token t."""
     first, behind = t, _behind_text(state, t)
     while first > 0 and state[SLOTS + first - 1] == state[SLOTS + t]:
         first -= 1
@@ -676,17 +682,17 @@ def _parts_of(op, state, t):  # type: ignore[no-untyped-def]
 
 
 def most_parts(heads: int) -> int:
-    """The most parts that the positions of a text are cut in, by how many heads have common keys."""
+    """Return the maximum number of parts of a text's positions, by how many heads have common keys."""
     return max(1, UNITS // -(-heads // ROW_LIMIT))
 
 
 def scratch_room(groups: int, width: int, value_width: int) -> int:
-    """float32 that a thread needs: a block of keys and of values, scores, results and queries of a span."""
+    """Return the float32 that a thread needs: a block of keys and of values, scores, results and queries of a span."""
     wide, value_wide = (-(-each // LANES) * LANES for each in (width, value_width))
     rows = ROW_LIMIT * groups
     return rows * (SCORES + wide + value_wide + LANES) + ROWS * SCORES + LONGEST * (wide + value_wide) + LANES
 
 
 def partial_room(heads: int, value_width: int, parts: int, tokens: int) -> int:
-    """float32 for partial results."""
+    """Return float32 for partial results."""
     return tokens * heads * parts * (-(-value_width // LANES) * LANES + LANES)

@@ -1,7 +1,7 @@
-"""Small matrix products of attention's decoding: a few rows of queries with keys, and of weights with values.
+"""Small matrix products of attention for a few tokens: some rows of queries with keys, and of weights with values.
 
-A tile of sums stays in registers. Keys and values lie as caches have them: the row of one position some stride behind
-the one before, of float32, of float16 (uint16), or of Q8_0's blocks (int8). They become float32 in registers.
+A tile of sums stays in registers. Keys and values are laid out as in caches: one position's row some stride after
+another's, of float32, of float16 (uint16), or of Q8_0's blocks (int8). They become float32 in registers.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def _number(value: int) -> ir.Constant:
 
 
 def _places(builder: ir.IRBuilder, at: ir.Value, stride: ir.Value, count: int, last: ir.Value | None) -> list[ir.Value]:
-    """Offsets of so many rows; those behind the last one (a count of rows) are the last one again."""
+    """Return offsets of this many rows; those after the last one (a count of rows) repeat the last one."""
     found = []
     for i in range(count):
         number = _number(i)
@@ -45,14 +45,14 @@ def _picked(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, lanes: list[int]) -
 
 
 def _sums(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
-    """The sum of each vector's sixteen lanes, side by side. Their number is 2, 4, 8 or 16."""
+    """Return the sum of each vector's sixteen lanes, side by side. Their number is 2, 4, 8 or 16."""
     count, width = len(vectors), LANES
     while width > count:
         width //= 2
         low, high = list(range(width)), list(range(width, 2 * width))
         vectors = [builder.fadd(_picked(builder, v, v, low), _picked(builder, v, v, high)) for v in vectors]
     step = count // 2
-    while step:  # lanes with this bit go on with the second half of the vectors
+    while step:  # lanes with this bit continue with the second half of the vectors
         low = [i if not i & step else count + i - step for i in range(count)]
         high = [i + step if not i & step else count + i for i in range(count)]
         pairs = zip(vectors[:step], vectors[step:], strict=True)
@@ -64,8 +64,8 @@ def _sums(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
 def _vectors(  # type: ignore[no-untyped-def]
     context: Any, builder: ir.IRBuilder, array: nt.Array, value, row: ir.Value, column: ir.Value, count: int
 ) -> list[tuple[ir.Value, ir.Value | None]]:
-    """So many times sixteen numbers of a row, from a column on, each with the scale it is to be multiplied by, or None;
-    of blocks, whole ones.
+    """Return `count` times sixteen numbers of a row, from a column on, each with its scale to multiply by, or None; of
+    blocks, whole ones.
     """
     if array.dtype != nt.int8:
         places = _places(builder, builder.add(row, column), _number(LANES), count, None)
@@ -86,7 +86,7 @@ def _vectors(  # type: ignore[no-untyped-def]
 def _fetch(  # type: ignore[no-untyped-def]
     context: Any, builder: ir.IRBuilder, array: nt.Array, value, row: ir.Value, column: ir.Value, count: int
 ) -> None:
-    """Have the cache lines of what `_vectors` reads on their way."""
+    """Prefetch the cache lines that `_vectors` reads."""
     size, at = 4 if array.dtype == nt.float32 else 2, builder.add(row, column)
     if array.dtype == nt.int8:
         size = 1
@@ -105,7 +105,7 @@ def _scaled(builder: ir.IRBuilder, vectors: list[tuple[ir.Value, ir.Value | None
 
 
 def _at_once(array: nt.Array) -> int:
-    """Vectors that are read together."""
+    """Return how many vectors are read together."""
     return 2 if array.dtype == nt.int8 else 1
 
 
@@ -114,10 +114,10 @@ def _score_tile(rows: int, keys: int) -> Any:
     def score_tile(  # type: ignore[no-untyped-def]
         typing, q, q_at, q_stride, q_rows, k, k_at, k_stride, k_rows, width, out, out_at, out_stride
     ):
-        """out[r, j] = row r of q times row j of k, for this tile's rows and keys, of which there may be fewer.
+        """Compute out[r, j] = row r of q times row j of k, for this tile's rows and keys, of which there may be fewer.
 
-        Rows begin at `_at` and are `_stride` apart, in flat arrays; width: a multiple of 16, of blocks one of 32. Of
-        rows that are not there, the tile writes the last one's; out must have room for it.
+        Rows begin at `_at` and are `_stride` apart, in flat arrays; width: a multiple of 16, of blocks one of 32. For
+        missing rows, the tile repeats the last one; out must have room for it.
         """
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -159,9 +159,10 @@ def _mix_tile(rows: int, vectors: int) -> Any:
     def mix_tile(  # type: ignore[no-untyped-def]
         typing, weights, w_at, w_stride, w_rows, v, column, v_stride, count, out, out_at, out_stride, ahead
     ):
-        """out[r, c] += the sum over j < count of weights[r, j] * v[j, column + c], for this tile's rows and columns.
+        """Add to out[r, c] the sum over j < count of weights[r, j] * v[j, column + c], for this tile's rows and
+        columns.
 
-        Rows that are not there are the last one again. Elements of v so far ahead come nearer meanwhile.
+        Missing rows repeat the last one. Elements of v `ahead` later are prefetched meanwhile.
         """
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -198,7 +199,7 @@ def _mix_tile(rows: int, vectors: int) -> Any:
     return mix_tile
 
 
-# By the rows they are for: the largest tile's, two, one.
+# By their number of rows: the largest tile's, two, one.
 KEYS_OF = (SUMS // ROWS, SUMS // 2, SUMS)
 score_rows, score_two, score_one = (_score_tile(r, SUMS // r) for r in (ROWS, 2, 1))
 mix_rows, mix_two, mix_one = (_mix_tile(r, VECTORS) for r in (ROWS, 2, 1))

@@ -1,7 +1,7 @@
-"""How many threads numpy's matrix products use.
+"""The number of threads of numpy's matrix products.
 
-Our own threads each multiply their own tiles, so BLAS must not split a product again. Where it cannot be told so for
-the whole process (an unknown BLAS, or one on OpenMP), products stay as they are and `controllable()` says so.
+Our own threads each multiply their own tiles, so BLAS must not split a product again. If that cannot be set for the
+whole process (an unknown BLAS, or one on OpenMP), products stay as they are and `controllable()` returns False.
 """
 
 import os
@@ -16,7 +16,7 @@ _inside = 0
 _before: list[int] = []
 
 
-# What OpenBLAS's kernels use at most, by their names in lower case; those that are not here use all there is.
+# The widest instructions of OpenBLAS's kernels, by their names in lower case; other kernels use all there are.
 KERNELS = {
     "SSE": "generic katmai coppermine northwood prescott banias core2 dunnington penryn nehalem athlon opteron "
     "opteron_sse3 barcelona bobcat atom nano",
@@ -30,7 +30,7 @@ FEATURES = {"AVX-512": "avx512f", "AVX2": "avx2", "AVX": "avx"}  # LLVM's names
 
 @cache
 def _loaded() -> tuple[Any, ...]:
-    """threadpoolctl's controllers of the BLAS libraries in this process."""
+    """Return threadpoolctl's controllers of the BLAS libraries in this process."""
     from threadpoolctl import ThreadpoolController
 
     return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)
@@ -38,14 +38,15 @@ def _loaded() -> tuple[Any, ...]:
 
 @cache
 def libraries() -> tuple[Any, ...]:
-    """Those that can be told."""
+    """Return the libraries whose threads can be limited."""
     return tuple(library for library in _loaded() if getattr(library, "threading_layer", "") != "openmp")
 
 
 def hindrance(threads: int) -> str | None:
-    """What holds the products of a measurement by so many threads back, and what to do about it; None if nothing does.
+    """Return what slows down the products of a measurement on this many threads, and what to do about it; None for
+    nothing.
 
-    A limit of threads counts only where we leave them to BLAS: elsewhere our own threads share the work, and
+    A limit of threads only counts where BLAS uses its own: elsewhere our threads share the work, and
     OPENBLAS_NUM_THREADS changes nothing.
     """
     from quants.kernels.numba_internals import llvm
@@ -74,17 +75,17 @@ def controllable() -> bool:
 
 
 def limit(counts: Sequence[int]) -> None:
-    """Let each of `libraries` use so many threads."""
+    """Limit each of `libraries` to this many threads."""
     for library, count in zip(libraries(), counts, strict=True):
         if library.num_threads != count:
-            if hasattr(library, "clear_controlling_thread"):  # or it hears the first thread that set a limit alone
+            if hasattr(library, "clear_controlling_thread"):  # else it only obeys the first thread that set a limit
                 library.clear_controlling_thread(force=True)
             library.set_num_threads(count)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Matrix products inside run on the thread that asks for them. May be entered by several threads at once."""
+    """Run matrix products inside on the calling thread. May be entered by several threads at once."""
     global _inside, _before
     with _lock:
         if _inside == 0:

@@ -1,11 +1,11 @@
-"""Products of stored blocks of 256 weights with inputs of 16 bits, as two products of bytes: `vpdpbusd` of x86.
+"""Products of stored blocks of 256 weights with 16-bit inputs, as two products of bytes: `vpdpbusd` of x86.
 
-A weight's code is a byte without sign, an input's integer is 256 times its upper byte plus its lower byte, both with a
-sign. An instruction so multiplies 64 weights, and what comes out is the same integer.
+A weight's code is an unsigned byte, an input's integer is 256 times its upper byte plus its lower byte, both signed. So
+an instruction multiplies 64 weights, with the same integer as result.
 
-Lane i of every register belongs to columns 16 * i … 16 * i + 15; register j of four has those from 4 * j on. A vector
-so holds the factors of all products of a block, which are made floats once. Inputs are stored in this order, too
-(`spread`), after the numbers of their 256 columns.
+Lane i of every register belongs to columns 16 * i … 16 * i + 15; register j of four has those from 4 * j on. So a
+vector holds the factors of all products of a block, which are converted to float once. Inputs are stored in this order,
+too (`spread`), after the numbers of their 256 columns.
 """
 
 from collections.abc import Callable
@@ -49,10 +49,10 @@ from .thread_team import array_at
 
 f32 = np.float32
 SUPER, ZERO = 256, f32(0)
-AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
+AHEAD = 4096  # bytes of weights prefetched: the processor itself stops at each page
 TAKES_BYTES = {"+avx512vnni", "+avx512bw"} <= cpu_features()
-# What is kept of every 256 columns, in float32: sums of 16; of each lane its scale, that of its 32 columns; four
-# times 64 upper bytes, and as many lower ones.
+# For every 256 columns, in float32: sums of 16; for each lane its scale, that of its 32 columns; four times 64 upper
+# bytes, and as many lower ones.
 HALVES_AT, TWICE_AT, UPPER_AT, LOWER_AT, WITH_BYTES = 16, 32, 48, 112, 176
 BYTES_OF_WORD = 0x01010101
 SIX_BITS_ZERO, THREE_BITS_ZERO, LEVELS_ZERO = f32(32), f32(4), f32(128)  # the codes that mean 0
@@ -61,7 +61,7 @@ LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 
 
 @intrinsic
 def _put_bytes(typing: Any, array: Any, at: Any, value: Any) -> Any:
-    """The lowest bytes of a lane each, four to array[at], four to array[at + 16], …, elements of 32 bits."""
+    """Store the lowest bytes of each lane, four to array[at], four to array[at + 16], …, elements of 32 bits."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         words = builder.bitcast(builder.trunc(args[2], ir.VectorType(BYTE, LANES)), ir.VectorType(WORD, 4))
@@ -75,7 +75,7 @@ def _put_bytes(typing: Any, array: Any, at: Any, value: Any) -> Any:
 
 @inlined
 def spread(shorts, at, numbers, to):  # type: ignore[no-untyped-def]
-    """The bytes of shorts[at : at + 256], and the scale of each lane, to their places after numbers[to:]."""
+    """Store the bytes of shorts[at : at + 256], and the scale of each lane, in their places after numbers[to:]."""
     store(numbers, to + TWICE_AT, each_twice(load(numbers, to), 0))
     for i in range(LANES):
         value = load(shorts, at + LANES * i)
@@ -96,8 +96,8 @@ def _every(number: int) -> ir.Constant:
 def _fields(
     builder: ir.IRBuilder, low: ir.Value, high: ir.Value, mask: int, place: Callable[[int], tuple[int, int]]
 ) -> list[ir.Value]:
-    """Four registers of bytes with the bits of a mask. place(i): the number of a word of low and high, thirty-two, that
-    lane i of the first register has, of the others the next ones; and by how much they are shifted to the right.
+    """Return four registers of bytes with the bits of a mask. place(i): for lane i of the first register, the number of
+    a word of low and high, thirty-two, and its right shift; the other registers take the next words.
     """
     places, made = [place(i) for i in range(LANES)], []
     shifts, bits = ir.Constant(WORDS, [shift for _, shift in places]), _every(mask * BYTES_OF_WORD)
@@ -108,7 +108,7 @@ def _fields(
 
 
 def _codes(emit: Callable[[ir.IRBuilder, Words], list[ir.Value]]) -> Any:
-    """An intrinsic of bytes and where a block begins."""
+    """Return an intrinsic of bytes and where a block begins."""
 
     @intrinsic
     def made(typing: Any, raw: Any, at: Any) -> Any:
@@ -125,17 +125,17 @@ def _codes(emit: Callable[[ir.IRBuilder, Words], list[ir.Value]]) -> Any:
 
 
 def _nibbles(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> list[ir.Value]:
-    """Of 128 bytes, where 32 have 32 codes in their lower halves, and the next 32 in their upper ones."""
+    """Return 128 bytes' nibbles, where 32 have 32 codes in their lower halves, and the next 32 in their upper ones."""
     return _fields(builder, low, high, 15, lambda i: (i // 4 * 8 + i % 2 * 4, i // 2 % 2 * 4))
 
 
 def _pairs_of_bits(builder: ir.IRBuilder, words: ir.Value) -> list[ir.Value]:
-    """Of 64 bytes, where 32 have 32 codes in their lowest two bits, the next 32 in the next two, …"""
+    """Return 64 bytes' bit pairs, where 32 have 32 codes in their lowest two bits, the next 32 in the next two, …"""
     return _fields(builder, words, words, 3, lambda i: (i // 8 * 8 + i % 2 * 4, i // 2 % 4 * 2))
 
 
 def _single_bits(builder: ir.IRBuilder, words: ir.Value, to: int) -> list[ir.Value]:
-    """Of 32 bytes, bit k of which is for 32 codes, the next for the next 32: as bit `to`, 2 … 4."""
+    """Return single bits of 32 bytes, bit k of which is for 32 codes, the next for the next 32: as bit `to`, 2 … 4."""
     low, high = builder.shl(words, _every(to)), builder.lshr(words, _every(4 - to))
     return _fields(builder, low, high, 1 << to, lambda i: (i // 8 * 16 + i % 2 * 4, i // 2 % 4))
 
@@ -160,7 +160,7 @@ def _emit_q6_k(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
 
 
 def _emit_iq4_xs(builder: ir.IRBuilder, words: Words) -> list[ir.Value]:
-    """LEVELS and 128, by the nibbles of 16 bytes for 32 columns, the lower halves first."""
+    """Return LEVELS plus 128, by the nibbles of 16 bytes for 32 columns, the lower halves first."""
     bytes_ = ir.VectorType(BYTE, 4 * LANES)
     kind = ir.FunctionType(bytes_, [bytes_, bytes_])
     shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.pshuf.b.512")
@@ -179,7 +179,7 @@ _iq4_xs_codes, _tq2_0_codes = _codes(_emit_iq4_xs), _codes(lambda builder, words
 
 
 def _add_products(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
-    """In each lane the products of four bytes, those of codes without a sign, those of x with one."""
+    """Add in each lane the products of four bytes, unsigned codes and signed x."""
     kind = ir.FunctionType(WORDS, [WORDS] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.vpdpbusd.512")
     return builder.call(function, [total, codes, x])
@@ -187,7 +187,9 @@ def _add_products(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir
 
 @intrinsic
 def _sums(typing: Any, codes: Any, n: Any, at: Any) -> Any:
-    """The products of codes of each of some rows with the bytes of an input, whose numbers begin at n[at]: f32x16."""
+    """Return the products of codes of each of some rows with the bytes of an input, whose numbers begin at n[at]:
+    f32x16.
+    """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         rows = [cgutils.unpack_tuple(builder, each) for each in cgutils.unpack_tuple(builder, args[0])]
@@ -207,7 +209,7 @@ def _sums(typing: Any, codes: Any, n: Any, at: Any) -> Any:
 
 @intrinsic
 def align_stack(typing: Any) -> Any:
-    """Have this function's memory begin at a cache line: LLVM itself lets registers that it puts there cross lines."""
+    """Align this function's stack memory to a cache line: LLVM itself lets registers stored there cross lines."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         memory = cgutils.alloca_once(builder, ir.ArrayType(BYTE, 64))
@@ -242,7 +244,7 @@ def q6_k(raw, at):  # type: ignore[no-untyped-def]
 
 @inlined
 def q3_k_scales(raw, at):  # type: ignore[no-untyped-def]
-    """The sixteen scales of 6 bits, which mean 32 less."""
+    """Return the sixteen scales of 6 bits, which are stored plus 32."""
     first, second, high = load_word(raw, at + 96), load_word(raw, at + 100), load_word(raw, at + 104)
     return bytes_as_floats(
         first & 0x0F0F0F0F | (high & 0x03030303) << 4,
@@ -290,7 +292,7 @@ def _fetch(raw, at, size):  # type: ignore[no-untyped-def]
 
 @inlined
 def _scaled(sums, block, n, n_at, total):  # type: ignore[no-untyped-def]
-    """total and the products of a block with an input."""
+    """Return total plus the products of a block with an input."""
     total = multiply_add(block[2], load(n, n_at + HALVES_AT), total)
     return multiply_add(sums, block[1] * load(n, n_at + TWICE_AT), total)
 
@@ -303,7 +305,7 @@ def _add(block, n, n_at, total):  # type: ignore[no-untyped-def]
 
 @inlined
 def _add_both(block, other, n, n_at, a, b):  # type: ignore[no-untyped-def]
-    """The same of a block of each of two rows."""
+    """Return `_scaled` for a block of each of two rows."""
     sums = _sums((block[0], other[0]), n, n_at)
     return _scaled(sums[0], block, n, n_at, a), _scaled(sums[1], other, n, n_at, b)
 
@@ -332,7 +334,7 @@ def with_two(raw, at, width, n, size, block):  # type: ignore[no-untyped-def]
 
 @inlined
 def four_with_two(raw, at, other, ahead, width, n, size, block):  # type: ignore[no-untyped-def]
-    """Of each input the products of both rows. ahead: bytes to what is to be on its way from memory."""
+    """Return for each input the products of both rows. ahead: distance in bytes to prefetch."""
     x, y = array_at(n[0], 1, np.float32), array_at(n[1], 1, np.float32)
     z, w = array_at(n[2], 1, np.float32), array_at(n[3], 1, np.float32)
     zero = every(ZERO)

@@ -1,4 +1,4 @@
-"""Gated delta nets a few tokens at a time: operations for `team.run` beside those of `state_operations`."""
+"""Gated delta nets for a few tokens: operations for `team.run`, in addition to those of `state_operations`."""
 
 import numpy as np
 
@@ -27,18 +27,18 @@ from .thread_team import array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
-MIN_SQUARE = f32(1e-6)  # added to the square of a key's or a query's length
+MIN_SQUARE = f32(1e-6)  # added to the squared length of a key or a query
 
-K, V = 18, 19  # addresses beside X, the queries, in rows as wide
+K, V = 18, 19  # addresses next to X, the queries, in rows of equal width
 BETA, BETA_WIDTH, STEPS, STEPS_WIDTH = 20, 21, 22, 23
 BLOCK, APART = 24, 25  # of heads in BETA and STEPS: so many are neighbours, so far from the next ones
 A, KIND, BOUND, TURNS = 26, 27, 28, 29
-BY_HEAD, BY_CHANNEL, BOUNDED = 0, 1, 2  # kinds: what there is a step for
+BY_HEAD, BY_CHANNEL, BOUNDED = 0, 1, 2  # types of steps
 
 
 @inlined
 def _decay(steps, bias, bias_at, a, kind, bound):  # type: ignore[no-untyped-def]
-    """Steps become what a state is multiplied by."""
+    """Turn steps into the decay factors of a state."""
     for i in range(steps.size):
         value = steps[i] + bias[bias_at + i]
         steps[i] = exp(bound * sigmoid(abs(a) * value)) if kind == BOUNDED else exp(a * softplus(value))
@@ -46,7 +46,7 @@ def _decay(steps, bias, bias_at, a, kind, bound):  # type: ignore[no-untyped-def
 
 @inlined
 def _delta_rest(v, v_at, width, q, k, q_scale, k_scale, decay, apart, beta, state, own, y, y_at):  # type: ignore[no-untyped-def]
-    """`delta_head` of the columns behind its whole lanes."""
+    """Compute `delta_head` for the columns after its whole lanes."""
     stride = (width + LANES - 1) // LANES * LANES
     for i in range(width // LANES * LANES, width):
         answer, total = ZERO, ZERO
@@ -62,11 +62,11 @@ def _delta_rest(v, v_at, width, q, k, q_scale, k_scale, decay, apart, beta, stat
 
 @operation
 def delta_step(row, thread, threads):  # type: ignore[no-untyped-def]
-    """The gated delta rule, of queries and keys scaled to length one, and queries by the root of SIZE.
+    """Compute the gated delta rule, with queries and keys scaled to length one, and queries by the root of SIZE.
 
     KIND: BY_HEAD has one of STEPS for each head, e^(A * softplus(step + BIAS)) its decay; BY_CHANNEL one for each
-    channel of a head's keys; BOUNDED the same with e^(BOUND * sigmoid(|A| * (step + BIAS))). Heads that have one of
-    GROUPS keys in common are neighbours, or with TURNS as far apart as there are keys.
+    channel of a head's keys; BOUNDED the same with e^(BOUND * sigmoid(|A| * (step + BIAS))). Heads that share one of
+    GROUPS keys are neighbours, or with TURNS as far apart as there are keys.
     """
     op, numbers, run = opened(row)
     heads, width, size, groups = op[HEADS], op[HEAD_WIDTH], op[SIZE], op[GROUPS]

@@ -1,12 +1,12 @@
 """Products of a few inputs with stored weights, straight from their blocks: a weight is read once and never decoded.
 
-Quantized weights are integers with a scale for each 16 or 32 of them. Inputs are made integers of 16 bits with a scale
-for each 32 (`pack`), so that a product is exact but for their rounding, 1e-5 of the largest of 32. Weights of 16 and 32
-bits are multiplied with the inputs as they are.
+Quantized weights are integers with a scale for each 16 or 32 of them. Inputs become integers of 16 bits with a scale
+for each 32 (`pack`), so that a product is exact except for their rounding, 1e-5 of the largest of 32. Weights of 16 and
+32 bits are multiplied with the inputs as they are.
 
 An input is stored as float32 (width,), int16 (width,) and, for every 256 columns, 32 float32: the scales of eight times
-32 columns, their sums, and the sums of sixteen times 16 columns. All are filled up with zeros to a multiple of 256.
-Where the processor multiplies bytes, the integers' bytes follow these numbers (`byte_dots`).
+32 columns, their sums, and the sums of sixteen times 16 columns. All are padded with zeros to a multiple of 256. If the
+processor multiplies bytes, the integers' bytes follow these numbers (`byte_dots`).
 """
 
 import numpy as np
@@ -64,19 +64,20 @@ from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 BLOCK, SUPER = 32, 256
-NUMBERS = WITH_BYTES if TAKES_BYTES else 32  # float32 kept of every 256 columns
+NUMBERS = WITH_BYTES if TAKES_BYTES else 32  # float32 stored for every 256 columns
 MAGIC, LARGEST = f32(12582912), f32(32639)  # 127 * 256 + 127
 TINY = f32(1e-30)
-FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice what E2M1 codes mean
-HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half of what E8M0 codes mean
+# twice the values of E2M1 codes
+FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half the values of E8M0 codes
 ZERO = f32(0)
-SIX_BITS_ZERO = f32(-32)  # what a code 0 of Q6_K means
+SIX_BITS_ZERO = f32(-32)  # the value of code 0 of Q6_K
 HOLDS_FOUR = "+avx512f" in cpu_features()  # registers hold the sums of four inputs
 
 
 @inlined
 def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-untyped-def]
-    """x[x_at : x_at + columns] as integers and numbers, both from their place for column x_at on.
+    """Pack x[x_at : x_at + columns] as integers and numbers, both from their place for column x_at on.
 
     columns: a multiple of 256.
     """
@@ -91,7 +92,7 @@ def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-unty
             store(shorts, at, float_bits(low))
             store(shorts, at + LANES, float_bits(high))
             first, second = sum_of_lanes(low - MAGIC), sum_of_lanes(high - MAGIC)
-            lost = (first + second) * ZERO  # NaN where one of them is not finite, which `greatest` need not show
+            lost = (first + second) * ZERO  # NaN if one of them is not finite, which `greatest` may miss
             scale = (greatest / LARGEST if greatest > TINY else ZERO) + lost
             numbers[to + k], numbers[to + 8 + k] = scale, scale * (first + second)
             numbers[to + 16 + 2 * k], numbers[to + 17 + 2 * k] = scale * first, scale * second
@@ -101,13 +102,13 @@ def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-unty
 
 @kernel
 def pack_all(x, shorts, numbers):  # type: ignore[no-untyped-def]
-    """The same of a whole array."""
+    """Pack a whole array."""
     pack(x, 0, x.size, shorts, numbers, 0)
 
 
 @kernel
 def spread_all(shorts, numbers):  # type: ignore[no-untyped-def]
-    """Write what products with bytes read, of a whole array of integers, after their numbers."""
+    """Write the data for products with bytes, of a whole array of integers, after their numbers."""
     if TAKES_BYTES:
         for piece in range(shorts.size // SUPER):
             spread(shorts, SUPER * piece, numbers, NUMBERS * piece)
@@ -161,7 +162,7 @@ def first_lane(value):  # type: ignore[no-untyped-def]
     return where(lane_numbers() == 0, value, ZERO)
 
 
-# Numbers: f(raw, at, n, n_at, known, found) is where a block reads its numbers: the input's as they are, or what was
+# Numbers: f(raw, at, n, n_at, known, found) returns where a block reads its numbers: the input's as they are, or those
 # written to known[0:16], which is `found`.
 
 
@@ -172,7 +173,9 @@ def _as_they_are(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def
 
 @inlined
 def _six_bits(raw, at, n, n_at, known, found):  # type: ignore[no-untyped-def]
-    """Of a block of Q4_K or Q5_K: lanes 0 … 7 the factors of the products, 8 … 15 what the minima come to."""
+    """Compute the numbers of a block of Q4_K or Q5_K: lanes 0 … 7 the factors of the products, 8 … 15 the products of
+    the minima.
+    """
     store(known, 0, six_bit_numbers(raw, at) * half_pair(raw, at) * load(n, n_at))
     return found, 0
 
@@ -193,7 +196,7 @@ def _q4_k(raw, at, x, x_at, f, f_at, a, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _both_halves(codes, x, x_at, first, second, a, b):  # type: ignore[no-untyped-def]
-    """The lower four bits with the first 32 inputs, the upper ones with the next."""
+    """Multiply the lower four bits by the first 32 inputs, the upper ones by the next."""
     return _scaled(masked(codes, 15), x, x_at, first, a), _scaled(shifted_right(codes, 4), x, x_at + 32, second, b)
 
 
@@ -230,7 +233,7 @@ def _q6_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _low_and_high(codes, high, bit, x, x_at, first, second, a, b):  # type: ignore[no-untyped-def]
-    """Codes of six bits: the lower four of two lie in a byte, for inputs 64 apart."""
+    """Multiply codes of six bits: the lower four of two are in a byte, for inputs 64 apart."""
     low = joined(masked(codes, 15), shifted_left(masked(shifted_right(high, bit), 3), 4))
     upper = joined(shifted_right(codes, 4), shifted_left(masked(shifted_right(high, bit + 4), 3), 4))
     return _scaled(low, x, x_at, first, a), _scaled(upper, x, x_at + 64, second, b)
@@ -286,7 +289,9 @@ def _q3_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _with_third(codes, at, third, bit, x, x_at, scale, total):  # type: ignore[no-untyped-def]
-    """Codes of three bits: two of each lie in a byte with those of three others, the third in one with seven."""
+    """Multiply codes of three bits: two of each are in a byte with those of three others, the third in one with
+    seven.
+    """
     high = shifted_left(masked(shifted_right(third, bit), 1), 2)
     return _scaled(less(joined(masked(shifted_right(codes, at), 3), high), 4), x, x_at, scale, total)
 
@@ -334,22 +339,22 @@ def _bf16(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 
 # Operations: fields from 2 on are
 WEIGHTS, ROW_BYTES, ROWS, WIDTH, FLOATS_AT, SHORTS_AT, NUMBERS_AT, OUT, OUT_WIDTH, BIAS, ADDS, STATE = range(2, 14)
-# (addresses of the weights, the input's parts, the output (tokens, OUT_WIDTH), the bias or 0, and of the pass's state,
-# whose first number says how many tokens there are); ADDS: what is in the output is added to.
+# (addresses of the weights, the input's parts, the output (tokens, OUT_WIDTH), the bias or 0, and the pass's state,
+# whose first number counts the tokens); ADDS: add to the output.
 CHOICE, APART, USED, OF_TOKENS = range(14, 18)
 NO_CHOICE = np.array([0] * MAX_TOKENS + [*range(MAX_TOKENS)] * 2, np.int64)  # a single expert, which all choose
-# Products with the experts that each token chooses; USED, how many those are, is 0 for a plain weight. Weights and
-# biases are those of all experts, one after the other, of ROWS rows each. The output has a row for each place (token *
-# USED + rank of the expert), and so has the input where OF_TOKENS is 0. At CHOICE + APART * thread are int64 of
-# MAX_TOKENS * USED places: of each its expert, then all places in the order of their experts, then the tokens of those.
+# Products with the experts that each token chooses; USED, their number, is 0 for a plain weight. Weights and biases are
+# those of all experts, one after the other, of ROWS rows each. The output has a row for each place (token * USED + rank
+# of the expert), and so has the input if OF_TOKENS is 0. At CHOICE + APART * thread are int64 of MAX_TOKENS * USED
+# places: the expert of each, then all places in the order of their experts, then the tokens of those.
 
 
 @inlined
 def _each_expert(row, thread, threads, multiply, how):  # type: ignore[no-untyped-def]
-    """out[p, r] = row r of the weights · input p, for this thread's r.
+    """Compute out[p, r] = row r of the weights · input p, for this thread's r.
 
-    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. multiply: rows
-    first … last - 1 of one expert with the inputs of all that chose it, order[begin:end]; `how` is passed on to it.
+    p: a token, or one of the experts that it chooses, whose weights are read once for all tokens. multiply: rows first
+    … last - 1 of one expert with the inputs of all that chose it, order[begin:end]; `how` is passed on to it.
     """
     op = array_at(row, FIELDS, np.int64)
     rows, used = op[ROWS], max(1, op[USED])
@@ -372,7 +377,9 @@ def _each_expert(row, thread, threads, multiply, how):  # type: ignore[no-untype
 
 @inlined
 def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
-    """how: the address of what is multiplied, of which kind and size; a block: so many weights in so many bytes."""
+    """Multiply row by row. how: the address of the input, its type and size; a block: so many weights in so many
+    bytes.
+    """
     inputs, kind, itemsize, values, size, block, numbers = how
     width, out_width = op[WIDTH], op[OUT_WIDTH]
     padded = (width + SUPER - 1) // SUPER * SUPER
@@ -407,14 +414,16 @@ def _row_by_row(op, raw, bias, order, sources, begin, end, first, last, how):  #
 
 @inlined
 def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # type: ignore[no-untyped-def]
-    """Two rows at a time with four inputs, which are read once for both. how: bytes of a block, and what is in it."""
+    """Multiply two rows at a time with four inputs, which are read once for both. how: bytes of a block, and its
+    functions.
+    """
     size, block = how
     byte_dots.align_stack()
     width, out_width, row_bytes = op[WIDTH], op[OUT_WIDTH], op[ROW_BYTES]
     out, pair = array_at(op[OUT], 1, np.float32), 2 * row_bytes
     ahead = (AHEAD + pair - 1) // pair * pair
     for r in range(first, last, 2):
-        s = min(r + 1, last - 1)  # the same row where there is no other
+        s = min(r + 1, last - 1)  # the same row if there is no other
         i, at, other = begin, r * row_bytes, s * row_bytes
         while i + 4 <= end:
             four = (
@@ -442,7 +451,7 @@ def _in_pairs(op, raw, bias, order, sources, begin, end, first, last, how):  # t
 
 @inlined
 def _numbers(op, place):  # type: ignore[no-untyped-def]
-    """Their address."""
+    """Return the address of the numbers."""
     return op[NUMBERS_AT] + place * ((op[WIDTH] + SUPER - 1) // SUPER) * (4 * NUMBERS)
 
 
@@ -455,7 +464,7 @@ def _put_both(op, out, to, bias, r, s, totals):  # type: ignore[no-untyped-def]
 
 @inlined
 def _input(op, place, inputs, itemsize, kind, padded):  # type: ignore[no-untyped-def]
-    """What a row of weights is multiplied with, and its numbers."""
+    """Return the input of a row of weights, and its numbers."""
     at = padded * place
     x = array_at(inputs + itemsize * at, padded, kind)
     return x, array_at(op[NUMBERS_AT] + at // SUPER * (4 * NUMBERS), padded, np.float32)
@@ -463,7 +472,7 @@ def _input(op, place, inputs, itemsize, kind, padded):  # type: ignore[no-untype
 
 @inlined
 def _put(op, out, to, bias, r, total):  # type: ignore[no-untyped-def]
-    """Row r of the product, in the row of the output that begins at out[to]."""
+    """Store row r of the product in the row of the output that begins at out[to]."""
     if op[BIAS] != 0:
         total += bias[r]
     out[to + r] = out[to + r] + total if op[ADDS] else total
@@ -476,7 +485,7 @@ def _fetch(raw, at, size):  # type: ignore[no-untyped-def]
 
 
 # Products of the row of weights at raw[at:] with inputs, each in the same way, however many there are. Two sums of each
-# take turns: neither waits for the other.
+# alternate: neither waits for the other.
 
 
 @inlined
@@ -545,7 +554,7 @@ def _of_floats(row, thread, threads, size, block):  # type: ignore[no-untyped-de
 
 @inlined
 def _of_super_blocks(row, thread, threads, size, block, of_bytes, numbers):  # type: ignore[no-untyped-def]
-    """Of 256 weights in a block."""
+    """Multiply blocks of 256 weights."""
     if TAKES_BYTES:
         _each_expert(row, thread, threads, _in_pairs, (size, of_bytes))
     else:

@@ -1,4 +1,6 @@
-"""Activations as llama.cpp multiplies them with quantized weights: blocks of 8-bit numbers that share a scale."""
+"""Activations as llama.cpp rounds them for products with quantized weights: blocks of 8-bit numbers that share a
+scale.
+"""
 
 import numpy as np
 
@@ -12,7 +14,7 @@ TOP = f32(127)
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def through_q8_0(blocks, scales):  # type: ignore[no-untyped-def]
-    """blocks (n, 32) → integers in -127 … 127, in place, and what they are to be multiplied with."""
+    """Round blocks (n, 32) to integers in -127 … 127, in place, and compute their scales."""
     for b in range(blocks.shape[0]):
         top = ZERO
         for i in range(blocks.shape[1]):
@@ -26,7 +28,7 @@ def through_q8_0(blocks, scales):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def through_q8_k(blocks, scales):  # type: ignore[no-untyped-def]
-    """The same with the largest value, not the largest size, at -127: its sign decides which end is used."""
+    """Round blocks with the value of largest magnitude at -127: its sign decides which end is used."""
     for b in range(blocks.shape[0]):
         top = ZERO
         for i in range(blocks.shape[1]):

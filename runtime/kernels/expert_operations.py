@@ -1,9 +1,9 @@
-"""A mixture of experts for a few tokens: operations for `team.run` that stand around the products of `dots`.
+"""A mixture of experts for a few tokens: operations for `team.run` around the products of `dots`.
 
 A token's experts are its places: place token * USED + rank. Every thread chooses for itself, which takes less time than
-waiting for another one to have done it; its choice lies at CHOICE + APART * thread, as `dots` reads it. The rows of an
-expert are shared by threads in the same way for all experts, so that a thread may add up its own columns of what the
-last products gave without waiting.
+waiting for another one; its choice is at CHOICE + APART * thread, as `dots` reads it. The rows of an expert are shared
+by threads in the same way for all experts, so that a thread can add up its own columns of the last products without a
+barrier.
 """
 
 import numpy as np
@@ -20,16 +20,16 @@ from .thread_team import FIELDS, array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
-LEAST_SUM = f32(1e-20)  # of weights that are rescaled, as `runtime.experts` has it
+LEAST_SUM = f32(1e-20)  # of weights that are rescaled, as in `runtime.experts`
 
-STATE = 2  # address of int64: how many tokens there are
+STATE = 2  # address of int64: the number of tokens
 CHOICE, APART, USED = 3, 4, 5  # address of the first thread's choice; bytes between those of two; experts of a token
 X, X_WIDTH, OUT, OUT_WIDTH, WIDTH = 6, 7, 8, 9, 10  # input and output, widths of their rows; the numbers that count
 SCALE = 11  # float64
 # of `choose`: X are the router's logits
 EXPERTS, SCORING, NORMALIZES = 12, 13, 14
-CORRECTION, OF_EXPERT = 15, 16  # addresses or 0: what is added to scores for the choice; factors of experts' weights
-GROUPS, GROUPS_USED = 17, 18  # 0, 0 where all experts are one group
+CORRECTION, OF_EXPERT = 15, 16  # addresses or 0: the selection bias of scores; factors of experts' weights
+GROUPS, GROUPS_USED = 17, 18  # 0, 0 if all experts are one group
 CAP = 19  # float64: of the logits, 0 for none
 # of `activate`: X and Y are (places, WIDTH), Y and CHOICE may be 0
 Y, Y_WIDTH, SHORTS, NUMBERS_AT, KIND, LIMIT, CLAMPS = range(12, 19)  # LIMIT: float64, infinite for none
@@ -40,24 +40,24 @@ SOFTMAX, SOFTMAX_OF_TOP, SIGMOID, SQRT_SOFTPLUS = range(4)
 SCORINGS = {"softmax": SOFTMAX, "softmax_of_top": SOFTMAX_OF_TOP, "sigmoid": SIGMOID, "sqrt_softplus": SQRT_SOFTPLUS}
 SILU, GELU, GELU_TANH, RELU, RELU2, SWIGLU_OAI, NO_ACTIVATION = range(7)
 KINDS = {"silu": SILU, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU, "relu2": RELU2, "swiglu_oai": SWIGLU_OAI}
-CLAMPS_GATE, CLAMPS_ACTIVATED = 1, 2  # what LIMIT bounds beside the other factor
+CLAMPS_GATE, CLAMPS_ACTIVATED = 1, 2  # what LIMIT bounds in addition to the other factor
 
 
 def choice_bytes(experts: int, used: int, groups: int) -> int:
-    """The size of one thread's choice with what `choose` works in, a multiple of a cache line's."""
+    """Return the size of one thread's choice with the scratch of `choose`, a multiple of a cache line's."""
     size = 8 * (4 * MAX_TOKENS * used) + 4 * (2 * experts + groups)
     return -(-size // 128) * 128
 
 
 @inlined
 def _weights_at(op, thread):  # type: ignore[no-untyped-def]
-    """Where a thread's choice has the weights of places, float32."""
+    """Return where a thread's choice has the weights of places, float32."""
     return op[CHOICE] + op[APART] * thread + 8 * 3 * MAX_TOKENS * op[USED]
 
 
 @inlined
 def _comes_before(a, b):  # type: ignore[no-untyped-def]
-    """Whether a score stands before another, from the highest on; NaN comes last, as numpy sorts."""
+    """Return whether a score ranks before another, in descending order; NaN comes last, as in numpy."""
     return a > b or (a == a and b != b)
 
 
@@ -95,9 +95,10 @@ def _score(op, cap, scores, logits):  # type: ignore[no-untyped-def]
 
 @inlined
 def _leave_best_groups(op, ranked, values):  # type: ignore[no-untyped-def]
-    """Make scores outside the best groups -inf. A group counts as its best expert or, with a correction, its best two.
+    """Set scores outside the best groups to -inf. A group counts as its best expert or, with a correction, its best
+    two.
 
-    values: room for a number of each group. Groups with NaN come last.
+    values: scratch for a number of each group. Groups with NaN come last.
     """
     groups, size = op[GROUPS], op[EXPERTS] // op[GROUPS]
     for g in range(groups):
@@ -122,7 +123,7 @@ def _leave_best_groups(op, ranked, values):  # type: ignore[no-untyped-def]
 
 @inlined
 def _find_best(ranked, count, ids, start, used):  # type: ignore[no-untyped-def]
-    """Let ids[start : start + used] be the best of so many scores, the first of equal ones first."""
+    """Set ids[start : start + used] to the best of the scores, the first of equal ones first."""
     found = 0
     for i in range(count):
         at = found
@@ -157,7 +158,9 @@ def _weigh(op, scale, scores, ids, weights, start):  # type: ignore[no-untyped-d
 
 @operation
 def choose(row, thread, threads):  # type: ignore[no-untyped-def]
-    """The experts of each token and their weights, from a router's logits; each thread has its own copy of them."""
+    """Choose the experts of each token and their weights, from a router's logits; each thread has its own copy of
+    them.
+    """
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     tokens, used, count = array_at(op[STATE], 1, np.int64)[0], op[USED], op[EXPERTS]
     places, at = MAX_TOKENS * used, op[CHOICE] + op[APART] * thread
@@ -208,9 +211,10 @@ def _activate(x, count, kind):  # type: ignore[no-untyped-def]
 
 @operation
 def activate(row, thread, threads):  # type: ignore[no-untyped-def]
-    """OUT = activation(X), times Y where there is one, and as integers; shared by places and pieces of 256 columns.
+    """Compute OUT = activation(X), times Y if there is one, and as integers; shared by places and pieces of 256
+    columns.
 
-    Where there is a CHOICE, X and Y are multiplied with the weights of their places before.
+    With a CHOICE, X and Y are first multiplied by the weights of their places.
     """
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     pieces, room = op[OUT_WIDTH] // SUPER, op[OUT_WIDTH]
@@ -241,10 +245,11 @@ def activate(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def add_up(row, thread, threads):  # type: ignore[no-untyped-def]
-    """OUT = SCALE times the sum of what a token's experts gave, X (places, WIDTH), by their weights, in their order.
+    """Compute OUT = SCALE times the sum of the outputs of a token's experts, X (places, WIDTH), by their weights, in
+    their order.
 
-    Also of what a shared expert gave, times the sigmoid of SHARED_GATE where there is one. Columns are shared as `dots`
-    shares rows: a thread adds up what it has computed itself.
+    A shared expert's output is added, times the sigmoid of SHARED_GATE if there is one. Columns are shared as `dots`
+    shares rows: a thread adds up its own results.
     """
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     tokens, used, width = array_at(op[STATE], 1, np.int64)[0], op[USED], op[WIDTH]

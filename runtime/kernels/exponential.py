@@ -79,7 +79,7 @@ ERFC = tuple(
 
 @intrinsic
 def nearest(typing: Any, x: Any) -> Any:
-    """The integer next to a float32, as a float32."""
+    """Return the integer next to a float32, as a float32."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
@@ -90,7 +90,9 @@ def nearest(typing: Any, x: Any) -> Any:
 
 @partial(inlined, fastmath={"contract"})
 def exp(x):  # type: ignore[no-untyped-def]
-    """e^x of a float32; outside -87.3 … 88 the value at the end, so that sums and quotients need no special case."""
+    """Return e^x of a float32; outside -87.3 … 88 the value at the end, so that sums and quotients need no special
+    case.
+    """
     x = LOWEST if x < LOWEST else x  # written so that NaN stays NaN
     x = HIGHEST if x > HIGHEST else x
     n = nearest(x * LOG2_E)
@@ -105,7 +107,7 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 @inlined
 def exp_of_lanes(x):  # type: ignore[no-untyped-def]
-    """The same of f32x16 at most 88."""
+    """Return `exp` of f32x16 at most 88."""
     x = larger(every(LOWEST), x)  # NaN stays
     shifted = multiply_add(x, every(LOG2_E), every(MAGIC))
     n = shifted - MAGIC
@@ -120,13 +122,13 @@ def exp_of_lanes(x):  # type: ignore[no-untyped-def]
 
 @inlined
 def sigmoid_of_lanes(x):  # type: ignore[no-untyped-def]
-    """1 / (1 + e^-x) of f32x16."""
+    """Return 1 / (1 + e^-x) of f32x16."""
     return ONE / (exp_of_lanes(smaller(every(HIGHEST), -x)) + ONE)  # NaN stays
 
 
 @partial(inlined, fastmath={"contract"})
 def softplus(x):  # type: ignore[no-untyped-def]
-    """log(1 + e^x), as max(x, 0) + log(1 + u) with u = e^-|x|."""
+    """Return log(1 + e^x), as max(x, 0) + log(1 + u) with u = e^-|x|."""
     u = exp(-x if x > ZERO else x)
     p = LOG1P[0]
     for c in LOG1P[1:]:
@@ -151,7 +153,7 @@ def tanh(x):  # type: ignore[no-untyped-def]
 
 @partial(inlined, fastmath={"contract"})
 def erfc(x):  # type: ignore[no-untyped-def]
-    """1 - erf(x): t * e^(-x^2 + P(t)) with t = 1 / (1 + |x|/2), and the mirror image for negative x."""
+    """Return 1 - erf(x): t * e^(-x^2 + P(t)) with t = 1 / (1 + |x|/2), and the mirror image for negative x."""
     z = -x if x < ZERO else x
     t = ONE / (ONE + HALF * z)
     p = ERFC[0]
@@ -163,7 +165,7 @@ def erfc(x):  # type: ignore[no-untyped-def]
 
 @inlined
 def largest(row):  # type: ignore[no-untyped-def]
-    """The largest of some float32 (1-D, C order, not empty); whether a NaN counts is undefined."""
+    """Return the largest of some float32 (1-D, C order, not empty); whether a NaN counts is undefined."""
     top, whole = row[0], row.size - row.size % (2 * LANES)
     if whole:
         a, b = load(row, 0), load(row, LANES)
@@ -185,7 +187,7 @@ def short_sum_of_exp(row, top):  # type: ignore[no-untyped-def]
 
 @inlined
 def sum_of_exp(row, top):  # type: ignore[no-untyped-def]
-    """Sum of e^(row - top): float32 over SHORT values, of which a vector keeps many sums, then float64."""
+    """Return the sum of e^(row - top): float32 over SHORT values, of which a vector keeps many sums, then float64."""
     total = 0.0
     for i in range(0, row.size, SHORT):
         total += np.float64(short_sum_of_exp(row[i : i + SHORT], top))

@@ -1,9 +1,9 @@
-"""Matrix products in float32, each sum in an order of its own: the same bits whoever shares the work.
+"""Matrix products in float32, each sum in a fixed order: the same bits however the work is shared.
 
 TOKENS inputs and ROWS weights are multiplied at a time, with their sums in registers. Sums of COLUMNS products are
 added up, so that a long sum loses no more than a short one. Weights: tiles of ROWS rows, column by column.
 
-Processors with 32 registers of 512 bits (`available`) are faster so than with most BLAS.
+Processors with 32 registers of 512 bits (`available`) are faster with this than with most BLAS.
 """
 
 from typing import Any
@@ -73,10 +73,10 @@ def add_columns(typing, sums, sums_at, x, x_at, stride, w, w_at, columns):  # ty
 
 @kernel
 def multiply(x, width, w, tokens, sums, out, column, columns, stride):  # type: ignore[no-untyped-def]
-    """out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
+    """Compute out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
 
-    x: flat rows of `width`, a multiple of UNROLLED, and of the last group of TOKENS all. sums: room for ROWS float32 of
-    each of them.
+    x: flat rows of `width`, a multiple of UNROLLED, the last group of TOKENS complete. sums: scratch of ROWS float32
+    for each of them.
     """
     for first in range(0, width, COLUMNS):
         count = min(COLUMNS, width - first)
@@ -96,9 +96,10 @@ def multiply(x, width, w, tokens, sums, out, column, columns, stride):  # type: 
 
 @kernel
 def pack_weights(rows, count, width, across, offsets, packed):  # type: ignore[no-untyped-def]
-    """Decoded rows, flat float32 of `width`, a multiple of LANES, to a tile; those beyond count are the last one.
+    """Pack decoded rows, flat float32 of `width`, a multiple of LANES, into a tile; those beyond count repeat the last
+    one.
 
-    across, offsets: room for LANES² float32 and LANES int64.
+    across, offsets: scratch of LANES² float32 and LANES int64.
     """
     for start in range(0, ROWS, LANES):
         for i in range(LANES):

@@ -1,7 +1,7 @@
-"""A draw among the likeliest tokens: the usual chain of samplers, compiled.
+"""Sample among the likeliest tokens: the usual chain of samplers, compiled.
 
-`runtime.sampling` defines the samplers, each a function of its own. Here they are once more for the case that comes
-with every token of most texts, where Python's way through them would take as long as a small model does.
+`runtime.sampling` defines the samplers, each a function of its own. Here they are again for the most common case, where
+Python would take as long as a small model does.
 """
 
 import numpy as np
@@ -16,9 +16,9 @@ TOP_K, TOP_P, MIN_P, TEMPERATURE = range(4)  # steps
 
 @inlined
 def _put(token, logit, count, ids, values):  # type: ignore[no-untyped-def]
-    """Among `count` in descending order, behind those that are equal, the last of which goes where there is no room.
+    """Insert a token among `count` in descending order, after equal ones; the last one is dropped if there is no room.
 
-    Gives how many there are then.
+    Returns the new count.
     """
     at = min(count, values.size - 1)
     while at > 0 and values[at - 1] < logit:
@@ -30,7 +30,7 @@ def _put(token, logit, count, ids, values):  # type: ignore[no-untyped-def]
 
 @inlined
 def _exponentials(values, count, weights):  # type: ignore[no-untyped-def]
-    """weights = e^(values - the first); their sum."""
+    """Compute weights = e^(values - the first); return their sum."""
     total = 0.0
     for i in range(count):
         weights[i] = np.exp(np.float64(values[i]) - np.float64(values[0]))
@@ -40,7 +40,7 @@ def _exponentials(values, count, weights):  # type: ignore[no-untyped-def]
 
 @inlined
 def _needed(weights, count, share):  # type: ignore[no-untyped-def]
-    """How many it takes for a share of their sum, which is one; all where rounding leaves it out of reach."""
+    """Return how many are needed for a share of their sum, which is one; all if rounding leaves it out of reach."""
     so_far = 0.0
     for i in range(count):
         so_far += weights[i]
@@ -51,7 +51,7 @@ def _needed(weights, count, share):  # type: ignore[no-untyped-def]
 
 @inlined
 def _kept(step, number, min_keep, count, values, weights):  # type: ignore[no-untyped-def]
-    """How many of the tokens a sampler leaves; temperature changes their values."""
+    """Return how many of the tokens a sampler keeps; temperature changes their values."""
     if step == TOP_K:
         return min(count, np.int64(number))
     if step == TOP_P:
@@ -74,7 +74,9 @@ def _kept(step, number, min_keep, count, values, weights):  # type: ignore[no-un
 
 @inlined
 def _left(logits, steps, numbers, min_keep, ids, values, weights):  # type: ignore[no-untyped-def]
-    """How many tokens the chain leaves, and the sum of their weights, the first's being 1; -1 as `draw`, and 0."""
+    """Return how many tokens the chain keeps, and the sum of their weights, the first's being 1; -1 as `draw`, and
+    0.
+    """
     count, bar, size = 0, f32(-np.inf), logits.size // LANES * LANES
     for i in range(0, logits.size, LANES):
         bits = mask_bits(~(load(logits, i) <= every(bar))) if i < size else (1 << (logits.size - size)) - 1
@@ -97,10 +99,10 @@ def _left(logits, steps, numbers, min_keep, ids, values, weights):  # type: igno
 
 @kernel
 def draw(logits, steps, numbers, min_keep, uniform, ids, values, weights):  # type: ignore[no-untyped-def]
-    """A token; -1 where a logit is NaN or infinite, or none can be drawn.
+    """Return a token; -1 if a logit is NaN or infinite, or none can be sampled.
 
     logits: float32. steps: int64, which samplers, with their numbers, float64. uniform: from 0 to 1. ids (int64),
-    values (float32), weights (float64): room for as many as the first top-k leaves, which is not among the steps.
+    values (float32), weights (float64): scratch for as many as the first top-k keeps, which is not among the steps.
     """
     count, total = _left(logits, steps, numbers, min_keep, ids, values, weights)
     if count < 0:
@@ -115,11 +117,11 @@ def draw(logits, steps, numbers, min_keep, uniform, ids, values, weights):  # ty
 
 @kernel
 def probabilities(logits, steps, numbers, min_keep, ids, values, weights):  # type: ignore[no-untyped-def]
-    """How many tokens can be drawn, which are the first of ids then, the likeliest first, and weights their
-    probabilities; -1 as `draw`, and what is given is as there.
+    """Return how many tokens can be sampled: the first of ids, the likeliest first, with their probabilities in
+    weights; -1 as `draw`. Arguments are as there.
     """
     count, total = _left(logits, steps, numbers, min_keep, ids, values, weights)
-    while count > 1 and weights[count - 1] == 0:  # too unlikely for a number
+    while count > 1 and weights[count - 1] == 0:  # too unlikely for a float
         count -= 1
     for i in range(count):
         weights[i] /= total

@@ -49,14 +49,14 @@ UNROLLED = 4  # pairs of columns
 NORM = np.float32(46330)  # of a block's integers; with their rounding 46333, and 46333² < 2³¹
 LARGEST = np.float32(32767)
 TINY = np.float32(1e-17)  # blocks below it count as zeros: their squares are not all normal numbers
-AHEAD = 4  # blocks before the last: results have their places in the cache on time
+AHEAD = 4  # blocks before the last: results are prefetched in time
 BLOCKS_AT_ONCE = 64  # 256 kB of weights stay in the second cache while the inputs pass
 
 f32 = np.float32
 
 
 def available() -> bool:
-    """Whether the processor multiplies integers of 16 bits, and of 8, faster than float32."""
+    """Return whether the processor multiplies integers of 16 bits, and of 8, faster than float32."""
     return {"+avx512f", "+avx512bw", "+avx512vnni"} <= cpu_features()
 
 
@@ -64,7 +64,9 @@ llvm.initialize_native_asmparser()
 
 
 def summing(instruction: str) -> Any:
-    """An instruction of AVX512-VNNI as a function of weights, inputs and the sums that their products are added to."""
+    """Return an instruction of AVX512-VNNI as a function of weights, inputs and the sums that their products are added
+    to.
+    """
     return ir.InlineAsm(ir.FunctionType(WORDS, [WORDS] * 3), f"{instruction} $2, $1, $0", "=v,v,v,0")
 
 
@@ -117,9 +119,9 @@ def add_block(typing, sums, sums_at, x, x_at, x_scales, scales_at, w, w_at):  # 
 
 @kernel
 def multiply(x, x_scales, w, w_scales, tokens, blocks, sums, out, column, columns, stride):  # type: ignore[no-untyped-def]
-    """out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
+    """Compute out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
 
-    x: pairs as int32. sums: room for ROWS float32 of each token, the last group's of TOKENS whole.
+    x: pairs as int32. sums: scratch of ROWS float32 for each token, the last group of TOKENS complete.
     """
     zero = every(f32(0))
     for first in range(0, blocks, BLOCKS_AT_ONCE):
@@ -151,7 +153,7 @@ def multiply(x, x_scales, w, w_scales, tokens, blocks, sums, out, column, column
 
 @kernel
 def pack_inputs(x, width, blocks, packed, scales, start, stop):  # type: ignore[no-untyped-def]
-    """Rows start … stop of x, flat float32 rows of `width` = blocks * BLOCK: int16 and their scales."""
+    """Pack rows start … stop of x, flat float32 rows of `width` = blocks * BLOCK: int16 and their scales."""
     for r in range(start, stop):
         group, token = r // TOKENS, r % TOKENS
         for b in range(blocks):
@@ -160,7 +162,7 @@ def pack_inputs(x, width, blocks, packed, scales, start, stop):  # type: ignore[
             for i in range(at, at + BLOCK, LANES):
                 value = load(x, i)
                 squares, top = multiply_add(value, value, squares), larger(absolute(value), top)
-            norm = np.sqrt(sum_of_lanes(squares))  # NaN where one of them is
+            norm = np.sqrt(sum_of_lanes(squares))  # NaN if one of them is
             scale = max(norm / NORM, largest_lane(top) / LARGEST) if norm == norm else norm
             scale = f32(0) if norm < TINY else scale
             inverse = f32(0) if norm < TINY else f32(1) / scale
@@ -172,7 +174,7 @@ def pack_inputs(x, width, blocks, packed, scales, start, stop):  # type: ignore[
 
 @kernel
 def pack_weights(rows, count, width, blocks, across, offsets, packed, scales):  # type: ignore[no-untyped-def]
-    """Decoded rows, flat float32 of `width`, to a tile. across, offsets: room for 512 float32 and 16 int64."""
+    """Pack decoded rows, flat float32 of `width`, into a tile. across, offsets: scratch of 512 float32 and 16 int64."""
     zero = every(f32(0))
     for start in range(0, count, LANES):
         for i in range(LANES):
@@ -201,6 +203,6 @@ def pack_weights(rows, count, width, blocks, across, offsets, packed, scales):  
 
 @inlined
 def transpose_block(rows, offsets, b, across):  # type: ignore[no-untyped-def]
-    """A block of sixteen rows: a column's values side by side."""
+    """Transpose a block of sixteen rows: a column's values side by side."""
     for i in range(0, BLOCK, LANES):
         transpose_tile(rows, offsets, BLOCK * b + i, across, LANES * i)

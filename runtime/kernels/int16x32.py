@@ -1,7 +1,7 @@
 """Thirty-two 16-bit integers as one numba value, for products of quantized weights with inputs.
 
-`i16x32` beside `quants.kernels.lanes`' types. Products of pairs are summed to i32x16, of which LLVM makes `vpmaddwd` or
-`smlal`.
+`i16x32`, in addition to `quants.kernels.lanes`' types. Products of pairs are summed to i32x16, from which LLVM makes
+`vpmaddwd` or `smlal`.
 """
 
 import functools
@@ -24,13 +24,13 @@ def cpu_features() -> frozenset[str]:
 
 
 def has(context: Any, *features: str) -> bool:
-    """The processor compiled for is an x86 with all these features."""
+    """Return whether the target processor is an x86 with all these features."""
     triple, _, known = context.codegen().magic_tuple()
     return triple.startswith("x86_64") and {f"+{feature}" for feature in features} <= set(known.split(","))
 
 
 def _from_memory(read: Any, result: Any) -> Any:
-    """An intrinsic of an array and an offset. read(context, builder, load): load(type) is what lies there."""
+    """Return an intrinsic of an array and an offset. read(context, builder, load): load(type) reads from there."""
 
     @intrinsic
     def made(typing: Any, array: Any, at: Any) -> Any:
@@ -43,10 +43,10 @@ def _from_memory(read: Any, result: Any) -> Any:
 
 
 def _nibble_bytes(builder: ir.IRBuilder, load: Any) -> ir.Value:
-    """Of 16 bytes the low halves, then the high ones: 32 bytes."""
+    """Return of 16 bytes the low halves, then the high ones: 32 bytes."""
     half = load(ir.VectorType(INDEX, 2))
     twice = builder.shuffle_vector(half, half, ir.Constant(ir.VectorType(WORD, 4), [0, 1, 0, 1]))
-    shifted = builder.lshr(twice, ir.Constant(twice.type, [0, 0, 4, 4]))  # what crosses bytes is masked out
+    shifted = builder.lshr(twice, ir.Constant(twice.type, [0, 0, 4, 4]))  # bits that cross bytes are masked out
     bytes_ = ir.VectorType(BYTE, WIDE)
     return builder.and_(builder.bitcast(shifted, bytes_), ir.Constant(bytes_, [15] * WIDE))
 
@@ -60,14 +60,14 @@ def _every_half(context: Any, builder: ir.IRBuilder, load: Any) -> ir.Value:
 
 
 def half_of(context: Any, builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    """One float16's bits to float32."""
+    """Return one float16's bits as float32."""
     first = ir.Constant(WORD, 0)
     eight = builder.insert_element(ir.Constant(ir.VectorType(SHORT, 8), [0] * 8), bits, first)
     return builder.extract_element(halves_of(context, builder, eight, 8), first)
 
 
 def halves_of(context: Any, builder: ir.IRBuilder, bits: ir.Value, count: int) -> ir.Value:
-    """float16 bits to float32."""
+    """Return float16 bits as float32."""
     floats = ir.VectorType(FLOAT, count)
     if has(context, "f16c"):
         return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), count)), floats)
@@ -116,7 +116,7 @@ load_word = _from_memory(lambda context, builder, load: load(WORD), nt.int32)  #
 
 
 def _with_scalar(instruction: str) -> Any:
-    """An intrinsic of i16x32 and an integer that is spread over its lanes."""
+    """Return an intrinsic of i16x32 and an integer that is spread over its lanes."""
 
     @intrinsic
     def made(typing: Any, a: Any, scalar: Any) -> Any:
@@ -133,13 +133,13 @@ masked, shifted_right, shifted_left, less = map(_with_scalar, ("and_", "lshr", "
 
 @intrinsic
 def joined(typing: Any, a: Any, b: Any) -> Any:
-    """a | b"""
+    """Return a | b"""
     return i16x32(i16x32, i16x32), lambda context, builder, signature, args: builder.or_(*args)
 
 
 @intrinsic
 def bits_of(typing: Any, word: Any) -> Any:
-    """Bit i of an int32 in lane i: 0 or 1."""
+    """Return bit i of an int32 in lane i: 0 or 1."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         return builder.zext(builder.bitcast(args[0], ir.VectorType(ir.IntType(1), WIDE)), VECTOR)
@@ -149,7 +149,7 @@ def bits_of(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def looked_up(typing: Any, table: Any, array: Any, at: Any) -> Any:
-    """table[nibble] of sixteen int8, for the nibbles of 16 bytes in the order of `load_nibbles`."""
+    """Return table[nibble] of sixteen int8, for the nibbles of 16 bytes in the order of `load_nibbles`."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         bytes_ = ir.VectorType(BYTE, WIDE)
@@ -174,7 +174,7 @@ def looked_up(typing: Any, table: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def dot(typing: Any, a: Any, b: Any) -> Any:
-    """Sums of the products of neighbours: lane i is a[2i] * b[2i] + a[2i + 1] * b[2i + 1], i32x16."""
+    """Return sums of the products of neighbours: lane i is a[2i] * b[2i] + a[2i + 1] * b[2i + 1], i32x16."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         words = [builder.sext(arg, ir.VectorType(WORD, WIDE)) for arg in args]
@@ -186,7 +186,7 @@ def dot(typing: Any, a: Any, b: Any) -> Any:
 
 
 def _permuted(pick: Any) -> Any:
-    """An intrinsic that takes lanes pick(k) of an f32x16, where k is a literal."""
+    """Return an intrinsic that takes lanes pick(k) of an f32x16, where k is a literal."""
 
     @intrinsic(prefer_literal=True)
     def made(typing: Any, a: Any, k: Any) -> Any:
@@ -204,7 +204,7 @@ each_twice = _permuted(lambda k: [k + i // 2 for i in range(LANES)])  # lanes k,
 
 @intrinsic
 def six_bit_numbers(typing: Any, array: Any, at: Any) -> Any:
-    """The eight scales, then the eight minima, of 6 bits in the 12 bytes after the first 4, as f32x16."""
+    """Return the eight scales, then the eight minima, of 6 bits in the 12 bytes after the first 4, as f32x16."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         four = ir.VectorType(WORD, 4)
@@ -224,7 +224,7 @@ def six_bit_numbers(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def half_pair(typing: Any, array: Any, at: Any) -> Any:
-    """Two float16: the first in lanes 0 … 7, the negative second in the others."""
+    """Return two float16: the first in lanes 0 … 7, the negative second in the others."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         eight = ir.VectorType(SHORT, 8)
@@ -241,7 +241,7 @@ def half_pair(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def stack_memory(typing: Any) -> Any:
-    """The address of 256 bytes that are this function's until it ends."""
+    """Return the address of 256 bytes of stack memory, valid until the function ends."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         memory = cgutils.alloca_once(builder, ir.ArrayType(FLOAT, 4 * LANES))
@@ -253,7 +253,7 @@ def stack_memory(typing: Any) -> Any:
 
 @intrinsic
 def same_address(typing: Any, address: Any) -> Any:
-    """The address; on x86 as one that LLVM doesn't know: what is stored there is loaded, not kept in registers.
+    """Return the address; on x86 in a way opaque to LLVM: values stored there are loaded, not kept in registers.
 
     A load spreads a number over lanes at no cost, where taking it out of a register takes one or two shuffles.
     """
@@ -269,7 +269,7 @@ def same_address(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def bytes_as_floats(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The sixteen unsigned bytes of four int32, as f32x16."""
+    """Return the sixteen unsigned bytes of four int32, as f32x16."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         four = ir.Constant(ir.VectorType(WORD, 4), ir.Undefined)
@@ -282,7 +282,7 @@ def bytes_as_floats(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @intrinsic
 def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once."""
+    """Return a * b + c, rounded once."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
@@ -293,7 +293,7 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def sum_of_lanes(typing: Any, a: Any) -> Any:
-    """In four halving steps."""
+    """Return the sum of the lanes, in four halving steps."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         value = args[0]
@@ -307,11 +307,11 @@ def sum_of_lanes(typing: Any, a: Any) -> Any:
 
 @intrinsic
 def sums_of_lanes(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The same of four at once, in the same order: a tuple."""
+    """Return `sum_of_lanes` of four at once, in the same order: a tuple."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         def halved(first: ir.Value, second: ir.Value, size: int) -> ir.Value:
-            """Groups of `size` lanes of two as halves of theirs: those of the first, then those of the second."""
+            """Return groups of `size` lanes of two vectors, halved: those of the first, then those of the second."""
             left = [i for start in range(0, 2 * LANES, size) for i in range(start, start + size // 2)]
             picks = [[i + more for i in left] for more in (0, size // 2)]
             return builder.fadd(*(builder.shuffle_vector(first, second, ir.Constant(WORDS, pick)) for pick in picks))
@@ -327,7 +327,7 @@ def sums_of_lanes(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 def fetch(context: Any, builder: ir.IRBuilder, address: ir.Value, to_write: int = 0, cache: int = 1) -> None:
-    """Have the cache line at a pointer to a byte on its way, to the first or the second cache."""
+    """Prefetch the cache line of a byte's address, to the first or the second cache."""
     kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
     builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 4 - cache, 1))])
@@ -336,7 +336,7 @@ def fetch(context: Any, builder: ir.IRBuilder, address: ir.Value, to_write: int 
 def _prefetch(to_write: int, cache: int = 1) -> Any:
     @intrinsic
     def prefetch(typing: Any, array: Any, at: Any) -> Any:
-        """Have the cache line of element `at` on its way, which may lie past the array's end."""
+        """Prefetch the cache line of element `at`, which may be past the array's end."""
 
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
             fetch(context, builder, address_of(context, builder, array, args[0], args[1], BYTE), to_write, cache)
@@ -352,7 +352,7 @@ prefetch, prefetch_to_write, prefetch_later = _prefetch(0), _prefetch(1), _prefe
 
 @intrinsic
 def touch(typing: Any, array: Any, at: Any) -> Any:
-    """Read the eight bytes that element `at` is in, though nobody asks for them."""
+    """Read the eight bytes around element `at`, even if the result is unused."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         address = builder.ptrtoint(address_of(context, builder, array, args[0], args[1], BYTE), INDEX)

@@ -1,8 +1,8 @@
-"""Matrix products as llama.cpp rounds them: inputs of 8 bits with a scale for each 32, weights as their own integers.
+"""Matrix products rounded as in llama.cpp: inputs of 8 bits with a scale for each 32, weights as their own integers.
 
-Nothing is rounded but the inputs: weights are codes from 0 to 255 with a scale for each 16 or 32 of a row, less a
-constant that is the format's (`zero`) and a minimum that is the group's. Products of a group are summed exactly; the
-sums, times both scales, are added in float32. `vpdpbusd` multiplies 64 pairs in the time of 16 in float32.
+Only the inputs are rounded: weights are codes from 0 to 255 with a scale for each 16 or 32 of a row, less a constant of
+the format (`zero`) and a minimum of the group. Products of a group are summed exactly; the sums, times both scales, are
+added in float32. `vpdpbusd` multiplies 64 pairs in the time of 16 in float32.
 
 Inputs: for each TOKENS rows (those beyond the input zero) and each block of 32 the rows' int8, one after the other;
 float32 scales and three int32 in the same order: sums of the first 16, of the others, and of all. Weights: tiles of
@@ -48,9 +48,9 @@ BLOCK, QUADS = 32, 8
 TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32
 VECTORS = ROWS // LANES
 UNROLLED = 4  # quads of columns, half a block
-SUMS = 3  # kept of each input and block
+SUMS = 3  # stored for each input and block
 BLOCKS_AT_ONCE = 64  # 128 kB of weights stay in the second cache while the inputs pass
-AHEAD = 8  # blocks before the last: results have their places in the cache on time
+AHEAD = 8  # blocks before the last: results are prefetched in time
 SUPER = 256
 TOP = np.float32(127)
 
@@ -80,7 +80,7 @@ def add_group(  # type: ignore[no-untyped-def]
     """Add the products of a group of TOKENS inputs and one of ROWS weights to sums, float32, at sums_at + ROWS * t.
 
     x, w (int32): the group begins at x_at, w_at. scales, x_sums: of the block, which is the block_at-th in memory;
-    sum_step: which of its sums is the group's. w_scales, minima: at group_at. halves: of 16 columns that it has.
+    sum_step: which of its sums is the group's. w_scales, minima: at group_at. halves: how many 16 columns it has.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -138,7 +138,7 @@ _NAMES = (
 
 @dataclass
 class _Group:
-    """Writes the code of `add_group`: its arguments' values and types by name."""
+    """Emits the code of `add_group`: its arguments' values and types by name."""
 
     context: Any
     builder: Any
@@ -150,28 +150,28 @@ class _Group:
         return ir.Constant(INDEX, value)
 
     def plus(self, name: str, offset: int) -> Any:
-        """An argument and a number."""
+        """Return an argument plus a number."""
         return self.builder.add(self.values[name], self.number(offset))
 
     def read(self, name: str, at: Any, kind: Any) -> Any:
         return load_at(self.context, self.builder, self.kinds[name], self.values[name], at, kind)
 
     def vector(self, name: str, offset: int) -> Any:
-        """Numbers of LANES rows of the group's weights."""
+        """Return LANES rows of the group's weights."""
         return self.read(name, self.plus("group_at", offset), FLOATS)
 
     def sums_of_inputs(self) -> list[Any]:
-        """The sum of each input's integers in the group."""
+        """Return the sum of each input's integers in the group."""
         begins = [self.builder.mul(self.plus("block_at", t), self.number(SUMS)) for t in range(TOKENS)]
         return [self.read("x_sums", self.builder.add(begin, self.values["sum_step"]), WORD) for begin in begins]
 
     def multiply(self, sums_of: list[Any]) -> list[list[Any]]:
-        """Multiply inputs with weights less `zero`: where the integers of each input and vector of rows are."""
+        """Multiply inputs by weights less `zero`; return the integers of each input and vector of rows."""
         builder, tokens, vectors = self.builder, range(TOKENS), range(VECTORS)
         negative = builder.neg(builder.trunc(self.values["zero"], WORD))
         begin = [splat(builder, builder.mul(each, negative), WORDS) for each in sums_of]
         products = [[cgutils.alloca_once_value(builder, begin[t]) for _ in vectors] for t in tokens]
-        for t in tokens:  # what was allocated stands at the function's beginning, so it is set here
+        for t in tokens:  # allocations are at the function's beginning, so it is set here
             for v in vectors:
                 builder.store(begin[t], products[t][v])
         dot = summing("vpdpbusd")
@@ -212,9 +212,9 @@ class _Group:
 def multiply(  # type: ignore[no-untyped-def]
     x, scales, x_sums, w, w_scales, minima, has_minima, zero, groups, tokens, blocks, sums, out, column, columns, stride
 ):
-    """out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
+    """Compute out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
 
-    groups: of a block, 1 or 2. sums: room for ROWS float32 of each token, the last group's of TOKENS whole.
+    groups: of a block, 1 or 2. sums: scratch of ROWS float32 for each token, the last group of TOKENS complete.
     """
     none = every(f32(0))
     for first in range(0, blocks, BLOCKS_AT_ONCE):
@@ -263,9 +263,9 @@ def multiply(  # type: ignore[no-untyped-def]
 
 @kernel
 def round_q8_0(x, width, out, scales, start, stop):  # type: ignore[no-untyped-def]
-    """Rows start … stop of x, flat float32 rows, as int8 in rows; scales: of each 32, before they are float16.
+    """Round rows start … stop of x, flat float32 rows, to int8 in rows; scales: of each 32, before they are float16.
 
-    The same integers as `eight_bits.through_q8_0` gives. NaN in a block makes its scale NaN.
+    The same integers as from `eight_bits.through_q8_0`. NaN in a block makes its scale NaN.
     """
     for at in range(start * width, stop * width, BLOCK):
         low, high = load(x, at), load(x, at + LANES)
@@ -279,7 +279,7 @@ def round_q8_0(x, width, out, scales, start, stop):  # type: ignore[no-untyped-d
 
 @kernel
 def round_q8_k(x, width, out, scales, start, stop):  # type: ignore[no-untyped-def]
-    """The same as `eight_bits.through_q8_k` gives of each 256; scales: of each 32 of them."""
+    """Round rows as `eight_bits.through_q8_k` does for each 256; scales: of each 32 of them."""
     for at in range(start * width, stop * width, SUPER):
         size = every(f32(0))
         for i in range(at, at + SUPER, LANES):
@@ -305,7 +305,7 @@ def round_q8_k(x, width, out, scales, start, stop):  # type: ignore[no-untyped-d
 
 @kernel
 def arrange_inputs(rows, row_scales, blocks, packed, scales, sums, start, stop):  # type: ignore[no-untyped-def]
-    """Rows start … stop of int8 rows and their scales, as `multiply` wants them; packed: int8."""
+    """Arrange rows start … stop of int8 rows and their scales for `multiply`; packed: int8."""
     for r in range(start, stop):
         group, token = r // TOKENS, r % TOKENS
         for b in range(blocks):
@@ -320,9 +320,9 @@ def arrange_inputs(rows, row_scales, blocks, packed, scales, sums, start, stop):
 
 @kernel
 def pack_weights(rows, count, width, blocks, groups, scales, minima, zero, across, offsets, packed):  # type: ignore[no-untyped-def]
-    """Decoded rows, flat float32 of `width`, to a tile, by its scales and minima (which are zero where none are).
+    """Pack decoded rows, flat float32 of `width`, into a tile, by its scales and minima (zero if there are none).
 
-    across, offsets: room for 256 float32 and 16 int64.
+    across, offsets: scratch of 256 float32 and 16 int64.
     """
     for start in range(0, count, LANES):
         for i in range(LANES):

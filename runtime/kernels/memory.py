@@ -1,7 +1,7 @@
-"""Memory of arrays that are made and forgotten in every layer: the C library keeps it for the next ones.
+"""Memory of short-lived arrays: keep freed memory in the C library for the next layers.
 
-By itself glibc gives what is freed at its end back to the system as soon as that is twice its largest piece so far, and
-gets it page by page again: a tenth of a text's time. Other libraries are left as they are.
+By default glibc returns freed memory at its end to the system once that is twice its largest piece so far, and gets it
+page by page again: a tenth of a text's time. Other libraries are left as they are.
 """
 
 import ctypes
@@ -9,12 +9,12 @@ import functools
 import sys
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of options in malloc.h
-KEPT, LARGE = 256 << 20, 32 << 20  # bytes kept at most; of pieces that are always given back
+KEPT, LARGE = 256 << 20, 32 << 20  # bytes kept at most; pieces from this size on are always returned
 
 
 @functools.cache
 def keep_freed() -> bool:
-    """Ask the C library to keep up to 256 MB of what is freed. Gives whether it does."""
+    """Make the C library keep up to 256 MB of freed memory. Returns whether it does."""
     if sys.platform != "linux":
         return False
     try:

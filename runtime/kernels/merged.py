@@ -1,4 +1,4 @@
-"""Divergence of distributions of which one is known only in its likeliest tokens."""
+"""Divergence from distributions of which only the likeliest tokens are known."""
 
 import numpy as np
 
@@ -6,16 +6,16 @@ from quants.kernels.numba_internals import njit
 
 from .exponential import largest, sum_of_exp
 
-LEAST_P = 1e-38  # what a probability too small for float32 counts as
+LEAST_P = 1e-38  # replaces a probability too small for float32
 
 
 @njit(cache=True, nogil=True)
 def merged_divergences(ids, log_p, log_others, other, other_z, out, start, stop):  # type: ignore[no-untyped-def]
-    """out[r, 0], float64: KL(base ‖ other) with all tokens but ids[r] taken as one.
+    """Compute out[r, 0], float64: KL(base ‖ other) with all tokens but ids[r] merged into one.
 
     log_p: float32 (n, k), the base's log-probabilities of ids; log_others: of all other tokens together. other: logits,
-    other_z: log of each row's sum of e^logits, float64. As both sum to 1, p log(p / q) + q - p has the same sum as
-    p log(p / q), and no negative terms. What is merged is summed by itself: one minus the others would keep few digits.
+    other_z: log of each row's sum of e^logits, float64. As both sum to 1, p log(p / q) + q - p has the same sum as p
+    log(p / q), and no negative terms. The merged part is summed separately: one minus the others would lose digits.
     """
     row = np.empty(other.shape[1], np.float32)
     for r in range(start, stop):

@@ -20,7 +20,7 @@ def mean_of(row):  # type: ignore[no-untyped-def]
 
 @partial(inlined, fastmath={"reassoc"})
 def variance(row, mean):  # type: ignore[no-untyped-def]
-    """The mean square of row - mean."""
+    """Return the mean square of row - mean."""
     total = 0.0
     for i in range(row.size):
         off = np.float64(row[i]) - mean

@@ -1,11 +1,13 @@
-"""Rotary position embedding, in place: pairs of x (tokens, heads, head_dim) turn by the angles of cos and sin."""
+"""Rotary position embedding, in place: pairs of x (tokens, heads, head_dim) are rotated by the angles of cos and
+sin.
+"""
 
 from quants.kernels.numba_internals import njit
 
 
 @njit(cache=True, nogil=True)
 def rotate_halves(x, cos, sin, start, stop):  # type: ignore[no-untyped-def]
-    """Value i pairs with i + half; cos, sin: (tokens, half)."""
+    """Rotate value i with i + half; cos, sin: (tokens, half)."""
     half = cos.shape[1]
     for t in range(start, stop):
         for h in range(x.shape[1]):
@@ -17,7 +19,7 @@ def rotate_halves(x, cos, sin, start, stop):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def rotate_adjacent(x, cos, sin, start, stop):  # type: ignore[no-untyped-def]
-    """Value 2i pairs with 2i + 1; cos, sin: (tokens, half)."""
+    """Rotate value 2i with 2i + 1; cos, sin: (tokens, half)."""
     for t in range(start, stop):
         for h in range(x.shape[1]):
             for i in range(cos.shape[1]):

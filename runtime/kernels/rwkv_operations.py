@@ -1,6 +1,6 @@
-"""RWKV 6 and 7 a few tokens at a time: operations for `team.run` beside those of `state_operations`.
+"""RWKV 6 and 7 for a few tokens: operations for `team.run`, in addition to those of `state_operations`.
 
-Heads are whole lanes wide. Rows are all as wide as the layer's room, but where a field says another width.
+Heads are whole lanes wide. Rows have the layer's width in memory, unless a field gives another.
 """
 
 import numpy as np
@@ -35,21 +35,21 @@ from .thread_team import array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
-HEAD_EPS = 64e-5  # of the norm of what a head gives
+HEAD_EPS = 64e-5  # of the norm of a head's output
 MIN_LENGTH = f32(1e-12)  # of a key, as a divisor
-SLOWEST = f32(-np.exp(-0.5))  # the logarithm of the least that RWKV 7's states are multiplied by
+SLOWEST = f32(-np.exp(-0.5))  # the logarithm of the least factor of RWKV 7's states
 
-# of mixtures: how many, their shares (COUNT, WIDTH), what is added to these by token, or 0, whether the row is kept
+# of mixtures: their number, their shares (COUNT, WIDTH), the additions by token, or 0, whether the row is kept
 COUNT, ADDED, ADDED_WIDTH, KEEPS = 18, 19, 20, 21
 KIND, SCALE = 22, 23  # of `activate`; SCALE is a float64
 TANH, LOGISTIC, SQUARED_RELU = 1, 2, 3
-# of heads: addresses of rows beside X, the receptances; K and V of RWKV 6 are as wide as KEY_WIDTH
+# of heads: addresses of rows next to X, the receptances; K and V of RWKV 6 are as wide as KEY_WIDTH
 K, V, W, SCRATCH, KEY_WIDTH, FIRST, FIRST_VALUES, A, VALUE_GATE, KEY_SCALE, KEY_RATE = range(20, 31)
 
 
 @inlined
 def _row_before(op, run, t):  # type: ignore[no-untyped-def]
-    """The address of the row before token t in its text: an input of this run, or what the layer keeps."""
+    """Return the address of the row before token t in its text: an input of this run, or the layer's kept row."""
     slot = run[context_state.SLOTS + t]
     for other in range(t - 1, -1, -1):
         if run[context_state.SLOTS + other] == slot:
@@ -59,7 +59,7 @@ def _row_before(op, run, t):  # type: ignore[no-untyped-def]
 
 @operation
 def mix_shifted(row, thread, threads):  # type: ignore[no-untyped-def]
-    """COUNT mixtures of each row with the one before it in its text: row + share * (the one before - row).
+    """Compute COUNT mixtures of each row with the one before it in its text: row + share * (the one before - row).
 
     Shares are WEIGHT (COUNT, WIDTH), plus ADDED (COUNT, MAX_TOKENS, ADDED_WIDTH). OUT: (COUNT, MAX_TOKENS, OUT_WIDTH),
     also as integers. KEEPS: rows are kept for the next tokens.
@@ -94,7 +94,7 @@ def mix_shifted(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def activate(row, thread, threads):  # type: ignore[no-untyped-def]
-    """OUT = an activation of X (0: X itself), also as integers. X may be OUT."""
+    """Compute OUT = an activation of X (0: X itself), also as integers. X may be OUT."""
     op, _, run = opened(row)
     first, last = share_of(op, op[WIDTH], thread, threads)
     stop = min(last, op[WIDTH])
@@ -120,7 +120,7 @@ def activate(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def add_gated(row, thread, threads):  # type: ignore[no-untyped-def]
-    """OUT = SCALE * (OUT + X * sigmoid(GATE)); without a gate OUT + X."""
+    """Compute OUT = SCALE * (OUT + X * sigmoid(GATE)); without a gate OUT + X."""
     op, numbers, run = opened(row)
     first, last = share_of(op, op[WIDTH], thread, threads)
     stop, scale = min(last, op[WIDTH]), f32(numbers[SCALE])
@@ -138,7 +138,7 @@ def add_gated(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @inlined
 def _normed_head(op, out, at, size):  # type: ignore[no-untyped-def]
-    """The layer norm of what a head gives, in place, where there is one."""
+    """Apply the layer norm of a head's output, in place, if there is one."""
     if op[WEIGHT]:
         weight = array_at(op[WEIGHT] + 4 * at, size, np.float32)
         mean, square = moments(out, at, size, True)
@@ -153,10 +153,10 @@ def _normed_head(op, out, at, size):  # type: ignore[no-untyped-def]
 
 @operation
 def wkv6_step(row, thread, threads):  # type: ignore[no-untyped-def]
-    """RWKV 6's heads, from W before its exponentials to what the gate lets through.
+    """Compute RWKV 6's heads, from W before its exponentials to the gated output.
 
-    GROUPS of neighbouring heads have a key and a value in common. FIRST (HEADS, SIZE): how a token reads itself; 0: of
-    layers made of a Qwen's, without a norm. SCRATCH: rows of 2 * X_WIDTH.
+    GROUPS of neighbouring heads share a key and a value. FIRST (HEADS, SIZE): how a token reads itself; 0: of layers
+    converted from a Qwen's, without a norm. SCRATCH: rows of 2 * X_WIDTH.
     """
     op, _, run = opened(row)
     heads, size, tokens = op[HEADS], op[SIZE], run[context_state.TOKENS]
@@ -199,10 +199,10 @@ def wkv6_step(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def wkv7_step(row, thread, threads):  # type: ignore[no-untyped-def]
-    """RWKV 7's heads, from W, A and VALUE_GATE before their sigmoids to what the gate lets through.
+    """Compute RWKV 7's heads, from W, A and VALUE_GATE before their sigmoids to the gated output.
 
     FIRST_VALUES: the first layer's, which values are mixed with, or 0, and then VALUE_GATE is not read. KEY_SCALE,
-    KEY_RATE, FIRST: the tensors k_k, k_a and r_k. GATE: what is multiplied with, or 0. W, A, K and V become others.
+    KEY_RATE, FIRST: the tensors k_k, k_a and r_k. GATE: a factor, or 0. W, A, K and V are overwritten.
     """
     op, _, run = opened(row)
     heads, size, width = op[HEADS], op[SIZE], op[X_WIDTH]

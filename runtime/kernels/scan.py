@@ -19,7 +19,7 @@ f32 = np.float32
 
 @kernel
 def convolve(known, taps, bias, out, start, stop):  # type: ignore[no-untyped-def]
-    """out[t] = bias + the sum over i of known[t + i] * taps[i], for tokens start … stop; all (…, channels)."""
+    """Compute out[t] = bias + the sum over i of known[t + i] * taps[i], for tokens start … stop; all (…, channels)."""
     channels = bias.size
     for t in range(start, stop):
         for c in range(0, channels, LANES):
@@ -31,8 +31,8 @@ def convolve(known, taps, bias, out, start, stop):  # type: ignore[no-untyped-de
 
 @kernel
 def scan_channels(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
-    """Mamba: x, dt, y (tokens, channels); a, state (size, channels); b, c (tokens, size); sixteens of channels start …
-    stop.
+    """Compute Mamba's scan: x, dt, y (tokens, channels); a, state (size, channels); b, c (tokens, size); sixteens of
+    channels start … stop.
     """
     channels = a.shape[1]
     for i in range(LANES * start, LANES * stop, LANES):
@@ -43,7 +43,9 @@ def scan_channels(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-unt
 
 @inlined
 def advance_channels(a, step, x, write, read, state, at, channels):  # type: ignore[no-untyped-def]
-    """Sixteen channels' states, of `channels` in a row, fade by e^(step * a) and get step * x * write; them * read."""
+    """Decay sixteen channels' states, of `channels` in a row, by e^(step * a) and add step * x * write; return their
+    sum times read.
+    """
     value, total = step * x, every(f32(0))
     for s in range(write.size):
         own = s * channels + at
@@ -56,7 +58,7 @@ def advance_channels(a, step, x, write, read, state, at, channels):  # type: ign
 
 @kernel
 def scan_heads(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
-    """Mamba-2: x, y (tokens, heads, width); dt (tokens, heads); a (heads,); b, c (tokens, groups, size);
+    """Compute Mamba-2's scan: x, y (tokens, heads, width); dt (tokens, heads); a (heads,); b, c (tokens, groups, size);
     state (heads, size, width); heads start … stop. Heads share b and c in equal groups of neighbours.
     """
     heads, size, width = state.shape
@@ -70,13 +72,13 @@ def scan_heads(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untype
 
 @inlined
 def advance_head(x, x_at, width, dt, decay, write, read, state, own, y, y_at):  # type: ignore[no-untyped-def]
-    """A head's state (size, width) from `own` on becomes itself * decay + dt * x outer write; y: it times read.
+    """Update a head's state (size, width) from `own` on to itself * decay + dt * x outer write; y: it times read.
 
     width: of x and y; columns of the state past whole lanes of it are left to the caller.
     """
     stride, wide = (width + LANES - 1) // LANES * LANES, width // (4 * LANES) * (4 * LANES)
     whole = width // LANES * LANES
-    for i in range(0, wide, 4 * LANES):  # a row of them is four cache lines: memory is read in its order
+    for i in range(0, wide, 4 * LANES):  # a row of them is four cache lines: memory is read in order
         v0, v1 = load(x, x_at + i) * dt, load(x, x_at + i + LANES) * dt
         v2, v3 = load(x, x_at + i + 2 * LANES) * dt, load(x, x_at + i + 3 * LANES) * dt
         s0, s1, s2, s3 = _step_of_four(v0, v1, v2, v3, every(decay), write, read, state, own + i, stride)
@@ -91,7 +93,7 @@ def advance_head(x, x_at, width, dt, decay, write, read, state, own, y, y_at):  
 
 @inlined
 def _step_of_four(v0, v1, v2, v3, decay, write, read, state, at, stride):  # type: ignore[no-untyped-def]
-    """`_step` of four neighbouring sixteens."""
+    """Return `_step` of four neighbouring sixteens."""
     s0, s1, s2, s3 = every(f32(0)), every(f32(0)), every(f32(0)), every(f32(0))
     for s in range(write.size):
         own, w, r = at + s * stride, every(write[s]), every(read[s])
@@ -110,7 +112,9 @@ def _step_of_four(v0, v1, v2, v3, decay, write, read, state, at, stride):  # typ
 
 @inlined
 def _step(value, decay, write, read, state, at, stride):  # type: ignore[no-untyped-def]
-    """Each row of sixteen in the state becomes itself * decay + value * write[row]; the sum of them * read[row]."""
+    """Update each row of sixteen in the state to itself * decay + value * write[row]; return the sum of row *
+    read[row].
+    """
     even, odd = every(f32(0)), every(f32(0))  # two sums, so that one does not wait for the other
     for s in range(write.size):
         kept = multiply_add(value, every(write[s]), load(state, at + s * stride) * decay)
@@ -121,11 +125,11 @@ def _step(value, decay, write, read, state, at, stride):  # type: ignore[no-unty
 
 @kernel
 def delta_heads(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no-untyped-def]
-    """q, k (tokens, heads, size); v, y (tokens, heads, width); decay, beta (tokens, heads);
-    state (heads, size, width); heads start … stop.
-
-    The gated delta rule (Yang et al. 2024, "Gated Delta Networks"): a state forgets by `decay`; what it would answer to
+    """Compute the gated delta rule (Yang et al. 2024, "Gated Delta Networks"): a state decays by `decay`; its answer to
     the key is moved towards the value by `beta`.
+
+    q, k (tokens, heads, size); v, y (tokens, heads, width); decay, beta (tokens, heads); state (heads, size, width);
+    heads start … stop.
     """
     heads, size, width = state.shape
     one = f32(1)
@@ -137,9 +141,10 @@ def delta_heads(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no
 
 @inlined
 def delta_head(v, v_at, width, q, k, q_scale, k_scale, decay, apart, beta, state, own, y, y_at):  # type: ignore[no-untyped-def]
-    """The delta rule on a head's state (size, width) from `own` on, with the key k * k_scale; y: it times q * q_scale.
+    """Apply the delta rule to a head's state (size, width) from `own` on, with the key k * k_scale; y: it times q *
+    q_scale.
 
-    Row s of the state forgets by decay[s * apart]. width: of v and y; columns of the state past whole lanes of it are
+    Row s of the state decays by decay[s * apart]. width: of v and y; columns of the state past whole lanes of it are
     left to the caller.
     """
     stride, wide = (width + LANES - 1) // LANES * LANES, width // (4 * LANES) * (4 * LANES)
@@ -168,7 +173,7 @@ def delta_head(v, v_at, width, q, k, q_scale, k_scale, decay, apart, beta, state
 
 @inlined
 def _answer_of_four(k, decay, apart, state, at, stride):  # type: ignore[no-untyped-def]
-    """What four neighbouring sixteens of a faded state answer to a key."""
+    """Return the answers of four neighbouring sixteens of a decayed state to a key."""
     a0, a1, a2, a3 = every(f32(0)), every(f32(0)), every(f32(0)), every(f32(0))
     for s in range(k.size):
         own, key = at + s * stride, every(k[s] * decay[s * apart])
@@ -180,7 +185,7 @@ def _answer_of_four(k, decay, apart, state, at, stride):  # type: ignore[no-unty
 
 @inlined
 def _correct_four(e0, e1, e2, e3, q, k, decay, apart, state, at, stride):  # type: ignore[no-untyped-def]
-    """Four neighbouring sixteens of a state fade, and get errors outer key; they times q."""
+    """Decay four neighbouring sixteens of a state, and add errors outer key; return them times q."""
     s0, s1, s2, s3 = every(f32(0)), every(f32(0)), every(f32(0)), every(f32(0))
     for s in range(k.size):
         own, key, read, forget = at + s * stride, every(k[s]), every(q[s]), every(decay[s * apart])
@@ -199,7 +204,7 @@ def _correct_four(e0, e1, e2, e3, q, k, decay, apart, state, at, stride):  # typ
 
 @kernel
 def delta_channels(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no-untyped-def]
-    """As `delta_heads`, with a decay for each channel of keys: decay (tokens, heads, size)."""
+    """Compute `delta_heads` with a decay for each channel of keys: decay (tokens, heads, size)."""
     heads, size, width = state.shape
     one = f32(1)
     for h in range(start, stop):
@@ -210,7 +215,7 @@ def delta_channels(v, q, k, decay, beta, state, y, start, stop):  # type: ignore
 
 @inlined
 def _answer(read, state, at, stride):  # type: ignore[no-untyped-def]
-    """The sum of each row of sixteen in the state * read[row]."""
+    """Return the sum of each row of sixteen in the state * read[row]."""
     even, odd = every(f32(0)), every(f32(0))
     for s in range(read.size):
         even, odd = odd, multiply_add(load(state, at + s * stride), every(read[s]), even)
@@ -219,8 +224,8 @@ def _answer(read, state, at, stride):  # type: ignore[no-untyped-def]
 
 @kernel
 def wkv_heads(v, r, k, w, state, y, start, stop):  # type: ignore[no-untyped-def]
-    """RWKV 6: r, k, w (tokens, heads, size); v, y (tokens, heads, width); state (heads, size, width); heads start …
-    stop. A token reads (by r) what was there before it; then every row forgets by w, and v * k is added.
+    """Compute RWKV 6: r, k, w (tokens, heads, size); v, y (tokens, heads, width); state (heads, size, width); heads
+    start … stop. A token reads (by r) the state before it; then every row decays by w, and v * k is added.
     """
     heads, size, width = state.shape
     for h in range(start, stop):
@@ -242,7 +247,9 @@ def wkv_head(v, v_at, width, r, k, w, state, own, y, y_at):  # type: ignore[no-u
 
 @kernel
 def wkv7_heads(v, r, k, w, a, b, state, y, start, stop):  # type: ignore[no-untyped-def]
-    """RWKV 7: as `wkv_heads`, but what the state answers to a is added by b, too, and is then read."""
+    """Compute RWKV 7: as `wkv_heads`, but the state's answer to a is added by b, too, and the state is read after
+    that.
+    """
     heads, size, width = state.shape
     for h in range(start, stop):
         for t in range(r.shape[0]):

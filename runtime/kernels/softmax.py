@@ -14,7 +14,7 @@ f32 = np.float32
 
 @njit(cache=True, nogil=True)
 def negative_log_likelihoods(logits, targets, out, start, stop):  # type: ignore[no-untyped-def]
-    """out[r] = log(sum(e^logits[r])) - logits[r, targets[r]], float64."""
+    """Compute out[r] = log(sum(e^logits[r])) - logits[r, targets[r]], float64."""
     for r in range(start, stop):
         top = largest(logits[r])
         out[r] = np.log(sum_of_exp(logits[r], top)) + np.float64(top) - np.float64(logits[r, targets[r]])
@@ -22,7 +22,7 @@ def negative_log_likelihoods(logits, targets, out, start, stop):  # type: ignore
 
 @njit(cache=True, nogil=True)
 def fold_tile(logits, targets, first, state):  # type: ignore[no-untyped-def]
-    """Take the logits of tokens first, first + 1, … into state (rows, 3), float64.
+    """Fold the logits of tokens first, first + 1, … into state (rows, 3), float64.
 
     state[r]: the largest logit so far, the sum of e^(logit - largest), the logit of targets[r].
     """
@@ -39,7 +39,7 @@ def fold_tile(logits, targets, first, state):  # type: ignore[no-untyped-def]
 
 @inlined
 def sum_and_weighted(row, top):  # type: ignore[no-untyped-def]
-    """Sum of e^x and of e^x * x, x = row - top: float32 over SHORT values, then float64."""
+    """Return the sums of e^x and of e^x * x, x = row - top: float32 over SHORT values, then float64."""
     total, weighted = 0.0, 0.0
     for i in range(0, row.size, SHORT):
         short, short_weighted = short_sum_and_weighted(row[i : i + SHORT], top)
@@ -61,8 +61,8 @@ def short_sum_and_weighted(row, top):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def row_figures(logits, targets, out, start, stop):  # type: ignore[no-untyped-def]
-    """out[r], float64: log(sum(e^logits[r])), entropy in nats, first largest token, its logit, log-probability of the
-    target.
+    """Compute out[r], float64: log(sum(e^logits[r])), entropy in nats, first largest token, its logit, log-probability
+    of the target.
     """
     for r in range(start, stop):
         top = largest(logits[r])
@@ -84,7 +84,7 @@ GAP = tuple(f32(1 / factorial) for factorial in (3628800, 362880, 40320, 5040, 7
 
 @partial(inlined, fastmath={"reassoc", "contract"})
 def short_gaps(base, other, base_z, other_z):  # type: ignore[no-untyped-def]
-    """Over SHORT tokens, d = log p - log q: sums of p (d + e^-d - 1), of q (e^d - d - 1), of |p - q|."""
+    """Return over SHORT tokens, d = log p - log q: sums of p (d + e^-d - 1), of q (e^d - d - 1), of |p - q|."""
     forward, backward, apart = ZERO, ZERO, ZERO
     for i in range(base.size):
         b, o = np.float64(base[i]) - base_z, np.float64(other[i]) - other_z
@@ -103,7 +103,7 @@ def short_gaps(base, other, base_z, other_z):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def divergences(base, other, base_z, other_z, out, start, stop):  # type: ignore[no-untyped-def]
-    """out[r], float64: KL(base ‖ other), KL(other ‖ base), total variation of two rows of logits.
+    """Compute out[r], float64: KL(base ‖ other), KL(other ‖ base), total variation of two rows of logits.
 
     base_z, other_z: log of each row's sum of e^logits, float64. KL is the mean of d = log p - log q under p; that of
     e^-d is 1, so d + e^-d - 1 has the same mean. No term of it is negative and each is about d²/2: rounding errors do
@@ -135,7 +135,8 @@ def short_stored_gap(base, other, z):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def stored_divergences(base, other, other_z, out, start, stop):  # type: ignore[no-untyped-def]
-    """out[r]: KL(base ‖ other) as llama.cpp sums it over log-probabilities of its own, float32, that add up to about 1.
+    """Compute out[r]: KL(base ‖ other) as llama.cpp sums it over its stored log-probabilities, float32, that add up to
+    about 1.
 
     other_z: of each row of logits, log of its sum of e^logits, float32.
     """
@@ -148,9 +149,7 @@ def stored_divergences(base, other, other_z, out, start, stop):  # type: ignore[
 
 @njit(cache=True, nogil=True)
 def store_rows(logits, words, start, stop):  # type: ignore[no-untyped-def]
-    """words[r], uint16: a row of logits as llama.cpp stores it behind the scale and the minimum, which are put in
-    front as float32.
-    """
+    """Encode words[r], uint16: a row of logits as llama.cpp stores it, after the scale and the minimum as float32."""
     for r in range(start, stop):
         row = logits[r]
         top, least = row[0], row[0]

@@ -1,11 +1,11 @@
-"""Layers with states, a few tokens at a time: operations for `team.run`.
+"""Layers with states, for a few tokens: operations for `team.run`.
 
-A text's states lie where a table says, one address for each slot (see `pass_state`), laid out as `KVCache.states` keeps
-them: the last inputs of a convolution (taps - 1, channels), and a matrix for each head, whose rows are filled up to
-whole lanes. They are changed in place. Tokens of one text come in their order, so that a thread takes all tokens of a
-head, or of some channels, one after another.
+A table has the address of a text's states, one for each slot (see `pass_state`), laid out as in `KVCache.states`: the
+last inputs of a convolution (taps - 1, channels), and a matrix for each head, whose rows are padded to whole lanes.
+They are changed in place. Tokens of one text are processed in order, so that a thread takes all tokens of a head, or of
+some channels, one after another.
 
-Inputs are float32 rows of a token each, as wide as their field says, and may begin inside of a row.
+Inputs are float32 rows of a token each, as wide as their field gives, and may begin inside of a row.
 """
 
 import numpy as np
@@ -24,51 +24,54 @@ from .thread_team import FIELDS, array_at, operation
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
 
-STATE = 2  # address of what changes from run to run (see `pass_state`)
+STATE = 2  # address of the pass's state (see `pass_state`)
 X, X_WIDTH, OUT, OUT_WIDTH = 3, 4, 5, 6  # input and output: addresses, and the width of a token's row
 SHORTS, NUMBERS_AT = 7, 8  # where the output goes as integers (see `dots`), or 0
 WIDTH = 9  # numbers of a row that count
-TABLE = 10  # address of int64, for each slot the address of what this layer keeps
+TABLE = 10  # address of int64, for each slot the address of this layer's states
 WEIGHT, BIAS, EPS = 11, 12, 13  # EPS is a float64
 HEADS, HEAD_WIDTH, GROUPS, SIZE = 14, 15, 16, 17
 GATE, GATE_WIDTH, GATE_BLOCK, GATE_APART, GATE_KIND = 18, 19, 20, 21, 22  # blocks: see `_place`
-SILU, SIGMOID = 1, 2  # kinds of gates and activations; 0 is none
+SILU, SIGMOID = 1, 2  # types of gates and activations; 0 is none
 # of a convolution:
 TAPS, ACTIVATION, BEFORE, BEFORE_WIDTH, AFTER, AFTER_WIDTH, X_BLOCK, X_APART = 18, 19, 20, 21, 22, 23, 24, 25
 # of a norm:
 WEIGHT_WIDTH, CENTERED = 23, 24
-# of scans: B and C, whose groups are so far apart; the time steps, or 0, and their bounds (float64); A, D; heads of X
+# of scans: B and C, with the distance of their groups; the time steps, or 0, and their bounds (float64); A, D; heads of
+# X
 B, C, B_WIDTH, B_APART, DT, DT_WIDTH, DT_MIN, DT_MAX, A, D, X_HEAD_APART = range(21, 32)
 
 
 @inlined
 def opened(row):  # type: ignore[no-untyped-def]
-    """An operation's fields, as integers and as float64, and what the pass says."""
+    """Return an operation's fields, as integers and as float64, and the pass's state."""
     op = array_at(row, FIELDS, np.int64)
     return op, array_at(row, FIELDS, np.float64), array_at(op[STATE], context_state.SIZE, np.int64)
 
 
 @inlined_once
 def row_at(op, field, t):  # type: ignore[no-untyped-def]
-    """The address of token t's row of an array, whose address and width are in two neighbouring fields."""
+    """Return the address of token t's row of an array, whose address and width are in two neighbouring fields."""
     return op[field] + 4 * t * op[field + 1]
 
 
 @inlined
 def state_at(op, run, t):  # type: ignore[no-untyped-def]
-    """The address of what the layer keeps of token t's text."""
+    """Return the address of the layer's states of token t's text."""
     return array_at(op[TABLE], context_state.MAX_TOKENS, np.int64)[run[context_state.SLOTS + t]]
 
 
 @inlined
 def _place(c, block, apart):  # type: ignore[no-untyped-def]
-    """Where column c is in a row of which only the first `block` of each `apart` columns count; block 0: all do."""
+    """Return where column c is in a row of which only the first `block` of each `apart` columns count; block 0: all
+    do.
+    """
     return c if block == 0 else c // block * apart + c % block
 
 
 @inlined
 def share_of(op, width, thread, threads):  # type: ignore[no-untyped-def]
-    """The columns of a thread: whole pieces of what `pack` takes, or of a few cache lines; the last past the width."""
+    """Return the columns of a thread: whole pieces of `pack`, or of a few cache lines; the last past the width."""
     unit = SUPER if op[SHORTS] else 4 * LANES
     pieces = (width + unit - 1) // unit
     return unit * (pieces * thread // threads), unit * (pieces * (thread + 1) // threads)
@@ -76,7 +79,7 @@ def share_of(op, width, thread, threads):  # type: ignore[no-untyped-def]
 
 @inlined
 def packed(op, out, t, first, last):  # type: ignore[no-untyped-def]
-    """Columns first … last of token t's output as integers, both multiples of 256."""
+    """Pack columns first … last of token t's output as integers, both multiples of 256."""
     size = op[OUT_WIDTH]
     shorts = array_at(op[SHORTS] + 2 * t * size, size, np.int16)
     numbers = array_at(op[NUMBERS_AT] + 4 * (t * size // SUPER * NUMBERS), size // SUPER * NUMBERS, np.float32)
@@ -85,7 +88,7 @@ def packed(op, out, t, first, last):  # type: ignore[no-untyped-def]
 
 @inlined
 def _convolved(op, run, t):  # type: ignore[no-untyped-def]
-    """What a token's convolution reads and writes: channels' weights and bias, the state, input, output, factors."""
+    """Return the data of a token's convolution: channels' weights and bias, the state, input, output, factors."""
     channels, kept = op[WIDTH], op[TAPS] - 1
     filled = (channels + LANES - 1) // LANES * LANES
     weight, bias = array_at(op[WEIGHT], (kept + 1) * filled, np.float32), array_at(op[BIAS], filled, np.float32)
@@ -144,10 +147,10 @@ def _convolve_rest(op, run, t, first, stop):  # type: ignore[no-untyped-def]
 
 @operation
 def convolve(row, thread, threads):  # type: ignore[no-untyped-def]
-    """Causal convolution of each channel with its TAPS latest inputs, and an activation.
+    """Compute the causal convolution of each channel with its TAPS latest inputs, and an activation.
 
-    WEIGHT: (TAPS, channels), BIAS: (channels,), both filled up to whole lanes. BEFORE, AFTER: what inputs and outputs
-    are multiplied with, or 0. The state: the inputs of the TAPS - 1 tokens before, (TAPS - 1, channels).
+    WEIGHT: (TAPS, channels), BIAS: (channels,), both padded to whole lanes. BEFORE, AFTER: factors of inputs and
+    outputs, or 0. The state: the inputs of the TAPS - 1 tokens before, (TAPS - 1, channels).
     """
     op, _, run = opened(row)
     channels = op[WIDTH]
@@ -163,7 +166,7 @@ def convolve(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @inlined
 def moments(x, start, width, centered):  # type: ignore[no-untyped-def]
-    """Mean (0 unless `centered`) and mean square about it of x[start : start + width]."""
+    """Return mean (0 unless `centered`) and mean square about it of x[start : start + width]."""
     whole, mean = width // LANES * LANES, f32(0)
     if centered:
         a = every(ZERO)
@@ -185,7 +188,7 @@ def moments(x, start, width, centered):  # type: ignore[no-untyped-def]
 
 @inlined
 def _gated(op, out, t, first, last):  # type: ignore[no-untyped-def]
-    """Columns first … last of an output times an activation of the gate."""
+    """Multiply columns first … last of an output by an activation of the gate."""
     gate = array_at(row_at(op, GATE, t), op[GATE_WIDTH], np.float32)
     whole = first + (last - first) // LANES * LANES
     for c in range(first, whole, LANES):
@@ -199,7 +202,8 @@ def _gated(op, out, t, first, last):  # type: ignore[no-untyped-def]
 
 @operation
 def norm_groups(row, thread, threads):  # type: ignore[no-untyped-def]
-    """OUT = norm of each of X's GROUPS, times WEIGHT (and + BIAS), times an activation of the gate, where there is one.
+    """Compute OUT = norm of each of X's GROUPS, times WEIGHT (and + BIAS), times an activation of the gate, if there is
+    one.
 
     WEIGHT: WEIGHT_WIDTH numbers, as many as X has or one group has; 0: no norm. CENTERED: a layer norm. With a norm X
     is not OUT.
@@ -235,7 +239,7 @@ def norm_groups(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @inlined
 def _advance_rest(x, x_at, width, dt, decay, write, read, state, own, y, y_at):  # type: ignore[no-untyped-def]
-    """`advance_head` of the columns behind its whole lanes."""
+    """Compute `advance_head` for the columns after its whole lanes."""
     stride, whole = (width + LANES - 1) // LANES * LANES, width // LANES * LANES
     for i in range(whole, width):
         total, value = f32(0), x[x_at + i] * dt
@@ -248,10 +252,11 @@ def _advance_rest(x, x_at, width, dt, decay, write, read, state, own, y, y_at): 
 
 @operation
 def scan_heads(row, thread, threads):  # type: ignore[no-untyped-def]
-    """Mamba-2's scan: a state (SIZE, HEAD_WIDTH) for each head, GROUPS of neighbouring heads with B and C in common.
+    """Compute Mamba-2's scan: a state (SIZE, HEAD_WIDTH) for each head, GROUPS of neighbouring heads with B and C in
+    common.
 
-    The time step is the softplus of DT + BIAS between bounds, or 1 where there is no DT. A, D: by head; D may be 0, and
-    GATE, by whose silu the result is multiplied.
+    The time step is the softplus of DT + BIAS between bounds, or 1 without DT. A, D: by head; D may be 0, and GATE, by
+    whose silu the result is multiplied.
     """
     op, numbers, run = opened(row)
     heads, width, size = op[HEADS], op[HEAD_WIDTH], op[SIZE]
@@ -288,10 +293,10 @@ def scan_heads(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def scan_channels(row, thread, threads):  # type: ignore[no-untyped-def]
-    """Mamba's scan, its D and its gate's silu: a state (SIZE, channels) of decays (SIZE, channels).
+    """Compute Mamba's scan, its D and its gate's silu: a state (SIZE, channels) of decays (SIZE, channels).
 
-    A, D and the state are filled up to whole lanes, as rows of X, DT and OUT are. DT: before its softplus. GATE: any
-    row where at least as many numbers follow.
+    A, D and the state are padded to whole lanes, as rows of X, DT and OUT are. DT: before its softplus. GATE: rows with
+    at least as many numbers.
     """
     op, _, run = opened(row)
     width, size = op[WIDTH], op[SIZE]

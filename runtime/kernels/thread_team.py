@@ -1,9 +1,9 @@
-"""Lists of small operations, run by a few threads in step, without Python between them.
+"""Lists of small operations, run by a few threads in step, without Python in between.
 
-An operation is a row of int64: the address of a compiled function, whether all threads wait for one another
-after it, and what the function is to know (addresses of arrays, widths). Every thread runs the whole list; functions
-share their work by the number of the thread. A thousand operations so take microseconds beside their work, where calls
-from Python take milliseconds.
+An operation is a row of int64: the address of a compiled function, whether all threads wait for one another after it,
+and the function's arguments (addresses of arrays, widths). Every thread runs the whole list; functions share their work
+by the number of the thread. A thousand operations take microseconds in addition to their work, where calls from Python
+take milliseconds.
 """
 
 import functools
@@ -30,16 +30,16 @@ from quants.kernels.numba_internals import (
 
 FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
 FUNCTION, WAIT = 0, 1
-SPINS = 1 << 7  # looks at the others before the processor is offered to other programs: some 3 microseconds
-LINGER = 1 << 14  # looks for another run before a helper goes: about a millisecond
-APART = 16  # int64s between the states of two threads, which so don't share a cache line
+SPINS = 1 << 7  # polls before the processor is yielded: some 3 microseconds
+LINGER = 1 << 14  # polls for another run before a helper exits: about a millisecond
+APART = 16  # int64s between the states of two threads, so that they don't share a cache line
 GONE, WAITING, CALLED = 0, 1, 2  # states of a helper
 
 _signature = normalize_signature("void(int64, int64, int64)")
 
 
 def operation(function: Callable[..., Any]) -> Callable[[], int]:
-    """function(row, thread, threads) as an operation: a call compiles it, or loads it, and gives its address.
+    """Compile function(row, thread, threads) as an operation: a call compiles it, or loads it, and returns its address.
 
     row: the address of the operation's int64 (FIELDS,).
     """
@@ -56,7 +56,7 @@ def operation(function: Callable[..., Any]) -> Callable[[], int]:
 
 
 def operation_row(function: int, fields: dict[int, Any], wait: bool = False) -> NDArray[np.int64]:
-    """An operation: in fields arrays stand for their addresses, and are float64 where they are floats."""
+    """Return an operation's row: arrays in fields become their addresses, and floats float64."""
     row = np.zeros(FIELDS, np.int64)
     row[:2] = function, wait
     for at, value in fields.items():
@@ -69,7 +69,7 @@ def operation_row(function: int, fields: dict[int, Any], wait: bool = False) -> 
 
 @intrinsic
 def array_at(typing: Any, address: Any, size: Any, dtype: Any) -> Any:
-    """The array of `size` elements at an address; nobody counts who uses it."""
+    """Return the array of `size` elements at an address, without a reference count."""
     result = nt.Array(dtype.dtype, 1, "C")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
@@ -99,7 +99,7 @@ def _call(typing: Any, rows: Any, at: Any, thread: Any, threads: Any) -> Any:
 
 @intrinsic
 def _arrive(typing: Any, counter: Any) -> Any:
-    """Add one to counter[0], after everything that this thread wrote."""
+    """Add one to counter[0], after all writes of this thread."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -111,7 +111,7 @@ def _arrive(typing: Any, counter: Any) -> Any:
 
 @intrinsic
 def _look(typing: Any, array: Any, at: Any) -> Any:
-    """array[at], before anything that this thread reads later; the processor is told that it is waited for."""
+    """Return array[at], before all later reads of this thread; tells the processor that this is a spin wait."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         data = builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
@@ -125,7 +125,7 @@ def _look(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def _exchange(typing: Any, array: Any, at: Any, before: Any, after: Any) -> Any:
-    """Put `after` into array[at] if `before` is there; whether it was."""
+    """Write `after` into array[at] if it holds `before`; return whether it did."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -137,7 +137,7 @@ def _exchange(typing: Any, array: Any, at: Any, before: Any, after: Any) -> Any:
 
 @intrinsic
 def _let_others_run(typing: Any) -> Any:
-    """The C library's sched_yield."""
+    """Call the C library's sched_yield."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         kind = ir.FunctionType(ir.IntType(32), [])
@@ -172,10 +172,10 @@ def _run(task, counter, thread, threads):  # type: ignore[no-untyped-def]
 
 @kernel
 def run(task, counter, threads, states):  # type: ignore[no-untyped-def]
-    """Run operations as thread 0 of so many, and wait until the others have done so, too.
+    """Run operations as thread 0 of `threads`, and wait until the others have finished, too.
 
-    task: int64 (2,), the address of the operations' rows and how many there are. counter: int64 (1,), zero before the
-    first comes. Threads wait for all others before the first operation: both, and rows, may be written until this is
+    task: int64 (2,), the address of the operations' rows and their number. counter: int64 (1,), zero before the first
+    arrives. Threads wait for all others before the first operation: both, and rows, may be written until this is
     called.
     """
     _run(task, counter, 0, threads)
@@ -189,13 +189,13 @@ def run(task, counter, threads, states):  # type: ignore[no-untyped-def]
 
 @kernel
 def run_share(row, thread, threads):  # type: ignore[no-untyped-def]
-    """Run an operation as one of so many threads, whoever runs it as the others."""
+    """Run an operation as one of several threads, independent of the others."""
     _call(row, 0, thread, threads)
 
 
 @kernel
 def serve(task, counter, thread, threads, states):  # type: ignore[no-untyped-def]
-    """Run the same as another thread, whenever it is called, until nobody calls for a while. states[…] is CALLED."""
+    """Run operations as another thread, whenever called, until there is no call for a while. states[…] is CALLED."""
     here = True
     while here:
         _run(task, counter, thread, threads)
@@ -211,5 +211,5 @@ def serve(task, counter, thread, threads, states):  # type: ignore[no-untyped-de
 
 @kernel
 def call(states, thread):  # type: ignore[no-untyped-def]
-    """Whether the thread lingers, and is called now; one that does not must be started."""
+    """Return whether the thread lingers, and is called now; otherwise it must be started."""
     return _exchange(states, APART * thread, WAITING, CALLED)

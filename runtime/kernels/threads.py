@@ -1,7 +1,7 @@
-"""Work shared between threads: the caller's own and a few more that wait for it.
+"""Work shared between threads: the caller's own and a few helpers.
 
-numba kernels (`nogil`) and numpy's products release the interpreter lock, so plain threads are enough. How many there
-are is an argument everywhere: passes that run beside each other each have their own number.
+numba kernels (`nogil`) and numpy's products release the interpreter lock, so plain threads are enough. Their number is
+an argument everywhere: concurrent passes each have their own.
 """
 
 import itertools
@@ -22,25 +22,25 @@ def _pool(count: int) -> ThreadPoolExecutor:
 
 
 def spans(count: int, step: int) -> list[Span]:
-    """0 … count in pieces of `step`."""
+    """Return 0 … count in pieces of `step`."""
     return [(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def shares(count: int, least: int, threads: int) -> list[Span]:
-    """0 … count in at most one piece a thread, none (but a single one) much smaller than `least`."""
+    """Return 0 … count in at most one piece a thread, none (but a single one) much smaller than `least`."""
     pieces = max(1, min(threads, count // max(1, least)))
     return spans(count, -(-count // pieces)) if count else []
 
 
 def share_out(body: Callable[[int, int], None], count: int, least: int, threads: int) -> None:
-    """body(start, stop) for the `shares` of 0 … count, as `parallel` does it."""
+    """Call body(start, stop) for the `shares` of 0 … count, as `parallel` does."""
     parallel(body, shares(count, least, threads), threads)
 
 
 def parallel(body: Callable[[int, int], None], pieces: Sequence[Span], threads: int) -> None:
-    """body(start, stop) for every piece, by whichever of so many threads is free. Raises what a piece raises.
+    """Call body(start, stop) for every piece, on whichever of the threads is free. Raises what a piece raises.
 
-    Matrix products within stay on the thread that asks for them.
+    Matrix products inside stay on the calling thread.
     """
     turn = itertools.count()  # `next` on it is atomic
 
@@ -53,8 +53,8 @@ def parallel(body: Callable[[int, int], None], pieces: Sequence[Span], threads: 
         try:
             work()
         finally:
-            # a helper that has not begun is not needed any more: nothing is left to do, and no thread of the pool
-            # may be free when pieces themselves call `parallel`
+            # a helper that has not begun is no longer needed: no work is left, and the pool may have no free thread
+            # when pieces themselves call `parallel`
             begun = [future for future in waiting if not future.cancel()]
             for future in begun:
                 future.exception()

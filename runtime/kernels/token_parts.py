@@ -1,6 +1,6 @@
-"""What stands between the products when a few tokens pass through a decoder: operations for `team.run`.
+"""The operations between the products when a few tokens pass through a decoder, for `team.run`.
 
-All arrays are float32 rows of a token each, as wide as their field says. Attention is in `attention_operations`.
+All arrays are float32 rows of a token each, as wide as their field gives. Attention is in `attention_operations`.
 """
 
 import numpy as np
@@ -17,18 +17,18 @@ from .thread_team import FIELDS, array_at, operation
 f32 = np.float32
 ZERO = f32(0)
 
-STATE = 2  # address of int64: how many tokens there are, the position of the first
+STATE = 2  # address of int64: the number of tokens, the position of the first
 X, X_WIDTH, OUT, OUT_WIDTH = 3, 4, 5, 6  # input and output: addresses, and the width of a token's row
 SHORTS, NUMBERS_AT = 7, 8  # where the output goes as integers (see `dots`)
 WIDTH = 9  # numbers of a row that count
 WEIGHT, BIAS, EPS = 10, 11, 12  # of a norm; EPS is a float64
-Y, Y_WIDTH = 19, 20  # what a gate multiplies
+Y, Y_WIDTH = 19, 20  # the gate's other factor
 SCALE = 26  # a float64
 
 
 @inlined
 def _fields(row):  # type: ignore[no-untyped-def]
-    """An operation's fields, as integers and as float64, how many tokens there are, and the position of the first."""
+    """Return an operation's fields, as integers and as float64, the number of tokens, and the position of the first."""
     op = array_at(row, FIELDS, np.int64)
     state = array_at(op[STATE], 2, np.int64)
     return op, array_at(row, FIELDS, np.float64), state[0], state[1]
@@ -36,7 +36,7 @@ def _fields(row):  # type: ignore[no-untyped-def]
 
 @inlined
 def _packed(op, out, t, first, last):  # type: ignore[no-untyped-def]
-    """Columns first … last of token t's output as integers, both multiples of 256."""
+    """Pack columns first … last of token t's output as integers, both multiples of 256."""
     size = op[OUT_WIDTH]
     shorts = array_at(op[SHORTS] + 2 * t * size, size, np.int16)
     numbers = array_at(op[NUMBERS_AT] + 4 * (t * size // SUPER * NUMBERS), size // SUPER * NUMBERS, np.float32)
@@ -102,7 +102,7 @@ def pack_rows(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @operation
 def add_scaled(row, thread, threads):  # type: ignore[no-untyped-def]
-    """OUT += SCALE * X"""
+    """Compute OUT += SCALE * X."""
     op, numbers, tokens, _ = _fields(row)
     scale = f32(numbers[SCALE])
     for t in range(thread, tokens, threads):
@@ -114,7 +114,7 @@ def add_scaled(row, thread, threads):  # type: ignore[no-untyped-def]
 
 @inlined
 def _activated(row, thread, threads, function):  # type: ignore[no-untyped-def]
-    """OUT = function(OUT), times Y where there is one, and as integers; shared by pieces of 256 columns."""
+    """Compute OUT = function(OUT), times Y if there is one, and as integers; shared by pieces of 256 columns."""
     op, _, tokens, _ = _fields(row)
     pieces = op[OUT_WIDTH] // SUPER
     first, last = SUPER * (pieces * thread // threads), SUPER * (pieces * (thread + 1) // threads)

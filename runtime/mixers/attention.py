@@ -43,7 +43,7 @@ def attend(
     keys_after: Ids | None = None,
     threads: int = 1,
 ) -> Floats:
-    """softmax(scale q·k) v for every head: float32 (n, heads * dv).
+    """Return softmax(scale q·k) v for every head: float32 (n, heads * dv).
 
     q (n, heads, d), k (m, kv heads, d), v (m, kv heads, dv), float32; heads share key-value heads in equal groups of
     neighbours. Key j stands at position j, query i at q_positions[i].
@@ -72,17 +72,17 @@ def attend(
 
     wanted = min(BLOCKS_A_THREAD * threads, products // WORTHWHILE) // (sequences * kv_heads)
     blocks = spans(n, -(-n // max(1, wanted, -(-n * group * m // ROOM))))
-    # those that see much first, so that no thread begins one when the others are done
+    # longest rows first, so that no thread begins one when the others are done
     parts = list(itertools.product(range(sequences), range(kv_heads), sorted(blocks, reverse=True)))
     size = (blocks[0][1] * group + ROWS) * (m + COLUMNS + LANES)
-    free: list[Floats] = []  # rooms that no thread is in
+    free: list[Floats] = []  # scratch memory not in use
 
     def attend_parts(begin: int, end: int) -> None:
         try:
             room = free.pop()
         except IndexError:
             room = rooms(-(-size // LANES))[0]
-            room[:] = 0  # what nobody sees is not computed, but bias and softcap go over it
+            room[:] = 0  # hidden scores are not computed, but bias and softcap are applied to them
         for sequence, g, (start, stop) in parts[begin:end]:
             _attend_block(job, sequence, g, slice(start, stop), room)
         free.append(room)
@@ -190,7 +190,7 @@ def _score(job: _Job, sequence: int, g: int, block: slice, base: int, scores: Fl
 
 
 def _seen(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None) -> tuple[Ids, Ids]:
-    """The first key that each query at these positions sees, and the one behind the last."""
+    """Return the first visible key of each query at these positions, and the end."""
     first = np.zeros_like(at) if window is None else np.clip(at - window + 1, 0, keys)
     if chunk is not None:
         first = np.maximum(first, at // chunk * chunk)
@@ -202,13 +202,13 @@ def _seen(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | Non
 
 
 def _filled(x: Floats, multiple: int) -> Floats:
-    """x (n, heads, width) with zeros behind each head, to a multiple of so many."""
+    """Return x (n, heads, width) padded with zeros to a multiple."""
     short = -x.shape[2] % multiple
     return np.pad(x, ((0, 0), (0, 0), (0, short))) if short else np.ascontiguousarray(x)
 
 
 def _by_head(v: Floats, sequences: int, threads: int) -> Floats:
-    """Values of each text and head together, filled up with zeros: (sequences * heads, keys, width)."""
+    """Return values of each text and head together, filled up with zeros: (sequences * heads, keys, width)."""
     m, heads, width = len(v) // sequences, *v.shape[1:]
     filled = -(-width // COLUMNS) * COLUMNS
     laid = rooms(sequences * heads * m * filled // LANES)[0].reshape(sequences * heads, m, filled)
@@ -223,7 +223,7 @@ def _by_head(v: Floats, sequences: int, threads: int) -> Floats:
 
 
 def _packed(k: Floats, sequences: int, threads: int) -> Floats:
-    """Keys of each text and head as `attention.pack_keys` lays them out: (sequences * heads, keys, width)."""
+    """Return keys of each text and head as `attention.pack_keys` lays them out: (sequences * heads, keys, width)."""
     k = _filled(k, LANES)
     m, heads, width = len(k) // sequences, *k.shape[1:]
     keys = -(-m // COLUMNS) * COLUMNS

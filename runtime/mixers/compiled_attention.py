@@ -89,7 +89,7 @@ class LatentAttentionSpec:
 
 
 def attention_spec(network: Network, index: int) -> AttentionSpec:
-    """Of a layer that mixes tokens by `self_attention.attention`."""
+    """Return the spec of a layer with `self_attention.attention`."""
     hparams, block, own = network.hparams, network.block, network.hparams.layers[index]
     keeps = own.kv_source_layer is None
     steps = block.qkv_steps if keeps else tuple(step for step in ("norm", "rope"))
@@ -120,7 +120,7 @@ def attention_spec(network: Network, index: int) -> AttentionSpec:
 
 
 def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec:
-    """Of a layer that mixes tokens by `latent_attention.latent_attention`, or `widened_attention`."""
+    """Return the spec of a layer with `latent_attention.latent_attention`, or `widened_attention`."""
     keys, own, block = network.keys, network.hparams.layers[layer.index], network.block
     absorbed = "attn_k_b.weight" in layer
     latent = size_of(keys, own, "attention.kv_lora_rank")
@@ -170,7 +170,7 @@ class Workspace:
         return self.arrays.setdefault((name, size), aligned((size,)))
 
     def vectors(self, name: str, width: int, each: int = 0) -> Vectors:
-        """A row for each token; or, with `each`, for each of so many heads and each token."""
+        """Return a row for each token; or, with `each`, for each of so many heads and each token."""
         if each:
             return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MOST_TOKENS))
         return self.rows.setdefault((name, width), vectors(width))
@@ -231,12 +231,12 @@ class Writer:
         return self.layer.need(f"{name}.weight").rows
 
     def add(self, operation: Callable[[], int], fields: Fields, wait: bool = True) -> int:
-        """The number of the row."""
+        """Return the number of the row."""
         self.operations.add(operation, {ops.STATE: self.state} | fields, wait)
         return len(self.operations.rows) - 1
 
     def product(self, name: str, x: Vectors, out: Floats, wait: bool = True) -> None:
-        """out (tokens, …) = x times a weight of the layer."""
+        """Compute out (tokens, …) = x times a weight of the layer."""
         weight = self.layer.need(f"{name}.weight")
         fields = product_fields(
             x, weight, self.stored[weight.name], self.layer.array(f"{name}.bias"), out, False, self.state
@@ -270,7 +270,7 @@ class Writer:
         return out
 
     def normed(self, name: str, x: Vectors, eps: float, rms: bool, width: int = 0) -> Vectors:
-        """The norm of the first numbers of each row, and the same as integers; x itself without one."""
+        """Return the norm of the first numbers of each row, and the same as integers; x itself without one."""
         width = width or x.width
         weight, bias = self.layer.array(f"{name}.weight"), self.layer.array(f"{name}.bias")
         weight = self.layer.array(name) if weight is None else weight
@@ -298,7 +298,7 @@ def _output(out: Vectors) -> Fields:
 
 @dataclass
 class Heads:
-    """Numbers of heads in rows of tokens: a view of the first head's, and from one head's to the next one's."""
+    """Numbers of heads in rows of tokens: a view of the first head's, and the distance to the next one's."""
 
     x: Floats
     count: int
@@ -339,7 +339,7 @@ Prepared = tuple[Heads, Heads, list[Stage], Ints | None]  # from, to, what happe
 
 
 def _norm_fields(weight: Floats, bias: Floats | None, spec: AttentionSpec) -> tuple[int, Fields]:
-    """Code and fields of a head norm with weights."""
+    """Return code and fields of a head norm with weights."""
     each = weight.ndim == 2
     rms, eps = spec.rms and not (each and spec.head_eps), (each and spec.head_eps) or spec.eps
     fields: Fields = {ops.WEIGHT: np.ascontiguousarray(weight), ops.EPS: float(eps)}
@@ -350,10 +350,7 @@ def _norm_fields(weight: Floats, bias: Floats | None, spec: AttentionSpec) -> tu
 
 
 def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: int) -> list[Stage]:
-    """What happens to queries ("attn_q"), keys ("attn_k") or values ("attn_v") before they meet.
-
-    A norm of all heads together is an operation of its own, since threads share tokens in it and not heads.
-    """
+    """Return the steps on queries ("attn_q"), keys ("attn_k") or values ("attn_v") before attention."""
     stages, values = [Stage()], name == "attn_v"
     weight, bias = writer.layer.array(f"{name}_norm.weight"), writer.layer.array(f"{name}_norm.bias")
 
@@ -406,7 +403,7 @@ def _write_stages(writer: Writer, prepared: Sequence[Prepared]) -> None:
 
 
 def write_attention(writer: Writer, spec: AttentionSpec, x: Vectors) -> Vectors:
-    """The operations of a layer's self-attention over x; where they leave what `attn_output` multiplies."""
+    """Return the operations of a layer's self-attention over x; where they leave what `attn_output` multiplies."""
     q, k, v, gate = _queries_keys_values(writer, spec, x)
     plan: list[Prepared] = [(q, q, _stages(spec, writer, "attn_q", spec.heads, spec.key_width), None)]
     if k is not None and v is not None:
@@ -450,7 +447,7 @@ def _queries_keys_values(
 
 
 def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: Vectors) -> Fields:
-    """Fields of gates that a weight of their own makes, of each value or of each head."""
+    """Return fields of gates that a weight of their own makes, of each value or of each head."""
     if "attn_gate" not in writer:
         return {}
     gates = writer.projected("attn_gate", x, False)
@@ -465,7 +462,7 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
 
 
 def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -> Fields:
-    """Partial results of queries over the caches: fields of `finish_heads` that say where they are."""
+    """Return partial results of queries over the caches: fields of `finish_heads` that say where they are."""
     group, room = spec.heads // spec.kv_heads, ops.scratch_room(spec.kv_heads, spec.key_width, spec.value_width)
     most = ops.most_parts(group)
     partial = ops.partial_room(spec.heads, spec.value_width, most, MOST_TOKENS)
@@ -502,13 +499,13 @@ def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -
 
 
 def _finished(writer: Writer, out: Vectors, partial: Fields, gate: Fields, rms: bool, eps: float) -> Vectors:
-    """Results of all heads, through gates and the norm behind attention where the layer has one."""
+    """Return results of all heads, through gates and the norm after attention if the layer has one."""
     writer.add(ops.finish_heads, partial | gate | _output(out))
     return writer.normed("attn_sub_norm", out, eps, rms)
 
 
 def write_latent_attention(writer: Writer, spec: LatentAttentionSpec, x: Vectors) -> Vectors:
-    """The operations of multi-head latent attention; where they leave what `attn_output` multiplies."""
+    """Return the operations of multi-head latent attention; where they leave what `attn_output` multiplies."""
     low, name = x, "attn_q"
     if "attn_q_a" in writer:
         low, name = writer.normed("attn_q_a_norm", writer.projected("attn_q_a", x), spec.eps, spec.rms), "attn_q_b"
@@ -524,7 +521,7 @@ def _rope(spec: LatentAttentionSpec) -> Stage:
 
 
 def _key_norm(writer: Writer, spec: LatentAttentionSpec, name: str, eps: float) -> Stage:
-    """A norm of the latent or of the rotated key, where the layer has it."""
+    """Return a norm of the latent or of the rotated key, where the layer has it."""
     weight, bias = writer.layer.array(f"{name}.weight"), writer.layer.array(f"{name}.bias")
     if weight is None:
         return Stage()

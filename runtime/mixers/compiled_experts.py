@@ -120,7 +120,7 @@ class Rooms:
 
 
 def supports(network: Network, layer: Layer) -> bool:
-    """Whether `add_experts` computes all that a layer's experts and shared expert are.
+    """Return whether `add_experts` computes all that a layer's experts and shared expert are.
 
     Left out are the sparsemixer, experts chosen by token ids, experts of groups (Grove MoE), latent inputs, activations
     with numbers of their own (situ, xielu), sums of routed and shared experts other than plain, and formats that are
@@ -147,7 +147,7 @@ def supports(network: Network, layer: Layer) -> bool:
 
 
 def experts_spec(network: Network, layer: Layer, threads: int) -> ExpertsSpec:
-    """The experts of a layer that `supports` is true of."""
+    """Return the experts of a layer that `supports` is true of."""
     block, hparams, own = network.block, network.hparams, network.hparams.layers[layer.index]
     router = layer.need("ffn_gate_inp.weight")
     if router.format.name not in dots.OF_FLOATS:  # as texts do, whose choice it is to be
@@ -205,7 +205,7 @@ class Choice:
     used: int
 
     def fields(self, names: Any) -> dict[int, Any]:
-        """names: the module whose operations they are of."""
+        """Return names: the module whose operations they are of."""
         return {names.CHOICE: self.rows, names.APART: self.rows.strides[0], names.USED: self.used}
 
 
@@ -340,7 +340,7 @@ class _Writer:
     def add_activation(
         self, net: Net, chosen: bool, gate: Vectors | None, up: Vectors, weighs: bool, wait: bool
     ) -> Vectors:
-        """weighs: by the weights of experts."""
+        """Return weighs: by the weights of experts."""
         width = net.down.tensor.width
         out, first = self._vectors("hidden", width, chosen), up if gate is None else gate
         fields = {
@@ -366,7 +366,7 @@ class _Writer:
         return out
 
     def add_down(self, net: Net, chosen: bool, hidden: Vectors) -> Vectors:
-        """Threads add up their own rows of it, so they need not wait."""
+        """Return threads add up their own rows of it, so they need not wait."""
         out = self._vectors("down", net.down.rows, chosen)
         self.add_product(hidden, net.down, out.floats, False, chosen, of_tokens=False)
         return out

@@ -30,7 +30,8 @@ def attend_to_entries(
     entries: Floats | None,
     chosen: Floats | None,
 ) -> Floats:
-    """What queries (tokens, heads, width) make of keys (tokens, 1, width), which the cache keeps, and of entries.
+    """Return attention of queries (tokens, heads, width) to keys (tokens, 1, width), which the cache keeps, and to
+    entries.
 
     entries (texts, blocks, width): None for none. chosen: 0 for those that tokens look at, (texts, 1, n, blocks).
     """
@@ -82,13 +83,13 @@ def _attend(
 
 
 def _behind(at: Ids, ratio: int, blocks: int) -> Floats:
-    """-inf for the blocks that end behind tokens at these positions, 0 for others, float32 (tokens, blocks)."""
+    """Return -inf for the blocks that end after tokens at these positions, 0 for others, float32 (tokens, blocks)."""
     hidden: Floats = np.where(np.arange(blocks) >= (at[:, None] + 1) // ratio, np.float32(-np.inf), np.float32(0))
     return hidden
 
 
 def compressed(forward: ForwardContext, layer: Layer, name: str, values: Floats, gates: Floats, ratio: int) -> Floats:
-    """The entries of all whole blocks so far: float32 (texts, blocks, width). values, gates: of these tokens."""
+    """Return the entries of all whole blocks so far: float32 (texts, blocks, width). values, gates: of these tokens."""
     parts, cache, seen = np.concatenate((values, gates), axis=1), forward.cache, int(forward.positions[0])
     if cache is None:
         return np.stack([_entries(forward, layer, name, each, ratio, 0) for each in np.split(parts, forward.texts)])
@@ -103,8 +104,8 @@ def compressed(forward: ForwardContext, layer: Layer, name: str, values: Floats,
 
 
 def _entries(forward: ForwardContext, layer: Layer, name: str, parts: Floats, ratio: int, first: int) -> Floats:
-    """The entries of whole blocks of one text: float32 (blocks, width). parts: values and gates of its tokens from
-    block `first` on, of which nothing is known before. Overlapping blocks: the first entry lacks what that gives.
+    """Return the entries of whole blocks of one text: float32 (blocks, width). parts: values and gates of its tokens
+    from block `first` on, of which nothing is known before. Overlapping blocks: the first entry lacks what that gives.
     """
     own, width = forward.numbers(layer), layer.need(f"{name}_norm.weight").shape[0]
     blocks = len(parts) // ratio
@@ -125,7 +126,7 @@ def _entries(forward: ForwardContext, layer: Layer, name: str, parts: Floats, ra
 
 
 def turned(forward: ForwardContext, own: LayerHParams, x: Floats, positions: Ids, back: bool = False) -> Floats:
-    """x (tokens, heads, width) of equal texts with the last values of each head rotated, or turned back.
+    """Return x (tokens, heads, width) of equal texts with the last values of each head rotated, or turned back.
 
     Yarn's temperature, which other models have, is not in these.
     """

@@ -1,4 +1,4 @@
-"""Attention of one to eight tokens behind a cache, read straight as it is kept (see `kernels.attention_operations`)."""
+"""Attention of one to eight tokens after a cache, read as it is stored (see `kernels.attention_operations`)."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ LEAST_WORK = 1 << 16  # multiplications of a thread
 
 
 def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
-    """Whether the layer's attention is causal, with at most a window and a cap, over a cache of one text."""
+    """Return whether the layer's attention is causal, with at most a window and a cap, over a cache of one text."""
     return (
         forward.cache is not None
         and forward.texts == 1
@@ -46,7 +46,9 @@ def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
 def attend_few(
     forward: ForwardContext, cache: KVCache, layer: Layer, own: LayerHParams, q: Floats, k: Floats, v: Floats
 ) -> Floats:
-    """What q (n, heads, d) finds behind the cache, to which k and v (n, kv heads, width) are added: (n, heads * dv)."""
+    """Return attention of q (n, heads, d) to the cache, to which k and v (n, kv heads, width) are added: (n, heads *
+    dv).
+    """
     n, heads, width = q.shape
     groups, value_width, seen = k.shape[1], v.shape[2], int(forward.positions[0])
     cache.reserve(layer.index, seen + n, k.shape[1:], v.shape[1:])

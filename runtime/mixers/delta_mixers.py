@@ -55,7 +55,7 @@ class Delta:
 
 
 def _add_delta(mixer: Mixer, own: Delta, mixed: Vectors, more: dict[int, Any]) -> Vectors:
-    """The delta rule on rows of queries, keys and values."""
+    """Return the delta rule on rows of queries, keys and values."""
     out, keys = vectors(own.heads * own.width), own.groups * own.size
     mixer.add(
         delta.delta_step,
@@ -126,7 +126,7 @@ def gated_delta_spec(network: Network, layer: Layer) -> GatedDeltaSpec:
 
 
 def write_gated_delta(mixer: Mixer, spec: GatedDeltaSpec) -> None:
-    """The operations of `graph.linear_attention.gated_delta`."""
+    """Write the operations of `graph.linear_attention.gated_delta`."""
     own = spec.delta
     beta = mixer.project(spec.project_beta, mixer.x, False).floats
     if spec.project_alpha.weight is spec.project_beta.weight:
@@ -202,7 +202,7 @@ def kimi_delta_spec(network: Network, layer: Layer) -> KimiDeltaSpec:
 
 
 def write_kimi_delta(mixer: Mixer, spec: KimiDeltaSpec) -> None:
-    """The operations of `graph.linear_attention.kimi_delta`."""
+    """Write the operations of `graph.linear_attention.kimi_delta`."""
     own, chains = spec.delta, (spec.project_steps, spec.project_gate)
     given = [mixer.project(chain[0], mixer.x, False) for chain in chains]
     beta = mixer.project(spec.project_beta, mixer.x, False)
@@ -263,7 +263,7 @@ def lightning_spec(network: Network, layer: Layer) -> LightningSpec:
 
 
 def write_lightning(mixer: Mixer, spec: LightningSpec) -> None:
-    """The operations of `graph.linear_attention.lightning`."""
+    """Write the operations of `graph.linear_attention.lightning`."""
     heads, size, apart = len(spec.rates), spec.size, 3 * spec.size
     gate = mixer.project(spec.project_gate, mixer.x, False)
     mixed = mixer.project(spec.project_in, mixer.x)

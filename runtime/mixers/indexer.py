@@ -1,4 +1,4 @@
-"""What indexers of sparse attention compute (see `graph.indexer`): scores of keys, and the best of them."""
+"""Indexers of sparse attention (see `graph.indexer`): scores of keys, and the best of them."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ ROOM = 1 << 22  # scores of a block
 
 
 def rotated(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
-    """x (tokens, heads, width), of which the first values are rotated, or the last."""
+    """Return x (tokens, heads, width), of which the first values are rotated, or the last."""
     own = forward.numbers(layer)
     if forward.block.indexer_rotates == "last":
         kept, turned = (np.ascontiguousarray(part) for part in np.split(x, [x.shape[2] - own.rope_width], axis=2))
@@ -26,7 +26,7 @@ def rotated(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
 
 
 def pooled(forward: ForwardContext, layer: Layer, keys: Floats, size: int) -> Floats:
-    """Normed and rotated means of each `size` keys (texts, keys, width): float32 (texts, pools, width)."""
+    """Return normed and rotated means of each `size` keys (texts, keys, width): float32 (texts, pools, width)."""
     if forward.rotated_at.ndim > 1:
         problem = f"images can't stand in a text of {keys.shape[1]} tokens, of which an indexer chooses"
         raise ModelError(problem, "leave them out")
@@ -41,7 +41,7 @@ def pooled(forward: ForwardContext, layer: Layer, keys: Floats, size: int) -> Fl
 
 
 def weighed_pools(layer: Layer, kept: Floats, size: int) -> Floats:
-    """Means of each `size` keys, weighted by a softmax of gates for each value: float32 (texts, pools, width).
+    """Return means of each `size` keys, weighted by a softmax of gates for each value: float32 (texts, pools, width).
 
     kept (texts, keys, twice the width): keys, then gates.
     """
@@ -54,7 +54,9 @@ def weighed_pools(layer: Layer, kept: Floats, size: int) -> Floats:
 
 
 def scores(forward: ForwardContext, queries: Floats, weights: Floats | None, keys: Floats, size: int) -> Floats:
-    """sum(weight relu(query key)) of heads for each key, that stands for `size` tokens: float32 (texts, 1, n, keys)."""
+    """Return sum(weight relu(query key)) of heads for each key, that stands for `size` tokens: float32 (texts, 1, n,
+    keys).
+    """
     found = np.zeros((forward.texts, 1, forward.length, keys.shape[1]), np.float32)
     for text, of_text in enumerate(keys):
         of_text = np.ascontiguousarray(of_text.T)
@@ -69,7 +71,7 @@ def scores(forward: ForwardContext, queries: Floats, weights: Floats | None, key
 
 
 def block_scores(forward: ForwardContext, queries: Floats, keys: Floats, size: int, local: int) -> Floats:
-    """The best score of each block of keys for each head: float32 (texts, heads, n, blocks).
+    """Return the best score of each block of keys for each head: float32 (texts, heads, n, blocks).
 
     The last `local` blocks of each token count as infinitely good.
     """
@@ -91,7 +93,7 @@ def block_scores(forward: ForwardContext, queries: Floats, keys: Floats, size: i
 
 
 def hidden_but_best(forward: ForwardContext, scores: Floats, most: int, rest: int = 0) -> Floats:
-    """0 for the best scores (texts, heads, n, keys) of each token, -inf for others and for what is -inf.
+    """Return 0 for the best scores (texts, heads, n, keys) of each token, -inf for others and for what is -inf.
 
     rest: how many tokens a key stands for, where those after the last whole one before a token are seen, too: then
     there is a key more.

@@ -57,13 +57,13 @@ def attend_to_latents(forward: ForwardContext, layer: Layer, query: Floats, key:
 
 
 def size_of(keys: Keys, own: LayerHParams, key: str) -> int:
-    """A width, which layers with a window may have of their own (dots3-note)."""
+    """Return a width, which layers with a window may have of their own (dots3-note)."""
     local = keys.get(f"{key}_swa") if own.window is not None else None
     return int(keys.need(key) if local is None else local)
 
 
 def attend_to_widened(forward: ForwardContext, layer: Layer, query: Floats, key: Floats, value: Floats) -> Floats:
-    """The same of files with one matrix that widens the latent: each head has keys and values of its own."""
+    """Return the same of files with one matrix that widens the latent: each head has keys and values of its own."""
     if forward.cache is not None:
         key, value = forward.cache.append(layer.index, key, value)
     return attend(
@@ -78,13 +78,17 @@ def attend_to_widened(forward: ForwardContext, layer: Layer, query: Floats, key:
 
 
 def per_head(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
-    """x (tokens, heads, width) times each head's own matrix of a weight (heads, out, width): (tokens, heads, out)."""
+    """Return x (tokens, heads, width) times each head's own matrix of a weight (heads, out, width): (tokens, heads,
+    out).
+    """
     heads = range(x.shape[1])
     return np.stack([forward.project_expert(layer, name, np.ascontiguousarray(x[:, i]), i) for i in heads], axis=1)
 
 
 def attention_scale(keys: Keys, key_width: int) -> float:
-    """1 / sqrt(width of a key), raised with the square of yarn's temperature where the model was stretched by it."""
+    """Return 1 / sqrt(width of a key), raised with the square of yarn's temperature where the model was stretched by
+    it.
+    """
     multiplier = 10 * float(keys.get("rope.scaling.yarn_log_multiplier"))  # DeepSeek's mscale_all_dim
     temperature = yarn_mscale(float(keys.get("rope.scaling.factor")), multiplier) if multiplier else 1.0
     return float(keys.get("attention.scale") or key_width**-0.5 * temperature**2)

@@ -16,12 +16,14 @@ from ..kernels.scan import convolve
 from ..kernels.threads import share_out
 from ..layer import ForwardContext, Layer
 
-LIGHTNING_EPS = 1e-6  # of the norm behind lightning attention, whatever the model's is
+LIGHTNING_EPS = 1e-6  # of the norm after lightning attention, whatever the model's is
 UPDATES_PER_THREAD = 1 << 16  # of values of a state: below this, starting a thread costs more than it saves
 
 
 def convolved_by(forward: ForwardContext, layer: Layer, taps: Floats, bias: Floats | None, x: Floats) -> Floats:
-    """Each channel's convolution with its taps (channels, count), causal, in encoders centered, of x (tokens, …)."""
+    """Return each channel's convolution with its taps (channels, count), causal, in encoders centered, of x (tokens,
+    …).
+    """
     channels, count = taps.shape
     known = tailed(forward, layer, x, count - 1)
     if not forward.block.causal:  # half of the zeros stand behind the text
@@ -35,7 +37,7 @@ def convolved_by(forward: ForwardContext, layer: Layer, taps: Floats, bias: Floa
 
 
 def tailed(forward: ForwardContext, layer: Layer, x: Floats, count: int, number: int = 0) -> Floats:
-    """x (tokens, channels) of each text behind the `count` rows before it: (texts, count + length, channels).
+    """Return x (tokens, channels) of each text behind the `count` rows before it: (texts, count + length, channels).
 
     The cache keeps the last rows as the layer's state `number`, of which the first one counts the tokens.
     """
@@ -60,7 +62,7 @@ def rows_before(forward: ForwardContext, layer: Layer, x: Floats, number: int = 
 
 
 def counted(forward: ForwardContext, layer: Layer) -> None:
-    """What `convolved` does for the cache, in a layer without a convolution."""
+    """Count tokens in the cache, as `convolved` does, in a layer without a convolution."""
     if forward.cache is None:
         return
     nothing, *state = _kept(forward, layer) or [np.zeros((forward.texts, 0), np.float32)]
@@ -101,7 +103,7 @@ def scanned(
 def scan_values(
     forward: ForwardContext, layer: Layer, kernel: Callable[..., Any], size: int, values: Floats, *others: Floats
 ) -> Floats:
-    """`scanned` of a matrix (size, width of a value) for each head of values (tokens, heads, width)."""
+    """Return `scanned` of a matrix (size, width of a value) for each head of values (tokens, heads, width)."""
     heads, width, wide = values.shape[1], values.shape[2], filled(values)
     inputs = wide, *map(np.ascontiguousarray, others)
     y = scanned(forward, layer, kernel, inputs, (heads, size, wide.shape[2]), heads)
@@ -116,7 +118,7 @@ def lightning_rates(layer: int, layers: int, heads: int) -> Floats:
 
 
 def filled(x: Floats) -> Floats:
-    """x with zeros behind its last axis, up to what kernels of `scan` take."""
+    """Return x with its last axis padded with zeros for the kernels of `scan`."""
     short = -x.shape[-1] % LANES
     return np.ascontiguousarray(np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)]) if short else x)
 

@@ -35,7 +35,7 @@ class Heads:
 
 
 def supports(network: Network) -> bool:
-    """Whether heads are as wide as operations take them."""
+    """Return whether heads are as wide as operations take them."""
     return int(network.keys.need("wkv.head_size")) % LANES == 0
 
 
@@ -62,7 +62,7 @@ def _state_shapes(layer: Layer, width: int, heads: int, size: int) -> Shapes:
 
 
 def _several(width: int, count: int) -> tuple[Vectors, ...]:
-    """Rows of several inputs behind one another: of the first one's addresses all others follow."""
+    """Return rows of several inputs behind one another: of the first one's addresses all others follow."""
     room = -(-width // dots.SUPER) * dots.SUPER
     floats, shorts = aligned((count, MOST_TOKENS, room)), aligned((count, MOST_TOKENS, room), np.int16)
     numbers = aligned((count, MOST_TOKENS, room // dots.SUPER * dots.NUMBERS))
@@ -72,7 +72,9 @@ def _several(width: int, count: int) -> tuple[Vectors, ...]:
 def _mixtures(
     mixer: Mixer, shares: Floats, state: int, added: Sequence[Vectors] = (), keeps: bool = True
 ) -> tuple[Vectors, ...]:
-    """The input mixed with the row before it, by each of `shares` (count, width) and what is added to it by token."""
+    """Return the input mixed with the row before it, by each of `shares` (count, width) and what is added to it by
+    token.
+    """
     out = _several(mixer.x.width, len(shares))
     mixer.add(
         rwkv.mix_shifted,
@@ -136,7 +138,9 @@ def time_mix7_spec(network: Network, layer: Layer) -> TimeMix7Spec:
 
 
 def write_time_mix7(mixer: Mixer, spec: TimeMix7Spec, first_values: Vectors | None) -> Vectors:
-    """The operations of `graph.rwkv.time_mix`. Returns the layer's values: the first layer's go to later ones."""
+    """Return the operations of `graph.rwkv.time_mix`. Returns the layer's values: the first layer's go to later
+    ones.
+    """
     inputs = dict(zip("rwkvag", _mixtures(mixer, spec.lerp, 0), strict=False))
     inner = {kind: mixer.project(first, inputs[kind], False) for kind, (first, _) in spec.narrow.items()}
     r, k = mixer.project(spec.receptance, inputs["r"], False), mixer.project(spec.key, inputs["k"], False)
@@ -190,7 +194,7 @@ class TimeMix6Spec:
 
 
 def _expert(weight: Tensor, stored: Projection, number: int) -> Projection:
-    """One matrix of a stacked weight."""
+    """Return one matrix of a stacked weight."""
     rows = weight.shape[1]
     return Projection(weight, stored.stored[number * rows : (number + 1) * rows])
 
@@ -221,7 +225,7 @@ def time_mix6_spec(network: Network, layer: Layer) -> TimeMix6Spec:
 
 
 def write_time_mix6(mixer: Mixer, spec: TimeMix6Spec) -> None:
-    """The operations of `graph.rwkv.time_mix`."""
+    """Write the operations of `graph.rwkv.time_mix`."""
     (mixed,) = _mixtures(mixer, spec.lerp_x, 0, keeps=False)
     first, seconds = spec.by_token
     inner, rank = mixer.project(first, mixed), seconds[0].weight.width
@@ -282,7 +286,7 @@ def channel_mix_spec(network: Network, layer: Layer) -> ChannelMixSpec:
 
 
 def write_channel_mix(mixer: Mixer, spec: ChannelMixSpec) -> None:
-    """The net of `graph.rwkv.channel_mix`, added to `mixer.out`, and what is done to the sum."""
+    """Return the net of `graph.rwkv.channel_mix`, added to `mixer.out`, and what is done to the sum."""
     mixed = _mixtures(mixer, spec.lerp, 2)
     gate = None if spec.receptance is None else mixer.project(spec.receptance, mixed[1], False)
     inner = mixer.project(spec.key, mixed[0])

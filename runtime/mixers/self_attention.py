@@ -99,7 +99,7 @@ def _attend_in_tree(
 
 
 def attend_to_shared(forward: ForwardContext, own: LayerHParams, q: Floats) -> Floats:
-    """Attention of queries (tokens, heads, width) to the keys and values of an earlier layer."""
+    """Return attention of queries (tokens, heads, width) to the keys and values of an earlier layer."""
     return attend(
         q,
         *forward.shared_keys[own.kv_source_layer or 0],
@@ -114,13 +114,13 @@ def attend_to_shared(forward: ForwardContext, own: LayerHParams, q: Floats) -> F
 
 
 def keys_after(forward: ForwardContext, window: int | None) -> Ids | None:
-    """How many keys after each query are seen, too, in a layer with such a window."""
+    """Return how many keys after each query are seen, too, in a layer with such a window."""
     return None if forward.block.images_in_windows and window is None else forward.keys_after
 
 
 def supports_branches(network: Network) -> bool:
-    """Whether all layers mix tokens by `attention` alone, each with keys of its own, and positions stand for themselves
-    (not so in absolute embeddings, and where a text's length decides how it is rotated).
+    """Return whether all layers mix tokens by `attention` alone, each with keys of its own, and positions stand for
+    themselves (not so in absolute embeddings, and where a text's length decides how it is rotated).
     """
 
     def supports(layer: Layer) -> bool:
@@ -138,19 +138,21 @@ def supports_branches(network: Network) -> bool:
 
 
 def supports_trees(network: Network) -> bool:
-    """Whether, besides, what a token sees is all that its place decides: scores are neither capped nor sloped."""
+    """Return whether, besides, what a token sees is all that its place decides: scores are neither capped nor
+    sloped.
+    """
     return supports_branches(network) and not network.hparams.attention_softcap and not network.hparams.alibi
 
 
 def temperature(forward: ForwardContext, rotated: bool) -> Floats | None:
-    """What each token's queries are multiplied by, float32 (tokens,); None where that is one."""
+    """Return the factor of each token's queries, float32 (tokens,); None where that is one."""
     query_scale = forward.block.query_scale
     factors = query_scale(forward.hparams, forward.positions, rotated) if query_scale else None
     return None if factors is None else np.tile(factors, forward.texts)
 
 
 def scaled_queries(forward: ForwardContext, q: Floats, rotated: bool) -> Floats:
-    """Queries (tokens, heads, width) times the factors of their positions, in place."""
+    """Return queries (tokens, heads, width) times the factors of their positions, in place."""
     factors = temperature(forward, rotated)
     if factors is not None:
         q *= factors[:, None, None]
@@ -158,7 +160,9 @@ def scaled_queries(forward: ForwardContext, q: Floats, rotated: bool) -> Floats:
 
 
 def head_norm(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Floats:
-    """The norm of q or k: the same weights for every head, weights for each, or one norm over all heads together."""
+    """Return the norm of q or k: the same weights for every head, weights for each, or one norm over all heads
+    together.
+    """
     weight = layer.array(f"{name}.weight")
     if weight is None:
         return x
@@ -175,7 +179,7 @@ def head_norm(forward: ForwardContext, layer: Layer, name: str, x: Floats) -> Fl
 
 
 def alibi_slopes(network: Network, heads: int) -> Floats | None:
-    """The slope of each head's distance penalty (Press et al. 2021), float32 (heads,); None without ALiBi."""
+    """Return the slope of each head's distance penalty (Press et al. 2021), float32 (heads,); None without ALiBi."""
     largest = network.hparams.alibi
     if not largest:
         return None
@@ -186,7 +190,7 @@ def alibi_slopes(network: Network, heads: int) -> Floats | None:
 
 
 def distance_penalties(network: Network, own: LayerHParams, queries: int, keys: int) -> dict[str, Floats]:
-    """ALiBi as arguments of `attend`; none without it."""
+    """Return ALiBi as arguments of `attend`; none without it."""
     slopes, alibi_terms = alibi_slopes(network, own.heads), network.block.alibi_terms
     if slopes is None:
         return {}

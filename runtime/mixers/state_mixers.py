@@ -87,7 +87,7 @@ class Mixer:
         return out
 
     def finish(self, weight: Projection, x: Vectors) -> None:
-        """The last product."""
+        """Add the last product."""
         self.project_into(weight, x, self.out.floats, True, self.adds)
 
     def project_into(self, weight: Projection, x: Vectors, out: Floats, wait: bool, adds: bool = False) -> None:
@@ -100,7 +100,7 @@ class Mixer:
 
 
 def rows_in(x: Floats, at: int = ops.X, width_at: int = ops.X_WIDTH) -> dict[int, Any]:
-    """Fields of an input, which may be some columns of wider rows."""
+    """Return fields of an input, which may be some columns of wider rows."""
     return {at: x, width_at: x.strides[0] // 4}
 
 
@@ -133,7 +133,7 @@ def add_convolution(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, A
 
 
 def convolved(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, Any] | None = None) -> Vectors:
-    """The same with a silu into rows of its own."""
+    """Return the same with a silu into rows of its own."""
     out = vectors(len(own.taps))
     add_convolution(mixer, own, x, {ops.ACTIVATION: ops.SILU} | (more or {}), out)
     return out
@@ -153,7 +153,7 @@ class Norm:
 def normed(
     mixer: Mixer, norm: Norm, x: Floats, width: int, gate: dict[int, Any] | None = None, wait: bool = True
 ) -> Vectors:
-    """x under a norm, times its gate, also as integers, in rows of its own."""
+    """Return x under a norm, times its gate, also as integers, in rows of its own."""
     out, fields = vectors(width), dict[int, Any]()
     if norm.weight is not None:
         weight = np.ascontiguousarray(norm.weight, np.float32).reshape(-1)
@@ -234,7 +234,7 @@ def mamba2_spec(layer: Layer, keys: Keys, eps: float) -> Mamba2Spec:
 
 
 def write_mamba2(mixer: Mixer, spec: Mamba2Spec) -> None:
-    """The operations of `graph.state_space.mamba2`."""
+    """Write the operations of `graph.state_space.mamba2`."""
     inner, keys = spec.inner, spec.groups * spec.size
     width = inner // spec.heads
     both = mixer.project(spec.project_in, mixer.x)
@@ -312,13 +312,13 @@ def mamba_spec(layer: Layer, keys: Keys, eps: float) -> MambaSpec:
 
 
 def weight_of_norm(layer: Layer, name: str) -> Floats | None:
-    """Falcon-H1's and PLaMo's files have norms without ".weight"."""
+    """Return Falcon-H1's and PLaMo's files have norms without ".weight"."""
     weight = layer.array(f"{name}.weight")
     return layer.array(name) if weight is None else weight
 
 
 def _narrow(mixer: Mixer, norms: Sequence[Norm], x: Floats, width: int, wait: bool) -> Vectors:
-    """A narrow part of rows under its norms, in rows of its own: one thread's work."""
+    """Return a narrow part of rows under its norms, in rows of its own: one thread's work."""
     out, norms = x, norms or (Norm(None, 0.0),)
     for i, norm in enumerate(norms):
         made = normed(mixer, norm, out, width, wait=wait or i < len(norms) - 1)
@@ -327,7 +327,7 @@ def _narrow(mixer: Mixer, norms: Sequence[Norm], x: Floats, width: int, wait: bo
 
 
 def write_mamba(mixer: Mixer, spec: MambaSpec) -> None:
-    """The operations of `graph.state_space.mamba`."""
+    """Write the operations of `graph.state_space.mamba`."""
     inner, size, rank = spec.inner, len(spec.a), spec.project_dt.weight.width
     both = mixer.project(spec.project_in, mixer.x)
     inputs = vectors(inner)
@@ -402,7 +402,7 @@ def mamba_of_heads_spec(layer: Layer, keys: Keys, eps: float) -> MambaOfHeadsSpe
 
 
 def write_mamba_of_heads(mixer: Mixer, spec: MambaOfHeadsSpec) -> None:
-    """The operations of `graph.state_space.mamba_of_heads`."""
+    """Write the operations of `graph.state_space.mamba_of_heads`."""
     inner, size, heads, rank = spec.inner, spec.size, len(spec.a), spec.project_dt.weight.width
     width = inner // heads
     both = mixer.project(spec.project_in, mixer.x)  # of each head its gate, then its inputs
@@ -470,7 +470,7 @@ def short_convolution_spec(layer: Layer) -> ShortConvolutionSpec:
 
 
 def write_short_convolution(mixer: Mixer, spec: ShortConvolutionSpec) -> None:
-    """The operations of `graph.state_space.short_convolution`."""
+    """Write the operations of `graph.state_space.short_convolution`."""
     width = len(spec.convolution.taps)
     parts, out = mixer.project(spec.project_in, mixer.x), vectors(width)
     add_convolution(

@@ -1,1 +1,1 @@
-"""Encoders run from mmproj files: images as pixels in, embeddings of the text model out."""
+"""Run encoders from mmproj files: pixels or audio in, embeddings for the text model out."""

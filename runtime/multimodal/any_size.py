@@ -1,4 +1,4 @@
-"""Kinds of encoders for images of any size, whose learned positions are stretched to it.
+"""Vision encoders for images of any size, with learned positions interpolated to it.
 
 Sources: transformers `models/{qwen3_vl,glm4v,glm_ocr,glm5_next,hunyuan_vl,paddleocr_vl,siglip2,lfm2_vl,gemma4,
 minicpmv4_6,gemma4_unified}/modeling_*.py`, and what Phi-4 Vision was published with.
@@ -14,11 +14,11 @@ from .encoder import Parts, angles, square_order, squares, turned, turned_apart
 from .layers import Weights
 
 GEMMA4_ROPE_BASE = 100.0
-UNIFIED_EPS = 1e-5  # of Gemma 4's norms where it has no layers
+UNIFIED_EPS = 1e-5  # of Gemma 4's norms without layers
 
 
 def qwen3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Beside the embeddings what some layers' outputs give the first layers of the text model."""
+    """Return the embeddings, side by side with features of some layers for the first layers of the text model."""
     rows, columns = encoder.grid(pixels)
     order = square_order(rows, columns)
     x = (encoder.patches(pixels) + encoder.stretched(rows, columns, "corners"))[order]
@@ -59,12 +59,12 @@ def glm4v(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def hunyuan(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Learned embeddings stand behind each row of squares, and before and behind all."""
+    """Return embeddings with learned ones after each row of squares, and before and after all."""
     rows, columns = encoder.grid(pixels)
     vit, side = encoder.vit("gelu"), encoder.merged
     x = vit.run(weights, encoder.patches(pixels) + encoder.stretched(rows, columns, "linear"))
     each = squares(weights.norm("mm.pre_norm", x, vit.eps, "rms"), rows, columns, side)
-    for i, name in enumerate(("mm.0", "mm.2")):  # a convolution over squares, and one over what came of each
+    for i, name in enumerate(("mm.0", "mm.2")):  # a convolution over squares, and one over its result
         kernel, bias = weights.values(f"{name}.weight"), weights.vector(f"{name}.bias")
         each = each.transpose(0, 2, 1) if i == 0 else ops.activated("gelu", each, weights.threads)
         each = each.reshape(len(each), -1) @ kernel.reshape(len(kernel), -1).T
@@ -93,11 +93,13 @@ def lfm2(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 def _side_by_side(
     encoder: Parts, weights: Weights, x: Floats, rows: int, columns: int, eps: float, **more: object
 ) -> Floats:
-    """SigLIP's layers; squares of patches put side by side, which a net of two matrices brings to the text's width."""
+    """Return SigLIP's layers; patches of a square are concatenated, and a net of two matrices brings them to the text's
+    width.
+    """
     vit = encoder.vit("gelu_tanh", **more)
     x = weights.norm("v.post_ln", vit.run(weights, x), vit.eps, "layer")
     merged = weights.vector("mm.input_norm.weight")
-    if merged is not None and len(merged) == x.shape[1]:  # before they stand together
+    if merged is not None and len(merged) == x.shape[1]:  # before they are concatenated
         x = weights.norm("mm.input_norm", x, eps, "layer")
     x = squares(x, rows, columns, encoder.merged).reshape(len(x) // encoder.merged**2, -1)
     if merged is not None and len(merged) == x.shape[1]:
@@ -106,7 +108,7 @@ def _side_by_side(
 
 
 def gemma4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Positions are those of columns and rows, added; squares of patches are averaged."""
+    """Return embeddings; positions of columns and rows are added, and squares of patches are averaged."""
     rows, columns = encoder.grid(pixels)
     row, column = np.divmod(np.arange(rows * columns), columns)
     x = encoder.patches(2 * pixels - 1)
@@ -124,7 +126,7 @@ def gemma4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def by_axes(weights: Weights, row: Ids, column: Ids) -> Floats:
-    """Positions of columns and rows, added, for patches there. Raises OptionError where there are none."""
+    """Return positions of columns and rows, added, for patches there. Raises OptionError if there are none."""
     table, (rows, columns) = weights.values("v.position_embd.weight"), (int(each.max()) + 1 for each in (row, column))
     if max(rows, columns) > table.shape[1]:
         raise OptionError(f"{rows} × {columns} patches; the encoder has positions for {table.shape[1]} a side")
@@ -133,7 +135,9 @@ def by_axes(weights: Weights, row: Ids, column: Ids) -> Floats:
 
 
 def minicpm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Positions are the nearest; between two layers squares of patches see each other and become one."""
+    """Return embeddings with nearest positions; between two layers the patches of a square attend to each other and are
+    merged.
+    """
     rows, columns = encoder.grid(pixels)
     x = encoder.patches(pixels) + encoder.nearest(rows, columns)
     vit, split = encoder.vit("gelu_tanh"), int(encoder.key("wa_layer_indexes")[0]) + 1
@@ -151,7 +155,9 @@ def minicpm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def gemma4_unified(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """No layers: norms around a matrix over the pixels of a token, and around positions of columns and rows, added."""
+    """Return embeddings without layers: norms around a matrix over the pixels of a token, and around positions of
+    columns and rows, added.
+    """
     side = encoder.token_side
     rows, columns = (length // side for length in pixels.shape[1:])
     row, column = np.divmod(np.arange(rows * columns), columns)
@@ -170,9 +176,10 @@ def phi4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def deepseek4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Squares of patches, zeros beyond the image, in pairs of rows by columns; learned ends of rows and images.
+    """Return embeddings of squares of patches, padded with zeros, in pairs of rows by columns; with learned ends of
+    rows and images.
 
-    Source: what DeepSeek V4 Vision was published with, as llama.cpp has it (tools/mtmd, b11434).
+    Source: the code published with DeepSeek V4 Vision, as in llama.cpp (tools/mtmd, b11434).
     """
     rows, columns = encoder.grid(pixels)
     side = int(encoder.key("projector.scale_factor"))

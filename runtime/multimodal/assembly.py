@@ -1,4 +1,4 @@
-"""An image's tiles → one row of embeddings, of encoders that have learned ones for the ends of rows or images.
+"""Assemble an image's tiles to one row of embeddings, for encoders with learned ends of rows or images.
 
 Sources: transformers `models/{granite4_vision,unlimited_ocr,deepseek_ocr2}/modeling_*.py`.
 """
@@ -15,7 +15,7 @@ from .preprocessing import Tiles
 
 
 def assembled(encoder: Parts, tiles: Tiles, each: Sequence[Embedded]) -> tuple[Embedded, ...]:
-    """What stands in the text of an image, of whose tiles each is embedded. Raises ModelError."""
+    """Return the embeddings of an image from those of its tiles. Raises ModelError."""
     if encoder.projector not in ASSEMBLED:
         return tuple(each)
     with fitting():
@@ -23,20 +23,22 @@ def assembled(encoder: Parts, tiles: Tiles, each: Sequence[Embedded]) -> tuple[E
 
 
 def in_rows(each: Sequence[Floats], rows: int, columns: int) -> Floats:
-    """Tiles of squares of tokens, by row and column, as tokens by row and column: (rows, columns, width)."""
+    """Return tiles of squares of tokens, by row and column, as tokens by row and column: (rows, columns, width)."""
     side = round(len(each[0]) ** 0.5)
     grid = np.stack(each).reshape(rows, columns, side, side, -1).transpose(0, 2, 1, 3, 4)
     return np.ascontiguousarray(grid).reshape(rows * side, columns * side, -1)
 
 
 def with_ends(grid: Floats, end: Floats) -> Floats:
-    """Tokens (rows, columns, width) one after the other, with an end behind each row: (rows * (columns + 1), width)."""
+    """Return tokens (rows, columns, width) one after the other, with an end after each row: (rows * (columns + 1),
+    width).
+    """
     ends = np.broadcast_to(end, (len(grid), 1, grid.shape[2]))
     return np.concatenate([grid, ends], axis=1).reshape(-1, grid.shape[2])
 
 
 def _granite4(encoder: Parts, tiles: Tiles, each: Sequence[Floats]) -> Floats:
-    """The whole image, then its tiles without what was added to make it a rectangle of them."""
+    """Return the whole image, then its tiles without their padding."""
     *parts, whole = each
     grid = in_rows(parts, tiles.rows, tiles.columns)
     height, width = tiles.size

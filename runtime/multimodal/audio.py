@@ -1,7 +1,7 @@
-"""Sounds → embeddings, by what an mmproj file says: a log mel spectrogram in, embeddings of the text model out. Each
-kind of projector is a function here; sources: transformers `models/{qwen2_audio,voxtral,audioflamingo3,qwen2_5_omni,
-qwen3_omni_moe,qwen3_asr,glmasr,granite_speech,parakeet}/modeling_*.py`, and what Ultravox, GLM-ASR and MERaLiON 2 were
-published with.
+"""Audio encoders from mmproj files: a log mel spectrogram in, embeddings of the text model out. Each projector type is
+a function here; sources: transformers `models/{qwen2_audio,voxtral,audioflamingo3,qwen2_5_omni,
+qwen3_omni_moe,qwen3_asr,glmasr,granite_speech,parakeet}/modeling_*.py`, and the code published with Ultravox, GLM-ASR
+and MERaLiON 2.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,32 +23,32 @@ from .encoder import rotation
 from .layers import Rotation, Vit, Weights, encoder_key, fitting
 from .spectrogram import HOP, HTK, MIMO, RATE, WIDTH, as_waveform, in_frames, in_pairs, log_mel, mimo, nemo
 
-# What Qwen's files do not say: the frames that a piece of a sound has, which is convolved by itself and has positions
-# of its own, and how many pieces see each other. All published checkpoints have these.
+# Constants missing in Qwen's files: the frames of an audio chunk, which is convolved separately and has positions of
+# its own, and how many chunks attend to each other. All published checkpoints have these.
 QWEN25_PIECE, QWEN25_SEEN = 200, 1
 QWEN3_PIECE, QWEN3_SEEN = 100, 8
 QWEN3_LEAST = 8000  # samples
 ROPE_BASE = 10_000.0
 PROJECTOR_EPS = 1e-6  # of Ultravox's norms
-DOTS_PART = 60 * RATE  # samples that dots3-note hears at once
-MIMO_PART = 6000  # frames that MiMo hears at once: `audio_segment_size` of its config
+DOTS_PART = 60 * RATE  # samples that dots3-note reads at once
+MIMO_PART = 6000  # frames that MiMo reads at once: `audio_segment_size` of its config
 GEMMAS = {"gemma3na": ("Gemma 3n", gemma3n_audio.spectrogram), "gemma4a": ("Gemma 4", gemma4_audio.spectrogram)}
-PIECES_AT_ONCE = 8  # of convolutions over squares, which need their memory
+PIECES_AT_ONCE = 8  # of convolutions over squares, which need much memory
 
 
 class AudioEncoder:
-    """The encoder for sounds of an mmproj file.
+    """The audio encoder of an mmproj file.
 
-    projector: its kind, `clip.projector_type`. mels: bands of the spectrogram, or samples of frames.
+    projector: its type, `clip.projector_type`. mels: bands of the spectrogram, or samples of frames.
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
-        """Raises ModelError for a file without such an encoder, or one whose kind is not run."""
+        """Load the encoder. Raises ModelError for a file without one, or of an unsupported type."""
         kind = projector_type(metadata, "audio")
         if not metadata.get("clip.has_audio_encoder"):
-            raise ModelError("the file has no encoder for sounds", "it is made by `gguftools convert MODEL --mmproj`")
+            raise ModelError("the file has no audio encoder", "it is made by `gguftools convert MODEL --mmproj`")
         if kind not in RUN:
-            raise ModelError(f"encoders of the kind {kind!r} are not run", f"those that are: {', '.join(RUN)}")
+            raise ModelError(f"encoders of the type {kind!r} are not run", f"those that are: {', '.join(RUN)}")
         self.projector = str(kind)
         self._progress: Callable[[int, int], None] | None = None
         self.metadata, self.weights = metadata, Weights(tensors, threads)
@@ -56,16 +56,15 @@ class AudioEncoder:
         self.mels = self.weights.need("mm.a.input_projection.weight").width if raw else int(self.key("num_mel_bins"))
 
     def key(self, name: str, otherwise: Any = None) -> Any:
-        """A value of `clip.audio.NAME`, or what its absence means. Raises ModelError where that is nothing."""
+        """Return a value of `clip.audio.NAME`, or its default. Raises ModelError if there is none."""
         absent = absent_value(self.projector, f"audio.{name}", self.metadata)
         return encoder_key(self.metadata, f"audio.{name}", otherwise if absent is None else absent)
 
     def embeddings(self, features: ArrayLike, frames: int | None = None) -> Floats:
-        """Embeddings of a sound, float32 (tokens, width of the text model).
+        """Return embeddings of audio, float32 (tokens, width of the text model).
 
-        features: float32 (mels, frames), the log mel spectrogram as the model's feature extractor makes it. frames: how
-        many of them are the sound's, where those behind are padding; None: all.
-        Raises OptionError for another shape, or more frames than the encoder is for.
+        features: float32 (mels, frames), the log mel spectrogram of the model's feature extractor. frames: how many of
+        them are no padding; None: all. Raises OptionError for another shape, or more frames than the encoder supports.
         """
         values = np.asarray(features, np.float32)
         if values.ndim != 2 or values.shape[0] != self.mels or not values.shape[1]:
@@ -78,19 +77,19 @@ class AudioEncoder:
 
     @property
     def width(self) -> int:
-        """Of an embedding, as the text model reads it."""
+        """Return the width of an embedding for the text model."""
         return int(self.key("projection_dim"))
 
     @property
     def rate(self) -> int:
-        """Samples a second of the sounds that it hears."""
+        """Return the audio's sample rate."""
         return MIMO.rate if self.projector == "mimo_audio" else RATE
 
     def heard(self, waveform: ArrayLike, progress: Callable[[int, int], None] | None = None) -> Floats:
-        """Embeddings of a sound: of its parts, one after the other, where the encoder takes it in parts.
+        """Return embeddings of audio: of its chunks, one after the other, if the encoder reads chunks.
 
-        waveform: float32 (samples,), `rate` a second, between -1 and 1. progress(layers done, of how many).
-        Raises OptionError for another shape, or a sound that is too long or too short for the encoder.
+        waveform: float32 (samples,), `rate` a second, between -1 and 1. progress(layers done, of how many). Raises
+        OptionError for another shape, or audio that is too long or too short for the encoder.
         """
         parts, found = self.spectrograms(waveform), []
         for i, part in enumerate(parts):
@@ -100,13 +99,13 @@ class AudioEncoder:
         return np.concatenate(found)
 
     def tell(self, layer: int, layers: int) -> None:
-        """Tell whoever waits that so many layers of a part are done."""
+        """Report progress: this many layers of a chunk are done."""
         if self._progress is not None:
             self._progress(layer, layers)
 
     def spectrograms(self, waveform: ArrayLike) -> list[tuple[Floats, int]]:
-        """What `embeddings` is given of a sound, by the models' own processors: of each part the spectrogram, and how
-        many of its frames are no padding.
+        """Return the arguments of `embeddings` for audio, by the models' own processors: the spectrogram of each chunk,
+        and how many of its frames are no padding.
         """
         sound = as_waveform(waveform)
         if self.projector == "granite_speech":
@@ -143,14 +142,14 @@ class AudioEncoder:
             problem = f"the sound takes {frames} frames; the encoder is for {most}, {most * HOP / RATE:g} seconds"
             raise OptionError(problem, "cut it into parts")
         count = -(-frames // most)
-        if self.projector == "voxtral":  # what is silent is silent beside the whole sound, not its part
+        if self.projector == "voxtral":  # silence is relative to the whole audio, not its chunk
             whole = log_mel(sound, self.mels, count * most * HOP)
             return [(part, most) for part in np.split(whole, count, axis=1)]
         parts = [sound[start : start + most * HOP] for start in range(0, len(sound), most * HOP)]
         return [(log_mel(part, self.mels, most * HOP), -(-len(part) // HOP)) for part in parts]
 
     def layers(self, activation: str = "gelu", **more: Any) -> Vit:
-        """The layers, as the file's keys say."""
+        """Return the layers, as the file's keys say."""
         eps = float(self.key("attention.layer_norm_epsilon"))
         heads, count = int(self.key("attention.head_count")), int(self.key("block_count"))
         return Vit(heads, count, eps, activation, part="a", progress=self._progress, **more)
@@ -163,12 +162,12 @@ def _tell(progress: Callable[[int, int], None], part: int, parts: int, layer: in
 def _whisper(
     encoder: AudioEncoder, weights: Weights, features: Floats, frames: int | None, pooled: bool = False
 ) -> Floats:
-    """Whisper's encoder. frames: those behind are seen by nobody; None: all are."""
+    """Return the output of Whisper's encoder. frames: later ones are masked; None: none are."""
     x = _convolved(weights, features)
     table = weights.values("a.position_embd.weight").reshape(-1, x.shape[1])
     if len(x) > len(table):
         raise OptionError(
-            f"{features.shape[1]} frames; the encoder is for {2 * len(table)}", "cut the sound into parts"
+            f"{features.shape[1]} frames; the encoder is for {2 * len(table)}", "cut the audio into parts"
         )
     x = (x + table[: len(x)])[: None if frames is None else _halved(frames)]
     layers = encoder.layers()
@@ -177,7 +176,7 @@ def _whisper(
 
 
 def _convolved(weights: Weights, features: Floats) -> Floats:
-    """Two convolutions of three frames each, the second in steps of two: float32 (frames / 2, width)."""
+    """Return two convolutions of three frames each, the second in steps of two: float32 (frames / 2, width)."""
     x = features.T
     for i in (1, 2):
         kernel = weights.values(f"a.conv1d.{i}.weight")
@@ -189,18 +188,18 @@ def _convolved(weights: Weights, features: Floats) -> Floats:
 
 
 def _halved(length: int) -> int:
-    """How long what a convolution in steps of two makes is."""
+    """Return the length after a convolution in steps of two."""
     return (length + 1) // 2
 
 
 def _pooled(x: Floats) -> Floats:
-    """Means of neighbours; an odd last one is left out."""
+    """Return means of neighbours; an odd last one is dropped."""
     pairs: Floats = x[: len(x) // 2 * 2].reshape(-1, 2, x.shape[1]).mean(axis=1)
     return pairs
 
 
 def _stacked(x: Floats, factor: int) -> Floats:
-    """So many neighbours as one, the last ones with zeros behind."""
+    """Return `factor` neighbours as one, the last ones padded with zeros."""
     filled = np.pad(x, ((0, -len(x) % factor), (0, 0)))
     return filled.reshape(-1, factor * x.shape[1])
 
@@ -214,7 +213,7 @@ def _flamingo(encoder: AudioEncoder, weights: Weights, features: Floats, frames:
 
 
 def _voxtral(encoder: AudioEncoder, weights: Weights, features: Floats, frames: int) -> Floats:
-    x = _whisper(encoder, weights, features, None)  # silence behind a sound is heard
+    x = _whisper(encoder, weights, features, None)  # silence after the audio is not masked
     return _perceptron(weights, _stacked(x, int(encoder.key("projector.stack_factor"))))
 
 
@@ -245,7 +244,7 @@ def _dots(encoder: AudioEncoder, weights: Weights, features: Floats, frames: int
 
 
 def _eighths(sound: Floats, mels: int) -> tuple[Floats, int]:
-    """A spectrogram of as many frames as its tokens have, and how many of them are whole."""
+    """Return a spectrogram of as many frames as its tokens have, and how many of them are complete."""
     frames = 8 * -(-len(sound) // (8 * HOP))
     return log_mel(sound, mels, DOTS_PART)[:, :frames], max(1, len(sound) // HOP)
 
@@ -263,14 +262,14 @@ def _gemma4_unified(encoder: AudioEncoder, weights: Weights, features: Floats, f
 
 
 def _rotation(count: int, width: int, kind: str, base: float = ROPE_BASE) -> Rotation:
-    """Rotation of so many values of each head by frames."""
+    """Return the rotation of `width` values of each head by frames."""
     angles = np.outer(np.arange(count), base ** -(np.arange(0, width, 2, dtype=np.float64) / width))
     return rotation(angles, kind)
 
 
 def _glm(encoder: AudioEncoder, weights: Weights, features: Floats, frames: int) -> Floats:
-    x = _convolved(weights, features)  # silence behind a sound is heard
-    rotated = x.shape[1] // int(encoder.key("attention.head_count")) // 2  # values of each head
+    x = _convolved(weights, features)  # silence after the audio is not masked
+    rotated = x.shape[1] // int(encoder.key("attention.head_count")) // 2  # rotating values of each head
     x = encoder.layers(rotate=_rotation(len(x), rotated, "adjacent")).run(weights, x)
     x = weights.norm("mm.a.norm_pre", x, 1e-5, "layer")
     factor = int(encoder.key("projector.stack_factor"))
@@ -328,7 +327,7 @@ def _qwen25(encoder: AudioEncoder, weights: Weights, features: Floats, frames: i
 
 
 def _qwen3(encoder: AudioEncoder, weights: Weights, features: Floats, frames: int) -> Floats:
-    if encoder.metadata.get("clip.has_vision_encoder"):  # Omni has zeros behind a sound, ASR what silence is
+    if encoder.metadata.get("clip.has_vision_encoder"):  # Omni pads with zeros, ASR with silence
         features = features[:, :frames]
     lengths = [min(QWEN3_PIECE, frames - start) for start in range(0, frames, QWEN3_PIECE)]
     padded = QWEN3_PIECE if len(lengths) > 1 else min(QWEN3_PIECE, features.shape[1])
@@ -343,8 +342,8 @@ def _qwen3(encoder: AudioEncoder, weights: Weights, features: Floats, frames: in
 
 
 def _squares(weights: Weights, pieces: Floats, real: int | None = None) -> Floats:
-    """Three convolutions over squares of pieces of a spectrogram (pieces, mels, frames), in steps of two either way:
-    float32 (pieces, frames / 8, width). real: frames behind so many are zeros, before each of the convolutions.
+    """Return three convolutions over squares of chunks of a spectrogram (pieces, mels, frames), in steps of two either
+    way: float32 (pieces, frames / 8, width). real: frames after so many are zeroed before each of the convolutions.
     """
     x, kept = pieces[:, None], real
     for i in (1, 2, 3):
@@ -373,7 +372,7 @@ def _positioned(weights: Weights, x: Floats) -> Floats:
 
 
 def _windows(count: int, length: int) -> Callable[[int], list[Ids]]:
-    """Neighbours that see each other, so many each."""
+    """Return groups of neighbours that attend to each other."""
     found = [np.arange(start, min(start + length, count)) for start in range(0, count, length)]
     return lambda layer: found
 

@@ -1,5 +1,5 @@
 """Conformers: layers of two half nets with attention and a convolution over frames between them, Granite Speech's and
-FastConformer's (LFM2-Audio); and the querying transformer (BLIP-2's) behind the first. Sources: transformers
+FastConformer's (LFM2-Audio); and the querying transformer (BLIP-2's) after the first. Sources: transformers
 `models/{granite_speech,granite_speech_plus,blip_2,parakeet}/modeling_*.py`.
 """
 
@@ -19,7 +19,7 @@ HALF = np.float32(0.5)
 
 @dataclass(frozen=True)
 class Conformer:
-    """The layers. attention: what it gives, from a layer's name and inputs (frames, width), which are normed."""
+    """The layers. attention: a function of a layer's name and normed inputs (frames, width)."""
 
     eps: float
     attention: Callable[[Weights, str, Floats], Floats]
@@ -47,7 +47,9 @@ class Conformer:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """Granite Speech's attention. block: frames that see each other. most: the farthest distance with an embedding."""
+    """Granite Speech's attention. block: frames that attend to each other. most: the farthest distance with an
+    embedding.
+    """
 
     heads: int
     block: int
@@ -76,8 +78,8 @@ class InBlocks:
 
 @dataclass(frozen=True)
 class WithBiases:
-    """FastConformer's attention, after Transformer-XL: waves by distance through a matrix of the layer's, and biases of
-    what queries look for.
+    """FastConformer's attention, after Transformer-XL: sinusoids of distances through a matrix of the layer's, and
+    biases of queries.
     """
 
     heads: int
@@ -102,8 +104,8 @@ class WithBiases:
 
 
 def waves(count: int, width: int) -> Floats:
-    """Sines and cosines by turns, of waves that grow longer: float32 (2 * count - 1, width), of distances from
-    1 - count to count - 1.
+    """Return alternating sines and cosines of growing wavelengths: float32 (2 * count - 1, width), of distances from 1
+    - count to count - 1.
     """
     rates = 10_000.0 ** -(np.arange(0, width, 2) / width)
     angles = np.outer(np.arange(1 - count, count), rates)
@@ -111,9 +113,9 @@ def waves(count: int, width: int) -> Floats:
 
 
 def by_distance(q: Floats, table: Floats) -> Floats:
-    """What queries (n, heads, width) say of each key's distance, float32 (heads, n, n).
+    """Return the scores of queries (n, heads, width) by each key's distance, float32 (heads, n, n).
 
-    table: float32 (heads or 1, 2 * n - 1, width), of distances from 1 - n to n - 1, what a query is behind a key.
+    table: float32 (heads or 1, 2 * n - 1, width), of distances from 1 - n to n - 1, query minus key.
     """
     said = q.transpose(1, 0, 2) @ table.transpose(0, 2, 1)
     at = np.arange(len(q))
@@ -122,8 +124,8 @@ def by_distance(q: Floats, table: Floats) -> Floats:
 
 
 def subsampled(weights: Weights, features: Floats) -> Floats:
-    """FastConformer's beginning: of features (mels, frames) float32 (frames / 8, width). Convolutions over squares in
-    steps of two, the second and third of each channel by itself, with a matrix over channels behind.
+    """Return FastConformer's subsampling of features (mels, frames): float32 (frames / 8, width). Convolutions over
+    squares in steps of two, the second and third depthwise, with a matrix over channels after each.
     """
     x = features.T[None]  # (channels, frames, mels)
     for i in (0, 2, 5):
@@ -142,7 +144,7 @@ def subsampled(weights: Weights, features: Floats) -> Floats:
 
 
 def along_time(x: Floats, kernel: Floats) -> Floats:
-    """A convolution over frames (n, channels) of each channel by itself. kernel: float32 (channels, taps)."""
+    """Return a depthwise convolution over frames (n, channels). kernel: float32 (channels, taps)."""
     taps = kernel.shape[1]
     padded = np.pad(x, ((taps // 2, taps // 2 - (taps + 1) % 2), (0, 0)))
     out = np.zeros_like(x)
@@ -153,13 +155,15 @@ def along_time(x: Floats, kernel: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Reader:
-    """Learned queries that read windows of `window` frames: each gives so many tokens."""
+    """Learned queries that read windows of `window` frames: each window gives as many tokens as there are queries."""
 
     heads: int
     window: int
 
     def run(self, weights: Weights, x: Floats) -> Floats:
-        """What they read, float32 (tokens, width of the text model). The last window is filled with zeros."""
+        """Return the queries' output, float32 (tokens, width of the text model). The last window is padded with
+        zeros.
+        """
         windows = -(-len(x) // self.window)
         x = np.pad(x, ((0, windows * self.window - len(x)), (0, 0)))
         queries = weights.values("a.proj_query").reshape(-1, weights.values("a.proj_query").shape[-1])

@@ -10,9 +10,9 @@ from .layers import Weights
 
 
 def convolved(weights: Weights, name: str, x: Floats, step: int = 1, border: int = 0) -> Floats:
-    """By the kernel and bias of this name. border: zeros around the image.
+    """Return the convolution by the kernel and bias of this name. border: zeros around the image.
 
-    Kernels are stored as (out, in, rows, columns); those with one channel in are of each channel by itself.
+    Kernels are stored as (out, in, rows, columns); those with one input channel are depthwise.
     """
     tensor, bias = weights.need(f"{name}.weight"), weights.vector(f"{name}.bias")
     x = np.pad(x, ((0, 0), (border, border), (border, border))) if border else x
@@ -28,7 +28,9 @@ def convolved(weights: Weights, name: str, x: Floats, step: int = 1, border: int
 
 
 def _by_kernel(kernel: Floats, around: Floats) -> Floats:
-    """around: what the kernel sees at each place, (channels, rows, columns, *sides of the kernel)."""
+    """Return the convolution. around: the kernel's view of each place, (channels, rows, columns, *sides of the
+    kernel).
+    """
     if kernel.shape[1] == 1 and len(around) > 1:
         found: Floats = np.einsum("crskl,ckl->crs", around, kernel[:, 0], optimize=True)
         return found

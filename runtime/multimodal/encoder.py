@@ -1,4 +1,4 @@
-"""What kinds of encoders for images have in common: keys, patches, positions, squares of patches, rotation."""
+"""Shared by vision encoders: keys, patches, positions, squares of patches, rotation."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,27 +20,27 @@ SAM = "v.sam.patch_embd.weight"  # of encoders that begin with SAM's
 
 
 class Parts:
-    """A file's keys and weights as the kinds read them. progress(layers done, of how many)."""
+    """A file's keys and weights, as the encoder types read them. progress(layers done, of how many)."""
 
     def __init__(
         self, projector: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int
     ) -> None:
         self.projector, self.metadata, self.weights = projector, metadata, Weights(tensors, threads)
         self.patch_size = self.key("patch_size")
-        if SAM in tensors:  # keys are those of the encoder behind it
+        if SAM in tensors:  # keys are those of the encoder after it
             self.patch_size = self.weights.need(SAM).shape[-1]
         if self.patch_size > LARGEST_PATCH:
             raise ModelError(f"the file has patches of {self.patch_size} pixels a side; {LARGEST_PATCH} are the most")
         self.progress: Callable[[int, int], None] | None = None
 
     def key(self, name: str, otherwise: Any = None) -> Any:
-        """A value of `clip.vision.NAME`, or what its absence means. Raises ModelError where that is nothing."""
+        """Return a value of `clip.vision.NAME`, or its default. Raises ModelError if there is none."""
         absent = absent_value(self.projector, f"vision.{name}", self.metadata)
         return encoder_key(self.metadata, f"vision.{name}", otherwise if absent is None else absent)
 
     @property
     def token_side(self) -> int:
-        """Pixels a side that become a token, of encoders that say how many patches are merged."""
+        """Return the pixels a side of a token, for encoders with a merge factor."""
         side = int(self.patch_size) * self.merged
         if side > LARGEST:
             raise ModelError(f"the file has tokens of {side} pixels a side; {LARGEST:,} are the most that are run")
@@ -48,7 +48,7 @@ class Parts:
 
     @property
     def merged(self) -> int:
-        """Patches a side that become a token."""
+        """Return the patches a side of a token."""
         return int(self.key(merged_key(self.projector).removeprefix("vision."), 1))
 
     @property
@@ -57,7 +57,7 @@ class Parts:
 
     @property
     def image_size(self) -> int:
-        """Pixels a side, of encoders that are for one size."""
+        """Return the pixels a side, for encoders of one image size."""
         side = int(self.key("image_size"))
         if SAM in self.weights.tensors:
             side = int(self.patch_size * (1, *self.weights.need("v.sam.pos_embd.weight").shape)[-2])
@@ -66,11 +66,11 @@ class Parts:
         return side
 
     def said(self, name: str) -> Any:
-        """The same of a key that a file need not have: None where it is missing."""
+        """Return an optional key's value: None if it is missing."""
         return self.key(name) if f"clip.vision.{name}" in self.metadata else None
 
     def vit(self, activation: str, **more: Any) -> Vit:
-        """The layers, as the file's keys say."""
+        """Return the layers, as the file's keys say."""
         eps = float(self.key("attention.layer_norm_epsilon"))
         return Vit(self.heads, int(self.key("block_count")), eps, activation, progress=self.progress, **more)
 
@@ -79,10 +79,9 @@ class Parts:
         return activation(self.metadata)
 
     def patches(self, pixels: Floats, colours_last: bool = False) -> Floats:
-        """Embedded patches by row and column, float32 (patches, width), without positions.
+        """Return embedded patches by row and column, float32 (patches, width), without positions.
 
-        colours_last: the matrix is of rows of pixels, each with its colours, where others are of one colour after the
-        other.
+        colours_last: the matrix reads pixels with interleaved colours, where others read one colour after the other.
         """
         side, weights = self.patch_size, self.weights
         rows, columns = pixels.shape[1] // side, pixels.shape[2] // side
@@ -99,18 +98,17 @@ class Parts:
         return pixels.shape[1] // self.patch_size, pixels.shape[2] // self.patch_size
 
     def positioned(self, x: Floats) -> Floats:
-        """With learned positions. Raises OptionError for another number of patches."""
+        """Return x with learned positions. Raises OptionError for another number of patches."""
         table = self.weights.values("v.position_embd.weight").reshape(-1, x.shape[1])
         if len(table) != len(x):
             raise OptionError(f"{len(x)} patches; the encoder is for {len(table)}", f"{self.image_size} pixels a side")
         return x + table
 
     def stretched(self, rows: int, columns: int, how: str) -> Floats:
-        """Learned positions of a grid for another grid, float32 (rows * columns, width).
+        """Return learned positions of a grid interpolated to another grid, float32 (rows * columns, width).
 
-        how: "corners" (linear, corners stand on corners), "linear", "zeros" (linear, with zeros around the grid),
-        "cubic" or "smooth" (linear, over as many as become one). Raises ModelError where the file's are a matrix of
-        no square.
+        how: "corners" (linear, aligned corners), "linear", "zeros" (linear, with zeros around the grid), "cubic" or
+        "smooth" (linear, antialiased). Raises ModelError if the file's are a matrix of no square.
         """
         table = self.weights.values("v.position_embd.weight")
         high, wide = table.shape[:2] if table.ndim == 3 else (round(len(table) ** 0.5),) * 2
@@ -122,7 +120,7 @@ class Parts:
         return np.ascontiguousarray(across, np.float32).reshape(rows * columns, -1)
 
     def nearest(self, rows: int, columns: int) -> Floats:
-        """Learned positions of a square grid, of each place in another grid the nearest."""
+        """Return learned positions of a square grid for another grid, by nearest neighbour."""
         table = self.weights.values("v.position_embd.weight")
         side = math.isqrt(len(table))
         near_row, near_column = (np.arange(count) * side // count for count in (rows, columns))
@@ -131,9 +129,9 @@ class Parts:
 
 
 def sampling(given: int, wanted: int, how: str) -> Floats:
-    """How much of each of so many values those between them have, float32 (wanted, given).
+    """Return the weights of stored values for each wanted one, float32 (wanted, given).
 
-    how: see `Parts.stretched`; also "smooth cubic", over as many as become one, as images are made smaller.
+    how: see `Parts.stretched`; also "smooth cubic", antialiased, as for shrunk images.
     """
     found = np.zeros((wanted, given))
     at = np.linspace(0, given - 1, wanted) if how == "corners" else (np.arange(wanted) + 0.5) * given / wanted - 0.5
@@ -154,14 +152,14 @@ def sampling(given: int, wanted: int, how: str) -> Floats:
 
 
 def _cubic(distance: Any, a: float = -0.75) -> Any:
-    """Keys' kernel."""
+    """Return Keys' kernel."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0))
 
 
 def squares(x: Any, rows: int, columns: int, side: int) -> Any:
-    """Squares of patches by row and column, and in each its patches likewise: (squares, side * side, width)."""
+    """Return squares of patches by row and column, and in each its patches likewise: (squares, side * side, width)."""
     if rows % side or columns % side:
         raise OptionError(f"{rows} × {columns} patches are no squares of {side} × {side}")
     parts = x.reshape(rows // side, side, columns // side, side, -1).transpose(0, 2, 1, 3, 4)
@@ -169,25 +167,29 @@ def squares(x: Any, rows: int, columns: int, side: int) -> Any:
 
 
 def rotation(angles: Any, kind: str) -> Rotation:
-    """Rotation of pairs by these angles (patches, head width / 2)."""
+    """Return rotation of pairs by these angles (patches, head width / 2)."""
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     return lambda x: apply_rope(x, cos, sin, kind)
 
 
 def angles(patches: Ids, columns: int, width: int, first: int = 0, base: float = ROPE_BASE) -> tuple[Any, Any]:
-    """Angles of patches of these numbers by rows and by columns, (patches, width / 2) each. first: of both counts."""
+    """Return angles of patches with these numbers by rows and by columns, (patches, width / 2) each. first: of both
+    counts.
+    """
     frequencies = base ** -(np.arange(0, width, 2, dtype=np.float64) / width)
     row, column = np.divmod(patches, columns)
     return np.outer(row + first, frequencies), np.outer(column + first, frequencies)
 
 
 def turned(patches: Ids, columns: int, width: int) -> Rotation:
-    """Rotation of patches by these numbers: the first half of a head's pairs by rows, the second by columns."""
+    """Return rotation of patches with these numbers: the first half of a head's pairs by rows, the second by
+    columns.
+    """
     return rotation(np.concatenate(angles(patches, columns, width // 2), axis=1), "halves")
 
 
 def turned_apart(spans: Sequence[tuple[int, Any]]) -> Rotation:
-    """Rotation of parts of a head, whose halves make pairs: by where each begins, and angles of it."""
+    """Return rotation of parts of a head, whose halves make pairs: the start of each, and its angles."""
     turns = [(start, start + 2 * by.shape[1], rotation(by, "halves")) for start, by in spans]
 
     def rotate(x: Floats) -> Floats:
@@ -199,11 +201,13 @@ def turned_apart(spans: Sequence[tuple[int, Any]]) -> Rotation:
 
 
 def in_halves(first: Ids, second: Ids, width: int) -> Rotation:
-    """Rotation of neighbours: in the first half of a head by the one place of a patch, in the second by the other."""
+    """Return rotation of neighbours: in the first half of a head by a patch's one coordinate, in the second by the
+    other.
+    """
     frequencies = ROPE_BASE ** -(np.arange(0, width // 2, 2, dtype=np.float64) / (width // 2))
     return rotation(np.concatenate([np.outer(place, frequencies) for place in (first, second)], axis=1), "adjacent")
 
 
 def square_order(rows: int, columns: int) -> Any:
-    """Numbers of patches by row and column, so that squares of 2 × 2 stand together."""
+    """Return numbers of patches by row and column, so that squares of 2 × 2 are consecutive."""
     return squares(np.arange(rows * columns)[:, None], rows, columns, 2).reshape(-1)

@@ -1,5 +1,5 @@
-"""Gemma 3n's sounds: the Universal Speech Model's conformer behind two convolutions whose norms know what was before;
-and words of their own that images and sounds have in the text, "hard" ones, whose embeddings encoders' files hold.
+"""Gemma 3n's audio: the Universal Speech Model's conformer after two convolutions with cumulative norms; and "hard"
+tokens for images and audio in the text, whose embeddings are in encoders' files.
 
 Source: transformers `models/gemma3n/modeling_gemma3n.py`, `feature_extraction_gemma3n.py`, `processing_gemma3n.py`.
 """
@@ -19,12 +19,13 @@ from .gemma4_audio import EPS, Layers
 from .layers import Weights
 from .spectrogram import HOP, RATE, as_waveform
 
-# What files do not say, nor do published models differ in.
-NORM_EPS = 1e-3  # of norms behind convolutions
-HARD = ("gemma3nv", "gemma3na")  # kinds whose files have embeddings of words
-TOKENS, FEWER, REDUCED = 188, 4, 4  # a sound's; frames that are one for the layers, and those one of which is a token
-FRAME, TRANSFORM, FLOOR = 512, 1024, 1e-5  # samples that a frame looks at, of the Fourier transform; least magnitude
-EMPHASIS, LOWEST, HIGHEST, ALIGNED = 0.97, 125.0, 7600.0, 128  # Hertz; samples that sounds are filled to
+# Constants that files lack; published models do not differ in them.
+NORM_EPS = 1e-3  # of norms after convolutions
+HARD = ("gemma3nv", "gemma3na")  # types whose files have token embeddings
+TOKENS, FEWER, REDUCED = 188, 4, 4  # tokens of audio; frames merged for the layers, and those merged to a token
+FRAME, TRANSFORM, FLOOR = 512, 1024, 1e-5  # samples of a frame, of the Fourier transform; least magnitude
+# Hertz; sample count that audio is padded to a multiple of
+EMPHASIS, LOWEST, HIGHEST, ALIGNED = 0.97, 125.0, 7600.0, 128
 
 
 def _scales(weights: Weights, at: str) -> tuple[Floats, float]:
@@ -37,14 +38,15 @@ LAYERS = Layers(13, "ln1", "ln2", "layer_pre_norm", "linear_pos", _scales)
 def encoded(
     weights: Weights, heads: int, count: int, features: Floats, frames: int, tell: Callable[[int, int], None]
 ) -> Floats:
-    """The encoder's output, float32 (188, width of the text model): as many tokens as sounds have in prompts. One for
-    16 frames of features (mels, n), of which `frames` are no padding; those behind have the embedding of the last word.
+    """Return the encoder's output, float32 (188, width of the text model): as many tokens as audio has in prompts. One
+    for 16 frames of features (mels, n), of which `frames` are no padding; later ones have the embedding of the last
+    token.
 
     tell(layers done, of how many). Raises OptionError for more frames than that.
     """
     if frames > (most := TOKENS * FEWER * REDUCED):
-        raise OptionError(f"{frames} frames; the encoder is for {most}", "cut the sound into parts")
-    x = _subsampled(weights, features)[: -(-frames // FEWER)]  # nothing behind is seen
+        raise OptionError(f"{frames} frames; the encoder is for {most}", "cut the audio into parts")
+    x = _subsampled(weights, features)[: -(-frames // FEWER)]  # later frames are masked
     x = LAYERS.run(weights, heads, count, x, tell)[::REDUCED]
     heard = _in_text(weights, "mm.a.", weights.norm("mm.a.soft_emb_norm", x, EPS, "rms"))
     nothing = hard(weights, "mm.a.", [-1])
@@ -52,7 +54,7 @@ def encoded(
 
 
 def hard(weights: Weights, at: str, rows: Sequence[int]) -> Floats:
-    """Embeddings of words of an encoder's, float32 (rows, width of the text model). at: "mm." or "mm.a."."""
+    """Return embeddings of an encoder's hard tokens, float32 (rows, width of the text model). at: "mm." or "mm.a."."""
     x = weights.values(f"{at}embedding.weight")[list(rows)]
     return _in_text(weights, at, weights.norm(f"{at}hard_emb_norm", x, EPS, "rms"))
 
@@ -60,12 +62,12 @@ def hard(weights: Weights, at: str, rows: Sequence[int]) -> Floats:
 def hard_words(
     weights: Weights, ids: Sequence[int], words: int, found: Sequence[EmbeddedImage], soft: int
 ) -> list[EmbeddedImage]:
-    """What stands in a text for words that are the encoders', the last ones of `words` in the vocabulary: first those
-    for images, then those for sounds. found: what has its place already. soft: the word that stands for an image or a
-    sound, one of them; nothing in a vocabulary where it is another's.
+    """Return the embeddings in a text of the encoders' hard tokens, the last ones of `words` in the vocabulary: first
+    those for images, then those for audio. found: embeddings already placed. soft: the token that stands for an image
+    or audio, one of them; none in a vocabulary where it is another's.
     """
     if any(f"{at}embedding.weight" not in weights.tensors for at in ("mm.a.", "mm.")):
-        return []  # files of other programs may lack them; the words are then the text model's
+        return []  # files of other programs may lack them; the tokens are then the text model's
     taken = {place for each in found for place in range(each.start, each.stop)}
     more, end = [], words
     for at in ("mm.a.", "mm."):
@@ -82,7 +84,7 @@ def _in_text(weights: Weights, at: str, x: Floats) -> Floats:
 
 
 def _subsampled(weights: Weights, features: Floats) -> Floats:
-    """Two convolutions over squares, in steps of two either way, that see two frames more behind."""
+    """Return two convolutions over squares, in steps of two either way, that see two later frames."""
     x = features.T[None]  # (channels, frames, mels)
     for i in (0, 1):
         found = convolved(weights, f"a.conv1d.{i}", np.pad(x, ((0, 0), (0, 2), (1, 1))), step=2).transpose(1, 2, 0)
@@ -92,8 +94,8 @@ def _subsampled(weights: Weights, features: Floats) -> Floats:
 
 
 def _normed(x: Floats) -> Floats:
-    """Frames (n, bands, channels) normed by mean and variance of all values up to each; every one that was is counted
-    with its distance from the mean as it was then.
+    """Return frames (n, bands, channels) normed by mean and variance of all values so far; each squared distance is
+    from the running mean at that time.
     """
     counts = (x[0].size * np.arange(1, len(x) + 1))[:, None, None]
     means = np.cumsum(x.sum(axis=(1, 2), dtype=np.float64))[:, None, None] / counts
@@ -105,7 +107,7 @@ def _normed(x: Floats) -> Floats:
 
 @cache
 def _bank(mels: int) -> Doubles:
-    """Triangles between equal steps of mels, float64 (frequencies, mels)."""
+    """Return triangular filters, equally spaced in mels, float64 (frequencies, mels)."""
     lowest, highest = (2595 * np.log10(1 + hertz / 700) for hertz in (LOWEST, HIGHEST))
     edges = 700 * (10 ** (np.linspace(lowest, highest, mels + 2) / 2595) - 1)
     slopes = edges - np.linspace(0, RATE / 2, TRANSFORM // 2 + 1)[:, None]
@@ -115,15 +117,15 @@ def _bank(mels: int) -> Doubles:
 
 
 def spectrogram(waveform: Floats, mels: int) -> Floats:
-    """The log mel spectrogram, float32 (mels, frames): of frames that lie within the sound, which zeros fill up.
+    """Return the log mel spectrogram, float32 (mels, frames): of frames within the audio, padded with zeros.
 
-    Raises OptionError for a sound that has no such frame.
+    Raises OptionError for audio without such a frame.
     """
     sound = as_waveform(waveform, FRAME + 1)
     sound = np.pad(sound, (0, -len(sound) % ALIGNED))
     around = np.lib.stride_tricks.sliding_window_view(sound, FRAME + 1)[::HOP, :-1]
     first, rest = around[:, :1] * np.float32(1 - EMPHASIS), around[:, 1:] - np.float32(EMPHASIS) * around[:, :-1]
-    frames = np.concatenate([first, rest], axis=1)  # float32, as the model's own: low bands are of what it rounds
+    frames = np.concatenate([first, rest], axis=1)  # float32, as the model's own: low bands consist of its rounding
     window = 0.5 * (1 - np.cos(2 * np.pi * np.arange(FRAME, dtype=np.float32) / FRAME))
     magnitudes = np.abs(np.fft.rfft(frames * window, n=TRANSFORM, axis=1))
     return np.ascontiguousarray(np.log(np.maximum(magnitudes @ _bank(mels), FLOOR)).T, np.float32)

@@ -1,4 +1,4 @@
-"""Gemma 4's conformer for sounds, whose layers are nearly Gemma 3n's: frames look back a little way, by sines of the
+"""Gemma 4's audio conformer, whose layers are nearly Gemma 3n's: frames look back a little way, with sinusoids of the
 distance; convolutions do so, too.
 
 Source: transformers `models/gemma4/modeling_gemma4.py` and `feature_extraction_gemma4.py`.
@@ -18,20 +18,20 @@ from .convolution import convolved
 from .layers import Weights
 from .spectrogram import HOP, HTK, as_waveform, bank_of
 
-# What files do not say, nor do published models differ in.
+# Constants that files lack; published models do not differ in them.
 EPS, SOFTCAP = 1e-6, 50.0
-DISTANCES = 13  # that have an embedding
+DISTANCES = 13  # with an embedding
 LONGEST = 10_000.0
-FRAME, TRANSFORM, FLOOR = 320, 512, 1e-3  # samples that a frame looks at, of the Fourier transform; the least magnitude
+FRAME, TRANSFORM, FLOOR = 320, 512, 1e-3  # samples of a frame, of the Fourier transform; the least magnitude
 LONGEST_AUDIO = 480_000  # samples
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What the layers of two models differ in, beside their weights.
+    """Differences between the layers of two models, besides their weights.
 
-    seen: frames that one sees. before, behind: names of the norms around attention; end: of the last one; distances: of
-    the matrix that distances go through. scales: what each value of a query is multiplied by, and all of keys.
+    seen: frames in each one's window. before, behind: names of the norms around attention; end: of the last one;
+    distances: of the matrix for distances. scales: factors of each value of a query, and of all keys.
     """
 
     seen: int
@@ -42,7 +42,7 @@ class Layers:
     scales: Callable[[Weights, str], tuple[Floats, float]]
 
     def run(self, weights: Weights, heads: int, count: int, x: Floats, tell: Callable[[int, int], None]) -> Floats:
-        """float32 (frames, width) → the same. tell(layers done, of how many)."""
+        """Return the layers' output for float32 (frames, width). tell(layers done, of how many)."""
         distances = _distances(x.shape[1])
         for i in range(count):
             tell(i, count)
@@ -92,7 +92,8 @@ LAYERS = Layers(12, "attn_pre_norm", "attn_post_norm", "ln2", "attn_k_rel", _of_
 
 
 def encoded(weights: Weights, heads: int, count: int, features: Floats, tell: Callable[[int, int], None]) -> Floats:
-    """The encoder's output, float32 (tokens, width of the text model), a token for four frames of features (mels, n).
+    """Return the encoder's output, float32 (tokens, width of the text model), a token for four frames of features
+    (mels, n).
 
     tell(layers done, of how many).
     """
@@ -102,7 +103,7 @@ def encoded(weights: Weights, heads: int, count: int, features: Floats, tell: Ca
 
 
 def _subsampled(weights: Weights, features: Floats) -> Floats:
-    """Two convolutions over squares, in steps of two either way, with a norm over channels behind each."""
+    """Return two convolutions over squares, in steps of two either way, with a norm over channels after each."""
     x = features.T[None]  # (channels, frames, mels)
     for i in (0, 1):
         found = convolved(weights, f"a.conv1d.{i}", x, step=2, border=1).transpose(1, 2, 0)
@@ -114,7 +115,7 @@ def _subsampled(weights: Weights, features: Floats) -> Floats:
 
 
 def _distances(width: int) -> Floats:
-    """Waves that grow longer, of distances from 0 on: float32 (DISTANCES, width)."""
+    """Return sinusoids of growing wavelengths, of distances from 0 on: float32 (DISTANCES, width)."""
     half = width // 2
     rates = np.exp(np.arange(half) * (-math.log(LONGEST) / max(half - 1, 1)))
     angles = np.outer(np.arange(DISTANCES), rates)
@@ -139,9 +140,10 @@ def _convolved(weights: Weights, at: str, x: Floats) -> Floats:
 
 
 def spectrogram(waveform: Floats, mels: int) -> Floats:
-    """The log mel spectrogram, float32 (mels, frames): of frames that lie within the sound, the first about its begin.
+    """Return the log mel spectrogram, float32 (mels, frames): of frames within the audio, the first centred on its
+    beginning.
 
-    Raises OptionError for a sound that has no such frame.
+    Raises OptionError for audio without such a frame.
     """
     sound = np.pad(as_waveform(waveform, FRAME // 2 + 1).astype(np.float64), (FRAME // 2, 0))
     frames = np.lib.stride_tricks.sliding_window_view(sound, FRAME + 1)[::HOP, :-1]

@@ -1,4 +1,4 @@
-"""Layers of a ViT as all encoders have them; what tensors a file has says which norms, biases and nets there are."""
+"""The layers of a ViT, shared by all encoders; a file's tensors show which norms, biases and nets there are."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,11 +20,11 @@ Rotation = Callable[[Floats], Floats]  # of q and k, (patches, heads, head width
 
 
 def encoder_key(metadata: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
-    """A value of `clip.NAME`. Raises ModelError where it is missing and there is no other, or is none of its kind."""
+    """Return a value of `clip.NAME`. Raises ModelError if it is missing without a default, or of another type."""
     value = metadata.get(f"clip.{name}", otherwise)
     if value is None:
         raise ModelError(f"the file has no clip.{name}, which this encoder needs")
-    if f"clip.{name}" not in metadata:  # what its absence means
+    if f"clip.{name}" not in metadata:  # the default
         return value
     if (fault := schema.KEYS[f"clip.{name}"].wrong(value)) or (type(value) is int and value < 1):
         raise ModelError(f"clip.{name} {fault or f'is {value}; 1 or more is expected'}")
@@ -33,7 +33,7 @@ def encoder_key(metadata: Mapping[str, Any], name: str, otherwise: Any = None) -
 
 @contextmanager
 def fitting() -> Iterator[None]:
-    """Raise ModelError where what is computed of a file's keys and tensors shows that they contradict each other."""
+    """Raise ModelError if a computation shows that a file's keys and tensors contradict each other."""
     try:
         yield
     except (IndexError, ValueError, ArithmeticError) as error:
@@ -43,7 +43,7 @@ def fitting() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors by name. Raises ModelError for one that is needed and not there."""
+    """Tensors by name. Raises ModelError for a required one that is missing."""
 
     tensors: Mapping[str, Tensor]
     threads: int = 1
@@ -55,7 +55,7 @@ class Weights:
         return self.tensors[name]
 
     def values(self, name: str) -> Floats:
-        """All values of a small tensor, which is read once."""
+        """Return all values of a small tensor, read once."""
         if name not in self.vectors:
             self.vectors[name] = self.need(name).float32()
         return self.vectors[name]
@@ -64,13 +64,13 @@ class Weights:
         return self.values(name).reshape(-1) if name in self.tensors else None
 
     def project(self, name: str, x: Floats) -> Floats:
-        """x @ W.T + b."""
+        """Return x @ W.T + b."""
         product = matmul(x, self.need(f"{name}.weight"), threads=self.threads)
         bias = self.vector(f"{name}.bias")
         return product if bias is None else np.add(product, bias, out=product)
 
     def limited(self, name: str, x: Floats) -> Floats:
-        """`project` with limits of what goes in and comes out, where the file has such (Gemma 4)."""
+        """Return `project` with limits of inputs and outputs, if the file has any (Gemma 4)."""
         for_in, for_out = (
             [self.vector(f"{name}.{side}_{end}") for end in ("min", "max")] for side in ("input", "output")
         )
@@ -82,7 +82,7 @@ class Weights:
         return product
 
     def norm(self, name: str, x: Floats, eps: float, kind: str) -> Floats:
-        """A layer norm, or an RMS norm (kind "rms"); x itself where the file has no such norm."""
+        """Return a layer norm, or an RMS norm (kind "rms"); x itself if the file has no such norm."""
         weight, bias = self.vector(f"{name}.weight"), self.vector(f"{name}.bias")
         if weight is None:
             return x
@@ -91,11 +91,11 @@ class Weights:
         return ops.layer_norm(x, weight, bias, eps, self.threads)
 
     def net(self, first: str, second: str, x: Floats) -> Floats:
-        """Two matrices with a gelu between them."""
+        """Return two matrices with a gelu between them."""
         return self.project(second, ops.activated("gelu", self.project(first, x), self.threads))
 
     def gated(self, activation: str, gate: Floats, up: Floats, limit: float | None) -> Floats:
-        """activation(gate) * up, in `gate`; limit: of what goes in."""
+        """Return activation(gate) * up, in `gate`; limit: of both inputs."""
         if limit is not None:
             return ops.gated_of_clamped(activation, gate, up, limit, self.threads)
         return np.multiply(self.activated(activation, gate), up, out=gate)
@@ -106,17 +106,16 @@ class Weights:
 
 @dataclass(frozen=True)
 class Vit:
-    """How the layers of an encoder compute.
+    """The settings of an encoder's layers.
 
-    activation: of the nets, "gelu_quick" also. norm: "layer" or "rms". rotate: what happens to q and k. windows: by
-    layer the patches that see each other, each patch in one of them; None: all see all. part: what names of their
-    tensors begin with, "v" or "a", and blocks what follows. progress(layers done, of how many).
-    outputs: told each layer's, (patches, width). scale: of scores; None for one over the root of a head's width.
-    causal_from: patches from this one on see what is before them, the ones before it each other alone.
-    norm_values: values of each head have an RMS norm without weights. kv_heads: of keys and values, None for as many.
-    post_norm: norms stand behind attention and net, before what goes in is added. limit: of what goes into gated
-    nets. experts_used: how many of a layer's experts a patch goes through. reach: in layers with windows, patches see
-    those that are at most so many places away in theirs.
+    activation: of the nets, "gelu_quick" also. norm: "layer" or "rms". rotate: function on q and k. windows: by layer
+    the patches that attend to each other, each patch in one of them; None: all do. part: prefix of tensor names, "v" or
+    "a"; blocks: what follows it. progress(layers done, of how many). outputs: called with each layer's, (patches,
+    width). scale: of scores; None for one over the root of a head's width. causal_from: patches from this one on are
+    causal, the ones before attend only to each other. norm_values: values of each head have an RMS norm without
+    weights. kv_heads: of keys and values, None for as many. post_norm: norms come after attention and net, before the
+    residual is added. limit: of inputs of gated nets. experts_used: how many of a layer's experts a patch goes through.
+    reach: in layers with windows, the maximum distance between patches that attend to each other.
     """
 
     heads: int
@@ -140,7 +139,7 @@ class Vit:
     blocks: str = "blk"
 
     def run(self, weights: Weights, x: Floats, first: int = 0, stop: int | None = None) -> Floats:
-        """The output of the layers, or of some of them, float32 (patches, width)."""
+        """Return the output of the layers, or of some of them, float32 (patches, width)."""
         for i in range(first, self.count if stop is None else stop):
             if self.progress is not None:
                 self.progress(i, self.count)
@@ -156,7 +155,7 @@ class Vit:
             return x + weights.norm(f"{at}ln2", self._net(weights, at, x), self.eps, self.norm)
         mixed = self.attention(weights, at, weights.norm(f"{at}ln1", x, self.eps, self.norm), windows)
         mixed = weights.limited(f"{at}attn_out", mixed)
-        before_net = "attn_post_norm"  # as Llama 4's files call what others have as ln2
+        before_net = "attn_post_norm"  # Llama 4's name of what others call ln2
         if f"{at}ln2.weight" in weights.tensors:
             mixed, before_net = weights.norm(f"{at}attn_post_norm", mixed, self.eps, self.norm), "ln2"
         x = x + _scaled(weights, f"{at}ls1.weight", mixed)
@@ -165,7 +164,7 @@ class Vit:
         return x + _scaled(weights, f"{at}ls2.weight", inner)
 
     def attention(self, weights: Weights, at: str, x: Floats, windows: Sequence[Ids] | None) -> Floats:
-        """What each of x (patches, width) takes of those that it sees, before the matrix behind attention."""
+        """Return attention's output for x (patches, width), before its output matrix."""
         kv_heads = self.kv_heads or self.heads
         if f"{at}attn_qkv.weight" in weights.tensors:
             fused = weights.project(f"{at}attn_qkv", x)
@@ -213,7 +212,7 @@ class Vit:
         return out
 
     def _head_norm(self, weights: Weights, name: str, x: Floats) -> Floats:
-        """The norm of q or k: the same weights for every head, or one norm over all heads together."""
+        """Return the norm of q or k: the same weights for every head, or one norm over all heads together."""
         weight = weights.vector(f"{name}.weight")
         if weight is None or len(weight) == x.shape[1]:
             return weights.norm(name, x, self.eps, "rms")
@@ -229,7 +228,9 @@ class Vit:
         return weights.limited(f"{at}ffn_down", weights.activated(self.activation, up))
 
     def _experts(self, weights: Weights, at: str, x: Floats) -> Floats:
-        """The sum of what each patch's best experts make of it, weighed by the sigmoids of its scores among these."""
+        """Return the sum of the outputs of each patch's best experts, weighted by the normalized sigmoids of its
+        scores.
+        """
         scores = ops.sigmoid(weights.project(f"{at}ffn_gate_inp", x), threads=weights.threads)
         bias = weights.vector(f"{at}exp_probs_b.weight")
         wanted = -scores if bias is None else -(scores + bias)
@@ -251,7 +252,7 @@ class Vit:
 
 
 def _drawn_to_first(q: Floats, k: Floats, more: Floats) -> tuple[Floats, Floats]:
-    """q and k (patches, heads, width), one wider, so that each head's scores of the first patch are more by so much."""
+    """Return q and k (patches, heads, width), one wider, which adds `more` to each head's scores of the first patch."""
     drawn = np.broadcast_to(more[:, None], (*q.shape[:2], 1))
     first = np.zeros((*k.shape[:2], 1), np.float32)
     first[0] = 1

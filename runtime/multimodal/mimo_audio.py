@@ -1,5 +1,5 @@
-"""MiMo's encoder for sounds: layers that look back, codes for what comes out, and layers over groups of the codes'
-embeddings. Defined by llama.cpp's `tools/mtmd/models/mimo-audio.cpp`, as transformers has no class for it.
+"""MiMo's audio encoder: layers that look back, codes of their output, and layers over groups of the codes' embeddings.
+Defined by llama.cpp's `tools/mtmd/models/mimo-audio.cpp`, as transformers has no class for it.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from ..arrays import Floats, Ids
 from .encoder import ROPE_BASE, rotation
 from .layers import Rotation, Vit, Weights
 
-ADDED_LAYER = 2  # whose output is added to the last layer's
+ADDED_LAYER = 2  # its output is added to the last layer's
 LOCAL_ROPE_BASE = 640_000.0
 
 
 def encoded(
     weights: Weights, vit: Vit, x: Floats, windowed: Sequence[int], codes: Sequence[int], local: int, group: int
 ) -> Floats:
-    """Embeddings of a sound, float32 (tokens, width of the text model), one for each group.
+    """Return embeddings of audio, float32 (tokens, width of the text model), one for each group.
 
-    x: convolved, (frames, width). windowed: of each layer 0 where it looks back a little way, -1 where all the way.
-    codes: entries of each codebook. local: layers over groups.
+    x: convolved, (frames, width). windowed: of each layer 0 for a window, -1 for full attention to the past. codes:
+    entries of each codebook. local: layers over groups.
     """
     everything, kept = [np.arange(len(x))], [x]
 
@@ -64,7 +64,7 @@ def encoded(
 
 
 def coded(weights: Weights, sizes: Sequence[int], x: Floats) -> Ids:
-    """The nearest entry of each codebook to what those before it left, int64 (codebooks, frames)."""
+    """Return the nearest entry of each codebook to the residual of those before it, int64 (codebooks, frames)."""
     books, found = weights.values("a.rvq.codebook.weight"), []
     for book, size in zip(books, sizes, strict=True):
         entries = book[:size]

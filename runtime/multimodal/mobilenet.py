@@ -37,14 +37,14 @@ def gemma3n(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def blocks(weights: Weights) -> list[list[str]]:
-    """What names of tensors begin with, of each stage's blocks in order."""
+    """Return the prefixes of tensor names, of each stage's blocks in order."""
     found = {match for name in weights.tensors if (match := re.match(r"v\.blk\.(\d+)\.(\d+)\.", name))}
     numbers = sorted({(int(each[1]), int(each[2])) for each in found})
     return [[f"v.blk.{stage}.{i}." for own, i in numbers if own == stage] for stage in sorted({n for n, _ in numbers})]
 
 
 def _through(weights: Weights, at: str, x: Floats, step: int) -> Floats:
-    """One block; what goes in is added where the size stays."""
+    """Return one block's output; the input is added if the size stays."""
     if f"{at}conv_exp.weight" in weights.tensors:
         inner = _normed(weights, f"{at}bn1", _same(weights, f"{at}conv_exp", x, step), "gelu_tanh")
         found = _normed(weights, f"{at}bn2", convolved(weights, f"{at}conv_pwl", inner))
@@ -58,7 +58,9 @@ def _through(weights: Weights, at: str, x: Floats, step: int) -> Floats:
 
 
 def _inverted(weights: Weights, at: str, x: Floats, step: int) -> Floats:
-    """More channels between matrices over channels, and convolutions of each channel by itself around the first."""
+    """Return an inverted bottleneck: more channels between pointwise convolutions, with depthwise ones around the
+    first.
+    """
     middle = f"{at}dw_mid.conv.weight" in weights.tensors
     if f"{at}dw_start.conv.weight" in weights.tensors:
         x = _normed(weights, f"{at}dw_start.bn", _same(weights, f"{at}dw_start.conv", x, 1 if middle else step))
@@ -69,7 +71,7 @@ def _inverted(weights: Weights, at: str, x: Floats, step: int) -> Floats:
 
 
 def _attention(weights: Weights, at: str, x: Floats) -> Floats:
-    """All heads share keys and values, of which there may be fewer than places."""
+    """Return attention whose heads share keys and values, which may be downsampled."""
     parts = {}
     for name in ("key", "value"):
         seen = x
@@ -93,7 +95,7 @@ def _attention(weights: Weights, at: str, x: Floats) -> Floats:
 
 
 def _mixed(weights: Weights, kept: list[Floats]) -> Floats:
-    """Outputs of stages in the size of the first, together: (channels, TOKENS, TOKENS)."""
+    """Return the stages' outputs resized to the first and combined: (channels, TOKENS, TOKENS)."""
     rows, columns = kept[0].shape[1:]
     near = []
     for each in kept:
@@ -110,7 +112,7 @@ def _mixed(weights: Weights, kept: list[Floats]) -> Floats:
 
 
 def _same(weights: Weights, name: str, x: Floats, step: int) -> Floats:
-    """A convolution with as many zeros around as make it one value for each `step`; of an odd number more behind."""
+    """Return a convolution padded so that it gives one value for each `step`; an odd padding has more at the end."""
     sizes = weights.need(f"{name}.weight").shape[-2:]
     missing = [
         max(0, (-(-length // step) - 1) * step + size - length) for length, size in zip(x.shape[1:], sizes, strict=True)
@@ -120,7 +122,7 @@ def _same(weights: Weights, name: str, x: Floats, step: int) -> Floats:
 
 
 def _normed(weights: Weights, name: str, x: Floats, activation: str | None = None) -> Floats:
-    """The RMS norm of each place's channels, and what may stand behind it."""
+    """Return the RMS norm of each place's channels, and an optional activation."""
     flat = np.ascontiguousarray(x.reshape(len(x), -1).T)
     flat = weights.norm(name, flat, EPS, "rms")
     flat = flat if activation is None else ops.activated(activation, flat, weights.threads)

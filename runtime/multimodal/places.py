@@ -1,4 +1,4 @@
-"""Images and sounds in a text: which embeddings stand where."""
+"""Images and audio in a text: the places of their embeddings."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,9 @@ from ..images import EmbeddedImage
 
 
 class Embedded(NamedTuple):
-    """An image, a tile of one, or a sound, as its encoder gives it; see `runtime.images.Picture` for the parts."""
+    """An image, a tile of one, or audio, as its encoder returns it; see `runtime.images.EmbeddedImage` for the
+    fields.
+    """
 
     embeddings: Floats
     grid: tuple[int, int] | None = None
@@ -22,15 +24,15 @@ class Embedded(NamedTuple):
 
 
 def places(tokens: ArrayLike, token: int, embedded: Sequence[Embedded]) -> list[EmbeddedImage]:
-    """Where images or sounds stand, for `runtime.model.Model.forward`.
+    """Return images or audio with their places, for `runtime.model.Model.forward`.
 
-    tokens: ids (n,) with `token` where they are, as many as they have embeddings, in order; other tokens may stand
-    between the rows of an image. Raises OptionError where numbers differ.
+    tokens: ids (n,) with `token` in their places, as many as they have embeddings, in order; other tokens may be
+    between the rows of an image. Raises OptionError if numbers differ.
     """
     where = np.flatnonzero(np.asarray(tokens).reshape(-1) == token)
     given = sum(len(each.embeddings) for each in embedded)
     if len(where) != given:
-        raise OptionError(f"{len(where)} tokens {token} stand for images or sounds that have {given} embeddings")
+        raise OptionError(f"{len(where)} tokens {token} stand for images or audio that have {given} embeddings")
     found, place = [], 0
     for number, each in enumerate(embedded):
         own = where[place : place + len(each.embeddings)]

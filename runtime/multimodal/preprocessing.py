@@ -1,9 +1,9 @@
-"""An image → what an encoder reads: resized, cut into tiles and normalized, by what the mmproj file says.
+"""Preprocess an image for an encoder: resize it, cut it into tiles and normalize it, by the mmproj file.
 
-Images are Pillow's, in RGB, so that what is resized has the bytes that transformers' image processors make. Sources:
+Images are Pillow's, in RGB, so that resized images have the bytes of transformers' image processors. Sources:
 transformers `models/{gemma3,siglip,llava,clip,pixtral,idefics3,smolvlm,got_ocr2,qwen2_vl,glm4v,paddleocr_vl,lfm2_vl,
 llama4,gemma4,gemma4_unified,step3p7,siglip2,kimi_k25,glm5_next,hunyuan_vl,minimax_m3_vl,muse_glimmer,minicpmv4_6,
-llava_next,deepseek_ocr2,unlimited_ocr}/image_processing_*.py`; for Youtu-VL and CogVLM what is published with them.
+llava_next,deepseek_ocr2,unlimited_ocr}/image_processing_*.py`; for Youtu-VL and CogVLM the code published with them.
 """
 
 import itertools
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 LANCZOS, BILINEAR, BICUBIC = 1, 2, 3  # of Pillow's `Resampling`
 MAX_PIXELS = 1 << 26  # of all tiles of an image
-THINNEST = 200  # a longer side may be so many times the shorter
+THINNEST = 200  # maximum ratio of the longer side to the shorter
 LONGEST = 4096  # of Idefics 3: pixels a side
-LFM2_TILE, LFM2_TOKENS = 512, (64, 256)  # what LFM2-VL's files don't say: of a tile's side, and of a whole image
+LFM2_TILE, LFM2_TOKENS = 512, (64, 256)  # missing in LFM2-VL's files: of a tile's side, and of a whole image
 LLAMA4_TILES = 16
 GEMMA4_TOKENS = 280
-LEAST_CROP, LONG = 256, 1.2  # of Gemma 3: pixels a side of a crop, and how long an image that is cropped is
+LEAST_CROP, LONG = 256, 1.2  # of Gemma 3: pixels a side of a crop, and the ratio from which an image is cropped
 MINICPM_TILES = 9
 OCR_TILES = {"deepseekocr": 640, "deepseekocr2": 768}  # pixels a side of DeepSeek-OCR's
 GREY = (127, 127, 127)
-KIMI_SIDE = 512  # patches of a side at most
-STEP3_TILE = 504  # pixels a side of what Step 3's encoder reads of a part of an image
+KIMI_SIDE = 512  # maximum patches a side
+STEP3_TILE = 504  # pixels a side of Step 3's image parts
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """What encoders read of an image. pixels: float32 (3, height, width) each. rows, columns: of tiles that it was cut
-    into, behind which the whole of it comes once more (before them, with MiniCPM-V); 0 of an image that was not cut.
-    size: height and width of the image as it came.
+    """Preprocessed parts of an image. pixels: float32 (3, height, width) each. rows, columns: of tiles, after which the
+    whole image comes once more (before them, with MiniCPM-V); 0 for an image that was not cut. size: height and width
+    of the original image.
     """
 
     pixels: Sequence[Floats]
@@ -52,16 +52,16 @@ class Tiles:
 
 
 def tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None = None) -> Tiles:
-    """The image as an encoder reads it. most_tokens: of encoders that take images of any size.
+    """Return the image preprocessed for an encoder. most_tokens: for encoders of images of any size.
 
-    Raises OptionError for an image that is too thin for this, ModelError for an encoder that says nothing usable.
+    Raises OptionError for an image that is too thin for this, ModelError for an encoder with unusable keys.
     """
     if max(image.size) > THINNEST * min(image.size):
         raise OptionError(
             f"an image of {image.width} × {image.height} pixels; at most {THINNEST} times as long as wide is read"
         )
     if encoder.projector not in PREPARED:
-        raise ModelError(f"images for encoders of the kind {encoder.projector!r} are not prepared")
+        raise ModelError(f"images for encoders of the type {encoder.projector!r} are not prepared")
     with fitting():
         images, rows, columns = PREPARED[encoder.projector](encoder, image, most_tokens)
         if (total := sum(math.prod(each.size) for each in images)) > MAX_PIXELS:
@@ -74,8 +74,8 @@ Cut = tuple[list["Image"], int, int]
 
 
 def _panned(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Gemma 3: whatever its sides, a square; behind it crops of a long one ("pan and scan"), as many as the wanted
-    tokens hold, and none where no number is wanted.
+    """Preprocess for Gemma 3: a square, whatever its sides; then crops of a long image ("pan and scan"), as many as
+    `most_tokens` allows, and none without it.
     """
     side = encoder.image_size
     tokens = (side // encoder.patch_size // int(encoder.key("projector.scale_factor"))) ** 2
@@ -93,12 +93,12 @@ def _panned(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
 
 
 def _square(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of CogVLM and Gemma 3n: whatever its sides, a square."""
+    """Preprocess for CogVLM and Gemma 3n: a square, whatever its sides."""
     return [image.resize((encoder.image_size,) * 2, BICUBIC if encoder.projector == "cogvlm" else BILINEAR)], 0, 0
 
 
 def _cropped(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Llava 1.5: the middle."""
+    """Preprocess for Llava 1.5: crop the middle."""
     side, least = encoder.image_size, min(image.size)
     width, height = (side if length == least else int(side * length / least) for length in image.size)
     left, top = (width - side) // 2, (height - side) // 2
@@ -106,7 +106,7 @@ def _cropped(encoder: VisionEncoder, image: "Image", most_tokens: int | None) ->
 
 
 def _padded(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Janus: all of it in the middle of a square of the mean colour."""
+    """Preprocess for Janus: pad to a square of the mean colour."""
     side, colours = encoder.image_size, (int(255 * value) for value in encoder.key("image_mean"))
     width, height = (max(round(length * (side / max(image.size))), 14) for length in image.size)
     whole = image.copy().resize((side, side))
@@ -116,7 +116,7 @@ def _padded(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
 
 
 def _at_most(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Pixtral: no side longer than the largest, both in whole patches."""
+    """Preprocess for Pixtral: no side longer than the largest, both in whole patches."""
     unit = encoder.patch_size * int(encoder.key("spatial_merge_size"))
     longest = encoder.key("preproc_image_size") if encoder.projector == "lightonocr" else encoder.image_size
     ratio = max(image.size) / int(longest)
@@ -129,7 +129,9 @@ def _at_most(encoder: VisionEncoder, image: "Image", most_tokens: int | None) ->
 
 
 def _of_area(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Qwen: as many pixels as it has, within limits, both sides in whole squares of patches."""
+    """Preprocess for Qwen: about the original number of pixels, within limits, both sides in whole squares of
+    patches.
+    """
     unit, height, width = encoder.token_side, image.height, image.width
     fewest, most = int(encoder.key("image_min_pixels")), int(encoder.key("image_max_pixels"))
     if most_tokens is not None:
@@ -141,13 +143,13 @@ def _of_area(encoder: VisionEncoder, image: "Image", most_tokens: int | None) ->
         short = min(height, width)
         height, width = (unit if side == short else round(side * unit / short) for side in (height, width))
     height, width = area_size(height, width, unit, fewest, most)
-    while most_tokens is not None and height * width > most_tokens * unit**2:  # what is enlarged or thin may have more
+    while most_tokens is not None and height * width > most_tokens * unit**2:  # an enlarged or thin image may exceed it
         height, width = (side - unit * (side == max(height, width)) for side in (height, width))
     return [image.resize((width, height), BICUBIC)], 0, 0
 
 
 def area_size(height: int, width: int, unit: int, fewest: int, most: int, least: int = 0) -> tuple[int, int]:
-    """Sides in whole units, of about so many pixels, in about the same proportion."""
+    """Return sides in whole units, of about this many pixels, in about the same proportion."""
     sides = [max(least, round(side / unit) * unit) for side in (height, width)]
     if sides[0] * sides[1] > most:
         shrunk = math.sqrt(height * width / most)
@@ -159,7 +161,7 @@ def area_size(height: int, width: int, unit: int, fewest: int, most: int, least:
 
 
 def _split(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Idefics 3: tiles of the encoder's size, and the whole image in that size."""
+    """Preprocess for Idefics 3: tiles of the encoder's size, and the whole image in that size."""
     side, longest = encoder.image_size, min(int(encoder.key("preproc_image_size")) or max(image.size), LONGEST)
     width, height = _to_longest(image.width, image.height, longest)
     image = image.resize((width, height), LANCZOS)
@@ -176,7 +178,7 @@ def _split(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> C
 
 
 def _to_longest(width: int, height: int, longest: int) -> tuple[int, int]:
-    """The longer side as long as that, the other one even."""
+    """Return sides with the longer one at this length, the other one even."""
     ratio = width / height
     if width >= height:
         other = int(longest / ratio)
@@ -186,7 +188,9 @@ def _to_longest(width: int, height: int, longest: int) -> tuple[int, int]:
 
 
 def _in_proportion(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of InternVL: as many tiles as make up the image's proportion best, and the whole image behind them."""
+    """Preprocess for InternVL: the number of tiles that fits the image's proportion best, and the whole image after
+    them.
+    """
     side = encoder.image_size
     least, most = int(encoder.key("preproc_min_tiles")), int(encoder.key("preproc_max_tiles"))
     columns, rows = _proportion(image.width, image.height, side, least, most)
@@ -197,7 +201,7 @@ def _in_proportion(encoder: VisionEncoder, image: "Image", most_tokens: int | No
 
 
 def _proportion(width: int, height: int, side: int, least: int, most: int) -> tuple[int, int]:
-    """Columns and rows of tiles; of those as near to the proportion more, as long as the image fills half of them."""
+    """Return columns and rows of tiles; of equally near proportions the larger, if the image fills half of it."""
     grids = [
         (columns, rows)
         for columns in range(1, most + 1)
@@ -215,7 +219,7 @@ def _proportion(width: int, height: int, side: int, least: int, most: int) -> tu
 
 
 def _pieces(image: "Image", side: int) -> list["Image"]:
-    """Tiles by row and column."""
+    """Return tiles by row and column."""
     return [
         image.crop((left, top, left + side, top + side))
         for top in range(0, image.height, side)
@@ -224,7 +228,7 @@ def _pieces(image: "Image", side: int) -> list["Image"]:
 
 
 def _tiled_if_large(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of LFM2: as many pixels as it has, within limits; a large one in tiles, too."""
+    """Preprocess for LFM2: about the original number of pixels, within limits; a large image in tiles, too."""
     unit, fewest, most = encoder.token_side, *LFM2_TOKENS
     most = most if most_tokens is None else min(most, most_tokens)
     area = (min(fewest, most) * unit**2, most * unit**2)
@@ -239,18 +243,18 @@ def _tiled_if_large(encoder: VisionEncoder, image: "Image", most_tokens: int | N
 
 
 def _enlarged(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Gemma 4: as large as it can be with so many tokens."""
+    """Preprocess for Gemma 4: as large as the tokens allow."""
     unit, most = encoder.token_side, GEMMA4_TOKENS if most_tokens is None else most_tokens
     factor = math.sqrt(most * unit**2 / (image.width * image.height))
     columns, rows = (math.floor(factor * side / unit) for side in image.size)
-    if not columns or not rows:  # as long as it is thin
+    if not columns or not rows:  # thin enough for that
         long = min(max(image.size) // min(image.size), most)
         columns, rows = (long if each else 1 for each in (columns, rows))
     return [image.resize((columns * unit, rows * unit), BICUBIC)], 0, 0
 
 
 def _on_canvas(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Llama 4: the grid of tiles that it fits best, black where it does not reach, and the whole image."""
+    """Preprocess for Llama 4: the best fitting grid of tiles, padded with black, and the whole image."""
     side, (width, height) = encoder.image_size, image.size
     most = range(1, LLAMA4_TILES + 1)
     grids = [(rows, columns) for rows in most for columns in most if rows * columns <= LLAMA4_TILES]
@@ -265,14 +269,14 @@ def _on_canvas(encoder: VisionEncoder, image: "Image", most_tokens: int | None) 
     else:
         size = max(1, min(math.floor(width * high), room[1])), room[0]
     resized = image.resize(size, BILINEAR)
-    cut = _pieces(resized.crop((0, 0, columns * side, rows * side)), side)  # what a crop goes beyond is black
+    cut = _pieces(resized.crop((0, 0, columns * side, rows * side)), side)  # a crop past the border is black
     if len(cut) == 1:
         return cut, 0, 0
     return [*cut, image.resize((side, side), BILINEAR)], rows, columns
 
 
 def _in_windows(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Step 3: windows of one size, if the image is large or long, and all of it as a square."""
+    """Preprocess for Step 3: windows of one size, if the image is large or long, and all of it as a square."""
     side, longest = encoder.image_size, int(encoder.key("preproc_image_size"))
     whole = image
     if min(whole.size) < 32 and max(whole.size) > 4 * min(whole.size):
@@ -303,7 +307,7 @@ def _in_windows(encoder: VisionEncoder, image: "Image", most_tokens: int | None)
 
 
 def _in_patches(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Phi-4: as it is, in whole patches, if there are neither too few nor too many."""
+    """Preprocess for Phi-4: the original size, in whole patches, within limits."""
     unit, size = encoder.patch_size, (image.height, image.width)
     fewest, most = (int(encoder.key(f"image_{end}_pixels")) // unit**2 for end in ("min", "max"))
     if most_tokens is not None:
@@ -321,7 +325,9 @@ def _in_patches(encoder: VisionEncoder, image: "Image", most_tokens: int | None)
 
 
 def _sliced(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of MiniCPM-V: the whole image in about the size of a tile, and tiles in its proportion if it is larger."""
+    """Preprocess for MiniCPM-V: the whole image in about the size of a tile, and tiles in its proportion if it is
+    larger.
+    """
     side, unit, size = encoder.image_size, encoder.token_side, (image.height, image.width)
     rows, columns = _slices(*size, side)
     high, wide = _near(size, side, unit, enlarged=rows * columns == 1)
@@ -340,7 +346,7 @@ def _sliced(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> 
 
 
 def _near(size: tuple[int, int], side: int, unit: int, *, enlarged: bool) -> tuple[int, int]:
-    """Sides in whole units, of about as many pixels as a tile has; of smaller images as many as they have."""
+    """Return sides in whole units, of about as many pixels as a tile has; of smaller images about their own."""
     height, width = size
     if height * width > side * side or enlarged:
         ratio = width / height
@@ -350,7 +356,7 @@ def _near(size: tuple[int, int], side: int, unit: int, *, enlarged: bool) -> tup
 
 
 def _slices(height: int, width: int, side: int) -> tuple[int, int]:
-    """Rows and columns of tiles."""
+    """Return rows and columns of tiles."""
     wanted = min(math.ceil(width * height / side**2), MINICPM_TILES)
     grids = [
         (rows, count // rows)
@@ -369,13 +375,13 @@ def _slices(height: int, width: int, side: int) -> tuple[int, int]:
 
 
 def _best_of_sizes(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Llava-NeXT: tiles of that of several sizes which loses least of it, and the whole image in a tile."""
+    """Preprocess for Llava-NeXT: tiles of the size that loses least of the image, and the whole image in a tile."""
     side, sizes = encoder.image_size, [int(each) for each in encoder.key("image_grid_pinpoints")]
     if not sizes or len(sizes) % 2 or min(sizes) < 1:
         raise ModelError(f"the file has sizes of images {sizes}; pairs of width and height were expected")
 
     def fitting(width: int, height: int) -> tuple[int, int]:
-        """In a size without being changed in proportion."""
+        """Return the sides after fitting the image into a size in proportion."""
         wide, high = width / image.width, height / image.height
         if wide < high:
             return width, min(math.ceil(image.height * wide), height)
@@ -397,7 +403,7 @@ def _best_of_sizes(encoder: VisionEncoder, image: "Image", most_tokens: int | No
 
 
 def _view_and_tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of DeepSeek-OCR: tiles of a large image, and all of it in the middle of a grey square."""
+    """Preprocess for DeepSeek-OCR: tiles of a large image, and all of it in the middle of a grey square."""
     side, tile = encoder.image_size, OCR_TILES[encoder.projector]
     factor = side / max(image.size)
     width, height = (max(round(length * factor), 1) for length in image.size)
@@ -413,7 +419,7 @@ def _view_and_tiles(encoder: VisionEncoder, image: "Image", most_tokens: int | N
 
 
 def _searched(fits: Callable[[float], bool], low: float = 1e-6, high: float = 100.0) -> float:
-    """The largest factor that fits, to 1e-5, as SigLIP 2's processor looks for it."""
+    """Return the largest factor that fits, to 1e-5, searched as in SigLIP 2's processor."""
     while high - low >= 1e-5:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -421,17 +427,17 @@ def _searched(fits: Callable[[float], bool], low: float = 1e-6, high: float = 10
 
 
 def _on_black(image: "Image", size: Sequence[int], room: Sequence[int]) -> "Image":
-    """Resized, and black on its right and below it. Both: width and height."""
+    """Return the image resized, with black on its right and below it. size, room: width and height."""
     return image.resize((size[0], size[1]), BICUBIC).crop((0, 0, room[0], room[1]))
 
 
 def _whole(sides: Sequence[float], unit: int) -> list[int]:
-    """In whole units, and more rather than less."""
+    """Return sides rounded up to whole units."""
     return [max(1, math.ceil(side / unit)) * unit for side in sides]
 
 
 def _not_enlarged(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Kimi: as large as it is, if there are not too many patches."""
+    """Preprocess for Kimi: the original size, within the maximum number of patches."""
     unit, patch = encoder.token_side, int(encoder.patch_size)
     most = int(encoder.key("image_max_pixels")) // patch**2
     patches = math.prod(max(1, side // patch) for side in image.size)
@@ -446,7 +452,7 @@ def _not_enlarged(encoder: VisionEncoder, image: "Image", most_tokens: int | Non
 
 
 def _budgeted(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of GLM 5: in whole squares of patches, neither too few nor too many, in its own proportion."""
+    """Preprocess for GLM 5: whole squares of patches, within limits, in its own proportion."""
     unit, (width, height) = encoder.token_side, image.size
     fewest, most = (int(encoder.key(f"image_{end}_pixels")) for end in ("min", "max"))
     if most_tokens is not None:
@@ -471,7 +477,7 @@ def _budgeted(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -
 
 
 def _of_nearest_grid(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Muse Glimmer: rows and columns of tokens that are nearest to its proportion."""
+    """Preprocess for Muse Glimmer: the rows and columns of tokens nearest to its proportion."""
     unit = encoder.token_side
     most = int(encoder.key("image_max_pixels")) // unit**2
     most = most if most_tokens is None else min(most, most_tokens)
@@ -490,7 +496,7 @@ def _of_nearest_grid(encoder: VisionEncoder, image: "Image", most_tokens: int | 
 
 
 def _shrunk(encoder: VisionEncoder, image: "Image", most_tokens: int | None) -> Cut:
-    """Of Youtu-VL: as large as it is, or by so many fiftieths smaller that there are not too many patches."""
+    """Preprocess for Youtu-VL: the original size, or reduced in fiftieths until the number of patches fits."""
     unit = encoder.token_side
     most = int(encoder.key("image_max_pixels"))
     most = most if most_tokens is None else min(most, most_tokens * unit**2)

@@ -1,4 +1,4 @@
-"""Prompts with images or sounds: what a text model's processor writes around and in place of each.
+"""Prompts with images or audio: the texts that a model's processor writes around and in place of each.
 
 Sources: transformers `models/*/processing_*.py`, and for names of tokens the published models' vocabularies.
 """
@@ -15,14 +15,14 @@ from ..images import EmbeddedImage
 from ..tokenizer import Tokenizer
 from .places import Embedded, places
 
-MARKER = "<__media__>"  # where an image or a sound is to stand, as programs of llama.cpp have it
-MARKS = {"image": "<__image__>", "audio": "<__audio__>"}  # the same of one kind alone, for prompts that have both
+MARKER = "<__media__>"  # the place of an image or audio, as in programs of llama.cpp
+MARKS = {"image": "<__image__>", "audio": "<__audio__>"}  # the same for one type only, for prompts with both
 
 
 @dataclass(frozen=True)
 class Seen:
-    """An image in embeddings: of each tile, and how many rows and columns of tiles there are (see `Tiles`). number:
-    of those in the prompt.
+    """An image in embeddings: of each tile, and how many rows and columns of tiles there are (see `Tiles`). number: of
+    those in the prompt.
     """
 
     embedded: tuple[Embedded, ...]
@@ -40,10 +40,10 @@ Parts = list[str | int]  # of a prompt: texts, and how many tokens of an image
 
 @dataclass(frozen=True)
 class Wording:
-    """How prompts of a kind of encoder have images or sounds.
+    """How prompts of an encoder type represent images or audio.
 
-    token: what stands for each embedding. marker: what chat templates write for an image. alone: the same with what
-    they write around it. written: what the marker becomes.
+    token: repeated for each embedding. marker: written by chat templates for an image. alone: the marker with the texts
+    that templates write around it. written: the marker's replacement.
     """
 
     token: str
@@ -133,7 +133,7 @@ def _minicpm_25(seen: Seen) -> Parts:
 
 
 def _minicpm_tiles(seen: Seen, before: str, after: str) -> Parts:
-    """The whole image, then rows of tiles."""
+    """Return the whole image, then rows of tiles."""
     counts = [len(each.embeddings) for each in seen.embedded]
     parts: Parts = ["<image>", counts[0], "</image>"]
     for i, count in enumerate(counts[1:]):
@@ -163,7 +163,8 @@ WORDINGS = {
     "qwen2.5o": Wording("<|IMAGE|>", "<|IMAGE|>", "<|vision_bos|><|IMAGE|><|vision_eos|>", _plain),
     "exaone4_5": Wording("<|image_pad|>", "<|image_pad|>", "<|image_pad|>", _plain),
     "janus_pro": Wording("<image_placeholder>", "<image_placeholder>", "<image_placeholder>", _janus),
-    "cogvlm": Wording("<|reserved_special_token_0|>", "<image>", "<image>", _plain),  # CogVLM 2's; it has none for it
+    # CogVLM 2's; it has no token of its own for it
+    "cogvlm": Wording("<|reserved_special_token_0|>", "<image>", "<image>", _plain),
     "mimovl": QWEN,
     "youtuvl": QWEN,
     "ling3vl": Wording(QWEN.token, QWEN.alone, QWEN.alone, _around("<|vision_start|>", "<|vision_end|>\n")),
@@ -199,7 +200,7 @@ WORDINGS = {
     "phi4": Wording("<|dummy_0|>", "<image>", "<image>", _plain),  # its vocabulary has no token for it
 }
 
-OTHERS = {  # of text models whose vocabulary has not the first one's token
+OTHERS = {  # for text models whose vocabulary lacks the usual token
     "kimik25": GLM,
     "cogvlm": Wording("<unk>", "<image>", "<image>", _plain),
 }
@@ -207,7 +208,7 @@ MINICPM_25 = Wording("<unk>", "(<image>./</image>)", "(<image>./</image>)", _min
 
 
 def wording_of(projector: str, metadata: Mapping[str, Any], tokenizer: Tokenizer) -> Wording:
-    """How prompts of an encoder for images have these. metadata: of the mmproj file. tokenizer: of the text model."""
+    """Return the wording of an encoder's image prompts. metadata: of the mmproj file. tokenizer: of the text model."""
     version = metadata.get("clip.minicpmv_version") or absent_value(projector, "minicpmv_version", metadata)
     if projector == "resampler" and version == 2:
         return MINICPM_25
@@ -239,7 +240,7 @@ AUDIO_WORDINGS = {
         "<audio_soft_token>",
         lambda heard: ["\n\n<start_of_audio>", heard.tokens, "<end_of_audio>\n\n"],
     ),
-    "lfm2a": _sound("<|pad|>"),  # the model has no token for it, nor anything around a sound
+    "lfm2a": _sound("<|pad|>"),  # the model has no token for it, nor any around audio
     "mimo_audio": _sound("<|audio_pad|>", "<|mimo_audio_start|>", "<|mimo_audio_end|>"),
     "dots3note_a": _sound("<|audio_comp_pad|>", "<|audio_comp_start|>", "<|audio_comp_end|>"),
 }
@@ -248,7 +249,7 @@ AUDIO_WORDINGS = {
 def marked(text: str, wording: Wording, count: int, what: str = "images", marks: Sequence[str] = (MARKER,)) -> str:
     """A text with a marker for each of so many images: where they stand in it, or else in front.
 
-    what: or "sounds". marks: what stands for a marker. Raises OptionError where it has others than that many.
+    what: or "sounds". marks: the marker's spellings. Raises OptionError if the text has another number of markers.
     """
     for mark in marks:
         text = text.replace(mark, wording.alone)
@@ -259,11 +260,11 @@ def marked(text: str, wording: Wording, count: int, what: str = "images", marks:
 
 
 def placeholder(wording: Wording, tokenizer: Tokenizer) -> int:
-    """The token that stands for an embedding. Raises ModelError for a vocabulary that has none."""
+    """Return the token that stands for an embedding. Raises ModelError if the vocabulary lacks it."""
     token = tokenizer.encode(wording.token, add_special=False, parse_special=True)
     if len(token) != 1:
         raise ModelError(
-            f"the vocabulary has no token {wording.token!r}, which stands for an image or a sound",
+            f"the vocabulary has no token {wording.token!r}, which stands for an image or audio",
             hint="the mmproj file is of another model",
         )
     return token[0]
@@ -271,7 +272,7 @@ def placeholder(wording: Wording, tokenizer: Tokenizer) -> int:
 
 @dataclass(frozen=True)
 class Media:
-    """A prompt's images, or its sounds, in the order of their markers. token: what stands for each embedding."""
+    """A prompt's images, or its audio, in the order of their markers. token: repeated for each embedding."""
 
     wording: Wording
     token: int
@@ -281,9 +282,9 @@ class Media:
 def with_media(
     text: str, given: Sequence[Media], encode: Callable[[str], list[int]]
 ) -> tuple[list[int], list[EmbeddedImage]]:
-    """Ids of a text that has a marker for each image and sound, and these at their places.
+    """Return ids of a text that has a marker for each image and audio, and these with their places.
 
-    encode: what makes ids of a whole prompt.
+    encode: the tokenizer of a whole prompt.
     """
     coming = {each.wording.marker: (each.wording, enumerate(each.seen)) for each in given}
     parts, end = [], 0

@@ -1,6 +1,6 @@
 """Learned queries that read the output of layers: BLIP-2's querying transformer (Granite Speech, Granite 4 Vision) and
-MiniCPM-V's resampler. Sources: transformers `models/{blip_2,granite_speech,granite4_vision}/modeling_*.py`, and what
-MiniCPM-V 2.5 to 4.5 were published with.
+MiniCPM-V's resampler. Sources: transformers `models/{blip_2,granite_speech,granite4_vision}/modeling_*.py`, and the
+code published with MiniCPM-V 2.5 to 4.5.
 """
 
 import numpy as np
@@ -14,12 +14,12 @@ from .encoder import Parts, squares
 from .layers import Weights
 
 READER_EPS = 1e-12  # of BLIP-2's norms
-READER_HEAD = 64  # the width of its heads, where files don't say how many there are
-RESAMPLER_EPS, RESAMPLER_HEAD, RESAMPLER_BASE = 1e-6, 128, 10_000.0  # of norms, of heads, and of waves
+READER_HEAD = 64  # the width of its heads, by default
+RESAMPLER_EPS, RESAMPLER_HEAD, RESAMPLER_BASE = 1e-6, 128, 10_000.0  # of norms, of heads, and of sinusoids
 
 
 def reading(weights: Weights, at: str, read: Floats, seen: Floats, windows: int, heads: int) -> Floats:
-    """One layer: queries see those of their window, then what the window has, and a net follows.
+    """Return one layer: self-attention of queries within a window, cross-attention to the window, and a net.
 
     read: float32 (windows * queries, width). seen: (windows * patches or frames, width).
     """
@@ -46,7 +46,7 @@ def _attention(weights: Weights, at: str, read: Floats, seen: Floats, windows: i
 
 
 def granite4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """What several projectors make of the outputs of some layers, side by side: one of them is added to the text
+    """Return the outputs of several projectors of some layers' outputs, side by side: one of them is added to the text
     model's embeddings, each other one to the input of a layer.
     """
     layers, offsets = encoder.key("feature_layer"), encoder.key("projector.spatial_offsets")
@@ -70,7 +70,7 @@ def granite4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def _windows_read(encoder: Parts, weights: Weights, number: int, x: Floats, side: int, offset: int) -> Floats:
-    """What a projector makes of patches (side * side, width): of windows, queries by row and column in each."""
+    """Return a projector's output for patches (side * side, width): queries of each window, by row and column."""
     at, eps = f"v.proj_blk.{number}.", 1e-6
     queries, window = int(encoder.key("projector.query_side")), int(encoder.key("projector.window_side"))
     if queries > window or side % window:
@@ -93,14 +93,16 @@ def _windows_read(encoder: Parts, weights: Weights, number: int, x: Floats, side
 
 
 def _area_means(x: Floats, wanted: int) -> Floats:
-    """Means of areas that may overlap: (wanted, wanted, width) of (side, side, width)."""
+    """Return means of areas that may overlap: (wanted, wanted, width) of (side, side, width)."""
     ends = [(i * len(x) // wanted, -(-(i + 1) * len(x) // wanted)) for i in range(wanted)]
     found = [[x[top:bottom, left:right].mean(axis=(0, 1)) for left, right in ends] for top, bottom in ends]
     return np.asarray(found, np.float32)
 
 
 def resampler(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """MiniCPM-V before 4.6: queries read SigLIP's output, whose places are known by waves of columns and rows."""
+    """Return MiniCPM-V's embeddings before 4.6: queries read SigLIP's output, with sinusoidal positions of columns and
+    rows.
+    """
     rows, columns = encoder.grid(pixels)
     vit = encoder.vit("gelu_tanh")
     x = vit.run(weights, encoder.patches(pixels) + encoder.nearest(rows, columns))

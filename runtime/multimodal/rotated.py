@@ -1,5 +1,4 @@
-"""Kinds of encoders for images of any size whose patches rotate by rows and columns of an image; squares of patches
-are put side by side behind the layers.
+"""Vision encoders for images of any size with 2D rotation; the patches of a square are concatenated after the layers.
 
 Sources: transformers `models/{kimi_k25,dots3_note,minimax_m3_vl,muse_glimmer,qwen3_vl}/modeling_*.py`; the code
 published with Kimi-VL, dots.ocr, Ling 3 VL, Youtu-VL and MiMo V2.5.
@@ -14,19 +13,21 @@ from ..arrays import Floats, Ids
 from .encoder import Parts, angles, in_halves, rotation, square_order, squares, turned, turned_apart
 from .layers import Weights
 
-GLOBAL_PERIOD = 4  # of Muse Glimmer: every so many-th layer, and the last one, has no windows
+GLOBAL_PERIOD = 4  # of Muse Glimmer: the period of layers without windows, as is the last one
 
 MUSE_EPS = 1e-5  # of its text model
 
 
 def _joined(encoder: Parts, pixels: Floats, x: Floats) -> Floats:
-    """Squares of patches, (squares, patches of one * width)."""
+    """Return squares of patches, (squares, patches of one * width)."""
     each: Floats = squares(x, *encoder.grid(pixels), encoder.merged)
     return each.reshape(len(each), -1)
 
 
 def kimi(encoder: Parts, weights: Weights, pixels: Floats, alternating: bool) -> Floats:
-    """alternating: pairs rotate by turns by columns and rows, where others have all that rotate by columns first."""
+    """Return embeddings. alternating: pairs rotate by columns and rows alternately, where others have all column pairs
+    first.
+    """
     rows, columns = encoder.grid(pixels)
     x = encoder.patches(pixels) + encoder.stretched(rows, columns, "cubic")
     by_row, by_column = angles(np.arange(len(x)), columns, x.shape[1] // encoder.heads // 2)
@@ -56,7 +57,9 @@ def ling3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def minimax(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """A third of a head would rotate by frames, of which an image has one; what is left over does not."""
+    """Return embeddings; a third of a head rotates by frames, of which an image has one; the remaining values do not
+    rotate.
+    """
     eps = float(encoder.key("attention.layer_norm_epsilon"))
     x = weights.norm("v.pre_ln", encoder.patches(pixels), eps, "layer")
     width = 2 * (x.shape[1] // encoder.heads // 3 // 2)
@@ -86,7 +89,7 @@ def muse(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def _windows(rows: int, columns: int, side: int) -> list[Ids]:
-    """Numbers of patches by squares of so many a side."""
+    """Return numbers of patches by squares of `side`."""
     row, column = np.divmod(np.arange(rows * columns), columns)
     window = row // side * columns + column // side
     return [np.flatnonzero(window == each) for each in np.unique(window)]
@@ -107,7 +110,9 @@ def youtu(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def mimo(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """In most layers patches see so many before and behind, by rows of squares or columns, and the first one more."""
+    """Return embeddings; in most layers patches attend to a window before and after, by rows of squares or columns,
+    with a bias for the first one.
+    """
     rows, columns = encoder.grid(pixels)
     x, kv_heads = encoder.patches(pixels), int(encoder.key("attention.head_count_kv"))
     width = weights.need("v.blk.0.attn_qkv.weight").shape[0] // (encoder.heads + 2 * kv_heads)

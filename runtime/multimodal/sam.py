@@ -1,4 +1,4 @@
-"""Encoders that begin with SAM's: DeepSeek-OCR and Unlimited-OCR, with CLIP's behind it, and DeepSeek-OCR 2, with a
+"""Encoders that begin with SAM's: DeepSeek-OCR and Unlimited-OCR, with CLIP's after it, and DeepSeek-OCR 2, with a
 Qwen2 and queries.
 
 Sources: transformers `models/{unlimited_ocr,deepseek_ocr2}/modeling_*.py`, `models/sam/`.
@@ -13,13 +13,13 @@ from .convolution import convolved
 from .encoder import Parts, rotation, sampling, squares
 from .layers import Vit, Weights
 
-SAM_EPS, CLIP_EPS = 1e-6, 1e-5  # of norms, which files don't say
+SAM_EPS, CLIP_EPS = 1e-6, 1e-5  # of norms, missing in files
 QUERIES_BASE = 1_000_000.0  # of the Qwen2's rotation
-FEWER = 144  # as many embeddings have queries of their own
+FEWER = 144  # this number of embeddings has queries of its own
 
 
 def deepseek_ocr(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """What CLIP makes of SAM's output, and that output itself, side by side."""
+    """Return CLIP's output for SAM's output, side by side with that output itself."""
     found = sam(encoder, weights, pixels)
     rows, columns = found.shape[1:]
     x = np.ascontiguousarray(found.reshape(len(found), -1).T)
@@ -34,7 +34,7 @@ def deepseek_ocr(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def deepseek_ocr2(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Queries behind SAM's output: each sees all of it and the queries before it."""
+    """Return the outputs of queries after SAM's output: each attends to all of it and to the queries before it."""
     found = sam(encoder, weights, pixels)
     seen = np.ascontiguousarray(found.reshape(len(found), -1).T)
     asked = weights.values(f"v.resample_query_{768 if len(seen) <= FEWER else 1024}.weight")
@@ -50,7 +50,9 @@ def deepseek_ocr2(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def sam(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """SAM's layers and the convolutions behind them: float32 (channels, rows, columns), a quarter as many a side."""
+    """Return the output of SAM's layers and the convolutions after them: float32 (channels, rows, columns), a quarter
+    as many a side.
+    """
     x = convolved(weights, "v.sam.patch_embd", pixels, step=encoder.patch_size)
     rows, columns = x.shape[1:]
     table = weights.values("v.sam.pos_embd.weight")
@@ -68,11 +70,12 @@ def sam(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def _layer(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
-    """x: float32 (rows, columns, width)."""
+    """Return a layer's output for x: float32 (rows, columns, width)."""
     rows, columns, width = x.shape
     normed = weights.norm(f"{at}pre_ln", x.reshape(-1, width), SAM_EPS, "layer").reshape(x.shape)
     window = int(encoder.key("window_size"))
-    if weights.need(f"{at}attn.pos_h.weight").shape[0] == 2 * window - 1:  # layers that see all have more distances
+    # layers with global attention have more distances
+    if weights.need(f"{at}attn.pos_h.weight").shape[0] == 2 * window - 1:
         filled = np.pad(normed, ((0, -rows % window), (0, -columns % window), (0, 0)))
         high, wide = filled.shape[:2]
         parts = squares(filled.reshape(-1, width), high, wide, window).reshape(-1, window, window, width)
@@ -89,7 +92,7 @@ def _layer(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
 
 
 def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
-    """All see each other; what a query makes of distances in rows and in columns is added to scores."""
+    """Return attention within a window, with scores biased by distances in rows and in columns."""
     rows, columns, width = x.shape
     heads = int(encoder.key("sam.head_count"))
     fused = weights.project(f"{at}attn.qkv", np.ascontiguousarray(x).reshape(-1, width))
@@ -98,7 +101,7 @@ def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
         _of_distances(weights, f"{at}attn.pos_{axis}", count) for axis, count in (("h", rows), ("w", columns))
     )
     found = []
-    for head in range(heads):  # one after the other: biases of all pairs fill the memory
+    for head in range(heads):  # one at a time: biases of all pairs fill the memory
         own = [np.ascontiguousarray(each[:, head : head + 1]) for each in (q, k, v)]
         asked = own[0].reshape(rows, columns, -1)
         by_row = np.einsum("rcd,rkd->rck", asked, of_rows, optimize=True)
@@ -119,7 +122,7 @@ def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
 
 
 def _of_distances(weights: Weights, name: str, side: int) -> Floats:
-    """What is learned of the distance from each place to each one, float32 (side, side, width)."""
+    """Return learned embeddings of the distances between all places, float32 (side, side, width)."""
     table = weights.values(f"{name}.weight")
     table = sampling(len(table), 2 * side - 1, "linear") @ table
     places = np.arange(side)
@@ -128,7 +131,7 @@ def _of_distances(weights: Weights, name: str, side: int) -> Floats:
 
 
 def stretched(table: Floats, rows: int, columns: int) -> Floats:
-    """Positions (side, side, width) for another grid, smoothed where that is smaller: (rows, columns, width)."""
+    """Return positions (side, side, width) for another grid, antialiased when it is smaller: (rows, columns, width)."""
     if table.shape[:2] == (rows, columns):
         return table
     found = np.einsum("rs,sct->rct", sampling(len(table), rows, "smooth cubic"), table)

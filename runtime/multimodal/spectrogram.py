@@ -1,7 +1,7 @@
-"""Log mel spectrograms of sounds, as Whisper's feature extractor, Granite Speech's, NeMo's and MiMo's make them.
+"""Log mel spectrograms of audio, as Whisper's feature extractor, Granite Speech's, NeMo's and MiMo's compute them.
 
-Sources: transformers `models/{whisper,granite_speech,parakeet}/feature_extraction_*.py` and `audio_utils.py`; of MiMo's
-the numbers that its processor gives torchaudio, and llama.cpp's `tools/mtmd/mtmd-audio.cpp`.
+Sources: transformers `models/{whisper,granite_speech,parakeet}/feature_extraction_*.py` and `audio_utils.py`; for MiMo
+the numbers that its processor passes to torchaudio, and llama.cpp's `tools/mtmd/mtmd-audio.cpp`.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from quants.errors import OptionError
 from ..arrays import Doubles, Floats
 
 RATE, HOP = 16_000, 160  # samples a second, and from frame to frame
-WIDTH = 400  # samples that a frame looks at
-LEAST, RANGE = 1e-10, 8.0  # the lowest power, and how many powers of ten count below the highest
+WIDTH = 400  # samples of a frame
+LEAST, RANGE = 1e-10, 8.0  # the lowest power, and the dynamic range in powers of ten
 FRAMES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Which frequencies bands are between, and what they weigh. transform: samples of the Fourier transform. rate: of
-    the sound, samples a second.
+    """The frequency bands and their weights. transform: samples of the Fourier transform. rate: sample rate of the
+    audio.
     """
 
     transform: int
@@ -34,7 +34,7 @@ class Scale:
     rate: int = RATE
 
     def bank(self, mels: int) -> Doubles:
-        """Triangles, float64 (frequencies, mels)."""
+        """Return triangular filters, float64 (frequencies, mels)."""
         edges = self.to_hertz(np.linspace(0.0, self.highest, mels + 2))
         frequencies = np.linspace(0, self.rate / 2, self.transform // 2 + 1)
         slopes = edges - frequencies[:, None]
@@ -61,22 +61,24 @@ bank_of = cache(Scale.bank)
 
 
 def as_waveform(waveform: ArrayLike, least: int = 1, rate: int = RATE) -> Floats:
-    """A sound as float32 (samples,). Raises OptionError for another shape, too few samples and what is not finite."""
+    """Return audio as float32 (samples,). Raises OptionError for another shape, too few samples and non-finite
+    values.
+    """
     found = np.asarray(waveform, np.float32)
     if found.ndim != 1 or not found.size:
-        raise OptionError(f"a sound of shape {found.shape}; (samples,) was expected", f"one channel, {rate} a second")
+        raise OptionError(f"audio of shape {found.shape}; (samples,) was expected", f"one channel, {rate} a second")
     if not np.isfinite(found).all():
-        raise OptionError("a sound's samples are not all finite numbers")
+        raise OptionError("the audio's samples are not all finite numbers")
     if found.size < least:
         raise OptionError(f"a sound of {found.size} samples; {least} or more were expected")
     return found
 
 
 def log_mel(waveform: ArrayLike, mels: int, samples: int = 0, scale: Scale = WHISPER) -> Floats:
-    """The log mel spectrogram of a sound, float32 (mels, frames), a frame for each 160 samples.
+    """Return the log mel spectrogram of audio, float32 (mels, frames), a frame for each 160 samples.
 
-    waveform: (samples,), 16,000 a second, between -1 and 1; zeros are put behind it up to `samples`. The last frame,
-    which begins at the end, is left out. Raises OptionError for another shape, or a sound too short to be mirrored.
+    waveform: (samples,), 16,000 a second, between -1 and 1; padded with zeros up to `samples`. The last frame, which
+    begins at the end, is left out. Raises OptionError for another shape, or audio too short for reflection padding.
     """
     sound = as_waveform(waveform)
     sound = np.pad(sound, (0, max(0, samples - len(sound))))
@@ -95,9 +97,9 @@ def log_mel(waveform: ArrayLike, mels: int, samples: int = 0, scale: Scale = WHI
 
 
 def nemo(waveform: ArrayLike, mels: int) -> Floats:
-    """The spectrogram of NeMo's models, float32 (mels, frames): of each band about 0, and so that 1 is its deviation.
+    """Return the spectrogram of NeMo's models, float32 (mels, frames), normalized by band to mean 0 and deviation 1.
 
-    Raises OptionError for a sound of less than two frames.
+    Raises OptionError for audio of less than two frames.
     """
     sound = as_waveform(waveform, 2 * HOP).astype(np.float64)
     sharper = np.concatenate([sound[:1], sound[1:] - EMPHASIS * sound[:-1]])
@@ -112,7 +114,7 @@ def nemo(waveform: ArrayLike, mels: int) -> Floats:
 
 
 def mimo(waveform: ArrayLike, mels: int) -> Floats:
-    """The spectrogram of MiMo's encoder, float32 (mels, frames): logarithms of magnitudes, a frame for each 240
+    """Return the spectrogram of MiMo's encoder, float32 (mels, frames): logarithms of magnitudes, a frame for each 240
     samples.
 
     waveform: (samples,), 24,000 a second. Raises OptionError as `log_mel` does.
@@ -128,12 +130,14 @@ def mimo(waveform: ArrayLike, mels: int) -> Floats:
 
 
 def in_frames(waveform: ArrayLike, samples: int) -> Floats:
-    """A sound itself, (samples, frames), as Gemma 4 without layers reads it; zeros are put behind it."""
+    """Return the audio itself, (samples, frames), as Gemma 4 without layers reads it; padded with zeros."""
     sound = as_waveform(waveform)
     return np.ascontiguousarray(np.pad(sound, (0, -len(sound) % samples)).reshape(-1, samples).T)
 
 
 def in_pairs(features: Floats) -> Floats:
-    """Neighbouring frames as one, (2 * mels, frames / 2), as Granite Speech reads them; an odd last one is left out."""
+    """Return neighbouring frames as one, (2 * mels, frames / 2), as Granite Speech reads them; an odd last one is left
+    out.
+    """
     mels, frames = features.shape
     return np.ascontiguousarray(features[:, : frames // 2 * 2].T.reshape(-1, 2 * mels).T)

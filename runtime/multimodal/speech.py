@@ -1,8 +1,7 @@
-"""A frame's codes of speech: what Qwen3-TTS's file beside the talker makes of the talker's state and its first code.
+"""Predict a frame's other audio codes with Qwen3-TTS's code predictor, from the talker's state and its first code.
 
-The state, projected, and then each code's embedding are read like a text by a few layers (Qwen3's); each code is given
-by a head of its own.
-Source: the model's published code; llama.cpp b11434, `tools/mtmd/models/qwen3tts-gen.cpp`.
+The projected state, and then each code's embedding are read like a text by a few layers (Qwen3's); each code has a head
+of its own. Source: the model's published code; llama.cpp b11434, `tools/mtmd/models/qwen3tts-gen.cpp`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from ..products.matmul import gather, matmul_experts
 from ..rope import apply_rope, rope_table
 from .layers import Weights, encoder_key
 
-KIND, ROPE_BASE = "qwen3tts_gen", 1_000_000.0  # which files do not say
+KIND, ROPE_BASE = "qwen3tts_gen", 1_000_000.0  # missing in files
 AT, EMBEDDING, HEAD, FIRST = "a.gen.code.", "a.gen.code.embd.weight", "a.gen.code.head.weight", "out_embd.weight"
 Choose = Callable[[Floats], int]  # a code by its logits, float32 (codes,)
 Seen = list[tuple[Floats, Floats]]  # each layer's keys and values so far
@@ -33,13 +32,13 @@ def likeliest(logits: Floats) -> int:
 
 
 class CodePredictor:
-    """What gives the codes of a frame after the first one.
+    """The predictor of a frame's codes after the first one.
 
-    books: how many there are; size: of each, how many codes it has; width: of the talker's states.
+    books: number of codebooks; size: codes of each; width: of the talker's states.
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
-        """Raises ModelError for a file without it, or one whose tensors do not fit each other."""
+        """Load the predictor. Raises ModelError for a file without it, or one whose tensors do not fit each other."""
         if metadata.get("clip.gen.audio.projector_type") != KIND:
             raise ModelError("the file has nothing that gives codes of speech", "Qwen3-TTS's mmproj file has it")
         key, self.weights = partial(encoder_key, metadata), Weights(tensors, threads)
@@ -52,16 +51,18 @@ class CodePredictor:
         (self.books, self.size, self.width), self.firsts = shapes[0], shapes[2][0]
 
     def logits(self, state: ArrayLike, codes: Sequence[int]) -> Floats:
-        """Of the code after each of these, which follow each other in a frame: float32 (codes, size).
+        """Return logits of the code after each of these, which are consecutive in a frame: float32 (codes, size).
 
-        state: the talker's, float32 (width,), of which it gave the first code. Raises OptionError for other codes.
+        state: the talker's, float32 (width,), which gave the first code. Raises OptionError for other codes.
         """
         rows = self._read(state, codes, range(len(codes)))
         found = self._run(np.concatenate([self._state(state), rows]), [])[1:]
         return np.concatenate([self._head(found[i : i + 1], i) for i in range(len(codes))])
 
     def frame(self, state: ArrayLike, first: int, choose: Choose = likeliest) -> Ids:
-        """All codes of a frame, int64 (1 + books,), one after the other. choose: a code by its logits."""
+        """Return all codes of a frame, int64 (1 + books,), generated one by one. choose: selects a code by its
+        logits.
+        """
         seen: Seen = []
         self._run(self._state(state), seen)
         codes = [int(first)]
@@ -71,7 +72,7 @@ class CodePredictor:
         return np.array(codes, np.int64)
 
     def embedding(self, codes: Sequence[int]) -> Floats:
-        """What the talker reads of a frame next, beside what stands for text: float32 (width,)."""
+        """Return the talker's next input for a frame, to be added to the text's: float32 (width,)."""
         rows = [self._embedded(code, book) for book, code in enumerate(self._checked(codes, range(len(codes))))]
         total: Floats = np.sum(rows, axis=0, dtype=np.float32)
         return total
@@ -90,7 +91,7 @@ class CodePredictor:
         return row
 
     def _read(self, state: ArrayLike, codes: Sequence[int], books: Sequence[int]) -> Floats:
-        """What the layers read of codes, each of a codebook."""
+        """Return the layers' input from codes, each of a codebook."""
         rows = [self._embedded(*each) for each in zip(self._checked(codes, books), books, strict=True)]
         return self._projected(np.stack(rows))
 
@@ -109,7 +110,7 @@ class CodePredictor:
         return matmul_experts(normed, self.weights.need(HEAD), book, threads=self.weights.threads)
 
     def _run(self, x: Floats, seen: Seen) -> Floats:
-        """The layers over x (n, width), which follow what they have seen; its keys and values are added there."""
+        """Return the layers' output for x (n, width), which follows `seen`; its keys and values are added there."""
         for i in range(self.layers):
             at, before = f"{AT}blk.{i}.", seen[i] if i < len(seen) else None
             normed = self.weights.norm(f"{at}ln1", x, self.eps, "rms")
@@ -126,7 +127,7 @@ class CodePredictor:
         return x
 
     def _looks(self, at: str, x: Floats, before: int) -> tuple[Floats, Floats, Floats]:
-        """Queries, keys and values by head, turned by their positions."""
+        """Return queries, keys and values by head, rotated by their positions."""
         counts = (self.heads, self.kv_heads, self.kv_heads)
         q, k, v = (
             np.ascontiguousarray(self.weights.project(f"{at}attn_{name}", x).reshape(len(x), count, -1))

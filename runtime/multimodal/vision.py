@@ -1,4 +1,4 @@
-"""Images → embeddings, by what an mmproj file says."""
+"""Vision encoders from mmproj files: images in, embeddings out."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,8 +18,9 @@ from .encoder import Parts
 from .layers import Weights, fitting
 from .places import Embedded
 
-WHOLE = ("gemma3", "gemma4v", "gemma4uv")  # encoders of text models that may see an image's tokens all at once
-# Whose tokens are no grid, or whose text models count them on.
+# encoders of text models that may attend to an image's tokens bidirectionally
+WHOLE = ("gemma3", "gemma4v", "gemma4uv")
+# Types whose tokens are no grid, or whose text models number them consecutively.
 IN_LINE = (
     "minicpmv4_6",
     "cogvlm",
@@ -75,22 +76,22 @@ RUN: dict[str, Callable[[Parts, Weights, Floats], Floats]] = {
 
 
 class VisionEncoder(Parts):
-    """The encoder for images of an mmproj file.
+    """The vision encoder of an mmproj file.
 
-    projector: its kind, `clip.projector_type`. image_size: pixels a side, of encoders for one size the only one.
+    projector: its type, `clip.projector_type`. image_size: pixels a side, for encoders of one size the only one.
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], threads: int = 1) -> None:
-        """Raises ModelError for a file without such an encoder, or one whose kind is not run."""
+        """Load the encoder. Raises ModelError for a file without one, or of an unsupported type."""
         kind = projector_type(metadata, "vision")
         if not metadata.get("clip.has_vision_encoder"):
             raise ModelError("the file has no encoder for images", "it is made by `gguftools convert MODEL --mmproj`")
         if kind not in RUN:
-            raise ModelError(f"encoders of the kind {kind!r} are not run", f"those that are: {', '.join(RUN)}")
+            raise ModelError(f"encoders of the type {kind!r} are not run", f"those that are: {', '.join(RUN)}")
         super().__init__(str(kind), metadata, tensors, threads)
 
     def normalized(self, image: ArrayLike) -> Floats:
-        """Pixels as encoders read them, float32 (3, height, width), from values 0…255 of (height, width, 3)."""
+        """Return normalized pixels, float32 (3, height, width), from values 0…255 of (height, width, 3)."""
         values = np.asarray(image, np.float32) / np.float32(255)
         if values.ndim != 3 or values.shape[2] != 3:
             raise OptionError(f"an image of shape {values.shape}; (height, width, 3) was expected")
@@ -103,10 +104,10 @@ class VisionEncoder(Parts):
         return np.ascontiguousarray(((values - mean) / std).transpose(2, 0, 1))
 
     def embeddings(self, pixels: ArrayLike) -> Floats:
-        """Embeddings of an image, float32 (tokens, width of the text model).
+        """Return embeddings of an image, float32 (tokens, width of the text model).
 
-        pixels: float32 (3, height, width), of the size the encoder is for, normalized by its mean and deviation.
-        Raises OptionError for another shape.
+        pixels: float32 (3, height, width), of the encoder's size, normalized by its mean and deviation. Raises
+        OptionError for another shape.
         """
         values = np.asarray(pixels, np.float32)
         if values.ndim != 3 or values.shape[0] != 3:
@@ -118,7 +119,7 @@ class VisionEncoder(Parts):
             return RUN[self.projector](self, self.weights, values)
 
     def embedded(self, pixels: ArrayLike, progress: Callable[[int, int], None] | None = None) -> Embedded:
-        """The same with how a text model sees the tokens: by rows and columns, all at once or one after the other.
+        """Return embeddings with the layout for the text model: by rows and columns, bidirectional or in sequence.
 
         progress(layers done, of how many).
         """
@@ -138,5 +139,5 @@ class VisionEncoder(Parts):
 
     @property
     def width(self) -> int:
-        """Of an embedding, as the text model reads it."""
+        """Return the width of an embedding for the text model."""
         return int(self.key("projection_dim"))

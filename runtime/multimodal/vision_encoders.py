@@ -1,4 +1,4 @@
-"""Kinds of encoders for images of one size, and Pixtral's and Qwen2's for any; what each has beside its layers.
+"""Vision encoders for images of one size, and Pixtral's and Qwen2's for any; the parts besides their layers.
 
 Sources: transformers `models/{gemma3,siglip,pixtral,mistral3,idefics3,internvl,llama4,qwen2_vl,qwen2_5_vl,
 step3p7,radio,nemotron_h_omni}/modeling_*.py`; the code published with CogVLM.
@@ -14,7 +14,7 @@ from .convolution import convolved
 from .encoder import ROPE_BASE, Parts, angles, in_halves, rotation, square_order, squares, turned
 from .layers import Weights
 
-PROJECTOR_EPS = 1e-5  # of Nemotron's norm behind the layers
+PROJECTOR_EPS = 1e-5  # of Nemotron's norm after the layers
 QWEN_WINDOW = 112  # pixels a side, see archs/multimodal/qwen_vl.py
 
 
@@ -76,7 +76,7 @@ def internvl(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def cogvlm(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Learned embeddings stand before and behind those of the patches."""
+    """Return embeddings with learned ones before and after those of the patches."""
     x = encoder.positioned(behind_class(weights, encoder.patches(pixels)))
     x = weights.project("mm.model.fc", encoder.vit("gelu", post_norm=True).run(weights, x)[1:])
     x = ops.activated("gelu", weights.norm("mm.post_fc_norm", x, 1e-5, "layer"), weights.threads)
@@ -114,7 +114,7 @@ def llama4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     x = np.concatenate([encoder.patches(pixels), weights.values("v.class_embd").reshape(1, -1)])
     by_row, by_column = angles(np.arange(rows * columns), columns, x.shape[1] // encoder.heads // 2, first=1)
     both = np.concatenate([by_column, by_row], axis=1)
-    turns = rotation(np.pad(both, ((0, 1), (0, 0))), "adjacent")  # the class token does not turn
+    turns = rotation(np.pad(both, ((0, 1), (0, 0))), "adjacent")  # the class token does not rotate
     vit = encoder.vit("gelu", rotate=turns)
     x = vit.run(weights, weights.norm("v.pre_ln", encoder.positioned(x), vit.eps, "layer"))
     x = weights.norm("v.post_ln", x, vit.eps, "layer")[:-1]
@@ -134,7 +134,7 @@ def janus(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def step3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Two convolutions in steps of two behind the layers, of an image or a smaller part of one."""
+    """Return two convolutions in steps of two after the layers, of an image or a smaller part of one."""
     rows, columns = encoder.grid(pixels)
     x = encoder.patches(pixels) + encoder.stretched(rows, columns, "linear")
     row, column = np.divmod(np.arange(len(x)), columns)
@@ -147,7 +147,7 @@ def step3(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
 
 
 def nemotron(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
-    """Several class tokens in front of the patches."""
+    """Return embeddings of an encoder with several class tokens before the patches."""
     classes = weights.values("v.class_embd")
     classes = classes.reshape(-1, classes.shape[-1])
     x = np.concatenate([classes, encoder.positioned(encoder.patches(pixels))])

@@ -1,4 +1,4 @@
-"""Matrices of which the blocks along the diagonal are kept, so that wide ones fit into memory."""
+"""Block-diagonal matrices, so that wide ones fit into memory."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import numpy as np
 
 from ..arrays import Doubles, Floats
 
-ALIGNED = 256  # columns: a multiple of what any format has in a block
+ALIGNED = 256  # columns: a multiple of every format's block size
 
 
 def column_blocks(width: int, most: int) -> list[slice]:
-    """Columns in blocks of about equal size, of `most` at most where that is not less than ALIGNED."""
+    """Return columns in blocks of about equal size, at most `most` if that is at least ALIGNED."""
     size = width
     if width > most:
         most = max(most // ALIGNED, 1) * ALIGNED
@@ -36,21 +36,21 @@ class BlockDiagonal:
         return BlockDiagonal(tuple(block * factor for block in self.blocks))
 
     def columns(self) -> Iterator[tuple[slice, Doubles | Floats]]:
-        """Which columns each block stands for, and the block."""
+        """Yield the columns of each block, and the block."""
         start = 0
         for block in self.blocks:
             yield slice(start, start + len(block)), block
             start += len(block)
 
     def single(self) -> "BlockDiagonal":
-        """In float32."""
+        """Return the matrix in float32."""
         return BlockDiagonal(tuple(block.astype(np.float32, copy=False) for block in self.blocks))
 
     def diagonal(self) -> Doubles | Floats:
         return np.concatenate([block.diagonal() for block in self.blocks])
 
     def along(self, left: Floats, right: Floats) -> float:
-        """The sum of l M r^T over the rows of both (rows, width)."""
+        """Return the sum of l M r^T over the rows of both (rows, width)."""
         found = 0.0
         for here, block in self.single().columns():
             reached = left[:, here] @ block
@@ -58,11 +58,11 @@ class BlockDiagonal:
         return found
 
     def times(self, rows: Floats) -> Floats:
-        """rows (n, width) @ M in float32."""
+        """Return rows (n, width) @ M in float32."""
         return np.concatenate([rows[:, here] @ block for here, block in self.single().columns()], axis=1)
 
     def whole(self) -> Doubles:
-        """float64 (width, width)."""
+        """Return the full matrix, float64 (width, width)."""
         found = np.zeros((len(self), len(self)))
         for here, block in self.columns():
             found[here, here] = block
@@ -70,5 +70,5 @@ class BlockDiagonal:
 
 
 def weighted_sum(matrices: Iterable[tuple[BlockDiagonal, float]]) -> BlockDiagonal:
-    """Of matrices and their weights, at least one."""
+    """Return the weighted sum of at least one matrix."""
     return reduce(BlockDiagonal.__add__, (matrix * weight for matrix, weight in matrices))

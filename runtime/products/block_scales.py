@@ -1,7 +1,7 @@
-"""What the integers of stored blocks are multiplied with: weight = scale * code - minimum, in groups of 16 or 32.
+"""Integers of stored blocks: weight = scale * code - minimum, in groups of 16 or 32.
 
-With these a decoded row is made integers again, exactly: each of its values is a whole number of scales above the
-minimum. So one kernel packs the weights of all formats (see `kernels.int8`).
+With the scales a decoded row becomes integers again, exactly: each of its values is an integer number of scales above
+the minimum. So one kernel packs the weights of all formats (see `kernels.int8`).
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ class Integers:
     """How a format's blocks are integers.
 
     scales(blocks): float32 (rows, blocks, groups), or with minima (scales, minima). group: values that share a scale,
-    16 or 32. zero: what is added to codes so that none is below 0. has_minima: whether there are minima.
+    16 or 32. zero: offset that makes all codes at least 0. has_minima: whether there are minima.
     """
 
     scales: Callable[[Blocks], Any]
@@ -32,7 +32,7 @@ class Integers:
     has_minima: bool = False
 
     def of_rows(self, blocks: Blocks) -> tuple[Floats, Floats | None]:
-        """Scales (rows, groups) and minima, where there are some."""
+        """Return scales (rows, groups) and minima, if there are any."""
         found = self.scales(blocks)
         if not self.has_minima:
             return found.reshape(len(blocks), -1), None
@@ -53,7 +53,7 @@ def _with_minimum(blocks: Blocks) -> tuple[Floats, Floats]:
 
 
 def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Two numbers of each byte, the lower one first: twice as many."""
+    """Return two numbers of each byte, the lower one first: twice as many."""
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
 
 
@@ -71,7 +71,7 @@ def _q3_k(blocks: Blocks) -> Any:
 
 
 def _six_bits(blocks: Blocks) -> tuple[Floats, Floats]:
-    """Of Q4_K and Q5_K."""
+    """Return the six-bit scales and minima of Q4_K and Q5_K."""
     first, second, third = (blocks["scales"][..., i : i + 4] for i in (0, 4, 8))
     scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
     minima = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)
@@ -92,7 +92,7 @@ def _levels(blocks: Blocks, levels: NDArray[Any], factor: float) -> Any:
 
 
 def _upper_bits(words: NDArray[Any]) -> NDArray[Any]:
-    """The upper four bits of each 32."""
+    """Return the upper four bits of each 32."""
     return words >> 28
 
 

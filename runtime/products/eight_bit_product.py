@@ -1,6 +1,6 @@
 """Products with quantized weights as llama.cpp rounds them, in 8-bit integers (see `kernels.int8`).
 
-They are the same as those in float32 of inputs that are rounded first, but for the rounding of float32's sums.
+They equal float32 products of inputs that are rounded first, except for the rounding of float32's sums.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from .block_scales import OF_FORMAT
 from .gemv import Vectors
 from .integer_product import COLUMNS, OPS, PIECE, pieces, room_for_sums
 
-OF_32, OF_SUPER = ("Q8_0", "Q8_1"), "Q8_K"  # what inputs are rounded to: the first two to the same numbers
+OF_32, OF_SUPER = ("Q8_0", "Q8_1"), "Q8_K"  # formats that inputs are rounded to: the first two to the same numbers
 LEAST_INPUTS, LEAST_WEIGHTS = 16, 1 << 14  # below, packing takes longer than it saves
 SCALES_AT_ONCE = 1 << 20  # weights whose scales are read together: at most half a MB
 
@@ -36,7 +36,7 @@ class Rounded:
 
 @dataclass(frozen=True)
 class Packed:
-    """The same as `kernels.int8` wants them, flat. rows: without those of padding."""
+    """`Rounded` rows in the layout of `kernels.int8`, flat. rows: without those of padding."""
 
     quads: NDArray[np.int32]
     scales: Floats
@@ -45,7 +45,7 @@ class Packed:
     blocks: int
 
     def part(self, start: int, stop: int) -> "Packed":
-        """Rows start … stop, start a multiple of TOKENS."""
+        """Return rows start … stop, start a multiple of TOKENS."""
         at = self.blocks * start
         return Packed(self.quads[QUADS * at :], self.scales[at:], self.sums[SUMS * at :], stop - start, self.blocks)
 
@@ -62,23 +62,23 @@ class Tile:
 
 
 def rounds(weight_format: str) -> bool:
-    """Whether llama.cpp rounds what it multiplies with such weights to 8 bits, and we know how."""
+    """Return whether llama.cpp rounds inputs of such weights to 8 bits, in a supported way."""
     return weight_format in OF_FORMAT and format_named(weight_format).activations in (*OF_32, OF_SUPER)
 
 
 def is_faster(inputs: int, rows: int, weight: Tensor) -> bool:
-    """Whether a product of so many inputs with rows of this weight is faster so than in float32."""
+    """Return whether such a product of so many inputs with rows of this weight is faster than in float32."""
     large = inputs >= LEAST_INPUTS and rows * weight.width >= LEAST_WEIGHTS
     return large and rounds(weight.format.name) and int16.available()
 
 
 def is_faster_for_few(inputs: int, rows: int, weight: Tensor) -> bool:
-    """The same of few inputs, which are multiplied with the blocks as they are stored."""
+    """Return `is_faster` for few inputs, which are multiplied with the blocks as they are stored."""
     return rounds(weight.format.name) and gemv.is_faster(inputs, rows, weight)
 
 
 def rounded(x: Floats, partner: str, threads: int = 1) -> Rounded:
-    """x (n, width) rounded to blocks of `partner`, whose width divides x's."""
+    """Return x (n, width) rounded to blocks of `partner`, whose width divides x's."""
     rows, width = x.shape
     numbers, scales = np.empty((rows, width), np.int8), np.empty((rows, width // BLOCK), np.float32)
     flat, in_32 = np.ascontiguousarray(x, np.float32).reshape(-1), partner in OF_32
@@ -95,12 +95,12 @@ def rounded(x: Floats, partner: str, threads: int = 1) -> Rounded:
 
 
 def packed(x: Rounded, threads: int = 1) -> Packed:
-    """The same for products with many rows."""
+    """Return rounded rows for products with many rows."""
     rows, blocks = x.scales.shape
     whole = -(-rows // TOKENS) * TOKENS
     quads, scales, sums = rooms(*(whole * blocks * each // 16 + 1 for each in (QUADS, 1, SUMS)))
     quads, sums = quads.view(np.int32), sums.view(np.int32)
-    if whole > rows:  # what fills up the last group
+    if whole > rows:  # padding of the last group
         last = (whole - TOKENS) * blocks
         quads[QUADS * last :], scales[last:], sums[SUMS * last :] = 0, 0, 0
     numbers, flat, small = x.numbers.reshape(-1), x.scales.reshape(-1), quads.view(np.int8)
@@ -113,7 +113,7 @@ def packed(x: Rounded, threads: int = 1) -> Packed:
 
 
 def as_vectors(x: Rounded) -> Vectors:
-    """The same, of at most `few_inputs.MOST_TOKENS` rows, for products with the blocks as they are stored."""
+    """Return rounded rows, at most `few_inputs.MOST_TOKENS`, for products with the blocks as they are stored."""
     rows, width = x.numbers.shape
     made = gemv.vectors(width, rows)
     made.shorts[:, :width] = x.numbers
@@ -130,7 +130,9 @@ def as_vectors(x: Rounded) -> Vectors:
 
 
 def multiply(x: Packed, weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:
-    """out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (x.rows, last - first)."""
+    """Compute out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (x.rows, last -
+    first).
+    """
     flat, stride = out.reshape(-1), out.shape[1]
 
     def share(start: int, stop: int) -> None:
@@ -166,9 +168,10 @@ def _multiply(x: Packed, tile: Tile, weight: Tensor, sums: Floats, out: Floats, 
 
 
 def columns(x: Packed, weight: Tensor, first: int, last: int) -> Iterator[tuple[int, Floats]]:
-    """(number of the first row, float32 (x.rows, rows)): x times rows first … last - 1, at most COLUMNS at a time.
+    """Yield (number of the first row, float32 (x.rows, rows)): x times rows first … last - 1, at most COLUMNS at a
+    time.
 
-    Each array is gone when the next is asked for.
+    Each array is valid until the next is requested.
     """
     room, sums = np.empty(x.rows * COLUMNS, np.float32), room_for_sums(x.rows)
     product = room[:0]
@@ -183,7 +186,7 @@ def columns(x: Packed, weight: Tensor, first: int, last: int) -> Iterator[tuple[
 
 
 def tiles(weight: Tensor, first: int, last: int) -> Iterator[Tile]:
-    """Tiles of ROWS rows; each is gone when the next is asked for."""
+    """Yield tiles of ROWS rows; each is valid until the next is requested."""
     how, decode = OF_FORMAT[weight.format.name], weight.format.load_codec().decode
     blocks = weight.width // BLOCK
     groups = BLOCK // how.group
@@ -217,5 +220,5 @@ def tiles(weight: Tensor, first: int, last: int) -> Iterator[Tile]:
 
 
 def _rows_of(weights: int, width: int) -> int:
-    """Rows of about so many weights: whole tiles."""
+    """Return rows of about so many weights: whole tiles."""
     return max(ROWS, weights // max(1, width) // ROWS * ROWS)

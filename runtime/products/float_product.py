@@ -18,17 +18,17 @@ LEAST_INPUTS, LEAST_WEIGHTS = 24, 1 << 14  # below, packing takes longer than it
 
 
 def is_faster(inputs: int, rows: int, width: int) -> bool:
-    """Whether a product of these sizes is faster so than with BLAS."""
+    """Return whether such a product of these sizes is faster than with BLAS."""
     return inputs >= LEAST_INPUTS and rows * width >= LEAST_WEIGHTS and floats.available()
 
 
 def multiply(x: Floats, weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:
-    """out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (n, last - first)."""
+    """Compute out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (n, last - first)."""
     width, rows = -(-weight.width // LANES) * LANES, len(x)
     if width > weight.width:
         x = np.pad(x, ((0, 0), (0, width - weight.width)))
     whole, flat, stride = rows // TOKENS * TOKENS, out.reshape(-1), out.shape[1]
-    rest = np.zeros((TOKENS, width), np.float32)  # what fills up the last group
+    rest = np.zeros((TOKENS, width), np.float32)  # padding of the last group
     rest[: rows - whole] = x[whole:]
 
     def share(start: int, stop: int) -> None:
@@ -58,7 +58,7 @@ def multiply(x: Floats, weight: Tensor, first: int, last: int, out: Floats, thre
 
 
 def _decoded(weight: Tensor, first: int, last: int, width: int) -> Iterator[tuple[int, Floats]]:
-    """(number of its first row, float32 (rows, width)) of ROWS rows at a time, filled up with zeros."""
+    """Yield (number of its first row, float32 (rows, width)) of ROWS rows at a time, padded with zeros."""
     decode = weight.format.load_codec().decode
     step = max(ROWS, PIECE // max(1, weight.width) // ROWS * ROWS)
     for start, stop in spans(last - first, step):

@@ -1,7 +1,7 @@
 """Products of one to eight inputs with stored weights, read straight from their blocks (see `kernels.dots`).
 
-Where rounding to integers of 16 bits is too much, an input is two rows: its integers, and those of what they leave.
-Reading weights takes longer than multiplying them, so one more row costs little.
+Where rounding to integers of 16 bits is too coarse, an input becomes two rows: its integers, and those of the
+remainder. Reading weights takes longer than multiplying them, so one more row costs little.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Vectors:
-    """A row for each token: float32, and where they are multiplied with quantized weights, the same as integers."""
+    """A row for each token: float32, and for products with quantized weights, the same as integers."""
 
     floats: Floats
     width: int
@@ -32,12 +32,12 @@ class Vectors:
 
     @property
     def room(self) -> int:
-        """Columns of a row in memory."""
+        """Return the columns of a row in memory."""
         return int(self.floats.shape[1])
 
 
 def aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
-    """Zeros that begin at a cache line."""
+    """Return zeros that begin at a cache line."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
@@ -52,12 +52,12 @@ def vectors(width: int, tokens: int = MOST_TOKENS) -> Vectors:
 
 
 def whole_blocks(tensor: Tensor) -> int:
-    """The width of its rows in memory: whole blocks of inputs."""
+    """Return the width of its rows in memory: whole blocks of inputs."""
     return -(-tensor.width // dots.BLOCK) * dots.BLOCK
 
 
 def stored_rows(weight: Tensor) -> NDArray[np.uint8]:
-    """The bytes of its rows: a view of the file where that is mapped, filled up to whole blocks of inputs."""
+    """Return the bytes of its rows: a view of the file if that is mapped, padded to whole blocks of inputs."""
     raw, room = weight.raw(), weight.format.row_bytes(whole_blocks(weight))
     return np.ascontiguousarray(raw if room == raw.shape[1] else np.pad(raw, ((0, 0), (0, room - raw.shape[1]))))
 
@@ -65,7 +65,9 @@ def stored_rows(weight: Tensor) -> NDArray[np.uint8]:
 def product_fields(
     x: Vectors, weight: Tensor, stored: NDArray[np.uint8], bias: Floats | None, out: Floats, adds: bool, state: Any
 ) -> dict[int, Any]:
-    """Fields of an operation of `dots`. stored: rows of the weight, (rows, bytes); state: int64, first the tokens."""
+    """Return fields of an operation of `dots`. stored: rows of the weight, (rows, bytes); state: int64, first the
+    tokens.
+    """
     return {
         dots.WEIGHTS: stored,
         dots.ROW_BYTES: stored.shape[1],
@@ -83,13 +85,13 @@ def product_fields(
 
 
 def is_faster(inputs: int, rows: int, weight: Tensor) -> bool:
-    """Whether a product of so many inputs with rows of a weight is faster so than by decoding it."""
+    """Return whether such a product of so many inputs with rows of a weight is faster than by decoding it."""
     known = weight.format.name in dots.OF_FORMAT and weight.width == whole_blocks(weight)
     return known and inputs <= MOST_TOKENS and rows * weight.width >= LEAST_WEIGHTS
 
 
 def as_vectors(x: Floats) -> Vectors:
-    """x (n, width), n at most MOST_TOKENS, with its integers."""
+    """Return x (n, width), n at most MOST_TOKENS, with its integers."""
     made = vectors(x.shape[1], len(x))
     made.floats[:, : x.shape[1]] = x
     dots.pack_all(made.floats.reshape(-1), made.shorts.reshape(-1), made.numbers.reshape(-1))
@@ -97,14 +99,15 @@ def as_vectors(x: Floats) -> Vectors:
 
 
 def is_exact(weight: Tensor) -> bool:
-    """Whether inputs are multiplied with this weight as they are, in float32."""
+    """Return whether inputs of this weight stay in float32."""
     return weight.format.name in dots.OF_FLOATS
 
 
 def in_parts(x: Floats) -> tuple[Vectors, ...]:
-    """x (n, width), n at most MOST_TOKENS, as rows that add up to it but for 1e-9 of the largest of 32 values.
+    """Return x (n, width), n at most MOST_TOKENS, as rows that add up to it except for 1e-9 of the largest of 32
+    values.
 
-    Each has up to half of MOST_TOKENS rows of x, and as many of what their integers leave.
+    Each has up to half of MOST_TOKENS rows of x, and as many of the remainders.
     """
     made = []
     for start in range(0, len(x), MOST_TOKENS // 2):
@@ -115,14 +118,14 @@ def in_parts(x: Floats) -> tuple[Vectors, ...]:
 
 
 def _values(x: Vectors) -> Floats:
-    """What the integers stand for: float32 (n, width)."""
+    """Return the values of the integers: float32 (n, width)."""
     scales = x.numbers.reshape(len(x.numbers), -1, dots.NUMBERS)[:, :, : dots.SUPER // dots.BLOCK]
     values = x.shorts.reshape(len(x.shorts), -1, dots.BLOCK) * scales.reshape(len(x.shorts), -1, 1)
     return values.reshape(x.floats.shape)[:, : x.width]
 
 
 def multiply_parts(x: tuple[Vectors, ...], weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:
-    """The same as `multiply` of what `in_parts` made."""
+    """Compute `multiply` of the result of `in_parts`."""
     start = 0
     for part in x:
         both, count = np.empty((len(part.floats), last - first), np.float32), len(part.floats) // 2
@@ -132,7 +135,7 @@ def multiply_parts(x: tuple[Vectors, ...], weight: Tensor, first: int, last: int
 
 
 def multiply(x: Vectors, weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:
-    """out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (n, last - first)."""
+    """Compute out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (n, last - first)."""
     state, function = np.array([len(x.floats)], np.int64), dots.OF_FORMAT[weight.format.name]()
 
     def share(start: int, stop: int) -> None:

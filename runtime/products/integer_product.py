@@ -1,7 +1,7 @@
 """Products of many rows with stored weights in 16-bit integers (see `kernels.int16`).
 
 The inputs are packed once, for all weights they are multiplied with. Each thread decodes, packs and multiplies tiles of
-its own; a weight with few rows is shared by inputs instead.
+its own; the inputs of a weight with few rows are shared among threads instead.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ LEAST_INPUTS = 48  # below, packing takes longer than it saves
 # come by the hundred, so that half as much counts.
 LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK, LONG = 256, 1 << 15, 1 << 26, 512
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is packed
-COLUMNS = 4 * ROWS  # of a product that is folded at once
+COLUMNS = 4 * ROWS  # of a product folded at once
 OPS = 1 << 27  # multiplications of a piece of work: about a millisecond
 
 
@@ -37,27 +37,27 @@ class Packed:
     blocks: int
 
     def part(self, start: int, stop: int) -> "Packed":
-        """Rows start … stop, start a multiple of TOKENS."""
+        """Return rows start … stop, start a multiple of TOKENS."""
         width = PAIRS * self.blocks
         return Packed(self.pairs[start * width :], self.scales[start * self.blocks :], stop - start, self.blocks)
 
 
 def is_faster(inputs: int, rows: int, width: int) -> bool:
-    """Whether a product of these sizes is faster so than in float32."""
+    """Return whether such a product of these sizes is faster than in float32."""
     return inputs >= LEAST_INPUTS and rows * width >= LEAST_WEIGHTS and int16.available()
 
 
 def saves(tokens: int, rows: int, width: int) -> bool:
-    """Whether that is so much, of a text of so many tokens, that the product is worth being rounded.
+    """Return whether the product, for a text of so many tokens, saves enough time to be worth its rounding.
 
-    It does not depend on how many texts run together, so that a measurement gives the same whoever shares it.
+    It does not depend on how many texts run together, so that measurements are reproducible.
     """
     least = LEAST_WORK // 2 if tokens >= LONG else LEAST_WORK
     return width >= LEAST_WIDTH and tokens * rows * width >= least
 
 
 def packed(x: Floats, threads: int) -> Packed:
-    """x (n, width) as integers. A row with infinity or NaN gives NaN."""
+    """Return x (n, width) as integers. A row with infinity or NaN gives NaN."""
     rows, width = x.shape
     if width % BLOCK:
         x = np.pad(x, ((0, 0), (0, -width % BLOCK)))
@@ -65,7 +65,7 @@ def packed(x: Floats, threads: int) -> Packed:
     whole = -(-rows // TOKENS) * TOKENS
     pairs, scales = rooms(whole * blocks * PAIRS // 16, -(-whole * blocks // 16))
     pairs, scales = pairs.view(np.int32), scales[: whole * blocks]
-    if whole > rows:  # what fills up the last group
+    if whole > rows:  # padding of the last group
         last = slice((whole - TOKENS) * blocks, None)
         pairs.reshape(-1, PAIRS)[last], scales[last] = 0, 0
     flat, shorts = np.ascontiguousarray(x).reshape(-1), pairs.view(np.int16)
@@ -78,7 +78,9 @@ def packed(x: Floats, threads: int) -> Packed:
 
 
 def multiply(x: Packed, weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:
-    """out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (x.rows, last - first)."""
+    """Compute out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (x.rows, last -
+    first).
+    """
     flat, stride = out.reshape(-1), out.shape[1]
 
     def share(start: int, stop: int) -> None:
@@ -104,9 +106,10 @@ def multiply(x: Packed, weight: Tensor, first: int, last: int, out: Floats, thre
 
 
 def columns(x: Packed, weight: Tensor, first: int, last: int) -> Iterator[tuple[int, Floats]]:
-    """(number of the first row, float32 (x.rows, rows)): x times rows first … last - 1, at most COLUMNS at a time.
+    """Yield (number of the first row, float32 (x.rows, rows)): x times rows first … last - 1, at most COLUMNS at a
+    time.
 
-    Each array is gone when the next is asked for.
+    Each array is valid until the next is requested.
     """
     room, sums = np.empty(x.rows * COLUMNS, np.float32), room_for_sums(x.rows)
     product = room[:0]
@@ -121,12 +124,12 @@ def columns(x: Packed, weight: Tensor, first: int, last: int) -> Iterator[tuple[
 
 
 def room_for_sums(rows: int) -> Floats:
-    """What `int16.multiply` needs for so many inputs."""
+    """Return the scratch memory that `int16.multiply` needs for so many inputs."""
     return rooms((rows + TOKENS) * ROWS // 16)[0]
 
 
 def pieces(inputs: int, rows: int, width: int, threads: int) -> list[tuple[Span, Span]]:
-    """Rows of the weight and of the input that a thread multiplies at a time."""
+    """Return rows of the weight and of the input that a thread multiplies at a time."""
     groups = -(-rows // ROWS)
     ops = ROWS * width * inputs  # of a group
     if groups % threads and groups < 8 * threads and groups * ops > OPS // 4:
@@ -137,7 +140,9 @@ def pieces(inputs: int, rows: int, width: int, threads: int) -> list[tuple[Span,
 
 
 def tiles(weight: Tensor, first: int, last: int) -> Iterator[tuple[int, int, NDArray[np.int32], Floats]]:
-    """(number of its first row, rows, pairs, scales) of tiles of ROWS rows; each is gone when the next is asked for."""
+    """Yield (number of its first row, rows, pairs, scales) of tiles of ROWS rows; each is valid until the next is
+    requested.
+    """
     blocks = -(-weight.width // BLOCK)
     floats, scales, across = rooms(blocks * ROWS * PAIRS // 16, ROWS // 16, BLOCK)
     pairs, offsets = floats.view(np.int32), np.empty(16, np.int64)

@@ -1,10 +1,10 @@
-"""Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and forgotten.
+"""Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and dropped.
 
-Up to eight rows of input are multiplied with the blocks themselves (`few_inputs`), and many in 16-bit integers where
-the processor is faster at them (`integer_product`) and they may be rounded (`rounding`), or in 8-bit integers where
-they are to be rounded as llama.cpp does (`eight_bit_product`). In float32, with few rows of input each thread decodes
-and multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster on wide tiles: all
-threads decode one tile together and then share the rows of the input.
+Up to eight rows of input are multiplied with the blocks themselves (`few_inputs`), and many in 16-bit integers if the
+processor is faster at them (`integer_product`) and they may be rounded (`rounding`), or in 8-bit integers if they are
+to be rounded as in llama.cpp (`eight_bit_product`). In float32, with few rows of input each thread decodes and
+multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster on wide tiles: all threads
+decode one tile together and then share the rows of the input.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ ROUND = 16  # tiles have a multiple of this many rows, which suits BLAS
 
 
 class Inputs:
-    """What several weights are multiplied with: float32 (n, width), rounded or packed once. It must not change."""
+    """The input of several products: float32 (n, width), rounded or packed once. It must not change."""
 
     def __init__(self, x: Floats, threads: int = 1) -> None:
         self.x, self.threads = np.ascontiguousarray(x, np.float32), threads
@@ -43,13 +43,13 @@ class Inputs:
         return integer_product.packed(self.x, self.threads)
 
     def as_rounded(self, partner: str) -> eight_bit_product.Rounded:
-        """As llama.cpp rounds them to blocks of this format, once for all weights."""
+        """Return the input rounded as in llama.cpp to blocks of this format, once for all weights."""
         if partner not in self._rounded:
             self._rounded[partner] = eight_bit_product.rounded(self.x, partner, self.threads)
         return self._rounded[partner]
 
     def packed_bytes(self, partner: str) -> eight_bit_product.Packed:
-        """The same for products with many rows."""
+        """Return `as_rounded` for products with many rows."""
         if partner not in self._packed_bytes:
             self._packed_bytes[partner] = eight_bit_product.packed(self.as_rounded(partner), self.threads)
         return self._packed_bytes[partner]
@@ -73,7 +73,7 @@ def matmul(
     precision: Precision = "exact",
     may_round: bool = False,
 ) -> Floats:
-    """x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
+    """Return x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
 
     Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows). may_round: x
     and W may be rounded to integers of 16 bits where the precision is float32.
@@ -103,7 +103,7 @@ def matmul(
         return product
     if len(values) >= SHARED_TILE_ROWS * threads or not blas.controllable():
         pieces = [(0, len(values))]
-        if threads > 1 and blas.controllable():  # two pieces each, lest one be held up
+        if threads > 1 and blas.controllable():  # two pieces each, in case one is delayed
             pieces = spans(len(values), max(SHARED_TILE_ROWS, -(-len(values) // (2 * threads))))
         for start, tile in decoded_tiles(weight, first, last, TILE, threads):
             columns = product[:, start - first : start - first + len(tile)]
@@ -126,7 +126,7 @@ def matmul(
 
 
 def _multiplied_bytes(inputs: Inputs, weight: Tensor, first: int, last: int, product: Floats, threads: int) -> bool:
-    """Whether the product was made in integers, of inputs as llama.cpp rounds them."""
+    """Return whether the product was made in integers, of inputs rounded as in llama.cpp."""
     partner = weight.format.activations
     if eight_bit_product.is_faster_for_few(len(inputs.x), last - first, weight):
         few = eight_bit_product.as_vectors(inputs.as_rounded(partner))
@@ -139,7 +139,7 @@ def _multiplied_bytes(inputs: Inputs, weight: Tensor, first: int, last: int, pro
 
 
 def matmul_transposed(x: Floats, weight: Tensor, threads: int = 1) -> Floats:
-    """x @ W for float32 x (n, weight.rows): float32 (n, width). A tile of rows at a time, as in `matmul`."""
+    """Return x @ W for float32 x (n, weight.rows): float32 (n, width). A tile of rows at a time, as in `matmul`."""
     product = np.zeros((len(x), weight.width), np.float32)
     values = np.ascontiguousarray(x, np.float32)
     pieces = shares(len(values), ROUND, threads)
@@ -154,9 +154,10 @@ def matmul_transposed(x: Floats, weight: Tensor, threads: int = 1) -> Floats:
 
 
 def decoded_tiles(weight: Tensor, first: int, last: int, size: int, threads: int) -> Iterator[tuple[int, Floats]]:
-    """(number of its first row, tile) for tiles of at most about `size` values that make up rows first … last - 1.
+    """Yield (number of its first row, tile) for tiles of at most about `size` values that make up rows first … last -
+    1.
 
-    Each tile is float32 (rows, width), read-only, and gone when the next is asked for. All threads decode it.
+    Each tile is float32 (rows, width), read-only, and valid until the next is requested. All threads decode it.
     """
     step = _round(size // max(1, weight.width))
     tile = np.empty((0 if weight.format.name == "F32" else min(step, last - first), weight.width), np.float32)
@@ -192,13 +193,13 @@ def matmul_experts(
     precision: Precision = "exact",
     may_round: bool = False,
 ) -> Floats:
-    """x (n, width) times one expert of a weight (experts, out, width): float32 (n, out)."""
+    """Return x (n, width) times one expert of a weight (experts, out, width): float32 (n, out)."""
     rows = slice(expert * weight.shape[1], (expert + 1) * weight.shape[1])
     return matmul(x, weight, rows, threads=threads, precision=precision, may_round=may_round)
 
 
 def gather(weight: Tensor, ids: NDArray[np.integer]) -> Floats:
-    """The rows `ids` of an embedding: float32 (len(ids), width). Only those rows are read."""
+    """Return the rows `ids` of an embedding: float32 (len(ids), width). Only those rows are read."""
     wanted, where = np.unique(np.asarray(ids).reshape(-1), return_inverse=True)
     raw = np.concatenate([weight.raw(int(row), int(row) + 1) for row in wanted])
     return weight.format.decode(raw)[where]

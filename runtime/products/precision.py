@@ -25,7 +25,7 @@ OLD_NAMES: dict[str, Precision] = {"reference": "llama.cpp"}
 
 
 def precision_named(name: str) -> Precision:
-    """Raises OptionError for a name that is none."""
+    """Return a precision. Raises OptionError for an unknown name."""
     if name in OLD_NAMES:
         return OLD_NAMES[name]
     if name not in get_args(Precision):
@@ -41,12 +41,12 @@ def products(precision: Precision) -> str:
 
 
 def as_multiplied(x: Floats, weight_format: str, precision: Precision) -> Floats:
-    """x (n, width) as a product with a weight of that format takes it; x itself where nothing is rounded."""
+    """Return x (n, width) as a product with a weight of that format takes it; x itself where nothing is rounded."""
     return rounded(x, weight_format) if precision == "llama.cpp" else x
 
 
 def rounded(x: Floats, weight_format: str) -> Floats:
-    """x (n, width), rounded as llama.cpp does before it multiplies; a new float32 array but for F32 weights."""
+    """Return x (n, width), rounded as llama.cpp does before it multiplies; a new float32 array but for F32 weights."""
     partner = format_named(weight_format).activations
     if partner == "F32":
         return x

@@ -1,11 +1,4 @@
-"""Which products may be rounded to 16-bit integers where that is faster: what a weight's product is for decides it.
-
-Rounding moves a product by 5e-5 of its size (see `kernels.int16`). A sum of many such products hardly notices. What
-hangs on a single number does: a router's or an indexer's scores, of which the best are chosen; the gates and decays of
-a recurrence, whose state carries an error through the whole text; scores of attention that are not divided by the root
-of their width, of which the largest takes nearly all. Exact scores alone are no help: what they are computed from
-decides, too. So all layers up to the last of these are exact, and in the others all weights but those named here.
-"""
+"""Which products may be rounded to 16-bit integers where that is faster, decided by the weight's role."""
 
 import fnmatch
 import math
@@ -43,7 +36,7 @@ SHARP = 1.5  # from this times the usual factor of scores on, attention chooses
 
 
 def is_sensitive(names: Iterable[str], attention_scale: float, key_width: int, predicted: bool) -> bool:
-    """Whether a layer chooses or carries a state.
+    """Return whether a layer chooses or carries a state.
 
     names: of its tensors. attention_scale: the factor of its scores, key_width: of a head. predicted: a predictor
     chooses neurons.
@@ -54,5 +47,5 @@ def is_sensitive(names: Iterable[str], attention_scale: float, key_width: int, p
 
 
 def up_to_last(sensitive: Sequence[bool]) -> int:
-    """How many layers there are up to the last sensitive one."""
+    """Return the number of layers up to the last sensitive one."""
     return max((i + 1 for i, each in enumerate(sensitive) if each), default=0)

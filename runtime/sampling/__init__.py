@@ -1,6 +1,6 @@
-"""Choosing the next token: small functions of logits and history, and the chain they stand in.
+"""Sampling the next token: small functions of logits and history, and the chain that calls them.
 
-`candidates` is what each function takes and returns; `bias`, `penalties`, `dry`, `truncation`, `temperature`,
-`mirostat` and `adaptive` hold one sampler each, or a few that are alike. `parameters.Sampling` has all numbers with
-llama.cpp's defaults, `sampler.Sampler` the state between tokens. A `grammar` says which tokens may come next.
+Each function takes and returns `candidates`; `bias`, `penalties`, `dry`, `truncation`, `temperature`, `mirostat` and
+`adaptive` hold one sampler each, or a few similar ones. `parameters.Sampling` has all numbers with llama.cpp's
+defaults, `sampler.Sampler` the state between tokens. A `grammar` restricts the next tokens.
 """

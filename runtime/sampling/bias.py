@@ -1,4 +1,4 @@
-"""What is known of tokens before the model speaks: biases, and tokens that may not come."""
+"""Biases of tokens, including bans."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,9 @@ from .candidates import Candidates
 
 
 def logit_bias(of: Candidates, biases: Mapping[int, float]) -> Candidates:
-    """Adds to the logits of some tokens; minus infinity bars one. Source: llama.cpp, logit_bias."""
+    """Return the candidates with biases added to the logits of some tokens; minus infinity bans one. Source: llama.cpp,
+    logit_bias.
+    """
     if not biases:
         return of
     tokens = np.fromiter(biases, np.int64, len(biases))

@@ -1,4 +1,4 @@
-"""Tokens that may come next, with their logits: what samplers take and return."""
+"""Candidates for the next token, with their logits: the argument and result of samplers."""
 
 import math
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from quants.errors import ModelError, OptionError
 
 from ..arrays import Doubles, Floats, Ids
 
-PARTS = 256  # that values are seen in, to find where the largest may be
+PARTS = 256  # number of parts, to locate the largest values
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """ids and logits (n,), a logit of minus infinity for a token that is out. ordered: the most likely comes first."""
+    """ids and logits (n,), a logit of minus infinity for an excluded token. ordered: the most likely comes first."""
 
     ids: Ids
     logits: Floats
@@ -27,21 +27,24 @@ class Candidates:
 
     @property
     def best(self) -> np.float32:
-        """The highest logit."""
-        found: np.float32 = self.logits[0 if self.ordered else self.logits.argmax()]  # NaN is the first of what has one
+        """Return the highest logit."""
+        # argmax returns the first NaN, if any
+        found: np.float32 = self.logits[0 if self.ordered else self.logits.argmax()]
         return found
 
     def take(self, places: "NDArray[np.intp] | NDArray[np.bool_] | slice", ordered: bool) -> "Candidates":
-        """Those at some places, in the order of these."""
+        """Return the candidates at some places, in the order of these."""
         return Candidates(self.ids[places], self.logits[places], ordered)
 
     def with_logits(self, logits: Floats, ordered: bool) -> "Candidates":
         return Candidates(self.ids, logits, ordered)
 
     def places(self, tokens: Ids) -> tuple[Ids, NDArray[np.bool_]]:
-        """Where tokens stand among the candidates, and which of them do; places are of those that do."""
+        """Return the places of tokens among the candidates, and which of the tokens are there; only those have
+        places.
+        """
         places = np.clip(tokens, 0, len(self) - 1)
-        there = self.ids[places] == tokens  # at once where the candidates are the whole vocabulary
+        there = self.ids[places] == tokens  # directly, if the candidates are the whole vocabulary
         if not there.all():
             order = np.argsort(self.ids)
             places = order[np.minimum(np.searchsorted(self.ids, tokens, sorter=order), len(self) - 1)]
@@ -50,13 +53,13 @@ class Candidates:
 
 
 def candidates(logits: Floats) -> Candidates:
-    """The whole vocabulary.
+    """Return the whole vocabulary as candidates.
 
-    logits: (vocabulary,); minus infinity for a token that cannot come. Raises ModelError where one is NaN or infinite,
-    or none is left.
+    logits: (vocabulary,); minus infinity for a banned token. Raises ModelError if one is NaN or infinite, or none is
+    left.
     """
     logits = np.asarray(logits, np.float32)
-    if not len(logits) or not math.isfinite(logits[logits.argmax()]):  # a NaN is found before all others
+    if not len(logits) or not math.isfinite(logits[logits.argmax()]):  # argmax finds a NaN first
         raise ModelError(_what_is_wrong(logits), hint="gguftools validate finds weights that are damaged")
     return Candidates(_vocabulary(len(logits)), logits)
 
@@ -70,7 +73,9 @@ def _what_is_wrong(logits: Floats) -> str:
 
 
 def checked(of: Candidates, by: str) -> Candidates:
-    """The same, unless what changed their logits left none that can be drawn. by: its name for the message."""
+    """Return the candidates unchanged. Raises OptionError if no token can be sampled any more. by: the sampler's name
+    for the message.
+    """
     best = of.logits.max()
     if best == -np.inf:
         raise OptionError(f"no token can be drawn: {by} left none")
@@ -87,7 +92,7 @@ def _vocabulary(size: int) -> Ids:
 
 
 def softmax(logits: Floats) -> Doubles:
-    """Probabilities (n,), float64. At least one logit must be finite."""
+    """Return probabilities (n,), float64. At least one logit must be finite."""
     weights = logits.astype(np.float64)
     weights -= weights[weights.argmax()]
     np.exp(weights, out=weights)
@@ -96,13 +101,13 @@ def softmax(logits: Floats) -> Doubles:
 
 
 def entropy(p: Doubles) -> float:
-    """In nats."""
+    """Return the entropy of p in nats."""
     some = p[p > 0]
     return -float(some @ np.log(some))
 
 
 def largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
-    """Places of the largest values, in descending order; of equal ones the first."""
+    """Return places of the largest values, in descending order; of equal ones the first."""
     if count >= len(values):
         return (-values).argsort(kind="stable")
     places = None
@@ -116,7 +121,8 @@ def largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
 
 
 def _among_the_largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
-    """Places, ascending, of all values that can be among the `count` largest: those as large as that many of others.
+    """Return places, ascending, of all values that can be among the `count` largest: those as large as that many of
+    others.
 
     A few passes, where to partition all of them takes several times as long.
     """
@@ -126,7 +132,9 @@ def _among_the_largest(values: "Floats | Doubles", count: int) -> NDArray[np.int
 
 
 def at_least(values: "Floats | Doubles", bar: float, count: int) -> NDArray[np.intp]:
-    """Places, ascending, of the `count` largest values, the least of which is `bar`; of those equal to it the first."""
+    """Return places, ascending, of the `count` largest values, the least of which is `bar`; of those equal to it the
+    first.
+    """
     places = (values >= bar).nonzero()[0]
     if len(places) > count:
         equal = np.flatnonzero(values[places] == bar)

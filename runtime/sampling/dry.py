@@ -1,4 +1,4 @@
-"""DRY: a penalty for tokens that would go on repeating what came before, the higher the longer the repetition.
+"""DRY: a penalty for tokens that would continue a repetition, growing with its length.
 
 Source: text-generation-webui#5677 (p-e-w), koboldcpp#982 (pi6am), llama.cpp, dry.
 """
@@ -11,18 +11,20 @@ import numpy as np
 from ..arrays import Floats, Ids
 from .candidates import Candidates
 
-Breakers = Mapping[int, Sequence[tuple[int, ...]]]  # first token → what may follow it, empty where it is one token
+# first token → the required following tokens, empty for a single token
+Breakers = Mapping[int, Sequence[tuple[int, ...]]]
 LOG_OF_LARGEST = 88.7228391  # natural logarithm of the largest float32
-MOST_BYTES, MOST_TOKENS = 40, 20  # of a breaker, and of what follows its first token
+MOST_BYTES, MOST_TOKENS = 40, 20  # of a breaker, and of the tokens after its first one
 
 
 def dry(
     of: Candidates, history: Ids, multiplier: float, base: float, allowed: int, breakers: Breakers | None = None
 ) -> Candidates:
-    """Takes multiplier · base^(n − allowed) from the logit of a token that would lengthen a repetition of n tokens.
+    """Return the candidates with multiplier · base^(n − allowed) subtracted from the logit of tokens that would extend
+    a repetition of n tokens.
 
-    history: the tokens to look at, the latest last. allowed: how long a repetition may be unpunished. breakers: no
-    repetition reaches back over one. multiplier 0, or a base below 1, changes nothing.
+    history: the tokens to consider, the latest last. allowed: length of repetitions without penalty. breakers: no
+    repetition extends back over one. multiplier 0, or a base below 1, changes nothing.
     """
     if multiplier == 0 or base < 1 or len(history) <= allowed:
         return of
@@ -30,7 +32,7 @@ def dry(
     reach = since_breaker(history, breakers)
     if reach < allowed:
         return of
-    # Beyond this a penalty would overflow float32, and so longer repetitions need not be told apart.
+    # Beyond this a penalty would overflow float32, so longer repetitions need no distinction.
     steepest = int(LOG_OF_LARGEST / math.log(base)) if base > 1.000001 else 0
     most = min(reach, allowed + steepest) if steepest else reach
     lengths = repetitions(history, most)
@@ -49,7 +51,9 @@ def dry(
 
 
 def repetitions(history: Ids, most: int) -> Ids:
-    """For each place but the last, how many tokens up to there equal the latest ones: (n − 1,), at most `most`."""
+    """Return for each place but the last, how many tokens up to there equal the latest ones: (n − 1,), at most
+    `most`.
+    """
     last = len(history) - 1
     lengths = np.zeros(last, np.int64)
     still = np.arange(last)
@@ -63,7 +67,7 @@ def repetitions(history: Ids, most: int) -> Ids:
 
 
 def since_breaker(history: Ids, breakers: Breakers) -> int:
-    """How many of the latest tokens come after the last breaker; all where there is none."""
+    """Return how many of the latest tokens come after the last breaker; all if there is none."""
     if not breakers:
         return len(history)
     tokens = history.tolist()
@@ -78,7 +82,8 @@ def since_breaker(history: Ids, breakers: Breakers) -> int:
 def breakers_of(
     texts: Iterable[str], pieces: Sequence[bytes], encode: Callable[[str], Sequence[int]]
 ) -> dict[int, list[tuple[int, ...]]]:
-    """Breakers as tokens: those that hold one, and those that end with the beginning of one, with what must follow.
+    """Return breakers as tokens: those that contain one, and those that end with the beginning of one, with the tokens
+    that must follow.
 
     pieces: the bytes of each token of the vocabulary. encode: tokens of a text, without special ones.
     """
@@ -97,7 +102,7 @@ def breakers_of(
 
 
 def _tail(rest: bytes, pieces: Sequence[bytes], encode: Callable[[str], Sequence[int]]) -> tuple[int, ...] | None:
-    """The tokens of what is left of a breaker, of single bytes where a character was cut; None where it has none."""
+    """Return the tokens of a breaker's remainder, of single bytes if a character was split; None if it has none."""
     try:
         return tuple(encode(rest.decode()))[:MOST_TOKENS]
     except UnicodeDecodeError:

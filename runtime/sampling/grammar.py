@@ -1,7 +1,7 @@
-"""Grammars: which tokens may come after those that were written, by llguidance (extra `grammar`).
+"""Grammars: which tokens may come next, by llguidance (extra `grammar`).
 
-A grammar is GBNF, llama.cpp's notation, or a JSON schema, which is refused where it asks for what cannot be kept.
-Source: llama.cpp, grammars/README.md.
+A grammar is GBNF, llama.cpp's notation, or a JSON schema, which is refused if it cannot be enforced. Source: llama.cpp,
+grammars/README.md.
 """
 
 import json
@@ -21,23 +21,23 @@ from quants.spelling import quote
 from .grammar_rules import check_gbnf, check_lark, check_schema
 
 EXTRA = 'install the extra: pip install "gguftools[grammar]"'
-# A literal, a class and a comment, in which nothing is a token; a token, which `!` excludes.
+# A literal, a class and a comment, which contain no token; a token, which `!` excludes.
 TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|(!?)<(?:\[(\d{1,12})\]|([^<>\s]+))>')
 PLACE = re.compile(r'^(token_in_place_(\d+):) "x"\s*\| token_in_place_\2 "x"$', re.MULTILINE)
 MAX_ITEMS_IN_ROW, MAX_ITEMS_IN_STEP = 100_000, 2_000_000  # of llguidance: about 0.1 s for a token
 SURROGATES = range(0xD800, 0xE000)  # halves of a UTF-16 pair
-# White space of a schema's texts, where it says no other: llama.cpp's rule `space`. A small model that may write any
-# amount of it writes nothing else.
+# White space of a schema's texts, by default: llama.cpp's rule `space`. A small model that may write any amount of it
+# writes nothing else.
 SPACE = r"( |\n{1,2}[ \t]{0,20})?"
 LARK = "%llguidance"  # begins a grammar in llguidance's own notation, as in llama.cpp
 
 
 @dataclass(frozen=True)
 class GrammarVocabulary:
-    """What grammars see of a tokenizer; to be kept, for it takes seconds to prepare.
+    """The grammar's view of a tokenizer; keep it, for it takes seconds to prepare.
 
-    pieces: the bytes of each token. end_ids: tokens that end a text. control_ids: tokens that no text is made of.
-    Raises VocabularyError where no token ends a text.
+    pieces: the bytes of each token. end_ids: tokens that end a text. control_ids: tokens that no text produces. Raises
+    VocabularyError if no token ends a text.
     """
 
     pieces: Sequence[bytes]
@@ -46,7 +46,7 @@ class GrammarVocabulary:
 
     @cached_property
     def numbers(self) -> Mapping[bytes, int]:
-        """The first token that is written so, by its bytes."""
+        """Return the first token of each byte string."""
         return {piece: number for number, piece in reversed(list(enumerate(self.pieces)))}
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class GrammarVocabulary:
 
     @cached_property
     def prepared(self) -> Any:
-        """llguidance's LLTokenizer. Raises OptionError without the extra."""
+        """Return llguidance's LLTokenizer. Raises OptionError without the extra."""
         library = _library()
         return library.LLTokenizer(
             library.TokenizerWrapper(_Wrapped(self)), n_vocab=len(self.pieces), eos_token=list(self.end_ids)
@@ -63,7 +63,7 @@ class GrammarVocabulary:
 
 
 class _Wrapped:
-    """A vocabulary by the names that llguidance asks for."""
+    """A vocabulary with the attributes that llguidance reads."""
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self.tokens = list(vocabulary.pieces)
@@ -72,12 +72,12 @@ class _Wrapped:
         self.special_token_ids = sorted({*vocabulary.control_ids, *vocabulary.end_ids})
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Tokens of a text: needed for forcing alone, which `_unforced` switches off."""
+        """Return tokens of a text: needed only for forcing, which `_unforced` switches off."""
         raise NotImplementedError
 
 
 class Grammar:
-    """What may be written. Texts may be asked about in any order: what they have in common is not read again."""
+    """A grammar in use. Texts may be queried in any order: common beginnings are not parsed again."""
 
     def __init__(self, lark: str, vocabulary: GrammarVocabulary) -> None:
         self._vocabulary = vocabulary
@@ -87,10 +87,10 @@ class Grammar:
             raise OptionError(f"the grammar cannot be used: {_one_line(self._matcher.get_error())}")
 
     def allowed(self, tokens: Sequence[int], size: int) -> NDArray[np.bool_]:
-        """Which of `size` tokens may come after `tokens`, which were generated: (size,).
+        """Return which of `size` tokens may come after `tokens`, which were generated: (size,).
 
-        Where the text is done that is a token that ends it. Raises OptionError where the tokens themselves are not of
-        the grammar, or it is too complex.
+        A complete text allows a token that ends it. Raises OptionError if the tokens themselves violate the grammar, or
+        it is too complex.
         """
         ends = [place for place, token in enumerate(tokens) if token in self._vocabulary.end_ids]
         self._go_to(tokens[: ends[0]] if ends else tokens)
@@ -103,11 +103,11 @@ class Grammar:
             raise self._failure()
         known = np.unpackbits(bits, bitorder="little")[: min(size, len(self._vocabulary.pieces))]
         mask[: len(known)] = known
-        mask[list(self._vocabulary.end_ids)] = self._matcher.is_accepting()  # not as any other token that may come
+        mask[list(self._vocabulary.end_ids)] = self._matcher.is_accepting()  # decided separately from other tokens
         return mask
 
     def is_done(self, tokens: Sequence[int]) -> bool:
-        """Whether a text may end here."""
+        """Return whether a text may end here."""
         return bool(self.allowed(tokens, len(self._vocabulary.pieces))[list(self._vocabulary.end_ids)].any())
 
     def _start(self) -> None:
@@ -116,9 +116,9 @@ class Grammar:
         self._read: list[int] = []
 
     def _failure(self) -> OptionError:
-        """The error for a matcher that gave up, in whose place there is a new one then."""
+        """Return the error of a matcher that gave up, after replacing it by a new one."""
         message = _one_line(self._matcher.get_error())
-        self._start()  # an error stays, and other texts may have none
+        self._start()  # errors persist, and other texts may have none
         return OptionError(f"the grammar cannot be followed: {message}")
 
     def _go_to(self, tokens: Sequence[int]) -> None:
@@ -137,7 +137,7 @@ class Grammar:
 
 
 def grammar_from_gbnf(text: str, vocabulary: GrammarVocabulary) -> Grammar:
-    """A grammar in GBNF, which begins with the rule `root`. Raises OptionError for one that cannot be used."""
+    """Return a grammar in GBNF, which begins with the rule `root`. Raises OptionError for an unusable one."""
     _library()
     if text.lstrip().startswith(LARK):
         check_lark(text)
@@ -155,10 +155,10 @@ def grammar_from_gbnf(text: str, vocabulary: GrammarVocabulary) -> Grammar:
 
 
 def grammar_from_json_schema(schema: str | Mapping[str, Any] | bool, vocabulary: GrammarVocabulary) -> Grammar:
-    """A grammar of the JSON texts that a schema allows, with white space as llama.cpp has it.
+    """Return a grammar of the JSON texts that a schema allows, with white space as in llama.cpp.
 
     `x-guidance` in the schema has llguidance's options (`whitespace_pattern`). Raises OptionError for a schema that
-    cannot be kept.
+    cannot be enforced.
     """
     if isinstance(schema, str):
         try:
@@ -183,7 +183,7 @@ def _library() -> Any:
 
 
 def _unforced(lark: str) -> str:
-    """A grammar by which every token may come that fits, not only that with which the tokenizer would go on."""
+    """Return a grammar that allows every fitting token, not only the tokenizer's canonical one."""
     head, _, rest = lark.partition(LARK)
     try:
         options, end = json.JSONDecoder().raw_decode(rest.lstrip())
@@ -194,9 +194,9 @@ def _unforced(lark: str) -> str:
 
 
 def _without_tokens(text: str, vocabulary: GrammarVocabulary) -> tuple[str, list[str]]:
-    """GBNF with a rule for each token (`<[7]>`, `<text>`, `!<[7]>`), which llguidance's reader does not know.
+    """Return GBNF with a rule for each token (`<[7]>`, `<text>`, `!<[7]>`), which llguidance's parser does not know.
 
-    The tokens are as llguidance's own notation has them. Raises OptionError for one that is not in the vocabulary.
+    The tokens are written in llguidance's own notation. Raises OptionError for one that is not in the vocabulary.
     """
     tokens: list[str] = []
 
@@ -211,7 +211,7 @@ def _without_tokens(text: str, vocabulary: GrammarVocabulary) -> tuple[str, list
         return _rule(len(tokens) - 1)
 
     text = TOKEN.sub(name, text)
-    # Rules that go on with themselves: others would become part of a lexeme, where tokens cannot be.
+    # Self-recursive rules: others would become part of a lexeme, which cannot contain tokens.
     rules = [f'{_rule(place)} ::= "x" | {_rule(place)} "x"\n' for place in range(len(tokens))]
     return "\n".join([text, *rules]), tokens
 
@@ -225,13 +225,13 @@ def _rule(place: int) -> str:
 
 
 def _token_of(text: bytes, vocabulary: GrammarVocabulary) -> int:
-    """The token that is written so, a control token first; -1 where there is none."""
+    """Return the token with this text, a control token first; -1 if there is none."""
     found = (number for number in vocabulary.control_ids if vocabulary.pieces[number] == text)
     return next(found, vocabulary.numbers.get(text, -1))
 
 
 def _plain_escapes(text: str) -> str:
-    r"""GBNF with characters for \u and \U, which llguidance's reader garbles."""
+    r"""Return GBNF with characters for \u and \U, which llguidance's parser garbles."""
 
     def character(escape: re.Match[str]) -> str:
         number = int(escape[1] or escape[2] or "0", 16)
@@ -243,5 +243,5 @@ def _plain_escapes(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The message of an error, without the parser's state and the grammar as we wrote it, which stand behind it."""
+    """Return the message of an error, without the trailing parser state and our grammar."""
     return " ".join(re.split(r"<state>|<backtrace>|\n *1 \|", text)[0].split())[:300]

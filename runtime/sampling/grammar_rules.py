@@ -1,8 +1,7 @@
-"""The rules of a grammar's text, counted and put in order before llguidance reads them.
+"""The rules of a grammar's text, counted and ordered before llguidance reads them.
 
-It converts GBNF in time that grows with the square of how deep rules refer to others, unless those that are referred to
-come first; and it compiles each rule within the one that refers to it, until the stack of its thread is full, which
-ends the process.
+It converts GBNF in time that grows with the square of the depth of references, unless referenced rules come first; and
+it compiles each rule within the one that refers to it, until the stack of its thread overflows, which ends the process.
 """
 
 import re
@@ -14,36 +13,38 @@ from quants.spelling import quote
 
 MAX_CHARACTERS = 4 << 20
 MAX_PARTS = 50_000  # rules and alternatives: llguidance numbers symbols with 16 bits
-MANY_RULES = 200  # from which on they are put in order; errors in fewer name lines of the text as it is
-MAX_DEPTH = 500  # of rules that refer to others, one within the other
-MAX_SCHEMA_DEPTH = 2000  # of references of a schema, times how deep its objects nest
+MANY_RULES = 200  # from here on they are ordered; errors in fewer rules keep the text's line numbers
+MAX_DEPTH = 500  # of nested references
+MAX_SCHEMA_DEPTH = 2000  # nesting of a schema's references, times the nesting of its objects
 DEFINITIONS = ("$defs", "definitions")
-# What may hold names that are no rules: literals, classes, remarks, tokens; in llguidance's notation expressions, too.
+# Parts that may contain names that are no rules: literals, classes, comments, tokens; in llguidance's notation
+# expressions, too.
 OPAQUE = r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|<[^<>\n]*>|#[^\n]*'
 GBNF_RULE = re.compile(rf"{OPAQUE}|([\w-]+)[ \t]*::=|([\w-]+)|(\|)")
 LARK_RULE = re.compile(rf"{OPAQUE}|//[^\n]*|/(?:\\.|[^/\\\n])+/|^[ \t]*[?!]?(\w+)[^\n:|]*:|(\w+)|(\|)", re.MULTILINE)
 
 
 def check_gbnf(text: str) -> str:
-    """Return a GBNF grammar with each rule behind those that it refers to. Raises OptionError for one too large."""
+    """Return a GBNF grammar with each rule after those that it refers to. Raises OptionError for one too large."""
     starts, references = _read(text, GBNF_RULE)
     order = list(_referred_first(references))
     if len(starts) < MANY_RULES:
         return text
     ends = [begin for _, begin in starts[1:]] + [len(text)]
-    rules = {name: text[begin:end] for (name, begin), end in zip(starts, ends, strict=True)}  # the last of a name holds
+    # the last of a name counts
+    rules = {name: text[begin:end] for (name, begin), end in zip(starts, ends, strict=True)}
     return "\n".join([text[: starts[0][1]], *(rules[name] for name in order)])
 
 
 def check_lark(text: str) -> None:
-    """Raises OptionError for a grammar in llguidance's notation that is too large, or refers too deep."""
+    """Raise OptionError for a grammar in llguidance's notation that is too large, or nests references too deep."""
     _, references = _read(text, LARK_RULE)
     for _ in _referred_first(references):
         pass
 
 
 def check_schema(schema: Any) -> None:
-    """Raises OptionError for a JSON schema whose references, one within the other, fill the stack."""
+    """Raise OptionError for a JSON schema whose nested references overflow the stack."""
     references, waiting, deepest = {"": list[str]()}, [("", 1, schema)], 1
     while waiting:
         place, depth, value = waiting.pop()
@@ -54,7 +55,7 @@ def check_schema(schema: Any) -> None:
                 references[pointer] = []
                 waiting.append((pointer, 1, _pointed_at(schema, pointer)))
         if place and value is schema:
-            continue  # a reference to the whole
+            continue  # a reference to the root
         inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
         waiting.extend((place, depth + 1, each) for key, each in inner if key not in DEFINITIONS)
     for _ in _referred_first(references, max(1, MAX_SCHEMA_DEPTH // deepest), "the schema's definitions"):
@@ -69,7 +70,7 @@ def _pointed_at(schema: Any, pointer: str) -> Any:
 
 
 def _read(text: str, form: "re.Pattern[str]") -> tuple[list[tuple[str, int]], dict[str, list[str]]]:
-    """The rules: each one's name and where it begins; and by name what it refers to."""
+    """Return the rules: each one's name and start; and by name the rules that it refers to."""
     if len(text) > MAX_CHARACTERS:
         raise OptionError(f"the grammar has {len(text):,} characters; at most {MAX_CHARACTERS:,} can be followed")
     starts, references, alternatives = list[tuple[str, int]](), dict[str, list[str]](), 0
@@ -89,7 +90,7 @@ def _read(text: str, form: "re.Pattern[str]") -> tuple[list[tuple[str, int]], di
 def _referred_first(
     references: Mapping[str, Sequence[str]], max_depth: int = MAX_DEPTH, what: str = "the grammar's rules"
 ) -> Iterator[str]:
-    """Names of rules, each behind those that it refers to, if these don't refer back to it."""
+    """Return names of rules, each after those that it refers to, unless these refer back to it."""
     seen = set[str]()
     for first in sorted(references, key=lambda name: name not in ("root", "start")):
         if first in seen:

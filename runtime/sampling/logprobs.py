@@ -1,4 +1,4 @@
-"""What the model itself held of a token, before any sampler. Source: vLLM, logprobs (raw_logprobs)."""
+"""Log-probabilities of the model itself, before any sampler. Source: vLLM, logprobs (raw_logprobs)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from .candidates import candidates, largest
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Of a token its logarithm of probability and its rank, 1 for the likeliest; the same of n that are likeliest."""
+    """A token's log-probability and its rank, 1 for the likeliest; the same of the n likeliest."""
 
     token: int
     logprob: float
@@ -20,7 +20,7 @@ class TokenLogprobs:
     logprobs: Doubles
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; a token that cannot come has the log-probability None."""
+        """Return plain data; a token of probability 0 has the log-probability None."""
         top = zip(self.ids.tolist(), map(_finite, self.logprobs.tolist()), strict=True)
         return {
             "token": self.token,
@@ -31,9 +31,9 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits: Floats, token: int, count: int) -> TokenLogprobs:
-    """Of a token, and of the `count` likeliest.
+    """Return the log-probabilities of a token, and of the `count` likeliest.
 
-    logits: (vocabulary,). Raises ModelError where one is NaN or infinite.
+    logits: (vocabulary,). Raises ModelError if one is NaN or infinite.
     """
     logits = candidates(logits).logits
     best = np.float64(logits.max())

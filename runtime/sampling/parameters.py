@@ -1,4 +1,4 @@
-"""All parameters of sampling, with llama.cpp's defaults and by the names its server has for them."""
+"""All parameters of sampling, with llama.cpp's defaults and its server's names."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p", "typical_p
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's number for a seed that nobody chose
 SEVERAL = ("logit_bias", "dry_sequence_breakers", "stop_token_ids", "bad_words", "allowed_token_ids")
 MOST = 3.4e38  # beyond it float32 ends
-# A file's key general.sampling.KEY → the parameter it advises.
+# A file's key general.sampling.KEY → the parameter it sets.
 ADVISED = {
     "sequence": "samplers",
     "top_k": "top_k",
@@ -49,7 +49,7 @@ ADVISED = {
 
 @dataclass(frozen=True)
 class Limit:
-    """What a number may be. words: how a message says it."""
+    """The range of a number. words: its form in messages."""
 
     words: str
     fits: Callable[[float], bool]
@@ -93,7 +93,7 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen.
+    """Sampling parameters.
 
     Defaults are llama.cpp's. samplers: names in the order they work in; mirostat works alone with temperature.
     temperature 0 takes the most likely token. seed: None for one that nobody chose. stop_token_ids: tokens that end a
@@ -181,21 +181,22 @@ class Sampling:
 
     @property
     def chosen_seed(self) -> int | None:
-        """The seed, None for a random one, which llama.cpp writes as 4294967295."""
+        """Return the seed, None for a random one, which llama.cpp writes as 4294967295."""
         return None if self.seed == RANDOM_SEED else self.seed
 
 
 def of_sample(sampling: Sampling, number: int) -> Sampling:
-    """The parameters of one of several texts: the seed of the first and its number, as in vLLM."""
+    """Return the parameters of one of several texts: seed plus its number, as in vLLM."""
     if sampling.chosen_seed is None or number == 0:
         return sampling
     return replace(sampling, seed=(sampling.chosen_seed + number) % RANDOM_SEED)
 
 
 def parse_samplers(text: str) -> tuple[str, ...]:
-    """Names between semicolons, as in "top_k;temperature", or letters, as in "kt": llama.cpp's two ways.
+    """Return names separated by semicolons, as in "top_k;temperature", or letters, as in "kt": llama.cpp's two
+    notations.
 
-    Names may have hyphens, or nothing, for underscores. Raises OptionError for one that is not known.
+    Names may have hyphens, or nothing, for underscores. Raises OptionError for an unknown one.
     """
     names = [name.strip() for name in text.split(";") if name.strip()]
     letters = {letter: name for name, letter in LETTERS.items()}
@@ -205,9 +206,9 @@ def parse_samplers(text: str) -> tuple[str, ...]:
 
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """Arguments for `Sampling` from NAME=VALUE, as "mirostat=2", "logit_bias=15-inf"; those that take several add up.
+    """Return arguments for `Sampling` from NAME=VALUE, as "mirostat=2", "logit_bias=15-inf"; list values accumulate.
 
-    Hyphens do for underscores in names. Raises OptionError for a name that is not known, or a value that is no number.
+    Hyphens may replace underscores in names. Raises OptionError for an unknown name, or a value that is no number.
     """
     found: dict[str, Any] = {}
     for text in texts:
@@ -238,7 +239,9 @@ def _number(name: str, text: str, limit: Limit) -> float:
 
 
 def parse_logit_bias(text: str) -> tuple[int, float]:
-    """Token and bias from llama.cpp's form: "15043+1", "15043-0.5", "15043-inf". Raises OptionError for another."""
+    """Return token and bias from llama.cpp's form: "15043+1", "15043-0.5", "15043-inf". Raises OptionError for
+    another.
+    """
     match = re.fullmatch(r"\s*(\d+)\s*([+-])\s*(inf|\d+\.?\d*(?:e[+-]?\d+)?|\.\d+)\s*", text, re.IGNORECASE)
     if not match or (match[2] == "+" and match[3].lower() == "inf"):
         raise OptionError(f"{quote(text)} is no bias; one is a token, a sign and a number: 15043+1, 15043-inf")
@@ -246,9 +249,9 @@ def parse_logit_bias(text: str) -> tuple[int, float]:
 
 
 def advised(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters that a file's keys general.sampling.* advise, as arguments for `Sampling`.
+    """Return the parameters in a file's keys general.sampling.*, as arguments for `Sampling`.
 
-    Raises ModelError where one has a value that its parameter cannot have.
+    Raises ModelError for an invalid value.
     """
     found = {}
     for key, name in ADVISED.items():
@@ -280,6 +283,6 @@ def _known(name: Any) -> str:
 
 
 def _spelled(name: str) -> str | None:
-    """The name as we write it, None where there is none such."""
+    """Return the canonical name, None if there is none."""
     spellings = {each.replace("_", ""): known for each, known in ({each: each for each in LETTERS} | ALIASES).items()}
     return spellings.get(re.sub(r"[-_]", "", name.lower()))

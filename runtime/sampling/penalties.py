@@ -1,6 +1,7 @@
-"""Penalties for tokens that came lately.
+"""Penalties for recent tokens.
 
-Source: llama.cpp, penalties; the repetition penalty is CTRL's (arXiv 1909.05858), which divides negative logits too.
+Source: llama.cpp, penalties; the repetition penalty is CTRL's (arXiv 1909.05858), with negative logits multiplied
+instead.
 """
 
 import numpy as np
@@ -10,9 +11,10 @@ from .candidates import Candidates
 
 
 def penalties(of: Candidates, history: Ids, repeat: float, frequency: float, presence: float) -> Candidates:
-    """The logit l of a token in `history` becomes l / repeat, or l · repeat below 0, less count · frequency + presence.
+    """Return the candidates with the logit l of a token in `history` replaced by l / repeat, or l · repeat below 0,
+    less count · frequency + presence.
 
-    history: the tokens to look at, the latest last. repeat 1, frequency 0 and presence 0 change nothing.
+    history: the tokens to consider, the latest last. repeat 1, frequency 0 and presence 0 change nothing.
     """
     if not len(history) or (repeat == 1 and frequency == 0 and presence == 0):
         return of
@@ -21,7 +23,7 @@ def penalties(of: Candidates, history: Ids, repeat: float, frequency: float, pre
     was: Floats = of.logits[places]
     factor = np.float32(repeat)
     logits: Floats = of.logits.copy()
-    with np.errstate(over="ignore", invalid="ignore"):  # the chain says so
+    with np.errstate(over="ignore", invalid="ignore"):  # the chain checks it
         less = counts[there].astype(np.float32) * np.float32(frequency) + np.float32(presence)
         logits[places] = np.where(was <= 0, was * factor, was / factor) - less
     return of.with_logits(logits, ordered=False)

@@ -1,8 +1,8 @@
-"""The chain: probabilities of the next token by all samplers, a draw from them, and what is remembered between draws.
+"""The sampler chain: probabilities of the next token by all samplers, a draw, and the state between draws.
 
-The state is a value that never changes: to roll back is to put an old one in place. Everything but the draw itself is
-a function of logits and state; where a sampler throws a coin of its own (XTC), both ways are followed and weighed, so
-that probabilities are those of the draw, exactly. Order and samplers: llama.cpp, common_sampler.
+The state is immutable: to roll back, restore an old one. Everything but the draw itself is a function of logits and
+state; if a sampler throws a coin of its own (XTC), both branches are followed and weighted, so that probabilities are
+exactly those of the draw. Order and samplers: llama.cpp, common_sampler.
 """
 
 import math
@@ -34,18 +34,18 @@ from .truncation import min_p, top_k, top_n_sigma, top_p, typical, xtc
 KEEP_THE_LIKELIEST = ("top_n_sigma", "top_k", "top_p", "min_p")
 LIKELIEST = "likeliest"  # a step of our own
 BLOCK = 256  # tokens
-MOST_QUICKLY = 256  # of more than so many it is quicker to sort
+MOST_QUICKLY = 256  # for more than this sorting is quicker
 
 
 class Grammar(Protocol):
-    """What may be written."""
+    """The interface of grammars."""
 
     def allowed(self, tokens: Sequence[int], size: int) -> NDArray[np.bool_]:
-        """Which of `size` tokens may come after these, which were generated."""
+        """Return which of `size` tokens may come after these, which were generated."""
 
 
 class Branch(NamedTuple):
-    """One way through the chain. p: the probability of this way with each token. seen: what a state remembers."""
+    """One branch of the chain. p: the probability of this branch with each token. seen: values for the state."""
 
     ids: Ids
     p: Doubles
@@ -54,20 +54,20 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Distribution:
-    """Which tokens can come, and how likely: ids and p (n,), p above 0 with the sum 1."""
+    """Possible tokens with probabilities: ids and p (n,), p above 0 with the sum 1."""
 
     ids: Ids
     p: Doubles
     branches: tuple[Branch, ...] = field(repr=False, default=())
 
     def of(self, token: int) -> float:
-        """A token's probability."""
-        if 0 <= token < len(self.ids) and self.ids[token] == token:  # of the whole vocabulary it stands there
+        """Return a token's probability."""
+        if 0 <= token < len(self.ids) and self.ids[token] == token:  # its place in the whole vocabulary
             return float(self.p[token])
         return float(self.p[self.ids == token].sum())
 
     def over(self, size: int) -> Doubles:
-        """Of every token of a vocabulary: (size,)."""
+        """Return the probability of every token of a vocabulary: (size,)."""
         full = np.zeros(size)
         full[self.ids] = self.p
         return full
@@ -75,10 +75,10 @@ class Distribution:
 
 @dataclass(frozen=True)
 class State:
-    """What samplers remember.
+    """The samplers' state.
 
-    history: the latest tokens of prompt and text. whole, latest: all of the text, BLOCK tokens each and the rest, so
-    that the next state is made as quickly after a million tokens. mu: mirostat's. The rest: adaptive-p's.
+    history: the latest tokens of prompt and text. whole, latest: all of the text, in blocks of BLOCK tokens and the
+    rest, so that the next state is made as quickly after a million tokens. mu: mirostat's. The rest: adaptive-p's.
     """
 
     history: tuple[int, ...] = ()
@@ -90,16 +90,16 @@ class State:
 
     @property
     def generated(self) -> tuple[int, ...]:
-        """All tokens of the text."""
+        """Return all tokens of the text."""
         return (*chain.from_iterable(self.whole), *self.latest)
 
     @property
     def count(self) -> int:
-        """How many tokens the text has."""
+        """Return how many tokens the text has."""
         return BLOCK * len(self.whole) + len(self.latest)
 
     def with_token(self, token: int, history: tuple[int, ...]) -> "State":
-        """After another token of the text."""
+        """Return the state after another token of the text."""
         whole, latest = self.whole, (*self.latest, token)
         if len(latest) == BLOCK:
             whole, latest = (*whole, latest), ()
@@ -107,15 +107,15 @@ class State:
 
 
 class Sampler:
-    """Chooses tokens.
+    """Samples tokens.
 
     end_ids: tokens that end a text by the vocabulary. suppressed: tokens that the model's file bars. breakers: of DRY,
     from `breakers_of`. grammar: what may be written; as llama.cpp does, a token is drawn without it, and where it
     refuses that token, another with it; grammar_first: always with it. bad_words: token sequences that may not be
     completed, from `bad_word_tokens`.
 
-    `state` may be kept and put back; `random` is not part of it, so that what is drawn after a roll-back does not
-    depend on what was drawn before.
+    `state` may be saved and restored; `random` is not part of it, so that draws after a roll-back do not depend on
+    those before.
     """
 
     def __init__(
@@ -149,10 +149,10 @@ class Sampler:
         self.state = replace(self.state, history=self._kept((*self.state.history, *given)))
 
     def probabilities(self, logits: Floats, state: State | None = None) -> Distribution:
-        """The distribution of the next token after all samplers; nothing is changed.
+        """Return the distribution of the next token after all samplers; nothing is changed.
 
-        logits: (vocabulary,), float32; minus infinity bars a token. state: another than the sampler's. Raises
-        ModelError for NaN or infinity, OptionError where options leave no token, or bias one past the vocabulary.
+        logits: (vocabulary,), float32; minus infinity bans a token. state: other than the sampler's. Raises ModelError
+        for NaN or infinity, OptionError if options leave no token, or bias one past the vocabulary.
         """
         state = self.state if state is None else state
         if self._quick is not None and state.count >= self.sampling.min_tokens:
@@ -180,7 +180,7 @@ class Sampler:
         return _joined(drawn)
 
     def draw(self, logits: Floats) -> int:
-        """Choose the next token and remember it. Raises as `probabilities` does."""
+        """Sample the next token and remember it. Raises as `probabilities` does."""
         if self._quick is not None and self.state.count >= self.sampling.min_tokens:
             token = self._quickly(np.ascontiguousarray(logits, np.float32), *self._quick)
             if token >= 0:
@@ -192,7 +192,7 @@ class Sampler:
         return token
 
     def choose(self, distribution: Distribution) -> int:
-        """A token by its probability, without remembering it."""
+        """Return a token sampled by its probability, without remembering it."""
         sums = distribution.p.cumsum()
         place = int(sums.searchsorted(self.random.random() * sums[-1]))
         return int(distribution.ids[min(place, len(sums) - 1)])
@@ -205,7 +205,7 @@ class Sampler:
         self.state = self.after(self.state, token, distribution)
 
     def after(self, state: State, token: int, distribution: Distribution | None = None) -> State:
-        """The state after a token was generated."""
+        """Return the state after a token was generated."""
         state = state.with_token(token, self._kept((*state.history, token)))
         if distribution is None or not self._remembers:
             return state
@@ -223,7 +223,7 @@ class Sampler:
         return token in self.sampling.stop_token_ids or (token in self.end_ids and not self.sampling.ignore_eos)
 
     def fork(self, seed: int | None = None) -> "Sampler":
-        """Another sampler in the same state, with draws of its own. seed: of these; None: by ours."""
+        """Return another sampler in the same state, with draws of its own. seed: of these; None: derived from ours."""
         other = copy(self)
         other.random = self.random.spawn(1)[0] if seed is None else np.random.default_rng(seed)
         return other
@@ -244,7 +244,9 @@ class Sampler:
 
     @cached_property
     def _quick(self) -> tuple[int, Ids, Doubles] | None:
-        """The likeliest that a draw looks at, and what is done to them, if `kernels.likely` knows all of it."""
+        """Return the fast path: how many likeliest tokens a draw needs, and its steps, if `kernels.likely` supports
+        them all.
+        """
         own, names = self.sampling, self._chain
         if own.mirostat or self._adapts or self.grammar is not None or self._processes:
             return None
@@ -263,7 +265,7 @@ class Sampler:
         return own.top_k, np.array([step for step, _ in taken], np.int64), np.array([n for _, n in taken], np.float64)
 
     def _quickly(self, logits: Floats, count: int, steps: Ids, numbers: Doubles) -> int:
-        """A token as `choose` draws it from the chain's probabilities; -1 where that has something to say."""
+        """Return a token as `choose` draws it from the chain's probabilities; -1 to fall back to the chain."""
         if count == 1 and (best := self._best(logits)) >= 0:
             self.random.random()
             return best
@@ -272,7 +274,7 @@ class Sampler:
         return int(fused_sampler.draw(self._biased(logits), steps, numbers, keep, self.random.random(), *room))
 
     def _of_the_likeliest(self, logits: Floats, count: int, steps: Ids, numbers: Doubles) -> Distribution | None:
-        """The chain's probabilities; None where that has something to say."""
+        """Return the chain's probabilities; None to fall back to the chain."""
         if count == 1 and (best := self._best(logits)) >= 0:
             return Distribution(np.array([best]), np.ones(1))
         ids, values, p = np.empty(count, np.int64), np.empty(count, np.float32), np.empty(count)
@@ -280,7 +282,7 @@ class Sampler:
         return Distribution(ids[:left], p[:left]) if left > 0 else None
 
     def _best(self, logits: Floats) -> int:
-        """The first of the most likely tokens; -1 where a bias may make it another, or a logit is not finite."""
+        """Return the first of the most likely tokens; -1 if a bias may change it, or a logit is not finite."""
         best = int(logits.argmax()) if len(logits) else -1
         if self._biases:
             self._check_biases(len(logits))
@@ -298,7 +300,7 @@ class Sampler:
 
     @cached_property
     def _lowers(self) -> bool:
-        """Whether no bias makes a token likelier."""
+        """Return whether no bias raises a logit."""
         return max(self._biases.values(), default=0.0) <= 0
 
     @cached_property
@@ -307,9 +309,9 @@ class Sampler:
 
     @cached_property
     def _chain(self) -> tuple[str, ...]:
-        """Samplers that change something, in their order.
+        """Return the active samplers, in their order.
 
-        Where the likeliest token alone is wanted, those that keep it need not look for the others.
+        If only the likeliest token is needed, samplers that keep it can skip the others.
         """
         own = self.sampling
         numbers = own.repeat_penalty, own.frequency_penalty, own.presence_penalty
@@ -348,7 +350,7 @@ class Sampler:
             raise OptionError(f"token {max(self._biases)} has a bias, but the vocabulary has {size} tokens")
 
     def _branches(self, of: Candidates, state: State, weight: float = 1.0) -> list[Branch]:
-        """Every way through the chain; `weight` is divided among them."""
+        """Return every branch of the chain; `weight` is divided among them."""
         biases = self._biases
         if state.count < self.sampling.min_tokens:
             barred = (*self.end_ids, *self.sampling.stop_token_ids)
@@ -362,7 +364,7 @@ class Sampler:
     def _ways(
         self, of: Candidates, names: Sequence[str], state: State, weight: float
     ) -> Iterator[tuple[Candidates, float]]:
-        """Candidates after a chain of samplers, one way for each outcome of XTC's coin."""
+        """Yield candidates after a chain of samplers, one branch for each outcome of XTC's coin."""
         for place, name in enumerate(names):
             if name != "xtc":
                 of = self._step(name, of, state)
@@ -420,7 +422,7 @@ class Sampler:
         return Branch(of.ids, weight * softmax(adaptive.adaptive_p(of, p, target).logits), p)
 
     def _seen(self, token: int, distribution: Distribution) -> float | None:
-        """What the sampler that drew a token remembers of it; None where it could not have been drawn."""
+        """Return the sampler's record of a token that it drew; None if it could not have been drawn."""
         ways = [
             (float(branch.p[place]), float(branch.seen[place]))
             for branch in distribution.branches
@@ -443,7 +445,7 @@ def _only(branch: Branch, allowed: NDArray[np.bool_]) -> Branch:
 
 
 def _joined(branches: Sequence[Branch]) -> Distribution:
-    """The sum of all ways, without tokens that cannot come."""
+    """Return the sum of all branches, without tokens of probability 0."""
     if len(branches) == 1:
         ids, p = branches[0].ids, branches[0].p
     else:

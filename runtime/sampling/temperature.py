@@ -11,12 +11,12 @@ HOTTEST = float(np.finfo(np.float32).max)
 
 
 def temperature(of: Candidates, value: float) -> Candidates:
-    """Logits divided by `value`; 0 or less: all but the first of the most likely are out. Source: llama.cpp, temp."""
+    """Return logits divided by `value`; 0 or less: only the first of the most likely. Source: llama.cpp, temp."""
     if value > 0:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             logits: Floats = of.logits / np.float32(min(value, HOTTEST))
         divided = of.with_logits(logits, ordered=of.ordered)
-        if math.isfinite(divided.best):  # otherwise so low a temperature that it is as good as none
+        if math.isfinite(divided.best):  # otherwise the temperature is effectively 0
             return divided
     best = int(of.logits.argmax())
     logits = np.full(len(of), -np.inf, np.float32)
@@ -25,13 +25,14 @@ def temperature(of: Candidates, value: float) -> Candidates:
 
 
 def likeliest(of: Candidates) -> Candidates:
-    """The first of the most likely alone: what temperature 0 leaves."""
+    """Return only the first of the most likely: temperature 0."""
     best = int(of.logits.argmax())
     return of.take(slice(best, best + 1), ordered=True)
 
 
 def dynamic_temperature(of: Candidates, value: float, spread: float, exponent: float) -> Candidates:
-    """A temperature from value − spread to value + spread: the surer the model is, the lower. spread 0: `temperature`.
+    """Return a temperature from value − spread to value + spread: the surer the model is, the lower. spread 0:
+    `temperature`.
 
     It is low + (high − low) · (H / ln n)^exponent, with the entropy H of n candidates. Source: arXiv 2309.02772;
     llama.cpp, temp_ext.

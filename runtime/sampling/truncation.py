@@ -1,4 +1,4 @@
-"""Samplers that leave unlikely tokens out. Each has a value that changes nothing, which is named with it."""
+"""Truncating samplers. Each has a neutral value, given with it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,14 @@ STAGES = (256, 8192)  # how many are sorted before the rest is
 
 
 def top_k(of: Candidates, k: int) -> Candidates:
-    """The k most likely; 0 or less: all. Source: arXiv 1805.04833; llama.cpp, top_k."""
+    """Return the k most likely; 0 or less: all. Source: arXiv 1805.04833; llama.cpp, top_k."""
     if k <= 0:
         return of
     return of.take(slice(k), ordered=True) if of.ordered else of.take(largest(of.logits, k), ordered=True)
 
 
 def top_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
-    """The fewest of the most likely whose probabilities sum to p; 1: all.
+    """Return the fewest of the most likely whose probabilities sum to p; 1: all.
 
     Source: arXiv 1904.09751; llama.cpp, top_p.
     """
@@ -35,13 +35,13 @@ def min_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
     if p <= 0:
         return of
     likely = of.logits >= of.best + np.log(np.float32(p))
-    if np.count_nonzero(likely) < max(min_keep, 1):  # where p is above 1, none is
+    if np.count_nonzero(likely) < max(min_keep, 1):  # with p above 1 none is
         return top_k(of, max(min_keep, 1))
     return of.take(likely, ordered=of.ordered)
 
 
 def typical(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
-    """The fewest whose probabilities sum to more than p, first those as surprising as is expected; 1: all.
+    """Return the fewest whose probabilities sum to more than p, by closeness of their surprise to the entropy; 1: all.
 
     Source: arXiv 2202.00666; llama.cpp, typical.
     """
@@ -54,7 +54,7 @@ def typical(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
 
 
 def top_n_sigma(of: Candidates, n: float) -> Candidates:
-    """Bars logits more than n standard deviations below the highest; 0 or less: none.
+    """Return the candidates without logits more than n standard deviations below the highest; 0 or less: all.
 
     The deviation is that of the finite logits. Source: arXiv 2411.07641; llama.cpp, top_n_sigma.
     """
@@ -66,10 +66,10 @@ def top_n_sigma(of: Candidates, n: float) -> Candidates:
 
 
 def xtc(of: Candidates, threshold: float, min_keep: int = 0) -> Candidates:
-    """Leaves out all but the least likely of the tokens that have at least `threshold`; above 0.5: none.
+    """Return the candidates without all but the least likely of the tokens that have at least `threshold`; above 0.5:
+    all.
 
-    This is what happens when the coin, which the chain throws, says so. Source: text-generation-webui#6335;
-    llama.cpp, xtc.
+    This is the result if the chain's coin says so. Source: text-generation-webui#6335; llama.cpp, xtc.
     """
     if threshold > 0.5 or len(of) < 2:
         return of
@@ -85,7 +85,7 @@ def xtc(of: Candidates, threshold: float, min_keep: int = 0) -> Candidates:
 def _first_of(
     scores: Doubles, probabilities: Doubles, p: float, min_keep: int, beyond: bool = False
 ) -> NDArray[np.intp]:
-    """Places of the highest scores, as many as `_needed`, in ascending order; of equal ones the first."""
+    """Return places of the highest scores, as many as `_needed`, in ascending order; of equal ones the first."""
     size = len(scores)
     for count in (*(stage for stage in STAGES if stage < size), size):
         places = np.argpartition(scores, size - count)[size - count :] if count < size else np.arange(size)
@@ -97,7 +97,9 @@ def _first_of(
 
 
 def _needed(probabilities: Doubles, p: float, min_keep: int, beyond: bool = False) -> int:
-    """How many it takes for a sum of p, or beyond it; all where that is not reached, and never fewer than min_keep."""
+    """Return how many are needed for a sum of p, or beyond it; all if that is not reached, and never fewer than
+    min_keep.
+    """
     sums = probabilities.cumsum().astype(np.float32)
     reached = sums > np.float32(p) if beyond else sums >= np.float32(p)
     first = int(reached.argmax()) + 1 if reached[-1] else len(sums)

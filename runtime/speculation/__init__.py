@@ -1,1 +1,1 @@
-"""Speculative decoding: several tokens are drafted cheaply and checked by the model in one pass."""
+"""Speculative decoding: several tokens are drafted cheaply and verified by the model in one pass."""

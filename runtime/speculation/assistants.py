@@ -1,9 +1,9 @@
-"""Gemma 4's assistants: layers that look at the target's own keys and values, and draft from one place.
+"""Gemma 4's assistants: layers that attend to the target's own keys and values, and draft from one position.
 
-All tokens of a draft are drafted from the place of the last token that is known, whose keys the target does not have
-yet. The first reads what the target made of the token before it, each further one what the assistant made itself.
-Source: transformers `models/gemma4_assistant/`, whose windows show one key more than the model's, counted from the last
-token that has keys; llama.cpp's graph of `gemma4-assistant`, whose windows are the model's.
+All tokens of a draft are drafted from the position of the last known token, whose keys the target does not have yet.
+The first reads the target's state of the token before it, each later one the assistant's own. Source: transformers
+`models/gemma4_assistant/`, whose windows include one key more than the model's, counted from the last token that has
+keys; llama.cpp's graph of `gemma4-assistant`, whose windows are the model's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,12 +37,14 @@ from .trees import DraftTree, comb
 
 
 class Assistant:
-    """What an assistant's file has to run beside a model."""
+    """An assistant's file, ready to run with a model."""
 
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> None:
-        """model: that is drafted for. Raises ModelError where they don't belong together, or the file not to itself."""
+        """Load the file. model: the target. Raises ModelError if they don't belong together, or the file contradicts
+        itself.
+        """
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
         whole, grouped = as_layers(metadata), by_layer(tensors)
@@ -75,10 +77,10 @@ class Assistant:
         )
 
     def read(self, token: int, state: Floats, place: int, cache: KVCache) -> tuple[LazyLogits, Floats]:
-        """Logits (1, …) of the token that follows one, and what stands for the model's state of it, (1, width).
+        """Return logits (1, …) of the next token, and the replacement of the model's state of this one, (1, width).
 
-        state: the model's of the token before, (1, width). place: of the last token that is known. cache: the model's,
-        with all tokens before that one.
+        state: the model's of the token before, (1, width). place: of the last known token. cache: the model's, with all
+        tokens before that one.
         """
         numbers, outside = self.model.network.hparams, self.network.global_tensors
         forward = ForwardContext(self.network, 1, 1, None, self.model.threads, self.model.precision)
@@ -100,13 +102,13 @@ class Assistant:
 
 
 def _sources(model: Model) -> dict[bool, int]:
-    """The model's last layers with keys of their own: that with a window (True), and that without."""
+    """Return the model's last layers with keys of their own: the one with a window (True), and the one without."""
     layers = model.network.hparams.layers
     return {own.window is not None: i for i, own in enumerate(layers) if own.kv_source_layer is None}
 
 
 class AssistantDrafter:
-    """Drafts with an assistant; it has no cache, and looks into the model's."""
+    """Drafter with an assistant; it has no cache, and reads the model's."""
 
     reads_states = True
     layers: tuple[int, ...] = ()
@@ -114,14 +116,14 @@ class AssistantDrafter:
     def __init__(self, assistant: Assistant, drawing: Drawing) -> None:
         self.assistant, self.drawing = assistant, drawing
         self.cache: KVCache | None = None
-        self._state: Floats | None = None  # of the last token that is in the model's cache
+        self._state: Floats | None = None  # of the last token in the model's cache
 
     def look(self, cache: KVCache) -> None:
-        """Be shown the model's cache, before `propose`."""
+        """Set the model's cache, before `propose`."""
         self.cache = cache
 
     def read(self, prompt: Sequence[int]) -> None:
-        """Nothing is kept of it."""
+        """Ignore the prompt."""
 
     def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
         if self.cache is None or self._state is None:

@@ -1,10 +1,10 @@
-"""DFlash (1 and 2) and DSpark drafts: a block of tokens that is written at once, of the target's states.
+"""DFlash (1 and 2) and DSpark draft models: a block of tokens written at once, from the target's states.
 
-What the target's layers are given of each token becomes keys and values of the draft's own layers. A block is the last
-token and as many mask tokens as are to be drafted; all of its tokens see each other, and those keys. DSpark adds to the
-logits of each what the token before it says (a Markov head), here the one that was drawn; DFlash 2 chooses by it from
-the likeliest few (`selector.py`). DeepSeek V4's DSpark has that model's layers: streams, and one key a token.
-Facts: llama.cpp's graph of `dflash`.
+The inputs of some of the target's layers become keys and values of the draft model's own layers. A block is the last
+token and as many mask tokens as are to be drafted; all of its tokens attend to each other, and to those keys. DSpark
+adds to the logits of each the contribution of the token before it (a Markov head), here the one that was drawn; DFlash
+2 selects with it from the likeliest few (`selector.py`). DeepSeek V4's DSpark has that model's layers: streams, and one
+key a token. Facts: llama.cpp's graph of `dflash`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,19 +45,21 @@ MASK = "tokenizer.ggml.mask_token_id"
 
 @dataclass(frozen=True)
 class Written:
-    """Of drafted tokens: logits (tokens, words of the draft), and for a selector what it reads (tokens, rank)."""
+    """Results for drafted tokens: logits (tokens, words of the draft), and for a selector its input (tokens, rank)."""
 
     logits: Floats
     gates: Floats | None
 
 
 class BlockWriter:
-    """What such a draft's file has to run beside a model. layers: of the model those whose inputs it reads."""
+    """Such a draft model's file, ready to run with a model. layers: of the model those whose inputs it reads."""
 
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> None:
-        """model: that is drafted for. Raises ModelError where they don't belong together, or the file not to itself."""
+        """Load the file. model: the target. Raises ModelError if they don't belong together, or the file contradicts
+        itself.
+        """
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
         if metadata.get(f"{architecture.name}.hyper_connection.count") is not None:
@@ -88,7 +90,7 @@ class BlockWriter:
     def _check(self, model: Model) -> None:
         found, width, own = len(model.network.layers), model.network.hparams.width, self.network.global_tensors
         if not model.gives_inputs:
-            raise ModelError(f"such a draft can't read the states of a model of {model.architecture.name}")
+            raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
         if max(self.layers) > found:
             said = ", ".join(map(str, self.layers))
             raise ModelError(f"the draft reads layers {said} of its target; this model has {found}")
@@ -112,7 +114,9 @@ class BlockWriter:
             raise ModelError(f"the draft's 'd2t' does not fit its output of {self.output.rows} rows")
 
     def keep(self, states: Floats, cache: KVCache) -> None:
-        """Keys and values of tokens that follow those in the draft's cache. states: what the layers were given."""
+        """Add keys and values of tokens that follow those in the draft model's cache. states: the inputs of the
+        target's layers.
+        """
         forward, outside = self._pass(len(states), cache.length), self.network.global_tensors
         with one_thread():
             x = forward.norm(outside, "enc.output_norm", forward.project(outside, "fc", states))
@@ -120,9 +124,9 @@ class BlockWriter:
                 cache.append(layer.index, *self._keys_values(forward, layer, x))
 
     def block(self, last: int, drafted: int, cache: KVCache) -> Floats:
-        """What its layers make of the drafted tokens of a block behind those in the cache, (drafted, width).
+        """Return the layers' output for the drafted tokens of a block after those in the cache, (drafted, width).
 
-        last: the token that comes after those in the cache.
+        last: the token after those in the cache.
         """
         count = drafted + (not self.anchored)
         forward = self._pass(count, cache.length)
@@ -135,7 +139,7 @@ class BlockWriter:
             return forward.norm(self.network.global_tensors, "output_norm", x)
 
     def written(self, x: Floats) -> Written:
-        """x: of `block`."""
+        """Return logits from the output of `block`."""
         logits = self._product(x, self.output)
         if self.selector is None:
             return Written(logits, None)
@@ -190,20 +194,20 @@ class BlockWriter:
         k = forward.project(layer, "attn_k", x).reshape(len(x), own.kv_heads, own.key_width)
         if "attn_v.weight" in layer:
             v = forward.project(layer, "attn_v", x).reshape(len(x), own.kv_heads, own.value_width)
-        else:  # keys that are values as well
+        else:  # keys are also values
             v = ops.rms_norm(k, None, forward.hparams.eps, forward.threads)
         k = forward.norm(layer, "attn_k_norm", k)
         return apply_rope(k, *forward.rope(own), forward.hparams.rope, forward.threads), v
 
     def logits(self, written: Written, place: int, before: int) -> Floats:
-        """Of the model's tokens, (vocabulary,). before: the token before the one drafted."""
+        """Return logits of the model's tokens, (vocabulary,). before: the token before the drafted one."""
         row = self._placed(self._beside(written.logits[place], before))
         if self.selector is None or written.gates is None:
             return row
         return self.selector.scores(row, written.gates[place], before)
 
     def _beside(self, row: Floats, before: int) -> Floats:
-        """Logits of the draft's own tokens, with what a Markov head says."""
+        """Return logits of the draft model's own tokens, with the Markov head's contribution."""
         if self.markov:
             outside = self.network.global_tensors
             w1, w2 = outside.need("markov_w1.weight"), outside.need("markov_w2.weight")
@@ -229,7 +233,7 @@ class BlockWriter:
 
 
 class BlockDrafter:
-    """Drafts with a block; its cache has what it made of the tokens that the model has in its own."""
+    """Drafter with a block; its cache covers the tokens in the model's cache."""
 
     reads_states = True
 
@@ -237,7 +241,7 @@ class BlockDrafter:
         self.writer, self.drawing, self.layers, self.cache = writer, drawing, writer.layers, KVCache()
 
     def read(self, prompt: Sequence[int]) -> None:
-        """Nothing is to be known but states."""
+        """Ignore the prompt: only states matter."""
 
     def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
         if not self.cache.length:

@@ -1,7 +1,7 @@
-"""The loop: a draft is made, the model runs all of it in one pass, and what stands goes on the text.
+"""The loop: a draft is made, the model runs all of it in one pass, and the accepted tokens are appended to the text.
 
-One pass gives the distribution behind every drafted token. So a cycle writes one token more than stand: where the first
-one falls, its distribution gives another instead; where none falls, there is one for the token after them.
+One pass gives the distribution after every drafted token. So a cycle gives one token more than it accepts: at the first
+rejection its distribution gives another token; without a rejection, there is one for the token after the draft.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class Written(NamedTuple):
 
 @dataclass
 class Counts:
-    """What became of drafts. cycles: passes of the model, those without a draft among them. drafted, accepted: tokens;
-    for each place of a draft, whether it was there in a cycle, and whether a token stood there.
+    """Statistics of drafts. cycles: passes of the model, including those without a draft. drafted, accepted: tokens;
+    for each place of a draft, how often it was drafted, and accepted.
     """
 
     cycles: int = 0
@@ -47,7 +47,7 @@ class Counts:
 
     @property
     def tokens_per_cycle(self) -> float:
-        """Tokens that a pass of the model gives."""
+        """Return the tokens per pass of the model."""
         return (self.accepted + self.cycles) / self.cycles if self.cycles else 0.0
 
     def add(self, draft: DraftTree, accepted: int) -> None:
@@ -60,18 +60,20 @@ class Counts:
 
 
 class Speculation:
-    """Decodes with drafts. counts: what became of them."""
+    """Speculative decoding. counts: its statistics."""
 
     def __init__(
         self, model: Model, sampler: Sampler, drafter: Drafter, most: int, vocabulary: int, rule: Rule = verify
     ) -> None:
-        """most: tokens drafted for a cycle, in depth. vocabulary: how many of the model's logits are of tokens."""
+        """Set up decoding. most: maximum depth of a draft. vocabulary: how many of the model's logits belong to
+        tokens.
+        """
         self.model, self.sampler, self.drafter, self.most, self.rule = model, sampler, drafter, most, rule
         self.vocabulary = vocabulary
         self.counts = Counts()
 
     def cycle(self, text: Sequence[int], cache: KVCache, most: int) -> list[Written]:
-        """At least one token and at most `most` that go on with a text.
+        """Return at least one token and at most `most` that continue a text.
 
         text: prompt and text, all in the cache but the last token. The cache then lacks the last of these tokens.
         Raises ModelError as `Model.forward` does.
@@ -93,7 +95,7 @@ class Speculation:
         return found
 
     def _run(self, last: int, draft: DraftTree, cache: KVCache) -> tuple[Floats, Floats | None]:
-        """Logits behind the text's last token and each drafted one; what the model made of them, if wanted."""
+        """Return logits after the text's last token and each drafted one; and the model's states, if needed."""
         tokens = [last, *draft.tokens]
         if draft.is_chain and not self.drafter.reads_states:
             return self.model.forward(tokens, cache), None
@@ -101,7 +103,7 @@ class Speculation:
         return self.model.forward_with_states(tokens, self.drafter.layers, cache, parents)
 
     def _walk(self, draft: DraftTree, logits: Floats) -> tuple[list[Written], list[int]]:
-        """What is written, and which drafted tokens stand."""
+        """Return the tokens to append, and which drafted ones are accepted."""
         found: list[Written] = []
         path: list[int] = []
         state, at = self.sampler.state, TEXT
@@ -126,14 +128,14 @@ def speculation_of(
     drafting: Drafting | None = None,
     context: int | None = None,
 ) -> Speculation:
-    """Decoding with drafts.
+    """Return speculative decoding.
 
-    by: a smaller model of the same vocabulary, "lookup" for what stands in the text, "mtp" for the model's own layer
-    that reads ahead, or another reader of its states or keys. vocabulary: how many of the model's logits are of tokens.
-    context: tokens that the smaller model can look back at.
+    by: a smaller model of the same vocabulary, "lookup" for n-grams of the text, "mtp" for the model's own MTP layer,
+    or another reader of its states or keys. vocabulary: how many of the model's logits belong to tokens. context: the
+    smaller model's context length.
 
-    Raises OptionError for what can't draft, for the model itself, and for candidates beside each other where a model
-    can't check them; ModelError for a model without a layer that reads ahead.
+    Raises OptionError for unsuitable drafters, for the model itself, and for several candidates a place if a model
+    can't verify them; ModelError for a model without an MTP layer.
     """
     drafting = drafting or Drafting()
     if by is model:

@@ -1,4 +1,4 @@
-"""What a file has to draft with beside a model, where it is no model itself."""
+"""Draft readers: files that draft with a model and are no model themselves."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from .readers import Eagle3, MtpLayer, Reader
 def reader_of(
     model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Reader | Assistant | BlockWriter | None:
-    """What a file reads a model's states or keys with; None for a file of another kind. Raises ModelError."""
+    """Return the reader of a model's states or keys in a file; None for a file of another type. Raises ModelError."""
     if are_alone(metadata, tensors):
         return MtpLayer(model, metadata, tensors)
     architecture = draft_of_file(metadata.get("general.architecture"))

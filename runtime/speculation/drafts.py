@@ -1,6 +1,6 @@
-"""Where drafts come from: a smaller model, what stands in the text already, or what reads the model's states.
+"""Sources of drafts: a smaller model, n-grams of the text, or readers of the model's states.
 
-A drafter is asked with the whole text each time and finds out itself what became of its last draft.
+A drafter gets the whole text each time and derives the fate of its last draft from it.
 """
 
 from collections.abc import Sequence
@@ -20,40 +20,40 @@ from .parameters import MOST_BY_MODEL, Drafting
 from .readers import Reader
 from .trees import DraftTree, chain, comb
 
-LONGEST, SHORTEST = 4, 2  # tokens that have to stand elsewhere, too
-FARTHEST = 32  # as far back the same tokens are counted
+LONGEST, SHORTEST = 4, 2  # tokens that have to match an earlier place
+FARTHEST = 32  # maximum length of a counted match
 
 
 class Drafter(Protocol):
-    """Says how a text may go on.
+    """The interface of drafters.
 
-    reads_states: whether `follow` is to be called with what the model makes of each token: what stands behind its last
-    norm, or what these layers are given.
+    reads_states: whether `follow` is to be called with the model's states of each token: the last norm's output, or the
+    inputs of these layers.
     """
 
     reads_states: bool
     layers: tuple[int, ...]
 
     def read(self, prompt: Sequence[int]) -> None:
-        """Be told of the prompt, before it is gone on with; after `follow`, of whoever is told of states."""
+        """Read the prompt, before generation; after `follow`, if states are read."""
 
     def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
-        """At most so many tokens in depth that may follow; none is a draft, too.
+        """Return a draft of at most `most` tokens in depth; it may be empty.
 
-        text: token ids of prompt and text. state: what the model's sampler remembers of it.
+        text: token ids of prompt and text. state: of the model's sampler.
         """
 
     def follow(self, states: Floats) -> None:
-        """Be told what the model made of the tokens that came into its cache since, (tokens, width): that is all of the
-        text but its last one.
+        """Read the model's states of the tokens added to its cache since, (tokens, width): all of the text but its last
+        one.
         """
 
 
 class LookupDrafter:
-    """What followed when the latest tokens stood in the text before: nothing is computed.
+    """Prompt lookup: draft the tokens that followed the latest n-gram earlier in the text, without computation.
 
-    The latest place counts where the last four tokens stand, else three, else two. Twice as many tokens are drafted as
-    are the same before it: a phrase by chance is short, a copy is not.
+    The latest match of the last four tokens counts, else of three, else of two. Twice as many tokens are drafted as
+    matched before it: accidental phrases are short, copies are not.
 
     Source: the idea of prompt lookup (github.com/apoorvumang/prompt-lookup-decoding).
     """
@@ -62,7 +62,7 @@ class LookupDrafter:
     layers: tuple[int, ...] = ()
 
     def __init__(self) -> None:
-        self._after: dict[tuple[int, ...], int] = {}  # tokens → where the one after them stands
+        self._after: dict[tuple[int, ...], int] = {}  # tokens → where the one after them is
         self._indexed = SHORTEST
 
     def read(self, prompt: Sequence[int]) -> None:
@@ -80,10 +80,10 @@ class LookupDrafter:
         return DraftTree()
 
     def follow(self, states: Floats) -> None:
-        """Nothing is to be known."""
+        """Ignore states."""
 
     def _copied(self, text: Sequence[int], place: int, most: int) -> list[int]:
-        """Tokens from a place on; where it comes to the text's end, those that were just copied."""
+        """Return tokens from a place on; at the text's end, continue with those just copied."""
         same = 1
         while same < min(FARTHEST, place) and text[place - 1 - same] == text[-1 - same]:
             same += 1
@@ -92,18 +92,18 @@ class LookupDrafter:
 
 
 class Drawing:
-    """Draws candidates as the model's sampler would; random numbers are its own."""
+    """Draws candidates as the model's sampler would, with random numbers of its own."""
 
     def __init__(self, sampler: Sampler, drafting: Drafting, vocabulary: int) -> None:
-        """sampler: the model's. vocabulary: how many ids of the model are tokens."""
+        """Set up draws. sampler: the model's. vocabulary: how many ids of the model are tokens."""
         self.sampler = sampler.fork()
         self.sampler.grammar = None  # the model's refuses what it must
         self.drafting, self.vocabulary, self.most = drafting, vocabulary, drafting.most or MOST_BY_MODEL
 
     def candidates(self, logits: Floats, state: State) -> list[Candidate]:
-        """For one place: logits (vocabulary of the draft,); none where it is not sure enough.
+        """Return candidates for one place: logits (vocabulary of the draft,); none if it is not sure enough.
 
-        Whether it is sure must not depend on what is drawn, or the candidate's distribution would not be known.
+        Whether it is sure must not depend on the draw, or the candidate's distribution would be unknown.
         """
         logits = logits[: self.vocabulary]
         if len(logits) < self.vocabulary:
@@ -119,7 +119,7 @@ class Drawing:
             return [Candidate(int(token)) for token in likeliest]
         try:
             q = self.sampler.probabilities(logits, state)
-        except OptionError:  # biases bar all that the draft knows; where they bar all that there is, the model says so
+        except OptionError:  # biases ban all of the draft's tokens; if they ban all tokens, the model reports it
             return []
         found: list[Candidate] = []
         while True:
@@ -130,7 +130,7 @@ class Drawing:
             q = Distribution(q.ids[left], q.p[left] / q.p[left].sum())
 
     def after(self, state: State, candidate: Candidate) -> State:
-        """The state after the first of a place's candidates."""
+        """Return the state after the first of a place's candidates."""
         return self.sampler.after(state, candidate.token, candidate.q)
 
 
@@ -141,14 +141,16 @@ class ModelDrafter:
     layers: tuple[int, ...] = ()
 
     def __init__(self, model: Model, drawing: Drawing, context: int | None = None) -> None:
-        """context: tokens that the draft can look back at. Raises OptionError for what does not go on with texts."""
+        """Set up a draft model. context: its context length. Raises OptionError for a model that cannot continue
+        texts.
+        """
         if model.encoder_decoder is not None or not model.architecture.block.causal:
             raise OptionError(f"a model of {model.architecture.name} can't draft: it does not go on with texts")
         self.model, self.drawing, self.context = model, drawing, context
         self.cache = model.new_cache()
         self.cache.memory = drawing.most
         self._seen: list[int] = []  # tokens in the cache
-        self._known = 0  # of which so many were the text's, and not drafted
+        self._known = 0  # how many of them were the text's, and not drafted
 
     def read(self, prompt: Sequence[int]) -> None:
         if self.context is None or len(prompt) < self.context:
@@ -177,11 +179,11 @@ class ModelDrafter:
         return comb(places)
 
     def follow(self, states: Floats) -> None:
-        """Nothing is to be known."""
+        """Ignore states."""
 
     def _run(self, tokens: Sequence[int]) -> Floats:
-        """Logits (vocabulary,) behind the last of further tokens."""
-        ids = [token if token < self.model.vocabulary_size else 0 for token in tokens]  # 0: unknown to the draft
+        """Return logits (vocabulary,) after the last of these tokens."""
+        ids = [token if token < self.model.vocabulary_size else 0 for token in tokens]  # 0: unknown to the draft model
         size = chunk_size(self.model, len(ids))
         try:
             for start in range(0, len(ids), size):
@@ -195,7 +197,7 @@ class ModelDrafter:
 
 
 class StatesDrafter:
-    """Reads the model's states, and for tokens further on what it made itself of those before."""
+    """Drafter that reads the model's states, and its own for later tokens."""
 
     reads_states = True
 
@@ -207,7 +209,7 @@ class StatesDrafter:
         self._known = 0  # tokens that it has read, and that were not drafted
 
     def read(self, prompt: Sequence[int]) -> None:
-        states = np.concatenate(self._states)  # what comes after the last token is not known yet
+        states = np.concatenate(self._states)  # the token after the last is not known yet
         if len(prompt) > 1:
             self.reader.read(states[:-1], prompt[1:], self.cache)
         self._states, self._known = [states[-1:]], len(prompt) - 1

@@ -1,4 +1,4 @@
-"""How much is drafted, and how it is checked."""
+"""Options of drafting: its length and its verification."""
 
 from dataclasses import dataclass
 
@@ -6,16 +6,16 @@ from quants.errors import OptionError
 from quants.spelling import quote
 
 MOST_BY_MODEL = 3
-MOST_BY_LOOKUP = 15  # the pass that checks them is two of eight tokens; one more would run alone (`few_inputs`)
+MOST_BY_LOOKUP = 15  # the pass that verifies them is two of eight tokens; one more would run alone (`few_inputs`)
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """most: tokens drafted for a cycle, in depth; None for 3, or 15 where they are looked up in the text. min_p: a
-    draft ends where the likeliest token is less likely than this, before any sampler. children: candidates for each
-    place. typical: accept what is likely enough (Medusa's rule), which changes what is written.
+    """most: tokens drafted for a cycle, in depth; None for 3, or 15 with prompt lookup. min_p: a draft ends if the
+    likeliest token is less likely than this, before any sampler. children: candidates for each place. typical: typical
+    acceptance (Medusa's rule), which changes the output.
 
-    Raises OptionError for what these cannot be.
+    Raises OptionError for invalid values.
     """
 
     most: int | None = None

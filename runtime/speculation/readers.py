@@ -1,7 +1,7 @@
-"""What reads the states of the model that is drafted for, and says which token comes after the next one.
+"""Readers of the target model's states, which predict the token after the next one.
 
-For each position it is given what the model makes of the text so far, and the token that comes next; what it makes of
-both predicts the token after that, and stands for the model's state where that is not known yet.
+For each position a reader gets the model's hidden state, and the next token; its output predicts the token after that,
+and replaces the model's state if that is not known yet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,28 +33,28 @@ from ..rope import rope_scaling
 
 
 class Reader(Protocol):
-    """model: that is read. layers: those of it whose inputs are read; none: what stands behind the last norm."""
+    """model: the target. layers: those of it whose inputs are read; none: the last norm's output."""
 
     model: Model
     layers: tuple[int, ...]
 
     def begin(self, states: Floats) -> Floats:
-        """What `read` takes, (tokens, width), of the model's states."""
+        """Return the input of `read`, (tokens, width), from the model's states."""
 
     def read(self, states: Floats, following: Sequence[int], cache: KVCache | None) -> tuple[LazyLogits, Floats]:
-        """Of each position logits of the token after the one that comes next, and what stands for the state of that.
+        """Return for each position logits of the token after the next one, and the replacement of its state.
 
-        states: of `begin`, (tokens, width), or what stands for them. Positions follow those in the reader's own cache.
+        states: of `begin`, (tokens, width), or replacements. Positions follow those in the reader's own cache.
         """
 
 
 class OwnLayer:
-    """The model's own layer that predicts a token further (MTP)."""
+    """The model's own MTP layer."""
 
     layers: tuple[int, ...] = ()
 
     def __init__(self, model: Model) -> None:
-        """Raises ModelError for a model without such a layer, or with one that can't run."""
+        """Raise ModelError for a model without such a layer, or with an unsupported one."""
         model.next_tokens  # noqa: B018
         self.model = model
 
@@ -67,12 +67,12 @@ class OwnLayer:
 
 
 class MtpLayer:
-    """The layer of another file that predicts a token further, which has embedding and output beside it."""
+    """The MTP layer of another file, which also has embedding and output."""
 
     layers: tuple[int, ...] = ()
 
     def __init__(self, model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """As of `Eagle3`."""
+        """Load the file, as `Eagle3`."""
         name, tensors = str(metadata["general.architecture"]), all_readable(tensors)
         architecture, own = of_file(name, metadata), Layer("", by_layer(tensors)[""])
         keys = Keys.of(architecture, metadata)
@@ -100,7 +100,7 @@ class MtpLayer:
 
 
 class Eagle3:
-    """An EAGLE-3 draft: its layer reads embeddings and states side by side.
+    """An EAGLE-3 draft model: its layer reads embeddings and states side by side.
 
     Source: llama.cpp's graph of `eagle3`, and SafeAILab's EAGLE (github.com/SafeAILab/EAGLE, model/cnets.py).
     """
@@ -108,9 +108,9 @@ class Eagle3:
     def __init__(
         self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> None:
-        """model: that is drafted for. metadata, tensors: of the draft's file.
+        """Load the file. model: the target. metadata, tensors: of the draft model's file.
 
-        Raises ModelError where they don't belong together, or the file not to itself.
+        Raises ModelError if they don't belong together, or the file contradicts itself.
         """
         tensors = all_readable(tensors)
         check_draft(architecture, metadata, tensors)
@@ -133,7 +133,7 @@ class Eagle3:
 
     def _check(self, model: Model, width: int) -> None:
         if not model.gives_inputs:
-            raise ModelError(f"such a draft can't read the states of a model of {model.architecture.name}")
+            raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
         found, wide = len(model.network.layers), model.network.hparams.width
         if max(self.layers) > found:
             said = ", ".join(map(str, self.layers))
@@ -145,7 +145,7 @@ class Eagle3:
                 problem = f"the draft's states are {self.network.hparams.width} wide, {tensor.name!r} is {tensor.width}"
                 raise ModelError(problem, "it has none of its own, and was made for another target")
         if self.drafted is not None and self.drafted.max(initial=0) >= self.words:
-            raise ModelError(f"the draft says token {self.drafted.max()}; the model has {self.words}")
+            raise ModelError(f"the draft model gives token {self.drafted.max()}; the model has {self.words}")
 
     def begin(self, states: Floats) -> Floats:
         forward, outside = self._pass(1, None), self.network.global_tensors
@@ -156,7 +156,8 @@ class Eagle3:
 
     def read(self, states: Floats, following: Sequence[int], cache: KVCache | None) -> tuple[LazyLogits, Floats]:
         forward, layer = self._pass(len(following), cache), self.network.layers[0]
-        ids = np.array([token if token < self.table.rows else 0 for token in following])  # 0: unknown to the draft
+        # 0: unknown to the draft model
+        ids = np.array([token if token < self.table.rows else 0 for token in following])
         with one_thread():
             normed = forward.norm(layer, "attn_norm_2", states)
             both = np.concatenate([forward.norm(layer, "attn_norm", gather(self.table, ids)), normed], axis=1)
@@ -167,7 +168,7 @@ class Eagle3:
         return LazyLogits(normed, self.output, self._placed, self.model.threads, self.model.precision), x
 
     def _placed(self, logits: Floats, first: int) -> Floats:
-        """Logits (n, tokens drafted) where these stand among the model's tokens."""
+        """Return logits (n, tokens drafted) in the places of the model's tokens."""
         if self.drafted is None:
             return logits
         placed = np.full((len(logits), self.words), -np.inf, np.float32)

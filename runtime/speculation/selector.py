@@ -1,12 +1,13 @@
-"""What DFlash 2 has beside DFlash: convolutions around attention and feed-forward net, and a selector of candidates.
+"""The additions of DFlash 2 to DFlash: convolutions around attention and feed-forward net, and a selector of
+candidates.
 
-A convolution reads a token and those in front of it in the block, nothing of the text. Its weights are a fixed part by
-channel, and one that is made of the token itself and that a group of channels shares; what attention (or the net) is
-given and what it gives are convolved with weights of their own, which are made at once, of what it is given.
+A convolution reads a token and those before it in the block, nothing of the text. Its weights are a fixed part by
+channel, and a part that is computed from the token itself and shared by a group of channels; the input and the output
+of attention (or the net) are convolved with separate weights, computed together from the input.
 
-The selector takes the likeliest few tokens of each place, and adds to the logit of each how it goes with the token
-before: a product of vectors of both, weighted by what the layers make of the place.
-Facts: llama.cpp's graph of `dflash`, and its `speculative.cpp`.
+The selector keeps the likeliest few tokens of each place, and adds to the logit of each its affinity to the token
+before: a product of vectors of both, weighted by the layers' output for the place. Facts: llama.cpp's graph of
+`dflash`, and its `speculative.cpp`.
 """
 
 import numpy as np
@@ -18,21 +19,21 @@ from ..arrays import Floats
 from ..layer import DAMAGED, ForwardContext, Layer
 from ..products.matmul import gather
 
-BEFORE, AFTER = 0, 1  # what is convolved: what a part of the layer is given, and what it gives
+BEFORE, AFTER = 0, 1  # which side of a part is convolved: its input, or its output
 
 
 class Convolution:
-    """That of one part of a layer, over a block of tokens."""
+    """The convolution of one part of a layer, over a block of tokens."""
 
     def __init__(self, forward: ForwardContext, layer: Layer, part: str, x: Floats) -> None:
-        """part: "attn" or "ffn". x: what it is given, float32 (tokens, width), of which weights are made."""
+        """Compute the weights. part: "attn" or "ffn". x: its input, float32 (tokens, width)."""
         fixed = layer.need_array(f"{part}_conv_base")  # (before and after, kernel, width)
         made = forward.project(layer, f"{part}_conv_proj", x)
         grouped = fixed.reshape(*fixed.shape[:2], made.shape[1] // (fixed.shape[0] * fixed.shape[1]), -1)
         self._weights = (made.reshape(len(x), *grouped.shape[:3], 1) + grouped).reshape(len(x), *fixed.shape)
 
     def over(self, x: Floats, side: int) -> Floats:
-        """x (tokens, width) convolved; side: BEFORE or AFTER."""
+        """Return x (tokens, width) convolved; side: BEFORE or AFTER."""
         weights = self._weights[:, side]
         out: Floats = weights[:, 0] * x
         for back in range(1, min(weights.shape[1], len(x))):
@@ -41,19 +42,19 @@ class Convolution:
 
 
 class Selector:
-    """Leaves of each place's tokens the likeliest few, scored by what stands before."""
+    """Keeps the likeliest few tokens of each place, scored by the token before."""
 
     def __init__(self, outside: Layer, most: int) -> None:
-        """outside: the tensors outside of layers. most: how many tokens it leaves."""
+        """Set up the selector. outside: the tensors outside of layers. most: how many tokens it keeps."""
         self.hidden: Tensor = outside.need("selector_hidden.weight")
         self.before = outside.need("selector_predecessor.weight")
         self.after = outside.need("selector_successor.weight")
         self.most = most
 
     def scores(self, logits: Floats, gate: Floats, before: int) -> Floats:
-        """Of the tokens of one place, (vocabulary,): -inf for those that it leaves out.
+        """Return scores of the tokens of one place, (vocabulary,): -inf for those not selected.
 
-        logits: float32 (vocabulary,). gate: what `hidden` makes of the place, (rank,). before: the token before it.
+        logits: float32 (vocabulary,). gate: output of `hidden` for the place, (rank,). before: the token before it.
         Raises ModelError for scores that are no numbers.
         """
         most = min(self.most, len(logits))

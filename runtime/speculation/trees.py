@@ -1,17 +1,17 @@
-"""What is drafted: tokens that may follow on a text, and on one another."""
+"""Trees of drafted tokens."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .acceptance import Candidate
 
-TEXT = -1  # as a parent: the text itself
+TEXT = -1  # the text itself as a parent
 
 
 @dataclass(frozen=True)
 class DraftTree:
-    """candidates: tokens, each with what it was drawn from given its elder siblings. parents: of each the number of the
-    token that it follows on, which comes before it; TEXT for the text.
+    """candidates: tokens, each with its distribution given its earlier siblings. parents: the number of each one's
+    parent, which comes before it; TEXT for the text.
     """
 
     candidates: tuple[Candidate, ...] = ()
@@ -26,30 +26,30 @@ class DraftTree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether each token follows on the one before it."""
+        """Return whether each token's parent is the one before it."""
         return all(parent == place - 1 for place, parent in enumerate(self.parents))
 
     @property
     def depths(self) -> list[int]:
-        """Of each token how many drafted ones come before it."""
+        """Return each token's number of drafted ancestors."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent == TEXT else depths[parent] + 1)
         return depths
 
     def children(self, parent: int) -> list[int]:
-        """The numbers of the tokens that follow on one, or on TEXT."""
+        """Return the numbers of the children of a token, or of TEXT."""
         return [place for place, each in enumerate(self.parents) if each == parent]
 
 
 def chain(candidates: Iterable[Candidate]) -> DraftTree:
-    """Tokens that follow on one another."""
+    """Return a chain of tokens."""
     found = tuple(candidates)
     return DraftTree(found, tuple(range(-1, len(found) - 1)))
 
 
 def comb(places: Sequence[Sequence[Candidate]]) -> DraftTree:
-    """Several candidates for each place, the next place's following on the first of them."""
+    """Return several candidates for each place, the next place's being children of the first of them."""
     candidates: list[Candidate] = []
     parents: list[int] = []
     parent = TEXT

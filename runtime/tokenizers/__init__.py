@@ -1,1 +1,1 @@
-"""One file a kind of vocabulary: how text without special tokens becomes ids, and ids become bytes."""
+"""Tokenizers, one module for each vocabulary type: text without special tokens to ids, and ids to bytes."""

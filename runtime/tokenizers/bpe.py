@@ -1,6 +1,6 @@
 """Byte-level BPE, on the `tokenizers` library.
 
-Source: GPT-2's byte characters; what a pre-tokenizer's name means: `archs/vocab/pretokenizers.json`.
+Source: GPT-2's byte characters; pre-tokenizers by name: `archs/vocab/pretokenizers.json`.
 """
 
 import re
@@ -48,7 +48,9 @@ class BytePairs:
 
     @cached_property
     def _lines(self) -> dict[str, int]:
-        """Tokens of several newlines, which "gemma4" takes for a run of as many whether merges make them or not."""
+        """Return tokens of several newlines, which "gemma4" uses for runs of as many, whether merges produce them or
+        not.
+        """
         if self.tokens.kind != "gemma4":
             return {}
         return {text: number for number, text in enumerate(self.tokens.texts) if text[1:] and not text.strip("\n")}
@@ -72,7 +74,7 @@ class BytePairs:
         return b"".join(bytes([BYTE_VALUES[c]]) if c in BYTE_VALUES else c.encode() for c in text)
 
     def _build(self, start: bool) -> Any:
-        """The library's tokenizer, without any special tokens. start: for the text that begins all."""
+        """Return the library's tokenizer, without any special tokens. start: for the beginning of the text."""
         if complete := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
             return read_library(parse_json(complete) | {"added_tokens": [], "post_processor": None, "truncation": None})
         cuts = pre_tokenizer_of(self.tokens, self.pre, start)
@@ -83,7 +85,7 @@ class BytePairs:
 
     @cached_property
     def _merging(self) -> Any:
-        """Building takes most of its time for the merges."""
+        """Return the merges, which take most of the time of building."""
         from tokenizers import models
 
         ignore_merges = self.tokens.flag("tokenizer.huggingface.ignore_merges", self.pre.ignore_merges)
@@ -91,7 +93,7 @@ class BytePairs:
         vocabulary = {text: number for number, text in enumerate(self.tokens.texts)}
         vocabulary |= {token.content: number for number, token in self.tokens.found_normalized.items()}
         if ignore_merges:
-            # A whole word is looked up in the vocabulary: it must not be one of the tokens that text cannot make.
+            # A whole word is looked up in the vocabulary: it must not be a token that text cannot produce.
             made = {left + right for left, right in merges}
             for number in (self.tokens.types != TokenType.NORMAL).nonzero()[0]:
                 if self.tokens.types[number] != TokenType.BYTE and self.tokens.texts[number] not in made:

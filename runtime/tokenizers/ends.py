@@ -5,5 +5,5 @@ from archs.vocab.listed import TokenList
 
 
 def end_ids(tokens: TokenList) -> tuple[int, ...]:
-    """Tokens that end a text, in order."""
+    """Return tokens that end a text, in order."""
     return tuple(sorted(tokens.named.ends.union(listed_ends(tokens.metadata))))

@@ -9,7 +9,7 @@ from quants.errors import VocabularyError
 
 
 def read_library(content: Mapping[str, Any]) -> Any:
-    """Raises VocabularyError where the library does not take it."""
+    """Return a tokenizer of the library. Raises VocabularyError if the library refuses it."""
     from tokenizers import Tokenizer
 
     try:
@@ -19,9 +19,9 @@ def read_library(content: Mapping[str, Any]) -> Any:
 
 
 def with_added(library: Any, added: Mapping[int, AddedToken]) -> Any:
-    """A library's tokenizer that finds added tokens in normalized text; its model has them in its vocabulary.
+    """Return a library's tokenizer that matches added tokens in normalized text; its model has them in its vocabulary.
 
-    Raises VocabularyError where it gives one another id.
+    Raises VocabularyError if it gives one another id.
     """
     import tokenizers
 

@@ -1,4 +1,4 @@
-"""RWKV's tokenizer: from the first byte on always the longest token that the text goes on with.
+"""RWKV's tokenizer: always the longest token that matches the rest of the text.
 
 Source: BlinkDL's `rwkv_tokenizer.py`.
 """
@@ -36,13 +36,13 @@ class LongestTokens:
 
     @cached_property
     def _numbers(self) -> dict[bytes, int]:
-        """What text can become; of equal tokens the last."""
+        """Return the tokens that text can become; of equal tokens the last."""
         normal = (self.tokens.types == TokenType.NORMAL).nonzero()[0].tolist()
         return {spelled: number for number in normal if (spelled := self._bytes_of(number))}
 
     @cached_property
     def _lengths(self) -> dict[bytes, list[int]]:
-        """By the first two bytes: how long tokens of two or more are, the longest first."""
+        """Return the lengths of tokens of two or more bytes, by the first two bytes, the longest first."""
         found: dict[bytes, set[int]] = {}
         for spelled in self._numbers:
             if len(spelled) > 1:
@@ -51,5 +51,5 @@ class LongestTokens:
 
     @cached_property
     def _unknown(self) -> int:
-        """The token for a byte that the vocabulary lacks."""
+        """Return the token for a byte that the vocabulary lacks."""
         return self.tokens.id(Keys.Tokenizer.UNK_ID) or 0

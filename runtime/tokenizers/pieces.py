@@ -18,7 +18,7 @@ from quants.errors import VocabularyError
 from .library import read_library, with_added
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
-LIBRARY_TYPES = [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED]  # what text can become
+LIBRARY_TYPES = [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED]  # types that text can become
 
 
 class Pieces:
@@ -34,8 +34,8 @@ class Pieces:
         self._processor, self._library = cache(self._build), cache(self._build_library)
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """A space is put in front of every piece of text between special tokens, as llama.cpp does, unless the file
-        says: of the first alone.
+        """Return ids. A space is put before every piece of text between special tokens, as in llama.cpp, unless the
+        file restricts it to the first.
         """
         if self.by_blocks:
             return list(self._library(start).encode_batch_fast([text], add_special_tokens=False)[0].ids)
@@ -52,7 +52,9 @@ class Pieces:
         return text[1:] if self.prefix_space and begins and text.startswith(" ") else text
 
     def _build(self, prefix_space: bool) -> Any:
-        """The library's processor. Only pieces that text can become keep their type; the others are control pieces."""
+        """Return the library's processor. Only pieces that text can become keep their type; the others are control
+        pieces.
+        """
         import sentencepiece
         from sentencepiece import sentencepiece_model_pb2
 
@@ -61,14 +63,14 @@ class Pieces:
         types[self._unknown] = TokenType.UNKNOWN
         seen: set[str] = set()
         for number, (text, score, type) in enumerate(zip(self.tokens.texts, self.tokens.scores, types, strict=True)):
-            if not text or text in seen:  # the library wants unique pieces; this one no text can become anyway
+            if not text or text in seen:  # the library requires unique pieces; text cannot produce this one anyway
                 text, type = f"<duplicate {number}>", TokenType.CONTROL
             seen.add(text)
             model.pieces.add(piece=text, score=float(score), type=int(type))
         model.trainer_spec.model_type = UNIGRAM if self.unigram else BPE
         if (types == TokenType.BYTE).any():
             model.trainer_spec.byte_fallback = True
-            # The library wants all 256; Gemma's fast tokenizer has a tab in place of one.
+            # The library requires all 256; Gemma's fast tokenizer has a tab in place of one.
             for text in sorted({f"<0x{byte:02X}>" for byte in range(256)} - seen):
                 model.pieces.add(piece=text, type=int(TokenType.BYTE))
         spec = model.normalizer_spec
@@ -83,7 +85,9 @@ class Pieces:
             raise VocabularyError(f"the file's vocabulary is not a valid SentencePiece model: {error}") from error
 
     def _build_library(self, start: bool) -> Any:
-        """The other library's tokenizer, by the file's blocks of tokenizer.json: what SentencePiece cannot do."""
+        """Return the `tokenizers` library's tokenizer, by the file's blocks of tokenizer.json, which SentencePiece
+        cannot apply.
+        """
         empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
         tokenizer = read_library(empty | blocks_of(self.tokens, start))
         tokenizer.model = self._model
@@ -121,7 +125,7 @@ class Pieces:
 
     @cached_property
     def _unknown(self) -> int:
-        """The token for what the vocabulary cannot spell."""
+        """Return the token for text that the vocabulary cannot spell."""
         if (stated := self.tokens.stated(Keys.Tokenizer.UNK_ID)) is not None:
             return stated
         marked = (self.tokens.stored_types == TokenType.UNKNOWN).nonzero()[0]

@@ -1,4 +1,4 @@
-"""Finding special tokens in text, before the rest of it is split into words."""
+"""Match special tokens in text, before the rest of it is split into words."""
 
 import re
 import unicodedata
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from archs.vocab.files import AddedToken
 
-# Unicode's White_Space, which the `tokenizers` library goes by; Python's `strip` also takes U+001C … U+001F.
+# Unicode's White_Space, as in the `tokenizers` library; Python's `strip` also takes U+001C … U+001F.
 WHITE_SPACE = "".join(filter(str.isspace, map(chr, {*range(0x3001)} - {*range(0x1C, 0x20)})))
 CIRCLED = ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
 
 
 class Splitter:
-    """Cuts a text at special tokens: the leftmost first, of several there the longest."""
+    """Splits a text at special tokens: the leftmost first, of several there the longest."""
 
     def __init__(self, tokens: Iterable[tuple[int, AddedToken]]) -> None:
         self._tokens = {token.content: (number, token) for number, token in tokens if token.content}
@@ -24,7 +24,7 @@ class Splitter:
         self._first = re.compile("[" + re.escape("".join(starts)) + "]") if starts else None
 
     def split(self, text: str) -> Iterator[int | tuple[int, str]]:
-        """Ids of special tokens and, as (offset, text), what stands between them."""
+        """Yield ids of special tokens and, as (offset, text), the text between them."""
         done = 0
         for start, end, content in self._matches(text):
             number, token = self._tokens[content]
@@ -49,11 +49,11 @@ class Splitter:
 
 
 def _alone(text: str, start: int, end: int) -> bool:
-    """Whether no letter or digit touches the token."""
+    """Return whether no letter or digit is next to the token."""
     return not any(map(_is_of_word, text[max(0, start - 1) : start] + text[end : end + 1]))
 
 
 def _is_of_word(character: str) -> bool:
-    """Unicode's class of what words are made of, which is another than that of Python's `re`."""
+    """Return whether a character belongs to a word by Unicode's class, which differs from that of Python's `re`."""
     category, circled = unicodedata.category(character), any(a <= ord(character) <= b for a, b in CIRCLED)
     return category[:1] in "LM" or category in ("Nd", "Nl", "Pc") or circled or character in "\u200c\u200d"

@@ -1,6 +1,6 @@
-"""PLaMo's tokenizer: the tokens whose scores have the greatest sum, found from the end of a text to its beginning.
+"""PLaMo's tokenizer: the tokens with the greatest sum of scores, searched from the end of a text to its beginning.
 
-Source: the tokenizer's code that PLaMo 2's checkpoints bring along.
+Source: the tokenizer's code of PLaMo 2's checkpoints.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from gguf.constants import TokenType
 
 from archs.vocab.listed import TokenList, byte_of
 
-UNIT = 1e4  # scores are summed as whole numbers of this part
-UNKNOWN = 10_000_000  # what a character costs that no token has; it becomes bytes
-TEXT = (TokenType.NORMAL, TokenType.USER_DEFINED)  # what a text can become
+UNIT = 1e4  # scores are summed as multiples of its inverse
+UNKNOWN = 10_000_000  # cost of a character without a token; it becomes bytes
+TEXT = (TokenType.NORMAL, TokenType.USER_DEFINED)  # types that text can become
 
 
 class BestTokens:
@@ -53,14 +53,14 @@ class BestTokens:
 
     @cached_property
     def _tokens(self) -> dict[str, tuple[int, int]]:
-        """Cost and id of what text can become; of equal texts the last."""
+        """Return cost and id of the tokens that text can become; of equal texts the last."""
         usual = np.isin(self.tokens.types, TEXT).nonzero()[0].tolist()
         texts, scores = self.tokens.texts, self.tokens.scores
         return {texts[i]: (-round(float(scores[i]) * UNIT), i) for i in usual if texts[i]}
 
     @cached_property
     def _lengths(self) -> dict[str, list[int]]:
-        """By the first character: how long tokens are, the longest first, which wins where costs are equal."""
+        """Return token lengths by the first character, the longest first, which wins at equal costs."""
         found: dict[str, set[int]] = {}
         for text in self._tokens:
             found.setdefault(text[0], set()).add(len(text))

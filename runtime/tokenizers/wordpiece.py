@@ -12,7 +12,7 @@ from quants.errors import VocabularyError
 
 from .library import read_library, with_added
 
-# What transformers takes out of a text again, in each word with the space before it.
+# Spaces that transformers removes from decoded text, in each word with the space before it.
 SPACED = (
     (" .", "."),
     (" ?", "?"),
@@ -54,7 +54,7 @@ class WordPieces:
 
     @cached_property
     def _behind(self) -> list[str]:
-        """Each token as it stands in a text behind others: a word has a space before it."""
+        """Return each token as inside a text: a word has a space before it."""
         return [text[2:] if text.startswith("##") else _clean(f" {text}") for text in self._texts]
 
     @cached_property
@@ -66,14 +66,15 @@ class WordPieces:
     def _library(self) -> Any:
         from tokenizers import models
 
-        # Tokens that are found in text before it is cut are not what words are made of.
+        # Tokens matched before the text is split are no parts of words.
         listed = zip(self._texts, self.tokens.types.tolist(), strict=True)
         vocabulary = {text: number for number, (text, type) in enumerate(listed) if type not in FOUND_FIRST}
         vocabulary |= {token.content: number for number, token in self.tokens.found_normalized.items()}
         unknown = unknown_word(self.tokens, self._texts)
         if unknown is not None:
             vocabulary[self._texts[unknown]] = unknown
-        # The library's JSON wants a vocabulary with the unknown word in it; building the model of texts is quicker.
+        # The library's JSON requires a vocabulary with the unknown word in it; building the model from texts is
+        # quicker.
         model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
         blocks = {"normalizer": normalizer_of(self.tokens), "pre_tokenizer": pre_tokenizer_of(self.tokens)}
         tokenizer = read_library({"version": "1.0", "model": model} | blocks)

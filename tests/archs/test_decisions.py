@@ -150,7 +150,7 @@ def test_clef_decides_questions_jointly(tmp_path: Path) -> None:
     for wrong, problem in (
         ("no question", "no questions"),
         (f"a{SEPARATOR}{OPTION}b", "in front of all questions"),
-        (f"TYPE: what{SEPARATOR}{QUESTION}b", "not of a known kind"),
+        (f"TYPE: what{SEPARATOR}{QUESTION}b", "not of a known type"),
         (f"{OPTION}", "is empty"),
         (f"\nTYPE: noul\nINSTRUCTION: {SEPARATOR}{QUESTION}b", "one without options"),
     ):

@@ -46,7 +46,7 @@ NAN, INFINITY = float("nan"), float("inf")
         (MODEL["ssm.time_step_max"], INFINITY, None),
         (MODEL["attention.scale"], [1.0, 2.0], None),
         (MODEL["attention.scale"], np.array([1.0, NAN]), "not finite"),
-        (MODEL["attention.scale"], ["a"], "another kind"),
+        (MODEL["attention.scale"], ["a"], "another type"),
         (MODEL["attention.head_count_kv"], [0, -1], "the item -1"),
         (MODEL["activation_sparsity_scale"], [-INFINITY, 1.0], None),
         (MODEL["activation_sparsity_scale"], [NAN], "not finite"),

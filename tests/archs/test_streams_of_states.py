@@ -95,7 +95,7 @@ def test_kinds_of_layers_in_both_spellings() -> None:
     assert ratios({"num_hidden_layers": 5}) == [128, 128, 128, 4, 128]
     assert hash_layers({"mlp_layer_types": ["hash_moe", "moe"]}) == 1
     assert hash_layers({"num_hidden_layers": 2, "num_hash_layers": 3}) == 2
-    with pytest.raises(ModelError, match="behind others"):
+    with pytest.raises(ModelError, match="after others"):
         hash_layers({"mlp_layer_types": ["moe", "hash_moe"]})
 
 

@@ -164,7 +164,7 @@ def test_a_grafted_layer_reads_ahead(tmp_path: Path):
     gguftools.quantize(trunk, "Q8_0", small)
     gguftools.graft(small, mixed, [(whole, "mtp")])
     prompt, sampling = [5, 9, 13, 40, 41], Sampling(temperature=1.0, top_k=0, top_p=1, min_p=0, seed=3, ignore_eos=True)
-    with pytest.raises(ModelError, match="no layer that predicts a token further"):
+    with pytest.raises(ModelError, match="no MTP layer"):
         gguftools.open(small).generate(prompt, draft="mtp")
     assert speak(gguftools.open(mixed), prompt, "mtp")[0] == speak(gguftools.open(small), prompt)[0]
     generation = gguftools.open(mixed).generate(prompt, sampling, max_tokens=30, draft="mtp")
@@ -214,7 +214,7 @@ def told(words: tuple[Any, ...]) -> str:
 
 def test_what_cannot_draft_is_told(path: Path, tmp_path: Path):
     assert "the model itself" in told((path, "-p", PROMPT, "--draft", path))
-    assert "predicts a token further" in told((path, "-p", PROMPT, "--draft-mtp"))
+    assert "no MTP layer" in told((path, "-p", PROMPT, "--draft-mtp"))
     other = tmp_path / "other.gguf"
     with gguftools.open(path) as model:
         words = list(model.metadata["tokenizer.ggml.tokens"])

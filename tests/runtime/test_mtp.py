@@ -107,7 +107,7 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
             ".nextn.hnorm.weight": None,
             ".nextn.shared_head_norm.weight": None,
         },
-        "no layer that predicts a token further",
+        "no MTP layer",
     ),
 ]
 

@@ -188,7 +188,7 @@ def test_normalizers() -> None:
     ("metadata", "message"),
     [
         ({}, "missing: no tokenizer.ggml.model"),
-        ({"tokenizer.ggml.model": "hybriddna"}, "unknown kind: tokenizer.ggml.model is 'hybriddna'"),
+        ({"tokenizer.ggml.model": "hybriddna"}, "unknown type: tokenizer.ggml.model is 'hybriddna'"),
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "new"}, "unknown pre-tokenizer 'new'"),
         ({"tokenizer.ggml.model": "llama"}, "lacks tokenizer.ggml.tokens"),
         (

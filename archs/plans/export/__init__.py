@@ -1,6 +1,6 @@
-"""GGUF → checkpoint: the mapping of an architecture the other way round, tensors and config.
+"""Plan an export, GGUF → checkpoint: the inverse of an architecture's mapping, tensors and config.
 
-What comes out is checked by converting it again, headers only: names, shapes and metadata must be as the file has them.
+The result is checked by converting it again, headers only: names, shapes and metadata must equal the file's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from ..text import architecture_metadata, map_tensors
 from .config import SECTIONS, export_config, number
 from .tensors import OUTSIDE, export_tensors, without_inverse
 
-SAYS_NOTHING = {  # of logits or hidden states, that the tensors don't
+SAYS_NOTHING = {  # that do not affect logits or hidden states
     "vocab_size",
     "rope.scaling.finetuned",
     "tensor_data_layout",
@@ -40,10 +40,11 @@ SAYS_NOTHING = {  # of logits or hidden states, that the tensors don't
     "classifier.output_labels",
     "classifier.hidden_activation",
 }
-MEANINGFUL = {key for key, rule in MODEL.items() if not rule.shaping} - SAYS_NOTHING  # tensors show what shapes them
-WHICH_CHOOSE = "attention.indexer.types"  # layers; all of them where a file does not say
-# Model types that stand for other models in transformers; Grok 2's configs have the first, and of InternLM 3 its class
-# takes no biases of q, k and v alone, as the published code does.
+# tensors show the values of the others
+MEANINGFUL = {key for key, rule in MODEL.items() if not rule.shaping} - SAYS_NOTHING
+WHICH_CHOOSE = "attention.indexer.types"  # layers; all of them if a file has none
+# Model types that stand for other models in transformers: Grok 2's configs use the first; InternLM 3's class, unlike
+# the published code, takes no biases of q, k and v alone.
 OTHERS = {"git", "internlm3"}
 VOCABULARIES = {
     "gpt2": {"bpe"},
@@ -58,11 +59,10 @@ NEEDS_ENCODERS = "name the file of its encoders, too: gguftools export MODEL --m
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """A file as the checkpoint it could come from. tensors: by Hugging Face name, read lazily.
+    """A file as the checkpoint that it could come from. tensors: by Hugging Face name, read lazily.
 
-    differing: metadata keys that a conversion of it would write otherwise, with what it would write. preprocessor: what
-    preprocessor_config.json says of a model with encoders; tokenizer: what its processor asks tokenizer_config.json
-    for.
+    differing: metadata keys that converting it would write differently, with those values. preprocessor: content of
+    preprocessor_config.json of a model with encoders; tokenizer: what its processor needs in tokenizer_config.json.
     """
 
     architecture: Architecture
@@ -74,7 +74,7 @@ class ExportPlan:
 
 
 def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
-    """The checkpoint that converts to these tensors. Of several families of one GGUF name, the first that fits.
+    """Return the checkpoint that converts to these tensors. Of several families of one GGUF name, the first that fits.
 
     Raises ModelError where none does, saying why.
     """
@@ -82,11 +82,11 @@ def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
     kinds = VOCABULARIES.get(metadata.get("tokenizer.ggml.model", ""), set())
     family = [a for a in architectures() if a.name == name and (not kinds or kinds & set(a.vocab))]
     if name == NAME:
-        raise ModelError("the file has encoders for images or sounds; it makes no checkpoint alone", NEEDS_ENCODERS)
+        raise ModelError("the file has encoders for images or audio; it makes no checkpoint alone", NEEDS_ENCODERS)
     if not family:
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
     if are_alone(metadata, tensors):
-        raise ModelError("the file has the layers alone that predict tokens further (MTP): they make no checkpoint")
+        raise ModelError("the file has only the MTP layers: they make no checkpoint")
     images = f"{name}.{SECTIONS}" in metadata
     if images and not any(a.hf_classes[0].endswith("ForCausalLM") and SECTIONS in a.metadata for a in family):
         problem = "the file is the text part of a model of images; it cannot become a checkpoint of its own"
@@ -100,8 +100,8 @@ def plan_best(
     tensors: Tensors,
     around: Mapping[str, Any] | None = None,
 ) -> ExportPlan:
-    """The checkpoint of the first of a family's architectures that fits. around: what else the config of the whole
-    model has, where this is its text part. Raises ModelError where none does.
+    """Return the checkpoint of the first of a family's architectures that fits. around: the rest of the whole model's
+    config, if this is its text part. Raises ModelError if none fits.
     """
     check_model(family[0], metadata, tensors)
     starts = (f"{family[0].name}.", "xielu.", "diffusion.")
@@ -118,7 +118,7 @@ def plan_best(
         raise ModelError(f"the file cannot become a checkpoint: {'; '.join(reasons)}")
 
     def rules(architecture: Architecture) -> int:
-        """How many there are, but for what stands outside of the base model and is often not there."""
+        """Return the number of rules used, without tensors outside the base model, which are often missing."""
         names = [target.name if isinstance(target, TensorMap) else target for target in architecture.tensors.values()]
         return sum(not (isinstance(name, str) and name.partition(".")[0] in OUTSIDE) for name in names)
 
@@ -133,7 +133,7 @@ def plan_best(
 
 
 def _own_tokens(architecture: Architecture, metadata: Mapping[str, Any]) -> list[str]:
-    """The keys of special tokens that a file has as the family sets them."""
+    """Return the special-token keys of a file that the family sets itself."""
     texts = metadata.get(TOKENS, ())
     found = {key: metadata.get(f"tokenizer.ggml.{key}") for key in architecture.vocab_keys}
     ids = {key: number for key, number in found.items() if isinstance(number, int) and not isinstance(number, bool)}
@@ -146,7 +146,7 @@ def _own_tokens(architecture: Architecture, metadata: Mapping[str, Any]) -> list
 
 
 def obstacle(architecture: Architecture) -> str | None:
-    """Why no file of a family becomes a checkpoint, as its data say it; None where nothing speaks against it."""
+    """Return why no file of a family can become a checkpoint; None if it may."""
     if isinstance(architecture.config_from_gguf, NotExportable):
         return architecture.config_from_gguf.reason
     if architecture.prepare and not architecture.prepare_export:
@@ -160,12 +160,12 @@ def obstacle(architecture: Architecture) -> str | None:
 
 @cache
 def _whole_classes() -> set[str]:
-    """Those that a text model's file and its encoders' become again."""
+    """Return the multimodal classes that both files can become."""
     return {wrapper.hf_class for encoder in all_encoders() for wrapper in encoder.wrappers}
 
 
 def is_part(architecture: Architecture) -> bool:
-    """Whether transformers has no class for the text part alone that has logits."""
+    """Return whether transformers has no class with logits for the text part alone."""
     sections = SECTIONS in architecture.metadata and not architecture.hf_classes[0].endswith("ForCausalLM")
     return sections or architecture.part
 
@@ -173,7 +173,7 @@ def is_part(architecture: Architecture) -> bool:
 def _plan(
     architecture: Architecture, own: Mapping[str, Any], tensors: Tensors, around: Mapping[str, Any] | None
 ) -> ExportPlan:
-    """own: the file's keys of the model, and its tokens."""
+    """Plan the export to one architecture. own: the file's keys of the model, and its tokens."""
     if (reason := obstacle(architecture)) and not (is_part(architecture) and around is not None):
         raise ModelError(reason)
     metadata = {key: value for key, value in completed(architecture, own).items() if key != TOKENS}
@@ -202,7 +202,7 @@ def _plan(
 
 
 def differences(metadata: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that have other values in `written`, with those."""
+    """Return keys that have other values in `written`, with those."""
     keys = dict.fromkeys([*metadata, *written])
     return {key: written.get(key) for key in keys if not _same(metadata.get(key), written.get(key))}
 
@@ -220,9 +220,9 @@ def _same(a: Any, b: Any) -> bool:
 def _check_values(
     architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any], tensors: Tensors
 ) -> None:
-    """Raise ModelError where a conversion of the config would write other keys that change what the model computes, or
-    a key of the conversion is not as the file has it. Files of other converters may leave out what says nothing new,
-    or have keys that no model reads.
+    """Raise ModelError if converting the config would write other keys that change the model's computation, or a
+    converted key differs from the file. Files of other converters may omit redundant keys, or have keys that no model
+    reads.
     """
     unread, changing = _changes(architecture, metadata, differing, tensors)
     lost = []
@@ -245,8 +245,8 @@ def _check_meaning(
     source: Tensors,
     tensors: Tensors,
 ) -> None:
-    """Raise ModelError unless transformers reads the config as the conversion does: with the defaults that it fills in,
-    it must give the same keys. scalars: those that the tensors give. source: the checkpoint's tensors; tensors: the
+    """Raise ModelError unless transformers reads the config as the conversion does: with its defaults filled in, it
+    must give the same keys. scalars: those that the tensors give. source: the checkpoint's tensors; tensors: the
     file's.
     """
     meant_by = of_config(config)
@@ -259,7 +259,7 @@ def _check_meaning(
     if architecture.prepare:
         filled = ReadConfig(architecture.prepare(filled, source)[0])
     ours, theirs = ({**architecture_metadata(architecture, each), **scalars} for each in (full, filled))
-    # Keys that say nothing new, which a conversion writes where the config says what it would mean without.
+    # Redundant keys, which a conversion writes if the config has their default.
     start = f"{architecture.name}."
     implied, heads = {f"{start}rope.freq_base_swa": full.get("rope_theta")}, ours.get(f"{start}attention.head_count")
     if isinstance(heads, int) and heads:
@@ -278,7 +278,7 @@ def _check_meaning(
 def _changes(
     architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any], tensors: Tensors
 ) -> tuple[list[str], list[str]]:
-    """Of keys with other values, those that a model's numbers are not read from, and the one that changes numbers."""
+    """Return the differing keys that hyperparameters are not read from, and the one that changes hyperparameters."""
     own = _ReadKeys(metadata)
     before = _numbers(architecture, own, tensors)
 
@@ -299,7 +299,7 @@ def _numbers(architecture: Architecture, metadata: Mapping[str, Any], tensors: T
 
 
 class _ReadKeys(dict[str, Any]):
-    """Metadata that notes what keys are asked for."""
+    """Metadata that records the keys that are read."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata)

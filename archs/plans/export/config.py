@@ -1,4 +1,4 @@
-"""config.json from a file's keys: those that were copied are copied back, those that were computed are solved for."""
+"""config.json from a file's keys: copied keys are copied back, computed ones solved for."""
 
 import fnmatch
 import itertools
@@ -22,14 +22,14 @@ from ...spec import Architecture, ConfigKeys, GgufKeys, Tensors
 from ...tensor_maps import step_limits
 
 SECTIONS = "rope.dimension_sections"
-MEANT = {"rope.freq_base": 10_000.0}  # by files without the key
+MEANT = {"rope.freq_base": 10_000.0}  # defaults of missing keys
 STANDING = 1e30  # the divisor of pairs that do not rotate
 STRETCHES = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # factors of rotary scaling
 
 
 @dataclass(frozen=True)
 class Known:
-    """What config keys are solved from: a file's keys without "NAME.", its tensors, and the config so far."""
+    """The known facts to solve config keys from: a file's keys without "NAME.", its tensors, and the config so far."""
 
     architecture: Architecture
     keys: GgufKeys
@@ -37,21 +37,21 @@ class Known:
     config: ConfigKeys
 
     def copied(self, key: str) -> bool:
-        """Whether the key is the config's own."""
+        """Return whether the key is copied from the config."""
         return isinstance(self.architecture.metadata.get(key), str)
 
     def choose(self, *names: str) -> str:
-        """The name that this family uses."""
+        """Return the name that this family uses."""
         return next((name for name in names if name in self.architecture.defaults), names[0])
 
     @property
     def head(self) -> int:
-        """The width of one."""
+        """Return the width of a head."""
         width = self.keys.stored("attention.key_length")
         return int(width or self.keys["embedding_length"] // self.keys["attention.head_count"])
 
 
-# Keys that say "none" by 0 where absence means something else; configs have null.
+# Keys where 0 means "none" although absence means something else; configs have null.
 NONE_BY_0 = (
     "attention.sliding_window",
     "attn_logit_softcapping",
@@ -61,7 +61,7 @@ NONE_BY_0 = (
 
 
 def export_config(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
-    """The config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
+    """Return the config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
     start, defaults = f"{architecture.name}.", architecture.defaults
     own = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
     file_keys = Keys.of(architecture, metadata)
@@ -104,7 +104,7 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
 
 
 def number(value: Any) -> Any:
-    """A metadata value as JSON has it; floats of 32 bits by their shortest decimals."""
+    """Return a metadata value as JSON has it; floats of 32 bits by their shortest decimals."""
     if isinstance(value, np.ndarray):
         return list(map(number, value))
     if isinstance(value, (float, np.floating)):
@@ -113,7 +113,7 @@ def number(value: Any) -> Any:
 
 
 def _head_width(known: Known, rotated: Any) -> ConfigKeys:
-    """The width of a head, or the share of it that rotates, by the number of values that rotate."""
+    """Return the width of a head, or the share of it that rotates, by the number of rotating values."""
     heads, source = known.keys.stored("attention.head_count"), known.architecture.metadata["rope.dimension_count"]
     if not isinstance(heads, int) or not heads:
         return {}
@@ -165,7 +165,7 @@ def _context(known: Known, value: Any) -> ConfigKeys:
 
 
 def _states(known: Known, value: Any) -> ConfigKeys:
-    """How many channels a state space has, as given or by the width."""
+    """Return how many channels a state space has, as given or by the width."""
     given = {"mamba_d_ssm": value, "mamba_expand": value / known.keys["embedding_length"]}
     return next(({key: each} for key, each in given.items() if key in known.architecture.defaults), {})
 
@@ -192,7 +192,7 @@ SOLVED: dict[str, Callable[[Known, Any], ConfigKeys]] = {
 
 
 def _rotary(known: Known) -> ConfigKeys:
-    """Rotary settings, in the spelling that transformers reads."""
+    """Return rotary settings, in the spelling that transformers reads."""
     keys, scaling, config = known.keys, None, {}
     if keys.stored("rope.scaling.type") in ("linear", "yarn"):
         scaling = yarn_settings(keys)
@@ -204,7 +204,7 @@ def _rotary(known: Known) -> ConfigKeys:
         trained = keys.stored("rope.scaling.original_context_length") or keys.stored("context_length")
         config = {"original_max_position_embeddings": trained}
         scaling = longrope_settings(keys, known.tensors)
-        if "rope.freq_base_swa" in keys:  # settings of some layers alone are looked at by themselves
+        if "rope.freq_base_swa" in keys:  # settings of some layers only are checked separately
             scaling |= config
     elif "rope_freqs.weight" in known.tensors and (share := _share(known.tensors["rope_freqs.weight"])) < 1:
         scaling = {"rope_type": "proportional", "partial_rotary_factor": share}
@@ -225,23 +225,23 @@ def _rotary(known: Known) -> ConfigKeys:
             if (local_width := keys.get("rope.dimension_count_swa")) != known.head or local_width != rotated:
                 plain["partial_rotary_factor"] = local_width / known.head
         if rotated is None and local is None and base == known.architecture.defaults["rope_theta"]:
-            del of_kinds["sliding_attention"]  # what the model type means by none
+            del of_kinds["sliding_attention"]  # the model type's default
         kinds = {*known.config.get("layer_types", ()), *(["full_attention"] if scaling else [])}
         settings = {kind: each for kind, each in of_kinds.items() if kind in (kinds or {"full_attention"})}
     return {**config, "rope_parameters": settings}
 
 
 def _share(divisors: Tensor) -> float:
-    """Of pairs, how many move at all."""
+    """Return the share of pairs that rotate."""
     return float(np.mean(divisors.float32() < STANDING))
 
 
 def _llama3(known: Known) -> ConfigKeys:
-    """The factor shows in the divisors, if anything is stretched in full; the trained context is what gives them again:
-    a power of two, or what one divisor between 1 and the factor means.
+    """Return llama3's settings. The factor shows in the divisors if a pair is fully stretched. The trained context is a
+    power of two, or what one divisor between 1 and the factor implies; it must reproduce the divisors.
     """
     wanted = known.tensors["rope_freqs.weight"].float32()
-    if known.head > 64 * len(wanted):  # before anything of such a width is made
+    if known.head > 64 * len(wanted):  # before anything of such a width is allocated
         raise ModelError(f"rope_freqs.weight has {len(wanted)} values; heads are {known.head} wide")
     largest = number(wanted.max())
     base = known.keys.stored("rope.freq_base") or 10_000.0

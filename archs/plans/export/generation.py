@@ -1,4 +1,6 @@
-"""generation_config.json of an exported checkpoint: which tokens begin and end texts, and what its authors advise."""
+"""generation_config.json of an exported checkpoint: the tokens that begin and end texts, and its authors' sampling
+parameters.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,13 +9,13 @@ from ...general import SAMPLING
 from ...vocab.ends import SUPPRESSED
 from .config import number
 
-GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")  # how classes that generate end
+GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")  # endings of classes that generate
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-NEEDS_SAMPLING = {"top_k", "top_p", "min_p", "temperature"}  # which transformers heeds where `do_sample` is set
+NEEDS_SAMPLING = {"top_k", "top_p", "min_p", "temperature"}  # which transformers uses if `do_sample` is set
 
 
 def generation_config(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what generation_config.json holds; nothing for a class that does not generate.
+    """Return the content of generation_config.json; nothing for a class that does not generate.
 
     config: config.json, with the ids of special tokens. metadata: the file's.
     """

@@ -1,5 +1,5 @@
-"""What a encoders' file lacks or has in a wrong shape, before a checkpoint is made of it: classes that load one make up
-what they don't find.
+"""Missing or misshapen tensors of an encoders' file, checked before the export: classes that load a checkpoint
+initialize missing tensors at random.
 """
 
 import fnmatch
@@ -13,13 +13,14 @@ from ...wrapper import Files, Wrapper
 from ..text import PLACE, maps_of
 
 NUMBERED = re.compile(r"([va]\.(?:blk|proj_blk|deepstack|sam\.blk))\.(\d+)\.(.+)")
-DISTANCES = re.compile(r"attn\.pos_[hw]\.weight")  # of SAM's, more where a layer sees all
-TOGETHER = {"vision": [side**2 for side in range(1, 9)], "audio": [*range(1, 17)]}  # outputs that are one input
+DISTANCES = re.compile(r"attn\.pos_[hw]\.weight")  # of SAM, more where a layer attends globally
+# number of outputs joined into one input
+TOGETHER = {"vision": [side**2 for side in range(1, 9)], "audio": [*range(1, 17)]}
 Shapes = dict[str, tuple[int, ...]]
 
 
 def check_whole(encoder: Encoder, wrapper: Wrapper, files: Files) -> None:
-    """Raise ModelError for a tensor that is missing, or whose shape is not that of its like."""
+    """Raise ModelError for a tensor that is missing, or whose shape differs from that of its peers."""
     for name in (*_needed(encoder, wrapper, files), *(wrapper.needed(files) if wrapper.needed else ())):
         if name not in files.tensors and f"{name}.weight" not in files.tensors:
             raise ModelError(f"the encoders' file has no {name!r}, without which they do not compute")
@@ -37,7 +38,7 @@ def check_whole(encoder: Encoder, wrapper: Wrapper, files: Files) -> None:
 
 
 def _needed(encoder: Encoder, wrapper: Wrapper, files: Files) -> Iterator[str]:
-    """Tensors that stand outside of layers."""
+    """Check tensors outside of layers."""
     absent = tuple(
         beginning
         for part, beginnings in (("vision", ("v.",)), ("audio", ("a.", "mm.a.")))
@@ -55,7 +56,7 @@ def _needed(encoder: Encoder, wrapper: Wrapper, files: Files) -> Iterator[str]:
 
 
 def _check_layers(files: Files) -> None:
-    """Every layer has the tensors of the first one, in the same shapes; and these fit each other."""
+    """Check that every layer has the tensors of the first one, in the same shapes, and that these fit each other."""
     found: dict[str, dict[int, Shapes]] = {}
     for name, tensor in files.tensors.items():
         if match := NUMBERED.fullmatch(name):
@@ -77,7 +78,7 @@ def _check_layers(files: Files) -> None:
 
 
 def _check_widths(kind: str, shapes: Shapes, files: Files) -> None:
-    """Raise ModelError where a layer does not go from the width that the keys say to that width."""
+    """Raise ModelError if a layer's input or output width differs from the keys."""
     part = {"v": "vision", "a": "audio"}[kind[0]]
     width, net = files.keys.get(f"{part}.embedding_length"), shapes.get("ffn_up.weight", (0,))[0]
     wanted = {
@@ -98,7 +99,7 @@ def _check_widths(kind: str, shapes: Shapes, files: Files) -> None:
 
 
 def _check_pairs(files: Files) -> None:
-    """Raise ModelError for a bias that is not one number for each output, and for tensors of nothing."""
+    """Raise ModelError for a bias without one number for each output, and for empty tensors."""
     for name, tensor in files.tensors.items():
         if 0 in tensor.shape:
             raise ModelError(f"{name!r} has the shape {tensor.shape}")
@@ -108,7 +109,7 @@ def _check_pairs(files: Files) -> None:
 
 
 def _check_projector(part: str, starts: tuple[str, str], files: Files) -> None:
-    """Raise ModelError for a matrix or a norm behind the layers that takes or gives what no other tensor does."""
+    """Raise ModelError for a projector's matrix or norm whose input or output fits no other tensor."""
     outside = {
         name: tensor.shape
         for name, tensor in files.tensors.items()

@@ -1,7 +1,7 @@
-"""A text model's file and its encoders' file → the checkpoint of both: each mapping the other way round.
+"""Plan the export of a text model's file and its encoders' file to one checkpoint: the inverse of both mappings.
 
-What comes out is checked as that of a text model is: converted again, headers only, it must give both files' keys,
-names and shapes, and transformers must read its config so.
+The result is checked as that of a text model: converted again, headers only, it must give both files' keys, names and
+shapes, and transformers must read its config so.
 """
 
 import fnmatch
@@ -35,9 +35,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 def plan_multimodal_checkpoint(
     metadata: Mapping[str, Any], tensors: Tensors, encoders: Mapping[str, Any], encoder_tensors: Tensors
 ) -> ExportPlan:
-    """The checkpoint that converts to both files. encoders: metadata of the encoders' file.
+    """Return the checkpoint that converts to both files. encoders: metadata of the encoders' file.
 
-    Raises ModelError where none does, saying why: encoders of another model, of a kind that does not go back.
+    Raises ModelError if there is none, with the reason: encoders of another model, or of a type that cannot be
+    exported.
     """
     keys = {key.removeprefix(f"{NAME}."): value for key, value in encoders.items() if not key.startswith("general.")}
     files = Files(keys, encoder_tensors, metadata)
@@ -58,9 +59,9 @@ def plan_multimodal_checkpoint(
 
 
 def _check(encoders: Mapping[str, Any], files: Files) -> None:
-    """Raise ModelError for what is no encoders' file, or that of another model."""
+    """Raise ModelError for a file that is no encoders' file, or that of another model."""
     if files.text.get("general.architecture") == NAME:
-        raise ModelError("the first file has encoders for images or sounds, and is no text model", NEEDS_ENCODERS)
+        raise ModelError("the first file has encoders for images or audio, and is no text model", NEEDS_ENCODERS)
     if (name := encoders.get("general.architecture")) != NAME:
         raise ModelError(f"the second file is no encoders': its general.architecture is {name!r}, not {NAME!r}")
     for where, wrong in validate_encoder(encoders, files.tensors):
@@ -77,7 +78,7 @@ def _check(encoders: Mapping[str, Any], files: Files) -> None:
 
 
 def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
-    """The classes that have such encoders and such a text model. Raises ModelError where none has."""
+    """Return the classes with such encoders and such a text model. Raises ModelError if there are none."""
     kinds = {
         part: files.keys.get("projector_type") or files.keys.get(f"{part}.projector_type")
         for part in ("vision", "audio")
@@ -99,18 +100,18 @@ def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
             ),
             "",
         )
-        raise ModelError(f"encoders of the kind {said} do not become a checkpoint again{why}")
+        raise ModelError(f"encoders of the type {said} do not become a checkpoint again{why}")
     name = files.text.get("general.architecture")
     found = [(encoder, each) for encoder, each in known if not each.texts or name in each.texts]
     if not found:
         beside = ", ".join(dict.fromkeys(text for _, each in known for text in each.texts))
-        raise ModelError(f"encoders of the kind {said} stand beside {beside}; the text model is {name!r}")
+        raise ModelError(f"encoders of the type {said} stand beside {beside}; the text model is {name!r}")
     fitting = [(encoder, each) for encoder, each in found if each.fits is None or each.fits(files)]
     return fitting or found
 
 
 def _check_positions(wrapper: Wrapper, files: Files) -> None:
-    """Raise ModelError where images of the size that the keys say have other learned positions."""
+    """Raise ModelError if the number of learned positions does not fit the keys' image size."""
     shape = files.shape("v.position_embd.weight")
     if wrapper.positions is None or len(shape) < 2:
         return
@@ -165,7 +166,7 @@ def _plan(encoder: Encoder, wrapper: Wrapper, files: Files, tensors: Tensors) ->
 
 
 def _families(files: Files, wrapper: Wrapper, model_type: str) -> list[Architecture]:
-    """The text model's, with the model type that it has as a part."""
+    """Return the text model's families, with the model type that each has as a part."""
     name = files.text.get("general.architecture")
     named = [each for each in architectures() if each.name == name]
     own = [
@@ -188,7 +189,7 @@ def _families(files: Files, wrapper: Wrapper, model_type: str) -> list[Architect
 
 
 def _said(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json but for the text model's keys, and the preprocessor's file, as the encoders' keys say them."""
+    """Return config.json without the text model's keys, and the preprocessor's file, from the encoders' keys."""
     config: dict[str, Any] = {}
     types = part_types(wrapper.inside_type or wrapper.model_type)
     places = {part: _place(path, wrapper) for part, path in encoder.parts.items()}
@@ -214,7 +215,7 @@ def _said(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, A
     preprocessor |= dict(_values(wrapper.preprocessor, files))
     for place in places.values():
         found = lookup(config, place)
-        if found == {}:  # of configs that have no such part
+        if found == {}:  # of configs without such a part
             config.pop(place, None)
         if isinstance(found, dict) and "model_type" in found:
             _put(config, place, with_types(found))
@@ -222,13 +223,13 @@ def _said(encoder: Encoder, wrapper: Wrapper, files: Files) -> tuple[dict[str, A
 
 
 def _place(path: str, wrapper: Wrapper) -> str:
-    """Of the places where checkpoints have a part, the one in such a config."""
+    """Return the location of a part in such a config, of those that checkpoints use."""
     every = path.split("|")
     return next((each for each in every if each.rpartition(".")[0] == wrapper.inside), every[0])
 
 
 def _copied(encoder: Encoder, wrapper: Wrapper, files: Files, types: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Paths in the config whose values are a key's, with these."""
+    """Return the config paths that copy a key, with their values."""
     known = {
         part: stored_keys(wrapper.config.get(f"{part}.model_type") or types.get(path.rpartition(".")[2], ""))
         for part, path in encoder.parts.items()
@@ -246,7 +247,7 @@ def _copied(encoder: Encoder, wrapper: Wrapper, files: Files, types: Mapping[str
 
 
 def _spoken(paths: str, known: Mapping[str, set[str]]) -> str:
-    """Of alternatives the first that the part's class names."""
+    """Return the first of several alternative paths that the part's class names."""
     every = paths.split("|")
     for path in every:
         part, _, key = path.partition(".")
@@ -278,7 +279,7 @@ def _put(config: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, with nested objects merged, too."""
+    """Return both, with nested objects merged, too."""
     return {
         **below,
         **{
@@ -296,7 +297,7 @@ def _full(
     files: Files,
     shapes: Shapes,
 ) -> dict[str, Any]:
-    """The config as the encoders' rules read it."""
+    """Return the config as the encoders' rules read it."""
     own = normalized(config, text.defaults, text.keys)
     tokens = {name: files.token(token) for name, token in encoder.tokens.items()}
     return full_config(encoder, config, (text, own), preprocessor, tokens, shapes, {})
@@ -310,8 +311,8 @@ def _source(
     text: Architecture,
     preprocessor: Mapping[str, Any],
 ) -> dict[str, Tensor]:
-    """The encoders' tensors by the names that `Tower.tensors` has. Raises ModelError for one that nothing makes
-    again.
+    """Return the encoders' tensors by the names that `Encoder.tensors` has. Raises ModelError for one without an
+    inverse.
     """
     full = _full(encoder, config, text, preprocessor, files, {})
     made = {tensor.name for generate in encoder.generated for tensor in generate(full)}
@@ -337,7 +338,7 @@ def _source(
 
 
 def _numbers(name: str, pattern: str, left: Tensors) -> list[tuple[int, ...]]:
-    """The numbers for which the file has a tensor of that name."""
+    """Return the numbers for which the file has a tensor of that name."""
     if not PLACE.search(name):
         return [(0,)]
     text = re.sub(r"\\\{[ij]\\\}", r"(\\d+)", re.escape(name))
@@ -354,7 +355,7 @@ def _checked(
     preprocessor: Mapping[str, Any],
     source: Tensors,
 ) -> dict[str, Any]:
-    """Keys that a conversion would write otherwise. Raises ModelError where it would give another file."""
+    """Return keys that a conversion would write differently. Raises ModelError if it would give another file."""
     if encoders_of(config) is not encoder:
         raise ModelError("its config would be read as one with other encoders")
     if of_config(config).name != text.name:

@@ -1,4 +1,4 @@
-"""Source tensors from those of a file: every rule of an architecture the other way round."""
+"""Source tensors from those of a file: the inverse of every rule of an architecture."""
 
 import math
 import re
@@ -18,13 +18,15 @@ from ..text import full_key, layer_count, maps_of
 
 SUFFIX = re.compile(r"\.(weight|bias)$")
 LAYER_NUMBER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
-OUTSIDE = {"output", "output_norm_head", "cls", "cls.output"}  # GGUF names of what stands outside of the base model
+OUTSIDE = {"output", "output_norm_head", "cls", "cls.output"}  # GGUF names of tensors outside of the base model
 
 
 def export_tensors(
     architecture: Architecture, config: Config, metadata: Mapping[str, Any], tensors: Tensors
 ) -> dict[str, Tensor]:
-    """Source tensors by Hugging Face name. Raises ModelError for a tensor without a rule, or a rule without inverse."""
+    """Return source tensors by Hugging Face name. Raises ModelError for a tensor without a rule, or a rule without
+    inverse.
+    """
     generated = {tensor.name for generate in architecture.generated for tensor in generate(config)}
     left = movable({name: tensor for name, tensor in tensors.items() if name not in generated})
     last = max((int(found[1]) for name in left if (found := LAYER_NUMBER.match(name))), default=-1)
@@ -47,7 +49,7 @@ def export_tensors(
 
 
 def without_inverse(architecture: Architecture) -> list[str]:
-    """Source names whose tensors nothing makes again, wherever a file has what became of them."""
+    """Return source names whose tensors cannot be restored, wherever a file has their results."""
     legacy = architecture.legacy_names
     lost: dict[str, str] = {}
     for pattern, target in architecture.tensors.items():
@@ -62,12 +64,12 @@ def without_inverse(architecture: Architecture) -> list[str]:
 
 
 def movable(tensors: Tensors) -> dict[str, Tensor]:
-    """Block formats decoded to float32, so that values can be moved one by one."""
+    """Return block formats decoded to float32, so that values can be moved one by one."""
     return {name: as_float32(each) if each.format.is_quantized else each for name, each in tensors.items()}
 
 
 def numbered(name: str, numbers: Sequence[int]) -> str:
-    """A name with numbers in the places {i} and {j}."""
+    """Return a name with numbers in the places {i} and {j}."""
     for place, number in zip(("{i}", "{j}"), numbers, strict=False):
         name = name.replace(place, str(number))
     return name
@@ -81,7 +83,7 @@ def from_maps(
     left: dict[str, Tensor],
     named: Callable[[str, str], str],
 ) -> dict[str, Tensor]:
-    """The source of one rule, or of its weight and its bias; what is used is taken out of `left`.
+    """Return the source of one rule, or of its weight and its bias; used tensors are removed from `left`.
 
     named: what checkpoints call a source name, by that and the GGUF name.
     """
@@ -106,7 +108,7 @@ def from_maps(
 
 
 def _joined(inverses: list[Invertible], parts: list[Tensor], config: Config) -> Tensor:
-    """One source tensor from the shares of its rows."""
+    """Return one source tensor from the shares of its rows."""
     parts = parts if len({part.format.name for part in parts}) == 1 else [as_float32(part) for part in parts]
     flat = [reshape(part, (part.rows, part.width)) if len(part.shape) > 1 else part for part in parts]
     total = sum(part.shape[0] for part in flat)
@@ -118,13 +120,13 @@ def _joined(inverses: list[Invertible], parts: list[Tensor], config: Config) -> 
         index.append(rows)
     order = np.concatenate(index)
     if len(order) != total or not np.array_equal(np.sort(order), np.arange(total)):
-        raise ModelError(f"{parts[0].name!r} and what was beside it do not make a whole")
+        raise ModelError(f"{parts[0].name!r} and its parts do not make a whole")
     whole = reshape(take(concatenated(flat, parts[0].name), np.argsort(order)), shape)
     return inverses[0].invert_multimodal(whole, config)
 
 
 def _unstacked(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Each expert's matrix."""
+    """Return each expert's matrix."""
     flat, each = reshape(tensor, (tensor.rows, tensor.width)), math.prod(tensor.shape[1:-1])
     found = {}
     for expert in range(tensor.shape[0]):
@@ -137,13 +139,13 @@ def _unstacked(name: str, tensor: Tensor) -> dict[str, Tensor]:
 def _from_scalars(
     architecture: Architecture, pattern: str, target: PerLayerScalars, metadata: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """One number a layer, out of a metadata array."""
+    """Return the tensor with one number a layer from a metadata array."""
     values = np.asarray(metadata.get(full_key(architecture, target.key), ()), np.float32)
     names = [source_name(architecture, pattern.replace("{i}", str(i)), "blk") for i in range(len(values))]
     return {name: replace(from_array(name, values[i : i + 1]), shape=target.shape) for i, name in enumerate(names)}
 
 
 def source_name(architecture: Architecture, bare: str, gguf_name: str) -> str:
-    """A source name as checkpoints of the architecture have it, with the wrapper in front."""
+    """Return a source name as checkpoints of the architecture have it, with the wrapper's prefix."""
     wrapper = architecture.prefixes[0]
     return f"{wrapper}.{bare}" if wrapper and SUFFIX.sub("", gguf_name) not in OUTSIDE else bare

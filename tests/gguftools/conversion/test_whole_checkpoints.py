@@ -355,7 +355,7 @@ def test_positions_that_make_no_grid_are_refused(tmp_path):
 def test_files_that_are_no_pair_are_refused(gemma, tmp_path):
     _, text, encoders = gemma
     for source, beside in ((encoders, text), (encoders, encoders), (encoders, None)):
-        with pytest.raises(ModelError, match="has encoders for images or sounds") as error:
+        with pytest.raises(ModelError, match="has encoders for images or audio") as error:
             gguftools.export(source, tmp_path / "back", mmproj=beside)
         assert "--mmproj TOWERS" in str(error.value.hint)
     with pytest.raises(ModelError, match="the second file is no encoders'"):

@@ -85,5 +85,5 @@ def test_texts_and_models_that_will_not_do(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("Too short.")
     with pytest.raises(OptionError, match="windows"):
         expert_scores(model, tmp_path / "short")
-    with pytest.raises(ModelError, match="no layer that predicts a token further"):
+    with pytest.raises(ModelError, match="no MTP layer"):
         expert_scores(model, TEXT, n_ctx=64, chunks=1, further=True)

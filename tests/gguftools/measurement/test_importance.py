@@ -105,7 +105,7 @@ def test_the_reference_s_sums_of_a_layer_that_predicts_further(tmp_path: Path) -
 
 
 def test_a_model_without_such_a_layer(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="the file has no layer that predicts a token further"):
+    with pytest.raises(ModelError, match="the file has no MTP layer"):
         imatrix(model, TEXT, tmp_path / "none.gguf", n_ctx=64, chunks=2, options=ImatrixOptions(nextn=True))
     assert not list(tmp_path.iterdir())
 

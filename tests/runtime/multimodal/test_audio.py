@@ -131,7 +131,7 @@ def test_files_without_such_a_encoder_are_refused(encoder):
     made = encoder("voxtral")
     with pytest.raises(ModelError, match="'other' are not run"):
         AudioEncoder(dict(made.metadata) | {"clip.projector_type": "other"}, made.weights.tensors)
-    with pytest.raises(ModelError, match="no encoder for sounds"):
+    with pytest.raises(ModelError, match="no audio encoder"):
         encoder("llava-1-5")
 
 
