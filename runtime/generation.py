@@ -138,8 +138,8 @@ class Generation:
         prefill: Prefill | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        """Start a text. prompt: token ids. prefill: of this prompt, where several texts share one. speculation: with the same model
-        and sampler.
+        """Start a text. prompt: token ids. prefill: of this prompt, where several texts share one. speculation: with
+        the same model and sampler.
 
         Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, an unknown type
         of cache, and where nothing would end the text.

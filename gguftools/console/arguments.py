@@ -16,7 +16,7 @@ from quants.spelling import quote
 from ..inspection.audits.finding import SEVERITIES, Severity
 from ..metadata.text import ArgumentText
 from ..writing.work_plan import DEFAULT_RATE, Prices, Terms, read_prices
-from .usage import GATHERED
+from .calls import GATHERED
 
 FILE_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)

@@ -11,6 +11,7 @@ from typing import Any
 
 Arity = Callable[[str], int | None]  # how many values an option has, None for one that is not known
 UNBOUNDED = -1  # values up to the next option
+GATHERED = "\0"  # joins the values of an option that takes several; no word contains it
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from .calls import parse_call
+from .calls import GATHERED, parse_call
 from .corrections import completed, correct, read_call
 from .elsewhere import NOT_HERE, PROGRAMS
 from .options import MODEL_SPELLINGS
@@ -23,9 +23,8 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "imatrix-info": {"--least-rows": "--min-rows"},
     "split": {"--max-size": "--split-max-size", "--max-tensors": "--split-max-tensors"},
 }
-# Options whose values are all words up to the next option; joined by a character that no word contains.
+# Options whose values are all words up to the next option, joined by GATHERED.
 SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
-GATHERED = "\0"
 # Parameter of a function → the option that it is, where its name is another.
 OPTION_OF: Mapping[str, str] = {
     "all": "--all-parts",
