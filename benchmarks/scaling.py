@@ -28,7 +28,8 @@ from gguftools.writing.clusters import serve
 from gguftools.writing.items import Item
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan
-from gguftools.writing.work_plan import Terms, WorkPlan, plan_work, shaped
+from gguftools.writing.terms import Terms
+from gguftools.writing.work_plan import WorkPlan, plan_work, shaped
 from quants import Tensor, format_named
 
 

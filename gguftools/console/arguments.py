@@ -15,7 +15,8 @@ from quants.spelling import quote
 
 from ..inspection.audits.finding import SEVERITIES, Severity
 from ..metadata.text import ArgumentText
-from ..writing.work_plan import DEFAULT_RATE, Prices, Terms, read_prices
+from ..writing.terms import DEFAULT_RATE, Prices, Terms
+from ..writing.work_plan import read_prices
 from .calls import GATHERED
 
 FILE_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)

@@ -14,8 +14,8 @@ from ..files.atomic import NOTHING, Reads
 
 if TYPE_CHECKING:
     from .row_blocks import Progress
+    from .terms import Terms
     from .travel import Source
-    from .work_plan import Terms
 
 DEFAULT_MEMORY = 512 << 20
 
@@ -37,7 +37,7 @@ class WriteOptions:
     threads: default all processors. memory: bytes that running tasks may hold together. progress(bytes done, of how
     many, tensor): called now and then, in this thread. executor: runs the tasks instead of threads of this process,
     such as a pool of processes or a Dask cluster. terms: say what the work would take on these
-    (`writing.work_plan.Terms`), and write nothing. dry_run: say what would be written, and write nothing. statistics:
+    (`writing.terms.Terms`), and write nothing. dry_run: say what would be written, and write nothing. statistics:
     measure the errors of every tensor. resume: go on from what an interrupted run left. overwrite: replace outputs that
     exist. reserve: bytes of slack in the header for later edits. manifest: also write OUTPUT.manifest.json, what
     decided the bytes, with digests. reads: more files that must not be an output. source: set by the package, what

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,31 +23,12 @@ from quants.format import format_named
 
 from .options import DEFAULT_MEMORY
 from .pipeline import FilePlan, Task, tasks_of
+from .terms import Prices, Terms
 
 PROBE_WIDTH, PROBE_ROWS = 2048, 512  # as many values as a task has
 PROBE_TRIES = 2
 PART_BYTES = 64 << 20  # of an upload
-DEFAULT_RATE = 100 << 20  # bytes a second that a worker reads or writes
-DEFAULT_LATENCY = 0.05  # seconds before a request's first byte
 WORKER_MEMORY = 350 << 20  # of Python, numpy and the kernels, before any rows
-
-
-class Prices(NamedTuple):
-    """What things cost, in any one currency."""
-
-    worker_hour: float = 0.0
-    gigabyte_read: float = 0.0
-    gigabyte_written: float = 0.0
-    thousand_requests: float = 0.0
-
-
-class Terms(NamedTuple):
-    """On what a run is planned. rate: bytes a second that a worker reads or writes. latency: seconds of a request."""
-
-    workers: int = 1
-    rate: int = DEFAULT_RATE
-    latency: float = DEFAULT_LATENCY
-    prices: Prices = Prices()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import gguftools
 from gguftools.conversion.options import APART, PARTS, ConvertOptions, check_options
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing.options import WriteOptions
-from gguftools.writing.work_plan import Terms
+from gguftools.writing.terms import Terms
 from quants.errors import OptionError
 
 from ..command_line import EXAMPLE, run

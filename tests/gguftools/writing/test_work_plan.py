@@ -11,7 +11,8 @@ from gguftools.writing import work_plan
 from gguftools.writing.items import Item
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, tasks_of
-from gguftools.writing.work_plan import PART_BYTES, Prices, Terms, plan_work, read_prices, shaped
+from gguftools.writing.terms import Prices, Terms
+from gguftools.writing.work_plan import PART_BYTES, plan_work, read_prices, shaped
 from quants import format_named
 from quants.errors import OptionError
 from tests.conftest import ROOT
