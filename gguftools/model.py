@@ -411,7 +411,7 @@ class Model:
         """The same for whoever needs values: tensors of dialects in ggml's own formats, or in float32."""
         return all_readable(self.streamed())
 
-    def save(
+    def save(  # noqa: PLR0913  # what `quantize` takes, for a model in memory
         self,
         path: PathLike,
         recipe: str | Mapping[str, str] | None = None,

@@ -177,7 +177,7 @@ def _model_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
         yield Fault(TOKENS, f"has {len(tokens)} items, but token_embd.weight has {table.rows} rows")
 
 
-def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
+def _outside_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:  # noqa: C901  # one check after another
     """Validate tensors outside of the layers: shapes, and those that the layers' tensors need."""
     roles, sizes = model.outside, sizes_of(model, hparams, 0)
     if model.architecture.block.convolutions:

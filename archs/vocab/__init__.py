@@ -31,7 +31,7 @@ NEVER = -1000.0  # the score of tokens that no text produces
 Extra = Mapping[str, bool | int | str]
 
 
-def vocabulary(
+def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
     folder: Path,
     kinds: Sequence[str],
     config: Mapping[str, Any],

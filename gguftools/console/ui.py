@@ -217,7 +217,7 @@ def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Seq
     print()
 
 
-def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) -> None:
+def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) -> None:  # noqa: C901  # one line for each thing a run can report
     """Print what conversion or quantization did. resume: whether --resume was given."""
     if report.resumed_bytes:
         done, total = size(report.resumed_bytes), size(report.source_bytes)

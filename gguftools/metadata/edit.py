@@ -83,7 +83,7 @@ class Editable(Protocol):
     path: Any
 
 
-def set_metadata(
+def set_metadata(  # noqa: PLR0913  # each kind of change by its name
     source: PathLike | Editable,
     values: Mapping[str, Any] | None = None,
     *,

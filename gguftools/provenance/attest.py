@@ -76,7 +76,7 @@ class Verification(Report):
         return not self.problems
 
 
-def attest(
+def attest(  # noqa: PLR0913  # what a statement is made of
     file: PathLike,
     *,
     manifest: PathLike | None = None,

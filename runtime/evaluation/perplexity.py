@@ -89,7 +89,7 @@ def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int =
     return Windows([i * (stride or n_ctx) for i in range(count)][:chunks], n_ctx, first, n_ctx - 2)
 
 
-def perplexity(
+def perplexity(  # noqa: PLR0913  # the protocol's settings
     tokens: Sequence[int],
     forward: Forward,
     n_ctx: int = 512,
@@ -113,7 +113,7 @@ def perplexity(
     )[0]
 
 
-def perplexities(
+def perplexities(  # noqa: PLR0913  # the same
     texts: Sequence[Sequence[int]],
     forward: Forward,
     n_ctx: int = 512,

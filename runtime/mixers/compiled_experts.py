@@ -243,7 +243,7 @@ def add_choice(
     return choice
 
 
-def add_experts(
+def add_experts(  # noqa: PLR0913  # addresses of an operation's parts
     operations: OperationList,
     spec: ExpertsSpec,
     x: Vectors,
