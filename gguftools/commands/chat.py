@@ -1,4 +1,4 @@
-"""Chat with a model on a terminal; in a pipe, each line of stdin is a turn.
+"""Chat with a model; in a pipe, each line of stdin is a turn.
 
 Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice at the prompt, leaves. /help lists the commands of a conversation.
 """
@@ -32,7 +32,7 @@ from ..console.generation_options import (
 EXAMPLES = (
     "gguftools chat model.gguf",
     'gguftools chat model.gguf --system "Answer in one sentence." --temp 0',
-    "gguftools chat model.gguf < questions.txt",
+    "gguftools chat model.gguf -q",
 )
 GROUP = "Run"
 PANELS = {"Sampling": tuple(name for name in SAMPLING_PANEL["Sampling"] if name != "ignore_eos")}

@@ -323,7 +323,7 @@ PROGRAMS: Mapping[str, str] = _by_old(
         "convert-endian": "gguf-convert-endian",
         "convert": "convert-hf-to-gguf convert-lora-to-gguf llama-export-lora export-lora",
         "diff": "compare",
-        "generate": "llama-cli llama-completion llama-run run chat",
+        "generate": "llama-cli llama-completion llama-run run",
         "tokenize": "llama-tokenize",
         "embed": "llama-embedding embedding embeddings",
         "validate": "verify",

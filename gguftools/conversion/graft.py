@@ -171,8 +171,8 @@ def graft(
     what is taken from each: regular expressions for names of tensors, `key:REGEX` for keys, or mtp (the layers that
     predict tokens further), tokenizer, template, embeddings, head, rope. drop: the same, of what is left out.
     drop_layers: numbers of layers, the rest of which is renumbered. experts: those of each layer that are left out.
-    write: how files are written; threads, progress, overwrite and dry_run mean something here.
-    Order: layers and tensors are left out, then donors' put in, then experts are left out.
+    options: what is checked and listed. write: how files are written; threads, progress, overwrite and dry_run mean
+    something here. Order: layers and tensors are left out, then donors' put in, then experts are left out.
     Raises FileError, OptionError, ModelError, VocabularyError.
     """
     write.check_used(graft, "threads", "progress", "overwrite", "dry_run", "reads")

@@ -51,7 +51,8 @@ def draft_check(
     drafts: smaller models of the same vocabulary, and files that read the model's states (EAGLE-3, DFlash, MTP).
     text: one, several, or several by name, each of which gets its own figures, too; None for those that come with this
     package. n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text. threads: None for
-    all processors. progress: called with (steps done, of how many, mean acceptance of the first draft so far).
+    all processors. options: how drafts are run and timed. progress: called with (steps done, of how many, mean
+    acceptance of the first draft so far).
     Raises FileError, ModelError, VocabularyError for the model itself, and OptionError for too short a text or nothing
     to check. What is wrong with a draft is in its figures.
     """

@@ -69,7 +69,7 @@ def evaluate(
 
     hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them. n_ctx: a task's tokens
     (what is common to its answers once) have to fit into 4 windows of so many. threads: None for all processors.
-    progress(tasks done, of how many, score so far).
+    options: precision, and which tasks. progress(tasks done, of how many, score so far).
     Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel

@@ -90,8 +90,8 @@ def imatrix(
 
     text: a file, or several, whose sums add up. Windows are those of perplexity, every position counts. output: where
     it is written, too: GGUF form, or the legacy one if it ends in .dat. n_ctx: tokens of a window; chunks: read the
-    first so many windows of each text. threads: None for all processors. progress(windows done, of how many, 0.0), at
-    first, too.
+    first so many windows of each text. threads: None for all processors. options: precision, and how a run is kept.
+    progress(windows done, of how many, 0.0), at first, too.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel

@@ -84,7 +84,7 @@ def perplexity(
 
     text: a file, or several, or several by name, each of which gets its own figures, too, besides those of all.
     n_ctx: tokens of a window. chunks: measure the first so many windows of each text. threads: None for all processors.
-    progress(windows done, of how many, perplexity so far): first with 0 and NaN.
+    options: precision and more. progress(windows done, of how many, perplexity so far): first with 0 and NaN.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel

@@ -229,10 +229,16 @@ def _wake(pool: Any) -> None:
     end = time.monotonic() + WAKE
     with suppress(OSError, ValueError):  # the pipe is closed: the pool has seen it
         os.set_blocking(writer.fileno(), False)
-        while not pool._broken and time.monotonic() < end:
+        while _is_watched(pool) and not pool._broken and time.monotonic() < end:
             with suppress(BlockingIOError):
                 os.write(writer.fileno(), bytes(4096))
             time.sleep(0.001)
+
+
+def _is_watched(pool: Any) -> bool:
+    """Return whether the thread that reads a pool's results is there."""
+    thread = getattr(pool, "_executor_manager_thread", None)
+    return thread is not None and thread.is_alive()
 
 
 def raised(error: BaseException) -> BaseException:

@@ -49,7 +49,7 @@ def test_a_command_of_another_package(folder: Path, golden_model: Path):
     called = run("count-tensors", golden_model, cwd=folder, environment=path)
     assert (called.stdout, called.stderr, called.returncode) == ("21 tensors\n", "", 0)
     as_json = run("count-tensors", golden_model, "--json", "--reserve", "2K", cwd=folder, environment=path)
-    assert json.loads(as_json.stdout) == {"tensors": 21, "reserve": 2000}
+    assert json.loads(as_json.stdout) == {"format_version": 1, "tensors": 21, "reserve": 2000}
     listed = run("--help", cwd=folder, environment=path).stdout
     assert "  count-tensors   Count the tensors of a GGUF file." in listed
     own = run("count-tensors", "-h", cwd=folder, environment=path).stdout

@@ -69,6 +69,7 @@ FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY", "O_TRUNC", "O_TMPFILE"}
 READERS = {
     "architectures",
     "audit",
+    "chat",
     "chat_template",
     "check",
     "diff",
@@ -78,6 +79,7 @@ READERS = {
     "generate",
     "perplexity",
     "reproduce",
+    "schema",
     "show",
     "tokenize",
     "validate",

@@ -83,7 +83,7 @@ def test_nodes_have_names_of_their_own_and_read_earlier_ones(folder, entry):
 
 def test_json_has_a_stable_form(model):
     found = json.loads(typed("graph", model, "--json").stdout)
-    assert list(found) == ["file", "architecture", "nodes"]
+    assert list(found) == ["format_version", "file", "architecture", "nodes"]
     assert found["nodes"][0] == {
         "number": 0,
         "name": "embd",
@@ -172,7 +172,7 @@ def test_values_are_printed_as_eval_callback_does(model):
     assert one.startswith("attn_norm-1 = ")
     assert "attn_norm-0 = " not in one
     as_json = json.loads(typed("graph", model, "--values", "--tokens", "39,72", "--json").stdout)
-    assert list(as_json) == ["file", "architecture", "tokens", "precision", "nodes"]
+    assert list(as_json) == ["format_version", "file", "architecture", "tokens", "precision", "nodes"]
     assert list(as_json["nodes"][0]) == ["name", "shape", "first", "last", "sum"]
 
 
@@ -284,6 +284,7 @@ def test_comparisons_as_json(model, tmp_path):
     assert done.returncode == 1
     found = json.loads(done.stdout)
     assert list(found) == [
+        "format_version",
         "file",
         "other",
         "kind",

@@ -310,4 +310,4 @@ def test_the_command(checkpoint, tmp_path):
         assert np.isfinite(model.tensors["v.patch_embd.weight"].float32()).all()
     done = run("convert", checkpoint("llama4"), "--mmproj", "--pre", "llama-bpe", "-o", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
-    assert "encoders are no text model" in done.stderr
+    assert "--mmproj writes only the encoder" in done.stderr

@@ -236,4 +236,4 @@ def test_command_line(model, plain, weighted, matrix):
     done = run("diff", model, weighted, "--identify", "--full", "--imatrix", matrix, "--json")
     assert done.exit_code == 0
     expected = gguftools.identify(model, weighted, imatrix=matrix, full=True).as_dict()
-    assert json.loads(done.stdout) == json.loads(json.dumps(expected, allow_nan=False))
+    assert json.loads(done.stdout) == {"format_version": 1} | json.loads(json.dumps(expected, allow_nan=False))

@@ -203,6 +203,7 @@ def test_command_line(model, quantized, tmp_path):
     done = run("diff", model, quantized, "--errors", "--imatrix", tmp_path / "matrix.gguf", "--json")
     assert done.exit_code == 0
     found = json.loads(done.stdout)
+    assert found.pop("format_version") == 1
     assert found == json.loads(
         json.dumps(gguftools.weight_errors(model, quantized, imatrix=tmp_path / "matrix.gguf").as_dict())
     )

@@ -432,7 +432,7 @@ def test_from_files(path, tmp_path):
     values, types = read_json_values(tmp_path / "v.json")
     assert gguftools.set_metadata(path, values, types=types).changes == []
     (tmp_path / "v.json").write_text('{"a": {"length": 9, "first": []}}')
-    with pytest.raises(OptionError, match="'type' and 'value' were expected"):
+    with pytest.raises(OptionError, match="expected a plain value, or 'type' and 'value'"):
         read_json_values(tmp_path / "v.json")
     for text in ("[1]", "{", "\xff"):
         (tmp_path / "v.json").write_text(text, encoding="latin-1")
