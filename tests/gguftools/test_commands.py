@@ -51,7 +51,7 @@ def test_a_command_of_another_package(folder: Path, golden_model: Path):
     as_json = run("count-tensors", golden_model, "--json", "--reserve", "2K", cwd=folder, environment=path)
     assert json.loads(as_json.stdout) == {"format_version": 1, "tensors": 21, "reserve": 2000}
     listed = run("--help", cwd=folder, environment=path).stdout
-    assert "  count-tensors   Count the tensors of a GGUF file." in listed
+    assert "  count-tensors  Count the tensors of a GGUF file." in listed
     own = run("count-tensors", "-h", cwd=folder, environment=path).stdout
     assert "--reserve SIZE" in own
     assert own.endswith("Examples:\n  gguftools count-tensors model.gguf --json\n")
