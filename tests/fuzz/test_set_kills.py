@@ -411,9 +411,19 @@ def _read_on(folder: Path, wanted: list[dict[str, str]]) -> None:
         for path in sorted(folder.glob("*.gguf")):
             digest = model_of(path)
             assert digest is None or digest in [models.get(path.name) for models in wanted], path
-        if (folder / "back").is_dir():
-            for name, digest in opened_models(folder).items():
+        if before := _inode(folder / "back"):
+            read = opened_models(folder)
+            if _inode(folder / "back") != before:  # replaced while it was read, file by file
+                continue
+            for name, digest in read.items():
                 assert digest in [models.get(name) for models in wanted], name
+
+
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def test_killed_at_steps_no_mixture_opens() -> None:
