@@ -62,7 +62,8 @@ def test_h_is_help():
     for name in ("", *commands()):
         words = [name] if name else []
         short = typed(*words, "-h")
-        assert (short.returncode, short.stdout) == (0, typed(*words, "--help").stdout)
+        assert short.returncode == 0, (name, short.stderr)
+        assert short.stdout == typed(*words, "--help").stdout
         assert short.stdout.startswith("Usage: ")
 
 
