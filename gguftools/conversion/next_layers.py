@@ -47,10 +47,10 @@ def without(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> tuple[M
 
 
 def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Sequence[str] = ()) -> dict[str, T]:
-    """The further layers' tensors, and those that they share with the trunk: a draft's file as llama.cpp has it.
+    """The MTP layers' tensors, and those that they share with the trunk: a draft's file as llama.cpp has it.
 
     Its keys are those of the whole. left_out: source tensors of such layers that the file has no place for. Raises
-    OptionError where there are no further layers.
+    OptionError where there are no MTP layers.
     """
     name, trunk, further = counts(metadata, path)
     found = {tensor: each for tensor, each in tensors.items() if SHARED.fullmatch(tensor) or _layer(tensor) >= trunk}
@@ -67,7 +67,7 @@ def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Se
 def grafted(
     metadata: Metadata, tensors: dict[str, Stored], donor: Metadata, donated: Mapping[str, Stored], path: Path
 ) -> tuple[Metadata, dict[str, tuple[Stored, str]]]:
-    """The metadata with a donor's further layers, and these layers' tensors by new names, each with its old name.
+    """The metadata with a donor's MTP layers, and these layers' tensors by new names, each with its old name.
 
     Layers of that kind that the target has are taken out of `tensors`. path: the donor's. Raises ModelError,
     OptionError where the donor has none.

@@ -62,7 +62,7 @@ APART: tuple[tuple[str, str, str], ...] = (
     (
         "target_model_dir",
         "mmproj all mtp lora no_mtp manifest merge_lora predictor",
-        "a draft has no encoders, further layers, adapters, predictor or manifest",
+        "a draft has no encoders, MTP layers, adapters, predictor or manifest",
     ),
     ("all", "terms", "it writes two files, which are not planned together"),
     ("task", "mmproj lora predictor manifest target_model_dir", "a task has weights in an embedding model's own file"),
