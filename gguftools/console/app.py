@@ -51,7 +51,7 @@ def build_app(version: str, modules: Mapping[str, ModuleType], called: str | Non
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         epilog="\n".join(EXAMPLES),
-        context_settings={"help_option_names": ["-h", "--help"], "obj": (version, modules, called)},
+        context_settings={"obj": (version, modules, called)},
     )
 
     @app.callback()

@@ -14,11 +14,16 @@ GAP = 2
 GROUPS = ("Make", "Inspect", "Edit", "Measure", "Run", "Publish", "Expert")  # of commands, in this order
 OTHERS = "Other commands"  # those of other packages that name no group
 OPTIONS = "Options"
+HELP_SPELLINGS = ("-h", "--help")
 T = TypeVar("T")
 
 
 class OwnHelp:
     """A command or group whose help is written here."""
+
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        """Return how help is asked for, whatever the context: click keeps what the first one says."""
+        return list(HELP_SPELLINGS)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write("\n".join(page(self, ctx)))

@@ -11,7 +11,7 @@ import typer.main
 from gguftools.__main__ import build_app
 from gguftools.console.options import HIDDEN_SPELLINGS
 
-from ..command_line import EXAMPLE, on_terminal, run, typed
+from ..command_line import EXAMPLE, on_terminal, program, run, typed
 
 KEY = "llama.attention.layer_norm_rms_epsilon"
 
@@ -59,6 +59,9 @@ def test_help_has_every_option_in_full(monkeypatch: pytest.MonkeyPatch, columns:
 
 
 def test_h_is_help():
+    """Also after something else made a context of the command alone: click keeps the first one's spellings."""
+    for command in program().commands.values():
+        command.get_help_option(typer.Context(command))
     for name in ("", *commands()):
         words = [name] if name else []
         short = typed(*words, "-h")
