@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from . import interruption, terminal
+from .exclusions import contradiction, in_options
 from .help import OwnHelp
 from .inputs import with_standard_input
 from .options import (
@@ -31,11 +32,9 @@ from .usage import (
     ALIASES,
     USAGE_ERROR,
     completed_hint,
-    contradiction,
     explain,
     gathered,
     given_twice,
-    in_options,
     mistaken,
     with_model_as_argument,
 )
@@ -119,7 +118,7 @@ class Command(OwnHelp, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         typed = {name for name in ctx.params if ctx.get_parameter_source(name).name == "COMMANDLINE"}
-        if wrong := contradiction(str(self.name), {name for name in typed if ctx.params[name]}):
+        if wrong := contradiction(self, {name for name in typed if ctx.params[name]}):
             from .ui import usage
 
             usage(*wrong)
