@@ -13,7 +13,7 @@ from quants.errors import ModelError, VocabularyError
 from quants.spelling import quote
 
 from .metadata import Metadata
-from .small_files import read_json, read_json_object
+from .small_files import read_json, read_json_object, record_read
 from .typed_json import Kind, Number, Text, Whole, read_fields
 
 NAME: dict[str, Kind] = {"_name_or_path": Text(most=4096)}
@@ -67,6 +67,8 @@ def general(
     writer.add_type(kind)
     card = folder / "README.md"
     try:
+        if card.is_file():
+            record_read(card, card.stat())  # read by the library
         found = _described(folder, counts[0])
         if found.size_label is None and counts[0] > 0:
             found.size_label = gguf.size_label(*counts)
