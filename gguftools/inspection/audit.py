@@ -67,14 +67,14 @@ def audit(
     """
     model = opened(source)
     templates = dict(chat_templates(model.metadata))
-    found = [*audit_names(model.metadata, "key"), *audit_names(model.tensors, "name")]
-    found += [*audit_metadata(model.metadata), *audit_tokens(model.metadata)]
-    found += audit_templates(templates) if templates else ()
+    findings = [*audit_names(model.metadata, "key"), *audit_names(model.tensors, "name")]
+    findings += [*audit_metadata(model.metadata), *audit_tokens(model.metadata)]
+    findings += audit_templates(templates) if templates else ()
     if against is not None:
-        found += compare_templates(templates, dict(chat_templates(_source_metadata(against))))
+        findings += compare_templates(templates, dict(chat_templates(_source_metadata(against))))
     if tensors:
-        found += _audit_tensors(model, against, threads, progress)
-    ordered = sorted(dict.fromkeys(found), key=lambda finding: -rank(finding.severity))
+        findings += _audit_tensors(model, against, threads, progress)
+    ordered = sorted(dict.fromkeys(findings), key=lambda finding: -rank(finding.severity))
     return AuditReport(model.path, tuple(ordered), tuple(templates))
 
 
@@ -95,21 +95,21 @@ def _source_metadata(source: PathLike | Model) -> Metadata:
     return metadata
 
 
-def compare_templates(found: Mapping[str, str], source: Mapping[str, str]) -> Iterator[Finding]:
+def compare_templates(templates: Mapping[str, str], source: Mapping[str, str]) -> Iterator[Finding]:
     """Templates that are not the source's."""
-    for key in dict.fromkeys((*found, *source)):
+    for key in dict.fromkeys((*templates, *source)):
         if key not in source:
             yield Finding("medium", "other template", key, "the source has no such template")
-        elif key not in found:
+        elif key not in templates:
             yield Finding("low", "other template", key, "the source has this template, the file does not")
-        elif found[key] != source[key]:
-            line, changes = _difference(source[key], found[key])
+        elif templates[key] != source[key]:
+            line, changes = _difference(source[key], templates[key])
             yield Finding("medium", "other template", key, f"differs from the source's: {changes}", line)
 
 
-def _difference(source: str, found: str) -> tuple[int, str]:
+def _difference(source: str, template: str) -> tuple[int, str]:
     """The first line that differs, and the lines removed (-) and added (+)."""
-    before, after = source.splitlines(), found.splitlines()
+    before, after = source.splitlines(), template.splitlines()
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
     changes = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]
     shown = " / ".join(line[:120] for line in changes[:SHOWN_LINES])

@@ -79,15 +79,16 @@ def architectures() -> tuple[ArchitectureInfo, ...]:
     from archs.plans.export import obstacle
 
     known = encoders()
-    have = {hf_class for each in known for hf_class in each.hf_classes}
-    run = {hf_class for each in known if each.running for hf_class in each.hf_classes}
-    back = {hf_class for each in known for hf_class in each.exporting}
+    encoder_classes = {hf_class for each in known for hf_class in each.hf_classes}
+    running_classes = {hf_class for each in known if each.running for hf_class in each.hf_classes}
+    exporting_classes = {hf_class for each in known for hf_class in each.exporting}
 
     def with_encoders(each: ArchitectureInfo) -> ArchitectureInfo:
-        having, running, exporting = (
-            tuple(name for name in each.hf_classes if name in some) for some in (have, run, back)
+        encoders, running, exporting = (
+            tuple(name for name in each.hf_classes if name in some)
+            for some in (encoder_classes, running_classes, exporting_classes)
         )
-        return replace(each, encoders=having, running_encoders=running, exporting_encoders=exporting)
+        return replace(each, encoders=encoders, running_encoders=running, exporting_encoders=exporting)
 
     def info(each: Architecture) -> ArchitectureInfo:
         reason = "a draft is of no use without its target" if each.draft else obstacle(each)
@@ -101,12 +102,12 @@ def architectures() -> tuple[ArchitectureInfo, ...]:
             draft=each.draft,
         )
 
-    def around(name: str) -> ArchitectureInfo:
+    def wrapper_info(name: str) -> ArchitectureInfo:
         reason = "its text part becomes a checkpoint of its own class"
         return ArchitectureInfo("", (name,), (), exports=False, export_obstacle=reason, wrapper=True)
 
-    found = (*map(info, (*every_architecture(), *every_draft())), *map(around, wrappers()))
-    return tuple(map(with_encoders, found))
+    infos = (*map(info, (*every_architecture(), *every_draft())), *map(wrapper_info, wrappers()))
+    return tuple(map(with_encoders, infos))
 
 
 def wrappers() -> tuple[str, ...]:
@@ -114,9 +115,9 @@ def wrappers() -> tuple[str, ...]:
     usually in, and those with an encoder that is known.
     """
     known = {hf_class for each in every_architecture() for hf_class in each.hf_classes}
-    having = {hf_class for encoder in all_encoders() for hf_class in encoder.hf_classes}
-    around = {name for each in every_architecture() for name in each.wrappers}
-    return tuple(sorted(name for name in (having | around) - known if not name.endswith("VisionModel")))
+    encoder_classes = {hf_class for encoder in all_encoders() for hf_class in encoder.hf_classes}
+    stated = {name for each in every_architecture() for name in each.wrappers}
+    return tuple(sorted(name for name in (encoder_classes | stated) - known if not name.endswith("VisionModel")))
 
 
 @dataclass(frozen=True)
@@ -139,32 +140,32 @@ def encoders() -> tuple[EncoderInfo, ...]:
     """All encoders that `convert --mmproj` writes, by the names of their classes."""
     from runtime.multimodal import audio, speech, vision
 
-    run = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.KIND}}
+    supported = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.KIND}}
 
     def info(each: Encoder) -> EncoderInfo:
-        running = tuple(part for part, kind in projectors(each).items() if kind in run[part])
-        back = tuple(wrapper.hf_class for wrapper in each.wrappers)
-        return EncoderInfo(each.hf_classes, each.model_types, tuple(each.parts), running, back)
+        running = tuple(part for part, projector in projectors(each).items() if projector in supported[part])
+        exporting = tuple(wrapper.hf_class for wrapper in each.wrappers)
+        return EncoderInfo(each.hf_classes, each.model_types, tuple(each.parts), running, exporting)
 
     return tuple(sorted(map(info, all_encoders()), key=lambda each: (each.hf_classes, each.model_types)))
 
 
 def coverage() -> dict[str, int]:
     """How many classes are converted, run, have encoders, …: counted, each class once."""
-    known, having = [each for each in architectures() if not each.wrapper], encoders()
-    own = {hf_class for each in known if not each.draft for hf_class in each.hf_classes}
+    known, encoder_infos = [each for each in architectures() if not each.wrapper], encoders()
+    classes = {hf_class for each in known if not each.draft for hf_class in each.hf_classes}
     drafts = {hf_class for each in known if each.draft for hf_class in each.hf_classes}
-    back = {hf_class for each in known if each.exports for hf_class in each.hf_classes}
-    with_encoders = {hf_class for each in having for hf_class in each.hf_classes}
-    running = {hf_class for each in having if each.running for hf_class in each.hf_classes}
-    whole = {hf_class for each in having for hf_class in each.exporting}
+    exported = {hf_class for each in known if each.exports for hf_class in each.hf_classes}
+    with_encoders = {hf_class for each in encoder_infos for hf_class in each.hf_classes}
+    running = {hf_class for each in encoder_infos if each.running for hf_class in each.hf_classes}
+    exported_encoders = {hf_class for each in encoder_infos for hf_class in each.exporting}
     return {
-        "classes": len(own),
+        "classes": len(classes),
         "wrappers": len(wrappers()),
         "drafts": len(drafts),
         "architectures": len(known),
-        "exported": len(back),
+        "exported": len(exported),
         "with_encoders": len(with_encoders),
         "with_running_encoders": len(running),
-        "exported_with_encoders": len(whole),
+        "exported_with_encoders": len(exported_encoders),
     }

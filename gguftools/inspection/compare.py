@@ -22,7 +22,7 @@ from ..models.model import Model, opened
 from ..writing.row_blocks import Progress, by_tensor
 
 # What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.
-OF_THE_OUTPUT = ("general.file_type", "general.quantization_version", "quantize.", RESERVE_KEY)
+OUTPUT_KEYS = ("general.file_type", "general.quantization_version", "quantize.", RESERVE_KEY)
 # Those whose encoding depends on nothing but the values: what a checkpoint's tensor becomes in them is certain.
 ROUNDING_FORMATS = ("F32", "F16", "BF16", "Q8_0")
 
@@ -117,7 +117,7 @@ def diff(
     """
     first, second = opened(a), opened(b)
     folder = bool(first.origin.outtype or second.origin.outtype)
-    keys = tuple(compare_metadata(first.metadata, second.metadata, OF_THE_OUTPUT if folder else (RESERVE_KEY,)))
+    keys = tuple(compare_metadata(first.metadata, second.metadata, OUTPUT_KEYS if folder else (RESERVE_KEY,)))
     tensors = _compare_tensors(first.streamed(), second.streamed(), threads, progress)
     return DiffReport(first.path, second.path, folder, keys, tuple(tensors))
 
@@ -128,17 +128,17 @@ def _compare_tensors(
     pairs = [a[name] for name in a if name in b and a[name].shape == b[name].shape]
     parts = by_tensor(pairs, partial(_compare_rows, b), threads=threads, progress=progress)
     for name in dict.fromkeys((*a, *b)):
-        left, right, found = a.get(name), b.get(name), parts.get(name)
+        left, right, own_parts = a.get(name), b.get(name), parts.get(name)
         form, other = (None if tensor is None else tensor.format.name for tensor in (left, right))
-        if left is None or found is None:
-            kind = "added" if left is None else "removed" if right is None else "shape"
+        if left is None or own_parts is None:
+            difference = "added" if left is None else "removed" if right is None else "shape"
         elif form == other:
-            kind = "same" if all(part.same for part in found) else "bytes"
+            difference = "same" if all(part.same for part in own_parts) else "bytes"
         else:
-            kind = "rounded" if all(part.rounded for part in found) else "type"
+            difference = "rounded" if all(part.rounded for part in own_parts) else "type"
         shape, other_shape = (None if tensor is None else tensor.shape for tensor in (left, right))
-        figures = None if left is None or found is None else _figures(left, found)
-        yield TensorDifference(name, kind, form, other, shape, other_shape, figures)
+        figures = None if left is None or own_parts is None else _figures(left, own_parts)
+        yield TensorDifference(name, difference, form, other, shape, other_shape, figures)
 
 
 class _Part(NamedTuple):

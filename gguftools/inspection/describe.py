@@ -51,10 +51,10 @@ def _number(metadata: Mapping[str, Any], key: str) -> int | None:
 
 
 def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
-    tokens, kind, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "model", "pre"))
+    tokens, model, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "model", "pre"))
     if tokens is None or not hasattr(tokens, "__len__"):
         return None
-    named = f"{len(tokens):,} tokens, {kind if isinstance(kind, str) else '?'}"
+    named = f"{len(tokens):,} tokens, {model if isinstance(model, str) else '?'}"
     return f"{named} ({pre})" if isinstance(pre, str) and pre else named
 
 

@@ -58,7 +58,7 @@ class Mismatch(Report):
 
 
 @dataclass(frozen=True)
-class CheckReport(Report):
+class ManifestCheck(Report):
     """How many lines of a manifest were checked for a file, and which were wrong."""
 
     file: str

@@ -44,20 +44,20 @@ def can_draft(target: PathLike | Model, draft: PathLike | Model) -> DraftingRepo
     pair = opened(target), opened(draft)
     for model in pair:
         vocabulary_texts(model.path, model.metadata)  # a file without any is told so first
-    found = compare_vocabularies(
+    comparison = compare_vocabularies(
         (pair[0].path, pair[1].path), (pair[0].metadata, pair[1].metadata), (pair[0].tokenizer, pair[1].tokenizer)
     )
     ids = {role: (_id(pair[0].metadata, role), _id(pair[1].metadata, role)) for role in ROLES}
     return DraftingReport(
         pair[0].path,
         pair[1].path,
-        found.tokens,
-        found.same_until,
-        found.differing,
+        comparison.tokens,
+        comparison.same_until,
+        comparison.differing,
         {role: both for role, both in ids.items() if both != (None, None)},
-        found.obstacles,
-        found.edits,
-        found.notes,
+        comparison.obstacles,
+        comparison.edits,
+        comparison.notes,
     )
 
 

@@ -48,7 +48,7 @@ class GraphNode:
 
 
 @dataclass(frozen=True)
-class Alike:
+class LayerGroup:
     """Layers of the same make: the nodes of the first, and the numbers of the others."""
 
     nodes: tuple[GraphNode, ...]
@@ -83,28 +83,28 @@ class ModelGraph(Report):
                 return node
         raise OptionError(f"the graph of {self.file} has no node {name!r}")
 
-    def runs(self) -> list[Alike]:
+    def groups(self) -> list[LayerGroup]:
         """Nodes of a layer, or between layers, together."""
-        runs: list[list[GraphNode]] = []
+        groups: list[list[GraphNode]] = []
         for node in self.nodes:
-            if not runs or runs[-1][0].layer != node.layer:
-                runs.append([])
-            runs[-1].append(node)
-        return [Alike(tuple(nodes), nodes[0].layer) for nodes in runs]
+            if not groups or groups[-1][0].layer != node.layer:
+                groups.append([])
+            groups[-1].append(node)
+        return [LayerGroup(tuple(nodes), nodes[0].layer) for nodes in groups]
 
-    def folded(self) -> list[Alike]:
+    def distinct_groups(self) -> list[LayerGroup]:
         """`runs`, of layers of the same make only the first."""
         first: dict[str, int] = {}
-        found: list[Alike] = []
-        for run in self.runs():
-            layer, make = run.layer, _make(run.nodes)
+        groups: list[LayerGroup] = []
+        for run in self.groups():
+            layer, make = run.layer, _layer_signature(run.nodes)
             if layer is None or make not in first:
-                first[make] = len(found)
-                found.append(run)
+                first[make] = len(groups)
+                groups.append(run)
             else:
-                before = found[first[make]]
-                found[first[make]] = Alike(before.nodes, before.layer, (*before.others, layer))
-        return found
+                before = groups[first[make]]
+                groups[first[make]] = LayerGroup(before.nodes, before.layer, (*before.others, layer))
+        return groups
 
     def dot(self) -> str:
         """The graph in the language of Graphviz."""
@@ -144,15 +144,15 @@ def _weight(tensor: "Tensor") -> NodeWeight:
 
 def attributes(operation: "Operation", hparams: "HParams") -> dict[str, Any]:
     """What decides an operation's result beside its inputs and weights."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for each in fields(operation):
         value = getattr(operation, each.name)
         if callable(value) and hasattr(value, "__name__"):
             value = value.__name__
         if each.name not in ("role", "size", "suffix") and value not in (None, False, ()) and _is_plain(value):
-            found[each.name] = value
-    more = _BY_OPERATION.get(type(operation).__name__)
-    return found | (more(operation, hparams) if more else {})
+            values[each.name] = value
+    own_attributes = _BY_OPERATION.get(type(operation).__name__)
+    return values | (own_attributes(operation, hparams) if own_attributes else {})
 
 
 def _is_plain(value: Any) -> bool:
@@ -194,7 +194,7 @@ _BY_OPERATION: Mapping[str, Callable[[Any, "HParams"], dict[str, Any]]] = {
 }
 
 
-def _make(nodes: Sequence[GraphNode]) -> str:
+def _layer_signature(nodes: Sequence[GraphNode]) -> str:
     """What two layers of the same make have in common, as a text to be compared."""
     start, layer = nodes[0].number, nodes[0].layer
     names = {node.name: node.number - start for node in nodes}

@@ -121,7 +121,7 @@ class TensorErrors:
     @property
     def kind(self) -> str:
         """The name without the layer's number: "ffn_down.weight"."""
-        return kind_of(self.name)
+        return role_of(self.name)
 
     @property
     def layer(self) -> int:
@@ -168,8 +168,8 @@ class WeightErrors:
     @property
     def kinds(self) -> dict[str, Errors]:
         """By kind of tensor, the worst first."""
-        found = _grouped(self.tensors, lambda tensor: tensor.kind)
-        return dict(sorted(found.items(), key=lambda item: _badness(item[1]), reverse=True))
+        groups = _grouped(self.tensors, lambda tensor: tensor.kind)
+        return dict(sorted(groups.items(), key=lambda item: _badness(item[1]), reverse=True))
 
     @property
     def layers(self) -> dict[int, Errors]:
@@ -253,8 +253,8 @@ def weight_errors(
     worst = dict.fromkeys(weights, (0.0, 0))
     tensors = [pairs.a[name] for name in weights]
     look = partial(_compare_rows, pairs.b, weights)
-    for tensor, _, found in over_rows(tensors, look, threads=threads, progress=progress):
-        for part in found:
+    for tensor, _, row_parts in over_rows(tensors, look, threads=threads, progress=progress):
+        for part in row_parts:
             largest, non_finite = worst[tensor.name]
             sums[tensor.name][part.group] += part.sums
             worst[tensor.name] = max(largest, part.largest), non_finite + part.non_finite
@@ -275,7 +275,7 @@ def weight_errors(
     )
 
 
-def kind_of(name: str) -> str:
+def role_of(name: str) -> str:
     """A tensor's name without the number of its layer."""
     return LAYER.sub("", name)
 
@@ -320,10 +320,10 @@ def _badness(errors: Errors) -> tuple[float, float]:
 
 
 def _grouped(tensors: Iterable[TensorErrors], key: Callable[[TensorErrors], Any]) -> dict[Any, Errors]:
-    found: dict[Any, Errors] = {}
+    groups: dict[Any, Errors] = {}
     for tensor in tensors:
-        found[key(tensor)] = found.get(key(tensor), Errors()) + tensor.errors
-    return found
+        groups[key(tensor)] = groups.get(key(tensor), Errors()) + tensor.errors
+    return groups
 
 
 def _weights(matrix: ImportanceMatrix | None, tensor: Tensor) -> Doubles | None:
@@ -357,11 +357,11 @@ def _compare_rows(
     parts = []
     for group in range(start // max(1, share), -(-stop // max(1, share))):
         rows = slice(max(0, group * share - start), min(stop, (group + 1) * share) - start)
-        found = column_errors(values[rows], wanted[rows])
+        errors = column_errors(values[rows], wanted[rows])
         factors = np.zeros(a.width) if columns is None else columns[group]
-        weighted = float(found.squares @ factors), float(found.powers @ factors)
-        sums = float(found.squares.sum()), float(found.powers.sum()), *weighted
-        parts.append(_Part(group, sums, found.largest, found.non_finite))
+        weighted = float(errors.squares @ factors), float(errors.powers @ factors)
+        sums = float(errors.squares.sum()), float(errors.powers.sum()), *weighted
+        parts.append(_Part(group, sums, errors.largest, errors.non_finite))
     return parts
 
 

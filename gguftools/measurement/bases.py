@@ -34,7 +34,7 @@ from runtime.products.precision import Precision
 
 from ..io.gguf.writer import encode_header
 
-KIND, VERSION = "logits-base", 1
+GENERAL_TYPE, VERSION = "logits-base", 1
 PREFIX = "logits_base."
 HASHED_AT_ONCE = 1 << 24  # bytes
 INPUTS = ("tokenizer.ggml.model", "tokenizer.ggml.tokens")  # of which tokenizers have to be the same
@@ -119,17 +119,17 @@ def is_base(path: Path) -> bool:
             beginning = file.read(256)  # the type is the first key
     except OSError:
         return False
-    return beginning[:4] == b"GGUF" and KIND.encode() in beginning
+    return beginning[:4] == b"GGUF" and GENERAL_TYPE.encode() in beginning
 
 
 def text_digest(windows: Iterable[Window]) -> str:
     """Of what models are given, and which positions of it are scored."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for window in windows:
         for each in (window.inputs, window.scored):
-            found.update(len(each).to_bytes(8, "little"))
-            found.update(np.ascontiguousarray(each, "<i8").tobytes())
-    return found.hexdigest()
+            digest.update(len(each).to_bytes(8, "little"))
+            digest.update(np.ascontiguousarray(each, "<i8").tobytes())
+    return digest.hexdigest()
 
 
 def vocabulary_digest(metadata: Metadata) -> str:
@@ -143,8 +143,8 @@ def vocabulary_digest(metadata: Metadata) -> str:
 
 def matrix_digest(tensor: Tensor) -> str:
     """Of a matrix as it is stored: its format, its shape, its bytes."""
-    found = hashlib.sha256(f"{tensor.format.name} {tensor.shape}".encode())
+    digest = hashlib.sha256(f"{tensor.format.name} {tensor.shape}".encode())
     step = max(1, HASHED_AT_ONCE // max(1, tensor.row_bytes))
     for start in range(0, tensor.rows, step):
-        found.update(np.ascontiguousarray(tensor.raw(start, min(start + step, tensor.rows))).data)
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(tensor.raw(start, min(start + step, tensor.rows))).data)
+    return digest.hexdigest()

@@ -64,7 +64,7 @@ def perplexities(
 
     progress(windows done, of how many in all, perplexity so far of the model that runs).
     """
-    models, found, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
+    models, reports, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
     measured: list[Model] = []
     for number, model in enumerate(models):
         shown = progress and _Part(progress, number, len(models))
@@ -76,10 +76,10 @@ def perplexities(
             failed.append(FailedFile(str(model.path), str(error)))
             continue
         first = next((i for i, other in enumerate(measured) if _same_model(model, other)), None)
-        beside = None if first is None else difference(report, found[first])
-        found.append(FilePerplexity(**{**vars(report), "difference": beside}))
+        from_first = None if first is None else difference(report, reports[first])
+        reports.append(FilePerplexity(**{**vars(report), "difference": from_first}))
         measured.append(model)
-    return PerplexityTable(found, failed)
+    return PerplexityTable(reports, failed)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def perplexity(
     sparsity = net.use_predictor() if options.sparse else None
     net.profile = Profile() if options.profile else None
     start = time.perf_counter()
-    result, alone = evaluate()
+    result, by_text = evaluate()
     seconds = time.perf_counter() - start
     if net.profile:
         net.profile.seconds["all other work"] = seconds - sum(net.profile.seconds.values())
@@ -124,7 +124,7 @@ def perplexity(
         chosen,
         products(chosen),
         net.profile.seconds if net.profile else None,
-        list(map(_of_text, texts, alone)),
+        list(map(_of_text, texts, by_text)),
         size_bytes(model),
         bits_per_weight(model),
     )
@@ -139,8 +139,10 @@ def _plain_texts(given: Texts) -> list[NamedText]:
     return texts
 
 
-def _of_text(text: NamedText, found: "Perplexity") -> TextPerplexity:
-    return TextPerplexity(text.name, str(text.path), found.perplexity, found.standard_error, found.chunks, found.tokens)
+def _of_text(text: NamedText, result: "Perplexity") -> TextPerplexity:
+    return TextPerplexity(
+        text.name, str(text.path), result.perplexity, result.standard_error, result.chunks, result.tokens
+    )
 
 
 def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> float:

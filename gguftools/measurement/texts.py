@@ -112,8 +112,8 @@ def windows_of(
     if text.chat:
         from .conversations import conversation_windows
 
-        found, remarks = conversation_windows(model, text.path, n_ctx, chunks)
-        return TextWindows(text, found, remarks=remarks)
+        windows, remarks = conversation_windows(model, text.path, n_ctx, chunks)
+        return TextWindows(text, windows, remarks=remarks)
     tokens, bos = tokens_of(model, text.path)
     try:
         return TextWindows(text, text_windows(tokens, n_ctx, bos=bos, chunks=chunks, stride=stride), tokens, bos)

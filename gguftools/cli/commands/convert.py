@@ -84,9 +84,9 @@ def convert(
 ) -> None:
     from ...conversion.convert import convert as run
     from ...conversion.options import ConvertOptions, Part
+    from ...inspection.original.logits_check import check_output, require_checkable
     from ...io.naming import is_remote
     from ...io.stores.path import is_url, located
-    from ...measurement.checking import check_output, require_checkable
     from ...writing.options import WriteOptions
     from ..arguments import planned_terms
     from ..ui import bytes_progress, note_slow_products, print_report, resumable_note, shared_work

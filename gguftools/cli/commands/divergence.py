@@ -67,7 +67,7 @@ def divergence(
     from ...measurement.divergence_report import exceeded, parse_limits
     from ...measurement.options import DivergenceOptions
     from ...measurement.perplexity import context_warning
-    from ...measurement.record import check_apart, remove_record
+    from ...measurement.progress_record import check_apart, remove_record
     from ...measurement.texts import named_texts
     from ..ui import note, note_slow_products, print_error, print_line, said, shared_work, window_progress
 

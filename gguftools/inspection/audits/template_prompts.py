@@ -6,8 +6,8 @@ from typing import Any
 
 from jinja2 import nodes
 
+from .constant_folding import name_of, number
 from .finding import Finding, Severity
-from .folding import name_of, number
 from .template_tree import DEFINEDNESS, LETTERS, Template, find, is_date, is_user_text, is_words, keyword_of, sides_of
 from .unicode import hidden
 
@@ -47,16 +47,16 @@ def triggers(template: Template) -> Iterator[Finding]:
             known = keyword.startswith("/") or template.source.count(keyword) > 1  # a switch, or a tag it writes itself
             severity: Severity = "high" if is_words(keyword) else "low" if known else "medium"
             message = f"whether it writes {_cut(text)} depends on {_cut(keyword)} in a message"
-            yield template.found(severity, "trigger", node, message)
+            yield template.finding(severity, "trigger", node, message)
         elif is_words(keyword) and not keyword.isidentifier():  # one word may be the name of a part of the message
-            yield template.found("low", "trigger", node, f"does something else where a message has {_cut(keyword)}")
+            yield template.finding("low", "trigger", node, f"does something else where a message has {_cut(keyword)}")
 
 
 def dates(template: Template) -> Iterator[Finding]:
     """Decisions by date; writing it is what it is for."""
     for node, _, parts in _conditions(template):
         if any(_decides_by_date(template, part) for part in parts):
-            yield template.found("high", "date", node, "does something else on certain days")
+            yield template.finding("high", "date", node, "does something else on certain days")
 
 
 def _decides_by_date(template: Template, node: Any) -> bool:
@@ -74,13 +74,13 @@ def users(template: Template) -> Iterator[Finding]:
         for sides in (sides_of(part) for part in parts if isinstance(part, nodes.Compare)):
             who = [name for side in sides if (name := name_of(side)) and WHO.search(name.split(".")[-1])]
             if who and any(map(template.text, sides)):
-                yield template.found("medium", "user", node, f"decides by {who[0]!r}")
-            late = [n for side in sides if (n := number(side, template.folding)) and n > 2]
+                yield template.finding("medium", "user", node, f"decides by {who[0]!r}")
+            late = [n for side in sides if (n := number(side, template.constants)) and n > 2]
             if late and any(map(_counts_turns, sides)) and _is_sentence(text := _written(template, node)):
-                yield template.found("medium", "turn", node, f"writes {_cut(text)} from message {late[0]} on")
+                yield template.finding("medium", "turn", node, f"writes {_cut(text)} from message {late[0]} on")
     for node in find(template.tree, nodes.Filter):
         if node.name == "random":
-            yield template.found("medium", "chance", node, "chooses by chance")
+            yield template.finding("medium", "chance", node, "chooses by chance")
 
 
 def _counts_turns(node: Any) -> bool:
@@ -97,14 +97,14 @@ def texts(template: Template) -> Iterator[Finding]:
             continue
         if match := ORDERS.search(text):
             around = text[max(0, match.start() - 20) : match.end() + 40]
-            yield template.found("medium", "instruction", node, f"tells the model {_cut(around)}")
+            yield template.finding("medium", "instruction", node, f"tells the model {_cut(around)}")
         if match := URL.search(text):
             severity: Severity = "low" if match[0].lower().startswith("http") else "medium"
-            yield template.found(severity, "link", node, f"writes the link {_cut(match[0])}")
+            yield template.finding(severity, "link", node, f"writes the link {_cut(match[0])}")
         if match := ENCODED.search(text):
-            yield template.found("medium", "encoded text", node, f"holds {len(match[0])} characters of encoded data")
+            yield template.finding("medium", "encoded text", node, f"holds {len(match[0])} characters of encoded data")
         for worse, name in hidden(text):
-            yield template.found(worse, "invisible text", node, f"writes {name}")
+            yield template.finding(worse, "invisible text", node, f"writes {name}")
 
 
 def rewriting(template: Template) -> Iterator[Finding]:
@@ -112,12 +112,12 @@ def rewriting(template: Template) -> Iterator[Finding]:
     for node in find(template.tree, nodes.Filter, nodes.Call):
         match node:
             case (
-                nodes.Filter(name="replace", node=said, args=[old, new, *_])
-                | nodes.Call(node=nodes.Getattr(node=said, attr="replace"), args=[old, new, *_])
-            ) if is_user_text(template, said):
+                nodes.Filter(name="replace", node=content, args=[old, new, *_])
+                | nodes.Call(node=nodes.Getattr(node=content, attr="replace"), args=[old, new, *_])
+            ) if is_user_text(template, content):
                 before, after = template.text(old) or "", template.text(new) or ""
                 if is_words(before) and is_words(after):
-                    yield template.found("high", "rewriting", node, f"replaces {before!r} by {after!r} in messages")
+                    yield template.finding("high", "rewriting", node, f"replaces {before!r} by {after!r} in messages")
 
 
 def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) -> str:
@@ -126,7 +126,7 @@ def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) ->
     pieces: list[str] = []
     for part in filter(None, branch):
         for each in _literals(part):
-            values = template.folding.names.get(each.name, ()) if isinstance(each, nodes.Name) else (each,)
+            values = template.constants.names.get(each.name, ()) if isinstance(each, nodes.Name) else (each,)
             for text in map(template.text, values[:MANY_VALUES]):
                 if text and text not in "\n".join(pieces):
                     pieces.append(text)

@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import nodes
 
+from .constant_folding import Constants, called, fold, name_of
 from .finding import Finding, Severity
-from .folding import Values, called, fold, name_of
 
 DEFINEDNESS = frozenset(
     {"defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean", "true", "false"}
@@ -32,31 +32,31 @@ class Template:
     source: str
     tree: nodes.Template
     macros: dict[str, nodes.Macro]
-    folding: Values = field(default_factory=Values)
+    constants: Constants = field(default_factory=Constants)
     user_text: set[str] = field(default_factory=set)
     dates: set[str] = field(default_factory=set)
     triggers: dict[str, str] = field(default_factory=dict)
 
-    def found(self, severity: Severity, rule: str, node: Any, message: str) -> Finding:
+    def finding(self, severity: Severity, rule: str, node: Any, message: str) -> Finding:
         line = node if isinstance(node, int) else getattr(node, "lineno", None)
         return Finding(severity, rule, self.key, message, line)
 
     def text(self, node: Any) -> str | None:
         """The string that an expression comes to."""
-        found = fold(node, self.folding)
-        return found if isinstance(found, str) else None
+        value = fold(node, self.constants)
+        return value if isinstance(value, str) else None
 
 
-def find(tree: nodes.Node, *kinds: type[nodes.Node]) -> Iterator[Any]:
+def find(tree: nodes.Node, *node_types: type[nodes.Node]) -> Iterator[Any]:
     """All nodes of some kinds."""
-    return tree.find_all(kinds)
+    return tree.find_all(node_types)
 
 
 def follow(template: Template) -> None:
     """Fill in what is assigned to each name, then pass on what came from messages, dates and keywords."""
     assignments = list(_assignments(template.tree))
     for target, value in assignments:
-        template.folding.names[target] = (*template.folding.names.get(target, ()), value)
+        template.constants.names[target] = (*template.constants.names.get(target, ()), value)
     for _ in range(4):  # assignments in a row
         for target, value in assignments:
             if is_user_text(template, value):
@@ -148,7 +148,7 @@ def keyword_of(template: Template, test: Any) -> str | None:
         match node:
             case nodes.Compare() if any(is_user_text(template, e) and e not in mappings for e in sides_of(node)):
                 compared = sides_of(node)
-            case nodes.Call(node=nodes.Getattr(node=said)) if is_user_text(template, said):
+            case nodes.Call(node=nodes.Getattr(node=target)) if is_user_text(template, target):
                 compared = node.args
             case nodes.Test() if node.name not in DEFINEDNESS:
                 sides = [node.node, *node.args]
@@ -157,7 +157,7 @@ def keyword_of(template: Template, test: Any) -> str | None:
                 compared = arguments
             case nodes.Filter(name="selectattr" | "rejectattr", args=[of, _, *wanted]) if template.text(of) in CONTENT:
                 compared = wanted
-        folded = [fold(part, template.folding) for part in compared]
+        folded = [fold(part, template.constants) for part in compared]
         words = [word for part in folded for word in (part if isinstance(part, list) else [part])]
         if texts := [word for word in words if isinstance(word, str) and word.strip()]:
             return max(texts, key=is_words)

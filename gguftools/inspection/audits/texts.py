@@ -112,8 +112,8 @@ def audit_tokens(metadata: Metadata) -> Iterator[Finding]:
     types = np.asarray(metadata.get(TYPES, ()) if sound else ())
     types = types if len(types) == len(texts) else np.ones(len(texts), np.int32)
     special = {i: texts[i] for i in np.flatnonzero(~np.isin(types, PLAIN_TYPES)).tolist()}
-    found = [*_special_tokens(special), *_plain_tokens(texts, special, str(metadata.get(MODEL)) == "gpt2")]
-    yield from (Finding(severity, "token", TOKENS, message) for severity, message in found)
+    problems = [*_special_tokens(special), *_plain_tokens(texts, special, str(metadata.get(MODEL)) == "gpt2")]
+    yield from (Finding(severity, "token", TOKENS, message) for severity, message in problems)
 
 
 def _special_tokens(special: dict[int, Any]) -> Iterator[tuple[Severity, str]]:
@@ -135,15 +135,15 @@ def _special_tokens(special: dict[int, Any]) -> Iterator[tuple[Severity, str]]:
 
 def _plain_tokens(texts: list[Any], special: dict[int, Any], in_bytes: bool) -> Iterator[tuple[Severity, str]]:
     """Ordinary tokens come from what the tokenizer was trained on: odd ones are worth a word, no more."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for i, text in enumerate(_readable(texts) if in_bytes else texts):
         if i in special or not isinstance(text, str) or text.isascii():
             continue
         if DECEPTIVE.search(text):
-            found["that turn the direction of text or are tags"] += 1
+            counts["that turn the direction of text or are tags"] += 1
         elif INVISIBLE.search(text):
-            found["with invisible characters"] += 1
-    yield from (("info", f"{count} tokens {what}") for what, count in found.items())
+            counts["with invisible characters"] += 1
+    yield from (("info", f"{count} tokens {what}") for what, count in counts.items())
     if longest := [i for i, text in enumerate(texts) if len(text) > LONG_TOKEN and i not in special]:
         yield "low", f"{len(longest)} tokens of more than {LONG_TOKEN} bytes, first {longest[0]}"
 

@@ -36,7 +36,7 @@ TOKENS_WRITTEN = 64
 NEED_A_RUN = (PREDICTIONS, REPETITION, END, VECTORS, SPARSITY)
 NAMES = (FILE, KEYS, WEIGHTS, TEMPLATE, TOKENS, SPECIAL, RUNS, *NEED_A_RUN)
 NOTHING = "there is nothing to compare with (--against)"
-Told = Callable[[int, int, str], None]
+CheckProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def check(
     only: Collection[str] | None = None,
     n: int = TOKENS_WRITTEN,
     threads: int | None = None,
-    progress: Told | None = None,
+    progress: CheckProgress | None = None,
 ) -> CheckReport:
     """Whether a file is sound, and says what its model says. What is wrong is a result, not an exception.
 
@@ -87,10 +87,10 @@ def check(
             raise OptionError(f"there is no check {quote(name)}", hint)
     path = source.path if isinstance(source, Model) else as_path(source, "the file")
     original = None if against is None else original_of(against)
-    found, model = check_file(source, threads)
+    file_verdict, model = check_file(source, threads)
     if model is not None:
         model_of_weights(model)
-    checks = [found]
+    checks = [file_verdict]
     every = {} if model is None else _steps(model, original, n, threads)
     steps = {name: look for name, look in every.items() if only is None or name in only}
     for done, (name, look) in enumerate(steps.items()):
@@ -117,10 +117,10 @@ def original_of(against: PathLike | Model) -> Original:
 def check_file(source: PathLike | Model, threads: int | None) -> tuple[Verdict, Model | None]:
     """What `validate` finds, and the file, if it can be opened."""
     report = validate(source, threads=threads)
-    said = [f"{each.where}: {each.message}" for each in report.problems if each.severity == ERROR]
+    errors = [f"{each.where}: {each.message}" for each in report.problems if each.severity == ERROR]
     lines = [f"{each.severity}: {each.where}: {each.message}" for each in report.problems if each.severity != ERROR]
     seen = f"{report.keys} keys and {report.tensors} tensors are sound"
-    verdict = judged(FILE, said, seen, lines)
+    verdict = judged(FILE, errors, seen, lines)
     unreadable = any(each.where == "structure" for each in report.problems if each.severity == ERROR)
     return verdict, None if unreadable else opened_gguf(source)
 
@@ -136,29 +136,31 @@ def check_run(model: Model, threads: int | None) -> Verdict:
 def _steps(model: Model, original: Original | None, n: int, threads: int | None) -> dict[str, Callable[[], Verdict]]:
     """The checks in their order; texts are written once, when the first of them needs one."""
     written = cache(lambda: greedy_texts(model, n, threads))
-    its = None if original is None else original.model
+    original_model = None if original is None else original.model
 
-    def speaks() -> bool:
+    def generates() -> bool:
         return not model.running(threads).architecture.block.hidden_states
 
-    def without(name: str) -> Callable[[], Verdict]:
+    def needs_original(name: str) -> Callable[[], Verdict]:
         return lambda: skipped(name, NOTHING)
 
-    def speaking(name: str, look: Callable[[], Verdict]) -> Callable[[], Verdict]:
-        return lambda: look() if speaks() else skipped(name, "an encoder writes no text")
+    def if_generates(name: str, look: Callable[[], Verdict]) -> Callable[[], Verdict]:
+        return lambda: look() if generates() else skipped(name, "an encoder writes no text")
 
     return {
-        KEYS: without(KEYS) if its is None else partial(check_keys, model, its),
-        WEIGHTS: partial(check_zeros, model) if its is None else partial(check_weights, model, its, threads),
+        KEYS: needs_original(KEYS) if original_model is None else partial(check_keys, model, original_model),
+        WEIGHTS: partial(check_zeros, model)
+        if original_model is None
+        else partial(check_weights, model, original_model, threads),
         TEMPLATE: partial(check_template, model, original),
         TOKENS: partial(check_tokens, model, original),
         SPECIAL: partial(check_special, model, original),
         RUNS: partial(check_run, model, threads),
-        PREDICTIONS: without(PREDICTIONS)
-        if its is None
-        else speaking(PREDICTIONS, lambda: check_predictions(model, its, written(), threads)),
-        REPETITION: speaking(REPETITION, lambda: check_repetition(model, its, written(), n, threads)),
-        END: speaking(END, lambda: check_end(model, threads)),
+        PREDICTIONS: needs_original(PREDICTIONS)
+        if original_model is None
+        else if_generates(PREDICTIONS, lambda: check_predictions(model, original_model, written(), threads)),
+        REPETITION: if_generates(REPETITION, lambda: check_repetition(model, original_model, written(), n, threads)),
+        END: if_generates(END, lambda: check_end(model, threads)),
         VECTORS: partial(check_vectors, model, original, threads),
         SPARSITY: partial(check_sparsity, model, threads),
     }

@@ -15,7 +15,14 @@ from quants.errors import VocabularyError
 
 from ...metadata.chat_templates import special_texts
 from ...models.model import Model
-from .source_tokenizer import SENTENCEPIECE, Encode, by_library, by_sentencepiece, library_sides, prepared
+from .source_tokenizer import (
+    SENTENCEPIECE,
+    Encode,
+    library_encoder,
+    library_sides,
+    prepare_library,
+    sentencepiece_encoder,
+)
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,12 @@ class Original:
         if self.folder is None:
             tokenizer = self.model.tokenizer
             return {"the file": lambda text, around: tokenizer.encode(text, add_special=around, parse_special=True)}
-        found: dict[str, Encode] = {}
+        encoders: dict[str, Encode] = {}
         if self.library is not None:
-            found["tokenizers"] = by_library(self.library, self.config)
+            encoders["tokenizers"] = library_encoder(self.library, self.config)
         if (path := self.folder / "tokenizer.model").is_file():
-            found[SENTENCEPIECE] = by_sentencepiece(path, self.config)
-        return found
+            encoders[SENTENCEPIECE] = sentencepiece_encoder(path, self.config)
+        return encoders
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -63,9 +70,9 @@ class Original:
         try:
             library = Tokenizer.from_str(json.dumps(self.files.tokenizer))
         except Exception as error:  # whatever the library raises on a tokenizer.json that it does not like
-            said = f"{self.folder} has a tokenizer that cannot be run: {str(error)[:200]}"
-            raise VocabularyError(said) from error
-        return prepared(library, self.config)
+            problem = f"{self.folder} has a tokenizer that cannot be run: {str(error)[:200]}"
+            raise VocabularyError(problem) from error
+        return prepare_library(library, self.config)
 
     @cached_property
     def sides(self) -> dict[str, list[int]]:
@@ -84,17 +91,17 @@ class Original:
 
     def tokens(self, role: str) -> dict[str, list[int]]:
         """Ids of a role's tokens by where they stand; where nothing stands, not at all."""
-        found: dict[str, list[int]] = {}
+        ids_by_source: dict[str, list[int]] = {}
         for name in ("generation_config.json", "config.json"):
-            said = self._config(name).get(f"{role}_token_id")
-            ids = [number for number in (said if isinstance(said, list) else [said]) if isinstance(number, int)]
+            value = self._config(name).get(f"{role}_token_id")
+            ids = [number for number in (value if isinstance(value, list) else [value]) if isinstance(number, int)]
             if ids:
-                found[name] = ids
+                ids_by_source[name] = ids
         if (number := self.token(role)) is not None:
-            found["the tokenizer" if self.folder else "the file"] = [number]
+            ids_by_source["the tokenizer" if self.folder else "the file"] = [number]
         if around := self.sides.get(role):
-            found["what stands around texts"] = around[-1:]
-        return found
+            ids_by_source["what stands around texts"] = around[-1:]
+        return ids_by_source
 
     @cached_property
     def template(self) -> str | None:
@@ -109,8 +116,8 @@ class Original:
         if self.files is None:
             return special_texts(self.model.metadata)
         roles = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
-        found = {f"{role}_token": text for role in roles if (text := self.files.role(role)) is not None}
-        return {"bos_token": "", "eos_token": ""} | found
+        texts = {f"{role}_token": text for role in roles if (text := self.files.role(role)) is not None}
+        return {"bos_token": "", "eos_token": ""} | texts
 
     @cached_property
     def modules(self) -> list[dict[str, Any]] | None:

@@ -11,7 +11,7 @@ from .verdict import Verdict, judged, skipped
 
 SPARSITY = "predictor"
 PASSAGE = 64  # tokens
-LEAST_AGREEMENT = 0.5
+MIN_AGREEMENT = 0.5
 
 
 def check_sparsity(model: Model, threads: int | None) -> Verdict:
@@ -29,6 +29,6 @@ def check_sparsity(model: Model, threads: int | None) -> Verdict:
     faults = []
     if counted.skipped == 0:
         faults.append(f"the predictor leaves no neuron out, of {counted.neurons:,}")
-    if agreement < LEAST_AGREEMENT:
+    if agreement < MIN_AGREEMENT:
         faults.append(f"{seen}; the predictor leaves out what matters")
     return judged(SPARSITY, faults, seen, skipped=counted.skipped, same_top=agreement)

@@ -14,7 +14,7 @@ from quants.errors import GgufToolsError, VocabularyError
 from quants.spelling import quote
 from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
 
-from .source_tokenizer import Encode, Source, source_tokenizer
+from .source_tokenizer import Encode, SourceTokenizer, source_tokenizer
 from .texts import adversarial_texts
 
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # XLM-RoBERTa's first tokens
@@ -37,13 +37,13 @@ class TokenizerCheck:
 
 def check_tokenizer(metadata: Mapping[str, Any], folder: Path) -> TokenizerCheck:
     """Compare a file's vocabulary with the tokenizer of the checkpoint's folder. An error of ours becomes a message."""
-    kind = metadata.get(Keys.Tokenizer.MODEL)
-    if kind in (None, "none", "no_vocab"):
+    vocabulary_model = metadata.get(Keys.Tokenizer.MODEL)
+    if vocabulary_model in (None, "none", "no_vocab"):
         return TokenizerCheck()
     try:
         tokenizer = tokenizer_from_metadata(metadata)
         first = [tokenizer.text(number) for number in range(min(len(FAIRSEQ), tokenizer.vocab_size))]
-        source = source_tokenizer(folder, kind == "t5" and tuple(first) == FAIRSEQ)
+        source = source_tokenizer(folder, vocabulary_model == "t5" and tuple(first) == FAIRSEQ)
         if not source.encoders:
             nothing = f"the file's tokenizer was compared with nothing: no library reads {folder}'s"
             return TokenizerCheck(message=nothing)
@@ -52,7 +52,7 @@ def check_tokenizer(metadata: Mapping[str, Any], folder: Path) -> TokenizerCheck
         return TokenizerCheck(message=f"the file's tokenizer was not compared with the checkpoint's: {error}")
 
 
-def _compared(tokenizer: Tokenizer, source: Source) -> TokenizerCheck:
+def _compared(tokenizer: Tokenizer, source: SourceTokenizer) -> TokenizerCheck:
     special, encoders = _special(tokenizer), source.encoders
     texts = adversarial_texts(special)
     compared, differing, message = 0, 0, ""
@@ -105,5 +105,5 @@ def _shown(ids: Sequence[int], place: int) -> str:
 
 def _special(tokenizer: Tokenizer) -> list[str]:
     """The texts of special tokens, from both ends of the vocabulary."""
-    found = [tokenizer.text(number) for number in tokenizer.special_ids]
-    return found if len(found) <= SPECIAL else [*found[: SPECIAL // 2], *found[-SPECIAL // 2 :]]
+    texts = [tokenizer.text(number) for number in tokenizer.special_ids]
+    return texts if len(texts) <= SPECIAL else [*texts[: SPECIAL // 2], *texts[-SPECIAL // 2 :]]

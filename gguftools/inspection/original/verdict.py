@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Word = Literal["ok", "wrong", "not applicable"]
-MOST_LINES = 12
+MAX_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Verdict:
 def judged(name: str, faults: Sequence[str], seen: str, lines: Sequence[str] = (), **figures: Any) -> Verdict:
     """Wrong with the first of the faults as what was seen, all of them behind it; otherwise ok."""
     if not faults:
-        return Verdict(name, "ok", seen, tuple(lines)[:MOST_LINES], figures)
+        return Verdict(name, "ok", seen, tuple(lines)[:MAX_LINES], figures)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return Verdict(name, "wrong", faults[0] + more, (*faults[1:], *lines)[:MOST_LINES], figures)
+    return Verdict(name, "wrong", faults[0] + more, (*faults[1:], *lines)[:MAX_LINES], figures)
 
 
 def skipped(name: str, why: str) -> Verdict:

@@ -234,7 +234,7 @@ def _written(
     if options.measure is not None and not write.dry_run:
         from ...measurement.divergence import divergence
 
-        told = None if write.progress is None else _windows_told(write.progress)
+        progress = None if write.progress is None else _window_progress(write.progress)
         cost = divergence(
             opened.path,
             target,
@@ -242,7 +242,7 @@ def _written(
             n_ctx=options.n_ctx,
             chunks=options.chunks,
             threads=write.threads,
-            progress=told,
+            progress=progress,
         )
     return GraftReport(
         target,
@@ -361,9 +361,11 @@ def _put(body: Body, donor: GgufFile, name: str, old: str, each: Stored) -> None
 
 
 def _check_architecture(body: Body, donor: GgufFile) -> None:
-    found = donor.metadata.get("general.architecture")
-    if found != body.metadata.get("general.architecture"):
-        problem = f"{donor.path} is of architecture {quote(found)}, {body.opened.path} of {quote(body.architecture)}"
+    architecture = donor.metadata.get("general.architecture")
+    if architecture != body.metadata.get("general.architecture"):
+        problem = (
+            f"{donor.path} is of architecture {quote(architecture)}, {body.opened.path} of {quote(body.architecture)}"
+        )
         body.refuse(ModelError(problem, FORCE))
 
 
@@ -431,9 +433,9 @@ def _check(body: Body, before: Mapping[str, Tensor]) -> None:
 
 
 def _faults(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[object]:
-    name, kind = metadata.get("general.architecture"), metadata.get("general.type")
+    name, file_type = metadata.get("general.architecture"), metadata.get("general.type")
     family = [each for each in architectures() if each.name == name]
-    if not family or (isinstance(kind, str) and kind in NO_MODELS) or not tensors:
+    if not family or (isinstance(file_type, str) and file_type in NO_MODELS) or not tensors:
         return  # not known, or no model
     yield from faults(family[0], metadata, tensors)
     yield from faults_beyond(family[0], metadata, tensors)
@@ -442,7 +444,7 @@ def _faults(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[objec
 # Experts
 
 
-def _windows_told(progress: Progress) -> Callable[[int, int, float], None]:
+def _window_progress(progress: Progress) -> Callable[[int, int, float], None]:
     return lambda done, total, _: progress(done, total, "windows read")
 
 
@@ -459,12 +461,12 @@ def _without_experts(
     body: Body, experts: ExpertOptions, listed: Path | None, options: GraftOptions, write: WriteOptions
 ) -> DroppedExperts:
     """Leave experts out of the body, averaged into others if that is asked for."""
-    told = None if write.progress is None else _windows_told(write.progress)
+    progress = None if write.progress is None else _window_progress(write.progress)
     before = body.tensors
     model = Model(body.metadata, mapping(before), origin=of_file(body.opened).origin)
     mixture = mixture_of(body.metadata, model.tensors, body.opened.path)
     dropped, ranking = chosen_experts(
-        model, mixture, experts, listed, options.n_ctx, options.chunks, write.threads, told
+        model, mixture, experts, listed, options.n_ctx, options.chunks, write.threads, progress
     )
     body.metadata, body.tensors, warnings = without_experts(body.metadata, before, mixture, dropped)
     body.warnings += warnings

@@ -125,18 +125,18 @@ def _ranked_by_text(
 ) -> Ranking:
     from .expert_scores import expert_scores
 
-    further = mixture.layers[-1] >= mtp_layers.counts(model.metadata, model.path)[1]
-    sums = expert_scores(model, text, n_ctx=n_ctx, chunks=chunks, further=further, threads=threads, progress=progress)
+    with_mtp = mixture.layers[-1] >= mtp_layers.counts(model.metadata, model.path)[1]
+    sums = expert_scores(model, text, n_ctx=n_ctx, chunks=chunks, with_mtp=with_mtp, threads=threads, progress=progress)
     for layer in mixture.layers:
         if layer not in sums.scores:
             raise ModelError(f"layer {layer} has experts, but the model runs without it", hint="list what to drop")
-    found = ({layer: each[layer].tolist() for layer in mixture.layers} for each in (sums.scores, sums.routed))
-    return Ranking(*found)
+    tables = ({layer: each[layer].tolist() for layer in mixture.layers} for each in (sums.scores, sums.routed))
+    return Ranking(*tables)
 
 
 def _counts_of_matrix(mixture: Mixture, imatrix: PathLike | None) -> Scores:
     matrix = read_imatrix(as_path(imatrix or "", "the importance matrix"))
-    found = {}
+    counts_by_layer = {}
     for layer in mixture.layers:
         names = [f"blk.{layer}.ffn_{role}_exps.weight" for role in ("down", "up", "gate_up")]
         entry = next((matrix.entries[name] for name in names if name in matrix.entries), None)
@@ -147,5 +147,5 @@ def _counts_of_matrix(mixture: Mixture, imatrix: PathLike | None) -> Scores:
         counts = np.asarray(entry.counts, np.float64)
         if not np.isfinite(counts).all():
             raise ModelError(f"{matrix.path} has a count that is no number in layer {layer}")
-        found[layer] = counts.tolist()
-    return found
+        counts_by_layer[layer] = counts.tolist()
+    return counts_by_layer

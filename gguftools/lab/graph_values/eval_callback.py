@@ -112,8 +112,8 @@ def read_eval_log(path: Path) -> EvalLog:
 
 def _tokens(lines: Sequence[str]) -> tuple[int, ...]:
     for i, line in enumerate(lines):
-        if found := COUNT.search(line):
-            ids = [TOKEN.search(each) for each in lines[i + 1 : i + 1 + int(found[1])]]
+        if count := COUNT.search(line):
+            ids = [TOKEN.search(each) for each in lines[i + 1 : i + 1 + int(count[1])]]
             return tuple(int(each[1]) for each in ids if each)
         if HEAD.match(line):
             break
@@ -125,13 +125,13 @@ def _results(lines: Sequence[str]) -> Iterator[tuple[str, Printed]]:
     name, operation, sizes = "", "", (0, 0, 0, 0)
     at, places, values = [-1, -1, -1], list[int](), list[float]()
     for line in lines:
-        if found := HEAD.match(line):
-            name, operation = found[1], found[3]
-            sizes = (int(found[4]), int(found[5]), int(found[6]), int(found[7]))
+        if match := HEAD.match(line):
+            name, operation = match[1], match[3]
+            sizes = (int(match[4]), int(match[5]), int(match[6]), int(match[7]))
             at, places, values = [-1, -1, -1], [], []
-        elif name and (found := SUM.search(line)):
-            if " (" not in name and _is_number(found[1]):
-                yield name, Printed(operation, sizes, np.array(places, np.int64), np.array(values), float(found[1]))
+        elif name and (match := SUM.search(line)):
+            if " (" not in name and _is_number(match[1]):
+                yield name, Printed(operation, sizes, np.array(places, np.int64), np.array(values), float(match[1]))
             name = ""
         elif name:
             _read_line(line, sizes, at, places, values)

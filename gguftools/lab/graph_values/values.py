@@ -25,7 +25,7 @@ Prompt = str | Sequence[int]
 ABOUT = "about.json"  # of a file of values: its model, tokens and precision
 SUFFIX = ".npz"
 SHOWN = 3  # first and last values of a row
-MOST_ABOUT = 64 << 20
+MAX_ABOUT = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ def node_values(
 
     model, named = opened(source), precision_named(precision)
     tokens = tokens_of(model, prompt)
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     running = RunningModel(model.metadata, model.readable(), threads=threads, precision=named)
-    observe_values(running, tokens, lambda node, array: found.update({node.name: array}))
-    return NodeValues(str(model.path), model.architecture, tokens, named, found)
+    observe_values(running, tokens, lambda node, array: values.update({node.name: array}))
+    return NodeValues(str(model.path), model.architecture, tokens, named, values)
 
 
 def tokens_of(model: Model, prompt: Prompt) -> tuple[int, ...]:
@@ -107,7 +107,7 @@ def read_dump(path: Path) -> NodeValues:
     """Values that `NodeValues.save` wrote. Raises FileError for another file."""
     try:
         with zipfile.ZipFile(path) as archive:
-            if archive.getinfo(ABOUT).file_size > MOST_ABOUT:
+            if archive.getinfo(ABOUT).file_size > MAX_ABOUT:
                 raise ValueError("what it says of itself is too long")
             about = json.loads(archive.read(ABOUT))
             values: dict[str, Array] = {}

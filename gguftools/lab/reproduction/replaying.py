@@ -10,7 +10,7 @@ from quants.errors import OptionError
 from ...calibration.outputs import with_feedback
 from ...calibration.texts import Calibration
 from ...conversion.transcoding import EXACT, plan_exact_again
-from ...inspection.identification import GUESSED, identify
+from ...inspection.identification import GUESSED_FILE_TYPE, identify
 from ...io.naming import is_remote, is_stored_gguf
 from ...measurement.texts import named_texts
 from ...models.model import Model, of_parts, planner_of
@@ -78,9 +78,11 @@ def guessed_parameters(
 ) -> Parameters:
     """How a file was made, as far as itself and its source show. Raises OptionError where they don't."""
     number = file.metadata.get("general.file_type")
-    declared = number % GUESSED if isinstance(number, int) else None
+    declared = number % GUESSED_FILE_TYPE if isinstance(number, int) else None
     outtype = next((name for name, each in FILE_TYPES.items() if each == declared), None)
     if source.origin.outtype is not None and outtype is not None:
         return Parameters(outtype=outtype)
-    found = identify(source, file, imatrix=imatrix, threads=threads, progress=progress)
-    return Parameters(recipe=RECIPES[found.recipe], options=Options(pure=found.pure, rules=found.rules))
+    identification = identify(source, file, imatrix=imatrix, threads=threads, progress=progress)
+    return Parameters(
+        recipe=RECIPES[identification.recipe], options=Options(pure=identification.pure, rules=identification.rules)
+    )

@@ -14,10 +14,10 @@ from archs.small_files import read_json_object
 from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
 
-from ..io.naming import is_remote
-from ..io.stores.path import first_line
-from ..models.model import load
-from ..writing.report import LogitReport, OutputReport
+from ...io.naming import is_remote
+from ...io.stores.path import first_line
+from ...models.model import load
+from ...writing.report import LogitReport, OutputReport
 
 if TYPE_CHECKING:
     from runtime.model import Model
@@ -51,10 +51,10 @@ def check_output(output: OutputReport, folder: PathLike, prompts: int) -> LogitR
     asked = list(islice(_prompts(model, Path(folder)), prompts))
     differences = []
     for prompt, wanted in zip(asked, _truth(model, Path(folder), asked), strict=True):
-        found = model.logits(*prompt)
-        if found.shape != wanted.shape:
-            raise ModelError(f"{output.file} gives logits {found.shape}, transformers {wanted.shape}")
-        differences.append(float(np.abs(found - wanted).max() / wanted.std()))
+        logits = model.logits(*prompt)
+        if logits.shape != wanted.shape:
+            raise ModelError(f"{output.file} gives logits {logits.shape}, transformers {wanted.shape}")
+        differences.append(float(np.abs(logits - wanted).max() / wanted.std()))
     exact = all(tensor.format in (tensor.source, "F32") for tensor in output.tensors)
     tokens = sum(len(tokens) for tokens, _ in asked)
     return LogitReport(len(asked), tokens, float(np.max(differences)), exact)
@@ -78,14 +78,14 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floa
 
     with quiet_transformers():
         original = loaded_original(model, folder)
-        found = []
+        logits = []
         with torch.no_grad():
             for ids in prompts:
                 inputs = zip(("input_ids", "decoder_input_ids"), ids, strict=True)
                 result = original(**{name: torch.tensor([each]) for name, each in inputs if each})
                 values = result.logits if "logits" in result else result.last_hidden_state
-                found.append(values[0].float().numpy())
-    return found
+                logits.append(values[0].float().numpy())
+    return logits
 
 
 def loaded_original(
@@ -95,11 +95,11 @@ def loaded_original(
     import torch
     import transformers
 
-    kind = transformers.AutoModelForCausalLM if model.architecture.block.causal else transformers.AutoModel
-    kind = kind if model.encoder_decoder is None else transformers.AutoModelForSeq2SeqLM
+    auto_class = transformers.AutoModelForCausalLM if model.architecture.block.causal else transformers.AutoModel
+    auto_class = auto_class if model.encoder_decoder is None else transformers.AutoModelForSeq2SeqLM
     try:
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        loaded: Callable[..., Any] = kind.from_pretrained(
+        loaded: Callable[..., Any] = auto_class.from_pretrained(
             str(folder),
             config=config,
             torch_dtype=torch.float32,

@@ -15,7 +15,7 @@ FIELD = re.compile(r"\{([^}]*)")
 
 
 @dataclass
-class Values:
+class Constants:
     """What is assigned to each name somewhere in a template; a name with one value stands for it.
 
     folded: the constants of nodes that were asked for, by identity; each is computed once, so that templates which
@@ -26,19 +26,19 @@ class Values:
     folded: dict[int, Any] = field(default_factory=dict)
 
 
-def fold(node: Any, values: Values) -> Any:
+def fold(node: Any, values: Constants) -> Any:
     """The constant that an expression comes to: str, int, list, …; None where that is not plain."""
     if id(node) not in values.folded:
         values.folded[id(node)] = None  # a name that is made from itself has no plain value
         try:
-            found = _fold(node, values)
+            value = _fold(node, values)
         except (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError):
-            found = None
-        values.folded[id(node)] = found if not isinstance(found, (str, list)) or len(found) <= LIMIT else None
+            value = None
+        values.folded[id(node)] = value if not isinstance(value, (str, list)) or len(value) <= LIMIT else None
     return values.folded[id(node)]
 
 
-def _fold(node: Any, values: Values) -> Any:
+def _fold(node: Any, values: Constants) -> Any:
     match node:
         case nodes.Const():
             return node.value
@@ -135,10 +135,10 @@ def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
     return None
 
 
-def number(node: Any, values: Values) -> int | None:
+def number(node: Any, values: Constants) -> int | None:
     """A whole number, as far as it is plain."""
-    found = fold(node, values)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    value = fold(node, values)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def name_of(node: Any) -> str | None:

@@ -10,26 +10,26 @@ from typing import Any
 
 from jinja2 import nodes
 
-from .folding import Values, fold, name_of, number
+from .constant_folding import Constants, fold, name_of, number
 
 UNKNOWN_TEXT, UNKNOWN_ROUNDS = 100.0, 8.0
 LARGE = 10_000  # a list of so many items is gone through, one of fewer may be the messages
-MOST = 10**18
+MAX_COST = 10**18
 WIDTH = re.compile(r"%[^%A-Za-z]*?(\d+)[^%A-Za-z]*?(\d*)[A-Za-z]|\{[^{}]*:[^{}]*?(\d+)[^{}]*?(\d*)")
 PADDING = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "expandtabs"})
 
 
 @dataclass
-class Work:
+class CostEstimate:
     """values: what names stand for. given: lengths of names that are supposed to be known."""
 
-    values: Values
+    values: Constants
     macros: Mapping[str, nodes.Macro]
     given: Mapping[str, float] = field(default_factory=dict)
     _known: dict[int, float] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
 
-    def of(self, statements: Iterable[nodes.Node]) -> float:
+    def total(self, statements: Iterable[nodes.Node]) -> float:
         """Of statements, one after the other."""
         return sum(map(self._statement, statements))
 
@@ -38,12 +38,12 @@ class Work:
             case nodes.Macro():
                 return 0  # until it is called
             case nodes.For():
-                return self._rounds(node) * (1 + self.of(node.body)) + self.text(node.iter) + self.of(node.else_)
+                return self._rounds(node) * (1 + self.total(node.body)) + self.text(node.iter) + self.total(node.else_)
             case nodes.CallBlock():
-                return self.text(node.call) * (1 + self.of(node.body))
+                return self.text(node.call) * (1 + self.total(node.body))
             case nodes.Expr():
                 return self.text(node)
-        return self.of(node.iter_child_nodes())
+        return self.total(node.iter_child_nodes())
 
     def _rounds(self, loop: nodes.For) -> float:
         length = self.text(loop.iter)
@@ -58,7 +58,7 @@ class Work:
         """The length that an expression's value may have, and what it takes to make it."""
         if id(node) not in self._known:
             self._known[id(node)] = UNKNOWN_TEXT
-            self._known[id(node)] = min(self._text(node), MOST)
+            self._known[id(node)] = min(self._text(node), MAX_COST)
         return self._known[id(node)]
 
     def _text(self, node: Any) -> float:
@@ -90,9 +90,9 @@ class Work:
         if name in self._open or name not in self.values.names:
             return UNKNOWN_TEXT
         self._open.add(name)
-        found = max(map(self.text, self.values.names[name]))
+        length = max(map(self.text, self.values.names[name]))
         self._open.discard(name)
-        return found
+        return length
 
     def _call(self, name: str, call: nodes.Call) -> float:
         passed = sum(map(self.text, call.args))
@@ -100,7 +100,7 @@ class Work:
             return self._largest(call.args, 1)
         if name in self.macros and name not in self._open:
             self._open.add(name)
-            passed += self.of(self.macros[name].body)
+            passed += self.total(self.macros[name].body)
             self._open.discard(name)
         return passed + 1
 
@@ -121,21 +121,21 @@ class Work:
         return base + passed
 
     def _formatted(self, pattern: Any, arguments: list[Any]) -> float:
-        found = fold(pattern, self.values)
-        text = found if isinstance(found, str) else ""
-        widths = [int(each) for found in WIDTH.findall(text) for each in found if each]
+        constant = fold(pattern, self.values)
+        text = constant if isinstance(constant, str) else ""
+        widths = [int(each) for constant in WIDTH.findall(text) for each in constant if each]
         if "*" in text:
             parts = [part for each in arguments for part in getattr(each, "items", (each,))]
             widths += [abs(number(part, self.values) or 0) for part in parts]
-        return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(widths), MOST)
+        return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(widths), MAX_COST)
 
     def _largest(self, arguments: Iterable[Any], default: int) -> float:
         """The largest number among arguments that are plain ones."""
         counts = [abs(count) for argument in arguments if (count := number(argument, self.values))]
-        return float(min(max(counts, default=default), MOST))
+        return float(min(max(counts, default=default), MAX_COST))
 
 
-def growth(value: nodes.Expr, name: str, values: Values, macros: Mapping[str, nodes.Macro]) -> float:
+def growth_factor(value: nodes.Expr, name: str, values: Constants, macros: Mapping[str, nodes.Macro]) -> float:
     """By how much longer a value gets with what `name` stands for: 2 where it is doubled, 0 where it is not used."""
-    none, much = (Work(values, macros, {name: length}).text(value) for length in (0.0, 1e9))
-    return (much - none) / 1e9
+    without, with_long = (CostEstimate(values, macros, {name: length}).text(value) for length in (0.0, 1e9))
+    return (with_long - without) / 1e9
