@@ -118,7 +118,7 @@ def read_corpus(
         return _read_saved(model, texts, n_ctx, stored)
     if stored is not None:
         return _read_stored(model, texts, n_ctx, chunks, stored)
-    width = n_ctx or 512
+    width = 512 if n_ctx is None else n_ctx
     read = [windows_of(model, text, width, chunks=chunks) for text in texts]
     windows = [window for text in read for window in text.windows]
     tokens = [  # as the texts have them, without what begins each window

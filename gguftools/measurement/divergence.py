@@ -1,7 +1,7 @@
 """How far files' predictions on texts are from those of a base, usually the model they were quantized from."""
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from quants.arguments import PathLike, as_path, thread_count
 from quants.errors import OptionError
 
 from ..io.atomic import NOTHING, InputFiles
+from ..io.locks import State, state_of
 from ..models.model import Model, opened
 from ..writing.executors import leaves_process
 from .base_saving import BaseRun, Both, Saving, Writer, adding, base_writer, saving_to
@@ -61,14 +62,17 @@ def divergence(
     chosen: Precision = precision_named(options.precision)
     saving = saving_to(options)
     files = [opened(each) for each in others]
-    stored = None
+    stored, state = None, {}
     if not isinstance(base, Model):
+        path = Path(str(base))
+        state = {path: state_of(path)} if path.is_file() else {}
         stored = stored_base(as_path(base, "the base"), options.base_model, files, chunks, threads)
     _check_purpose(base, stored, files, saving, options.executor)
     source = None if stored is not None else opened(base)
     model = files[0] if source is None else source
     corpus = _corpus(model, files, text, options.chat, n_ctx, chunks, stored)
-    run = _Run(base, source, stored, files, corpus, chosen, chunks, threads)
+    state = state if stored is not None else {}
+    run = _Run(base, source, stored, state, files, corpus, chosen, chunks, threads)
     return _measured(run, saving, options, progress)
 
 
@@ -97,6 +101,7 @@ class _Run:
     base: PathLike | Model
     source: Model | None
     stored: "StoredBase | SavedBase | None"
+    stored_state: Mapping[Path, State]
     files: Sequence[Model]
     corpus: Corpus
     precision: "Precision"
@@ -117,6 +122,12 @@ class _Run:
     @property
     def reads(self) -> InputFiles:
         return NOTHING.also(self.read).also(text.file for text in self.corpus.texts)
+
+    def check_unchanged(self) -> None:
+        """Raise FileError if a file of a model, or the stored base, was changed since it was opened."""
+        InputFiles(states=self.stored_state).check_unchanged()
+        for model in (self.model, *self.files):
+            model.origin.reads.check_unchanged()
 
     def models(self) -> "dict[str, RunningLogits]":
         return dict(zip(_names(self.files), map(self.running, self.files), strict=True))
@@ -171,6 +182,7 @@ def _measured(
             save=None if writer is None else adding(writer, base),
             kept=kept if kept is None or writer is None else Both(kept, writer),
         )
+        run.check_unchanged()
         report = _report(run, predictions, base.lower_bound)
         if kept is not None and writer is not None:
             kept.note_output(writer.state)

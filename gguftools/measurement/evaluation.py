@@ -95,6 +95,8 @@ def evaluate(
     reads = NOTHING.also(read).also(path for _, path in asked)
     with _record(options, plan, names, parts, read, reads) as kept:
         scores = _scores(parts, len(asked), kept, progress)
+        for model in models:
+            model.origin.reads.check_unchanged()
     files = [
         FileScores(str(model.path), dict(zip(names, scores[at : at + len(names)], strict=True)))
         for model, at in zip(models, range(0, len(parts), len(names)), strict=True)
@@ -104,6 +106,9 @@ def evaluate(
         for (each, path), draw in zip(asked, drawn, strict=True)
     ]
     warnings = [f"left out: {remark}" for draw in drawn for remark in draw.left_out]
+    warnings += filter(
+        None, [_context_warning(model, own) for model, own in zip(models, _by_model(parts, names), strict=True)]
+    )
     return EvaluationReport(n_ctx, options.seed, chosen, products(chosen), about, files, warnings)
 
 
@@ -128,6 +133,20 @@ def _scores(
         scores.append(score_of(part.tasks, answers, base, seconds))
         done, group = done + len(part.tasks), group + len(part.groups)
     return scores
+
+
+def _by_model(parts: Sequence["_Part"], names: Sequence[str]) -> Iterator[Sequence["_Part"]]:
+    """Yield the parts of each model."""
+    for start in range(0, len(parts), len(names)):
+        yield parts[start : start + len(names)]
+
+
+def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
+    """Return a warning if answers with their contexts are longer than the context that the model was trained with."""
+    lengths = [max(map(len, task.sequences)) for part in parts for task in part.choices]
+    limit = model.context_length
+    longer = sum(length > limit for length in lengths) if limit else 0
+    return f"{model.path}: {longer} tasks are longer than the model's context of {limit} tokens" if longer else None
 
 
 def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[PathLike | Model]:

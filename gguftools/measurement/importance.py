@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from pickle import dumps, loads
@@ -26,7 +26,7 @@ from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint
 from .importance_state import unfinished_sums
 from .options import ImatrixOptions
-from .perplexity import Progress, tokens_at_once
+from .perplexity import Progress, windows_at_once
 from .text_tokens import read_text
 from .workers import Runnable, in_turn, runnable
 
@@ -114,7 +114,7 @@ def imatrix(
     away = options.executor if leaves_process(options.executor) else None
     spec = b"" if away is None else dumps(_WorkerSpec(runnable(model, threads, chosen), which.with_output, which.nextn))
     total = sum(len(each.plan.starts) for each in texts)
-    at_once, keep = max(1, tokens_at_once(model) // n_ctx), 0 if output is None else options.save_every
+    at_once, keep = windows_at_once(model, n_ctx), 0 if output is None else options.save_every
     head = _head(model, texts, n_ctx, chosen, options)
     with unfinished_sums(target, head, options.resume) if keep or options.resume else nullcontext() as state:
         progressed = _Progressed(state, keep, total, progress)
@@ -124,6 +124,7 @@ def imatrix(
             with closing(measured):
                 for windows, sums in measured:
                     progressed.add(windows, sums)
+            model.origin.reads.check_unchanged()
         except GgufToolsError as error:
             if state is not None and not isinstance(error.__cause__, OSError):
                 state.end()  # another try would end in the same way
@@ -225,10 +226,13 @@ def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, options: Ima
     left = len(tokens) - skipped
     if skipped and left < 2 * n_ctx:
         what = (
-            f"{file} has {len(tokens)} tokens: {max(0, left)} behind its first {options.skip_chunks} windows of {n_ctx}"
+            f"{file} has {len(tokens)} tokens: {max(0, left)} after its first {options.skip_chunks} windows of {n_ctx}"
         )
         raise OptionError(what, hint="at least 2 windows are needed")
-    plan = windows(left, n_ctx, chunks=chunks)
+    try:
+        plan = windows(left, n_ctx, chunks=chunks)
+    except OptionError as error:
+        raise OptionError(f"{file}: {error}", error.hint) from error
     return _Text(tokens[skipped:], tokenizer.bos if tokenizer.add_bos else None, plan)
 
 
@@ -237,8 +241,7 @@ def _batches(texts: Sequence[_Text], done: int, size: int) -> Iterator[Ids]:
     for text in texts:
         left = text.plan.starts[done:]
         done = max(0, done - len(text.plan.starts))
-        plan = type(text.plan)(left, text.plan.n_ctx, text.plan.first, text.plan.last)
-        for inputs, _ in plan.batches(text.tokens, text.bos, size):
+        for inputs, _ in replace(text.plan, starts=left).batches(text.tokens, text.bos, size):
             yield inputs
 
 

@@ -99,7 +99,7 @@ def perplexity(
     if options.sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
-    evaluate = _Evaluation(net, read, n_ctx, chunks, options.stride, max(1, tokens_at_once(model) // n_ctx), progress)
+    evaluate = _Evaluation(net, read, n_ctx, chunks, options.stride, windows_at_once(model, n_ctx), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
@@ -108,6 +108,7 @@ def perplexity(
     start = time.perf_counter()
     result, by_text = evaluate()
     seconds = time.perf_counter() - start
+    model.origin.reads.check_unchanged()
     if net.profile:
         net.profile.seconds["all other work"] = seconds - sum(net.profile.seconds.values())
     return PerplexityReport(
@@ -169,12 +170,8 @@ class _Evaluation:
 
     def begin(self) -> None:
         """Tell of how many windows there are."""
-        from runtime.evaluation.perplexity import windows
-
         if self.progress:
-            lengths = [len(each.tokens) for each in self.texts]
-            plans = [windows(length, self.n_ctx, chunks=self.chunks, stride=self.stride) for length in lengths]
-            self.progress(0, sum(len(plan.starts) for plan in plans), math.nan)
+            self.progress(0, sum(len(each.windows) for each in self.texts), math.nan)
 
     def __call__(self) -> "tuple[Perplexity, list[Perplexity]]":
         from runtime.evaluation.perplexity import perplexities
@@ -195,6 +192,11 @@ def tokens_at_once(model: Model) -> int:
     """How many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
     return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
+
+
+def windows_at_once(model: Model, n_ctx: int) -> int:
+    """Return how many windows of n_ctx tokens run together, at least one."""
+    return max(1, tokens_at_once(model) // n_ctx)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:

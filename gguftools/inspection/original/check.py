@@ -104,6 +104,9 @@ def check(
             checks.append(look())
         except GgufToolsError as error:
             checks.append(judged(name, [str(error)], "", [error.hint] if error.hint else []))
+    for each in (model, None if original is None else original.model):
+        if each is not None:
+            each.origin.reads.check_unchanged()
     return CheckReport(path, None if original is None else original.model.path, tuple(checks))
 
 
@@ -116,13 +119,20 @@ def original_of(against: PathLike | Model) -> Original:
 
 def check_file(source: PathLike | Model, threads: int | None) -> tuple[Verdict, Model | None]:
     """What `validate` finds, and the file, if it can be opened."""
-    report = validate(source, threads=threads)
+    model: Model | None
+    try:
+        model = opened_gguf(source)  # once: the file may be replaced between two times
+    except OptionError:
+        raise
+    except GgufToolsError:  # which `validate` reports
+        model = None
+    report = validate(source if model is None else model, threads=threads)
     errors = [f"{each.where}: {each.message}" for each in report.problems if each.severity == ERROR]
     lines = [f"{each.severity}: {each.where}: {each.message}" for each in report.problems if each.severity != ERROR]
     seen = f"{report.keys} keys and {report.tensors} tensors are sound"
     verdict = judged(FILE, errors, seen, lines)
     unreadable = any(each.where == "structure" for each in report.problems if each.severity == ERROR)
-    return verdict, None if unreadable else opened_gguf(source)
+    return verdict, None if unreadable else model
 
 
 def check_run(model: Model, threads: int | None) -> Verdict:

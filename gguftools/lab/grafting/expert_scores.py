@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quants.arguments import PathLike
 from quants.errors import ModelError
 
-from ...measurement.perplexity import Progress, tokens_at_once
+from ...measurement.perplexity import Progress, windows_at_once
 from ...measurement.text_tokens import tokens_of
 from ...models.model import Model
 
@@ -71,7 +71,7 @@ def expert_scores(
     tokens, bos = tokens_of(model, text)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     done = 0
-    for inputs, _ in plan.batches(tokens, bos, max(1, tokens_at_once(model) // n_ctx)):
+    for inputs, _ in plan.batches(tokens, bos, windows_at_once(model, n_ctx)):
         read = net.lazy_logits(inputs)
         if with_mtp:
             net.mtp_logits(inputs, read.states)

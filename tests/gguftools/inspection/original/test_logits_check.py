@@ -80,7 +80,7 @@ def test_verdict(difference, exact, passed, said, tmp_path, capsys):
 
 @pytest.mark.parametrize(("exact", "exit_code"), [(True, 1), (False, 0)])
 def test_exit_code(torch_found, monkeypatch, tmp_path, exact, exit_code):
-    monkeypatch.setattr("gguftools.inspection.original.logits_check.check_output", lambda *_: LogitReport(1, 32, 0.1, exact))
+    monkeypatch.setattr(logits_check, "check_output", lambda *_: LogitReport(1, 32, 0.1, exact))
     code, said = run(MODEL, "-o", tmp_path / "out.gguf", "--check", 1)
     assert code == exit_code
     assert "within 0.1 std of transformers' on 1 random prompt: " in said

@@ -226,8 +226,8 @@ def test_costs_that_are_timed(monkeypatch: pytest.MonkeyPatch):
         def seconds(self, size: int) -> float:
             return passed(self.net, size)
 
-    monkeypatch.setattr(draft_costs, "_Writer", Writer)
-    monkeypatch.setattr(draft_costs, "_Draft", Draft)
+    monkeypatch.setattr(draft_costs, "_TargetTimer", Writer)
+    monkeypatch.setattr(draft_costs, "_DraftTimer", Draft)
     alone, (costs,) = draft_costs.timed_costs("model", ["draft"], [1, 2], 3)  # type: ignore[arg-type, list-item]
     verify = alone.verify
     assert alone.drawn == costs.drawn == pytest.approx(0.05)

@@ -74,7 +74,7 @@ def test_windows_at_once_make_no_difference(tmp_path: Path, monkeypatch: pytest.
     )
     assert sorted(found.scores) == [1, 2, 3]  # the last one predicts a token further
     assert told[-1] == (3, 3)
-    monkeypatch.setattr("gguftools.lab.grafting.expert_scores.tokens_at_once", lambda model: 64)
+    monkeypatch.setattr("gguftools.lab.grafting.expert_scores.windows_at_once", lambda model, n_ctx: 1)
     for layer, scores in expert_scores(model, TEXT, n_ctx=64, chunks=3, with_mtp=True).scores.items():
         np.testing.assert_allclose(scores, found.scores[layer], rtol=1e-5)
     assert sorted(expert_scores(model, TEXT, n_ctx=64, chunks=3).scores) == [1, 2]
