@@ -33,7 +33,7 @@ class Row(Report):
 
 
 def example(name: str) -> Path:
-    """A file or folder of the examples that come with the package."""
+    """Return a file or folder of the examples that come with the package."""
     return EXAMPLES / name
 
 

@@ -38,7 +38,7 @@ class AuditReport:
         return max((finding.severity for finding in self.findings), key=rank, default=None)
 
     def reaches(self, severity: Severity) -> bool:
-        """Whether a finding is as severe as that, or more."""
+        """Return whether a finding is as severe as that, or more."""
         return self.worst is not None and rank(self.worst) >= rank(severity)
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def audit(
 
 
 def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
-    """Every chat template by its key."""
+    """Yield every chat template by its key."""
     for key in filter(is_chat_template, metadata):
         if metadata.value(key).type is ValueType.STRING:
             text = metadata[key]
@@ -96,7 +96,7 @@ def _source_metadata(source: PathLike | Model) -> Metadata:
 
 
 def compare_templates(templates: Mapping[str, str], source: Mapping[str, str]) -> Iterator[Finding]:
-    """Templates that are not the source's."""
+    """Yield templates that are not the source's."""
     for key in dict.fromkeys((*templates, *source)):
         if key not in source:
             yield Finding("medium", "other template", key, "the source has no such template")
@@ -108,7 +108,7 @@ def compare_templates(templates: Mapping[str, str], source: Mapping[str, str]) -
 
 
 def _difference(source: str, template: str) -> tuple[int, str]:
-    """The first line that differs, and the lines removed (-) and added (+)."""
+    """Return the first line that differs, and the lines removed (-) and added (+)."""
     before, after = source.splitlines(), template.splitlines()
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
     changes = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]

@@ -31,7 +31,7 @@ class FormatInfo(Report):
 
 
 def formats() -> tuple[FormatInfo, ...]:
-    """All formats that tensors can be quantized to or kept in, in the order of their numbers."""
+    """Return all formats that tensors can be quantized to or kept in, in the order of their numbers."""
     return tuple(
         FormatInfo(
             each.name,
@@ -72,7 +72,8 @@ class ArchitectureInfo(Report):
 
 
 def architectures() -> tuple[ArchitectureInfo, ...]:
-    """All architectures, those of other packages too; each is converted to GGUF and run. Several may share a name.
+    """Return all architectures, those of other packages too; each is converted to GGUF and run. Several may share a
+    name.
 
     Those that draft for another model come behind them, and last the classes around a text model of any of them.
     """
@@ -137,7 +138,7 @@ class EncoderInfo(Report):
 
 
 def encoders() -> tuple[EncoderInfo, ...]:
-    """All encoders that `convert --mmproj` writes, by the names of their classes."""
+    """Return all encoders that `convert --mmproj` writes, by the names of their classes."""
     from runtime.multimodal import audio, speech, vision
 
     supported = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.KIND}}
@@ -151,7 +152,7 @@ def encoders() -> tuple[EncoderInfo, ...]:
 
 
 def coverage() -> dict[str, int]:
-    """How many classes are converted, run, have encoders, …: counted, each class once."""
+    """Return how many classes are converted, run, have encoders, …: counted, each class once."""
     known, encoder_infos = [each for each in architectures() if not each.wrapper], encoders()
     classes = {hf_class for each in known if not each.draft for hf_class in each.hf_classes}
     drafts = {hf_class for each in known if each.draft for hf_class in each.hf_classes}

@@ -72,7 +72,9 @@ class DiffReport:
 
     @property
     def different_tensors(self) -> list[TensorDifference]:
-        """All but those that are the same; rounding counts where no checkpoint is compared with what it became."""
+        """Return all but those that are the same; rounding counts where no checkpoint is compared with what it
+        became.
+        """
         equal = ("same", "rounded") if self.checkpoint else ("same",)
         return [tensor for tensor in self.tensors if tensor.kind not in equal]
 
@@ -82,7 +84,7 @@ class DiffReport:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return one sentence."""
         changed = self.different_tensors
         rounded = sum(tensor.kind == "rounded" for tensor in self.tensors)
         if not changed:
@@ -165,7 +167,9 @@ def _figures(a: Tensor, parts: list[_Part]) -> Figures:
 
 
 def _decoded(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> NDArray[np.float32]:
-    """The values of stored rows from `start` on; of a dialect, whose rows may hold parts of others, read again."""
+    """Return the values of stored rows from `start` on; of a dialect, whose rows may hold parts of others, read
+    again.
+    """
     return tensor.float32(start, start + len(raw)) if tensor.format.dialect else tensor.format.decode(raw)
 
 

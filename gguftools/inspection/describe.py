@@ -18,7 +18,7 @@ from ..models.model import Model
 
 
 def summary(opened: Model) -> dict[str, Any]:
-    """The few facts that people look for first; keys whose facts the file lacks are left out."""
+    """Return the few facts that people look for first; keys whose facts the file lacks are left out."""
     metadata, tensors = opened.metadata, opened.tensors
     name = metadata.get("general.architecture")
     weights = sum(t.size for t in tensors.values())
@@ -102,7 +102,7 @@ def metadata_rows(opened: Model) -> Iterator[tuple[str, str, str]]:
 
 
 def as_text(opened: Model) -> Iterator[str]:
-    """A stable dump for `diff`: every key in full, of tensors type, shape and a short hash of their bytes."""
+    """Yield a stable dump for `diff`: every key in full, of tensors type, shape and a short hash of their bytes."""
     for key in sorted(opened.metadata):
         value = opened.metadata.value(key)
         yield f"{key}\t{value.gguf_type}\t{json.dumps(plain(value), ensure_ascii=False)}"
@@ -114,14 +114,14 @@ def as_text(opened: Model) -> Iterator[str]:
 
 
 def full_value(metadata: Metadata, key: str) -> Any:
-    """The whole value of a key. Raises OptionError naming the nearest keys where there is none."""
+    """Return the whole value of a key. Raises OptionError naming the nearest keys where there is none."""
     if key not in metadata:
         raise OptionError(f"there is no key {key!r}", did_you_mean(key, metadata))
     return plain(metadata.value(key))
 
 
 def fact(value: Any) -> str:
-    """A fact of the summary as text."""
+    """Return a fact of the summary as text."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {100 * part / (sum(value.values()) or 1):.1f} %" for name, part in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)

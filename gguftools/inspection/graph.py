@@ -70,7 +70,7 @@ class ModelGraph(Report):
         return tuple(dict.fromkeys(node.layer for node in self.nodes if node.layer is not None))
 
     def of_layer(self, layer: int) -> "ModelGraph":
-        """One layer. Raises OptionError for a number that is none."""
+        """Return one layer. Raises OptionError for a number that is none."""
         if layer not in self.layers:
             last = f"layers 0 to {self.layers[-1]}" if self.layers else "no layers"
             raise OptionError(f"there is no layer {layer}: {self.file} has {last}")
@@ -84,7 +84,7 @@ class ModelGraph(Report):
         raise OptionError(f"the graph of {self.file} has no node {name!r}")
 
     def groups(self) -> list[LayerGroup]:
-        """Nodes of a layer, or between layers, together."""
+        """Return nodes of a layer, or between layers, together."""
         groups: list[list[GraphNode]] = []
         for node in self.nodes:
             if not groups or groups[-1][0].layer != node.layer:
@@ -107,12 +107,12 @@ class ModelGraph(Report):
         return groups
 
     def dot(self) -> str:
-        """The graph in the language of Graphviz."""
+        """Return the graph in the language of Graphviz."""
         return "\n".join(_dot(self)) + "\n"
 
 
 def graph(source: PathLike | Model) -> ModelGraph:
-    """The list of operations that a model is computed by, from tokens to logits; no weights are read.
+    """Return the list of operations that a model is computed by, from tokens to logits; no weights are read.
 
     source: a GGUF file (of a split set, any shard), a Hugging Face folder, or a Model. Raises FileError for what is no
     model's file, and ModelError for tensors whose shapes do not fit, or a model that is not one list of layers.

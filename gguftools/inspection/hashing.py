@@ -48,7 +48,8 @@ def hash(
     tensors: bool = True,
     progress: Progress | None = None,
 ) -> HashReport:
-    """Hashes of each tensor (unless tensors=False), then of all, by each of the algorithms: xxh64, sha1, sha256, uuid.
+    """Return hashes of each tensor (unless tensors=False), then of all, by each of the algorithms: xxh64, sha1, sha256,
+    uuid.
 
     uuid is of the whole only: version 5, in the name space of llama.cpp. Of a split set, any shard may be named; the
     hashes are those of the merged file. A Model's tensors are hashed as they are stored.
@@ -101,7 +102,7 @@ def write_manifest(
 
 
 def read_manifest(path: PathLike) -> list[Digest]:
-    """The lines of a manifest. Raises FileError for one that is none."""
+    """Return the lines of a manifest. Raises FileError for one that is none."""
     lines = read_text(Path(path), HASHES).replace("\r\n", "\n").split("\n")
     rows = []
     for number, line in enumerate(lines, 1):

@@ -80,7 +80,7 @@ class TensorOrigin:
 
     @property
     def is_explained(self) -> bool:
-        """Whether the bytes are what the original becomes."""
+        """Return whether the bytes are what the original becomes."""
         return self.made in EXPLAINED
 
 
@@ -113,7 +113,7 @@ class Identification:
 
     @property
     def others(self) -> list[TensorOrigin]:
-        """Tensors whose format is not the recipe's."""
+        """Return tensors whose format is not the recipe's."""
         return [tensor for tensor in self.tensors if tensor.is_other_format]
 
     @property
@@ -127,12 +127,12 @@ class Identification:
 
     @property
     def is_explained(self) -> bool:
-        """Whether every tensor is there, and is what llama.cpp makes of the original."""
+        """Return whether every tensor is there, and is what llama.cpp makes of the original."""
         return not (self.unexplained or self.only_original or self.only_file or self.other_shapes)
 
     @property
     def made(self) -> dict[str, int]:
-        """How many tensors were made in each way."""
+        """Return how many tensors were made in each way."""
         counts = Counter(tensor.made for tensor in self.tensors)
         return {made: counts[made] for made in MADE if counts[made]}
 
@@ -149,7 +149,7 @@ class Identification:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return one sentence."""
         name = f"{self.recipe}{', pure' if self.pure else ''}"
         others, unexplained = len(self.others), len(self.unexplained)
         declared = "" if self.declared in (None, self.recipe) else f" (it says {self.declared})"
@@ -267,7 +267,7 @@ class _RecipeMatcher:
         self.triples = [(name, tensor.shape, tensor.format) for name, tensor in pairs.a.items()]
 
     def fits(self, declared: str | None, weighted: bool) -> list[_Fit]:
-        """Every recipe, the best first: by tensors of other formats, by their values; then what is usual, or
+        """Return every recipe, the best first: by tensors of other formats, by their values; then what is usual, or
         declared.
         """
         fits = []
@@ -294,12 +294,12 @@ class _RecipeMatcher:
             return None
 
     def wrong(self, choices: Sequence[Choice]) -> list[str]:
-        """Names of the tensors whose format in the file is another than the one chosen."""
+        """Return names of the tensors whose format in the file is another than the one chosen."""
         there = [choice for choice in choices if choice.name in self.pairs.readable]
         return [each.name for each in there if self.expected(each) not in (None, self.format(each.name))]
 
     def expected(self, choice: Choice) -> str | None:
-        """The format chosen for a tensor; None where it is left as it is, and the file has floats there, too."""
+        """Return the format chosen for a tensor; None where it is left as it is, and the file has floats there, too."""
         original, other = self.pairs.a[choice.name], self.pairs.b[choice.name]
         quantizable = recipes.is_quantizable(original.name, original.shape, original.format)
         return choice.format.name if quantizable or other.format.is_quantized else None
@@ -328,7 +328,7 @@ class _RecipeMatcher:
         return rules
 
     def pattern(self, role: str, names: Sequence[str]) -> str:
-        """A regular expression for some tensors of a kind."""
+        """Return a regular expression for some tensors of a kind."""
         layers = sorted({layer_of(name) for name in names})
         if layers == [-1]:
             return f"^{re.escape(role)}$"
@@ -337,14 +337,16 @@ class _RecipeMatcher:
         return rf"^blk\.{f'({numbers})' if '|' in numbers else numbers}\.{re.escape(role)}$"
 
     def may_be_ruled(self, recipe: Recipe, name: str) -> bool:
-        """Whether a rule can decide on a tensor: none does with recipes of floats, or for what is never quantized."""
+        """Return whether a rule can decide on a tensor: none does with recipes of floats, or for what is never
+        quantized.
+        """
         tensor, default = self.pairs.a[name], format_named(recipe.default or "")
         quantizable = recipes.is_quantizable(name, tensor.shape, tensor.format)
         return default.is_quantized and quantizable and self.format(name) not in NOT_STORED
 
 
 def _in_own_formats(model: Model) -> dict[str, Tensor]:
-    """Tensors in formats of llama.cpp's. Raises OptionError for values that none of these holds."""
+    """Return tensors in formats of llama.cpp's. Raises OptionError for values that none of these holds."""
     tensors = {name: restated(tensor) for name, tensor in plain_shapes(model).items()}
     for tensor in tensors.values():
         if tensor.format.dialect:
@@ -404,7 +406,7 @@ class _Comparison:
     progress: Progress | None
 
     def sampled(self) -> list[TensorOrigin]:
-        """How each tensor was made, as far as some rows show."""
+        """Return how each tensor was made, as far as some rows show."""
         threads = thread_count(self.threads)
         compile_codecs(self._codecs(), processes=threads)
         blocks = [
@@ -423,7 +425,7 @@ class _Comparison:
         return [origin for _, origin in results]
 
     def in_full(self, sampled: Sequence[TensorOrigin]) -> list[TensorOrigin]:
-        """The same, after a look at all rows: whether they were made in the way that fits the sample best."""
+        """Return the same, after a look at all rows: whether they were made in the way that fits the sample best."""
         ways = {each.name: self._way(each) for each in sampled}
         equal = Counter[str]()
         tensors = [self.items[each.name].tensor for each in sampled]
@@ -447,7 +449,7 @@ class _Comparison:
                 yield Codec(item.format.name, "weighted")
 
     def _ways(self, item: Item) -> Iterator[_EncodingMethod]:
-        """The likely ones first."""
+        """Yield the likely ones first."""
         tensor = item.tensor
         fitting = (via for via in ROUNDED if not tensor.width % format_named(via).block_size)
         rounded = (via for via in fitting if via != tensor.format.name and not tensor.format.is_quantized)
@@ -503,7 +505,7 @@ class _Comparison:
 
 
 def _runs(tensor: Tensor) -> list[tuple[int, int]]:
-    """The rows of a sample: all of a small tensor, else some from a few places that are spread over it."""
+    """Return the rows of a sample: all of a small tensor, else some from a few places that are spread over it."""
     rows = max(MIN_ROWS, SAMPLE // max(1, tensor.width))
     if rows >= tensor.rows:
         return [(0, tensor.rows)]

@@ -28,7 +28,7 @@ class RenderedText:
 
 
 def rendered_texts(model: Model, messages: Path | None = None) -> list[RenderedText]:
-    """Texts of conversations up to where an answer begins. messages: a file of them; None for a few usual ones.
+    """Return texts of conversations up to where an answer begins. messages: a file of them; None for a few usual ones.
 
     Raises FileError, OptionError, VocabularyError for a template that is missing, or takes too long.
     """

@@ -156,7 +156,7 @@ def _check_keys(model: Model) -> Iterator[Problem]:
 
 
 def _check_architecture(model: Model) -> Iterator[Problem]:
-    """Keys, tensors and shapes against what the architecture needs."""
+    """Yield keys, tensors and shapes against what the architecture needs."""
     metadata = model.metadata
     name, file_type = metadata.get("general.architecture"), metadata.get("general.type")
     family, draft = [architecture for architecture in architectures() if architecture.name == name], draft_of_file(name)
@@ -186,7 +186,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
 
 
 def _note_meanings(model: Model) -> Iterator[Problem]:
-    """Keys that are absent and mean something, and those that llama.cpp reads otherwise, on purpose."""
+    """Yield keys that are absent and mean something, and those that llama.cpp reads otherwise, on purpose."""
     for each in (each for each in assumed_values(model.metadata) if each.doubtful):
         of = each.reason.removeprefix("absent: ")
         yield Problem(NOTE, each.key, f"is absent, which means {brief(typed_value(each))} ({of})")
@@ -196,7 +196,7 @@ def _note_meanings(model: Model) -> Iterator[Problem]:
 
 
 def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
-    """Tensors that nobody would look for."""
+    """Yield tensors that nobody would look for."""
     if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
     known = tensor_names(family[0].name) | {"rope_freqs", "rope_factors_long", "rope_factors_short"}
@@ -232,7 +232,9 @@ def find_bad_blocks(
 
 
 def _look(tensor: Tensor, start: int, stop: int) -> tuple[int, int, int] | None:
-    """How many blocks (values, where a value has bytes of its own) are not finite; row and block of the first."""
+    """Return how many blocks (values, where a value has bytes of its own) are not finite; row and block of the
+    first.
+    """
     raw = np.ascontiguousarray(tensor.raw(start, stop))
     wrong = not_finite(tensor.format, raw)
     if wrong is None or not wrong.any():

@@ -65,7 +65,7 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
 
 
 def token_texts(metadata: Metadata) -> list[Any]:
-    """The vocabulary: str, or bytes where that is not UTF-8."""
+    """Return the vocabulary: str, or bytes where that is not UTF-8."""
     tokens = metadata[TOKENS]
     return tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
 

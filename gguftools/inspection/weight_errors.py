@@ -120,7 +120,7 @@ class TensorErrors:
 
     @property
     def kind(self) -> str:
-        """The name without the layer's number: "ffn_down.weight"."""
+        """Return the name without the layer's number: "ffn_down.weight"."""
         return role_of(self.name)
 
     @property
@@ -162,7 +162,7 @@ class WeightErrors:
 
     @property
     def total(self) -> Errors:
-        """All tensors together."""
+        """Return all tensors together."""
         return sum((tensor.errors for tensor in self.tensors), Errors())
 
     @property
@@ -178,12 +178,12 @@ class WeightErrors:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every tensor of either side could be compared."""
+        """Return whether every tensor of either side could be compared."""
         return not (self.only_a or self.only_b or self.shapes or self.unread)
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return one sentence."""
         total = self.total
         if not self.tensors:
             return "no tensor can be compared"
@@ -276,12 +276,12 @@ def weight_errors(
 
 
 def role_of(name: str) -> str:
-    """A tensor's name without the number of its layer."""
+    """Return a tensor's name without the number of its layer."""
     return LAYER.sub("", name)
 
 
 def plain_shapes(model: Model) -> dict[str, Tensor]:
-    """A model's tensors for reading, without outer dimensions of 1, which programs write or leave out."""
+    """Return a model's tensors for reading, without outer dimensions of 1, which programs write or leave out."""
     return without_layers(model.metadata, model.streamed(), ()).tensors
 
 
@@ -314,7 +314,7 @@ def _order_named(sort: str) -> Callable[[TensorErrors], Any]:
 
 
 def _badness(errors: Errors) -> tuple[float, float]:
-    """The greater, the worse: what is not finite above all."""
+    """Return the greater, the worse: what is not finite above all."""
     figure = errors.relative if errors.weighted is None else errors.weighted
     return float(errors.non_finite), math.inf if figure is None else figure
 
@@ -327,7 +327,9 @@ def _grouped(tensors: Iterable[TensorErrors], key: Callable[[TensorErrors], Any]
 
 
 def _weights(matrix: ImportanceMatrix | None, tensor: Tensor) -> Doubles | None:
-    """Sums of squared inputs: float64 (experts, width). Not their means: an expert counts by how often it was used."""
+    """Return sums of squared inputs: float64 (experts, width). Not their means: an expert counts by how often it was
+    used.
+    """
     if matrix is None or importance_for(matrix, tensor, allow_missing_experts=True) is None:
         return None
     return matrix.entries[tensor.name].sums.reshape(-1, tensor.width).astype(np.float64)

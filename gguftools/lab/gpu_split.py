@@ -118,7 +118,7 @@ def gpu_split(
 
 
 def read_activations(folder: Path) -> list[Counts]:
-    """How often each neuron fired, float64 (neurons,) for each layer. Raises FileError."""
+    """Return how often each neuron fired, float64 (neurons,) for each layer. Raises FileError."""
     counts_by_layer = []
     for path in numbered_files(folder, "activation"):
         tensors = list(open_torch(path).values())
@@ -134,7 +134,9 @@ def read_activations(folder: Path) -> list[Counts]:
 
 
 def neuron_bytes(tensors: Mapping[str, Tensor], counts: Sequence[Counts]) -> list[int]:
-    """Bytes of a neuron of each layer: its rows of gate, up and down. Raises ModelError where counts don't fit."""
+    """Return bytes of a neuron of each layer: its rows of gate, up and down. Raises ModelError where counts
+    don't fit.
+    """
     layers = sum(name.endswith(".ffn_up.weight") for name in tensors)
     if layers != len(counts):
         raise ModelError(f"the model has {layers} layers, the activations {len(counts)}")
@@ -149,7 +151,9 @@ def neuron_bytes(tensors: Mapping[str, Tensor], counts: Sequence[Counts]) -> lis
 
 
 def place(counts: Sequence[Counts], sizes: Sequence[int], vram: int, batch: int = BATCH, least: int = 0) -> Placement:
-    """The neurons that are worth most of `vram` bytes; sizes: bytes of a neuron of each layer. Raises OptionError."""
+    """Return the neurons that are worth most of `vram` bytes; sizes: bytes of a neuron of each layer. Raises
+    OptionError.
+    """
     if batch < 1 or least < 0 or vram < 0:
         raise OptionError(f"batches of {batch}, at least {least} neurons a layer, {vram} bytes make no sense")
     orders = [np.argsort(-of_layer, kind="stable") for of_layer in counts]

@@ -76,7 +76,7 @@ class Saving:
 
 
 def saving_to(options: DivergenceOptions) -> Saving | None:
-    """How a base is saved; None where it is not. Raises OptionError for what does not go together."""
+    """Return how a base is saved; None where it is not. Raises OptionError for what does not go together."""
     path, top_k, with_output = options.save_base, options.top_k, options.with_output
     target = None if path is None else Saving(output_path(path), top_k, with_output, options.overwrite)
     if (top_k is not None or with_output) and not (target and target.own_form):

@@ -36,7 +36,7 @@ class BaseWriter:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether it takes rows of logits; else final states."""
+        """Return whether it takes rows of logits; else final states."""
         return self._top_k is not None
 
     @property
@@ -45,7 +45,7 @@ class BaseWriter:
         return self._file.state
 
     def covered(self, window: int) -> bool:
-        """Whether an earlier run wrote this window."""
+        """Return whether an earlier run wrote this window."""
         start, stop = self._begins[window : window + 2]
         names = ("top.ids", "top.log_p", "top.figures") if self.needs_rows else ("states",)
         return all(self._file.covered(self._index[name], start, stop) is not None for name in names)

@@ -97,7 +97,9 @@ class SavedBase:
         return self.source.rows(self.picked[window], start, stop, targets, threads)
 
     def first(self, chunks: int | None) -> "SavedBase":
-        """The base on the first so many windows of each text; None for all. Raises OptionError for less than one."""
+        """Return the base on the first so many windows of each text; None for all. Raises OptionError for less than
+        one.
+        """
         if chunks is None:
             return self
         if chunks < 1:
@@ -113,7 +115,7 @@ class SavedBase:
 
 
 def is_base(path: Path) -> bool:
-    """Whether a file is such a base, by its content."""
+    """Return whether a file is such a base, by its content."""
     try:
         with path.open("rb") as file:
             beginning = file.read(256)  # the type is the first key

@@ -66,7 +66,7 @@ class Rendered:
 def conversation_windows(
     model: Model, path: Path, n_ctx: int, chunks: int | None = None
 ) -> tuple[list["Window"], tuple[str, ...]]:
-    """The windows of a JSONL file, at most `chunks`, and remarks on what they lack.
+    """Return the windows of a JSONL file, at most `chunks`, and remarks on what they lack.
 
     A conversation of more than n_ctx tokens is cut there. Raises FileError, VocabularyError for a template that is
     missing or fails, OptionError for lines that are no conversations or have no answer within n_ctx tokens.
@@ -135,7 +135,7 @@ def _conversation(place: str, line: str) -> Conversation:
 def rendered_conversations(
     template: str, specials: Mapping[str, str], conversations: Sequence[Conversation]
 ) -> list[Rendered]:
-    """Each conversation with its answers found; in several parts where the template does not keep what it wrote.
+    """Return each conversation with its answers found; in several parts where the template does not keep what it wrote.
 
     Answers that cannot be told from what is around them are not among them, such as calls of tools that the template
     leaves out. specials: bos_token and so on. Raises VocabularyError, naming the conversation, where the template fails
@@ -167,14 +167,14 @@ def _wanted(conversation: Conversation) -> Iterator[dict[str, Any]]:
 
 
 def _texts(template: str, asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str | None, str | None]]:
-    """Each text, or why there is none."""
+    """Yield each text, or why there is none."""
     for first in range(0, len(asked), AT_ONCE):
         for answer in render(template, asked[first : first + AT_ONCE], 2 * SECONDS, TODAY):
             yield answer.text, answer.error
 
 
 def _joined(parts: list[Rendered]) -> list[Rendered]:
-    """A conversation's parts, each up to one answer: as one where the last has all answers as they were."""
+    """Return a conversation's parts, each up to one answer: as one where the last has all answers as they were."""
     if not parts:
         return []
     last = parts[-1]
@@ -184,7 +184,8 @@ def _joined(parts: list[Rendered]) -> list[Rendered]:
 
 
 def _answer(message: Message, asking: str, before: str, whole: str, going_on: str) -> Span | None:
-    """The characters of the last answer in a text, up to and with the token that ends it, None where it is not found.
+    """Return the characters of the last answer in a text, up to and with the token that ends it, None where it is not
+    found.
 
     Where the template puts something between the line that asks and the answer, such as an empty thought, that does
     not count, but a thought or a call of a tool that the message has does. before, asking: the text without the answer,
@@ -218,7 +219,9 @@ def _content(message: Message) -> str:
 
 
 def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Window | None", bool]:
-    """A text's window of at most n_ctx tokens, None where no answer begins in it; and whether answers are cut off."""
+    """Return a text's window of at most n_ctx tokens, None where no answer begins in it; and whether answers are cut
+    off.
+    """
     from runtime.evaluation.windows import Window
 
     bos = tokenizer.bos if tokenizer.add_bos else None
@@ -241,5 +244,5 @@ def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Wi
 
 
 def _common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many of the first tokens, or characters, are the same."""
+    """Return how many of the first tokens, or characters, are the same."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

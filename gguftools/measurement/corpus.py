@@ -42,7 +42,7 @@ class Corpus:
         return {text.name: self.windows[end - text.windows : end] for text, end in zip(self.texts, ends, strict=True)}
 
     def spans(self) -> Iterator[tuple[str, slice]]:
-        """Each text's predictions."""
+        """Yield each text's predictions."""
         begin = 0
         for text in self.texts:
             yield text.name, slice(begin, begin + text.scored)
@@ -50,7 +50,7 @@ class Corpus:
 
 
 def tokens_in(model: Model) -> list[str]:
-    """Its vocabulary, in the order of ids; none where the file has none."""
+    """Return its vocabulary, in the order of ids; none where the file has none."""
     return list(model.metadata.get("tokenizer.ggml.tokens") or ())
 
 
@@ -85,7 +85,7 @@ def _plain(value: Any) -> Any:
 def stored_base(
     path: Path, base_model: PathLike | Model | None, others: Sequence[Model], chunks: int | None, threads: int | None
 ) -> "StoredBase | SavedBase | None":
-    """A base that an earlier run kept, one of our own on its first `chunks` windows of each text.
+    """Return a base that an earlier run kept, one of our own on its first `chunks` windows of each text.
 
     None where the file is none, of which `opened` says what is wrong.
     """
@@ -108,7 +108,7 @@ def read_corpus(
     chunks: int | None,
     stored: "StoredBase | SavedBase | None",
 ) -> Corpus:
-    """Windows of texts, or those of a stored base, which is of one of `texts` where some are given.
+    """Return windows of texts, or those of a stored base, which is of one of `texts` where some are given.
 
     Raises FileError, VocabularyError, and OptionError for too short a text and for a base of other texts or windows.
     """

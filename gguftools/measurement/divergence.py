@@ -110,7 +110,7 @@ class _Run:
 
     @property
     def model(self) -> Model:
-        """The model whose vocabulary the base has."""
+        """Return the model whose vocabulary the base has."""
         return self.files[0] if self.source is None else self.source
 
     @property
@@ -143,7 +143,7 @@ class _Run:
     def elsewhere(
         self, executor: Executor, base_model: PathLike | Model | None, kept: ProgressRecord | None
     ) -> "Generator[Doubles, None, None]":
-        """Figures of the windows that no earlier run measured, by workers."""
+        """Return figures of the windows that no earlier run measured, by workers."""
         windows, files = self.corpus.windows, dict(zip(_names(self.files), self.files, strict=True))
         numbers = [n for n in range(len(windows)) if kept is None or kept.earlier(n) is None]
         base = self.source or Path(str(self.base))

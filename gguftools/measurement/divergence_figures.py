@@ -56,7 +56,7 @@ def file_divergence(
 
 
 def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures, None for those that cannot be had from what the base has kept."""
+    """Return figures, None for those that cannot be had from what the base has kept."""
     return {
         name: _known(value) if isinstance(value, Mapping) else None if value != value else value
         for name, value in figures.items()
@@ -74,7 +74,9 @@ def _type(file: Model) -> str:
 def _worst(
     corpus: Corpus, predictions: "Predictions", name: str, kl: Any, targets: Any, tokenizer: "Tokenizer"
 ) -> list[dict[str, Any]]:
-    """The predictions that diverge furthest, with what the models saw and favoured. position: of the right token."""
+    """Return the predictions that diverge furthest, with what the models saw and favoured. position: of the right
+    token.
+    """
     from runtime.evaluation.divergence import LOG_P, TOP
 
     names = [text.name for text in corpus.texts for _ in range(text.windows)]

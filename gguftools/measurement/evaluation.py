@@ -113,7 +113,7 @@ def evaluate(
 
 
 def _asked(paths: Mapping[str, PathLike | None]) -> list[tuple[Benchmark, Path]]:
-    """The tests that a file is given for. Raises OptionError where there are none."""
+    """Return the tests that a file is given for. Raises OptionError where there are none."""
     asked = [(each, as_path(path, each.name)) for each in BENCHMARKS if (path := paths[each.name]) is not None]
     if not asked:
         raise OptionError("no test is given", "give a file to hellaswag, winogrande or multiple_choice")
@@ -168,12 +168,12 @@ class _Part:
     groups: list[slice]
 
     def answers(self, group: slice) -> list[int]:
-        """How many each task of a group has."""
+        """Return how many each task of a group has."""
         return [len(each.scored) for each in self.choices[group]]
 
 
 def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) -> _Part:
-    """A test's tasks as the model reads them. Raises OptionError for one that does not fit."""
+    """Return a test's tasks as the model reads them. Raises OptionError for one that does not fit."""
     tokenizer, all_choices = model.tokenizer, []
     for task in tasks:
         choices = _choices(tokenizer, task)
@@ -246,7 +246,9 @@ def _digest(parts: Sequence[_Part]) -> str:
 def _measured(
     part: _Part, kept: ProgressRecord | None, first: int, progress: Progress | None
 ) -> tuple[list[list[float]], float]:
-    """The answers' scores, and what they took in seconds. first: the number of the part's first group in the record."""
+    """Return the answers' scores, and what they took in seconds. first: the number of the part's first group in the
+    record.
+    """
     scores: list[list[float]] = []
     seconds, correct = 0.0, 0
     for number, group in enumerate(part.groups, first):

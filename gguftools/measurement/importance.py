@@ -205,7 +205,7 @@ def _opened(spec: bytes) -> _Measured:
 
 
 def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
-    """Sums of these windows alone, ids (windows, n_ctx)."""
+    """Return sums of these windows alone, ids (windows, n_ctx)."""
     from runtime.importance import Importance
 
     net = copy(measured.net)  # others may be looking at the same model
@@ -237,7 +237,7 @@ def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, options: Ima
 
 
 def _batches(texts: Sequence[_Text], done: int, size: int) -> Iterator[Ids]:
-    """The windows of all texts but the first `done`, up to `size` of a text at a time: ids (windows, n_ctx)."""
+    """Yield the windows of all texts but the first `done`, up to `size` of a text at a time: ids (windows, n_ctx)."""
     for text in texts:
         left = text.plan.starts[done:]
         done = max(0, done - len(text.plan.starts))

@@ -112,7 +112,7 @@ def difference(report: PerplexityReport, other: PerplexityReport) -> Difference 
 
 
 def _losses(running: Sequence[float]) -> np.ndarray:
-    """The mean loss in each window, of the perplexities after each."""
+    """Return the mean loss in each window, of the perplexities after each."""
     sums = np.log(running) * np.arange(1, len(running) + 1)
     return np.diff(sums, prepend=0.0)
 

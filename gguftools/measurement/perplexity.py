@@ -189,7 +189,7 @@ class _Evaluation:
 
 
 def tokens_at_once(model: Model) -> int:
-    """How many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
+    """Return how many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
     return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
 

@@ -46,7 +46,7 @@ class ProgressRecord:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is noted in it that would be missed."""
+        """Return whether nothing is noted in it that would be missed."""
         return not self._values and not self._noted
 
     def earlier(self, window: int) -> Doubles | None:
@@ -64,7 +64,7 @@ class ProgressRecord:
         self._add({OUTPUT: state})
 
     def is_output(self, path: Path) -> bool:
-        """Whether an earlier run wrote this file to its end, and gave it its name."""
+        """Return whether an earlier run wrote this file to its end, and gave it its name."""
         return self._output is not None and state_of(path) == self._output
 
     def _add(self, entry: Any) -> None:
@@ -86,7 +86,7 @@ class ProgressRecord:
         return end
 
     def _take(self, line: bytes) -> bool:
-        """Whether a line is whole, and says what one of ours would."""
+        """Return whether a line is whole, and says what one of ours would."""
         if not line.endswith(b"\n"):
             return False
         try:

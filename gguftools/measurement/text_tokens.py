@@ -9,7 +9,7 @@ from ..models.model import Model
 
 
 def tokens_of(model: Model, text: PathLike) -> tuple[list[int], int | None]:
-    """A file's text as the model's tokens; the one that begins every window, None if the vocabulary adds none.
+    """Return a file's text as the model's tokens; the one that begins every window, None if the vocabulary adds none.
 
     Raises as `read_text` does, and VocabularyError.
     """

@@ -27,7 +27,7 @@ class Constants:
 
 
 def fold(node: Any, values: Constants) -> Any:
-    """The constant that an expression comes to: str, int, list, …; None where that is not plain."""
+    """Return the constant that an expression comes to: str, int, list, …; None where that is not plain."""
     if id(node) not in values.folded:
         values.folded[id(node)] = None  # a name that is made from itself has no plain value
         try:
@@ -69,7 +69,7 @@ def _fold(node: Any, values: Constants) -> Any:
 
 
 def _plain(value: Any) -> str:
-    """A text or a number as text. Raises TypeError for what may hold others, and so be any length."""
+    """Return a text or a number as text. Raises TypeError for what may hold others, and so be any length."""
     if not isinstance(value, (str, int, float)):
         raise TypeError
     return str(value)
@@ -136,7 +136,7 @@ def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
 
 
 def number(node: Any, values: Constants) -> int | None:
-    """A whole number, as far as it is plain."""
+    """Return a whole number, as far as it is plain."""
     value = fold(node, values)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -151,5 +151,5 @@ def name_of(node: Any) -> str | None:
 
 
 def called(node: Any) -> str | None:
-    """The name of the function, macro or variable that is called; None for methods, and for what is no call."""
+    """Return the name of the function, macro or variable that is called; None for methods, and for what is no call."""
     return node.node.name if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) else None

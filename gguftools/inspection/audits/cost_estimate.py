@@ -55,7 +55,7 @@ class CostEstimate:
         return length if length > LARGE else UNKNOWN_ROUNDS
 
     def text(self, node: Any) -> float:
-        """The length that an expression's value may have, and what it takes to make it."""
+        """Return the length that an expression's value may have, and what it takes to make it."""
         if id(node) not in self._known:
             self._known[id(node)] = UNKNOWN_TEXT
             self._known[id(node)] = min(self._text(node), MAX_COST)
@@ -105,7 +105,7 @@ class CostEstimate:
         return passed + 1
 
     def _method(self, name: str, target: Any, arguments: list[Any]) -> float:
-        """A filter or a method of its name."""
+        """Return a filter or a method of its name."""
         base, passed = self.text(target), sum(map(self.text, arguments))
         if name == "format":
             return self._formatted(target, arguments)
@@ -130,7 +130,7 @@ class CostEstimate:
         return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(widths), MAX_COST)
 
     def _largest(self, arguments: Iterable[Any], default: int) -> float:
-        """The largest number among arguments that are plain ones."""
+        """Return the largest number among arguments that are plain ones."""
         counts = [abs(count) for argument in arguments if (count := number(argument, self.values))]
         return float(min(max(counts, default=default), MAX_COST))
 

@@ -224,7 +224,7 @@ def work(template: Template) -> Iterator[Finding]:
 
 
 def growing(template: Template) -> Iterator[Finding]:
-    """Values that are doubled in each round of a loop, or again and again."""
+    """Yield values that are doubled in each round of a loop, or again and again."""
     loops = [*find(template.tree, nodes.For), *template.macros.values()]
     inner = [assign for loop in loops for assign in find(loop, nodes.Assign)]
     kept = {id(assign) for assign in inner if isinstance(assign.target, nodes.NSRef)}
@@ -255,7 +255,9 @@ def recursion(template: Template) -> Iterator[Finding]:
 
 
 def _is_part(argument: Any, given: Container[str]) -> bool:
-    """Whether an argument may be a part of the macro's own: not a constant, nor one as it was given or a number."""
+    """Return whether an argument may be a part of the macro's own: not a constant, nor one as it was given or a
+    number.
+    """
     if isinstance(argument, (nodes.Const, nodes.TemplateData)) or name_of(argument) in given:
         return False
     return not isinstance(argument, (nodes.BinExpr, nodes.Neg, nodes.Concat))

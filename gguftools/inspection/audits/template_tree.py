@@ -42,13 +42,13 @@ class Template:
         return Finding(severity, rule, self.key, message, line)
 
     def text(self, node: Any) -> str | None:
-        """The string that an expression comes to."""
+        """Return the string that an expression comes to."""
         value = fold(node, self.constants)
         return value if isinstance(value, str) else None
 
 
 def find(tree: nodes.Node, *node_types: type[nodes.Node]) -> Iterator[Any]:
-    """All nodes of some kinds."""
+    """Return all nodes of some kinds."""
     return tree.find_all(node_types)
 
 
@@ -99,7 +99,7 @@ def _pairs(target: Any, value: Any) -> Iterator[tuple[str, nodes.Expr]]:
 
 
 def is_user_text(template: Template, node: Any) -> bool:
-    """Whether an expression is (part of) what a message says."""
+    """Return whether an expression is (part of) what a message says."""
     if name_of(node) in template.user_text:
         return True
     match node:
@@ -128,7 +128,7 @@ def is_user_text(template: Template, node: Any) -> bool:
 
 
 def is_date(template: Template, node: Any) -> bool:
-    """Whether an expression depends on the time."""
+    """Return whether an expression depends on the time."""
     if name_of(node) in template.dates or called(node) == "strftime_now":
         return True
     if isinstance(node, nodes.Test) and node.name in DEFINEDNESS:
@@ -137,7 +137,7 @@ def is_date(template: Template, node: Any) -> bool:
 
 
 def keyword_of(template: Template, test: Any) -> str | None:
-    """The words that a condition looks for in what a message says; None where it looks for none."""
+    """Return the words that a condition looks for in what a message says; None where it looks for none."""
     parts = (test, *test.find_all(nodes.Expr))
     mappings = [each.node for each in parts if isinstance(each, nodes.Test) and each.name == "mapping"]
     for node in parts:
@@ -169,5 +169,5 @@ def sides_of(compare: nodes.Compare) -> list[Any]:
 
 
 def is_words(text: str) -> bool:
-    """Whether a text is plain language, not markup or a switch."""
+    """Return whether a text is plain language, not markup or a switch."""
     return bool(LETTERS.search(text)) and not MARKUP.search(text)

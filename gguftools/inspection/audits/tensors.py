@@ -62,7 +62,9 @@ def _statistics(blocks: Iterable[tuple[int, float, float, float]]) -> dict[str, 
 
 
 def audit_errors(relative: Mapping[str, tuple[str, float]]) -> Iterator[Finding]:
-    """Tensors that are further from the source than others of their format. relative: name → format, relative rmse."""
+    """Yield tensors that are further from the source than others of their format. relative: name → format, relative
+    rmse.
+    """
     for form in dict.fromkeys(form for form, _ in relative.values()):
         errors = {name: error for name, (name_of_format, error) in relative.items() if name_of_format == form}
         for name, value, usual in _far(errors):
@@ -72,7 +74,7 @@ def audit_errors(relative: Mapping[str, tuple[str, float]]) -> Iterator[Finding]
 
 
 def _far(values: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
-    """Names whose value is far from the others', with the value and the median; on a logarithmic scale."""
+    """Yield names whose value is far from the others', with the value and the median; on a logarithmic scale."""
     usable = {name: value for name, value in values.items() if value > 0 and math.isfinite(value)}
     for name, value in values.items():
         if not math.isfinite(value):

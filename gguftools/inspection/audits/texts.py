@@ -32,7 +32,7 @@ PLAIN_TYPES = (int(TokenType.NORMAL), int(TokenType.BYTE), int(TokenType.UNUSED)
 
 
 def audit_names(names: Iterable[str], what: str) -> Iterator[Finding]:
-    """Keys or tensor names."""
+    """Yield keys or tensor names."""
     for name in names:
         if match := DECEPTIVE.search(name) or INVISIBLE.search(name) or CONTROL.search(name):
             yield Finding("high", "name", repr(name), f"the {what} has {named(match[0])}")
@@ -43,7 +43,7 @@ def audit_names(names: Iterable[str], what: str) -> Iterator[Finding]:
 
 
 def audit_metadata(metadata: Metadata) -> Iterator[Finding]:
-    """All strings but the vocabulary and chat templates."""
+    """Yield all strings but the vocabulary and chat templates."""
     for key in metadata:
         value = metadata.value(key)
         if value.type is ValueType.STRING:
@@ -104,7 +104,7 @@ def _link(key: str, link: str) -> Iterator[Finding]:
 
 
 def audit_tokens(metadata: Metadata) -> Iterator[Finding]:
-    """Texts of tokens: above all of those that are found in a text before anything else."""
+    """Yield texts of tokens: above all of those that are found in a text before anything else."""
     if TOKENS not in metadata or metadata.value(TOKENS).element is not ValueType.STRING:
         return
     texts = token_texts(metadata)
@@ -149,7 +149,7 @@ def _plain_tokens(texts: list[Any], special: dict[int, Any], in_bytes: bool) -> 
 
 
 def _readable(texts: list[Any]) -> Iterator[Any]:
-    """Tokens written in GPT-2's byte characters as the text they stand for."""
+    """Yield tokens written in GPT-2's byte characters as the text they stand for."""
     table = {ord(character): byte for byte, character in byte_characters().items()}
     for text in texts:
         if isinstance(text, str) and all(ord(character) in table for character in text):

@@ -27,12 +27,12 @@ def hidden(text: str) -> Iterator[tuple[Severity, str]]:
 
 
 def named(text: str) -> str:
-    """The first character of `text` as U+XXXX NAME."""
+    """Return the first character of `text` as U+XXXX NAME."""
     return f"U+{ord(text[0]):04X} {unicodedata.name(text[0], 'unnamed')}"
 
 
 def mixed_word(text: str) -> str | None:
-    """The first word that mixes Latin letters with letters of a script that looks like it."""
+    """Return the first word that mixes Latin letters with letters of a script that looks like it."""
     if text.isascii():
         return None
     for word in WORD.findall(text):

@@ -49,11 +49,11 @@ class CheckReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether nothing is wrong."""
         return not any(each.verdict == "wrong" for each in self.checks)
 
     def __getitem__(self, name: str) -> Verdict:
-        """The check of that name. Raises KeyError."""
+        """Return the check of that name. Raises KeyError."""
         return {each.name: each for each in self.checks}[name]
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def check(
     threads: int | None = None,
     progress: CheckProgress | None = None,
 ) -> CheckReport:
-    """Whether a file is sound, and says what its model says. What is wrong is a result, not an exception.
+    """Return whether a file is sound, and says what its model says. What is wrong is a result, not an exception.
 
     source: a GGUF file or a Model. against: the checkpoint's folder that it was made of, or another file of the same
     model. only: names of the checks that are wanted, None for all; "file" always is. n: tokens of each text that is
@@ -144,7 +144,7 @@ def check_run(model: Model, threads: int | None) -> Verdict:
 
 
 def _steps(model: Model, original: Original | None, n: int, threads: int | None) -> dict[str, Callable[[], Verdict]]:
-    """The checks in their order; texts are written once, when the first of them needs one."""
+    """Return the checks in their order; texts are written once, when the first of them needs one."""
     written = cache(lambda: greedy_texts(model, n, threads))
     original_model = None if original is None else original.model
 

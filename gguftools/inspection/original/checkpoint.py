@@ -62,7 +62,7 @@ class Original:
 
     @cached_property
     def library(self) -> Any:
-        """The checkpoint's tokenizer.json, or what amounts to it; None where there is none."""
+        """Return the checkpoint's tokenizer.json, or what amounts to it; None where there is none."""
         if self.files is None or not self.files.tokenizer:
             return None
         from tokenizers import Tokenizer
@@ -82,7 +82,7 @@ class Original:
         return dict(zip(("bos", "eos"), library_sides(self.library, self.config), strict=True))
 
     def token(self, role: str) -> int | None:
-        """The id of the token that plays a role, as the tokenizer's files say it."""
+        """Return the id of the token that plays a role, as the tokenizer's files say it."""
         if self.files is None:
             number = self.model.metadata.get(SPECIAL_TOKENS[role])
             return None if number is None else int(number)
@@ -90,7 +90,7 @@ class Original:
         return next((number for number, token in self.files.added.items() if token.content == text), None)
 
     def tokens(self, role: str) -> dict[str, list[int]]:
-        """Ids of a role's tokens by where they stand; where nothing stands, not at all."""
+        """Return ids of a role's tokens by where they stand; where nothing stands, not at all."""
         ids_by_source: dict[str, list[int]] = {}
         for name in ("generation_config.json", "config.json"):
             value = self._config(name).get(f"{role}_token_id")
@@ -105,7 +105,7 @@ class Original:
 
     @cached_property
     def template(self) -> str | None:
-        """The chat template, the default one of several."""
+        """Return the chat template, the default one of several."""
         if self.folder is None or self.files is None:
             return self.model.chat_template
         return checkpoint_templates(self.files).get(DEFAULT)

@@ -183,7 +183,7 @@ def degeneration(tokens: Sequence[int], text: str) -> str | None:
 
 
 def loop_period(tokens: Sequence[int]) -> int | None:
-    """The shortest period, at most PERIOD, by which the last REPEATED tokens repeat; None for none."""
+    """Return the shortest period, at most PERIOD, by which the last REPEATED tokens repeat; None for none."""
     if len(tokens) < REPEATED:
         return None
     end = list(tokens[-REPEATED:])
@@ -215,7 +215,7 @@ def check_repetition(
 
 
 def _is_the_originals(model: Model, original: Model | None, text: GeneratedText, threads: int | None) -> bool:
-    """Whether the original begins a text about as likely: later on it would follow any loop that has begun."""
+    """Return whether the original begins a text about as likely: later on it would follow any loop that has begun."""
     if original is None or not text.tokens:
         return False
     begun = text._replace(tokens=text.tokens[:BEGINNING])

@@ -73,7 +73,7 @@ def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
 
 
 def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floats]:
-    """The original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
+    """Return the original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
     import torch
 
     with quiet_transformers():
@@ -91,7 +91,7 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floa
 def loaded_original(
     model: "Model", folder: Path, hint: str = "convert it without --check-logits"
 ) -> Callable[..., Any]:
-    """The checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
+    """Return the checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
     import torch
     import transformers
 

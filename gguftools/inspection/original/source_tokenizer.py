@@ -31,7 +31,7 @@ class SourceTokenizer:
 
 
 def source_tokenizer(folder: Path, fairseq: bool = False) -> SourceTokenizer:
-    """The tokenizer in a checkpoint's folder; no encoders where no library reads it.
+    """Return the tokenizer in a checkpoint's folder; no encoders where no library reads it.
 
     fairseq: the ids are XLM-RoBERTa's. Raises VocabularyError where a library does not take the checkpoint's files.
     """
@@ -48,7 +48,7 @@ def source_tokenizer(folder: Path, fairseq: bool = False) -> SourceTokenizer:
 
 
 def open_library(path: Path, config: Mapping[str, Any]) -> Any:
-    """A tokenizer.json with the added tokens of tokenizer_config.json, as transformers adds them."""
+    """Return a tokenizer.json with the added tokens of tokenizer_config.json, as transformers adds them."""
     from tokenizers import Tokenizer
 
     try:
@@ -59,7 +59,7 @@ def open_library(path: Path, config: Mapping[str, Any]) -> Any:
 
 
 def prepare_library(library: Any, config: Mapping[str, Any]) -> Any:
-    """A library's tokenizer that reads whole texts, and finds the added tokens of tokenizer_config.json."""
+    """Return a library's tokenizer that reads whole texts, and finds the added tokens of tokenizer_config.json."""
     import tokenizers
 
     library.no_truncation()
@@ -76,7 +76,7 @@ def prepare_library(library: Any, config: Mapping[str, Any]) -> Any:
 
 
 def library_encoder(library: Any, config: Mapping[str, Any]) -> Encode:
-    """Texts by a tokenizer.json; what goes around them by `add_bos_token` and `add_eos_token`, too."""
+    """Return texts by a tokenizer.json; what goes around them by `add_bos_token` and `add_eos_token`, too."""
     before, after = library_sides(library, config)
 
     def encode(text: str, around: bool) -> list[int]:
@@ -107,7 +107,9 @@ def library_sides(library: Any, config: Mapping[str, Any]) -> tuple[list[int], l
 
 
 def sentencepiece_encoder(path: Path, config: Mapping[str, Any], fairseq: bool = False) -> Encode:
-    """Texts by a model file; around them what the classes of transformers put there that such files are made for."""
+    """Return texts by a model file; around them what the classes of transformers put there that such files are made
+    for.
+    """
     from sentencepiece import SentencePieceProcessor
 
     try:

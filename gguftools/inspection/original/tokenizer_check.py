@@ -68,8 +68,8 @@ def _compared(tokenizer: Tokenizer, source: SourceTokenizer) -> TokenizerCheck:
 
 
 def _is_asked(name: str, encoders: Mapping[str, Encode], text: str, special: Sequence[str]) -> bool:
-    """Whether a text has but one right answer by a file. A model file knows no tokens that are written in texts; where
-    both stand beside each other and disagree on what stands between these, there is none.
+    """Return whether a text has but one right answer by a file. A model file knows no tokens that are written in texts;
+    where both stand beside each other and disagree on what stands between these, there is none.
     """
     if not any(token in text for token in special):
         return True
@@ -80,7 +80,7 @@ def _is_asked(name: str, encoders: Mapping[str, Encode], text: str, special: Seq
 
 
 def _difference(tokenizer: Tokenizer, encoders: Mapping[str, Encode], text: str, with_around: bool) -> str:
-    """The first difference of a text's ids to all that the checkpoint's files give; "" for none."""
+    """Return the first difference of a text's ids to all that the checkpoint's files give; "" for none."""
     for around in (False, True) if with_around else (False,):
         ours = tokenizer.encode(text, add_special=around, parse_special=True)
         try:
@@ -97,13 +97,13 @@ def _difference(tokenizer: Tokenizer, encoders: Mapping[str, Encode], text: str,
 
 
 def _shown(ids: Sequence[int], place: int) -> str:
-    """A list of ids, of a long one what stands around a place."""
+    """Return a list of ids, of a long one what stands around a place."""
     start = max(0, place - SHOWN // 2) if len(ids) > SHOWN else 0
     shown = ", ".join(map(str, ids[start : start + SHOWN]))
     return f"[{'… ' if start else ''}{shown}{' …' if start + SHOWN < len(ids) else ''}]"
 
 
 def _special(tokenizer: Tokenizer) -> list[str]:
-    """The texts of special tokens, from both ends of the vocabulary."""
+    """Return the texts of special tokens, from both ends of the vocabulary."""
     texts = [tokenizer.text(number) for number in tokenizer.special_ids]
     return texts if len(texts) <= SPECIAL else [*texts[: SPECIAL // 2], *texts[-SPECIAL // 2 :]]

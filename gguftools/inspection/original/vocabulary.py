@@ -118,7 +118,7 @@ def _parting(model: Model, text: str, ours: list[int], theirs: list[int], around
 
 
 def _token(model: Model, number: int) -> str:
-    """A token, by its number and text."""
+    """Return a token, by its number and text."""
     tokenizer = model.tokenizer
     return f"{number} {quote(tokenizer.text(number))}" if 0 <= number < tokenizer.vocab_size else f"{number}, no token"
 

@@ -120,7 +120,7 @@ class AcceptanceRun:
                 lookup.acceptance.agree[-1][start:stop] = lookup.first[start:stop] == likeliest
 
     def _of_draft(self, draft: DraftLogits, number: int, start: int, stop: int) -> "Floats":
-        """Its logits over the model's vocabulary. Raises ModelError."""
+        """Return its logits over the model's vocabulary. Raises ModelError."""
         logits = draft.logits(number, start, stop)[:, : self.size]
         check_finite(logits, f"logits of window {number + 1}")
         if logits.shape[1] < self.size:
@@ -219,7 +219,7 @@ def check_finite(logits: "Floats", what: str) -> None:
 
 
 def draft_forward(net: "RunningModel") -> "LazyForward":
-    """A draft's forward; tokens that it does not know are token 0, as they are where it drafts."""
+    """Return a draft's forward; tokens that it does not know are token 0, as they are where it drafts."""
 
     def forward(ids: "Ids", first: int) -> "LazyLogits":
         return net.lazy_logits(np.where(ids < net.vocabulary_size, ids, 0), first)

@@ -177,7 +177,7 @@ def _candidate(model: Model, given: PathLike | Model) -> _Candidate:
 
 
 def _same_file(one: Model, other: Model) -> bool:
-    """Whether both are what is in one file, unchanged."""
+    """Return whether both are what is in one file, unchanged."""
     try:
         same = bool(one.files) and one.files[0].samefile(other.files[0])
     except (OSError, IndexError):
@@ -354,7 +354,7 @@ class _Run:
     def _with_simulation(
         self, draft: _Candidate, at: TemperatureFigures, nets: Mapping[str, "RunningModel"]
     ) -> TemperatureFigures:
-        """Its figures with those of decoding beside them, and what the text that was written predicts of it."""
+        """Return its figures with those of decoding beside them, and what the text that was written predicts of it."""
         usual = min(USUAL_LENGTH, self.plan.longest)
         length = usual if draft.draft_type in READING else at.draft_length or usual
         by: Any = nets.get(draft.name) or self.readers.get(draft.name) or LOOKUP
@@ -380,7 +380,7 @@ class _Run:
         at: TemperatureFigures,
         length: int,
     ) -> float | None:
-        """Tokens of a cycle, from the chances along texts."""
+        """Return tokens of a cycle, from the chances along texts."""
         acceptance = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
         mean = mean_cycle(chances(acceptance, 0, places(written), length, written=True), length)
         return None if mean is None else mean.tokens

@@ -122,7 +122,9 @@ class _DraftTimer:
         return time.perf_counter() - start
 
     def _text(self, more: int) -> list[int]:
-        """The text and so many tokens: of three one has been read before, and one that the text ends with is new."""
+        """Return the text and so many tokens: of three one has been read before, and one that the text ends with is
+        new.
+        """
         return list(self.ids[: self.before + more])
 
 
@@ -197,7 +199,9 @@ def _passes(seconds: Mapping[int, Sequence[float]], one: float, longest: int) ->
 
 
 def bytes_read(model: Model) -> float:
-    """Bytes of weights that are read for one token: of experts those that are chosen, of the embedding one row."""
+    """Return bytes of weights that are read for one token: of experts those that are chosen, of the embedding
+    one row.
+    """
     used, count = (model.metadata.get(f"{model.architecture}.expert_{name}") for name in ("used_count", "count"))
     share = float(used) / float(count) if used and count else 1.0
     tied = "output.weight" not in model.tensors
@@ -210,7 +214,7 @@ def bytes_read(model: Model) -> float:
 
 
 def mtp_layer_bytes(model: Model) -> float:
-    """The same of the layer that predicts a token further, with the matrix that makes logits."""
+    """Return the same of the layer that predicts a token further, with the matrix that makes logits."""
     last = int(model.metadata.get(f"{model.architecture}.block_count", 0)) - 1
     layer = {name: tensor for name, tensor in model.tensors.items() if name.startswith(f"blk.{last}.")}
     head = next((each for name, each in layer.items() if "nextn.shared_head_head" in name), None)

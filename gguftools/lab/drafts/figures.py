@@ -138,7 +138,7 @@ def mean_cycle(chances: Chances, length: int) -> Cycles | None:
 
 
 def _beginning(stands: Doubles) -> Doubles:
-    """How likely a cycle begins at each place, one beginning at the first: (texts, places)."""
+    """Return how likely a cycle begins at each place, one beginning at the first: (texts, places)."""
     texts, places, length = stands.shape
     reached = np.concatenate([np.ones((texts, places, 1)), stands, np.zeros((texts, places, 1))], axis=2)
     ends = reached[:, :, :-1] - reached[:, :, 1:]  # exactly so many tokens stand
@@ -161,14 +161,15 @@ def _ratio_error(tokens: Doubles, count: Doubles) -> float | None:
 
 
 def independent_tokens(acceptance: float, length: int) -> float:
-    """Tokens of a cycle where each token stands with the same chance, whatever stands around it."""
+    """Return tokens of a cycle where each token stands with the same chance, whatever stands around it."""
     if acceptance >= 1:
         return length + 1.0
     return float((1 - acceptance ** (length + 1)) / (1 - acceptance))
 
 
 def runs(agree: Sequence[NDArray[np.bool_]]) -> dict[str, Any]:
-    """How many tokens stand until the first that does not, again and again through texts, as if drafts had no end.
+    """Return how many tokens stand until the first that does not, again and again through texts, as if drafts had no
+    end.
 
     agree: of each text, where the tokens are the same. counts: of runs of 0, 1, … tokens, the last of all longer ones;
     open: of tokens behind the last mismatch of a text, a run whose end is not seen, which is in no other figure.
@@ -214,11 +215,11 @@ class Costs:
 
 
 def speedup(cycles: Cycles, costs: Costs) -> float:
-    """Tokens a second, those of the model alone being 1."""
+    """Return tokens a second, those of the model alone being 1."""
     return cycles.tokens / costs.of(cycles)
 
 
 def best_length(candidates: Sequence[Cycles], costs: Costs) -> Cycles | None:
-    """The draft length with the largest speed-up, the shortest of equal ones; None where none gains anything."""
+    """Return the draft length with the largest speed-up, the shortest of equal ones; None where none gains anything."""
     gains = [speedup(each, costs) for each in candidates]
     return candidates[int(np.argmax(gains))] if gains and max(gains) > 1 else None

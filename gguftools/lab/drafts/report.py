@@ -120,7 +120,7 @@ class DraftCheckReport:
 
     @property
     def possible(self) -> bool:
-        """Whether every draft can draft."""
+        """Return whether every draft can draft."""
         return all(draft.possible for draft in self.drafts)
 
     @property

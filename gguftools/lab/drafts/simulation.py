@@ -163,7 +163,7 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
 
 
 def _window(text: list[int], begin: int) -> "Window":
-    """A text whose tokens behind the first one that was written are scored."""
+    """Return a text whose tokens behind the first one that was written are scored."""
     from runtime.evaluation.windows import Window
 
     ids = np.array(text, np.int64)

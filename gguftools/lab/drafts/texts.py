@@ -59,7 +59,7 @@ def chances(
 def temperature_figures(
     acceptance: Acceptance, i: int, temperature: float, corpus: Corpus, longest: int, costs: Costs
 ) -> TemperatureFigures:
-    """All figures but those of decoding. i: the number of the temperature."""
+    """Return all figures but those of decoding. i: the number of the temperature."""
     from runtime.evaluation.statistics import by_position
 
     where = places(corpus.windows)
@@ -103,7 +103,7 @@ def _acceptance(
 
 
 def _of_text(acceptance: Acceptance, i: int, where: Places, which: slice, length: int) -> dict[str, Any]:
-    """Figures of one text: acceptance, agreement, and tokens of a cycle at one draft length."""
+    """Return figures of one text: acceptance, agreement, and tokens of a cycle at one draft length."""
     mean, _, offered = _acceptance(acceptance, i, which)
     cycle = mean_cycle(chances(acceptance, i, where, length, which), length)
     return {

@@ -97,7 +97,7 @@ class GraftReport:
     traffic: Traffic | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The contract of `graft --json`."""
+        """Return the contract of `graft --json`."""
         return {
             "file": str(self.path),
             "size_bytes": self.nbytes,
@@ -303,7 +303,7 @@ def _nothing(pattern: str, opened: GgufFile) -> OptionError:
 def matched(
     pattern: str, tensors: Iterable[str], keys: Iterable[str], architecture: str
 ) -> tuple[list[str], list[str]]:
-    """The tensors and keys that a pattern means. Raises OptionError for what is no regular expression."""
+    """Return the tensors and keys that a pattern means. Raises OptionError for what is no regular expression."""
     if pattern in SHORTHANDS:
         of_tensors, of_keys = SHORTHANDS[pattern]
         of_keys = of_keys.replace("{}", re.escape(architecture))
@@ -370,7 +370,9 @@ def _check_architecture(body: Body, donor: GgufFile) -> None:
 
 
 def _check_shape(body: Body, donor: GgufFile, name: str, tensor: Tensor, patterns: Sequence[str]) -> None:
-    """A tensor takes another's place only where it has the same shape; one for each token, if the tokens come along."""
+    """Return a tensor takes another's place only where it has the same shape; one for each token, if the tokens come
+    along.
+    """
     there = body.tensors.get(name)
     if there is None or there.tensor.shape == tensor.shape:
         return

@@ -21,7 +21,7 @@ EXPERTS_WANTED = "as 25%, 8, 2groups, or a file of lines such as 3: 0,5-7"
 
 
 def list_of_experts(drop_experts: Any) -> Path | None:
-    """The file that names experts, if one does."""
+    """Return the file that names experts, if one does."""
     if isinstance(drop_experts, Path):
         return drop_experts
     if isinstance(drop_experts, str) and not re.fullmatch(rf"\d+(\.\d+)?%|\d+|{GROUPS}", drop_experts):
@@ -30,7 +30,7 @@ def list_of_experts(drop_experts: Any) -> Path | None:
 
 
 def _as_amount(drop_experts: Any) -> int | float:
-    """A number of experts, or a share of them. Raises OptionError."""
+    """Return a number of experts, or a share of them. Raises OptionError."""
     if isinstance(drop_experts, str):
         number = float(drop_experts.removesuffix("%"))
         drop_experts = number / 100 if drop_experts.endswith("%") else int(number)
@@ -76,7 +76,7 @@ def chosen_experts(
     threads: int | None,
     progress: Callable[[int, int, float], None] | None,
 ) -> tuple[dict[int, tuple[int, ...]], Ranking]:
-    """The experts that go, by layer, and by what they were chosen.
+    """Return the experts that go, by layer, and by what they were chosen.
 
     listed: the file that names them, if one does. n_ctx, chunks: the text's windows.
     Raises OptionError, ModelError, FileError.
@@ -107,7 +107,7 @@ def chosen_experts(
 
 
 def _as_numbers(wanted: Mapping[Any, Any]) -> dict[int, tuple[int, ...]]:
-    """A mapping of layers to experts. Raises OptionError for anything else."""
+    """Return a mapping of layers to experts. Raises OptionError for anything else."""
     try:
         return {int(layer): tuple(int(number) for number in numbers) for layer, numbers in wanted.items()}
     except (TypeError, ValueError):

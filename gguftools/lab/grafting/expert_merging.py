@@ -45,7 +45,7 @@ def merged(
     counts: Scores,
     requantize: bool = False,
 ) -> tuple[dict[str, Stored], dict[int, dict[int, list[int]]]]:
-    """The tensors `after` experts were left out of them, those that stay merged with their partners among them.
+    """Return the tensors `after` experts were left out of them, those that stay merged with their partners among them.
 
     before: with all experts. counts: by layer, how often each was used. requantize: encode blocks again.
     Raises FormatError for blocks that must not be, ModelError for experts that cannot be averaged.

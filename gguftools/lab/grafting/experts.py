@@ -77,7 +77,9 @@ def _check_role(prefix: str, role: str, tensor: Tensor) -> None:
 def without_experts(
     metadata: Metadata, tensors: Mapping[str, Stored], mixture: Mixture, dropped: Dropped
 ) -> tuple[Metadata, dict[str, Stored], list[str]]:
-    """The model without these experts, and what to warn of. Raises OptionError, ModelError for what cannot be."""
+    """Return the model without these experts, and what to warn of. Raises OptionError, ModelError for what
+    cannot be.
+    """
     left, groups = _check_dropped(mixture, dropped)
     remaining = dict(tensors)
     kept = {layer: sorted(set(range(mixture.count)).difference(dropped[layer])) for layer in mixture.layers}
@@ -102,7 +104,7 @@ def without_experts(
 
 
 def _check_dropped(mixture: Mixture, dropped: Dropped) -> tuple[int, int]:
-    """How many experts each layer keeps, in how many groups."""
+    """Return how many experts each layer keeps, in how many groups."""
     if unknown := [layer for layer in dropped if layer not in mixture.layers]:
         raise OptionError(f"layer {unknown[0]} has no experts; those that have are {_some(mixture.layers)}")
     counts = {}
@@ -144,7 +146,8 @@ def _groups_left(mixture: Mixture, dropped: Dropped, left: int) -> int:
 
 
 def worst_experts(mixture: Mixture, scores: Scores, wanted: int | float) -> dict[int, tuple[int, ...]]:
-    """The experts of each layer with the lowest scores. wanted: how many of a layer, or (a fraction) which share.
+    """Return the experts of each layer with the lowest scores. wanted: how many of a layer, or (a fraction) which
+    share.
 
     A share is rounded down, to the same number for every group. Raises OptionError for a number that cannot be.
     """
@@ -172,7 +175,9 @@ def worst_experts(mixture: Mixture, scores: Scores, wanted: int | float) -> dict
 
 
 def worst_groups(mixture: Mixture, scores: Scores, count: int) -> dict[int, tuple[int, ...]]:
-    """All experts of the groups of each layer whose scores sum to least. Raises OptionError where they cannot go."""
+    """Return all experts of the groups of each layer whose scores sum to least. Raises OptionError where they cannot
+    go.
+    """
     if not 0 < count < mixture.groups:
         allowed = f"1 to {mixture.groups - 1} can" if mixture.groups > 1 else "its router has none"
         raise OptionError(f"{count} of {mixture.groups} groups of experts cannot be dropped: {allowed}")
@@ -185,7 +190,7 @@ def worst_groups(mixture: Mixture, scores: Scores, count: int) -> dict[int, tupl
 
 
 def read_list(path: Path) -> dict[int, tuple[int, ...]]:
-    """Experts by layer from a file: lines such as `3: 0,5-7`, and remarks behind #. Raises FileError."""
+    """Return experts by layer from a file: lines such as `3: 0,5-7`, and remarks behind #. Raises FileError."""
     lines = read_text(path, EXPERT_LIST).splitlines()
     experts: dict[int, tuple[int, ...]] = {}
     for number, line in enumerate(lines, 1):

@@ -301,7 +301,7 @@ def _noise_of_sum(values: NDArray[np.float64]) -> float:
 
 
 def _unequal(rows: NDArray[np.float64]) -> Pair:
-    """Values of other widths: nothing is equal."""
+    """Return values of other widths: nothing is equal."""
     return Pair(rows[0, :1], np.array([np.inf]), np.zeros(1, np.int64), rows.shape[1], 1.0)
 
 
@@ -346,14 +346,14 @@ def _difference(
 def _known_inputs(
     node: GraphNode, nodes: Mapping[str, GraphNode], differences: Mapping[str, NodeDifference]
 ) -> list[str]:
-    """The nearest nodes before this one that were compared."""
+    """Return the nearest nodes before this one that were compared."""
     return _ways(node, nodes, differences)[1]
 
 
 def _ways(
     node: GraphNode, nodes: Mapping[str, GraphNode], differences: Mapping[str, NodeDifference]
 ) -> tuple[list[str], list[str]]:
-    """Nodes between this one and those before it that were compared, and these."""
+    """Return nodes between this one and those before it that were compared, and these."""
     between, known, waiting = dict[str, None](), dict[str, None](), list(node.inputs)
     while waiting:
         name = waiting.pop(0)
@@ -406,7 +406,7 @@ def _weight_difference(mine: Tensor, theirs: Tensor | None) -> WeightDifference 
 
 
 def _keys(mine: Model, theirs: Model) -> dict[str, tuple[Any, Any]]:
-    """Keys of the architecture whose values differ; None for a key that a file does not have."""
+    """Return keys of the architecture whose values differ; None for a key that a file does not have."""
     prefix, different_keys = f"{mine.architecture}.", dict[str, tuple[Any, Any]]()
     for key in dict.fromkeys((*mine.metadata, *theirs.metadata)):
         a, b = (_plain(each.metadata.get(key)) for each in (mine, theirs))

@@ -87,7 +87,7 @@ class EvalLog:
 
 
 def is_eval_log(path: Path) -> bool:
-    """Whether a file begins as such a log does."""
+    """Return whether a file begins as such a log does."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -96,7 +96,9 @@ def is_eval_log(path: Path) -> bool:
 
 
 def read_eval_log(path: Path) -> EvalLog:
-    """A log, which may be cut off at its end: what is not complete is left out. Raises FileError for another file."""
+    """Return a log, which may be cut off at its end: what is not complete is left out. Raises FileError for another
+    file.
+    """
     try:
         lines = read_bytes(path, LOG).decode("utf-8", "replace").splitlines()
     except OSError as error:
@@ -138,7 +140,7 @@ def _results(lines: Sequence[str]) -> Iterator[tuple[str, Printed]]:
 
 
 def _read_line(line: str, sizes: Sequence[int], at: list[int], places: list[int], values: list[float]) -> None:
-    """A line of values, or of what stands around them. at: places in the fourth, third and second axis."""
+    """Return a line of values, or of what stands around them. at: places in the fourth, third and second axis."""
     text, depth = line.strip(), (len(line) - len(line.lstrip())) // 4
     if text == "[":
         if depth in (1, 2):

@@ -45,7 +45,7 @@ Keep = Callable[[str, Any], None]
 
 
 def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: Sequence[int]) -> dict[str, Array]:
-    """Values (tokens, …) of those nodes that a module of the checkpoint computes, in float32.
+    """Return values (tokens, …) of those nodes that a module of the checkpoint computes, in float32.
 
     Queries and keys are left out where the converter changes the order of their rows. Raises OptionError without torch
     and transformers, and ModelError for a checkpoint that transformers cannot run.
@@ -90,7 +90,7 @@ def _input_hook(keep: Keep, name: str) -> Callable[..., None]:
 
 
 def _modules(original: Any, shown: ModelGraph) -> Iterator[tuple[str, Any, bool]]:
-    """Names of nodes with the module that computes each; True: the module's input is the value."""
+    """Yield names of nodes with the module that computes each; True: the module's input is the value."""
     backbone = original.base_model
     layers, norm = _one_of(backbone, LAYERS), _one_of(backbone, LAST_NORM)
     if layers is None:

@@ -91,7 +91,7 @@ def node_values(
 
 
 def tokens_of(model: Model, prompt: Prompt) -> tuple[int, ...]:
-    """Ids of a text by the model's tokenizer, or those that were given. Raises OptionError for none."""
+    """Return ids of a text by the model's tokenizer, or those that were given. Raises OptionError for none."""
     ids = prompt_tokens(model.tokenizer, model.metadata, prompt) if isinstance(prompt, str) else map(int, prompt)
     tokens = tuple(ids)
     if not tokens:
@@ -104,7 +104,7 @@ def is_dump(path: Path) -> bool:
 
 
 def read_dump(path: Path) -> NodeValues:
-    """Values that `NodeValues.save` wrote. Raises FileError for another file."""
+    """Return values that `NodeValues.save` wrote. Raises FileError for another file."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo(ABOUT).file_size > MAX_ABOUT:
@@ -128,6 +128,6 @@ def summary(array: Array) -> dict[str, Any]:
 
 
 def ends(row: Array) -> list[float]:
-    """The first and last values of a row; all where they are few."""
+    """Return the first and last values of a row; all where they are few."""
     few = row if len(row) <= 2 * SHOWN else np.concatenate((row[:SHOWN], row[-SHOWN:]))
     return [float(value) for value in few]

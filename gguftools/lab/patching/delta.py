@@ -59,12 +59,12 @@ class Delta:
 
     @property
     def original(self) -> Original:
-        """Its bytes."""
+        """Return its bytes."""
         return self.opened.original
 
     @property
     def fresh(self) -> int:
-        """Bytes that it brings along."""
+        """Return bytes that it brings along."""
         return sum(size for begin, size in self.ranges if begin == NEW)
 
     def moves(self) -> list[tuple[list[tuple[int, Move]], list[Move]]]:
@@ -106,7 +106,7 @@ def digest_of(old: Files, new: Files, ranges: Sequence[tuple[int, int]], fresh: 
 def plan_delta(
     old: Files, new: Files, ranges: list[tuple[int, int]], digest: str, versions: Sequence[str] = ()
 ) -> Layout:
-    """A delta before the bytes are written that it brings along. digest: see `digest_of`."""
+    """Return a delta before the bytes are written that it brings along. digest: see `digest_of`."""
     metadata = Metadata()
     metadata.set("general.type", TYPE, ValueType.STRING)
     metadata.set("delta.version", VERSION, ValueType.UINT32)

@@ -41,7 +41,9 @@ class Space:
 
     @cached_property
     def raw(self) -> list[Raw]:
-        """The files' bytes, mapped; those of objects in a store are read when they are looked at. Raises FileError."""
+        """Return the files' bytes, mapped; those of objects in a store are read when they are looked at. Raises
+        FileError.
+        """
         return [
             View(Followed(part.original), 0, part.file_size) if part.is_stored else map_file(part.path, "GGUF file")
             for part in self.parts
@@ -53,7 +55,7 @@ class Space:
 
 
 def spans(old: Space, new: Space, progress: Callable[[int], None] = lambda done: None) -> list[Span]:
-    """The new files as ranges of the old ones and bytes of their own, in order; progress(bytes looked at)."""
+    """Return the new files as ranges of the old ones and bytes of their own, in order; progress(bytes looked at)."""
     old_raw, old_starts = old.raw, old.starts
     tensors = {name: (index, part.offsets[name]) for index, part in enumerate(old.parts) for name in part.offsets}
     ends = [_ends(part) for part in old.parts]
@@ -73,7 +75,7 @@ def spans(old: Space, new: Space, progress: Callable[[int], None] = lambda done:
 
 
 def _tensors(part: GgufFile) -> Iterator[tuple[str, int, int]]:
-    """Each tensor with the bytes up to the next one, from the end of the header to that of the file."""
+    """Yield each tensor with the bytes up to the next one, from the end of the header to that of the file."""
     order = sorted(part.offsets.items(), key=lambda each: each[1])
     data = min(part.data_offset, part.file_size)
     for i, (name, offset) in enumerate(order):
@@ -89,7 +91,7 @@ def _ends(part: GgufFile) -> dict[str, int]:
 def _header(
     mine: Raw, part: GgufFile, number: int, old: Space, raw: Sequence[Raw], starts: Sequence[int]
 ) -> Iterator[Span]:
-    """A header by what it begins and ends with as the old one did."""
+    """Yield a header by what it begins and ends with as the old one did."""
     index = min(number, len(old.parts) - 1)
     end, their_end = min(part.header_bytes, len(mine)), old.parts[index].header_bytes
     theirs = raw[index][: old.parts[index].data_offset]
@@ -102,7 +104,7 @@ def _header(
 
 
 def _compared(mine: Raw, theirs: Raw, begin: int) -> Iterator[Span]:
-    """Bytes beside others that begin at `begin`, block by block; within blocks that differ, from both ends."""
+    """Yield bytes beside others that begin at `begin`, block by block; within blocks that differ, from both ends."""
     common = min(len(mine), len(theirs))
     for at in range(0, common, BLOCK):
         a, b = mine[at : min(at + BLOCK, common)], theirs[at : min(at + BLOCK, common)]
@@ -146,7 +148,7 @@ def _long_enough(pieces: Iterator[Span]) -> Iterator[Span]:
 def _search(
     files: Sequence[tuple[Raw, list[Span]]], old: Sequence[Raw], starts: Sequence[int], total: int
 ) -> Iterator[Span]:
-    """The spans again, new bytes looked for anywhere in the old files."""
+    """Yield the spans again, new bytes looked for anywhere in the old files."""
     size = MIN_SEARCH
     while size * MAX_BLOCKS < total:
         size *= 2
@@ -193,7 +195,7 @@ def _search_in(
 
 
 def _next_block(mine: Raw, at: int, size: int, keys: NDArray[np.uint64], places: NDArray[np.int64]) -> tuple[int, int]:
-    """The first place from `at` on at which a block of the old files may stand, and the block's; (-1, -1)."""
+    """Return the first place from `at` on at which a block of the old files may stand, and the block's; (-1, -1)."""
     from quants.kernels.rolling import find_block
 
     step = len(mine) if isinstance(mine, np.ndarray) else max(2 * size, AT_ONCE)
@@ -207,12 +209,12 @@ def _next_block(mine: Raw, at: int, size: int, keys: NDArray[np.uint64], places:
 
 
 def _array(raw: Raw) -> NDArray[np.uint8]:
-    """The bytes themselves. Raises FileError."""
+    """Return the bytes themselves. Raises FileError."""
     return raw.followed.read(raw.begin, raw.end) if isinstance(raw, View) else np.asarray(raw)
 
 
 def _equal_back(a: Raw, b: Raw) -> int:
-    """How many bytes both end with."""
+    """Return how many bytes both end with."""
     common = min(len(a), len(b))
     for at in range(0, common, BLOCK):
         size = min(BLOCK, common - at)
@@ -223,7 +225,7 @@ def _equal_back(a: Raw, b: Raw) -> int:
 
 
 def _equal(a: Raw, b: Raw) -> int:
-    """How many bytes both begin with."""
+    """Return how many bytes both begin with."""
     common, step = min(len(a), len(b)), BLOCK
     for at in range(0, common, step):
         x, y = a[at : min(at + step, common)], b[at : min(at + step, common)]

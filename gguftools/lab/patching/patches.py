@@ -45,7 +45,7 @@ class PatchReport:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """The contract of `patch --json`."""
+        """Return the contract of `patch --json`."""
         return {
             "files": list(map(str, self.paths)),
             "size_bytes": self.nbytes,
@@ -218,7 +218,7 @@ def apply_patch(
 
 
 def _is_version(opened: GgufFile, delta: Delta) -> bool:
-    """Whether the old files are the very objects that the delta was made from."""
+    """Return whether the old files are the very objects that the delta was made from."""
     return bool(delta.versions) and delta.versions == tuple(_versions(opened))
 
 
@@ -236,7 +236,7 @@ def _verify(opened: GgufFile, delta: Delta, steps: _Steps) -> None:
 
 
 def _copies(delta: Delta, opened: GgufFile, targets: Sequence[Path]) -> list[Copy]:
-    """The new files as ranges of the old ones and of the delta."""
+    """Return the new files as ranges of the old ones and of the delta."""
     originals, copies = [part.original for part in opened.parts], []
     for target, (size, _), (kept, fresh) in zip(targets, delta.new, delta.moves(), strict=True):
         moves: list[list[Move]] = [[] for _ in originals]

@@ -72,7 +72,7 @@ class Sample:
     seed: int
 
     def missed(self, ranges: int = 1) -> float:
-        """The probability that an alteration is missed that lies in so many of the ranges."""
+        """Return the probability that an alteration is missed that lies in so many of the ranges."""
         chance = 1.0
         for i in range(min(ranges, self.of)):
             chance *= max(0, self.of - self.count - i) / (self.of - i)
@@ -108,12 +108,12 @@ class Reproduction:
 
     @property
     def equal(self) -> bool:
-        """Whether all that was compared is what the source becomes."""
+        """Return whether all that was compared is what the source becomes."""
         return not (self.wrong or self.keys or self.layout or self.causes)
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return one sentence."""
         counts = Counter(tensor.found for tensor in self.tensors)
         compared = counts[EQUAL] + counts[DIFFERS]
         text = f"{counts[EQUAL]} of {compared} tensors are to the byte what {self.made} makes of {self.source}"
@@ -144,7 +144,7 @@ class Reproduction:
 
 
 def source_differences(source: SourceRecord, expected: SourceRecord) -> list[str]:
-    """How a source is another than the one of a manifest, a line for each file."""
+    """Return how a source is another than the one of a manifest, a line for each file."""
     if source.commit is not None and expected.commit is not None and source.commit != expected.commit:
         return [f"{source.name} is at commit {source.commit}; the source was {expected.name} at {expected.commit}"]
     if len(source.files) == len(expected.files) == 1:  # a file may have another name now
@@ -169,7 +169,7 @@ def source_differences(source: SourceRecord, expected: SourceRecord) -> list[str
 
 
 def record_differences(file: FileRecord, expected: FileRecord, what: str) -> list[str]:
-    """How a file is another than one of a manifest."""
+    """Return how a file is another than one of a manifest."""
     if file.bytes != expected.bytes:
         return [f"{file.name} is not {what}: it has {file.bytes:,} bytes, {expected.name} had {expected.bytes:,}"]
     if file.sha256 is not None and expected.sha256 is not None and file.sha256 != expected.sha256:
@@ -178,5 +178,5 @@ def record_differences(file: FileRecord, expected: FileRecord, what: str) -> lis
 
 
 def few_lines(lines: Sequence[str], count: int) -> list[str]:
-    """The first of many lines, and how many more there are."""
+    """Return the first of many lines, and how many more there are."""
     return [*lines[:count], *([f"… and {len(lines) - count} more"] if len(lines) > count else [])]

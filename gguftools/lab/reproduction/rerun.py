@@ -167,7 +167,7 @@ def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
 
 
 def _next_to_file(file: GgufFile, name: str | None, what: str, option: str) -> Path:
-    """A file or folder that a manifest names, if it lies beside the file. Raises OptionError."""
+    """Return a file or folder that a manifest names, if it lies beside the file. Raises OptionError."""
     if name is None:
         raise OptionError(f"{file.path} does not say what it was made of", f"name {what} with `{option}`")
     path = file.parts[0].path.with_name(name) if is_plain(name) else None
@@ -231,7 +231,7 @@ class _Comparison:
         replace(self.model.origin.reads, states={**self.model.origin.states, **self.file.states}).check_unchanged()
 
     def compared(self, planned: Planned, pattern: str | None, sample: int | None, seed: int, fed: bool) -> Reproduction:
-        """Tensors, keys and layout beside the plan's. fed: weights that texts decide were encoded anew."""
+        """Return tensors, keys and layout beside the plan's. fed: weights that texts decide were encoded anew."""
         plans = [replace(plan, metadata=self.with_own_names(plan)) for plan in planned.files]
         items = {item.tensor.name: item for plan in plans for item in plan.items}
         wanted = {tensor.name for tensor in selected(self.file.tensors, pattern)}
@@ -268,7 +268,7 @@ class _Comparison:
         return f"{planned.name}{', with an importance matrix,' if self.matrix else ''}"
 
     def with_own_names(self, plan: FilePlan) -> Any:
-        """The metadata of a plan: what the matrix's file is called now is nothing of the file's."""
+        """Return the metadata of a plan: what the matrix's file is called now is nothing of the file's."""
         metadata, stored = plan.metadata.copy(), self.file.metadata
         if MATRIX_NAME in metadata and MATRIX_NAME in stored:
             metadata[MATRIX_NAME] = stored.value(MATRIX_NAME)
@@ -301,11 +301,11 @@ class _Comparison:
 
     @property
     def lacks_matrix(self) -> bool:
-        """Whether there was a matrix that is not there any more."""
+        """Return whether there was a matrix that is not there any more."""
         return self.matrix is not None and not self.matrix.entries
 
     def sampled(self, items: Sequence[Item], count: int, seed: int) -> tuple[Sample, list[_Block]]:
-        """Ranges of rows drawn from all, each as likely as any other."""
+        """Return ranges of rows drawn from all, each as likely as any other."""
         steps = [_range_rows(item) for item in items]
         counts = [-(-item.tensor.rows // step) for item, step in zip(items, steps, strict=True)]
         ends = np.cumsum(counts)
@@ -399,7 +399,7 @@ class _Comparison:
         return dict(zip(names, range_digests(ranges, self.threads, self.progress), strict=True))
 
     def explained(self, checks: dict[str, TensorCheck]) -> dict[str, TensorCheck]:
-        """Tensors that differ, with what the manifest's digests say of them; where these lie, that."""
+        """Return tensors that differ, with what the manifest's digests say of them; where these lie, that."""
         wrong = [name for name, check in checks.items() if check.found == DIFFERS and name in self.records]
         self.hashes |= self.hashed([name for name in wrong if name not in self.hashes])
         for name, digest in self.hashes.items():
@@ -477,7 +477,7 @@ def _encoder(form: str) -> str | None:
 
 
 def _range_rows(item: Item) -> int:
-    """Rows of a range that a sample draws."""
+    """Return rows of a range that a sample draws."""
     [(start, stop), *_] = row_ranges(item.tensor, max(1, SAMPLED_VALUES // (item.tensor.width or 1))) or [(0, 1)]
     return max(1, stop - start)
 

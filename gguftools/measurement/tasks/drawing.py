@@ -40,7 +40,9 @@ def _below(numbers: Iterator[int], limit: int) -> int:
 
 
 def picked(count: int, wanted: int | None, seed: int = SEED) -> list[int]:
-    """The way of Winogrande and multiple choice: all in their order, or `wanted` of more, each replaced by the last."""
+    """Return the way of Winogrande and multiple choice: all in their order, or `wanted` of more, each replaced by the
+    last.
+    """
     numbers, left = raw_numbers(seed), list(range(count))
     if wanted is None or wanted >= count:
         return left

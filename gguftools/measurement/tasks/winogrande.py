@@ -33,7 +33,7 @@ def load(path: Path, tasks: int | None, seed: int) -> Drawn:
 
 
 def _task(path: Path, number: int, line: str) -> Task | str:
-    """A line's task, or why it is none."""
+    """Return a line's task, or why it is none."""
     commas = _commas(line)
     if len(commas) < 4:
         return f"has {len(commas)} of 4 commas outside of quotes"
