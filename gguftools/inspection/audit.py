@@ -1,4 +1,4 @@
-"""What a file could do to whoever loads it: templates that run, text that deceives, tensors out of line."""
+"""Audit a file for harm: templates that escape their sandbox, deceptive text, outliers among tensors."""
 
 import difflib
 import os
@@ -27,7 +27,7 @@ SHOWN_LINES = 12
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What the rules found in a file, the worst first. templates: the keys of those that were looked into."""
+    """Findings of an audit, the most severe first. templates: keys of the templates that were analyzed."""
 
     path: Path
     findings: tuple[Finding, ...]
@@ -38,7 +38,7 @@ class AuditReport:
         return max((finding.severity for finding in self.findings), key=rank, default=None)
 
     def reaches(self, severity: Severity) -> bool:
-        """Return whether a finding is as severe as that, or more."""
+        """Return whether a finding is at least this severe."""
         return self.worst is not None and rank(self.worst) >= rank(severity)
 
     def as_dict(self) -> dict[str, Any]:
@@ -58,12 +58,11 @@ def audit(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Look for harm in a GGUF file, a checkpoint or a Model; nothing of it is run.
+    """Audit a GGUF file, a checkpoint or a Model; none of its code is run.
 
-    against: the Hugging Face folder, GGUF file or Model that it was made from; templates and (tensors=True) weights are
-    compared with that. tensors: also look for tensors out of line, which reads them all.
-    threads: default all processors. progress(bytes read, of how many, tensor).
-    Raises FileError for a file that cannot be opened: `validate` says more of those.
+    against: the Hugging Face folder, GGUF file or Model that it was made from, to compare templates and (tensors=True)
+    weights with. tensors: also read all tensors and report outliers. threads: default all processors. progress(bytes
+    read, of how many, tensor). Raises FileError for a file that cannot be opened; `validate` gives the details.
     """
     model = opened(source)
     templates = dict(chat_templates(model.metadata))
@@ -87,7 +86,7 @@ def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
 
 
 def _source_metadata(source: PathLike | Model) -> Metadata:
-    """Of a folder the templates alone, as others of its files may be missing."""
+    """Return the metadata of the source; of a folder only its templates, as other files of it may be missing."""
     if not isinstance(source, (str, os.PathLike)) or not Path(source).is_dir():
         return opened(source).metadata
     metadata = Metadata()
@@ -96,7 +95,7 @@ def _source_metadata(source: PathLike | Model) -> Metadata:
 
 
 def compare_templates(templates: Mapping[str, str], source: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield templates that are not the source's."""
+    """Yield a finding for each template that differs from the source's."""
     for key in dict.fromkeys((*templates, *source)):
         if key not in source:
             yield Finding("medium", "other template", key, "the source has no such template")

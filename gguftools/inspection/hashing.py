@@ -1,4 +1,4 @@
-"""Hashes of tensors and of whole models, listed and checked in the manifest format of llama.cpp.
+"""Hash tensors and whole models; write and check manifests in llama.cpp's format.
 
 A line is `ALGORITHM  HEX  FILE:TENSOR`, or `ALGORITHM  HEX  FILE` for all tensors' data in file order. Metadata and
 padding are not part of it, so that renaming a model changes nothing.
@@ -48,13 +48,13 @@ def hash(
     tensors: bool = True,
     progress: Progress | None = None,
 ) -> HashReport:
-    """Return hashes of each tensor (unless tensors=False), then of all, by each of the algorithms: xxh64, sha1, sha256,
-    uuid.
+    """Return hashes of each tensor (unless tensors=False), then of the whole model, by each algorithm: xxh64, sha1,
+    sha256, uuid.
 
-    uuid is of the whole only: version 5, in the name space of llama.cpp. Of a split set, any shard may be named; the
-    hashes are those of the merged file. A Model's tensors are hashed as they are stored.
-    progress(bytes done, of how many, tensor).
-    Raises FileError, also for a file that is changed meanwhile, and OptionError for an unknown algorithm.
+    uuid: of the whole model only, version 5 in llama.cpp's name space. source: of a split set, any shard; the hashes
+    are those of the merged file. A Model's tensors are hashed as they are stored. progress(bytes done, of how many,
+    tensor). Raises FileError, also for a file that is changed while it is read, and OptionError for an unknown
+    algorithm.
     """
     given = set(as_texts(algorithms, "algorithms"))
     if unknown := given.difference(HASHERS):
@@ -90,9 +90,9 @@ def hash(
 def write_manifest(
     path: PathLike, digests: Iterable[Digest], overwrite: bool = False, reads: Iterable[PathLike] = ()
 ) -> list[Digest]:
-    """Write a manifest, and return what is in it; digests may be computed while it is open. reads: the files.
+    """Write a manifest and return its digests, which may be computed while it is open.
 
-    Raises FileError, OptionError.
+    reads: the hashed files, which must not be overwritten. Raises FileError, OptionError.
     """
     read = InputFiles(tuple(shard for each in reads for shard in open_gguf(located(each)).shards))
     with atomic_output(output_path(path), "w", overwrite, read) as file:
@@ -102,7 +102,7 @@ def write_manifest(
 
 
 def read_manifest(path: PathLike) -> list[Digest]:
-    """Return the lines of a manifest. Raises FileError for one that is none."""
+    """Return the digests of a manifest. Raises FileError for an invalid line."""
     lines = read_text(Path(path), HASHES).replace("\r\n", "\n").split("\n")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -126,7 +126,7 @@ def read_manifest(path: PathLike) -> list[Digest]:
 
 
 def _files(names: Iterable[str]) -> dict[str, str]:
-    """For each FILE:TENSOR its file, where that has a line of its own: the longest, as names may have colons."""
+    """Return the file of each FILE:TENSOR whose file has its own line: the longest match, as names may have colons."""
     files: dict[str, str] = {}
     begun: list[str] = []  # names that the one at hand begins with
     for name in sorted(names, key=lambda name: f"{name}:"):
@@ -139,9 +139,9 @@ def _files(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = None) -> ManifestCheck:
-    """Compare a file with a manifest: with its lines for a file of this name, or with all if they are for one file.
+    """Compare a file with a manifest: with the lines for its name, or with all lines if they are for one file.
 
-    Raises FileError where the manifest has nothing for the file.
+    Raises FileError if the manifest has no line for the file.
     """
     lines, own = read_manifest(manifest), Path(path).name
     files = {line.file for line in lines}

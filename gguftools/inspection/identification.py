@@ -1,4 +1,4 @@
-"""How a quantized file was made from an original: by which recipe, which tensors otherwise, and by what encoder.
+"""Find out how a quantized file was made from an original: by which recipe, with which exceptions and encoder.
 
 The recipe is the one whose choice of formats fits best. Whether the bytes of a tensor are those that llama.cpp's
 encoder makes of the original is found by encoding some of its rows, or all of them.
@@ -58,10 +58,10 @@ Floats = NDArray[np.float32]
 class TensorOrigin:
     """How one tensor was made.
 
-    format: in the file; expected: what the recipe has there, None for a tensor that no recipe quantizes. made: a key of
-    MADE. via: the format that the original was rounded to first. rows: how many were compared; equal_rows: of them, to
-    the byte. relative: error of the compared rows, over their root mean square; expected_relative: of our encoder's;
-    both None where the bytes are explained.
+    format: in the file; expected: the recipe's, None for a tensor that no recipe quantizes. made: a key of MADE. via:
+    the format that the original was rounded to first. rows: how many were compared; equal_rows: how many are equal to
+    the byte. relative: error of the compared rows over their root mean square; expected_relative: error of our encoder;
+    both None if the bytes are explained.
     """
 
     name: str
@@ -80,7 +80,7 @@ class TensorOrigin:
 
     @property
     def is_explained(self) -> bool:
-        """Return whether the bytes are what the original becomes."""
+        """Return whether the bytes are those that llama.cpp makes of the original."""
         return self.made in EXPLAINED
 
 
@@ -88,10 +88,10 @@ class TensorOrigin:
 class Identification:
     """How a file was made from an original.
 
-    recipe: whose formats fit best; pure: with its default format throughout. also: other recipes that fit as well.
-    declared: the recipe that the file says it is of; declared_imatrix: the name of the matrix that it says was used.
-    imatrix: the matrix that was tried. rules: regular expressions and formats that make up for `others`. rows, of_rows:
-    how many were compared, of how many. only_original, only_file, other_shapes: names of tensors.
+    recipe: the one whose formats fit best; pure: its default format throughout. also: other recipes that fit as well.
+    declared: the recipe in the file's metadata; declared_imatrix: the name of the matrix there. imatrix: the matrix
+    that was tried. rules: regular expressions and formats that explain `others`. rows, of_rows: rows compared, and rows
+    in all. only_original, only_file, other_shapes: names of tensors.
     """
 
     original: Path
@@ -113,32 +113,33 @@ class Identification:
 
     @property
     def others(self) -> list[TensorOrigin]:
-        """Return tensors whose format is not the recipe's."""
+        """Return the tensors whose format is not the recipe's."""
         return [tensor for tensor in self.tensors if tensor.is_other_format]
 
     @property
     def unexplained(self) -> list[TensorOrigin]:
+        """Return the tensors whose bytes are not explained."""
         return [tensor for tensor in self.tensors if not tensor.is_explained]
 
     @property
     def vias(self) -> list[str]:
-        """Formats that the original was rounded to before tensors were made of it."""
+        """Return the formats that the original was rounded to before it was quantized."""
         return sorted({tensor.via for tensor in self.tensors if tensor.via})
 
     @property
     def is_explained(self) -> bool:
-        """Return whether every tensor is there, and is what llama.cpp makes of the original."""
+        """Return whether every tensor exists and has the bytes that llama.cpp makes of the original."""
         return not (self.unexplained or self.only_original or self.only_file or self.other_shapes)
 
     @property
     def made(self) -> dict[str, int]:
-        """Return how many tensors were made in each way."""
+        """Return the number of tensors for each key of MADE."""
         counts = Counter(tensor.made for tensor in self.tensors)
         return {made: counts[made] for made in MADE if counts[made]}
 
     @property
     def command(self) -> str | None:
-        """What writes a file of the same formats; None where that takes many rules."""
+        """Return a command that writes a file of the same formats; None if it needs too many rules."""
         if len(self.rules) > MAX_RULES:
             return None
         words = ["gguftools", "quantize", str(self.original), self.recipe, *(["--pure"] if self.pure else [])]
@@ -149,7 +150,7 @@ class Identification:
 
     @property
     def verdict(self) -> str:
-        """Return one sentence."""
+        """Return a summary in one sentence."""
         name = f"{self.recipe}{', pure' if self.pure else ''}"
         others, unexplained = len(self.others), len(self.unexplained)
         declared = "" if self.declared in (None, self.recipe) else f" (it says {self.declared})"
@@ -259,7 +260,7 @@ class _Fit(NamedTuple):
 
 
 class _RecipeMatcher:
-    """What recipes choose for an original's tensors, beside the formats of a file."""
+    """Compares the formats that recipes choose for an original's tensors with those of a file."""
 
     def __init__(self, original: Model, pairs: Pairs) -> None:
         self.pairs, self.facts = pairs, model_facts(original.metadata)
@@ -267,8 +268,8 @@ class _RecipeMatcher:
         self.triples = [(name, tensor.shape, tensor.format) for name, tensor in pairs.a.items()]
 
     def fits(self, declared: str | None, weighted: bool) -> list[_Fit]:
-        """Return every recipe, the best first: by tensors of other formats, by their values; then what is usual, or
-        declared.
+        """Return all recipes, the best first: fewest tensors, then values, of other formats; then the usual or declared
+        one.
         """
         fits = []
         for recipe in (recipe for recipe in RECIPES.values() if recipe.default is not None):
@@ -286,7 +287,7 @@ class _RecipeMatcher:
     def choices(
         self, recipe: Recipe, pure: bool, weighted: bool, rules: Sequence[tuple[str, str]] = ()
     ) -> list[Choice] | None:
-        """None where a tensor can have no format."""
+        """Return the formats that a recipe chooses; None if it has none for some tensor."""
         try:
             options = Options(pure=pure, rules=tuple(rules))
             return recipes.choose(recipe, self.triples, self.facts, weighted, options)
@@ -294,12 +295,12 @@ class _RecipeMatcher:
             return None
 
     def wrong(self, choices: Sequence[Choice]) -> list[str]:
-        """Return names of the tensors whose format in the file is another than the one chosen."""
+        """Return the names of the tensors whose format in the file differs from the chosen one."""
         there = [choice for choice in choices if choice.name in self.pairs.readable]
         return [each.name for each in there if self.expected(each) not in (None, self.format(each.name))]
 
     def expected(self, choice: Choice) -> str | None:
-        """Return the format chosen for a tensor; None where it is left as it is, and the file has floats there, too."""
+        """Return the format chosen for a tensor; None if it is left as it is and the file has floats, too."""
         original, other = self.pairs.a[choice.name], self.pairs.b[choice.name]
         quantizable = recipes.is_quantizable(original.name, original.shape, original.format)
         return choice.format.name if quantizable or other.format.is_quantized else None
@@ -308,10 +309,10 @@ class _RecipeMatcher:
         return self.pairs.b[name].format.name
 
     def rules(self, fit: _Fit) -> list[tuple[str, str]]:
-        """Rules for tensors of other formats than the recipe's: together with them it chooses the file's.
+        """Return rules for the tensors whose format is not the recipe's.
 
-        A rule for a kind of tensor and a format at a time, the one for most tensors first: what it takes from the
-        recipe's count changes what that has for others of the kind.
+        One rule for a role and a format at a time, the one for the largest number of tensors first: each changes what
+        the recipe's counters choose for the other tensors of the role.
         """
         rules: list[tuple[str, str]] = []
         done: set[str] = set()
@@ -328,7 +329,7 @@ class _RecipeMatcher:
         return rules
 
     def pattern(self, role: str, names: Sequence[str]) -> str:
-        """Return a regular expression for some tensors of a kind."""
+        """Return a regular expression for some tensors of one role."""
         layers = sorted({layer_of(name) for name in names})
         if layers == [-1]:
             return f"^{re.escape(role)}$"
@@ -337,7 +338,7 @@ class _RecipeMatcher:
         return rf"^blk\.{f'({numbers})' if '|' in numbers else numbers}\.{re.escape(role)}$"
 
     def may_be_ruled(self, recipe: Recipe, name: str) -> bool:
-        """Return whether a rule can decide on a tensor: none does with recipes of floats, or for what is never
+        """Return whether a rule can decide on a tensor: not with recipes of floats, nor for tensors that are never
         quantized.
         """
         tensor, default = self.pairs.a[name], format_named(recipe.default or "")
@@ -346,7 +347,7 @@ class _RecipeMatcher:
 
 
 def _in_own_formats(model: Model) -> dict[str, Tensor]:
-    """Return tensors in formats of llama.cpp's. Raises OptionError for values that none of these holds."""
+    """Return the tensors in llama.cpp's formats. Raises OptionError for values that none of these holds."""
     tensors = {name: restated(tensor) for name, tensor in plain_shapes(model).items()}
     for tensor in tensors.values():
         if tensor.format.dialect:
@@ -376,14 +377,14 @@ def _importance(matrix: ImportanceMatrix | None, a: Tensor, b: Tensor) -> Floats
 
 
 class _EncodingMethod(NamedTuple):
-    """A way in which bytes may have been made: what they are called, and how to make them."""
+    """One way to encode a tensor, with its key of MADE."""
 
     made: str
     via: str | None
     item: Item
 
     def encode(self, values: Floats, first_row: int) -> NDArray[np.uint8] | None:
-        """None where it cannot be."""
+        """Return the encoded rows; None if the values cannot be encoded."""
         if self.via:
             form = format_named(self.via)
             with np.errstate(over="ignore"):
@@ -398,7 +399,7 @@ class _EncodingMethod(NamedTuple):
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Compares the tensors of a file with what an original's become. items: what they are, of the original."""
+    """Compares a file's tensors with what an original's become. items: how to encode the original's."""
 
     items: Mapping[str, Item]
     others: Mapping[str, Tensor]
@@ -406,7 +407,7 @@ class _Comparison:
     progress: Progress | None
 
     def sampled(self) -> list[TensorOrigin]:
-        """Return how each tensor was made, as far as some rows show."""
+        """Return how each tensor was made, judged by a sample of its rows."""
         threads = thread_count(self.threads)
         compile_codecs(self._codecs(), processes=threads)
         blocks = [
@@ -425,7 +426,7 @@ class _Comparison:
         return [origin for _, origin in results]
 
     def in_full(self, sampled: Sequence[TensorOrigin]) -> list[TensorOrigin]:
-        """Return the same, after a look at all rows: whether they were made in the way that fits the sample best."""
+        """Return the same judged by all rows, with the method that fits the sample best."""
         ways = {each.name: self._way(each) for each in sampled}
         equal = Counter[str]()
         tensors = [self.items[each.name].tensor for each in sampled]
@@ -449,7 +450,7 @@ class _Comparison:
                 yield Codec(item.format.name, "weighted")
 
     def _ways(self, item: Item) -> Iterator[_EncodingMethod]:
-        """Yield the likely ones first."""
+        """Yield the possible methods, likely ones first."""
         tensor = item.tensor
         fitting = (via for via in ROUNDED if not tensor.width % format_named(via).block_size)
         rounded = (via for via in fitting if via != tensor.format.name and not tensor.format.is_quantized)
@@ -460,7 +461,7 @@ class _Comparison:
                 yield _EncodingMethod(WEIGHTED, via, item)
 
     def _way(self, origin: TensorOrigin) -> _EncodingMethod | None:
-        """By which all rows are compared."""
+        """Return the method to compare all rows with."""
         ways = list(self._ways(self.items[origin.name]))
         fitting = [way for way in ways if (way.made, way.via) == (origin.made, origin.via)]
         return next(iter(fitting or ways), None)
@@ -505,7 +506,7 @@ class _Comparison:
 
 
 def _runs(tensor: Tensor) -> list[tuple[int, int]]:
-    """Return the rows of a sample: all of a small tensor, else some from a few places that are spread over it."""
+    """Return the ranges of rows of a sample: all of a small tensor, else some from places spread over it."""
     rows = max(MIN_ROWS, SAMPLE // max(1, tensor.width))
     if rows >= tensor.rows:
         return [(0, tensor.rows)]
@@ -515,7 +516,7 @@ def _runs(tensor: Tensor) -> list[tuple[int, int]]:
 
 
 def _relative(values: Floats, wanted: Floats) -> float | None:
-    """Error over the root mean square of what is wanted; None where it is no finite number."""
+    """Return the error over the root mean square of the wanted values; None if it is not finite."""
     with np.errstate(all="ignore"):
         x = wanted.astype(np.float64)
         ratio = np.sqrt(np.square(values - x).sum() / np.square(x).sum())

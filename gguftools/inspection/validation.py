@@ -1,4 +1,4 @@
-"""Whether a GGUF file is sound: structure, keys and tensors that its architecture needs, vocabulary, every block."""
+"""Check whether a GGUF file is sound: structure, required keys and tensors, vocabulary, every block."""
 
 import re
 from collections import Counter
@@ -42,9 +42,10 @@ NOT_MODELS = ("imatrix", "mmproj", "adapter", "delta", "vocab", "dataset", "logi
 
 @dataclass(frozen=True)
 class Problem:
-    """severity: "error" (programs refuse the file, or it gives wrong results), "warning", "note" (not checked).
+    """A problem of a file.
 
-    where: a key, a tensor, or the file.
+    severity: "error" (programs refuse the file, or it gives wrong results), "warning", "note" (not checked). where: a
+    key, a tensor, or the file.
     """
 
     severity: str
@@ -54,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ValidationReport(Report):
-    """What was looked at, and what is wrong. tensors, keys, bytes: how much was checked."""
+    """The problems of a file. tensors, keys, bytes: how much was checked."""
 
     also = ("valid",)
 
@@ -72,10 +73,10 @@ class ValidationReport(Report):
 def validate(
     source: PathLike | Model, *, data: bool = True, threads: int | None = None, progress: Progress | None = None
 ) -> ValidationReport:
-    """Check a GGUF file, a split set or a Model. Problems are results, not exceptions, those of the structure too.
+    """Check a GGUF file, a split set or a Model. Problems are results, not exceptions, also those of the structure.
 
-    data: also read every tensor and look for blocks that are no numbers. threads: default all processors.
-    progress(bytes read, of how many, tensor). Raises OptionError for a source that is neither path nor Model.
+    data: also read every tensor and find blocks with NaN or infinity. threads: default all processors. progress(bytes
+    read, of how many, tensor). Raises OptionError for a source that is neither path nor Model.
     """
     try:
         model = opened_gguf(source)
@@ -105,7 +106,7 @@ def validate(
 
 
 def _check_dialects(tensors: Iterable[Tensor]) -> Iterator[Problem]:
-    """Formats that llama.cpp itself does not read, or reads as something else."""
+    """Find formats that llama.cpp itself does not read, or reads as another format."""
     of_format: dict[tuple[Format, Format], list[str]] = {}
     for tensor in tensors:
         if tensor.format.dialect:
@@ -120,7 +121,7 @@ def _check_dialects(tensors: Iterable[Tensor]) -> Iterator[Problem]:
 
 
 def _check_structure(file: GgufFile) -> Iterator[Problem]:
-    """What the reader lets pass."""
+    """Check what the reader accepts: trailing bytes, old versions, missing split keys."""
     for part in file.parts:
         end = max((part.offsets[name] + tensor.nbytes for name, tensor in part.tensors.items()), default=0)
         end = max(end, part.header_bytes)
@@ -134,7 +135,7 @@ def _check_structure(file: GgufFile) -> Iterator[Problem]:
 
 
 def _check_keys(model: Model) -> Iterator[Problem]:
-    """Types and values of the keys that are known, and keys of another architecture."""
+    """Check types and values of known keys, and find keys of another architecture."""
     metadata = model.metadata
     attends = any(".attn_q" in name for name in model.tensors)
     for key in metadata:
@@ -156,7 +157,7 @@ def _check_keys(model: Model) -> Iterator[Problem]:
 
 
 def _check_architecture(model: Model) -> Iterator[Problem]:
-    """Yield keys, tensors and shapes against what the architecture needs."""
+    """Check keys, tensors and shapes against the architecture."""
     metadata = model.metadata
     name, file_type = metadata.get("general.architecture"), metadata.get("general.type")
     family, draft = [architecture for architecture in architectures() if architecture.name == name], draft_of_file(name)
@@ -186,7 +187,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
 
 
 def _note_meanings(model: Model) -> Iterator[Problem]:
-    """Yield keys that are absent and mean something, and those that llama.cpp reads otherwise, on purpose."""
+    """Note absent keys with an assumed value, and keys that llama.cpp reads differently, on purpose."""
     for each in (each for each in assumed_values(model.metadata) if each.doubtful):
         of = each.reason.removeprefix("absent: ")
         yield Problem(NOTE, each.key, f"is absent, which means {brief(typed_value(each))} ({of})")
@@ -196,7 +197,7 @@ def _note_meanings(model: Model) -> Iterator[Problem]:
 
 
 def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
-    """Yield tensors that nobody would look for."""
+    """Find tensors whose name no program looks for."""
     if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
     known = tensor_names(family[0].name) | {"rope_freqs", "rope_factors_long", "rope_factors_short"}
@@ -219,7 +220,7 @@ def can_check(form: Format) -> bool:
 def find_bad_blocks(
     tensors: Iterable[Tensor], *, threads: int | None = None, progress: Progress | None = None
 ) -> dict[str, str]:
-    """What is wrong with each tensor that has a NaN or infinity in a scale or value; of formats that we know."""
+    """Return a message for each tensor with a NaN or infinity in a scale or value; unknown formats are skipped."""
     usable = {tensor.name: tensor for tensor in tensors if can_check(tensor.format)}
     problems = {}
     for name, looks in by_tensor(usable.values(), _look, threads=threads, progress=progress).items():
@@ -232,8 +233,8 @@ def find_bad_blocks(
 
 
 def _look(tensor: Tensor, start: int, stop: int) -> tuple[int, int, int] | None:
-    """Return how many blocks (values, where a value has bytes of its own) are not finite; row and block of the
-    first.
+    """Return the number of blocks (values, for formats without blocks) that are not finite; row and block of
+    the first.
     """
     raw = np.ascontiguousarray(tensor.raw(start, stop))
     wrong = not_finite(tensor.format, raw)

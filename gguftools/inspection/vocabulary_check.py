@@ -1,4 +1,4 @@
-"""Whether the vocabulary of a file is consistent: lists of one length, ids in range, bytes, merges, the embedding."""
+"""Check the consistency of a vocabulary: lengths of lists, ids, byte tokens, merges, the embedding."""
 
 import re
 from collections import Counter
@@ -34,7 +34,7 @@ Problem = tuple[str, str, str]  # severity, key, message
 
 
 def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
-    """What is wrong beside single keys being out of range; nothing where the file has no vocabulary."""
+    """Yield problems that single keys do not show; none for a file without a vocabulary."""
     if TOKENS not in metadata or metadata.value(TOKENS).element is not ValueType.STRING:
         if MODEL in metadata and metadata[MODEL] != "none":
             yield ERROR, TOKENS, f"there are no tokens, though {MODEL} is {quote(metadata[MODEL])}"
@@ -65,7 +65,7 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
 
 
 def token_texts(metadata: Metadata) -> list[Any]:
-    """Return the vocabulary: str, or bytes where that is not UTF-8."""
+    """Return the vocabulary: str, or bytes for texts that are not UTF-8."""
     tokens = metadata[TOKENS]
     return tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
 

@@ -1,6 +1,6 @@
-"""How much a template may come to, in characters and rounds of loops: an estimate from its syntax tree, nothing is run.
+"""Estimate how many characters and loop rounds a template may produce, from its syntax tree; nothing is run.
 
-What only a conversation decides counts as a message's length, or as the messages of a short chat.
+Values that only a conversation decides count as one message's length, or as the messages of a short chat.
 """
 
 import re
@@ -21,7 +21,7 @@ PADDING = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "exp
 
 @dataclass
 class CostEstimate:
-    """values: what names stand for. given: lengths of names that are supposed to be known."""
+    """The cost of parts of a template. values: constants by name. given: lengths to assume for some names."""
 
     values: Constants
     macros: Mapping[str, nodes.Macro]
@@ -30,7 +30,7 @@ class CostEstimate:
     _open: set[str] = field(default_factory=set)
 
     def total(self, statements: Iterable[nodes.Node]) -> float:
-        """Of statements, one after the other."""
+        """Return the cost of statements, one after the other."""
         return sum(map(self._statement, statements))
 
     def _statement(self, node: nodes.Node) -> float:
@@ -55,7 +55,7 @@ class CostEstimate:
         return length if length > LARGE else UNKNOWN_ROUNDS
 
     def text(self, node: Any) -> float:
-        """Return the length that an expression's value may have, and what it takes to make it."""
+        """Return the possible length of an expression's value plus the cost of computing it."""
         if id(node) not in self._known:
             self._known[id(node)] = UNKNOWN_TEXT
             self._known[id(node)] = min(self._text(node), MAX_COST)
@@ -105,7 +105,7 @@ class CostEstimate:
         return passed + 1
 
     def _method(self, name: str, target: Any, arguments: list[Any]) -> float:
-        """Return a filter or a method of its name."""
+        """Return the cost of a filter or a method by its name."""
         base, passed = self.text(target), sum(map(self.text, arguments))
         if name == "format":
             return self._formatted(target, arguments)
@@ -130,12 +130,12 @@ class CostEstimate:
         return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(widths), MAX_COST)
 
     def _largest(self, arguments: Iterable[Any], default: int) -> float:
-        """Return the largest number among arguments that are plain ones."""
+        """Return the largest constant number among arguments."""
         counts = [abs(count) for argument in arguments if (count := number(argument, self.values))]
         return float(min(max(counts, default=default), MAX_COST))
 
 
 def growth_factor(value: nodes.Expr, name: str, values: Constants, macros: Mapping[str, nodes.Macro]) -> float:
-    """By how much longer a value gets with what `name` stands for: 2 where it is doubled, 0 where it is not used."""
+    """Return the factor by which a value grows with the length of `name`: 2 if it is doubled, 0 if it is not used."""
     without, with_long = (CostEstimate(values, macros, {name: length}).text(value) for length in (0.0, 1e9))
     return (with_long - without) / 1e9

@@ -1,4 +1,4 @@
-"""Rules for ways out of the sandbox that templates run in: Python's internals, calls, work without an end."""
+"""Rules for ways out of the sandbox that templates run in: Python's internals, calls, endless work."""
 
 import math
 import re
@@ -131,7 +131,7 @@ DOUBLES = 1.5
 
 
 def internals(template: Template) -> Iterator[Finding]:
-    """Attributes and subscripts that lead to Python's internals, strings that spell their names, and other files."""
+    """Find attributes and items that lead to Python's internals, strings that spell their names, and included files."""
     for node in find(template.tree, nodes.Node):
         match node:
             case nodes.Getattr() | nodes.NSRef() if _is_internal(node.attr):
@@ -158,7 +158,7 @@ def _is_internal(name: str) -> bool:
 
 
 def _by_attribute(template: Template, node: nodes.Filter) -> Iterator[Finding]:
-    """Filters that read an attribute by its name."""
+    """Find filters that read an attribute by its name."""
     names = [a.value for a in node.kwargs if a.key == "attribute"]
     names += node.args[:1] if node.name in ("attr", "selectattr", "rejectattr", "groupby") else []
     for argument in names:
@@ -175,7 +175,7 @@ def _by_attribute(template: Template, node: nodes.Filter) -> Iterator[Finding]:
 
 
 def calls(template: Template) -> Iterator[Finding]:
-    """Calls of what transformers' sandbox does not offer."""
+    """Find calls of functions that transformers' sandbox does not offer."""
     for node in find(template.tree, nodes.Call):
         target = node.node
         if (name := called(node)) is not None:
@@ -192,7 +192,7 @@ def calls(template: Template) -> Iterator[Finding]:
 
 
 def loops(template: Template) -> Iterator[Finding]:
-    """Loops, powers and repetitions without a reasonable bound."""
+    """Find loops, powers and repetitions without a reasonable bound."""
     for node in find(template.tree, nodes.Call, nodes.Mul, nodes.Pow, nodes.Filter):
         count: Any = None
         if called(node) == "range":
@@ -213,7 +213,7 @@ def loops(template: Template) -> Iterator[Finding]:
 
 
 def work(template: Template) -> Iterator[Finding]:
-    """What takes too long or fills memory without a large number in it."""
+    """Find work that takes too long or fills memory without a large number in the template."""
     bodies: list[list[Any]] = [[template.tree], *(macro.body for macro in template.macros.values())]
     cost = max(CostEstimate(template.constants, template.macros).total(body) for body in bodies)
     if cost > MUCH_WORK:
@@ -224,7 +224,7 @@ def work(template: Template) -> Iterator[Finding]:
 
 
 def growing(template: Template) -> Iterator[Finding]:
-    """Yield values that are doubled in each round of a loop, or again and again."""
+    """Find values that are doubled in each round of a loop, or repeatedly."""
     loops = [*find(template.tree, nodes.For), *template.macros.values()]
     inner = [assign for loop in loops for assign in find(loop, nodes.Assign)]
     kept = {id(assign) for assign in inner if isinstance(assign.target, nodes.NSRef)}
@@ -241,7 +241,7 @@ def growing(template: Template) -> Iterator[Finding]:
 
 
 def recursion(template: Template) -> Iterator[Finding]:
-    """Macros and loops that call themselves with no smaller part of what they were given."""
+    """Find macros and loops that call themselves without a smaller argument."""
     for macro in template.macros.values():
         given = {argument.name for argument in macro.args}
         for call in find(macro, nodes.Call):
@@ -255,9 +255,7 @@ def recursion(template: Template) -> Iterator[Finding]:
 
 
 def _is_part(argument: Any, given: Container[str]) -> bool:
-    """Return whether an argument may be a part of the macro's own: not a constant, nor one as it was given or a
-    number.
-    """
+    """Return whether an argument may be a part of the macro's own: no constant, number or unchanged argument."""
     if isinstance(argument, (nodes.Const, nodes.TemplateData)) or name_of(argument) in given:
         return False
     return not isinstance(argument, (nodes.BinExpr, nodes.Neg, nodes.Concat))

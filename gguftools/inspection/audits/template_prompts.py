@@ -1,4 +1,4 @@
-"""Rules for prompts that the user does not see: what words, dates and users decide, and a template's own texts."""
+"""Rules for hidden prompts: text that depends on keywords, dates or users, and instructions in a template."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -31,14 +31,14 @@ ENCODED = re.compile(r"(?:[A-Za-z0-9+/]{4}){20,}={0,2}|(?:[0-9a-fA-F]{2}){40,}")
 
 
 def _conditions(template: Template) -> Iterator[tuple[Any, Any, list[Any]]]:
-    """What depends on a condition, that, and all its parts."""
+    """Yield each conditional node, its condition, and all parts of the condition."""
     for node in find(template.tree, nodes.If, nodes.CondExpr, nodes.For):
         if node.test is not None:
             yield node, node.test, [node.test, *node.test.find_all(nodes.Expr)]
 
 
 def triggers(template: Template) -> Iterator[Finding]:
-    """Text that appears only where a message has certain words."""
+    """Find text that is written only if a message has certain words."""
     for node, test, _ in _conditions(template):
         if (keyword := keyword_of(template, test)) is None:
             continue
@@ -53,7 +53,7 @@ def triggers(template: Template) -> Iterator[Finding]:
 
 
 def dates(template: Template) -> Iterator[Finding]:
-    """Decisions by date; writing it is what it is for."""
+    """Find decisions by date; writing the date is not one."""
     for node, _, parts in _conditions(template):
         if any(_decides_by_date(template, part) for part in parts):
             yield template.finding("high", "date", node, "does something else on certain days")
@@ -69,7 +69,7 @@ def _decides_by_date(template: Template, node: Any) -> bool:
 
 
 def users(template: Template) -> Iterator[Finding]:
-    """Decisions by who the user is, by the length of the conversation, or by chance."""
+    """Find decisions by the user's identity, by the length of the conversation, or at random."""
     for node, _, parts in _conditions(template):
         for sides in (sides_of(part) for part in parts if isinstance(part, nodes.Compare)):
             who = [name for side in sides if (name := name_of(side)) and WHO.search(name.split(".")[-1])]
@@ -90,7 +90,7 @@ def _counts_turns(node: Any) -> bool:
 
 
 def texts(template: Template) -> Iterator[Finding]:
-    """What the template itself says to the model."""
+    """Find instructions, links, encoded data and invisible text in the template's own text."""
     for node in find(template.tree, nodes.TemplateData, nodes.Const, nodes.Concat, nodes.Add):
         text = template.text(node)
         if not text:
@@ -108,7 +108,7 @@ def texts(template: Template) -> Iterator[Finding]:
 
 
 def rewriting(template: Template) -> Iterator[Finding]:
-    """Words of a message that are replaced by others."""
+    """Find words of a message that are replaced by others."""
     for node in find(template.tree, nodes.Filter, nodes.Call):
         match node:
             case (
@@ -121,7 +121,7 @@ def rewriting(template: Template) -> Iterator[Finding]:
 
 
 def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) -> str:
-    """What the branches of a condition write or keep for later."""
+    """Return the text that the branches of a condition write or assign."""
     branch: Iterable[Any] = (node.expr1, node.expr2) if isinstance(node, nodes.CondExpr) else (*node.body, *node.else_)
     pieces: list[str] = []
     for part in filter(None, branch):
@@ -136,7 +136,7 @@ def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) ->
 
 
 def _literals(node: nodes.Node) -> Iterator[nodes.Node]:
-    """Everything within a node that may be written, larger pieces first: no keys, conditions or error messages."""
+    """Yield nodes whose text may be written, larger ones first: no keys, conditions or error messages."""
     if isinstance(node, (nodes.TemplateData, nodes.Const, nodes.Concat, nodes.Add, nodes.Filter, nodes.Name)):
         yield node
     match node:
@@ -151,7 +151,9 @@ def _literals(node: nodes.Node) -> Iterator[nodes.Node]:
 
 
 def _is_sentence(text: str) -> bool:
-    """At least three words of plain language in a row, or six characters of a script that has no spaces."""
+    """Return whether a text has three words of plain language in a row, or six characters of a script without
+    spaces.
+    """
     return bool(SENTENCE.search(re.sub(r"<[^<>]*>", " . ", text)))
 
 

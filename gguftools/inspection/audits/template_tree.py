@@ -1,4 +1,4 @@
-"""Chat templates as syntax trees: what names stand for, and what comes from messages, dates and keywords."""
+"""Chat templates as syntax trees: values of names, and which values come from messages, dates and keywords."""
 
 import re
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ MARKUP = re.compile(r"^\s*[</\[{|#`*(\\:!_-]|[>\]}|:]\s*$|<\|?/?\w+")  # tags, s
 class Template:
     """A parsed template.
 
-    folding: what is assigned to each name ("ns.x" for members of namespaces), and what expressions come to.
-    user_text: names that hold what a message says; dates: names that hold the time; triggers: names whose value was
-    decided by a keyword in a message, with the keyword. macros: by name.
+    constants: values assigned to each name ("ns.x" for members of namespaces), and folded expressions. user_text: names
+    that hold text of messages; dates: names that hold the time; triggers: names whose value a keyword in a message
+    decided, with the keyword. macros: by name.
     """
 
     key: str
@@ -42,18 +42,18 @@ class Template:
         return Finding(severity, rule, self.key, message, line)
 
     def text(self, node: Any) -> str | None:
-        """Return the string that an expression comes to."""
+        """Return the constant string that an expression evaluates to; None if it is not constant."""
         value = fold(node, self.constants)
         return value if isinstance(value, str) else None
 
 
 def find(tree: nodes.Node, *node_types: type[nodes.Node]) -> Iterator[Any]:
-    """Return all nodes of some kinds."""
+    """Return all nodes of the given types."""
     return tree.find_all(node_types)
 
 
 def follow(template: Template) -> None:
-    """Fill in what is assigned to each name, then pass on what came from messages, dates and keywords."""
+    """Record the values assigned to each name, then propagate text of messages, dates and keywords."""
     assignments = list(_assignments(template.tree))
     for target, value in assignments:
         template.constants.names[target] = (*template.constants.names.get(target, ()), value)
@@ -99,7 +99,7 @@ def _pairs(target: Any, value: Any) -> Iterator[tuple[str, nodes.Expr]]:
 
 
 def is_user_text(template: Template, node: Any) -> bool:
-    """Return whether an expression is (part of) what a message says."""
+    """Return whether an expression is text of a message, or contains it."""
     if name_of(node) in template.user_text:
         return True
     match node:
@@ -137,7 +137,7 @@ def is_date(template: Template, node: Any) -> bool:
 
 
 def keyword_of(template: Template, test: Any) -> str | None:
-    """Return the words that a condition looks for in what a message says; None where it looks for none."""
+    """Return the words that a condition searches for in a message; None if it searches for none."""
     parts = (test, *test.find_all(nodes.Expr))
     mappings = [each.node for each in parts if isinstance(each, nodes.Test) and each.name == "mapping"]
     for node in parts:

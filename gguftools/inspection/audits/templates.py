@@ -1,4 +1,4 @@
-"""Chat templates by static rules on their syntax tree; nothing of a template is ever run here.
+"""Analyze chat templates by static rules on their syntax tree; nothing of a template is ever run here.
 
 A chat template is a program that runs wherever the model is used. Two kinds of harm are looked for: breaking out of
 the sandbox (walks to Python's internals, calls, loops that never end), and prompts that the user does not see, above
@@ -23,20 +23,20 @@ MAX_TEMPLATE = 200_000  # characters; the longest published ones have a tenth
 
 
 def audit_templates(templates: Mapping[str, str]) -> list[Finding]:
-    """`audit_template` of each by its key, in a process of its own: reading some would never end."""
+    """Run `audit_template` on each template in a separate process, as parsing some would never end."""
     lines, death = ask(__name__, {"templates": templates}, SECONDS)
     findings = [Finding(**finding) for line in lines for finding in line]
     return findings + [Finding("high", "size", key, f"looking into it {death}") for key in [*templates][len(lines) :]]
 
 
 def serve() -> None:
-    """Answer the one request of `audit_templates`: a list of findings for each."""
+    """Answer the one request of `audit_templates`: a list of findings for each template."""
     for key, source in bounded_request()["templates"].items():
         tell([asdict(finding) for finding in audit_template(key, source)])
 
 
 def audit_template(key: str, source: str) -> list[Finding]:
-    """Everything that the rules find in one template, line by line."""
+    """Apply all rules to one template; return the findings, sorted by line."""
     findings = list(_characters(key, source))
     if len(source) > MAX_TEMPLATE:
         return [*findings, Finding("high", "size", key, f"{len(source):,} characters: not looked into")]
@@ -57,7 +57,7 @@ def audit_template(key: str, source: str) -> list[Finding]:
 
 
 def _characters(key: str, source: str) -> Iterator[Finding]:
-    """Invisible and deceptive characters, as they are in the file or written as escapes."""
+    """Find invisible and deceptive characters, as they are in the file or written as escapes."""
     for at, line in enumerate(source.splitlines(), 1):
         for severity, name in hidden(line):
             yield Finding(severity, "invisible text", key, f"has {name}, which a reader doesn't see", at)

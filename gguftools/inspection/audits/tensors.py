@@ -1,4 +1,4 @@
-"""Tensors that differ from their like: changed after quantizing, or with values far out of line.
+"""Find tensors that differ from those of their role in other layers: changed after quantizing, or with outliers.
 
 A hidden change of weights shows, if at all, as a tensor whose errors or values don't fit those of its role in other
 layers. These findings are hints at best.
@@ -24,7 +24,7 @@ MEASURE = format_named("Q8_0")
 def audit_statistics(
     tensors: Mapping[str, Tensor], threads: int | None = None, progress: Progress | None = None
 ) -> Iterator[Finding]:
-    """Weights whose size, peaks or rounding errors are out of line with those of their role in other layers."""
+    """Find weights whose size, peaks or rounding errors are outliers among those of their role in other layers."""
     usable = [tensor for tensor in tensors.values() if len(tensor.shape) > 1 and tensor.size]
     blocks_by_name = by_tensor(usable, _look, threads=threads, progress=progress)
     measured = {name: _statistics(blocks) for name, blocks in blocks_by_name.items()}
@@ -40,7 +40,7 @@ def audit_statistics(
 
 
 def _look(tensor: Tensor, start: int, stop: int) -> tuple[int, float, float, float]:
-    """Of the values of rows: how many, the sum of squares, the largest, the squared error of storing them as Q8_0."""
+    """Return of some rows: number of values, sum of squares, largest value, squared error of storing them as Q8_0."""
     values = tensor.float32(start, stop)
     wide = values.astype(np.float64)
     lost = 0.0
@@ -62,9 +62,7 @@ def _statistics(blocks: Iterable[tuple[int, float, float, float]]) -> dict[str, 
 
 
 def audit_errors(relative: Mapping[str, tuple[str, float]]) -> Iterator[Finding]:
-    """Yield tensors that are further from the source than others of their format. relative: name → format, relative
-    rmse.
-    """
+    """Find tensors with a larger error than others of their format. relative: name → format, relative RMSE."""
     for form in dict.fromkeys(form for form, _ in relative.values()):
         errors = {name: error for name, (name_of_format, error) in relative.items() if name_of_format == form}
         for name, value, usual in _far(errors):
@@ -74,7 +72,7 @@ def audit_errors(relative: Mapping[str, tuple[str, float]]) -> Iterator[Finding]
 
 
 def _far(values: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
-    """Yield names whose value is far from the others', with the value and the median; on a logarithmic scale."""
+    """Yield outliers with their value and the median, on a logarithmic scale."""
     usable = {name: value for name, value in values.items() if value > 0 and math.isfinite(value)}
     for name, value in values.items():
         if not math.isfinite(value):

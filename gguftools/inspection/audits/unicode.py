@@ -1,4 +1,4 @@
-"""Characters that a reader does not see, or takes for others."""
+"""Characters that a reader does not see, or mistakes for others."""
 
 import re
 import unicodedata
@@ -20,7 +20,7 @@ LOOK_ALIKE_SCRIPTS = ("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE")
 
 
 def hidden(text: str) -> Iterator[tuple[Severity, str]]:
-    """Of characters that turn text around, and of those that are not seen: how bad they are, and the first."""
+    """Yield the severity and first character of each type: direction overrides, then invisible characters."""
     for severity, pattern in HIDDEN:
         if match := pattern.search(text):
             yield severity, named(match[0])
@@ -32,7 +32,7 @@ def named(text: str) -> str:
 
 
 def mixed_word(text: str) -> str | None:
-    """Return the first word that mixes Latin letters with letters of a script that looks like it."""
+    """Return the first word that mixes Latin letters with letters of a look-alike script."""
     if text.isascii():
         return None
     for word in WORD.findall(text):

@@ -1,4 +1,4 @@
-"""All checks of a file, one after the other."""
+"""Run all checks of a file, one after the other."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ CheckProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was checked, in order. against: what the file was compared with."""
+    """The results of the checks, in order. against: path of the original."""
 
     path: Path
     against: Path | None
@@ -49,7 +49,7 @@ class CheckReport:
 
     @property
     def sound(self) -> bool:
-        """Return whether nothing is wrong."""
+        """Return whether no check failed."""
         return not any(each.verdict == "wrong" for each in self.checks)
 
     def __getitem__(self, name: str) -> Verdict:
@@ -57,7 +57,7 @@ class CheckReport:
         return {each.name: each for each in self.checks}[name]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         against = None if self.against is None else str(self.against)
         checks = [each.as_dict() for each in self.checks]
         return {"file": str(self.path), "against": against, "verdict": verdict_word(self.sound), "checks": checks}
@@ -72,13 +72,13 @@ def check(
     threads: int | None = None,
     progress: CheckProgress | None = None,
 ) -> CheckReport:
-    """Return whether a file is sound, and says what its model says. What is wrong is a result, not an exception.
+    """Check whether a file is sound and computes what its original does; faults are results, not exceptions.
 
-    source: a GGUF file or a Model. against: the checkpoint's folder that it was made of, or another file of the same
-    model. only: names of the checks that are wanted, None for all; "file" always is. n: tokens of each text that is
-    written. threads: default all processors. progress(checks done, of how many, the next one's name).
-    Raises OptionError for a check that there is not, FileError for a file that holds no model, and FileError,
-    ModelError, VocabularyError for what `against` is.
+    source: a GGUF file or a Model. against: the checkpoint's folder that it was made from, or another file of the same
+    model. only: names of checks, None for all; "file" always runs. n: tokens of each generated text. threads: default
+    all processors. progress(checks done, of how many, name of the next one). Raises OptionError for an unknown check,
+    FileError for a file without a model or one that is changed meanwhile, and FileError, ModelError, VocabularyError if
+    `against` cannot be opened.
     """
     as_count(n, "n", 1)
     for name in only or ():
@@ -111,14 +111,14 @@ def check(
 
 
 def original_of(against: PathLike | Model) -> Original:
-    """Raises FileError, ModelError, VocabularyError."""
+    """Open the original. Raises FileError, ModelError, VocabularyError."""
     model = opened(against)
     local = not isinstance(against, Model) and not is_remote(against) and Path(against).is_dir()
     return Original(model, Path(str(against)) if local else None)
 
 
 def check_file(source: PathLike | Model, threads: int | None) -> tuple[Verdict, Model | None]:
-    """What `validate` finds, and the file, if it can be opened."""
+    """Return the result of `validate`, and the opened file; None for one that cannot be opened."""
     model: Model | None
     try:
         model = opened_gguf(source)  # once: the file may be replaced between two times
@@ -136,7 +136,7 @@ def check_file(source: PathLike | Model, threads: int | None) -> tuple[Verdict, 
 
 
 def check_run(model: Model, threads: int | None) -> Verdict:
-    """Whether the model runs on a few tokens. Raises ModelError where it does not."""
+    """Check that the model runs on a few tokens. Raises ModelError if it does not."""
     running = model.running(threads)
     ids = [number % running.vocabulary_size for number in range(1, 5)]
     states = running.hidden_states([ids])
@@ -144,7 +144,7 @@ def check_run(model: Model, threads: int | None) -> Verdict:
 
 
 def _steps(model: Model, original: Original | None, n: int, threads: int | None) -> dict[str, Callable[[], Verdict]]:
-    """Return the checks in their order; texts are written once, when the first of them needs one."""
+    """Return the checks in order; texts are generated once, when the first check needs them."""
     written = cache(lambda: greedy_texts(model, n, threads))
     original_model = None if original is None else original.model
 

@@ -1,4 +1,6 @@
-"""What a file is held against: a checkpoint's folder, whose own tokenizer, template and configs are read, or a file."""
+"""The original that a file is compared with: a file, or a checkpoint's folder with its tokenizer, template and
+configs.
+"""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +29,7 @@ from .source_tokenizer import (
 
 @dataclass(frozen=True)
 class Original:
-    """model: as it is, or as a checkpoint is converted, in memory. folder: of a checkpoint on this machine."""
+    """The original. model: as a file, or as a checkpoint converted in memory. folder: of a local checkpoint."""
 
     model: Model
     folder: Path | None
@@ -41,9 +43,9 @@ class Original:
 
     @cached_property
     def encoders(self) -> dict[str, Encode]:
-        """What makes tokens of texts, by the name of the library; none where the checkpoint has no tokenizer.
+        """Return functions from text to ids by library; none if the checkpoint has no tokenizer.
 
-        Raises VocabularyError where a library does not take the checkpoint's files.
+        Raises VocabularyError if a library rejects the checkpoint's files.
         """
         if self.folder is None:
             tokenizer = self.model.tokenizer
@@ -57,12 +59,12 @@ class Original:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """tokenizer_config.json."""
+        """Return tokenizer_config.json."""
         return {} if self.files is None else self.files.config
 
     @cached_property
     def library(self) -> Any:
-        """Return the checkpoint's tokenizer.json, or what amounts to it; None where there is none."""
+        """Return the checkpoint's tokenizer.json, or an equivalent of it; None if there is none."""
         if self.files is None or not self.files.tokenizer:
             return None
         from tokenizers import Tokenizer
@@ -76,13 +78,13 @@ class Original:
 
     @cached_property
     def sides(self) -> dict[str, list[int]]:
-        """What stands before a text ("bos") and behind it ("eos")."""
+        """Return the ids before ("bos") and after ("eos") a text."""
         if self.library is None:
             return {"bos": [], "eos": []}
         return dict(zip(("bos", "eos"), library_sides(self.library, self.config), strict=True))
 
     def token(self, role: str) -> int | None:
-        """Return the id of the token that plays a role, as the tokenizer's files say it."""
+        """Return the id of a role's token in the tokenizer's files."""
         if self.files is None:
             number = self.model.metadata.get(SPECIAL_TOKENS[role])
             return None if number is None else int(number)
@@ -90,7 +92,7 @@ class Original:
         return next((number for number, token in self.files.added.items() if token.content == text), None)
 
     def tokens(self, role: str) -> dict[str, list[int]]:
-        """Return ids of a role's tokens by where they stand; where nothing stands, not at all."""
+        """Return the ids of a role's tokens by the file or place that names them; places without one are left out."""
         ids_by_source: dict[str, list[int]] = {}
         for name in ("generation_config.json", "config.json"):
             value = self._config(name).get(f"{role}_token_id")
@@ -112,7 +114,7 @@ class Original:
 
     @property
     def special_texts(self) -> Mapping[str, str]:
-        """bos_token, eos_token, … as templates are told them."""
+        """Return bos_token, eos_token, … as templates get them."""
         if self.files is None:
             return special_texts(self.model.metadata)
         roles = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
@@ -121,7 +123,7 @@ class Original:
 
     @cached_property
     def modules(self) -> list[dict[str, Any]] | None:
-        """sentence-transformers' modules; None where the folder has none. Raises FileError for what is no JSON."""
+        """Return sentence-transformers' modules; None if the folder has none. Raises FileError for invalid JSON."""
         path = None if self.folder is None else self.folder / "modules.json"
         if path is None or not path.is_file():
             return None

@@ -1,4 +1,4 @@
-"""What a file says: beside its original, by itself, and where it stops."""
+"""Check generated text: compared with the original's predictions, for degeneration, and where it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ BEGINNING, LESS_LIKELY = 8, 1.0  # tokens of a text that looks broken; nats a to
 
 
 class GeneratedText(NamedTuple):
-    """A prompt's ids, what the file went on with, and its text."""
+    """A prompt's ids, the generated ids and their text, and why it stopped."""
 
     prompt: list[int]
     tokens: list[int]
@@ -44,8 +44,8 @@ class GeneratedText(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """Where the original goes on otherwise: after so many tokens, with which, how much further up its logit is, and
-    what it thinks of the file's choice.
+    """The first token at which the original would choose otherwise: its index, the original's token, the gap between
+    both logits, and the original's probability of the file's token.
     """
 
     after: int
@@ -73,13 +73,13 @@ def greedy_texts(model: Model, n: int, threads: int | None) -> list[GeneratedTex
 
 
 def _fitting(model: Model, prompt: str, n: int) -> int:
-    """As many tokens as the context has room for."""
+    """Return the number of tokens that fit into the context, at most n."""
     room = n if model.context_length is None else model.context_length - len(prompt_ids(model.tokenizer, prompt))
     return max(1, min(n, room))
 
 
 def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Verdict:
-    """How far predictions are from the original's on passages, and where greedy texts part."""
+    """Check the KL divergence from the original's predictions on passages, and where greedy texts differ."""
     ours, theirs = model.running(threads), original.running(threads)
     if not ours.architecture.block.causal and ours.encoder_decoder is None:
         return skipped(PREDICTIONS, "an encoder predicts no token")
@@ -122,7 +122,7 @@ def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedTe
 
 
 def kl_divergences(a: Doubles, b: Doubles) -> Doubles:
-    """KL divergence of b from a, both log(p) (rows, tokens), in nats; a token that cannot come by a counts nothing."""
+    """Return the KL divergence of b from a, both log(p) (rows, tokens), in nats; tokens with p(a) = 0 count nothing."""
     there = np.isfinite(a)
     kl: Doubles = np.where(there, np.exp(a) * (np.where(there, a, 0) - np.where(there, b, 0)), 0).sum(axis=1)
     return kl
@@ -136,7 +136,7 @@ def _log_p(logits: Floats) -> Doubles:
 
 
 def first_difference(original: RunningModel, size: int, text: GeneratedText) -> FirstDifference | None:
-    """Where the original, given the same beginning, would have chosen another token; None where nowhere."""
+    """Return the first token where the original would have chosen another; None if there is none."""
     if not text.tokens:
         return None
     logits = _following(original, text)[:, :size]
@@ -149,7 +149,7 @@ def first_difference(original: RunningModel, size: int, text: GeneratedText) -> 
 
 
 def _following(model: RunningModel, text: GeneratedText) -> Floats:
-    """Logits of each token that was written."""
+    """Return the logits of each generated token."""
     if model.encoder_decoder is not None:
         start = int(model.metadata.get(f"{model.metadata['general.architecture']}.decoder_start_token_id", 0))
         return model.logits(text.prompt, [start, *text.tokens[:-1]])
@@ -167,9 +167,9 @@ def _comparison_line(model: Model, text: GeneratedText, where: FirstDifference |
 
 
 def degeneration(tokens: Sequence[int], text: str) -> str | None:
-    """What is wrong with a text that no model should write; None where nothing is.
+    """Return what is wrong with a degenerate text; None for a usual one.
 
-    Checked in this order: nothing at all, one token again and again, replacement characters, a short loop at the end.
+    Checked in this order: empty, one token repeated, replacement characters, a short loop at the end.
     """
     if not tokens or not text.strip():
         return "an empty text"
@@ -183,7 +183,7 @@ def degeneration(tokens: Sequence[int], text: str) -> str | None:
 
 
 def loop_period(tokens: Sequence[int]) -> int | None:
-    """Return the shortest period, at most PERIOD, by which the last REPEATED tokens repeat; None for none."""
+    """Return the shortest period, at most PERIOD, with which the last REPEATED tokens repeat; None for none."""
     if len(tokens) < REPEATED:
         return None
     end = list(tokens[-REPEATED:])
@@ -193,7 +193,9 @@ def loop_period(tokens: Sequence[int]) -> int | None:
 def check_repetition(
     model: Model, original: Model | None, texts: Sequence[GeneratedText], n: int, threads: int | None
 ) -> Verdict:
-    """Whether the greedy texts and a sampled one are garbage; loops of greedy texts are only told, models have them."""
+    """Check greedy texts and a sampled one for degeneration; loops of greedy texts are only noted, as models
+    have them.
+    """
     faults, lines = list[str](), list[str]()
     for text in texts:
         fault = degeneration(text.tokens, text.text)
@@ -215,7 +217,9 @@ def check_repetition(
 
 
 def _is_the_originals(model: Model, original: Model | None, text: GeneratedText, threads: int | None) -> bool:
-    """Return whether the original begins a text about as likely: later on it would follow any loop that has begun."""
+    """Return whether the original finds the beginning about as likely; later it would follow any loop that has
+    begun.
+    """
     if original is None or not text.tokens:
         return False
     begun = text._replace(tokens=text.tokens[:BEGINNING])
@@ -227,7 +231,7 @@ def _is_the_originals(model: Model, original: Model | None, text: GeneratedText,
 
 
 def check_end(model: Model, threads: int | None) -> Verdict:
-    """Whether what ends a turn by the template ends a text, and whether an answer ends."""
+    """Check that the token which ends a turn in the template ends a text, and whether an answer ends."""
     if model.chat_template is None:
         return skipped(END, "without a chat template there is no answer that should end")
     tokenizer = model.tokenizer

@@ -1,4 +1,4 @@
-"""Whether a converted model computes what the original does: logits of random prompts beside those of transformers."""
+"""Compare the logits of a converted model on random prompts with those of transformers."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +61,7 @@ def check_output(output: OutputReport, folder: PathLike, prompts: int) -> LogitR
 
 
 def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
-    """Endless prompts. Without the padding token, which some models count no position for."""
+    """Yield random prompts without end, and without the padding token, which some models count no position for."""
     config = read_json_object(folder / "config.json")
     ids = np.setdiff1d(np.arange(model.vocabulary_size), config.get("pad_token_id") or 0)
     length = min(PROMPT, int(model.metadata.get(f"{model.architecture.name}.context_length", PROMPT)))
@@ -115,7 +115,7 @@ def loaded_original(
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without its warnings and bars: what it says is not about our file."""
+    """Silence transformers' warnings and progress bars, which are not about our file."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,6 +1,6 @@
-"""A checkpoint's own tokenizer, by the library that its files are made for: `tokenizers` or `sentencepiece`.
+"""A checkpoint's own tokenizer, run by the library that its files are made for: `tokenizers` or `sentencepiece`.
 
-No code of a checkpoint runs: other kinds of tokenizers have nothing here that they could be compared with.
+No code of a checkpoint runs, so other types of tokenizers cannot be compared.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,18 +22,16 @@ FAIRSEQ = {0: 3, 1: 0, 2: 2}  # XLM-RoBERTa's ids of the model file's special pi
 
 @dataclass(frozen=True)
 class SourceTokenizer:
-    """encoders: what makes tokens of texts, by the name of its file. around: whether it is known what they put around
-    texts.
-    """
+    """Encoders by the name of their file. around: whether it is known which tokens they add around texts."""
 
     encoders: Mapping[str, Encode]
     around: bool
 
 
 def source_tokenizer(folder: Path, fairseq: bool = False) -> SourceTokenizer:
-    """Return the tokenizer in a checkpoint's folder; no encoders where no library reads it.
+    """Return the tokenizer in a checkpoint's folder; without encoders if no library reads it.
 
-    fairseq: the ids are XLM-RoBERTa's. Raises VocabularyError where a library does not take the checkpoint's files.
+    fairseq: the ids are XLM-RoBERTa's. Raises VocabularyError if a library rejects the checkpoint's files.
     """
     encoders: dict[str, Encode] = {}
     path = folder / "tokenizer_config.json"
@@ -48,7 +46,7 @@ def source_tokenizer(folder: Path, fairseq: bool = False) -> SourceTokenizer:
 
 
 def open_library(path: Path, config: Mapping[str, Any]) -> Any:
-    """Return a tokenizer.json with the added tokens of tokenizer_config.json, as transformers adds them."""
+    """Open a tokenizer.json with the added tokens of tokenizer_config.json, as transformers adds them."""
     from tokenizers import Tokenizer
 
     try:
@@ -59,7 +57,7 @@ def open_library(path: Path, config: Mapping[str, Any]) -> Any:
 
 
 def prepare_library(library: Any, config: Mapping[str, Any]) -> Any:
-    """Return a library's tokenizer that reads whole texts, and finds the added tokens of tokenizer_config.json."""
+    """Make a library's tokenizer read whole texts and match the added tokens of tokenizer_config.json."""
     import tokenizers
 
     library.no_truncation()
@@ -76,7 +74,7 @@ def prepare_library(library: Any, config: Mapping[str, Any]) -> Any:
 
 
 def library_encoder(library: Any, config: Mapping[str, Any]) -> Encode:
-    """Return texts by a tokenizer.json; what goes around them by `add_bos_token` and `add_eos_token`, too."""
+    """Return an encoder by tokenizer.json that respects `add_bos_token` and `add_eos_token`."""
     before, after = library_sides(library, config)
 
     def encode(text: str, around: bool) -> list[int]:
@@ -87,9 +85,7 @@ def library_encoder(library: Any, config: Mapping[str, Any]) -> Encode:
 
 
 def library_sides(library: Any, config: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """What stands before a text and behind it: what the library puts there, and what tokenizer_config.json says, which
-    has the last word.
-    """
+    """Return the ids before and after a text: those that the library adds, overridden by tokenizer_config.json."""
     plain, around = list[int](), list[int]()
     for probe in PROBES:
         if not plain:
@@ -107,9 +103,7 @@ def library_sides(library: Any, config: Mapping[str, Any]) -> tuple[list[int], l
 
 
 def sentencepiece_encoder(path: Path, config: Mapping[str, Any], fairseq: bool = False) -> Encode:
-    """Return texts by a model file; around them what the classes of transformers put there that such files are made
-    for.
-    """
+    """Return an encoder by a model file, with the tokens that transformers' classes for such files add around texts."""
     from sentencepiece import SentencePieceProcessor
 
     try:

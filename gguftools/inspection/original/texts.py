@@ -1,4 +1,4 @@
-"""Texts that files are tried with: pieces of those that come with the package, and what tokenizers trip over."""
+"""Test texts: passages that come with the package, and texts on which tokenizers differ."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -161,7 +161,7 @@ PIECE = 300  # characters
 
 
 def token_texts(special: Iterable[str]) -> list[str]:
-    """What tokens are made of to compare them: awkward texts, texts with special tokens, pieces of many languages."""
+    """Return texts to compare tokenizers on: awkward ones, texts with special tokens, pieces of many languages."""
     texts = list(AWKWARD)
     for token in special:
         texts += [token, f"a{token}b", f"{token} {token}\n"]
@@ -172,8 +172,10 @@ def token_texts(special: Iterable[str]) -> list[str]:
 
 
 def adversarial_texts(special: Iterable[str]) -> list[str]:
-    """Some hundred short texts on which tokenizers differ: scripts, emoji, marks, digits, runs of one character,
-    control characters, code, and special tokens by themselves, in and next to text.
+    """Return some hundred short texts on which tokenizers differ.
+
+    Scripts, emoji, marks, digits, runs of one character, control characters, code, and special tokens alone, inside and
+    next to text.
     """
     texts = [*AWKWARD, *SCRIPTS, *CODE]
     for run in RUNS:

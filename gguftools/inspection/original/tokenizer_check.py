@@ -1,6 +1,4 @@
-"""The last check of a conversion: the written vocabulary beside the checkpoint's own tokenizer, on texts that differ
-where tokenizers do.
-"""
+"""Check a conversion's vocabulary against the checkpoint's own tokenizer, on texts on which tokenizers differ."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,9 +22,11 @@ SHOWN = 24  # ids of a text, around the first that differs
 
 @dataclass(frozen=True)
 class TokenizerCheck:
-    """texts: how many were compared, with and without the tokens around them. differing: on how many the ids differ.
-    sources: the checkpoint's files that they were compared with. message: the first difference, or why nothing was
-    compared; "" where all agree.
+    """The result of the comparison.
+
+    texts: how many were compared, with and without the tokens around them. differing: how many got different ids.
+    sources: the checkpoint's files that were used. message: the first difference, or why nothing was compared; "" if
+    all agree.
     """
 
     texts: int = 0
@@ -36,7 +36,7 @@ class TokenizerCheck:
 
 
 def check_tokenizer(metadata: Mapping[str, Any], folder: Path) -> TokenizerCheck:
-    """Compare a file's vocabulary with the tokenizer of the checkpoint's folder. An error of ours becomes a message."""
+    """Compare a file's vocabulary with the tokenizer of the checkpoint's folder. A GgufToolsError becomes a message."""
     vocabulary_model = metadata.get(Keys.Tokenizer.MODEL)
     if vocabulary_model in (None, "none", "no_vocab"):
         return TokenizerCheck()
@@ -68,8 +68,10 @@ def _compared(tokenizer: Tokenizer, source: SourceTokenizer) -> TokenizerCheck:
 
 
 def _is_asked(name: str, encoders: Mapping[str, Encode], text: str, special: Sequence[str]) -> bool:
-    """Return whether a text has but one right answer by a file. A model file knows no tokens that are written in texts;
-    where both stand beside each other and disagree on what stands between these, there is none.
+    """Return whether a checkpoint's file gives a definite answer for a text.
+
+    A sentencepiece model does not match special tokens in texts. If it and tokenizer.json disagree on the pieces
+    between these, the answer is undefined.
     """
     if not any(token in text for token in special):
         return True
@@ -80,7 +82,7 @@ def _is_asked(name: str, encoders: Mapping[str, Encode], text: str, special: Seq
 
 
 def _difference(tokenizer: Tokenizer, encoders: Mapping[str, Encode], text: str, with_around: bool) -> str:
-    """Return the first difference of a text's ids to all that the checkpoint's files give; "" for none."""
+    """Return the first difference between a text's ids and all those of the checkpoint's files; "" for none."""
     for around in (False, True) if with_around else (False,):
         ours = tokenizer.encode(text, add_special=around, parse_special=True)
         try:
@@ -97,7 +99,7 @@ def _difference(tokenizer: Tokenizer, encoders: Mapping[str, Encode], text: str,
 
 
 def _shown(ids: Sequence[int], place: int) -> str:
-    """Return a list of ids, of a long one what stands around a place."""
+    """Return ids as text; of a long list those around a place."""
     start = max(0, place - SHOWN // 2) if len(ids) > SHOWN else 0
     shown = ", ".join(map(str, ids[start : start + SHOWN]))
     return f"[{'… ' if start else ''}{shown}{' …' if start + SHOWN < len(ids) else ''}]"

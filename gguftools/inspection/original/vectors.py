@@ -1,4 +1,4 @@
-"""Vectors of an embedding model's file beside its original's."""
+"""Compare the vectors of an embedding model's file with its original's."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ ALIKE = 1 - 1e-6  # the cosine of different texts' vectors is below
 
 
 def check_vectors(model: Model, original: Original | None, threads: int | None) -> Verdict:
-    """Whether pooling is the original's, and vectors are finite, differ, and are near the original's."""
+    """Check that pooling is the original's, and that vectors are finite, distinct and close to the original's."""
     name = model.architecture
     running, stated = model.running(threads), model.metadata.get(f"{name}.pooling_type")
     modules = None if original is None else original.modules
@@ -56,7 +56,7 @@ def check_vectors(model: Model, original: Original | None, threads: int | None) 
 
 
 def _pooling(original: Original | None) -> Pooling | None:
-    """What the original says; None where nothing."""
+    """Return the original's pooling; None if it declares none."""
     if original is None:
         return None
     if original.folder is None:

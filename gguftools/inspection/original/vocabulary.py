@@ -1,4 +1,4 @@
-"""Templates, token ids and special tokens of a file beside those that its model was published with."""
+"""Compare chat template, token ids and special tokens of a file with those of its original."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ NEEDED = ("bos", "eos")
 
 
 def check_template(model: Model, original: Original | None) -> Verdict:
-    """Whether the usual conversations become the same texts; without an original, whether they become texts."""
+    """Check that usual conversations render to the original's texts; without an original, that they render."""
     ours, theirs = model.chat_template, None if original is None else original.template
     if ours is None and theirs is None:
         return skipped(TEMPLATE, "the file has none" + (", nor has the original" if original else ""))
@@ -45,7 +45,7 @@ def check_template(model: Model, original: Original | None) -> Verdict:
 
 
 def _check_without_original(model: Model, answers: Mapping[str, Answer]) -> Verdict:
-    """What is wrong with a template by itself."""
+    """Check a template without comparing it."""
     asked = [answers[name] for name in SAMPLES]
     if asked[0].text is None:
         return judged(TEMPLATE, [f"with a question, the template {asked[0].error}"], "")
@@ -60,7 +60,7 @@ def _is_other(answer: Answer, other: Answer) -> bool:
 
 
 def _rendered(template: str, special: Mapping[str, str]) -> dict[str, Answer]:
-    """Of each sample up to where an answer begins, and without that beginning."""
+    """Render each sample with and without the generation prompt."""
     common = {"tools": None, "documents": None, **special}
     asked: dict[str, dict[str, Any]] = {}
     for prompt in (True, False):
@@ -78,7 +78,7 @@ def _lines(answer: Answer) -> list[str]:
 
 
 def check_tokens(model: Model, original: Original | None) -> Verdict:
-    """Whether texts become the same ids, with and without the tokens around them; or at least texts again."""
+    """Check that texts get the original's ids, with and without special tokens around them."""
     tokenizer = model.tokenizer
     controls = [tokenizer.text(number) for number in tokenizer.control_ids[:MAX_SPECIAL]]
     texts = token_texts(controls)
@@ -118,13 +118,13 @@ def _parting(model: Model, text: str, ours: list[int], theirs: list[int], around
 
 
 def _token(model: Model, number: int) -> str:
-    """Return a token, by its number and text."""
+    """Return a token as its number and text."""
     tokenizer = model.tokenizer
     return f"{number} {quote(tokenizer.text(number))}" if 0 <= number < tokenizer.vocab_size else f"{number}, no token"
 
 
 def check_special(model: Model, original: Original | None) -> Verdict:
-    """Whether the tokens that begin and end texts are those of the original's configs."""
+    """Check that the tokens which begin and end texts are those of the original's configs."""
     ends = model.tokenizer.end_ids
     ids_by_role = {role: model.metadata.get(SPECIAL_TOKENS[role]) for role in (*ROLES, "eot")}
     shown = [f"{role} {_token(model, int(number))}" for role, number in ids_by_role.items() if number is not None]

@@ -1,4 +1,4 @@
-"""Numbers and weights of a file beside those of the model that it was made of."""
+"""Compare hyperparameters and weights of a file with those of its original."""
 
 import math
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ DERIVED = {"output.weight"}  # which may be the embedding
 
 
 def check_keys(model: Model, original: Model) -> Verdict:
-    """Whether the architecture's keys have the original's values, and mean the same where one side leaves one out."""
+    """Check that the architecture's keys have the original's values, also where one side leaves a key out."""
     ours, theirs = model.metadata, original.metadata
     if model.architecture != original.architecture:
         fault = f"general.architecture is {quote(model.architecture)}; the original's is {quote(original.architecture)}"
@@ -53,7 +53,9 @@ def check_keys(model: Model, original: Model) -> Verdict:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Equal, floats as float32 has them, one value for all layers as a list of it."""
+    """Return whether values are equal: floats within float32's precision, one value for all layers like a list
+    of it.
+    """
     if isinstance(a, (bool, str)) or isinstance(b, (bool, str)):
         return bool(a == b)
     try:
@@ -64,8 +66,8 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def _numbers(model: Model, original: Model) -> Iterator[tuple[str, Any, Any]]:
-    """What the runtime computes with otherwise from both, also where that follows from keys that are missing: each
-    number of the model, and of the first layer in which it differs.
+    """Yield hyperparameters that differ, also those that follow from missing keys: of the model, and of the first layer
+    that differs.
     """
     architecture = by_gguf_name(model.architecture)
     ours, theirs = (read_hparams(architecture, each.metadata) for each in (model, original))
@@ -83,7 +85,7 @@ def _numbers(model: Model, original: Model) -> Iterator[tuple[str, Any, Any]]:
 
 
 def check_zeros(model: Model) -> Verdict:
-    """Whether any matrix, or the last norm, is zero throughout, by rows that are spread over it."""
+    """Check that no matrix and no last norm is all zeros, by rows spread over it."""
     looked, faults = 0, list[str]()
     for name, tensor in all_readable(model.tensors).items():
         if name not in NEVER_ZERO and (not name.startswith("blk.") or len(tensor.shape) < 2):
@@ -96,7 +98,7 @@ def check_zeros(model: Model) -> Verdict:
 
 
 def check_weights(model: Model, original: Model, threads: int | None) -> Verdict:
-    """Whether each tensor is the original's, but for what its format rounds off."""
+    """Check that each tensor is the original's, apart from rounding by its format."""
     comparison = weight_errors(original, model, threads=threads)
     turned = {name for name in comparison.only_a if name.replace("ffn_down.", "ffn_down_t.") in comparison.only_b}
     faults = [f"{name} is missing" for name in comparison.only_a if name not in DERIVED | turned]
