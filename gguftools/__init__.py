@@ -28,12 +28,11 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.validation": "validate",
     "gguftools.inspection.weight_errors": "weight_errors",
     "gguftools.measurement.divergence": "divergence",
-    "gguftools.lab.drafts": "draft_check",
+    "gguftools.lab.drafts": "DraftCheckOptions draft_check",
     "gguftools.measurement.evaluation": "evaluate",
     "gguftools.measurement.importance": "imatrix",
     "gguftools.lab.graph_values": "compare_values node_values",
-    "gguftools.measurement.options": "DivergenceOptions DraftCheckOptions EvaluationOptions ImatrixOptions"
-    " PerplexityOptions",
+    "gguftools.measurement.options": "DivergenceOptions EvaluationOptions ImatrixOptions PerplexityOptions",
     "gguftools.measurement.perplexity": "perplexity",
     "gguftools.metadata.edit": "set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
@@ -130,7 +129,7 @@ if TYPE_CHECKING:
     from .inspection.original.check import check
     from .inspection.validation import validate
     from .inspection.weight_errors import weight_errors
-    from .lab.drafts import draft_check
+    from .lab.drafts import DraftCheckOptions, draft_check
     from .lab.gpu_split import gpu_split
     from .lab.grafting import ExpertOptions, GraftOptions, graft
     from .lab.graph_values import compare_values, node_values
@@ -139,13 +138,7 @@ if TYPE_CHECKING:
     from .measurement.divergence import divergence
     from .measurement.evaluation import evaluate
     from .measurement.importance import imatrix
-    from .measurement.options import (
-        DivergenceOptions,
-        DraftCheckOptions,
-        EvaluationOptions,
-        ImatrixOptions,
-        PerplexityOptions,
-    )
+    from .measurement.options import DivergenceOptions, EvaluationOptions, ImatrixOptions, PerplexityOptions
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType

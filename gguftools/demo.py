@@ -1,4 +1,4 @@
-"""The whole road on one checkpoint: convert, quantize, measure, so that sizes and quality stand side by side."""
+"""Convert, quantize and measure one checkpoint, to compare sizes and quality in one table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class Row(Report):
 
 
 def example(name: str) -> Path:
-    """A file or folder of the examples that come with the package."""
+    """Return a file or folder of the examples that come with the package."""
     return EXAMPLES / name
 
 
@@ -45,9 +45,10 @@ def demo(
     step: Step | None = None,
     overwrite: bool = False,
 ) -> list[Row]:
-    """Convert `model` and quantize the result by every recipe into `folder`; measure all on `text`.
+    """Convert `model`, quantize the result by every recipe into `folder`, and measure all files on `text`.
 
-    step: told what is being done. overwrite: replace files that are there.
+    step: called with a description before each step. overwrite: replace existing files. Raises as `convert`, `quantize`
+    and `perplexity` do.
     """
     tell = step or (lambda what: None)
     write = WriteOptions(overwrite=overwrite, reads=NOTHING.also([text]))

@@ -1,4 +1,4 @@
-"""What a file's chat template makes of conversations, beside what another's makes of them."""
+"""Render conversations with a file's chat template, and compare them with another file's."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ TODAY = "2026-01-01T12:00:00"  # for templates that write the date: the same tex
 
 @dataclass(frozen=True)
 class RenderedText:
-    """A conversation's text, or why the template has none."""
+    """A conversation's text, or the template's error."""
 
     name: str
     text: str | None
@@ -28,9 +28,9 @@ class RenderedText:
 
 
 def rendered_texts(model: Model, messages: Path | None = None) -> list[RenderedText]:
-    """Texts of conversations up to where an answer begins. messages: a file of them; None for a few usual ones.
+    """Render conversations with a generation prompt. messages: a file of conversations; None for usual samples.
 
-    Raises FileError, OptionError, VocabularyError for a template that is missing, or takes too long.
+    Raises FileError, OptionError, and VocabularyError for a template that is missing or takes too long.
     """
     template = model.chat_template
     if not isinstance(template, str):
@@ -46,7 +46,7 @@ def rendered_texts(model: Model, messages: Path | None = None) -> list[RenderedT
 
 
 def compare_templates(one: Model, other: Model, messages: Path | None = None) -> dict[str, list[str]]:
-    """Conversation → lines of a diff, of those that differ. Raises as `rendered_texts` does."""
+    """Return conversation → lines of a diff, for those that differ. Raises as `rendered_texts` does."""
     pairs = zip(rendered_texts(one, messages), rendered_texts(other, messages), strict=True)
     return {
         ours.name: _difference(_lines(ours), _lines(theirs), str(one.path), str(other.path))

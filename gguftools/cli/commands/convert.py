@@ -116,9 +116,9 @@ def convert(
     json: bool = False,
 ) -> None:
     from ...conversion.convert import convert as convert_checkpoint
+    from ...inspection.original.logits_check import check_output, require_checkable
     from ...io.naming import is_remote
     from ...io.stores.path import is_url, located
-    from ...measurement.checking import check_output, require_checkable
     from ..ui import note_slow_products, print_report, resumable_note
 
     if check_logits:

@@ -81,7 +81,7 @@ def divergence(
     from ...measurement.divergence import divergence as measure
     from ...measurement.divergence_report import parse_limits
     from ...measurement.options import DivergenceOptions
-    from ...measurement.record import check_apart, remove_record
+    from ...measurement.progress_record import check_apart, remove_record
     from ...measurement.texts import named_texts
     from ..ui import note_slow_products, shared_work, warn_of_context, window_progress
 

@@ -40,7 +40,7 @@ def evaluate(
 ) -> None:
     from ...measurement.evaluation import evaluate as measure
     from ...measurement.options import EvaluationOptions
-    from ...measurement.record import remove_record
+    from ...measurement.progress_record import remove_record
     from ...models.model import opened_gguf
     from ..ui import note_before_running, said, usage, window_progress
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 if TYPE_CHECKING:
-    from ...inspection.graph import Alike, GraphNode, ModelGraph
+    from ...inspection.graph import GraphNode, LayerGroup, ModelGraph
     from ...lab.graph_values import Cause, Comparison, NodeDifference, NodeValues
     from ...models.model import Model
 
@@ -137,11 +137,11 @@ def _print_graph(shown: "ModelGraph", every: bool, dot: bool, json: bool) -> Non
             print_line(line)
         return
     columns = ("", "name", "operation", "inputs", "weights", "shape")
-    for each in shown.runs() if every else shown.folded():
+    for each in shown.groups() if every else shown.distinct_groups():
         print_table(_title(each), columns, [_row(node) for node in each.nodes], "r")
 
 
-def _title(each: "Alike") -> str | None:
+def _title(each: "LayerGroup") -> str | None:
     if each.layer is None:
         return None
     others = _ranges(each.others)
@@ -230,7 +230,7 @@ def _print_comparison(found: "Comparison", shown: "ModelGraph", every: bool) -> 
 def _is_shown(each: "NodeDifference", found: "Comparison", shown: "ModelGraph") -> bool:
     """What a layer gives, what stands around layers, and the nodes that are named below."""
     ends = {node.name for node in shown.nodes if node.layer is None}
-    ends |= {run.nodes[-1].name for run in shown.runs()}
+    ends |= {run.nodes[-1].name for run in shown.groups()}
     return each.name in ends or each in (found.first, found.jump)
 
 
