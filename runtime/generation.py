@@ -99,9 +99,9 @@ class Pieces:
         if self.stopped is not None:
             return ""
         self._held += self._decoder.decode(piece, last)
-        found = [(place, each) for each in self._stop if (place := self._held.find(each)) >= 0]
-        if found:
-            place, self.stopped = min(found, key=lambda each: (each[0], -len(each[1])))
+        matches = [(place, each) for each in self._stop if (place := self._held.find(each)) >= 0]
+        if matches:
+            place, self.stopped = min(matches, key=lambda each: (each[0], -len(each[1])))
             sure, self._held = self._held[: place + len(self.stopped) * self._include], ""
             return sure
         kept = 0 if last else max((_begun(self._held, each) for each in self._stop), default=0)
@@ -162,7 +162,7 @@ class Generation:
         self._ahead: deque[Ahead] = deque()
         # Logits after the latest token, from a pass with other texts, and the seconds that it took
         self._given: tuple[Floats | ModelError, float] | None = None
-        self._error: Exception | None = None  # that comes behind what is ahead
+        self._error: Exception | None = None  # raised once the tokens ahead are used up
         self._room = None if context is None else context - (0 if model.encoder_decoder else len(self.prompt))
         if self._room is not None and self._room < 1:
             raise OptionError(
@@ -180,8 +180,8 @@ class Generation:
             self.prompt,
             PrefillOptions(
                 options.cache_type,
-                more=self.most,
-                back=speculation.most if speculation else 0,
+                more=self.max_tokens,
+                back=speculation.max_tokens if speculation else 0,
                 keep_states=speculation is not None and speculation.drafter.reads_states,
                 layers=speculation.drafter.layers if speculation else (),
             ),
@@ -214,7 +214,7 @@ class Generation:
         return self._decode_seconds - sum(each.seconds for each in self._ahead)
 
     @property
-    def most(self) -> int | None:
+    def max_tokens(self) -> int | None:
         """Tokens that may be generated; None where only the context is a limit."""
         return self._n if self._n is None or self._room is None else min(self._n, self._room)
 

@@ -75,7 +75,7 @@ class Tokenizer:
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
         """Return tokens that are matched in a text before it is split, if special tokens are parsed."""
-        return tuple(sorted(self._found_first))
+        return tuple(sorted(self._matched))
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -129,11 +129,11 @@ class Tokenizer:
         return self._tokens.texts[number]
 
     def _build_splitter(self, parse_special: bool) -> Splitter:
-        found = self._found_first.items()
-        return Splitter((number, token) for number, token in found if parse_special or not token.special)
+        tokens = self._matched.items()
+        return Splitter((number, token) for number, token in tokens if parse_special or not token.special)
 
     @cached_property
-    def _found_first(self) -> dict[int, AddedToken]:
+    def _matched(self) -> dict[int, AddedToken]:
         """Return the tokens that are matched in text: by their type, and those that types cannot describe."""
         special = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
         typed = {
@@ -144,8 +144,8 @@ class Tokenizer:
         metadata = self._tokens.metadata
         if ADDED_TOKENS not in metadata:
             typed = {number: with_strips(metadata, token) for number, token in typed.items()}
-        found = typed | self._tokens.added
-        return {number: token for number, token in found.items() if number not in self._tokens.found_normalized}
+        tokens = typed | self._tokens.added
+        return {number: token for number, token in tokens.items() if number not in self._tokens.found_normalized}
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -139,7 +139,7 @@ def encoders() -> tuple[EncoderInfo, ...]:
     """All encoders that `convert --mmproj` writes, by the names of their classes."""
     from runtime.multimodal import audio, speech, vision
 
-    run = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.KIND}}
+    run = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.PROJECTOR}}
 
     def info(each: Encoder) -> EncoderInfo:
         running = tuple(part for part, kind in projectors(each).items() if kind in run[part])

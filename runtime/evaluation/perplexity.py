@@ -25,7 +25,7 @@ from ..kernels.threads import share_out
 # instead of arrays allow computing only what the losses need.
 Forward = Callable[[Ids, int], Iterable[Floats] | LazyLogits]
 Progress = Callable[[int, int, float], None]
-MOST_LOSS = 700.0  # e^709 is the largest float; a NaN is not below it
+MAX_LOSS = 700.0  # e^709 is the largest float; a NaN is not below it
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def perplexities(  # noqa: PLR0913  # the same
 
 def perplexity_of(loss: float) -> float:
     """Return e^loss of a mean loss. Raises ModelError for a loss that is no number."""
-    if not loss < MOST_LOSS:
+    if not loss < MAX_LOSS:
         raise ModelError(f"the mean loss is {loss:.3g}; the logits are no predictions", "keys or weights are wrong")
     return math.exp(loss)
 

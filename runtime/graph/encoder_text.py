@@ -72,7 +72,7 @@ def _frame_norm(forward: ForwardContext, o: op.FrameNorm, read: Read) -> Floats:
     grouped = x.reshape(len(x), o.groups, -1).astype(np.float64)
     centered = grouped - grouped.mean(axis=(0, 2), keepdims=True)
     normed = centered / np.sqrt((centered**2).mean(axis=(0, 2), keepdims=True) + o.eps)
-    weight, bias = (o.layer.need_array(f"{o.role}.{kind}").reshape(-1) for kind in ("weight", "bias"))
+    weight, bias = (o.layer.need_array(f"{o.role}.{name}").reshape(-1) for name in ("weight", "bias"))
     result: Floats = normed.reshape(x.shape).astype(np.float32) * weight + bias
     return result
 

@@ -212,7 +212,7 @@ class Lowering:
         if not any(map(self._is_called, self.graph.nodes[self.number].operation.inputs())):
             return False
         rest = (type(node.operation) for node in self.graph.nodes[self.number :])
-        following = next((kind for kind in rest if kind not in SMALL), None)
+        following = next((operation for operation in rest if operation not in SMALL), None)
         return following is not None and following not in WRITERS
 
     def _follows_call(self) -> bool:
@@ -232,12 +232,12 @@ class Lowering:
             read_later |= reads
 
     def _write_region(self, region: Region) -> bool:
-        readable = region.kind in REGIONS and all(map(self.has_rows, region.inputs))
-        return readable and is_known(self.network, self.graph, region) and REGIONS[region.kind](self, region)
+        readable = region.type in REGIONS and all(map(self.has_rows, region.inputs))
+        return readable and is_known(self.network, self.graph, region) and REGIONS[region.type](self, region)
 
     def _call_region(self, region: Region) -> bool:
         """Call all of a mixer at once; of attention and experts, products are compiled one by one."""
-        if region.kind in ("attention", "latent attention", "experts", "rwkv layer"):
+        if region.type in ("attention", "latent attention", "experts", "rwkv layer"):
             return False
         self._call(*self.graph.nodes[region.start : region.stop])
         return True
@@ -258,8 +258,8 @@ class Lowering:
     def _room(self, width: int) -> Vectors:
         """Return rows that nothing has read since the last barrier, or new ones."""
         free = self._free.get(width, [])
-        found = next((i for i, (since, _) in enumerate(free) if since < self.list.waits), None)
-        return vectors(width) if found is None else free.pop(found)[1]
+        place = next((i for i, (since, _) in enumerate(free) if since < self.list.waits), None)
+        return vectors(width) if place is None else free.pop(place)[1]
 
     def _forget(self, number: int) -> None:
         """Release rows whose values nothing reads after a node."""
@@ -278,11 +278,11 @@ SMALL: frozenset[type[Operation]] = frozenset(
 REGIONS: dict[str, Callable[[Lowering, Region], bool]] = {}
 
 
-def writes(*kinds: type[Operation]) -> Callable[[Write], Write]:
+def writes(*types: type[Operation]) -> Callable[[Write], Write]:
     """Register a function that writes operations of these types; it returns False for those it does not support."""
 
     def entered(function: Write) -> Write:
-        WRITERS.update(dict.fromkeys(kinds, function))
+        WRITERS.update(dict.fromkeys(types, function))
         return function
 
     return entered
@@ -310,12 +310,12 @@ def _norm(lowering: Lowering, operation: op.Norm, value: Value) -> bool:
 def _add_norm(lowering: Lowering, layer: Layer, role: str, x: Vectors, out: Vectors, eps: float) -> None:
     """Add a norm of x, like `ForwardContext.norm`. eps: 0 for the model's."""
     width = x.width
-    weight, kind = layer.array(f"{role}.weight"), lowering.network.block.norm
+    weight, norm = layer.array(f"{role}.weight"), lowering.network.block.norm
     weight = layer.array(role) if weight is None else weight
     weight = np.ones(width, np.float32) if weight is None else weight
     bias = layer.array(f"{role}.bias")
     lowering.add(
-        parts.rms_norm if kind.startswith("rms") else parts.layer_norm,
+        parts.rms_norm if norm.startswith("rms") else parts.layer_norm,
         {
             parts.X: x.floats,
             parts.X_WIDTH: x.room,
@@ -481,7 +481,7 @@ def _combine(lowering: Lowering, operation: op.Combine, value: Value) -> bool:
 
 @writes(op.Activate, op.Gated)
 def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) -> bool:
-    if operation.activation not in expert_operations.KINDS:
+    if operation.activation not in expert_operations.ACTIVATIONS:
         return False
     first = lowering.vectors_of(operation.gate if isinstance(operation, op.Gated) else operation.x)
     out = lowering.new(value, True)
@@ -494,7 +494,7 @@ def _gated(lowering: Lowering, operation: op.Gated | op.Activate, value: Value) 
         expert_operations.WIDTH: value.width,
         expert_operations.SHORTS: out.shorts,
         expert_operations.NUMBERS_AT: out.numbers,
-        expert_operations.KIND: expert_operations.KINDS[operation.activation],
+        expert_operations.ACTIVATION: expert_operations.ACTIVATIONS[operation.activation],
         expert_operations.LIMIT: np.inf,
         expert_operations.CLAMPS: expert_operations.CLAMPS_GATE,
     }
@@ -530,8 +530,8 @@ def _supports_attention(lowering: Lowering, region: Region) -> bool:
     indexed = any(role.startswith("indexer") for other in network.layers for role in other.tensors)
     return bool(
         network.block.causal
-        and not (indexed and region.kind == "latent attention")  # layers without an indexer reuse others' selection
-        and (scaling is None or scaling.kind in ("none", "linear", "yarn", "longrope"))
+        and not (indexed and region.type == "latent attention")  # layers without an indexer reuse others' selection
+        and (scaling is None or scaling.type in ("none", "linear", "yarn", "longrope"))
         and not any(role.startswith("indexer") for role in roles)
         and network.keys.get("adapters.count") is None
         and all(supports_product(layer, role) for role in matrices)
@@ -542,7 +542,7 @@ def _write_attention(lowering: Lowering, region: Region) -> bool:
     if not _supports_attention(lowering, region):
         return False
     network, layer, own = lowering.network, region.layer, lowering.network.hparams.layers[region.layer.index]
-    latent = region.kind == "latent attention"
+    latent = region.type == "latent attention"
     source = own.kv_source_layer
     if source is not None and source not in lowering.bound:
         return False
@@ -628,8 +628,8 @@ def _mixer(
 ) -> Callable[[Lowering, Region], bool]:
     def written(lowering: Lowering, region: Region) -> bool:
         layer = region.layer
-        activations = ("silu", "situ") if region.kind == "kimi delta" else ("silu",)
-        if region.kind in _ACTIVATED and lowering.network.hparams.activation not in activations:
+        activations = ("silu", "situ") if region.type == "kimi delta" else ("silu",)
+        if region.type in _ACTIVATED and lowering.network.hparams.activation not in activations:
             return False  # compiled convolutions include a silu
         roles = [role.removesuffix(".weight") for role in layer.tensors if role.endswith(".weight")]
         matrices = [
@@ -693,7 +693,7 @@ _RWKV = re.compile(
 
 def _serves_rwkv(network: Network) -> bool:
     """Return whether all layers with RWKV's mixer are supported: later ones read the first one's values."""
-    layers = [layer for layer in network.layers if network.kind(layer).mixer.startswith("rwkv")]
+    layers = [layer for layer in network.layers if network.layer_type(layer).mixer.startswith("rwkv")]
     matrices = [(layer, role) for layer in layers for role in layer.tensors if _RWKV.fullmatch(role)]
     return rwkv_mixers.supports(network) and all(
         layer.need(role).format.name in dots.OF_FORMAT and f"{role.removesuffix('.weight')}.scale" not in layer
@@ -703,7 +703,7 @@ def _serves_rwkv(network: Network) -> bool:
 
 def _write_time_mix(lowering: Lowering, layer: Layer, x: Vectors, out: Vectors, adds: bool) -> state_mixers.Mixer:
     """Write a time mix of RWKV over x to `out`; return its mixer."""
-    network, seventh = lowering.network, lowering.network.kind(layer).mixer == "rwkv7"
+    network, seventh = lowering.network, lowering.network.layer_type(layer).mixer == "rwkv7"
     spec: Any = (rwkv_mixers.time_mix7_spec if seventh else rwkv_mixers.time_mix6_spec)(network, layer)
     tables = tuple(np.zeros(SLOTS, np.int64) for _ in spec.state_shapes)
     lowering.tables[layer.index], lowering.states[layer.index] = tables, spec.state_shapes

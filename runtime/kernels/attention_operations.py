@@ -55,7 +55,7 @@ f32 = np.float32
 ZERO, ONE, NOTHING = f32(0), f32(1), f32(-np.inf)
 
 F32, F16, Q8_0 = 0, 1, 2  # types of caches
-KINDS = {"f32": F32, "f16": F16, "q8_0": Q8_0}
+CACHE_TYPES = {"f32": F32, "f16": F16, "q8_0": Q8_0}
 
 STATE = 2  # address of what `pass_state` describes
 X, X_WIDTH, OUT, OUT_WIDTH = 3, 4, 5, 6  # addresses, and the width of a token's row
@@ -67,7 +67,7 @@ STEPS = 13  # four bits each, the first step lowest
 WEIGHT, WEIGHT_APART, BIAS, EPS, PLAIN_EPS, LIMIT = 14, 15, 16, 17, 18, 19  # 0 apart: the same for all heads; float64s
 COS, SIN, HALF, ROTATED_FROM = 20, 21, 22, 23  # tables (rows, HALF); the first column that rotates
 FACTORS, SCALE = 24, 25  # float32 by position or 0; a float64
-CACHE, KIND = 26, 27  # address of each slot's address of rows (positions, HEADS, HEAD_WIDTH), or 0
+CACHE, CACHE_TYPE = 26, 27  # address of each slot's address of rows (positions, HEADS, HEAD_WIDTH), or 0
 CLAMP, RMS, LAYER, HALVES, ADJACENT, MULTIPLY, PLAIN_RMS = range(1, 8)
 
 # Of `attend` and `finish_heads`: HEADS are those of a group with common keys, SCALE and KIND as above
@@ -78,11 +78,11 @@ GROUPS, VALUE_WIDTH, WINDOW, CHUNK, PARTIAL, PARTS = 13, 14, 15, 16, 17, 18
 ALL_KEYS, ALL_VALUES, CAP, SLOPES, TERMS, TERMS_APART, SCRATCH, ROOM = 19, 20, 21, 22, 23, 24, 28, 29
 # Of `finish_heads`: float32 (heads,) or 0; gates, with their distances by token and by head; their activation; whether
 # a head has a single one; heads in separate rows, OUT_APART from one another, or 0
-SINKS, GATE, GATE_WIDTH, GATE_APART, GATE_KIND, GATE_OF_HEAD, ROW_EACH = 19, 20, 21, 22, 23, 24, 25
+SINKS, GATE, GATE_WIDTH, GATE_APART, GATE_TYPE, GATE_OF_HEAD, ROW_EACH = 19, 20, 21, 22, 23, 24, 25
 SIGMOID, SOFTPLUS = 1, 2
 
 ROW_LIMIT = 16  # rows of queries that use a key together
-LEAST_PART = 96  # positions
+MIN_PART = 96  # positions
 UNITS = 24  # maximum of a text, unless its heads make more: as many for two threads as for three
 FEW_PARTS = 4  # with fewer, groups are in several spans
 LONGEST, BLOCK_FLOATS = 64, 8192  # positions of a block, and what fits a core's first cache
@@ -96,11 +96,11 @@ def _keep(op, state, t, h, x):  # type: ignore[no-untyped-def]
     slot, row = state[SLOTS + t], state[POSITIONS + t] * op[HEADS] + h
     address = array_at(op[CACHE] + 8 * slot, 1, np.int64)[0]
     whole = width // LANES * LANES
-    if op[KIND] == F32:
+    if op[CACHE_TYPE] == F32:
         floats = array_at(address + 4 * row * width, width, np.float32)
         for i in range(width):
             floats[i] = x[i]
-    elif op[KIND] == F16:
+    elif op[CACHE_TYPE] == F16:
         halves = array_at(address + 2 * row * width, width, np.uint16)
         for i in range(0, whole, LANES):
             store(halves, i, to_half(load(x, i)))
@@ -132,10 +132,10 @@ def _sum(x, width):  # type: ignore[no-untyped-def]
     whole, total = width // LANES * LANES, every(ZERO)
     for i in range(0, whole, LANES):
         total = total + load(x, i)
-    found = np.float64(sum_of_lanes(total))
+    result = np.float64(sum_of_lanes(total))
     for i in range(whole, width):
-        found += np.float64(x[i])
-    return found
+        result += np.float64(x[i])
+    return result
 
 
 @inlined
@@ -144,11 +144,11 @@ def _sum_of_squares(x, width, middle):  # type: ignore[no-untyped-def]
     for i in range(0, whole, 2 * LANES):
         first, second = load(x, i) - middle, load(x, i + LANES) - middle
         a, b = multiply_add(first, first, a), multiply_add(second, second, b)
-    found = np.float64(sum_of_lanes(a + b))
+    result = np.float64(sum_of_lanes(a + b))
     for i in range(whole, width):
         off = np.float64(x[i] - middle)
-        found += off * off
-    return found
+        result += off * off
+    return result
 
 
 @inlined
@@ -252,7 +252,7 @@ def _first_seen(op, at):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _behind_text(state, t):  # type: ignore[no-untyped-def]
+def _text_end(state, t):  # type: ignore[no-untyped-def]
     """Return the number of the token after those of the text of token t."""
     slot = state[SLOTS + t]
     while t < state[TOKENS] and state[SLOTS + t] == slot:
@@ -271,7 +271,7 @@ def _pieces(op, rows):  # type: ignore[no-untyped-def]
 @inlined
 def _parts(op, pieces, length):  # type: ignore[no-untyped-def]
     """Return the number of parts of the positions, and the length of each."""
-    wanted = min(length // LEAST_PART, op[PARTS], UNITS // pieces)
+    wanted = min(length // MIN_PART, op[PARTS], UNITS // pieces)
     wanted = wanted // 2 * 2 if wanted > 1 else 1
     each = ((length + wanted - 1) // wanted + 3) // 4 * 4
     return (length + each - 1) // each, each
@@ -429,11 +429,11 @@ def _weigh(op, numbers, scores, begin, count, at, head, partial, wide):  # type:
 
 
 @inlined
-def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # type: ignore[no-untyped-def]
+def _attend_unit(op, numbers, state, unit, thread, dtype, elements, size):  # type: ignore[no-untyped-def]
     """Compute partial results of a unit: rows first … last - 1 of the text that begins with token t, in groups low …
     high - 1.
 
-    kind: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
+    dtype: the type of a cache's elements, of `size` bytes; elements(width): how many a head's row has.
     """
     t, low, high, first, last, start, stop, _ = unit
     rows, width, value_width = last - first, op[HEAD_WIDTH], op[VALUE_WIDTH]
@@ -444,7 +444,7 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
     scores_at = block_v_at + 4 * (LONGEST * value_wide + LANES)
     mixed_at = scores_at + 4 * (groups * rows + ROWS) * SCORES  # a tile may write rows past the last
     q_at = mixed_at + 4 * groups * rows * apart
-    block, block_v = array_at(block_at, LONGEST * wide, kind), array_at(block_v_at, LONGEST * value_wide, kind)
+    block, block_v = array_at(block_at, LONGEST * wide, dtype), array_at(block_v_at, LONGEST * value_wide, dtype)
     if width < wide:
         block[:] = 0
     if value_width < value_wide:
@@ -468,10 +468,10 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
             for g in range(groups):
                 address, stride = at + size * g * own, apart_k
                 if width < wide:
-                    _filled_up(array_at(address, apart_k * many, kind), apart_k, many, width, block)
+                    _filled_up(array_at(address, apart_k * many, dtype), apart_k, many, width, block)
                     address, stride = block_at, wide
-                keys, to = array_at(address, stride * many, kind), g * rows * SCORES + j
-                cached = array_at(at + size * g * own, apart_k, kind), apart_k, 0 if touches else own
+                keys, to = array_at(address, stride * many, dtype), g * rows * SCORES + j
+                cached = array_at(at + size * g * own, apart_k, dtype), apart_k, 0 if touches else own
                 _score(q, g * rows * wide, rows, wide, keys, stride, many, scores, to, cached, size)
         _weigh_all(op, numbers, state, unit, begin, count, scores_at, mixed_at)
         for j in range(0, count, short):
@@ -481,10 +481,10 @@ def _attend_unit(op, numbers, state, unit, thread, kind, elements, size):  # typ
             for g in range(groups):
                 address, stride = at + size * g * next_v, apart_v
                 if value_width < value_wide:
-                    _filled_up(array_at(address, apart_v * many, kind), apart_v, many, value_width, block_v)
+                    _filled_up(array_at(address, apart_v * many, dtype), apart_v, many, value_width, block_v)
                     address, stride = block_v_at, value_wide
                 ahead = 0 if touches or value_width < value_wide else LONGEST * stride
-                values, w_at, to = array_at(address, stride * many, kind), g * rows * SCORES + j, g * rows * apart
+                values, w_at, to = array_at(address, stride * many, dtype), g * rows * SCORES + j, g * rows * apart
                 _mix(scores, w_at, rows, values, stride, many, value_wide, mixed, to, apart, size, ahead)
     _keep_partial(op, unit, mixed, apart)
 
@@ -546,21 +546,21 @@ def _ask(op, numbers, t, low, groups, first, rows, q, mixed):  # type: ignore[no
 
 
 @inlined
-def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-untyped-def]
+def _attend(row, thread, threads, dtype, elements, size):  # type: ignore[no-untyped-def]
     """Compute partial results of the queries in X over the caches, to PARTIAL (tokens, groups, HEADS, PARTS, …)."""
     op, numbers = array_at(row, FIELDS, np.int64), array_at(row, FIELDS, np.float64)
     state = array_at(op[STATE], SIZE, np.int64)
     work, t = np.int64(0), np.int64(0)
     while t < state[TOKENS]:
-        behind = _behind_text(state, t)
-        work += (behind - t) * (state[POSITIONS + behind - 1] + 1 - _first_seen(op, state[POSITIONS + t]))
-        t = behind
+        text_end = _text_end(state, t)
+        work += (text_end - t) * (state[POSITIONS + text_end - 1] + 1 - _first_seen(op, state[POSITIONS + t]))
+        t = text_end
     work *= op[GROUPS] * op[HEADS]
     done, t = np.int64(0), np.int64(0)
     while t < state[TOKENS]:
-        behind = _behind_text(state, t)
-        rows = (behind - t) * op[HEADS]
-        begin, end = _first_seen(op, state[POSITIONS + t]), state[POSITIONS + behind - 1] + 1
+        text_end = _text_end(state, t)
+        rows = (text_end - t) * op[HEADS]
+        begin, end = _first_seen(op, state[POSITIONS + t]), state[POSITIONS + text_end - 1] + 1
         pieces, rows_each = _pieces(op, rows)
         parts, each = _parts(op, pieces, end - begin)
         spans, groups_each = _spans(op, pieces, parts)
@@ -572,9 +572,9 @@ def _attend(row, thread, threads, kind, elements, size):  # type: ignore[no-unty
             own = (high - low) * (last - first) * (stop - start)
             if (2 * done + own) * threads // (2 * work) == thread:
                 place = (t, low, high, first, last, start, stop, part)
-                _attend_unit(op, numbers, state, place, thread, kind, elements, size)
+                _attend_unit(op, numbers, state, place, thread, dtype, elements, size)
             done += own
-        t = behind
+        t = text_end
 
 
 @operation
@@ -600,27 +600,27 @@ def _merged(op, t, h, parts, first, last, out):  # type: ignore[no-untyped-def]
     """Compute out = columns first … last - 1 of the merged parts of head h of token t."""
     wide = (op[VALUE_WIDTH] + LANES - 1) // LANES * LANES
     size = wide + LANES
-    found = array_at(
+    partial = array_at(
         op[PARTIAL] + 4 * (t * op[GROUPS] * op[HEADS] + h) * op[PARTS] * size, op[PARTS] * size, np.float32
     )
     sink = array_at(op[SINKS] + 4 * h, 1, np.float32)[0] if op[SINKS] else NOTHING
     greatest, total = sink, ZERO
     for part in range(parts):
-        top = found[part * size + wide]
+        top = partial[part * size + wide]
         greatest = top if top > greatest else greatest
     if op[SINKS]:
         total = exp(sink - greatest)
     for part in range(parts):
-        if found[part * size + wide + 1] != ZERO:
-            total += found[part * size + wide + 1] * exp(found[part * size + wide] - greatest)
+        if partial[part * size + wide + 1] != ZERO:
+            total += partial[part * size + wide + 1] * exp(partial[part * size + wide] - greatest)
     inverse = ONE / total
     for i in range(last - first):
         out[i] = ZERO
     for part in range(parts):
-        if found[part * size + wide + 1] != ZERO:
-            share = exp(found[part * size + wide] - greatest) * inverse
+        if partial[part * size + wide + 1] != ZERO:
+            share = exp(partial[part * size + wide] - greatest) * inverse
             for i in range(last - first):
-                out[i] += share * found[part * size + first + i]
+                out[i] += share * partial[part * size + first + i]
 
 
 @inlined
@@ -628,10 +628,10 @@ def _gated(op, t, h, first, last, out):  # type: ignore[no-untyped-def]
     """Multiply out by gates of columns first … last - 1 of a head, or its only one."""
     gates = array_at(op[GATE] + 4 * (t * op[GATE_WIDTH] + h * op[GATE_APART]), op[VALUE_WIDTH], np.float32)
     if op[GATE_OF_HEAD]:
-        gate = softplus(gates[0]) if op[GATE_KIND] == SOFTPLUS else sigmoid(gates[0])
+        gate = softplus(gates[0]) if op[GATE_TYPE] == SOFTPLUS else sigmoid(gates[0])
         for i in range(last - first):
             out[i] *= gate
-    elif op[GATE_KIND] == SOFTPLUS:
+    elif op[GATE_TYPE] == SOFTPLUS:
         for i in range(last - first):
             out[i] *= softplus(gates[first + i])
     else:
@@ -673,15 +673,15 @@ def finish_heads(row, thread, threads):  # type: ignore[no-untyped-def]
 @inlined
 def _parts_of(op, state, t):  # type: ignore[no-untyped-def]
     """Return the number of parts of the positions of the text of token t."""
-    first, behind = t, _behind_text(state, t)
+    first, text_end = t, _text_end(state, t)
     while first > 0 and state[SLOTS + first - 1] == state[SLOTS + t]:
         first -= 1
-    pieces, _ = _pieces(op, (behind - first) * op[HEADS])
-    length = state[POSITIONS + behind - 1] + 1 - _first_seen(op, state[POSITIONS + first])
+    pieces, _ = _pieces(op, (text_end - first) * op[HEADS])
+    length = state[POSITIONS + text_end - 1] + 1 - _first_seen(op, state[POSITIONS + first])
     return _parts(op, pieces, length)[0]
 
 
-def most_parts(heads: int) -> int:
+def max_parts(heads: int) -> int:
     """Return the maximum number of parts of a text's positions, by how many heads have common keys."""
     return max(1, UNITS // -(-heads // ROW_LIMIT))
 

@@ -6,7 +6,7 @@ from quants.kernels.numba_internals import njit
 
 from .exponential import largest, sum_of_exp
 
-LEAST_P = 1e-38  # replaces a probability too small for float32
+MIN_P = 1e-38  # replaces a probability too small for float32
 
 
 @njit(cache=True, nogil=True)
@@ -32,5 +32,5 @@ def merged_divergences(ids, log_p, log_others, other, other_z, out, start, stop)
             q = sum_of_exp(row, top) * np.exp(np.float64(top) - other_z[r])
         p = np.exp(np.float64(log_others[r]))
         if p > 0.0:
-            total += p * (np.float64(log_others[r]) - np.log(max(q, LEAST_P)))
+            total += p * (np.float64(log_others[r]) - np.log(max(q, MIN_P)))
         out[r, 0] = max(0.0, total + q - p)

@@ -31,7 +31,7 @@ WIDTH = 9  # numbers of a row that count
 TABLE = 10  # address of int64, for each slot the address of this layer's states
 WEIGHT, BIAS, EPS = 11, 12, 13  # EPS is a float64
 HEADS, HEAD_WIDTH, GROUPS, SIZE = 14, 15, 16, 17
-GATE, GATE_WIDTH, GATE_BLOCK, GATE_APART, GATE_KIND = 18, 19, 20, 21, 22  # blocks: see `_place`
+GATE, GATE_WIDTH, GATE_BLOCK, GATE_APART, GATE_TYPE = 18, 19, 20, 21, 22  # blocks: see `_place`
 SILU, SIGMOID = 1, 2  # types of gates and activations; 0 is none
 # of a convolution:
 TAPS, ACTIVATION, BEFORE, BEFORE_WIDTH, AFTER, AFTER_WIDTH, X_BLOCK, X_APART = 18, 19, 20, 21, 22, 23, 24, 25
@@ -194,10 +194,10 @@ def _gated(op, out, t, first, last):  # type: ignore[no-untyped-def]
     for c in range(first, whole, LANES):
         g = load(gate, _place(c, op[GATE_BLOCK], op[GATE_APART]))
         factor = sigmoid_of_lanes(g)
-        store(out, c, load(out, c) * (factor * g if op[GATE_KIND] == SILU else factor))
+        store(out, c, load(out, c) * (factor * g if op[GATE_TYPE] == SILU else factor))
     for c in range(whole, last):
         value = gate[_place(c, op[GATE_BLOCK], op[GATE_APART])]
-        out[c] *= sigmoid(value) * (value if op[GATE_KIND] == SILU else ONE)
+        out[c] *= sigmoid(value) * (value if op[GATE_TYPE] == SILU else ONE)
 
 
 @operation

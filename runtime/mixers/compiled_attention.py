@@ -19,7 +19,7 @@ from ..kernels import dots, thread_team
 from ..kernels import token_parts as parts
 from ..kernels.context_state import SIZE
 from ..layer import Layer, Network
-from ..products.gemv import MOST_TOKENS, Vectors, aligned, product_fields, vectors
+from ..products.gemv import MAX_TOKENS, Vectors, aligned, product_fields, vectors
 from .latent_attention import attention_scale, size_of
 from .self_attention import alibi_slopes
 
@@ -172,7 +172,7 @@ class Workspace:
     def vectors(self, name: str, width: int, each: int = 0) -> Vectors:
         """Return a row for each token; or, with `each`, for each of so many heads and each token."""
         if each:
-            return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MOST_TOKENS))
+            return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MAX_TOKENS))
         return self.rows.setdefault((name, width), vectors(width))
 
 
@@ -205,9 +205,9 @@ class Bound:
         """What is added to scores, float32 (heads, positions)."""
         rows[self.biased, ops.TERMS], rows[self.biased, ops.TERMS_APART] = terms.ctypes.data, terms.shape[1]
 
-    def put_kind(self, rows: Ints, kind: str) -> None:
-        rows[self.caching + self.attending, ops.KIND] = ops.KINDS[kind]
-        rows[self.attending, thread_team.FUNCTION] = ops.ATTEND[kind]()
+    def put_cache_type(self, rows: Ints, cache_type: str) -> None:
+        rows[self.caching + self.attending, ops.CACHE_TYPE] = ops.CACHE_TYPES[cache_type]
+        rows[self.attending, thread_team.FUNCTION] = ops.ATTEND[cache_type]()
 
 
 @dataclass
@@ -251,7 +251,7 @@ class Writer:
         heads, rows, width = weight.shape
         stored, bias = self.stored[weight.name], self.layer.array(f"{name}.bias")
         for head in range(heads):
-            part = slice(head * MOST_TOKENS, (head + 1) * MOST_TOKENS)
+            part = slice(head * MAX_TOKENS, (head + 1) * MAX_TOKENS)
             own = Vectors(x.floats[part], width, x.shorts[part], x.numbers[part])
             fields = product_fields(
                 own,
@@ -442,7 +442,7 @@ def _queries_keys_values(
         if not gate:
             gates = q.x[:, spec.key_width :]
             gate = {ops.GATE: gates, ops.GATE_WIDTH: gates.strides[0] // 4, ops.GATE_APART: q.apart}
-            gate[ops.GATE_KIND] = GATES[spec.gate]
+            gate[ops.GATE_TYPE] = GATES[spec.gate]
     return q, k if spec.keeps else None, v if spec.keeps else None, gate
 
 
@@ -456,7 +456,7 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
         ops.GATE: gates.floats,
         ops.GATE_WIDTH: gates.room,
         ops.GATE_APART: 1 if of_head else spec.value_width,
-        ops.GATE_KIND: GATES[spec.gate],
+        ops.GATE_TYPE: GATES[spec.gate],
         ops.GATE_OF_HEAD: of_head,
     }
 
@@ -464,8 +464,8 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
 def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -> Fields:
     """Return partial results of queries over the caches: fields of `finish_heads` that say where they are."""
     group, room = spec.heads // spec.kv_heads, ops.scratch_room(spec.kv_heads, spec.key_width, spec.value_width)
-    most = ops.most_parts(group)
-    partial = ops.partial_room(spec.heads, spec.value_width, most, MOST_TOKENS)
+    max_parts = ops.max_parts(group)
+    partial = ops.partial_room(spec.heads, spec.value_width, max_parts, MAX_TOKENS)
     shape: Fields = {
         ops.HEADS: group,
         ops.GROUPS: spec.kv_heads,
@@ -473,7 +473,7 @@ def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -
         ops.WINDOW: spec.window,
         ops.CHUNK: spec.chunk,
         ops.PARTIAL: writer.workspace.array("partial", partial),
-        ops.PARTS: most,
+        ops.PARTS: max_parts,
     }
     row = writer.add(
         ops.ATTEND["f32"],
@@ -538,7 +538,7 @@ def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: 
     asked = writer.workspace.vectors("plain queries", plain, heads)
     factor: Fields = {ops.SCALE: 1.0} if spec.tempered else {}
     rope, codes = _rope(spec), [ops.MULTIPLY] * spec.tempered
-    packed: Fields = {ops.OUT_APART: MOST_TOKENS * asked.room, ops.STEPS: Stage(codes=codes).steps} | factor
+    packed: Fields = {ops.OUT_APART: MAX_TOKENS * asked.room, ops.STEPS: Stage(codes=codes).steps} | factor
     rows = [writer.add(ops.prepare_heads, made.fields() | _output(asked) | packed, False)]
     turned, to = Heads(q[:, plain:], heads, rotated, made.apart), Heads(query[:, latent:], heads, rotated, key_width)
     rope.codes += codes
@@ -555,14 +555,14 @@ def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: 
     _stage(writer, Heads(compressed.floats, 1, latent).fields(whole), norm, False)
     _stage(writer, turned.fields(Heads(key[:, latent:], 1, rotated)), rope, False)
     writer.bound.caching.append(_stage(writer, whole.fields() | {ops.CACHE: writer.bound.keys}, Stage(), True))
-    writer.product_of_heads("attn_k_b", asked, query[:, : heads * key_width].reshape(MOST_TOKENS, heads, key_width))
+    writer.product_of_heads("attn_k_b", asked, query[:, : heads * key_width].reshape(MAX_TOKENS, heads, key_width))
     narrow = AttentionSpec(heads, 1, key_width, latent, spec.scale, window=spec.window)
     partial = _write_attend(writer, narrow, Heads(query, heads, key_width, key_width), False)
     mixed = writer.workspace.vectors("mixed latents", latent, heads)
-    apart: Fields = {ops.OUT_APART: MOST_TOKENS * mixed.room, ops.ROW_EACH: 1}
+    apart: Fields = {ops.OUT_APART: MAX_TOKENS * mixed.room, ops.ROW_EACH: 1}
     writer.add(ops.finish_heads, partial | _output(mixed) | apart)
     out = writer.workspace.vectors("mixed", heads * spec.value_width)
-    values = out.floats[:, : heads * spec.value_width].reshape(MOST_TOKENS, heads, spec.value_width)
+    values = out.floats[:, : heads * spec.value_width].reshape(MAX_TOKENS, heads, spec.value_width)
     writer.product_of_heads("attn_v_b", mixed, values)
     shape: Fields = {ops.HEADS: heads, ops.GROUPS: 1, ops.VALUE_WIDTH: spec.value_width}
     return _finished(writer, out, shape, gate, spec.rms, spec.key_eps)

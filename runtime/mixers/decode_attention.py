@@ -16,9 +16,9 @@ from ..kernels.dots import SUPER
 from ..kernels.threads import parallel, spans
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer
-from ..products.gemv import MOST_TOKENS, aligned
+from ..products.gemv import MAX_TOKENS, aligned
 
-LEAST_WORK = 1 << 16  # multiplications of a thread
+MIN_WORK = 1 << 16  # multiplications of a thread
 
 
 def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
@@ -26,7 +26,7 @@ def supports(forward: ForwardContext, layer: Layer, own: LayerHParams) -> bool:
     return (
         forward.cache is not None
         and forward.texts == 1
-        and forward.length <= MOST_TOKENS
+        and forward.length <= MAX_TOKENS
         and forward.branches is None
         and forward.tree is None
         and forward.keys_after is None
@@ -56,13 +56,13 @@ def attend_few(
     state[TOKENS], state[POSITIONS : POSITIONS + n] = n, seen + np.arange(n)
     tables = [np.array([each.ctypes.data]) for each in cache.arrays(layer.index)]
     work = n * heads * (width + value_width) * (seen + n)
-    threads = max(1, min(forward.threads, work // LEAST_WORK))
-    common: dict[int, Any] = {ops.STATE: state, ops.KIND: ops.KINDS[cache.kind]}
+    threads = max(1, min(forward.threads, work // MIN_WORK))
+    common: dict[int, Any] = {ops.STATE: state, ops.CACHE_TYPE: ops.CACHE_TYPES[cache.cache_type]}
     for x, table in zip((k, v), tables, strict=True):
         _add_to_cache(x, table, common)
-    most, room = ops.most_parts(heads // groups), ops.scratch_room(groups, width, value_width)
+    max_parts, room = ops.max_parts(heads // groups), ops.scratch_room(groups, width, value_width)
     columns = -(-heads * value_width // SUPER) * SUPER
-    partial, out = np.empty(ops.partial_room(heads, value_width, most, n), np.float32), aligned((n, columns))
+    partial, out = np.empty(ops.partial_room(heads, value_width, max_parts, n), np.float32), aligned((n, columns))
     scratch = np.empty(room * threads, np.float32)
     common |= {
         ops.HEADS: heads // groups,
@@ -70,11 +70,11 @@ def attend_few(
         ops.VALUE_WIDTH: value_width,
         ops.WINDOW: own.window or 0,
         ops.PARTIAL: partial,
-        ops.PARTS: most,
+        ops.PARTS: max_parts,
     }
     _run(
         threads,
-        ops.ATTEND[cache.kind](),
+        ops.ATTEND[cache.cache_type](),
         common
         | {
             ops.X: q,

@@ -124,13 +124,13 @@ def supports_branches(network: Network) -> bool:
     """
 
     def supports(layer: Layer) -> bool:
-        return network.kind(layer).mixer == "attention" and "indexer.k_proj.weight" not in layer
+        return network.layer_type(layer).mixer == "attention" and "indexer.k_proj.weight" not in layer
 
     return (
         network.block.causal
         and network.block.arrangement != "normed"
         and network.keys.get("adapters.count") is None
-        and (network.scaling is None or network.scaling.kind != "longrope")
+        and (network.scaling is None or network.scaling.type != "longrope")
         and "position_embd.weight" not in network.global_tensors
         and all(map(supports, network.layers))
         and all(own.kv_source_layer is None for own in network.hparams.layers)

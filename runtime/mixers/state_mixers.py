@@ -109,8 +109,8 @@ def rows_out(out: Vectors, as_integers: bool = False) -> dict[int, Any]:
     return fields | {ops.SHORTS: out.shorts, ops.NUMBERS_AT: out.numbers} if as_integers else fields
 
 
-def gate_in(gate: Floats, kind: int = ops.SILU) -> dict[int, Any]:
-    return {**rows_in(gate, ops.GATE, ops.GATE_WIDTH), ops.GATE_KIND: kind}
+def gate_in(gate: Floats, gate_type: int = ops.SILU) -> dict[int, Any]:
+    return {**rows_in(gate, ops.GATE, ops.GATE_WIDTH), ops.GATE_TYPE: gate_type}
 
 
 def add_convolution(mixer: Mixer, own: Convolution, x: Floats, more: dict[int, Any], out: Vectors) -> None:

@@ -81,12 +81,12 @@ class Weights:
             np.clip(product, for_out[0], for_out[1], out=product)
         return product
 
-    def norm(self, name: str, x: Floats, eps: float, kind: str) -> Floats:
-        """Return a layer norm, or an RMS norm (kind "rms"); x itself if the file has no such norm."""
+    def norm(self, name: str, x: Floats, eps: float, norm_type: str) -> Floats:
+        """Return a layer norm, or an RMS norm (norm_type "rms"); x itself if the file has no such norm."""
         weight, bias = self.vector(f"{name}.weight"), self.vector(f"{name}.bias")
         if weight is None:
             return x
-        if kind == "rms":
+        if norm_type == "rms":
             return ops.rms_norm(x, weight, eps, self.threads)
         return ops.layer_norm(x, weight, bias, eps, self.threads)
 

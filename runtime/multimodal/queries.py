@@ -62,11 +62,11 @@ def granite4(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     if missing := wanted - {*kept}:
         raise ModelError(f"the file takes outputs of layer {min(missing)}; there are {vit.count}")
     rows, _ = encoder.grid(pixels)
-    found = [
+    parts = [
         _windows_read(encoder, weights, i, kept[int(layer)], rows, int(offset))
         for i, (layer, offset) in enumerate(zip(layers, offsets, strict=True))
     ]
-    return np.concatenate(found, axis=1)
+    return np.concatenate(parts, axis=1)
 
 
 def _windows_read(encoder: Parts, weights: Weights, number: int, x: Floats, side: int, offset: int) -> Floats:
@@ -95,8 +95,8 @@ def _windows_read(encoder: Parts, weights: Weights, number: int, x: Floats, side
 def _area_means(x: Floats, wanted: int) -> Floats:
     """Return means of areas that may overlap: (wanted, wanted, width) of (side, side, width)."""
     ends = [(i * len(x) // wanted, -(-(i + 1) * len(x) // wanted)) for i in range(wanted)]
-    found = [[x[top:bottom, left:right].mean(axis=(0, 1)) for left, right in ends] for top, bottom in ends]
-    return np.asarray(found, np.float32)
+    means = [[x[top:bottom, left:right].mean(axis=(0, 1)) for left, right in ends] for top, bottom in ends]
+    return np.asarray(means, np.float32)
 
 
 def resampler(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:

@@ -153,7 +153,7 @@ def test_groups_of_positions_change_nothing(monkeypatch):
     _, whole = figures(Made(TABLE), Made(TABLE + NOISE))
     saved = []
     monkeypatch.setattr("runtime.evaluation.divergence.LOGITS_AT_ONCE", 1)
-    monkeypatch.setattr("runtime.evaluation.divergence.LEAST_POSITIONS", 4)
+    monkeypatch.setattr("runtime.evaluation.divergence.MIN_POSITIONS", 4)
     made = Made(TABLE), {"x": Made(TABLE + NOISE)}
     parts = divergence(WINDOWS, *made, save=lambda *given: saved.append(given))
     np.testing.assert_array_equal(whole.apart["x"], parts.apart["x"])

@@ -35,7 +35,7 @@ def tables() -> dict[str, known.Table]:
         model, _ = models(name)
         assert model._compiled is not None
         for region in model._compiled.graph.regions:
-            found[region.kind] = known.TABLES[region.kind](model.network, region.layer)
+            found[region.type] = known.TABLES[region.type](model.network, region.layer)
     assert found.keys() == known.TABLES.keys() == known.ORDERS.keys() == lowering.REGIONS.keys() - known.WHOLE
     return found
 

@@ -33,7 +33,7 @@ def attention_of(q, texts, slots, threads, scale=0.2, **more):
     tokens, heads, width = q.shape
     _, groups, value_width = texts[0][1].shape
     group = heads // groups
-    most, room = ops.most_parts(group), ops.scratch_room(groups, width, value_width)
+    most, room = ops.max_parts(group), ops.scratch_room(groups, width, value_width)
     common = {
         ops.STATE: state_of(slots),
         ops.HEADS: group,
@@ -134,7 +134,7 @@ def test_more_sinks_than_scores():
     sinks = np.array([100, -100], np.float32)
     more = {ops.SINKS: sinks}
     slots, heads = [(69, 1)], 2
-    most = ops.most_parts(heads)
+    most = ops.max_parts(heads)
     found = attention_of(q, [(k, v)], slots, 1)
     np.testing.assert_allclose(found, 1, atol=1e-6)
     room = ops.scratch_room(1, 16, 16)
