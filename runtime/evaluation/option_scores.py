@@ -12,7 +12,7 @@ from archs.layered import by_layer
 from .. import ops
 from ..arrays import Floats
 from ..layer import ForwardContext, Layer
-from ..mixers.attention import attend
+from ..mixers.attention import BIDIRECTIONAL, attend
 from ..model import Model
 from ..products.matmul import matmul
 
@@ -58,7 +58,7 @@ def _through(forward: ForwardContext, layer: Layer, x: Floats) -> Floats:
         v,
         q_positions=forward.positions,
         scale=q.shape[2] ** -0.5,
-        causal=False,
+        options=BIDIRECTIONAL,
         sequences=forward.texts,
         threads=forward.threads,
     )

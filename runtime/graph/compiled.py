@@ -31,7 +31,8 @@ from ..products.gemv import MAX_TOKENS, Vectors, aligned, product_fields
 from ..rope import rope_table
 from ..thread_team import team_of, worth
 from .builder import Graph
-from .lowering import Call, Lowering
+from .lower import lower
+from .lowering import Call
 from .text import Read, computed
 
 PLAIN = frozenset(
@@ -70,7 +71,7 @@ class CompiledGraph:
 
     def __init__(self, network: Network, graph: Graph, threads: int) -> None:
         self.network, self.graph, self.threads, self.lock = network, graph, threads, Lock()
-        lowering = self.lowering = Lowering(network, graph, threads)
+        lowering = self.lowering = lower(network, graph, threads)
         self.state = lowering.state
         self.has_streams = network.keys.get("hyper_connection.count") is not None
         output = output_of(network)

@@ -7,7 +7,7 @@ import numpy as np
 from .. import ops
 from ..arrays import Floats
 from ..layer import ForwardContext
-from ..mixers.attention import attend
+from ..mixers.attention import BIDIRECTIONAL, AttentionOptions, attend
 from ..relative_bias import relative_bias
 from . import encoder_operations as op
 from .read import Read, computes
@@ -30,8 +30,7 @@ def _biased_attention(forward: ForwardContext, o: op.BiasedAttention, read: Read
         v,
         q_positions=forward.positions,
         scale=1.0,
-        causal=o.causal,
-        bias=None if o.bias is None else read(o.bias),
+        options=AttentionOptions(causal=o.causal, bias=None if o.bias is None else read(o.bias)),
         threads=forward.threads,
     )
 
@@ -41,7 +40,7 @@ def _cross_attention(forward: ForwardContext, o: op.CrossAttention, read: Read) 
     assert forward.cache is not None  # as `encoder_decoder.decode` checks
     k, v = forward.cache.context[o.place]
     return attend(
-        read(o.q), k, v, q_positions=forward.positions, scale=1.0, causal=False, bias=None, threads=forward.threads
+        read(o.q), k, v, q_positions=forward.positions, scale=1.0, options=BIDIRECTIONAL, threads=forward.threads
     )
 
 

@@ -8,7 +8,7 @@ from .. import ops
 from ..arrays import Floats
 from ..layer import ForwardContext
 from ..mixers import compressed_attention, indexer
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from . import indexer_operations as op
 from .read import Read, computes
 
@@ -105,9 +105,7 @@ def _block_attention(forward: ForwardContext, o: op.BlockAttention, read: Read) 
         keys,
         q_positions=forward.positions,
         scale=own.attention_scale,
-        window=own.window,
-        causal=False,
-        sinks=o.layer.array("attn_sinks.weight"),
+        options=AttentionOptions(window=own.window, causal=False, sinks=o.layer.array("attn_sinks.weight")),
         threads=forward.threads,
     )
     return mixed.reshape(q.shape)

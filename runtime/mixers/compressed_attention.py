@@ -15,7 +15,7 @@ from archs.hparams.model_hparams import LayerHParams
 from ..arrays import Floats, Ids
 from ..layer import ForwardContext, Layer
 from ..rope import apply_rope, attention_factor, rope_table
-from .attention import attend
+from .attention import AttentionOptions, attend
 
 QUERIES = 256  # that look at the same part of the text together
 PLACES = {"attn_compressor": 0, "indexer_compressor": 2}  # of what a layer keeps in the cache in addition to its keys
@@ -73,9 +73,11 @@ def _attend(
                 both,
                 q_positions=np.zeros(len(at), np.int64),
                 scale=own.attention_scale,
-                causal=False,
-                sinks=layer.array("attn_sinks.weight"),
-                bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
+                options=AttentionOptions(
+                    causal=False,
+                    sinks=layer.array("attn_sinks.weight"),
+                    bias=np.broadcast_to(bias, (own.heads, *bias.shape)),
+                ),
                 threads=forward.threads,
             )
         )

@@ -70,7 +70,7 @@ def convolution(layer: Layer, name: str) -> Convolution:
 class Mixer:
     """Where a writer appends.
 
-    state: what changes from run to run, int64 (see `kernels.pass_state`). x: the layer's normed input. out: what the
+    state: what changes from run to run, int64 (see `kernels.context_state`). x: the layer's normed input. out: what the
     result is added to, or becomes.
     """
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from .layers import Weights
 from .queries import READER_EPS, reading
 
@@ -71,8 +71,7 @@ class InBlocks:
                 v[own],
                 q_positions=np.arange(count),
                 scale=scale,
-                causal=False,
-                bias=by_distance(q[own], near) * np.float32(scale),
+                options=AttentionOptions(causal=False, bias=by_distance(q[own], near) * np.float32(scale)),
                 threads=weights.threads,
             )
         return weights.project(f"{at}attn_out", out)
@@ -98,8 +97,7 @@ class WithBiases:
             v,
             q_positions=np.arange(len(x)),
             scale=scale,
-            causal=False,
-            bias=by_distance(place, table) * np.float32(scale),
+            options=AttentionOptions(causal=False, bias=by_distance(place, table) * np.float32(scale)),
             threads=weights.threads,
         )
         return weights.project(f"{at}attn_out", mixed)

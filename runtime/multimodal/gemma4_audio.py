@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from .conformer import HALF
 from .convolution import convolved
 from .layers import Weights
@@ -76,9 +76,7 @@ class Layers:
             v,
             q_positions=np.arange(count),
             scale=1.0,
-            window=self.seen,
-            softcap=SOFTCAP,
-            bias=bias,
+            options=AttentionOptions(window=self.seen, softcap=SOFTCAP, bias=bias),
             threads=weights.threads,
         )
         return weights.limited(f"{at}attn_out", mixed)

@@ -13,7 +13,7 @@ from quants.errors import ModelError
 
 from .. import ops
 from ..arrays import Floats, Ids
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from ..products.matmul import matmul, matmul_experts
 
 Rotation = Callable[[Floats], Floats]  # of q and k, (patches, heads, head width), in place
@@ -193,8 +193,7 @@ class Vit:
                 v,
                 q_positions=places,
                 scale=scale,
-                keys_after=np.maximum(self.causal_from - 1 - places, 0),
-                window=window,
+                options=AttentionOptions(keys_after=np.maximum(self.causal_from - 1 - places, 0), window=window),
                 threads=weights.threads,
             )
         out = np.empty((len(x), self.heads * v.shape[2]), np.float32)
@@ -205,8 +204,7 @@ class Vit:
                 v[seen],
                 q_positions=np.arange(len(seen)),
                 scale=scale,
-                causal=False,
-                window=window,
+                options=AttentionOptions(causal=False, window=window),
                 threads=weights.threads,
             )
         return out

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import BIDIRECTIONAL, attend
 from .convolution import convolved
 from .encoder import Parts, sampling
 from .layers import Weights
@@ -88,7 +88,7 @@ def _attention(weights: Weights, at: str, x: Floats) -> Floats:
         parts["value"],
         q_positions=np.arange(len(q)),
         scale=width**-0.5,
-        causal=False,
+        options=BIDIRECTIONAL,
         threads=weights.threads,
     )
     return convolved(weights, f"{at}attn.output.proj", np.ascontiguousarray(mixed.T).reshape(-1, *x.shape[1:]))

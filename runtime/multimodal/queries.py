@@ -9,7 +9,7 @@ from quants.errors import ModelError
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import BIDIRECTIONAL, attend
 from .encoder import Parts, squares
 from .layers import Weights
 
@@ -38,7 +38,7 @@ def _attention(weights: Weights, at: str, read: Floats, seen: Floats, windows: i
         v,
         q_positions=np.arange(len(read) // windows),
         scale=q.shape[2] ** -0.5,
-        causal=False,
+        options=BIDIRECTIONAL,
         sequences=windows,
         threads=weights.threads,
     )
@@ -120,7 +120,7 @@ def resampler(encoder: Parts, weights: Weights, pixels: Floats) -> Floats:
     )
     q, k, v = (np.ascontiguousarray(each) for each in parts)
     mixed = attend(
-        q, k, v, q_positions=np.arange(len(q)), scale=q.shape[2] ** -0.5, causal=False, threads=weights.threads
+        q, k, v, q_positions=np.arange(len(q)), scale=q.shape[2] ** -0.5, options=BIDIRECTIONAL, threads=weights.threads
     )
     mixed = weights.norm("resampler.ln_post", weights.project("resampler.attn.out", mixed), RESAMPLER_EPS, "layer")
     return weights.project("resampler.proj", mixed)

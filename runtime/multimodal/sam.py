@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays import Floats
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from .convolution import convolved
 from .encoder import Parts, rotation, sampling, squares
 from .layers import Vit, Weights
@@ -112,8 +112,7 @@ def _attention(encoder: Parts, weights: Weights, at: str, x: Floats) -> Floats:
                 *own,
                 q_positions=np.arange(len(q)),
                 scale=q.shape[2] ** -0.5,
-                causal=False,
-                bias=bias,
+                options=AttentionOptions(causal=False, bias=bias),
                 threads=weights.threads,
             )
         )

@@ -30,7 +30,7 @@ from ..head import output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer, Network
-from ..mixers.attention import attend
+from ..mixers.attention import AttentionOptions, attend
 from ..model import Model
 from ..products.matmul import gather, matmul
 from ..rope import apply_rope, rope_scaling
@@ -165,9 +165,7 @@ class BlockWriter:
             *(np.concatenate(each) for each in both),
             q_positions=forward.positions,
             scale=own.attention_scale,
-            window=own.window,
-            causal=self.causal,
-            sinks=layer.array("attn_sinks.weight"),
+            options=AttentionOptions(window=own.window, causal=self.causal, sinks=layer.array("attn_sinks.weight")),
             threads=threads,
         )
         mixed *= np.float32(forward.hparams.value_scale)
