@@ -115,6 +115,16 @@ def _begun(text: str, stop: str) -> int:
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
+def _check(prompt: Sequence[int], options: TextOptions) -> None:
+    n = options.max_tokens
+    if not len(prompt):
+        raise OptionError("the prompt is empty, and this vocabulary has no token that begins a text")
+    if any(not isinstance(each, str) or not each for each in options.stop):
+        raise OptionError("a stop string is empty")
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
+        raise OptionError(f"max_tokens is {quote(n)}: a whole number, 0 or more, is needed")
+
+
 class Generation:
     """A text being generated; iterate over its pieces, once.
 
@@ -144,13 +154,8 @@ class Generation:
         Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, an unknown type
         of cache, and where nothing would end the text.
         """
+        _check(prompt, options)
         n, context = options.max_tokens, options.context
-        if not len(prompt):
-            raise OptionError("the prompt is empty, and this vocabulary has no token that begins a text")
-        if any(not isinstance(each, str) or not each for each in options.stop):
-            raise OptionError("a stop string is empty")
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
-            raise OptionError(f"max_tokens is {quote(n)}: a whole number, 0 or more, is needed")
         self.model, self.tokenizer, self.sampler = model, tokenizer, sampler
         self.prompt = [int(token) for token in prompt]
         self._tokens: list[int] = []

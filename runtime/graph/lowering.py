@@ -60,7 +60,7 @@ Heads = tuple[int, int]  # their number and width
 class Lowering:
     """The machine operations of a graph, and the places of its values.
 
-    state: values that operations read anew in each run (`kernels.context_state`). rows_of: by value, its place. calls: in
+    state: values that each run sets anew (`kernels.context_state`). rows_of: by value, its place. calls: in
     their order. before: by layer, how many operations come before it. bound: by layer with keys, their addresses and
     the rows that read tables. tables: by layer with states, the addresses of each state by slot. keys: by layer with
     keys of its own, the shapes of a token's keys and values. states: by layer, the shapes of its states.

@@ -116,12 +116,10 @@ def _write_experts(lowering: Lowering, region: Region) -> bool:
         lowering.list,
         spec,
         x,
-        out,
+        compiled_experts.Output(out, into is not None, 1.0 if factor is None else factor),
         lowering.state,
         rooms=lowering.rooms,
         choice=choice,
-        adds=into is not None,
-        scale=1.0 if factor is None else factor,
     )
     lowering.put(region.output, out)
     return True

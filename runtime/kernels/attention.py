@@ -154,6 +154,12 @@ def _among(j, first, last):  # type: ignore[no-untyped-def]
     return (number >= every_int(first)) & (number < every_int(last))
 
 
+@inlined
+def _seen_of_chunk(first, last, r, rows, heads, chunk):  # type: ignore[no-untyped-def]
+    begin, end = _seen(first, last, r, rows, heads)
+    return max(begin, chunk), min(end, chunk + KEYS)
+
+
 @kernel
 def mix(  # type: ignore[no-untyped-def]
     scores,
@@ -177,9 +183,9 @@ def mix(  # type: ignore[no-untyped-def]
     """Compute softmax(scores) times values, at out_at + query * out_stride + head * width; zeros for a query without
     keys.
 
-    found, stride, base: as from `scores`; weights overwrite them. sinks (heads,): logits that only add to the sum, -inf
-    for none. values: key j's begin at at + value_stride * j, width of them rounded up to a multiple of COLUMNS. mixed,
-    shares: scratch for a row of them and a number for each row.
+    scores, stride, base: as from `scores`; weights overwrite them. sinks (heads,): logits that only add to the sum,
+    -inf for none. values: key j's begin at at + value_stride * j, width of them rounded up to a multiple of COLUMNS.
+    mixed, shares: scratch for a row of them and a number for each row.
     """
     filled = -(-width // COLUMNS) * COLUMNS
     for r in range(0, rows, ROWS):
@@ -192,8 +198,7 @@ def mix(  # type: ignore[no-untyped-def]
         store(mixed, i, every(ZERO))
     for chunk in range(base, base + stride - LANES, KEYS):
         for r in range(0, rows, ROWS):
-            begin, end = _seen(first, last, r, rows, heads)
-            begin, end = max(begin, chunk), min(end, chunk + KEYS)
+            begin, end = _seen_of_chunk(first, last, r, rows, heads, chunk)
             if begin < end:
                 for c in range(0, filled, COLUMNS):
                     multiply_tile(
@@ -210,9 +215,8 @@ def mix(  # type: ignore[no-untyped-def]
                         filled,
                         True,
                     )
-    whole = width // LANES * LANES
     for i in range(rows):
-        to = out_at + i // heads * out_stride + i % heads * width
+        whole, to = width // LANES * LANES, out_at + i // heads * out_stride + i % heads * width
         for c in range(0, whole, LANES):
             store(out, to + c, load(mixed, i * filled + c) * shares[i])
         for c in range(whole, width):

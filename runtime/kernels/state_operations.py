@@ -1,6 +1,6 @@
 """Layers with states, for a few tokens: operations for `team.run`.
 
-A table has the address of a text's states, one for each slot (see `pass_state`), laid out as in `KVCache.states`: the
+A table has the address of a text's states, one per slot (see `context_state`), laid out as in `KVCache.states`: the
 last inputs of a convolution (taps - 1, channels), and a matrix for each head, whose rows are padded to whole lanes.
 They are changed in place. Tokens of one text are processed in order, so that a thread takes all tokens of a head, or of
 some channels, one after another.
@@ -24,7 +24,7 @@ from .thread_team import FIELDS, array_at, operation
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
 
-STATE = 2  # address of the pass's state (see `pass_state`)
+STATE = 2  # address of the pass's state (see `context_state`)
 X, X_WIDTH, OUT, OUT_WIDTH = 3, 4, 5, 6  # input and output: addresses, and the width of a token's row
 SHORTS, NUMBERS_AT = 7, 8  # where the output goes as integers (see `dots`), or 0
 WIDTH = 9  # numbers of a row that count

@@ -243,22 +243,29 @@ def add_choice(
     return choice
 
 
-def add_experts(  # noqa: PLR0913  # addresses of an operation's parts
+@dataclass(frozen=True)
+class Output:
+    """Where a layer's experts write: `scale` times their sum, added to what is in `rows` if `adds`."""
+
+    rows: Vectors
+    adds: bool = False
+    scale: float = 1.0
+
+
+def add_experts(
     operations: OperationList,
     spec: ExpertsSpec,
     x: Vectors,
-    out: Vectors,
+    output: Output,
     state: NDArray[np.int64],
     *,
     rooms: Rooms | None = None,
     choice: Choice | None = None,
-    adds: bool = False,
-    scale: float = 1.0,
 ) -> None:
-    """Write down out = scale times what a layer's experts make of x, added to what is in `out` where `adds`.
+    """Add the operations of a layer's experts.
 
-    x: of the pass's tokens, with their integers. rooms: shared with other layers, which run at other times. choice: of
-    a router that reads something else than x.
+    x: the input of the pass's tokens, with their integers. rooms: memory shared with other layers, which run at other
+    times. choice: that of a router that reads something else than x.
     """
     rooms = Rooms() if rooms is None else rooms
     choice = add_choice(operations, spec, x, state, rooms) if choice is None else choice
@@ -276,11 +283,11 @@ def add_experts(  # noqa: PLR0913  # addresses of an operation's parts
         of_experts.STATE: state,
         of_experts.X: given[0].floats,
         of_experts.X_WIDTH: given[0].room,
-        of_experts.OUT: out.floats,
-        of_experts.OUT_WIDTH: out.room,
+        of_experts.OUT: output.rows.floats,
+        of_experts.OUT_WIDTH: output.rows.room,
         of_experts.WIDTH: spec.net.down.rows,
-        of_experts.SCALE: float(scale),
-        of_experts.ADDS: adds,
+        of_experts.SCALE: float(output.scale),
+        of_experts.ADDS: output.adds,
         of_experts.WEIGHS: not weighs,
     }
     if spec.shared:
@@ -292,7 +299,7 @@ def add_experts(  # noqa: PLR0913  # addresses of an operation's parts
 
 @dataclass(frozen=True)
 class _Writer:
-    """What the operations of a layer's experts have in common. Of a net, `chosen` says whether it is the experts'."""
+    """What the operations of a layer's experts share. chosen: the net is that of experts, not a shared one."""
 
     operations: OperationList
     rooms: Rooms
@@ -329,7 +336,7 @@ class _Writer:
         return self.rooms.vectors(f"{use} of {'experts' if chosen else 'all'}", width, rows)
 
     def add_first(self, net: Net, chosen: bool, x: Vectors, wait: bool) -> tuple[Vectors | None, Vectors]:
-        """What gate and up give; None for the gate where up has both, or nothing is gated."""
+        """Return gate and up projections; None for the gate where up has both, or nothing is gated."""
         gate, up = None, self._vectors("up", net.up.rows, chosen)
         if net.gate:
             gate = self._vectors("gate", net.gate.rows, chosen)
@@ -340,7 +347,7 @@ class _Writer:
     def add_activation(
         self, net: Net, chosen: bool, gate: Vectors | None, up: Vectors, weighs: bool, wait: bool
     ) -> Vectors:
-        """Return weighs: by the weights of experts."""
+        """Return the net's hidden values. weighs: times the weights of experts."""
         width = net.down.tensor.width
         out, first = self._vectors("hidden", width, chosen), up if gate is None else gate
         fields = {
@@ -366,7 +373,7 @@ class _Writer:
         return out
 
     def add_down(self, net: Net, chosen: bool, hidden: Vectors) -> Vectors:
-        """Return threads add up their own rows of it, so they need not wait."""
+        """Return the down projections. Threads do not wait after it: each adds up the rows that it made."""
         out = self._vectors("down", net.down.rows, chosen)
         self.add_product(hidden, net.down, out.floats, False, chosen, of_tokens=False)
         return out

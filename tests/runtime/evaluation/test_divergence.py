@@ -12,9 +12,9 @@ import pytest
 from quants.errors import ModelError, OptionError
 from runtime.evaluation import statistics
 from runtime.evaluation.divergence import Rows, compare, divergence, row_figures
-from runtime.evaluation.perplexity import perplexity
 from runtime.evaluation.stored_logits import StoredLayout, encode_rows, stored_logits
 from runtime.evaluation.windows import Window, text_windows
+from tests.one_perplexity import perplexity
 
 from ...conftest import ROOT
 
