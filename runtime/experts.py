@@ -9,7 +9,7 @@ from quants.errors import ModelError
 
 from . import ops
 from .arrays import Floats
-from .kernels.rows import add_rows
+from .kernels.sums import add_rows
 from .kernels.threads import share_out
 from .layer import ForwardContext, Layer
 from .products.matmul import Inputs

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arrays import Doubles, Floats, Ids
-from .kernels.column_sums import add_columns
+from .kernels.sums import add_columns
 from .kernels.threads import share_out
 
 # (name of the weight, inputs (n, width), expert of a stacked weight, how many experts it has)

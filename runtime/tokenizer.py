@@ -8,13 +8,13 @@ from gguf.constants import Keys, TokenType
 
 from archs.schema import ADDED_TOKENS
 from archs.vocab.around import around_of, roles_of
+from archs.vocab.ends import listed_ends
 from archs.vocab.files import AddedToken
 from archs.vocab.listed import TokenList
 from archs.vocab.named import with_strips
 from quants.errors import VocabularyError
 
 from .tokenizers.bpe import BytePairs
-from .tokenizers.ends import end_ids
 from .tokenizers.longest import LongestTokens
 from .tokenizers.pieces import Pieces
 from .tokenizers.special import Splitter
@@ -160,3 +160,8 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
     tokens = TokenList(metadata)
     return Tokenizer(MODELS[name](tokens), tokens)
+
+
+def end_ids(tokens: TokenList) -> tuple[int, ...]:
+    """Return tokens that end a text, in order: those that keys name or list, and those with such names."""
+    return tuple(sorted(tokens.named.ends.union(listed_ends(tokens.metadata))))

@@ -21,12 +21,11 @@ from quants.errors import OptionError
 from ..arrays import Doubles, Floats, Ids
 from ..kernels import fused_sampler
 from . import adaptive
-from .bias import logit_bias
 from .candidates import Candidates, candidates, checked, softmax
 from .dry import Breakers, dry
 from .mirostat import mirostat, mirostat_2, next_mu
 from .parameters import Sampling
-from .penalties import penalties
+from .penalties import logit_bias, penalties
 from .processors import Words, changes_logits, processed
 from .temperature import HOTTEST, dynamic_temperature, likeliest, temperature
 from .truncation import min_p, top_k, top_n_sigma, top_p, typical, xtc
