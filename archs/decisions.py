@@ -37,10 +37,10 @@ def with_decision(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         return {**config, **_decision("OpenJevModel", "openjev", openjev(), by_all)}
     if (own := folder / "joint_head_config.json").is_file():
         sizes = {"routing_layers": Whole(0, 1000), "layers": Whole(0, 1000), "heads": Whole(1, 1 << 16)}
-        said = read_fields(read_json_object(own), sizes, own.name)
-        if missing := [key for key in sizes if said.get(key) is None]:
+        fields = read_fields(read_json_object(own), sizes, own.name)
+        if missing := [key for key in sizes if fields.get(key) is None]:
             raise ModelError(f'{own} has no "{missing[0]}"')
-        head = {key: said[key] for key in sizes}
+        head = {key: fields[key] for key in sizes}
         return {**config, **_decision("ClefModel", "clef", clef(), {}, beside="joint_head.safetensors", **head)}
     return config
 
@@ -57,7 +57,7 @@ def encoder_config(folder: Path) -> dict[str, Any] | None:
     )
     if own is None or not (folder / "encoder" / "config.json").is_file():
         return None
-    said = read_fields(
+    fields = read_fields(
         read_json_object(own),
         {
             "architecture": Text(),
@@ -67,30 +67,30 @@ def encoder_config(folder: Path) -> dict[str, Any] | None:
         },
         own.name,
     )
-    if said.get("head_layers") is None:
+    if fields.get("head_layers") is None:
         raise ModelError(f'{own} has no "head_layers"')
-    given = said.get("temperature") or []
+    given = fields.get("temperature") or []
     if not isinstance(given, list) or not all(isinstance(each, (int, float)) and each > 0 for each in given):
         raise ModelError(f'{own}: "temperature" is no list of numbers above 0')
-    found = dict(zip(QUESTIONS, map(float, given), strict=False))
-    for name, value in (said.get("temperature_by_options") or {}).items():  # as "choice:3-5", "choice:11+"
-        found[name.replace(":", ".").replace("-", "_").rstrip("+")] = value
+    temperatures = dict(zip(QUESTIONS, map(float, given), strict=False))
+    for name, value in (fields.get("temperature_by_options") or {}).items():  # as "choice:3-5", "choice:11+"
+        temperatures[name.replace(":", ".").replace("-", "_").rstrip("+")] = value
     words = read_fields(
         read_json_object(folder / "tokenizer" / "tokenizer_config.json"),
         dict.fromkeys(("cls_token", "sep_token", "mask_token"), Text()),
         "tokenizer_config.json",
     )
     first, between, marker = (words.get(f"{word}_token") or "" for word in ("cls", "sep", "mask"))
-    template = laya(first, between, marker, said.get("architecture") == "JuliaDecisionModel")
+    template = laya(first, between, marker, fields.get("architecture") == "JuliaDecisionModel")
     more = {
-        "head_layers": said["head_layers"],
-        "head_tokens": said.get("head_max_len") or 256,
+        "head_layers": fields["head_layers"],
+        "head_tokens": fields.get("head_max_len") or 256,
         "folder": "tokenizer",
         "vocab": {"token_type_count": len(QUESTIONS)},
     }
     return {
         **read_json_object(folder / "encoder" / "config.json"),
-        **_decision("ModernBertDecisionModel", "laya", template, found, **more),
+        **_decision("ModernBertDecisionModel", "laya", template, temperatures, **more),
     }
 
 
@@ -101,13 +101,13 @@ def of_adapter(folder: Path) -> dict[str, Any] | None:
         return all((folder / name).is_file() for name in names)
 
     if there("lev_release.json"):
-        said = read_json_object(folder / "calibration.json").get("temperatures")
-        every = MapOf(POSITIVE).read(said or {}, Place("calibration.json"))
+        listed = read_json_object(folder / "calibration.json").get("temperatures")
+        every = MapOf(POSITIVE).read(listed or {}, Place("calibration.json"))
         names = {name: name.split(":") for name in every}
-        found = {  # as "choice:A:small"; of its two ways to answer, the one by labels
-            ".".join([kind, *size]): every[name] for name, (kind, way, *size) in names.items() if way == "A"
+        temperatures = {  # as "choice:A:small"; of its two ways to answer, the one by labels
+            ".".join([question, *size]): every[name] for name, (question, way, *size) in names.items() if way == "A"
         }
-        return _decision("LevModel", "lev", lev(), found)
+        return _decision("LevModel", "lev", lev(), temperatures)
     if there("head.pt", "training_config.json"):
         training = read_fields(
             read_json_object(folder / "training_config.json"),
@@ -123,11 +123,13 @@ def of_adapter(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _decision(name: str, kind: str, template: str, temperatures: Mapping[str, float], **more: Any) -> dict[str, Any]:
+def _decision(
+    name: str, decision_type: str, template: str, temperatures: Mapping[str, float], **more: Any
+) -> dict[str, Any]:
     if unknown := sorted(set(temperatures) - set(TEMPERATURES)):
         raise ModelError(f"a temperature is for {unknown[0]!r} questions, which are not known")
-    said = {"type": kind, "template": template, "temperatures": dict(temperatures), **more}
-    return {"architectures": [name], "decision": said}
+    decision = {"type": decision_type, "template": template, "temperatures": dict(temperatures), **more}
+    return {"architectures": [name], "decision": decision}
 
 
 def keys_of() -> dict[str, Any]:
@@ -136,15 +138,15 @@ def keys_of() -> dict[str, Any]:
     def temperature(name: str) -> Any:
         return lambda config: ((config.get("decision") or {}).get("temperatures") or {}).get(name)
 
-    found = {f"decision.temperature.{name}": temperature(name) for name in TEMPERATURES}
-    return {"decision.type": lambda config: (config.get("decision") or {}).get("type"), **found}
+    temperatures = {f"decision.temperature.{name}": temperature(name) for name in TEMPERATURES}
+    return {"decision.type": lambda config: (config.get("decision") or {}).get("type"), **temperatures}
 
 
 # Prompts. Text is written as expressions, because a template's blocks swallow the line ends around them.
 
 IF, ELSE, END = "{% if ", "{% else %}", "{% endif %}"
 OPTIONS, DONE = "{% for o in options %}", "{% endfor %}"
-SAID = "{% macro said(x) %}{{ x if x is string else x | tojson }}{% endmacro %}"
+TEXT_MACRO = "{% macro said(x) %}{{ x if x is string else x | tojson }}{% endmacro %}"
 DESCRIPTION = "{{ said(o.description) }}"
 DESCRIBED = f"{IF}o.description %}}"
 YES = f"{IF}o.key == 'true' %}}"
@@ -162,7 +164,7 @@ def openjev() -> str:
     meant = f"{DESCRIBED}{DESCRIPTION}{{% elif type == 'noul' %}}{usual}{END}"
     return "".join(
         (
-            SAID,
+            TEXT_MACRO,
             text("<|im_start|>user\n"),
             "{% for image in images %}{{ image }}",
             DONE,
@@ -233,7 +235,7 @@ def laya(first: str, between: str, marker: str, described: bool) -> str:
         )
     return "".join(
         (
-            SAID,
+            TEXT_MACRO,
             text(first),
             "{{ type }}",
             text(" question: "),
@@ -264,7 +266,7 @@ def lev() -> str:
     )
     return "".join(
         (
-            SAID,
+            TEXT_MACRO,
             text(f"<|im_start|>system\n{begins}<|im_end|>\n<|im_start|>user\n# Evidence\n"),
             "{{ said(state) }}",
             text("\n\n# Criterion\n"),
@@ -404,7 +406,7 @@ def clef() -> str:
         "field's allowed options."
     )
     compact = "tojson(separators=[',', ':'])"
-    said = f"{{% macro said(x) %}}{{{{ x if x is string else x | {compact} }}}}{{% endmacro %}}"
+    macro = f"{{% macro said(x) %}}{{{{ x if x is string else x | {compact} }}}}{{% endmacro %}}"
     sep, yes, no = "{{ sep }}", "is true or the answer is yes.", "is false or the answer is no."
     meant = (
         "{% set d = o.description %}{% if d is none and q.type == 'noul' %}"
@@ -416,7 +418,7 @@ def clef() -> str:
     )
     return "".join(
         (
-            said,
+            macro,
             text(f"<|im_start|>system\n{begins}<|im_end|>\n<|im_start|>user\nSTATE:\n"),
             IF,
             "images %}",

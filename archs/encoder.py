@@ -17,11 +17,11 @@ from quants.errors import ModelError
 
 from .config import lookup, required
 from .spec import Computed, Config, Target, TensorMap, Tensors
-from .typed_json import Kind
+from .typed_json import FieldType
 from .wrapper import Wrapper
 
 NAME = "clip"  # `general.architecture` of such files, and the prefix of their keys
-KIND = "mmproj"  # their `general.type`
+GENERAL_TYPE = "mmproj"  # their `general.type`
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Encoder:
     refused: paths in the config with a test of what files cannot express.
     folders: those with a config.json and a model.safetensors of their own: "FOLDER" in the config, and "FOLDER." before
         the names of the tensors, which come first.
-    beside: globs of source names that are the encoders', where a text model's plan would not know them as such.
+    claimed: globs of source names that are the encoders', where a text model's plan would not know them as such.
     no_way_back: why no class is made of both files again.
     wrappers: the classes that both files become again. prepare_export: the inverse of `prepare`.
     """
@@ -62,9 +62,9 @@ class Encoder:
     tokens: Mapping[str, str] = field(default_factory=dict)
     generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
     prepare: Callable[[Config, Tensors], Tensors] | None = None
-    keys: Mapping[str, Kind] = field(default_factory=dict)
+    keys: Mapping[str, FieldType] = field(default_factory=dict)
     refused: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()
+    claimed: tuple[str, ...] = ()
     no_way_back: str = ""
     folders: tuple[str, ...] = ()
     wrappers: tuple[Wrapper, ...] = ()
@@ -73,13 +73,13 @@ class Encoder:
 
 def projectors(encoder: Encoder) -> dict[str, str]:
     """Return the projector type of each part, which tells programs how to run it."""
-    found, having = {}, {part: {"": True} for part in ("vision", "audio")}  # nothing else of a config matters here
+    types, having = {}, {part: {"": True} for part in ("vision", "audio")}  # nothing else of a config matters here
     for part in encoder.parts:
         key = "gen.audio" if part == "speech" else part
-        said = encoder.metadata.get(f"{key}.projector_type", encoder.metadata.get("projector_type"))
-        if callable(said):
-            found[part] = str(said(having))
-    return found
+        source = encoder.metadata.get(f"{key}.projector_type", encoder.metadata.get("projector_type"))
+        if callable(source):
+            types[part] = str(source(having))
+    return types
 
 
 def always_there(encoder: Encoder) -> set[str]:
@@ -137,7 +137,7 @@ class Maybe:
     otherwise: Any = None
 
     def __call__(self, config: Config) -> Any:
-        return self.otherwise if (found := lookup(config, self.path)) is None else found
+        return self.otherwise if (value := lookup(config, self.path)) is None else value
 
 
 def maybe(path: str, otherwise: Any = None) -> Computed:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from quants import Tensor
 
-from .layer_kinds import EXPERTS, Declared
-from .typed_json import Kind
+from .layer_types import EXPERTS, Declared
+from .typed_json import FieldType
 
 Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
 ConfigKeys = dict[str, Any]  # of a config.json made from a file
@@ -93,7 +93,7 @@ def in_layers(targets: Mapping[str, Target], at: str = "layers") -> dict[str, Ta
         name = to.name
         if isinstance(name, str):
             return replace(to, name=f"blk.{{i}}.{name}")
-        return replace(to, name=lambda config: (found := name(config)) and f"blk.{{i}}.{found}")
+        return replace(to, name=lambda config: (own := name(config)) and f"blk.{{i}}.{own}")
 
     def full(target: Target) -> Target:
         if isinstance(target, str):
@@ -160,7 +160,7 @@ def sum_factor(function: Callable[[Floats, Floats], Floats]) -> float | None:
 class LayerSpec:
     """How one decoder layer computes, and what stands before the first and after the last.
 
-    mixer, net, arrangement: what each layer is made of (see `archs.layer_kinds`). Nets are of experts, unless it is
+    mixer, net, arrangement: what each layer is made of (see `archs.layer_types`). Nets are of experts, unless it is
         said otherwise, in models that have any, behind the leading dense layers.
     norm: RMS norm or layer norm, which may have no weights at all (OLMo, Talkie).
     ffn_norm: the name of the norm before the feed-forward net.
@@ -344,7 +344,7 @@ class Architecture:
     generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
     float32: tuple[str, ...] = ()
     layers_vary: bool = False
-    keys: Mapping[str, Kind] = field(default_factory=dict)
+    keys: Mapping[str, FieldType] = field(default_factory=dict)
     refused: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()
     wrappers_refused: tuple[str, ...] = ()
@@ -353,7 +353,7 @@ class Architecture:
     of_keys: Callable[[Any], bool] | None = None
     config_of_tensors: Callable[[Tensors], Mapping[str, Any] | None] | None = None
     prepare: Callable[[Config, Tensors], tuple[Config, Tensors]] | None = None
-    rope_parameters: Literal["", "one", "by kind"] = ""
+    rope_parameters: Literal["", "one", "by type"] = ""
     prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model", "thinker", "llm")
     activation: str = "hidden_activation|hidden_act|activation_function"
     eager_attention: bool = True

@@ -74,8 +74,8 @@ def columns(name: str) -> Callable[[Files], int]:
 def _side(files: Files, name: str, number: int) -> int:
     shape = files.shape(name)
     if len(shape) <= number:
-        said = f"has {name!r} of shape {shape}" if shape else f"has no {name!r}"
-        raise ModelError(f"the encoders' file {said}, by which config.json is found")
+        problem = f"has {name!r} of shape {shape}" if shape else f"has no {name!r}"
+        raise ModelError(f"the encoders' file {problem}, by which config.json is found")
     return shape[number]
 
 

@@ -298,7 +298,7 @@ SMOLLM3 = LLAMA.derive(
     hf_classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
     metadata={
         "no_rope_layers": unusual_rope_layers,
-        **windows(lambda config, layer: not rope_layers(config)[layer], kinds_switch=True),
+        **windows(lambda config, layer: not rope_layers(config)[layer], layer_types_switch=True),
     },
     defaults={
         "hidden_size": 2048,

@@ -116,11 +116,11 @@ HALF, MORE, FEW, MANY = np.float32(0.5), np.float32(1.5), np.float32(0.4), np.fl
 
 
 @inlined
-def middle(low: np.float32, high: np.float32, least: np.float32, most: np.float32) -> Any:
-    """Return a part between low / least and high / most: times anything from `least` to `most` it is between low and
-    high.
+def middle(low: np.float32, high: np.float32, lowest: np.float32, highest: np.float32) -> Any:
+    """Return a scale between low / lowest and high / highest: multiplied by anything from `lowest` to `highest`, it is
+    between low and high.
     """
-    return HALF * (low / least + high / most)
+    return HALF * (low / lowest + high / highest)
 
 
 @inlined

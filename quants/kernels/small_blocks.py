@@ -39,8 +39,8 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
 
     Codes are 0 … top; those not counted from the lowest value are -middle … middle - 1, stored with middle added.
     """
-    most, codes_at = 31 if fifth else 15, 4 if offset else 2
-    block_bytes, top, middle = codes_at + (20 if fifth else 16), np.float32(most), np.float32(most // 2 + 1)
+    max_code, codes_at = 31 if fifth else 15, 4 if offset else 2
+    block_bytes, top, middle = codes_at + (20 if fifth else 16), np.float32(max_code), np.float32(max_code // 2 + 1)
 
     @kernel
     def encode(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
@@ -61,7 +61,7 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
                     code = to_int((load(side, i) - low) * inverse + HALF)
                 else:
                     code = to_int(load(side, i) * inverse + (middle + HALF))
-                store(codes, i, code if fifth and offset else smaller(code, most))
+                store(codes, i, code if fifth and offset else smaller(code, max_code))
             put_codes(codes, fifth, raw, targets, codes_at)
 
     @kernel
@@ -125,8 +125,8 @@ def _kernels(fifth: bool, offset: bool) -> Kernels:
                 store(values, to, to_float(low) * d + m)
                 store(values, to + LANES, to_float(high) * d + m)
             else:
-                store(values, to, to_float(low - (most // 2 + 1)) * d)
-                store(values, to + LANES, to_float(high - (most // 2 + 1)) * d)
+                store(values, to, to_float(low - (max_code // 2 + 1)) * d)
+                store(values, to + LANES, to_float(high - (max_code // 2 + 1)) * d)
 
     return Kernels(encode, weighted, decode)
 

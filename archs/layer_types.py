@@ -71,7 +71,7 @@ WITH_NONE = ("sequential", "cycles", "normed")  # arrangements of layers that ma
 
 
 @dataclass(frozen=True)
-class LayerKind:
+class LayerType:
     """A layer's mixer, net and arrangement."""
 
     mixer: Mixer = "attention"
@@ -97,9 +97,9 @@ class DeclaresLayers(Protocol):
     def arrangement(self) -> Declared: ...
 
 
-def layer_kind(
+def type_of_layer(
     block: DeclaresLayers, keys: Keys, layer: int, roles: Collection[str], parallel: bool = False
-) -> LayerKind:
+) -> LayerType:
     """Return the kind of a layer with tensors of these names. Raises ModelError where a list of the keys lacks the
     layer.
 
@@ -113,7 +113,7 @@ def layer_kind(
     if arrangement in WITH_NONE:
         mixer = "none" if _mixer_tensors().isdisjoint(roles) else mixer
         net = "none" if _net_tensors().isdisjoint(roles) else net
-    return LayerKind(mixer, net, arrangement)
+    return LayerType(mixer, net, arrangement)
 
 
 def _chosen(declared: Declared, keys: Keys, layer: int, roles: Collection[str], made_of: Mapping[Any, Parts]) -> str:
