@@ -11,14 +11,14 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.conversion.convert": "convert",
     "gguftools.conversion.endianness": "convert_endian",
     "gguftools.conversion.export": "export",
-    "gguftools.conversion.patch": "apply_patch make_patch",
-    "gguftools.conversion.placement": "gpu_split",
+    "gguftools.lab.patching": "apply_patch make_patch",
+    "gguftools.lab.gpu_split": "gpu_split",
     "gguftools.conversion.frontier": "frontier",
-    "gguftools.conversion.graft": "GraftOptions graft",
+    "gguftools.lab.grafting": "ExpertOptions GraftOptions graft",
     "gguftools.conversion.quantize": "quantize",
-    "gguftools.conversion.reproduce": "Selection reproduce",
+    "gguftools.lab.reproduction": "Selection attest reproduce verify_attestation",
     "gguftools.conversion.shards": "merge split",
-    "gguftools.generation": "GenerateOptions",
+    "gguftools.models.generation": "GenerateOptions",
     "gguftools.inspection.audit": "audit",
     "gguftools.inspection.catalogue": "architectures formats",
     "gguftools.inspection.compare": "diff",
@@ -28,25 +28,22 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.validation": "validate",
     "gguftools.inspection.weight_errors": "weight_errors",
     "gguftools.measurement.divergence": "divergence",
-    "gguftools.measurement.draft_check": "draft_check",
+    "gguftools.lab.drafts": "draft_check",
     "gguftools.measurement.evaluation": "evaluate",
     "gguftools.measurement.importance": "imatrix",
-    "gguftools.measurement.node_comparison": "compare_values",
-    "gguftools.measurement.node_values": "node_values",
+    "gguftools.lab.graph_values": "compare_values node_values",
     "gguftools.measurement.options": "DivergenceOptions DraftCheckOptions EvaluationOptions ImatrixOptions"
     " PerplexityOptions",
     "gguftools.measurement.perplexity": "perplexity",
     "gguftools.metadata.edit": "set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
-    "gguftools.model": "Model load open",
-    "gguftools.sanity.check": "check",
-    "gguftools.provenance.attest": "attest verify_attestation",
+    "gguftools.models.model": "Model load open",
+    "gguftools.inspection.original.check": "check",
     "gguftools.conversion.options": "ConvertOptions",
     "gguftools.quantization.options": "QuantizeOptions",
     "gguftools.calibration.target": "SearchOptions",
     "gguftools.calibration.texts": "Calibration",
     "gguftools.writing.options": "WriteOptions",
-    "gguftools.conversion.expert_choice": "ExpertOptions",
     "quants.errors": "GgufToolsError",
 }
 _MODULES = {name: module for module, names in _API.items() for name in names.split()}
@@ -119,31 +116,29 @@ if TYPE_CHECKING:
     from .calibration.texts import Calibration
     from .conversion.convert import convert
     from .conversion.endianness import convert_endian
-    from .conversion.expert_choice import ExpertOptions
     from .conversion.export import export
     from .conversion.frontier import frontier
-    from .conversion.graft import GraftOptions, graft
     from .conversion.options import ConvertOptions
-    from .conversion.patch import apply_patch, make_patch
-    from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
-    from .conversion.reproduce import Selection, reproduce
     from .conversion.shards import merge, split
-    from .generation import GenerateOptions
     from .inspection.audit import audit
     from .inspection.catalogue import architectures, formats
     from .inspection.compare import diff
     from .inspection.graph import graph
     from .inspection.hashing import hash
     from .inspection.identification import identify
+    from .inspection.original.check import check
     from .inspection.validation import validate
     from .inspection.weight_errors import weight_errors
+    from .lab.drafts import draft_check
+    from .lab.gpu_split import gpu_split
+    from .lab.grafting import ExpertOptions, GraftOptions, graft
+    from .lab.graph_values import compare_values, node_values
+    from .lab.patching import apply_patch, make_patch
+    from .lab.reproduction import Selection, attest, reproduce, verify_attestation
     from .measurement.divergence import divergence
-    from .measurement.draft_check import draft_check
     from .measurement.evaluation import evaluate
     from .measurement.importance import imatrix
-    from .measurement.node_comparison import compare_values
-    from .measurement.node_values import node_values
     from .measurement.options import (
         DivergenceOptions,
         DraftCheckOptions,
@@ -154,10 +149,9 @@ if TYPE_CHECKING:
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
-    from .model import Model, load, open
-    from .provenance.attest import attest, verify_attestation
+    from .models.generation import GenerateOptions
+    from .models.model import Model, load, open
     from .quantization.options import QuantizeOptions
-    from .sanity.check import check
     from .writing.options import WriteOptions
 
 

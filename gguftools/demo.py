@@ -6,8 +6,8 @@ from pathlib import Path
 
 from .conversion.convert import convert
 from .conversion.quantize import quantize
-from .files.atomic import NOTHING
-from .files.folders import made_folder
+from .io.atomic import NOTHING
+from .io.folders import made_folder
 from .measurement.perplexity import perplexity
 from .measurement.text_tokens import read_text
 from .writing.options import WriteOptions

@@ -18,7 +18,7 @@ import typer.main
 
 import gguftools
 from gguftools.__main__ import build_app
-from gguftools.console.usage import options_of
+from gguftools.cli.usage import options_of
 
 from . import template
 from .conftest import ROOT

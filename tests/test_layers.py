@@ -50,24 +50,26 @@ ORDER = (
     "runtime.multimodal",
     "runtime.speculation",
     "runtime.generation runtime.batched_generation runtime.beam_search",
-    "gguftools.files.stores",
-    "gguftools.files",
-    "gguftools.files.gguf",
-    "gguftools.files.checkpoint",
+    "gguftools.io.stores",
+    "gguftools.io",
+    "gguftools.io.gguf",
+    "gguftools.io.checkpoint",
     "gguftools.metadata",
     "gguftools.writing",
     "gguftools.quantization",
-    "gguftools.sources gguftools.generation gguftools.chat",
-    "gguftools.model",
+    "gguftools.models.sources gguftools.models.generation gguftools.models.chat",
+    "gguftools.models",
     "gguftools.inspection",
     "gguftools.measurement",
-    "gguftools.sanity",
+    "gguftools.inspection.original",
     "gguftools.calibration",
     "gguftools.provenance",
     "gguftools.conversion",
+    "gguftools.publish",
+    "gguftools.lab",
     "gguftools.demo",
-    "gguftools.console",
-    "gguftools.commands",
+    "gguftools.cli",
+    "gguftools.cli.commands",
     "gguftools",
 )
 ROOMS = {room: rank for rank, line in enumerate(ORDER) for room in line.split()}
@@ -116,7 +118,7 @@ def test_there_are_no_circles():
 @pytest.mark.parametrize("path", FILES.values(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_commands_print(path: Path):
     relative = path.relative_to(ROOT).as_posix()
-    if relative.startswith("gguftools/commands/") or relative in {"gguftools/console/ui.py", "gguftools/__main__.py"}:
+    if relative.startswith("gguftools/cli/commands/") or relative in {"gguftools/cli/ui.py", "gguftools/__main__.py"}:
         return
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     assert not [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id in {"print", "input"}]

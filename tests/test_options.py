@@ -10,10 +10,10 @@ import pytest
 import typer.main
 
 from gguftools.__main__ import build_app
-from gguftools.console.usage import APART, NEEDS, flag
+from gguftools.cli.usage import APART, NEEDS, flag
 
 from .gguftools.command_line import EXAMPLE, TEXT, run, typed
-from .gguftools.measurement.report.example import results
+from .gguftools.publish.report.example import results
 
 PROGRAM: Any = typer.main.get_command(build_app())
 OPTIONS = {
@@ -229,7 +229,7 @@ NEEDED_BESIDE = {
     "--prices": ["--plan"],
     "--min-rows": ["--merge", "filled.gguf"],
 }
-# Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
+# Flags. What they do not go with stands in gguftools.cli.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet",
     "--verbose",

@@ -18,10 +18,11 @@ from quants.arguments import PathLike, as_path, thread_count
 from quants.errors import OptionError
 
 from ..calibration.texts import Calibration
-from ..files.atomic import check_target, output_path, published_together
-from ..files.checkpoint.folder import Checkpoint
-from ..files.naming import is_remote
-from ..model import Model, of_parts, write_plain
+from ..io.atomic import check_target, output_path, published_together
+from ..io.checkpoint.folder import Checkpoint
+from ..io.naming import is_remote
+from ..models.model import Model, of_parts, write_plain
+from ..models.sources import Changes, of_checkpoint, of_encoders
 from ..provenance.parameters import Opening, Parameters
 from ..provenance.recording import Described, Recording, described_as
 from ..quantization.imatrix import ImportanceMatrix
@@ -29,7 +30,6 @@ from ..quantization.options import QuantizeOptions
 from ..quantization.outputs import write_file
 from ..quantization.outtypes import FILE_TYPES
 from ..quantization.recipes import recipe_named
-from ..sources import Changes, of_checkpoint, of_encoders
 from ..writing.executors import leaves_process
 from ..writing.options import WriteOptions
 from ..writing.pipeline import Resumable
@@ -37,7 +37,7 @@ from ..writing.report import QuantizeReport
 from ..writing.resume import fingerprint, idle_resume, left_behind
 from .adapters import Deciding, deciding, merge_change, plan_adapter
 from .dense_modules import with_dense_modules
-from .next_layers import alone, counts, without
+from .mtp_layers import alone, counts, without
 from .options import ConvertOptions, Part, check_options
 from .predictors import open_predictor
 from .quantize import REMOTE_THREADS, Asked, quantize_model
@@ -104,7 +104,7 @@ class _Job:
         if self.outtype not in ("AUTO", EXACT, *FILE_TYPES):
             recipe_named(self.outtype)  # a mistyped one is found before anything is read
         _check_exact(self.outtype, self.options, bool(self.more))
-        if self.write.terms is not None and self.outtype == EXACT:
+        if self.write.cost_model is not None and self.outtype == EXACT:
             raise OptionError("what exact blocks take is not planned", "leave out the plan")
         check_options(self.part, self.options, self.write, self.more)
 
@@ -209,7 +209,7 @@ def _changes(part: Part, options: ConvertOptions) -> Changes:
 
 def _compared(metadata: Metadata, folder: Path) -> str:
     """What is to be said of the vocabulary beside the tokenizer in the folder."""
-    from ..sanity.tokenizer_check import check_tokenizer  # here, because it imports much
+    from ..inspection.original.tokenizer_check import check_tokenizer  # here, because it imports much
 
     return check_tokenizer(metadata, folder).message
 

@@ -64,7 +64,7 @@ APART: tuple[tuple[str, str, str], ...] = (
         "mmproj all mtp lora no_mtp manifest merge_lora predictor",
         "a draft has no encoders, MTP layers, adapters, predictor or manifest",
     ),
-    ("all", "terms", "it writes two files, which are not planned together"),
+    ("all", "cost_model", "it writes two files, which are not planned together"),
     ("task", "mmproj lora predictor manifest target_model_dir", "a task has weights in an embedding model's own file"),
     ("mtp", "no_mtp predictor manifest", "MTP layers are written alone or left out, without these"),
     ("no_mtp", "mmproj lora predictor manifest", "it says what the model's own file has"),
@@ -76,7 +76,7 @@ APART: tuple[tuple[str, str, str], ...] = (
     ("manifest", "lora merge_lora predictor", "a manifest says nothing of adapters or a predictor"),
     (
         "lora",
-        "merge_lora predictor quantize imatrix gptq terms",
+        "merge_lora predictor quantize imatrix gptq cost_model",
         "an adapter's own file is written as it is: merge it or write it, not both",
     ),
     ("resume", "merge_lora predictor", "what an interrupted run left does not record them"),

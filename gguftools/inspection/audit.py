@@ -14,7 +14,7 @@ from archs.vocab.files import TokenizerFiles
 from quants.arguments import PathLike
 
 from ..metadata.checks import is_chat_template
-from ..model import Model, opened
+from ..models.model import Model, opened
 from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank
 from .audits.templates import audit_templates

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from quants import Tensor
 from quants.arguments import PathLike
 
-from ..files.gguf.writer import RESERVE_KEY
+from ..io.gguf.writer import RESERVE_KEY
 from ..metadata.difference import KeyDifference, compare_metadata
-from ..model import Model, opened
+from ..models.model import Model, opened
 from ..writing.row_blocks import Progress, by_tensor
 
 # What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.

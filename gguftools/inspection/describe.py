@@ -14,7 +14,7 @@ from quants.spelling import did_you_mean
 
 from ..metadata.assumptions import assumed_values, typed_value
 from ..metadata.text import SHORT_ARRAY, brief, plain
-from ..model import Model
+from ..models.model import Model
 
 
 def summary(opened: Model) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from archs.metadata import Metadata
 from quants.arguments import PathLike
 
 from ..metadata.vocabularies import compare_vocabularies, vocabulary_texts
-from ..model import Model, opened
+from ..models.model import Model, opened
 from ..writing.report import Report
 
 ROLES = ("bos", "eos", "eot", "unk", "pad")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from quants.arguments import PathLike
 from quants.errors import OptionError
 
-from ..model import Model, opened
+from ..models.model import Model, opened
 from ..writing.report import Report
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from quants.arguments import PathLike, as_texts
 from quants.errors import FileError, OptionError
 from quants.threads import started_pool
 
-from ..files.atomic import Reads, atomic_output, output_path
-from ..files.gguf.reader import open_gguf
-from ..files.stores.path import located
-from ..model import Model, opened_gguf
+from ..io.atomic import InputFiles, atomic_output, output_path
+from ..io.gguf.reader import open_gguf
+from ..io.stores.path import located
+from ..models.model import Model, opened_gguf
 from ..writing.row_blocks import Progress
 from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
 
@@ -93,7 +93,7 @@ def write_manifest(
 
     Raises FileError, OptionError.
     """
-    read = Reads(tuple(shard for each in reads for shard in open_gguf(located(each)).shards))
+    read = InputFiles(tuple(shard for each in reads for shard in open_gguf(located(each)).shards))
     with atomic_output(output_path(path), "w", overwrite, read) as file:
         found = list(digests)
         file.writelines(f"{digest.line()}\n" for digest in found)

@@ -22,7 +22,7 @@ from quants.compilation import Codec, compile_codecs
 from quants.errors import FormatError, OptionError
 from quants.tensor import all_readable, restated
 
-from ..model import Model, opened
+from ..models.model import Model, opened
 from ..quantization import recipes
 from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matrix
 from ..quantization.recipes import NOT_STORED, RECIPES, Choice, Options, Recipe, layer_of, model_facts, visit_order

@@ -10,7 +10,7 @@ from quants.errors import VocabularyError
 
 from ..metadata.chat_templates import SAMPLES, render, special_texts
 from ..metadata.prompts import conversations
-from ..model import Model
+from ..models.model import Model
 
 TODAY = "2026-01-01T12:00:00"  # for templates that write the date: the same text whenever it is rendered
 

@@ -24,12 +24,12 @@ from quants.arguments import PathLike
 from quants.errors import GgufToolsError, OptionError
 from quants.tensor import readable, restated
 
-from ..files.gguf.reader import GgufFile, align
-from ..files.gguf.writer import RESERVE_KEY
+from ..io.gguf.reader import GgufFile, align
+from ..io.gguf.writer import RESERVE_KEY
 from ..metadata.assumptions import assumed_values, deliberate_differences, typed_value
 from ..metadata.checks import problems as key_problems
 from ..metadata.text import brief
-from ..model import Model, opened_gguf
+from ..models.model import Model, opened_gguf
 from ..writing.finiteness import not_finite
 from ..writing.report import Report
 from ..writing.row_blocks import Progress, by_tensor

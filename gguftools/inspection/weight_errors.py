@@ -17,7 +17,7 @@ from quants.errors import OptionError
 from quants.spelling import did_you_mean
 from quants.tensor import readable
 
-from ..model import Model, opened
+from ..models.model import Model, opened
 from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matrix
 from ..quantization.planning import without_layers
 from ..quantization.recipes import layer_of

@@ -17,8 +17,8 @@ from runtime.evaluation.windows import Window
 from runtime.head import Output
 from runtime.products.precision import precision_named
 
-from ..files.gguf.reader import GgufFile, open_gguf
-from ..model import Model, opened
+from ..io.gguf.reader import GgufFile, open_gguf
+from ..models.model import Model, opened
 from .bases import KIND, PREFIX, VERSION, SavedBase, matrix_digest, text_digest
 
 MODELS = ("output.weight", "token_embd.weight")  # the names of output matrices

@@ -11,8 +11,8 @@ import numpy as np
 from quants.arguments import thread_count
 from quants.errors import OptionError
 
-from ..files.atomic import Reads, output_path
-from ..model import Model
+from ..io.atomic import InputFiles, output_path
+from ..models.model import Model
 from ..writing.resume import remove_partial
 from .options import DivergenceOptions
 from .reading import Reading, tokens_in
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runtime.evaluation.divergence import Base, Rows, Save
     from runtime.products.precision import Precision
 
-    from ..files.locks import State
+    from ..io.locks import State
 
 OWN_FORM = ".gguf"  # how names of bases of our own end
 
@@ -99,7 +99,7 @@ class BaseRun:
 
 
 @contextmanager
-def base_writer(saving: Saving, kept: Record | None, run: BaseRun, reads: Reads) -> Iterator[Writer | None]:
+def base_writer(saving: Saving, kept: Record | None, run: BaseRun, reads: InputFiles) -> Iterator[Writer | None]:
     """What the base is written with, to a file that appears when the block ends; None where an earlier run did it."""
     from runtime.evaluation.divergence import RunningLogits
     from runtime.evaluation.stored_logits import StoredLayout

@@ -16,9 +16,9 @@ from runtime.evaluation.divergence import Rows
 from runtime.evaluation.stored_states import Likeliest, likeliest
 from runtime.head import LazyLogits
 
-from ..files.atomic import NOTHING, Reads
-from ..files.gguf.writer import TensorInfo, plan_file
-from ..files.locks import State
+from ..io.atomic import NOTHING, InputFiles
+from ..io.gguf.writer import TensorInfo, plan_file
+from ..io.locks import State
 from ..writing.resume import PartialGguf, fingerprint, partial_path, resumable_gguf
 from .bases import HASHED_AT_ONCE, KIND, PREFIX, VERSION, Run, matrix_digest, text_digest
 
@@ -79,7 +79,7 @@ def saved_base(
     with_output: bool = False,
     resume: bool = False,
     overwrite: bool = False,
-    reads: Reads = NOTHING,
+    reads: InputFiles = NOTHING,
 ) -> Iterator[BaseWriter]:
     """Write a base, which appears when the block ends and all windows were added.
 

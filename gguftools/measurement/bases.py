@@ -32,7 +32,7 @@ from runtime.evaluation.windows import Window
 from runtime.head import Output
 from runtime.products.precision import Precision
 
-from ..files.gguf.writer import encode_header
+from ..io.gguf.writer import encode_header
 
 KIND, VERSION = "logits-base", 1
 PREFIX = "logits_base."

@@ -14,9 +14,9 @@ from archs.small_files import read_json_object
 from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
 
-from ..files.naming import is_remote
-from ..files.stores.path import first_line
-from ..model import load
+from ..io.naming import is_remote
+from ..io.stores.path import first_line
+from ..models.model import load
 from ..writing.report import LogitReport, OutputReport
 
 if TYPE_CHECKING:

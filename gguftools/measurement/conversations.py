@@ -20,7 +20,7 @@ from quants.arguments import as_count
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ..metadata.chat_templates import SECONDS, render, special_texts
-from ..model import Model
+from ..models.model import Model
 from .text_tokens import read_text
 
 if TYPE_CHECKING:

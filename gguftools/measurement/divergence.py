@@ -13,8 +13,8 @@ import numpy as np
 from quants.arguments import PathLike, as_path, thread_count
 from quants.errors import OptionError
 
-from ..files.atomic import NOTHING, Reads
-from ..model import Model, opened
+from ..io.atomic import NOTHING, InputFiles
+from ..models.model import Model, opened
 from ..writing.executors import leaves_process
 from .base_saving import BaseRun, Both, Saving, Writer, adding, base_writer, saving_to
 from .divergence_figures import file_divergence
@@ -115,7 +115,7 @@ class _Run:
         return read if self.stored is None else [*read, Path(str(self.base))]
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> InputFiles:
         return NOTHING.also(self.read).also(text.file for text in self.reading.texts)
 
     def models(self) -> "dict[str, RunningLogits]":

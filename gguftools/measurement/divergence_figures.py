@@ -8,7 +8,7 @@ import numpy as np
 
 from quants.errors import VocabularyError
 
-from ..model import Model
+from ..models.model import Model
 from .divergence_report import FileDivergence
 from .reading import Reading
 from .sizes import bits_per_weight, size_bytes

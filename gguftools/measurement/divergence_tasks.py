@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from quants.arguments import PathLike
 
-from ..files.locks import state_of
-from ..model import Model, opened
-from ..writing.travel import check_states, tensors_of
+from ..io.locks import state_of
+from ..models.model import Model, opened
+from ..writing.remote_tasks import check_states, tensors_of
 from .perplexity import tokens_at_once
 from .reading import stored_base
 from .workers import Runnable, description, in_turn, runnable

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import OptionError
 
-from ..files.atomic import NOTHING, Reads
-from ..model import Model, opened
+from ..io.atomic import NOTHING, InputFiles
+from ..models.model import Model, opened
 from .evaluation_figures import is_right, score_of
 from .evaluation_report import EvaluationReport, FileScores, Score, TestReport
 from .options import EvaluationOptions
@@ -196,7 +196,7 @@ def _record(
     names: Sequence[str],
     parts: Sequence[_Part],
     read: Sequence[Path],
-    reads: Reads,
+    reads: InputFiles,
 ) -> Iterator[Record | None]:
     """The record that is asked for, if any: one whose windows are groups of tasks, whose predictions are their answers
     and the seconds they took.

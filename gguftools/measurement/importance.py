@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import GgufToolsError, ModelError, OptionError
 
-from ..files.atomic import NOTHING, check_target, output_path
-from ..model import Model, opened
+from ..io.atomic import NOTHING, check_target, output_path
+from ..models.model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from quants.errors import FileError
 
-from ..files.atomic import explained, write_at
-from ..files.unfinished import Unfinished, unfinished
+from ..io.atomic import explained, write_at
+from ..io.unfinished import Unfinished, unfinished
 from ..writing.resume import JOURNAL, PARTIAL
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from runtime.evaluation.divergence import Rows
 from runtime.evaluation.stored_logits import MAGIC, StoredLayout, StoredLogits, encode_rows, stored_logits
 from runtime.head import LazyLogits
 
-from ..files.atomic import NOTHING, Reads, explained, write_at
-from ..files.locks import State, state_of
-from ..files.unfinished import Unfinished
+from ..io.atomic import NOTHING, InputFiles, explained, write_at
+from ..io.locks import State, state_of
+from ..io.unfinished import Unfinished
 from ..writing.resume import KEY, fingerprint, partial_path, resumable
 
 
@@ -113,7 +113,7 @@ class LlamaCppRun:
 
 @contextmanager
 def saved_llama_cpp_base(
-    target: Path, run: LlamaCppRun, *, resume: bool = False, overwrite: bool = False, reads: Reads = NOTHING
+    target: Path, run: LlamaCppRun, *, resume: bool = False, overwrite: bool = False, reads: InputFiles = NOTHING
 ) -> Iterator[LlamaCppWriter]:
     """Write such a base, which appears when the block ends.
 

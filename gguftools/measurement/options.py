@@ -10,7 +10,7 @@ from quants.arguments import PathLike
 from .tasks.drawing import SEED
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..models.model import Model
 
 SAVE_EVERY = 10  # windows
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)

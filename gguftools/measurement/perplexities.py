@@ -8,7 +8,7 @@ import numpy as np
 
 from quants.errors import GgufToolsError
 
-from ..model import Model
+from ..models.model import Model
 from ..writing.report import Report
 from .options import PerplexityOptions
 from .perplexity import PerplexityReport, Progress, perplexity

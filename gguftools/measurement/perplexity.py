@@ -13,7 +13,7 @@ from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import OptionError
 
-from ..model import Model, opened
+from ..models.model import Model, opened
 from ..writing.report import Report
 from .options import PerplexityOptions
 from .sizes import bits_per_weight, size_bytes

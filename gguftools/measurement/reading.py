@@ -11,7 +11,7 @@ from quants.arguments import PathLike, as_count, thread_count
 from quants.errors import OptionError
 from quants.spelling import quote
 
-from ..model import Model
+from ..models.model import Model
 from .divergence_report import Text
 from .text_tokens import tokens_of
 from .texts import NamedText, windows_of

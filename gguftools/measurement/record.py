@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
-from ..files.atomic import Reads, check_target, explained, remove_own, write_at
-from ..files.locks import State, lock, open_to_lock, state_of
-from ..files.unfinished import claim, is_list
+from ..io.atomic import InputFiles, check_target, explained, remove_own, write_at
+from ..io.locks import State, lock, open_to_lock, state_of
+from ..io.unfinished import claim, is_list
 from ..writing.resume import fingerprint
 
 KEY, OUTPUT = "measured", "output"
@@ -113,7 +113,7 @@ def recorded(
     files: Sequence[Path],
     sizes: Sequence[int],
     columns: int,
-    reads: Reads,
+    reads: InputFiles,
     keep: bool = False,
 ) -> Iterator[Record]:
     """Go on with a record, or begin one; it is removed when the block ends, and stays if that raises.

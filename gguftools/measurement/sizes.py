@@ -2,7 +2,7 @@
 
 import math
 
-from ..model import Model
+from ..models.model import Model
 
 
 def size_bytes(file: Model) -> int:

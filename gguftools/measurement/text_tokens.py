@@ -4,8 +4,8 @@ from archs import bounded_files
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError
 
-from ..files.naming import hint_for_absent
-from ..model import Model
+from ..io.naming import hint_for_absent
+from ..models.model import Model
 
 
 def tokens_of(model: Model, text: PathLike) -> tuple[list[int], int | None]:

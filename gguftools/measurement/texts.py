@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quants.arguments import PathLike, as_path, as_texts, wrong
 from quants.errors import OptionError
 
-from ..model import Model
+from ..models.model import Model
 from .text_tokens import tokens_of
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from quants.arguments import thread_count
 from quants.errors import FileError, GgufToolsError, OptionError
 
-from ..model import Model
+from ..models.model import Model
 from ..writing.executors import done_elsewhere
-from ..writing.travel import tensors_of
+from ..writing.remote_tasks import tensors_of
 
 if TYPE_CHECKING:
     from runtime.model import Model as RunningModel

@@ -10,7 +10,7 @@ from archs.bounded_files import PROMPTS, check_size, read_text
 from archs.small_files import parse_json
 from quants.errors import FileError, OptionError, VocabularyError
 
-from ..files.naming import hint_for_absent
+from ..io.naming import hint_for_absent
 
 FORM = 'a line is "a text", {"prompt": "a text"} or {"messages": [{"role": "user", "content": "…"}]}'
 

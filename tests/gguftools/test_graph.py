@@ -18,7 +18,7 @@ from .. import zoo, zoo_build
 from ..conftest import ROOT
 from ..template import without_notes_of_the_machine
 from .command_line import typed
-from .models import edited
+from .tiny_models import edited
 
 LOGS = ROOT / "tests" / "data" / "eval_callback"
 TOKENS = (39, 72, 5, 100, 7, 31, 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 from archs import bounded_files
 from quants.errors import FileError
 
-from ...files.naming import hint_for_absent
+from ...io.naming import hint_for_absent
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ def test_dimensions_are_sums_of_products():
     [("f", {}, ("f", 1)), ("2*f", {}, ("f", 2)), ("f", {"f": 3}, None), ("a+b", {}, None), ("a*b", {}, None)],
 )
 def test_what_a_dimension_tells(dimension, sizes, told):
-    (terms,) = Part(marks="", shapes={"x": dimension}).table["x"][0]
-    assert unknown(terms, sizes) == told
+    (cost_model,) = Part(marks="", shapes={"x": dimension}).table["x"][0]
+    assert unknown(cost_model, sizes) == told
 
 
 def test_every_part_needs_only_what_it_has_a_shape_for():

@@ -9,8 +9,8 @@ import pytest
 import gguftools
 from gguftools.conversion.options import APART, PARTS, ConvertOptions, check_options
 from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.cost_model import CostModel
 from gguftools.writing.options import WriteOptions
-from gguftools.writing.terms import Terms
 from quants.errors import OptionError
 
 from ..command_line import EXAMPLE, run
@@ -18,7 +18,7 @@ from ..command_line import EXAMPLE, run
 VALUES: dict[str, Any] = {
     "manifest": True,
     "resume": True,
-    "terms": Terms(),
+    "cost_model": CostModel(),
     "merge_lora": ["adapter"],
     "quantize": QuantizeOptions(),
     "no_mtp": True,

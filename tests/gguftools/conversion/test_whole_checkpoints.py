@@ -18,7 +18,7 @@ import pytest
 
 import gguftools
 from archs.plans.export.multimodal_checkpoint import plan_multimodal_checkpoint
-from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
 from gguftools.metadata.difference import compare_metadata
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, ModelError, OptionError, VocabularyError

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gguftools.__main__ import build_app
-from gguftools.console.ui import print_report
+from gguftools.cli.ui import print_report
 from gguftools.conversion.convert import convert
-from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
 from gguftools.measurement import checking
 from gguftools.measurement.checking import check_output, require_checkable
 from gguftools.writing.options import WriteOptions

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from gguftools.files.atomic import NOTHING
-from gguftools.files.locks import state_of
+from gguftools.io.atomic import NOTHING
+from gguftools.io.locks import state_of
 from gguftools.measurement.record import recorded, remove_record
 from quants.errors import FileError, OptionError
 

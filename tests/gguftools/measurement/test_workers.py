@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.measurement import divergence_tasks, importance
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing import executors

@@ -1,0 +1,253 @@
+"""What a file says: beside its original, by itself, and where it stops."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quants.spelling import quote
+from runtime.arrays import Doubles, Floats
+from runtime.batched_generation import written_together
+from runtime.generation import Generation, prompt_ids
+from runtime.model import Model as RunningModel
+from runtime.sampling.parameters import Sampling
+
+from ...metadata.chat_templates import QUESTION, rendered
+from ...models.model import Model
+from .texts import PASSAGES, PROMPTS, passage
+from .verdict import Verdict, judged, skipped
+
+PREDICTIONS, REPETITION, END = "predictions", "repetition", "end of text"
+PASSAGE = 128  # tokens of each passage that predictions are compared on
+MOST_KL, LEAST_AGREEMENT = 2.0, 0.25  # of any file: what is further off has not the original's weights
+MOST_KL_EXACT = 0.01  # of a file whose matrices all have 16 bits or more
+FLOATS = ("F64", "F32", "F16", "BF16")
+IMPROBABLE = 1e-4
+RUN = 16  # of one token, to the end or half of a text: "GGGG"
+PERIOD, REPEATED = 8, 48  # a loop: so many tokens at the end repeat what stood at most PERIOD before
+BROKEN = 0.05  # share of characters that are U+FFFD
+ANSWER = 128  # tokens within which an answer should end
+SEED = 1
+BEGINNING, LESS_LIKELY = 8, 1.0  # tokens of a text that looks broken; nats a token that the original likes it less
+
+
+class Written(NamedTuple):
+    """A prompt's ids, what the file went on with, and its text."""
+
+    prompt: list[int]
+    tokens: list[int]
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where the original goes on otherwise: after so many tokens, with which, how much further up its logit is, and
+    what it thinks of the file's choice.
+    """
+
+    after: int
+    theirs: int
+    gap: float
+    probability: float
+
+
+def write(model: Model, prompt: str | list[int], n: int, threads: int | None, sampling: Sampling) -> Written:
+    return _written(model.generate(prompt, sampling, max_tokens=n, threads=threads))
+
+
+def _written(generation: Generation) -> Written:
+    for _ in generation:
+        pass
+    return Written(generation.prompt, generation.tokens, generation.text, generation.stop_reason or "stopped")
+
+
+def greedy_texts(model: Model, n: int, threads: int | None) -> list[Written]:
+    greedy = Sampling(temperature=0)
+    texts = (model.generate(each, greedy, max_tokens=_fitting(model, each, n), threads=threads) for each in PROMPTS)
+    return [_written(each) for each in written_together(texts)]
+
+
+def _fitting(model: Model, prompt: str, n: int) -> int:
+    """As many tokens as the context has room for."""
+    room = n if model.context_length is None else model.context_length - len(prompt_ids(model.tokenizer, prompt))
+    return max(1, min(n, room))
+
+
+def check_predictions(model: Model, original: Model, written: Sequence[Written], threads: int | None) -> Verdict:
+    """How far predictions are from the original's on passages, and where greedy texts part."""
+    ours, theirs = model.running(threads), original.running(threads)
+    if not ours.architecture.block.causal and ours.encoder_decoder is None:
+        return skipped(PREDICTIONS, "an encoder predicts no token")
+    size = min(ours.vocabulary_size, theirs.vocabulary_size, model.tokenizer.vocab_size)
+    kl, same = list[Doubles](), list[Floats]()
+    for name in PASSAGES if ours.encoder_decoder is None else ():
+        ids = prompt_ids(model.tokenizer, passage(name)[: 8 * PASSAGE])[: min(PASSAGE, model.context_length or PASSAGE)]
+        a, b = (_log_p(each.logits(ids)[:, :size]) for each in (theirs, ours))
+        kl.append(divergences(a, b))
+        same.append((a.argmax(axis=1) == b.argmax(axis=1)).astype(np.float32))
+    partings = [parting(theirs, size, each) for each in written]
+    lines = [_said(model, text, where) for text, where in zip(written, partings, strict=True)]
+    lost = [where for where in partings if where is not None]
+    pairs = zip(written, partings, strict=True)
+    together = sum(len(text.tokens) if where is None else where.after for text, where in pairs)
+    total = sum(len(text.tokens) for text in written)
+    figures: dict[str, Any] = {
+        "mean_kl": None,
+        "same_top": None,
+        "greedy_same": together,
+        "greedy_tokens": total,
+        "parted_after": [None if where is None else where.after for where in partings],
+    }
+    seen = f"greedy texts: {together} of {total} tokens until they part"
+    faults = []
+    if kl:
+        mean, agreement = float(np.concatenate(kl).mean()), float(np.concatenate(same).mean())
+        figures |= {"mean_kl": mean, "same_top": agreement}
+        seen = f"mean KL {mean:.4g}, same top token {agreement:.1%}; {seen}"
+        exact = all(len(tensor.shape) < 2 or tensor.format.name in FLOATS for tensor in model.tensors.values())
+        if not mean <= (MOST_KL_EXACT if exact else MOST_KL):
+            limit = f"{MOST_KL_EXACT} for weights that are not quantized" if exact else f"{MOST_KL:g}"
+            faults.append(f"{seen}; the KL divergence of a sound file is below {limit}")
+        elif agreement < LEAST_AGREEMENT:
+            faults.append(f"{seen}; a sound file's top token is the original's more often")
+    wild = [where for where in lost if where.probability < IMPROBABLE]
+    if len(wild) * 2 > len(written):
+        faults.append(f"{len(wild)} of {len(written)} greedy texts go on with what the original thinks impossible")
+    return judged(PREDICTIONS, faults, seen, lines, **figures)
+
+
+def divergences(a: Doubles, b: Doubles) -> Doubles:
+    """KL divergence of b from a, both log(p) (rows, tokens), in nats; a token that cannot come by a counts nothing."""
+    there = np.isfinite(a)
+    found: Doubles = np.where(there, np.exp(a) * (np.where(there, a, 0) - np.where(there, b, 0)), 0).sum(axis=1)
+    return found
+
+
+def _log_p(logits: Floats) -> Doubles:
+    values = logits.astype(np.float64)
+    values -= values.max(axis=1, keepdims=True)
+    values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
+    return values
+
+
+def parting(original: RunningModel, size: int, text: Written) -> Parting | None:
+    """Where the original, given the same beginning, would have chosen another token; None where nowhere."""
+    if not text.tokens:
+        return None
+    logits = _following(original, text)[:, :size]
+    log_p = _log_p(logits)
+    for i, (token, row) in enumerate(zip(text.tokens, logits, strict=True)):
+        theirs = int(row.argmax())
+        if theirs != token:
+            return Parting(i, theirs, float(row[theirs] - row[token]), float(np.exp(log_p[i, token])))
+    return None
+
+
+def _following(model: RunningModel, text: Written) -> Floats:
+    """Logits of each token that was written."""
+    if model.encoder_decoder is not None:
+        start = int(model.metadata.get(f"{model.metadata['general.architecture']}.decoder_start_token_id", 0))
+        return model.logits(text.prompt, [start, *text.tokens[:-1]])
+    ids = [*text.prompt, *text.tokens[:-1]]
+    return model.forward(ids, first=len(text.prompt) - 1)
+
+
+def _said(model: Model, text: Written, where: Parting | None) -> str:
+    begins = quote(model.tokenizer.decode(text.prompt, skip_special=True)[:40])
+    if where is None:
+        return f"{begins}: all {len(text.tokens)} tokens are the original's"
+    ours, theirs = (quote(model.tokenizer.text(number)) for number in (text.tokens[where.after], where.theirs))
+    odds = f"its logit is {where.gap:.3g} higher there, ours has {where.probability:.2g} by it"
+    return f"{begins}: after {where.after} tokens {ours}, the original {theirs} ({odds})"
+
+
+def degenerate(tokens: Sequence[int], text: str) -> str | None:
+    """What is wrong with a text that no model should write; None where nothing is.
+
+    Checked in this order: nothing at all, one token again and again, replacement characters, a short loop at the end.
+    """
+    if not tokens or not text.strip():
+        return "an empty text"
+    runs = [len(list(group)) for _, group in groupby(tokens)]
+    if max(runs) >= max(RUN, len(tokens) // 2) or runs[-1] >= RUN:
+        return f"one token {max(runs)} times in a row"
+    if text.count("\ufffd") > max(2, BROKEN * len(text)):
+        return f"{text.count(chr(0xFFFD))} of {len(text)} characters are no characters (U+FFFD)"
+    period = loop(tokens)
+    return None if period is None else f"the same {period} tokens again and again"
+
+
+def loop(tokens: Sequence[int]) -> int | None:
+    """The shortest period, at most PERIOD, by which the last REPEATED tokens repeat; None for none."""
+    if len(tokens) < REPEATED:
+        return None
+    end = list(tokens[-REPEATED:])
+    return next((p for p in range(1, PERIOD + 1) if end[p:] == end[:-p]), None)
+
+
+def check_repetition(
+    model: Model, original: Model | None, written: Sequence[Written], n: int, threads: int | None
+) -> Verdict:
+    """Whether the greedy texts and a sampled one are garbage; loops of greedy texts are only told, models have them."""
+    faults, lines = list[str](), list[str]()
+    for text in written:
+        found = degenerate(text.tokens, text.text)
+        if found is None:
+            continue
+        said = f"{quote(model.tokenizer.decode(text.prompt, skip_special=True)[:40])}: {found}: {quote(text.text[:60])}"
+        if _is_the_originals(model, original, text, threads):
+            lines.append(f"{said}, as the original's")
+        else:
+            (lines if found.startswith("the same") else faults).append(said)
+    prompt = PROMPTS[0]
+    sampled = write(model, prompt, _fitting(model, prompt, max(n, REPEATED)), threads, Sampling(seed=SEED))
+    if found := degenerate(sampled.tokens, sampled.text):
+        said = f"sampled, seed {SEED}: {found}: {quote(sampled.text[:60])}"
+        theirs = _is_the_originals(model, original, sampled, threads)
+        (lines if theirs else faults).append(f"{said}, as the original's" if theirs else said)
+    count = sum(len(each.tokens) for each in (*written, sampled))
+    return judged(REPETITION, faults, f"{len(written)} greedy texts and a sampled one, {count} tokens", lines)
+
+
+def _is_the_originals(model: Model, original: Model | None, text: Written, threads: int | None) -> bool:
+    """Whether the original begins a text about as likely: later on it would follow any loop that has begun."""
+    if original is None or not text.tokens:
+        return False
+    begun = text._replace(tokens=text.tokens[:BEGINNING])
+    size, likely = min(each.tokenizer.vocab_size for each in (model, original)), list[float]()
+    for each in (model, original):
+        log_p = _log_p(_following(each.running(threads), begun)[:, :size])
+        likely.append(float(log_p[np.arange(len(begun.tokens)), begun.tokens].mean()))
+    return likely[1] >= likely[0] - LESS_LIKELY
+
+
+def check_end(model: Model, threads: int | None) -> Verdict:
+    """Whether what ends a turn by the template ends a text, and whether an answer ends."""
+    if model.chat_template is None:
+        return skipped(END, "without a chat template there is no answer that should end")
+    tokenizer = model.tokenizer
+    said = [QUESTION, {"role": "assistant", "content": "4"}]
+    text = rendered(model.metadata, said, ask_for_answer=False)
+    after = tokenizer.encode(text[text.rfind("4") + 1 :], add_special=False, parse_special=True)
+    controls = set(tokenizer.control_ids) | set(tokenizer.end_ids)
+    end = next((number for number in after if number in controls), None)
+    faults, lines = list[str](), list[str]()
+    if end is None:
+        lines.append("the template writes no special token behind an answer")
+    elif end not in tokenizer.end_ids:
+        ends = ", ".join(quote(tokenizer.text(number)) for number in tokenizer.end_ids) or "none"
+        faults.append(f"an answer ends with {end} {quote(tokenizer.text(end))}; a text of this file ends at {ends}")
+    else:
+        lines.append(f"an answer ends with {end} {quote(tokenizer.text(end))}, at which a text ends")
+    ids = prompt_ids(tokenizer, rendered(model.metadata, [QUESTION]), rendered=True)
+    room = ANSWER if model.context_length is None else min(ANSWER, model.context_length - len(ids))
+    if room < 1:
+        return judged(END, faults, "the context has no room for an answer", lines)
+    answer = write(model, ids, room, threads, Sampling(temperature=0))
+    seen = f"an answer ended after {len(answer.tokens)} tokens"
+    if answer.reason != "end":
+        seen = f"not reached within {room} tokens; a model that was not taught to answer need not"
+    return judged(END, faults, seen, lines, reached=answer.reason == "end", tokens=len(answer.tokens))

@@ -1,0 +1,1 @@
+"""Expert features, each a package with one door: what its `__init__` names."""
