@@ -324,7 +324,7 @@ KEYS: dict[str, FieldType] = _by_key(
         "mtp_layers_only": FLAG,
         "decision": Fields(
             {  # made by archs.decisions
-                **dict.fromkeys(("type", "folder", "beside", "head"), TEXT),
+                **dict.fromkeys(("type", "folder", "head_file", "head"), TEXT),
                 "template": Text(),
                 "temperatures": MapOf(POSITIVE),
                 "vocab": MapOf(SIZE),

@@ -45,18 +45,15 @@ def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
 ) -> Metadata:
     """Return the `tokenizer.*` keys of a folder's vocabulary.
 
-    vocab_types: the vocabulary types that the architecture allows, tried in this order: "sentencepiece", "unigram" (as
-    llama.cpp writes it for T5), "fairseq" (the same with XLM-RoBERTa's ids), "bpe", "plain_bpe" (of plain text with
-    byte tokens), "wordpiece", "rwkv", "plamo" (with files of their own); "none": the ids are no text, and no file is
-    read. One that tries SentencePiece before BPE also uses `add_prefix_space` from tokenizer_config.json, as
-    llama.cpp's Llama family does. config: config.json. rows: of the embedding; rows past the vocabulary become
-    `[PAD{id}]`, unused. pre: the pre-tokenizer's GGUF name; None: determined from the structure of tokenizer.json.
-    extra: the architecture's `vocab_keys`; the folder's values win, and a text that is no token is left out.
-    user_defined: of "plain_bpe", tokens that stay visible in decoded text. embed: keep the whole tokenizer.json in
-    `tokenizer.huggingface.json`.
-
-    Raises VocabularyError if there is no tokenizer of these types, it does not fit the embedding, its pre-tokenizer has
-    no name, or its files are invalid.
+    vocab_types: what the architecture allows, tried in this order: "sentencepiece", "unigram" (as llama.cpp writes it
+    for T5), "fairseq" (the same with XLM-RoBERTa's ids), "bpe", "plain_bpe" (of plain text with byte tokens),
+    "wordpiece", "rwkv", "plamo"; "none": the ids are no text, and no file is read. If SentencePiece comes before BPE,
+    `add_prefix_space` of tokenizer_config.json counts, as for llama.cpp's Llama. rows: of the embedding; those after
+    the vocabulary become `[PAD{id}]`, unused. pre: the pre-tokenizer's GGUF name; None: by the structure of
+    tokenizer.json. extra: the architecture's `vocab_keys`; the folder's values win, and texts that are no token are
+    left out. user_defined: for "plain_bpe", tokens that stay visible in decoded text. embed: keep tokenizer.json in
+    `tokenizer.huggingface.json`. Raises VocabularyError without a tokenizer of these types, for one that does not fit
+    the embedding, a pre-tokenizer without a name, and invalid files.
     """
     if "none" in vocab_types:
         return Metadata({Keys.Tokenizer.MODEL: "none"})
@@ -67,27 +64,12 @@ def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
                 f"the vocabulary in {folder} is {vocab_type}: it has no pre-tokenizer", "leave out --pre"
             )
         metadata = Metadata()
-        prefix = files.config.get("add_prefix_space")
-        configured = (
-            vocab_types[0] == "sentencepiece"
-            if vocab_type == "bpe"
-            else vocab_type not in MODEL_TYPES and "bpe" in vocab_types
-        )
-        if configured and isinstance(prefix, bool):
+        by_bpe = vocab_types[0] == "sentencepiece" if vocab_type == "bpe" else vocab_type not in MODEL_TYPES
+        if by_bpe and "bpe" in vocab_types and isinstance(prefix := files.config.get("add_prefix_space"), bool):
             metadata[Keys.Tokenizer.ADD_PREFIX] = prefix
         if vocab_type == "wordpiece":
             metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config.get("type_vocab_size") or 1
-            write_wordpiece(metadata, files, rows, pre)
-        elif vocab_type == "plain_bpe":
-            write_plain_bpe(metadata, files, rows, user_defined)
-        elif vocab_type == "bpe":
-            write_bpe(metadata, files, rows, pre)
-        elif vocab_type == "rwkv":
-            rwkv.write_rwkv(metadata, folder, rows)
-        elif vocab_type == "plamo":
-            plamo.write_plamo(metadata, files, rows)
-        else:
-            write_sentencepiece(metadata, files, rows, vocab_type)
+        _write_tokens(metadata, files, vocab_type, rows, pre, user_defined)
         _check_usable(metadata, folder)
         write_special(metadata, files, config, generation_config or {}, rows, vocab_type)
         write_templates(metadata, files)
@@ -108,6 +90,24 @@ def vocabulary(  # noqa: PLR0913  # a tokenizer's files, and how each is read
             f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " "),
             hint="fetch them again; --debug shows where",
         ) from error
+
+
+def _write_tokens(
+    metadata: Metadata, files: TokenizerFiles, vocab_type: str, rows: int, pre: str | None, user_defined: Iterable[str]
+) -> None:
+    """Write the tokens of a vocabulary of this type, with their types and scores."""
+    if vocab_type == "wordpiece":
+        write_wordpiece(metadata, files, rows, pre)
+    elif vocab_type == "plain_bpe":
+        write_plain_bpe(metadata, files, rows, user_defined)
+    elif vocab_type == "bpe":
+        write_bpe(metadata, files, rows, pre)
+    elif vocab_type == "rwkv":
+        rwkv.write_rwkv(metadata, files.folder, rows)
+    elif vocab_type == "plamo":
+        plamo.write_plamo(metadata, files, rows)
+    else:
+        write_sentencepiece(metadata, files, rows, vocab_type)
 
 
 def add_control_tokens(words: Metadata, names: Sequence[str], score: float = NEVER) -> None:

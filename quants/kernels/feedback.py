@@ -42,6 +42,13 @@ def _meaning(code: int, table: Floats, at: int, even: bool, step: np.float32) ->
     return table[at] + step * np.float32(code) if even else table[at + code]
 
 
+@inlined
+def carry_error(left: Floats, at: int, upper: Floats, carried: int, column: int, error: np.float32) -> None:
+    """Subtract what the rounding error of a column changes in the columns from it on; left: the row's, from `at` on."""
+    for i in range(column // LANES * LANES, carried, LANES):  # columns before it are done
+        store(left, at + i, load(left, at + i) - error * load(upper, column * carried + i))
+
+
 @kernel
 def round_columns(
     left: Floats,
@@ -66,19 +73,17 @@ def round_columns(
 ) -> None:
     """Choose the scales and codes of `columns` columns of `left` from `start` on. All arrays are flat.
 
-    left (rows, stride): the weights, corrected by what earlier columns lost; changed. upper (carried, carried): of the
-    factor's rows and columns from `start` on, as far as errors are carried here, a multiple of LANES; what is left of
-    its diagonal is 0. held_back (columns,): what a squared error adds to the cost of a scale. table (scales, rows,
-    columns / group, known): what codes mean with each scale that is tried: all from `lowest` to `highest`; these two
-    alone if they are in equal steps (even). own: room for a group's columns.
-    Filled in: which (rows, columns / group), the scale; codes (rows, columns); errors (rows, stride), from column
-    `start` on, in units of the factor's diagonal.
+    left (rows, stride): the weights, corrected by what earlier columns lost; changed. upper (carried, carried): the
+    factor's rows and columns from `start` on, a multiple of LANES, 0 below the diagonal. held_back (columns,): what a
+    squared error adds to the cost of a scale. table (scales, rows, columns / group, known): the values of codes with
+    each scale, for all codes or (even) only `lowest` and `highest`. own: room for a group's columns.
+    Filled in: which (rows, columns / group), the scale; codes (rows, columns); errors (rows, stride), over the factor's
+    diagonal.
     """
     groups, max_code = columns // group, highest - lowest
     for r in range(rows):
         for g in range(groups):
-            begin, best = g * group, 0
-            here, min_total = r * stride + start + begin, np.float32(np.inf)
+            begin, here, best, min_total = g * group, r * stride + start + g * group, 0, np.float32(np.inf)
             for scale in range(scales if scales > 1 else 0):
                 at, total = ((scale * rows + r) * groups + g) * known, np.float32(0)
                 step = _step(table, at, known, even, lowest, highest)
@@ -104,5 +109,4 @@ def round_columns(
                 codes[r * columns + j] = lowest + code
                 error = (wanted - _meaning(code, table, at, even, step)) / upper[j * carried + j]
                 errors[here - begin + j] = error
-                for i in range(j // LANES * LANES, carried, LANES):  # columns before j are done
-                    store(left, here - begin + i, load(left, here - begin + i) - error * load(upper, j * carried + i))
+                carry_error(left, here - begin, upper, carried, j, error)

@@ -74,7 +74,7 @@ POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
 SUPER = 256  # values of a super-block
 HALF, FRESH = LANES // 2, 4
 REFIT_ALWAYS, REFIT_OFF_GRID_CELLS, REFIT_IF_OFF_GRID = 0, 1, 2
-MAX_EVEN_LEVEL = np.float32(4)  # of the even levels that the first estimate of a scale uses
+MAX_LEVEL = np.float32(4)  # of the even levels that the first estimate of a scale uses
 
 
 class Tables(NamedTuple):
@@ -203,10 +203,9 @@ def point_search(
 ) -> Search:
     """Return a search for the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
 
-    even: the number of negative signs of every eight values is even. start_even: begin with the scale of even levels.
-    refit: what is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor,
-    plain_factor: see `load_weighted`. fudge: of the stored scale, as llama.cpp has it. The greatest value is mapped to
-    highest ± tries * step.
+    even: of every eight values an even number is negative. start_even: begin with the scale of even levels. refit: what
+    is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor, plain_factor: see
+    `load_weighted`. fudge: llama.cpp's factor of the stored scale. The greatest value maps to highest ± tries * step.
     """
     groups, cells = SUPER // group, group // dims
     mean, plain, min_peak, factor = (np.float32(each) for each in (mean_factor, plain_factor, zero_below, fudge))
@@ -226,19 +225,13 @@ def point_search(
                 peak = greatest(memory.x, group)
                 dead = peak < min_peak
                 if start_even:
-                    start = positive_scale(
-                        memory.x, blocks.weights[at:], group, MAX_EVEN_LEVEL, memory.roots, memory.levels
-                    )
+                    start = positive_scale(memory.x, blocks.weights[at:], group, MAX_LEVEL, memory.roots, memory.levels)
                     peak = start * np.float32(3)
                     dead = dead | (peak <= zero)
                 else:
                     start = peak / tried[tried.size // 2]
                 scale = search_group(blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory, points)
-                turn = where(scale < zero, every_int(255), 0)
-                for k in range(0, LANES * cells, LANES):
-                    store(points, k, where(dead, every_int(0), load(points, k)))
-                for k in range(0, LANES * (group // 8), LANES):
-                    store(signs, k, where(dead, every_int(0), load(signs, k) ^ turn))
+                _clear_dead(dead, where(scale < zero, every_int(255), 0), cells, group, points, signs)
                 store(memory.winner, 0, where(dead, every_int(0), 1))
                 for lane in range(min(LANES, count - first)):
                     result.alive[first + lane, g] = memory.winner[lane]
@@ -295,6 +288,15 @@ def fold_signs(x: Floats, at: int, count: int, weights: Floats, even: bool, size
                 bits ^= where(turn, every_int(1 << j), 0)
             bits &= 127
         store(signs, i // 8, bits)
+
+
+@inlined
+def _clear_dead(dead: Lanes, turn: Lanes, cells: int, group: int, points: Words, signs: Words) -> None:
+    """Write zeros for the points and signs of groups that are `dead`; in others turn the signs by the bits `turn`."""
+    for k in range(0, LANES * cells, LANES):
+        store(points, k, where(dead, every_int(0), load(points, k)))
+    for k in range(0, LANES * (group // 8), LANES):
+        store(signs, k, where(dead, every_int(0), load(signs, k) ^ turn))
 
 
 @inlined
@@ -550,40 +552,43 @@ def _push(
 
 
 @inlined
+def _queue_runs(base: int, tries: int, tables: Tables, memory: Memory) -> Any:
+    """Queue the runs of scales with the same combination in a cell, whose `numbers` begin at `base`; return how many
+    there are. Runs of a grid point are not queued: it is written to `chosen`.
+    """
+    numbers, intervals, changes = memory.numbers, memory.intervals, memory.changes
+    changed, last = every_int(1), load(numbers, base)
+    for c in range(1, tries):
+        number = load(numbers, base + LANES * c)
+        changed |= where(number != last, every_int(1 << c), 0)
+        last = number
+    store(changes, 0, changed)
+    waiting = np.int64(0)  # not a constant's type, for which `_push` would be compiled again
+    for lane in range(LANES):
+        runs = changes[lane]
+        while runs != 0:
+            start = lowest_bit(runs)
+            runs = np.int32(runs & (runs - 1))
+            number = numbers[base + LANES * start + lane]
+            point, count = list_of(number, tables.entries)
+            stop = lowest_bit(runs) if runs != 0 else tries
+            memory.chosen[base + LANES * start + lane] = point
+            intervals[waiting, 0], intervals[waiting, 1] = lane | start << 4 | (stop - 1) << 9 | FRESH << 14, number
+            waiting += count != 0
+    return waiting
+
+
+@inlined
 def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Memory) -> None:
     """Fill `chosen` from `numbers` and `scales`.
 
     Intervals of scales with the same combination are kept in a queue, which leaves few unpredictable branches.
     """
-    numbers, chosen, scales, intervals, changes = (
-        memory.numbers,
-        memory.chosen,
-        memory.scales,
-        memory.intervals,
-        memory.changes,
-    )
+    chosen, scales, intervals, changes = memory.chosen, memory.scales, memory.intervals, memory.changes
     reach = np.float32(25 if dims == 8 else 225)
     for cell in range(cells):
-        changed, last = every_int(1), load(numbers, LANES * tries * cell)
-        for c in range(1, tries):
-            number = load(numbers, LANES * (tries * cell + c))
-            changed |= where(number != last, every_int(1 << c), 0)
-            last = number
-        store(changes, 0, changed)
-        base = LANES * tries * cell
-        waiting = np.int64(0)  # not a constant's type, for which `_push` would be compiled again
-        for lane in range(LANES):
-            runs = changes[lane]
-            while runs != 0:
-                start = lowest_bit(runs)
-                runs = np.int32(runs & (runs - 1))
-                number = numbers[base + LANES * start + lane]
-                point, count = list_of(number, tables.entries)
-                stop = lowest_bit(runs) if runs != 0 else tries
-                chosen[base + LANES * start + lane] = point
-                intervals[waiting, 0], intervals[waiting, 1] = lane | start << 4 | (stop - 1) << 9 | FRESH << 14, number
-                waiting += count != 0
-        q = 0
+        base, q = LANES * tries * cell, 0
+        waiting = _queue_runs(base, tries, tables, memory)
         while q < waiting:
             packed, number = intervals[q, 0], intervals[q, 1]
             lower, upper = np.int64(intervals[q, 2]), np.int64(intervals[q, 3])
@@ -627,6 +632,23 @@ def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Me
 
 
 @inlined
+def _best_scale(scale: Lanes, weights: Floats, at: int, cells: int, dims: int, tries: int, memory: Memory) -> Lanes:
+    """Return the best scale for the points in `memory.chosen`, `scale` where none is any good; write to
+    `memory.winner` which try it is, and it to `memory.final`.
+    """
+    best, winner = every(np.float32(0)), every_int(-1)
+    for c in range(tries):
+        sum_qx, sum_qq = _sums(memory.products, weights, at, cells, dims, memory.chosen, tries, c)
+        win = (sum_qq > np.float32(0)) & (sum_qx * sum_qx > best * sum_qq)
+        scale = where(win, sum_qx / sum_qq, scale)
+        best = where(win, scale * sum_qx, best)
+        winner = where(win, every_int(c), winner)
+    store(memory.winner, 0, winner)
+    store(memory.final, 0, scale)
+    return scale
+
+
+@inlined
 def search_group(
     weights: Floats,
     at: int,
@@ -641,14 +663,11 @@ def search_group(
     points: Words,
 ) -> Lanes:
     """Return the best scale found for `memory.x`, with `points` (index << 16 | code) chosen for it.
-
-    weights: the values' from at on. peak: what tried[k] is mapped to, must not be 0 where the result matters.
-    scale: the result where no try is any good; points are then all zero. refit: see `point_search`.
+    peak: what tried[k] is mapped to, not 0 where the result matters. scale: the result, with zero points, where no try
+    is any good. refit: see `point_search`.
     """
-    x, numbers, chosen = memory.x, memory.numbers, memory.chosen
-    which, final, again = memory.winner, memory.final, memory.again
-    tries, zero = tried.size, every(np.float32(0))
-    span = zero
+    x, numbers, chosen, which, final = memory.x, memory.numbers, memory.chosen, memory.winner, memory.final
+    again, tries, span = memory.again, tried.size, every(np.float32(0))
     for i in range(0, LANES * dims * cells, LANES):
         span = larger(absolute(load(x, i)), span)
     _prepare(weights, at, cells, dims, memory)
@@ -657,15 +676,7 @@ def search_group(
         store(memory.scales, LANES * c, np.float32(1) / inverse)
         _combinations(x, cells, dims, inverse, span, numbers, tries, c)
     _choose_points(cells, dims, tries, tables, memory)
-    best, winner = zero, every_int(-1)
-    for c in range(tries):
-        sum_qx, sum_qq = _sums(memory.products, weights, at, cells, dims, chosen, tries, c)
-        win = (sum_qq > np.float32(0)) & (sum_qx * sum_qx > best * sum_qq)
-        scale = where(win, sum_qx / sum_qq, scale)
-        best = where(win, scale * sum_qx, best)
-        winner = where(win, every_int(c), winner)
-    store(which, 0, winner)
-    store(final, 0, scale)
+    scale = _best_scale(scale, weights, at, cells, dims, tries, memory)
     _combinations(x, cells, dims, absolute(np.float32(1) / scale), span, points, np.int64(1), np.int64(0))
     for lane in range(LANES):
         c = which[lane]

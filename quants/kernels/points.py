@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import Bytes, Floats, Words
+from .feedback import carry_error
 from .grids import grid_levels
 from .jit import inlined, kernel
 from .lane_memory import load, rooms, store
@@ -182,15 +183,28 @@ def _carry(
 ) -> None:
     """Carry the errors of a group whose lanes are `memory.kept` to all columns after it."""
     for i in range(group):
-        row, here = (begin + i) * carried, at + begin + i
-        error = (left[here] - means[means_at + memory.kept[i]]) / upper[row + begin + i]
+        here = at + begin + i
+        error = (left[here] - means[means_at + memory.kept[i]]) / upper[(begin + i) * carried + begin + i]
         errors[here] = error
-        for k in range((begin + i) // LANES * LANES, carried, LANES):  # columns before are done
-            store(left, at + k, load(left, at + k) - error * load(upper, row + k))
+        carry_error(left, at, upper, carried, begin + i, error)
+
+
+@inlined
+def _put_points(
+    nodes: NDArray[np.int16], at: int, group: int, dims: int, memory: Memory, points: NDArray[np.uint16], bits: Bytes
+) -> None:
+    """Write the numbers of the points and the sign bits of a group whose lanes are `memory.kept`, column `at` on."""
+    node, turned = 0, 0
+    for i in range(group):
+        lane = memory.kept[i]
+        node = nodes[LANES * (0 if i % dims == 0 else node) + lane]
+        turned = (0 if i % STEP == 0 else turned) | lane >> 3 << i % STEP
+        points[(at + i) // dims] = node  # the last of the point's stays
+        bits[(at + i) // STEP] = turned
 
 
 @kernel
-def choose_points(
+def choose_points(  # over 60 lines, of which 37 are arguments
     left: Floats,
     rows: int,
     stride: int,
@@ -254,10 +268,4 @@ def choose_points(
                         memory.kept[i] = memory.tried[i]
             means_at = LANES * ((which[r * groups + g] * rows + r) * groups + g)
             _carry(left, own, begin, group, upper, carried, table, means_at, errors, memory)
-            node, turned = 0, 0
-            for i in range(group):
-                lane = memory.kept[i]
-                node = nodes[LANES * (0 if i % dims == 0 else node) + lane]
-                turned = (0 if i % STEP == 0 else turned) | lane >> 3 << i % STEP
-                points[(r * columns + begin + i) // dims] = node  # the last of the point's stays
-                bits[(r * columns + begin + i) // STEP] = turned
+            _put_points(nodes, r * columns + begin, group, dims, memory, points, bits)
