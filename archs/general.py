@@ -157,5 +157,5 @@ def pooling_type(folder: Path) -> int | None:
     words = [key for key, value in settings.items() if value is True] + [settings.get("pooling_mode")]
     types = [POOLING[word] for word in words if word in POOLING]
     if len(types) != 1:
-        raise ModelError(f"{folder / path / 'config.json'} pools otherwise than by one of mean, first and last token")
+        raise ModelError(f"{folder / path / 'config.json'} has another pooling mode than mean, first or last token")
     return types[0]

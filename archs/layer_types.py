@@ -100,10 +100,9 @@ class DeclaresLayers(Protocol):
 def type_of_layer(
     block: DeclaresLayers, keys: Keys, layer: int, roles: Collection[str], parallel: bool = False
 ) -> LayerType:
-    """Return the kind of a layer with tensors of these names. Raises ModelError where a list of the keys lacks the
-    layer.
+    """Return the type of a layer with tensors of these names. Raises ModelError if a list in the keys lacks the layer.
 
-    parallel: the model's layers are, in place of sequential.
+    parallel: the model's layers are parallel instead of sequential.
     """
     mixer: Any = _chosen(block.mixer, keys, layer, roles, MIXERS)
     net: Any = _chosen(block.net, keys, layer, roles, NETS)

@@ -86,7 +86,7 @@ class Adapter:
 
 
 def adapter_of(origin: str, config: Mapping[str, Any], tensors: Tensors) -> Adapter:
-    """Return the adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than
+    """Return the adapter that adapter_config.json and its tensors describe. Raises ModelError for other types than
     LoRA.
     """
     config = read_fields(config, SETTINGS, f"{origin}: adapter_config.json")

@@ -28,9 +28,9 @@ ITS_OWN = ("transformers_version", "architectures", "dtype")  # keys that it fil
 def table() -> dict[str, Any]:
     """Return the recorded table: "transformers", its version; "common", the keys of every config; "types".
 
-    Of each model type: "keys" (beside the common ones) with the type of number that alone is allowed, "int", "float" or
-    ""; "other_names" for keys; "parts", the model types of its parts by key; "classifier", the class that classifies
-    texts, where there is one.
+    Each model type has "keys" in addition to the common ones, with their number type ("int", "float" or "" for any);
+    "other_names" of keys; "parts", the model types of its parts by key; "classifier", its class for text
+    classification, if any.
     """
     content: dict[str, Any] = json.loads(gzip.decompress(TABLE.read_bytes()))
     return content

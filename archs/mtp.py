@@ -1,7 +1,7 @@
-"""The MTP (NextN) layers, in a model's file or in one of their own.
+"""The MTP (NextN) layers, in a model's file or in a separate one.
 
-They are `blk.N` from the trunk's end on; `block_count` counts them, `nextn_predict_layers` is their number. A file of
-their own has all keys of the model, these layers, and of the tensors outside of layers those that they share with it.
+They are the last `nextn_predict_layers` of `block_count` layers, after the trunk. A separate file has all keys of the
+model, these layers, and the tensors outside of layers that they use.
 """
 
 import re

@@ -100,10 +100,9 @@ def by_hf_class(names: tuple[str, ...] | list[str]) -> Architecture:
 def of_config(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture of a checkpoint's config.json.
 
-    Of a wrapper around a text model it is the text part's own, where that says its class, where the wrapper is unknown
-    (Llava and its like: the part's model type counts), or where both give files of one name. A part that says neither
-    is of the kind that is usual for the wrapper. Without classes it is that of the model type.
-    Raises ModelError as `by_hf_class` does.
+    For a multimodal class it is the architecture of its text part: by the part's class, by the part's model type if the
+    multimodal class is unknown (as Llava) or has files of the same name, else the one that names the class in
+    `wrappers`. Configs without classes are found by model type. Raises ModelError as `by_hf_class` does.
     """
     names = Fields(NAMES).read(config, Place(FILE))
     architecture = _of_classes(names)

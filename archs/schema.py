@@ -22,21 +22,21 @@ U32, U64, I32, F32, BOOL, STRING = (
 )
 INTEGER_ARRAYS = (U32, I32)  # llama.cpp reads lists of integers of either type
 MAX_VALUES = {U32: (1 << 32) - 1, I32: (1 << 31) - 1}
-ITEMS = {F32: "f", BOOL: "b"}  # numpy's kinds of array items other than integers
-TINY = 1e-30  # the least value "above 0"
+ITEMS = {F32: "f", BOOL: "b"}  # `dtype.kind` of array items other than integers
+TINY = 1e-30  # the minimum of values "above 0"
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key. least: the smallest value; most: the largest, of numbers that memory is allocated by. array: always an
-    array. per_layer: may be one with an item for each layer;
-    longer: or with more, of layers that the file does not have.
+    """A metadata key.
 
-    shaping: tensors have the shapes they have because of it. flags: items of its array may be true or false instead.
-    infinite: it may be. any_width: programs read integers of any width. choices: all values that mean something; known:
-    those that are known to. unread: by the runtime here, not by llama.cpp. role: of the special token whose id it is.
-    meaning: one phrase. added: when we write it where llama.cpp's converter does not. absent: what a file means that
-    lacks it, "=KEY" for what another key says, None for nothing. old: names that it had in older files.
+    minimum, maximum: bounds of its value; of numbers that memory is allocated by there is always a maximum. array:
+    always an array. per_layer: a number, or an array with an item for each layer; longer: or for more layers than the
+    file has. shaping: shapes of tensors depend on it. flags: items of its array may also be booleans. infinite: may be
+    infinite. any_width: programs read integers of any width. choices: all valid values. known: values in use; others
+    are not refused. unread: read by llama.cpp, but not by the runtime here. role: of the special token whose id it is.
+    meaning: one phrase. added: when we write it and llama.cpp's converter does not. absent: the default where a file
+    lacks it, "=KEY" for another key's value, None for none. old: its names in older files.
     """
 
     type: ValueType

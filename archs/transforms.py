@@ -136,7 +136,7 @@ def _rows_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def computed(tensor: Tensor, function: Callable[..., Floats], *of_rows: Floats) -> Tensor:
-    """Return a function of some rows' values, in float32. of_rows: further arguments, by the same rows."""
+    """Return a function of some rows' values, in float32. of_rows: more arguments, indexed by the same rows."""
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         values = function(tensor.float32(start, stop), *(each[start:stop] for each in of_rows))

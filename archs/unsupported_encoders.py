@@ -1,13 +1,13 @@
 """Defaults of keys that an mmproj file lacks: one table, by projector type.
 
-Source: llama.cpp b11434, tools/mtmd (`clip_model_loader::load_hparams`). Each value is what llama.cpp computes with,
-unless a reason stands beside it: then llama.cpp refuses such a file, or takes what no published model has.
+Source: llama.cpp b11434, tools/mtmd (`clip_model_loader::load_hparams`). Each value is llama.cpp's,
+except those with a reason (`Because`): there llama.cpp refuses the file, or uses a value that no published model has.
 
-Limits of pixels that a file does have are followed, also where llama.cpp goes by a constant of its own (Qwen's kinds
-and GLM-4V: 8 to 4096 tokens; MiniMax: 8 to 576; Youtu: 62500; Kimi-VL: 1024; Muse Glimmer: 4096), because they say what
-the model's processor does. Four kinds go by their processor whether or not there is a key: Pixtral (up to `image_size`;
-llama.cpp: 8 to 1024 tokens), Gemma 4 (as many tokens as are asked for, 280 without; there 70 to 1120), LFM2 (64 to 256
-tokens, as there) and DeepSeek-OCR (tiles of 640 pixels, epsilon 1e-5, as there).
+If a file has limits of pixels, they apply, because they are those of the model's processor, even where llama.cpp uses a
+constant (Qwen's types and GLM-4V: 8 to 4096 tokens; MiniMax: 8 to 576; Youtu: 62500; Kimi-VL: 1024; Muse Glimmer:
+4096). Four types follow their processor, with or without a key: Pixtral (up to `image_size`; llama.cpp: 8 to 1024
+tokens), Gemma 4 (the requested number of tokens, by default 280; llama.cpp: 70 to 1120), LFM2 (64 to 256 tokens, as
+llama.cpp) and DeepSeek-OCR (tiles of 640 pixels, epsilon 1e-5, as llama.cpp).
 """
 
 from collections.abc import Iterator, Mapping

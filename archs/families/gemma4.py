@@ -101,7 +101,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         pairs = [*zip(heads, windowed, strict=True)]
         wide, usual = ([count for count, each in pairs if bool(each) is is_windowed] for is_windowed in (False, True))
         if not alike:
-            raise ModelError("layers have several numbers of key-value heads, and values beside keys")
+            raise ModelError("layers have several numbers of key-value heads, and values separate from keys")
         config |= {"num_key_value_heads": [*usual, *wide][0], "num_global_key_value_heads": wide[0]}
     if (table := tensors.get("per_layer_token_embd.weight")) is not None:
         config["vocab_size_per_layer_input"] = table.shape[0]

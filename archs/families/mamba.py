@@ -124,7 +124,7 @@ def _every(layers: list[bool]) -> tuple[int, int]:
         for offset in range(period):
             if layers == [layer % period == offset for layer in range(len(layers))]:
                 return period, offset
-    raise ModelError("its kinds of layers have no period")
+    raise ModelError("its layer types have no period")
 
 
 def jamba_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:

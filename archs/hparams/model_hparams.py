@@ -17,14 +17,15 @@ from .file_keys import Keys
 
 @dataclass(frozen=True)
 class LayerHParams:
-    """Hyperparameters that differ by layer. window: keys at this distance or more are hidden (None: none are). chunk:
-    keys of other chunks of so many tokens are hidden.
+    """Hyperparameters that may differ by layer; widths are of one head.
 
-    Widths are of one head; attention_scale: the factor of q·k. kv_source_layer: the layer whose keys and values this
-    one uses (None: its own). qk_l2_norm: q and k are normalised without weights. sparsity: how many standard deviations
-    above the mean a gate has to be to pass. stored: the file's layer whose tensors it has (None: that of its own
-    number). ends_loop: the model's last norm follows it, before all layers run again. net_limit, experts_limit: clamps
-    of the gated units of a dense net or a shared expert, and of routed experts; 0 for none.
+    window: keys at this distance or more are hidden (None: none). chunk: keys in other chunks of this many tokens are
+    hidden. rotates: has RoPE. rope_scaled: with the model's rope scaling. attention_scale: the factor of q·k.
+    kv_source_layer: the layer whose keys and values this one uses (None: its own). qk_l2_norm: q and k are normalized
+    without weights. sparsity: gates below mean + sparsity * standard deviation are 0. stored: the number of the layer
+    in the file that has its tensors (None: its own). ends_loop: the output norm follows it, before all layers run
+    again. net_limit, experts_limit: clamps of gated units in dense nets and shared experts, and in routed experts; 0:
+    none.
     """
 
     heads: int
@@ -50,16 +51,15 @@ class LayerHParams:
 
 @dataclass(frozen=True)
 class HParams:
-    """What holds for the whole model. eps of the norms; softcaps None where there is none.
+    """Hyperparameters of the whole model; softcaps and clamp are None if unused.
 
-    value_scale: what attention makes of values is multiplied by it.
-    loops: how often all layers run, one after the other; the file has those of one round. post_norm: norms stand
-    behind attention and net, not in front of them. alibi: the largest exponent of the distance penalties, 0 without
-    them. xielu: each layer's alpha_n, alpha_p, beta
-    and eps of the trained activation. temperature_scale, temperature_length: by how much queries grow with the
-    logarithm of how often that many positions have passed. situ: the bounds of that unit (see `runtime.ops`). rope:
-    always "halves" where positions have several parts.
-    rope_sections: pairs that a position's time, row and column turn; empty in other models.
+    eps: of the norms. rope: always "halves" if positions have several parts. rope_sections: the number of pairs that
+    time, row and column of a position rotate; empty in other models. value_scale: a factor of attention's output.
+    temperature_scale, temperature_length: queries grow by the first with the logarithm of how often the second fits
+    into the position (Llama 4). alibi: the largest exponent of ALiBi's slopes; 0 without ALiBi. xielu: alpha_n,
+    alpha_p, beta and eps of each layer's trained activation. situ: the bounds of that unit (see `runtime.ops`).
+    post_norm: norms follow attention and net instead of preceding them. loops: how many times all layers run; the
+    file has them once.
     """
 
     width: int
@@ -228,7 +228,7 @@ def _kv_source_layer(keys: Keys, block: LayerSpec, layer: int) -> int | None:
     windowed = _windowed(keys, block, layer)
     source = next((i for i in reversed(range(first)) if _windowed(keys, block, i) == windowed), None)
     if source is None:
-        raise ModelError(f"layer {layer} shares keys and values, but none of the first {first} layers is of its kind")
+        raise ModelError(f"layer {layer} shares keys and values, but none of the first {first} layers is of its type")
     return source
 
 

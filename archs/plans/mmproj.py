@@ -121,8 +121,8 @@ def required_encoders(config: Mapping[str, Any]) -> Encoder:
 def plan_encoders(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> EncoderPlan:
     """Plan the mmproj file of a checkpoint in `folder` (for preprocessor, tokenizer, model card).
 
-    Raises ModelError for a class without known encoders, a tensor that is neither theirs nor the text model's, values
-    of a wrong kind or missing ones.
+    Raises ModelError for a class without known encoders, a tensor that belongs neither to them nor to the text model,
+    and values that are missing or of a wrong type.
     """
     encoder = required_encoders(config)
     if tensors and all(map(_is_text, tensors)):
@@ -258,9 +258,7 @@ def _token_id(folder: Path, token: str) -> int:
     for entry in added if isinstance(added, list) else ():
         if isinstance(entry, dict) and entry.get("content") == token and type(entry.get("id")) is int:
             return int(entry["id"])
-    raise ModelError(
-        f"{folder} does not say which token {token} is", "the tokenizer's files are needed besides weights"
-    )
+    raise ModelError(f"{folder} does not say which token {token} is", "the tokenizer's files are needed, too")
 
 
 def encoder_metadata(encoder: Encoder, config: Config) -> dict[str, Any]:

@@ -8,9 +8,9 @@
 
 Despite its name, `scale_inv` multiplies. NAME usually ends in ".weight"; fused experts have no such ending.
 
-NVIDIA ModelOpt has these beside NVFP4 (see `fp4`; NAME_scale_2 is its factor, float32 ()), and where no norm took in
-what AWQ multiplies the input with, pre_quant_scale (in,); it is moved into the columns. Which algorithm it was is in
-config.json or, in older exports, in hf_quant_config.json beside it.
+NVIDIA ModelOpt has these and NVFP4 (see `fp4`; NAME_scale_2 is its factor, float32 ()). Where AWQ's factors of the
+input are not part of a norm, it has pre_quant_scale (in,); they are multiplied into the columns. The algorithm is named
+in config.json or, by older exports, in hf_quant_config.json.
 """
 
 from collections.abc import Callable, Sequence

@@ -158,7 +158,10 @@ def _stream_faults(model: LayeredModel, start: str, made_of: list[Part]) -> Iter
         there = [roles.get(f"hc_{net}_{each}.weight") for each in ("fn", "base", "scale")]
         sizes = [tensor.shape[0] for tensor in there if tensor is not None]
         if sizes not in ([2 * count, 2 * count, 2], [count * (2 + count), count * (2 + count), 3]):
-            yield Fault(f"{start}hc_{net}_fn.weight", f"has {sizes[:1]} rows beside {sizes[1:]}; {count} streams")
+            yield Fault(
+                f"{start}hc_{net}_fn.weight",
+                f"has {sizes[:1]} rows, base and scale {sizes[1:]}; there are {count} streams",
+            )
         key = "sinkhorn_iterations" if sizes[-1:] == [3] else "magnitude"
         if model.keys.get(f"hyper_connection.{key}") is None:
             yield model.fault(f"hyper_connection.{key}", f"is missing; {start}* needs it")

@@ -252,7 +252,7 @@ def _head_faults(model: LayeredModel, hparams: HParams) -> Iterator[Fault]:
     yield from validate_tensors(model, "", roles, tensor_shapes.SCORER, sizes)
     if decision == "laya":
         if (types := roles.get("token_types.weight")) is not None and types.shape[0] != 3:
-            yield Fault("token_types.weight", f"has {types.shape[0]} rows; there are 3 kinds of questions")
+            yield Fault("token_types.weight", f"has {types.shape[0]} rows; there are 3 types of questions")
         first, sizes = len(hparams.layers), {"width": hparams.width}
         for i in range(first, int(model.keys.need("block_count"))):
             yield from validate_tensors(

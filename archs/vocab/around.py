@@ -150,7 +150,7 @@ def processed(tokenizer: LayerSpec, places: Mapping[str, int], where: str, size:
             begin, end = (int(block["cls"][1]),), (int(block["sep"][1]),)
             result = Around(begin, end, begin, end * (1 + (block["type"] == "RobertaProcessing")), end)
         else:
-            raise VocabularyError(f"{where} has a post-processor {block['type']!r}, of a kind that is not known", HINT)
+            raise VocabularyError(f"{where} has a post-processor {block['type']!r}, which is not known", HINT)
     used = {number for ids in vars(result).values() for number in ids}
     if wrong := sorted(number for number in used if not 0 <= number < size):
         raise VocabularyError(f"{where} puts token {wrong[0]} around texts, but there are {size} tokens")

@@ -81,7 +81,7 @@ def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_tiktoken(path: Path) -> dict[bytes, int]:
-    """Return lines of a base64 byte string and its rank. Empty for a file of another kind."""
+    """Return lines of a base64 byte string and its rank. Empty for a file of another type."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_vocabulary(path).splitlines()):
         text, _, rank = line.partition(b" ")

@@ -105,7 +105,7 @@ def _candidates(files: Files) -> list[tuple[Encoder, Wrapper]]:
     candidates = [(encoder, each) for encoder, each in known if not each.texts or name in each.texts]
     if not candidates:
         text_models = ", ".join(dict.fromkeys(text for _, each in known for text in each.texts))
-        raise ModelError(f"encoders of the type {type_names} stand beside {text_models}; the text model is {name!r}")
+        raise ModelError(f"encoders of the type {type_names} go with {text_models}; the text model is {name!r}")
     fitting = [(encoder, each) for encoder, each in candidates if each.fits is None or each.fits(files)]
     return fitting or candidates
 
