@@ -27,8 +27,8 @@ GENERAL_TYPE = "mmproj"  # their `general.type`
 class Encoder:
     """The encoders of a model family, which share one mmproj file.
 
-    hf_classes: values of `architectures` in config.json or in its vision part. model_types: of its vision or audio part,
-        if classes with different encoders share a name (Llava); empty: any.
+    hf_classes: values of `architectures` in config.json or in its vision part. model_types: of its vision or audio
+        part, if classes with different encoders share a name (Llava); empty: any.
     metadata: GGUF key without "clip." (a leading "/": without any prefix), in the file's order → a path in the config
         that must be present, or a function of the config (None omits the key).
     tensors: source name → target, as `Architecture.tensors`, with full GGUF names.

@@ -1,9 +1,9 @@
 """The table of tensor shapes of all layer parts, in sizes that keys and other tensors give.
 
 A shape is written as its dimensions, rows first: `"queries width"`. A dimension is a size, or a sum of products of
-sizes and numbers (`2*inner+steps`); alternatives are separated by `|`. A name without suffix is that of a weight, of its
-bias (which lacks the last of several dimensions), and of a tensor without any suffix. A size that no key gives is taken
-from the first tensor that has it; the others have to agree.
+sizes and numbers (`2*inner+steps`); alternatives are separated by `|`. A name without suffix is that of a weight, of
+its bias (which lacks the last of several dimensions), and of a tensor without any suffix. A size that no key gives is
+taken from the first tensor that has it; the others have to agree.
 """
 
 import math

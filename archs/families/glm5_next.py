@@ -35,8 +35,8 @@ def head_width(config: Config) -> int:
     heads = lookup(config, f"{LINEAR}.num_heads|linear_num_heads")
     if heads not in (None, config["num_attention_heads"]):
         raise ModelError(
-            f"config.json has {heads} heads of delta attention and {config['num_attention_heads']} of latent attention; "
-            "glm5-next files have as many of both"
+            f"config.json has {heads} heads of delta attention and {config['num_attention_heads']} of latent "
+            "attention; glm5-next files have as many of both"
         )
     return int(lookup(config, f"{LINEAR}.head_dim|linear_head_dim"))
 

@@ -4,8 +4,8 @@ GPT-2: learned positions, fused q/k/v, weights stored as (in, out). The causal m
     dropped.
 GPT-BigCode (SantaCoder, StarCoder): GPT-2's layers with one key-value head, weights stored as (out, in). Without
     multi_query, q/k/v are fused head by head.
-GPT-NeoX and Pythia: partly rotating heads, attention parallel to the feed-forward net or before it. q, k and v come fused
-    head by head.
+GPT-NeoX and Pythia: partly rotating heads, attention parallel to the feed-forward net or before it. q, k and v are
+    fused head by head.
 BLOOM: ALiBi, a norm on the embedding too, q/k/v fused head by head, tanh GELU.
 Jais: GPT-2's layers with ALiBi, gated nets, and scores divided by the heads' width.
 MPT: ALiBi, layer norms without biases, fused q/k/v that may be clipped.
