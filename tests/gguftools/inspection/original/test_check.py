@@ -266,7 +266,7 @@ def test_an_embedding_models_vectors(embedder: Path, tmp_path: Path):
 
 
 def test_a_file_with_a_predictor(file: Path, tmp_path: Path):
-    from ...lab.gpu_split.test_powerinfer import with_relu, write_predictor
+    from ...lab.test_powerinfer import with_relu, write_predictor
 
     relu = with_relu(Path(shutil.copytree(EXAMPLE, tmp_path / "relu")))
     predictor = write_predictor(tmp_path / "predictor", 4, 256, 768, sparse_threshold=-1e9)

@@ -14,7 +14,7 @@ import gguftools
 from gguftools.lab.drafts import costs as draft_costs
 from gguftools.lab.drafts.figures import Costs, best_length, chain, copied, cycles, independent_tokens, runs, speedup
 
-from ...archs import checkpoints
+from ....archs import checkpoints
 
 SHARES = st.floats(0, 1)
 
