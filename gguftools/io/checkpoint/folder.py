@@ -98,8 +98,8 @@ def _open(folder: Path, open_weights: OpenWeights | None) -> Checkpoint:
             if name in tensors:
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
-    if beside := (config.get("decision") or {}).get("beside"):
-        files = [*files, folder / beside]
+    if head_file := (config.get("decision") or {}).get("head_file"):
+        files = [*files, folder / head_file]
         head = open_safetensors(files[-1])
         tensors |= {f"{files[-1].stem}.{name}": tensor for name, tensor in head.items()}
     if missing := [name for name in weight_map if name not in tensors]:
