@@ -158,11 +158,21 @@ def older_spellings() -> str:
     return "; ".join(f"`{command} {old}` for `{new}`" for command, old, new in flags) + ".\n"
 
 
+SCRIPTS = {  # how llama.cpp spells its scripts; names that its present versions do not have are left out
+    "convert-hf-to-gguf": "convert_hf_to_gguf.py",
+    "convert-lora-to-gguf": "convert_lora_to_gguf.py",
+    "gguf-hash": "gguf_hash.py",
+    "gguf-split": "",
+    "llama-run": "",
+}
+
+
 def programs() -> str:
     rows = []
     for new in dict.fromkeys(PROGRAMS.values()):
-        if olds := [old for old, meant in PROGRAMS.items() if meant == new and re.search("llama|gguf", old)]:
-            rows.append((", ".join(f"`{old}`" for old in olds), f"`gguftools {new}`"))
+        olds = [old for old, meant in PROGRAMS.items() if meant == new and re.search("llama|gguf", old)]
+        if names := [name for old in olds if (name := SCRIPTS.get(old, old))]:
+            rows.append((", ".join(f"`{name}`" for name in names), f"`gguftools {new}`"))
     return table(("its program or script", "here"), rows)
 
 
