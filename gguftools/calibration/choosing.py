@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
     start: int
     stop: int
-    found: "BlockDiagonal"
+    inputs: "BlockDiagonal"
     held: "BlockDiagonal"
     drift: "BlockDiagonal | None" = None
     held_drift: "BlockDiagonal | None" = None
@@ -79,7 +79,7 @@ class Chosen:
 
 
 def pieces_of(
-    found: Sequence[tuple[int, int, "Products"]], held: Sequence[tuple[int, int, "Products"]]
+    fitted: Sequence[tuple[int, int, "Products"]], held: Sequence[tuple[int, int, "Products"]]
 ) -> Iterator[Piece]:
     """A weight's rows with their inputs' matrices; those of experts that saw little are drawn towards the mean of all.
 
@@ -87,14 +87,14 @@ def pieces_of(
     """
     from runtime.products.block_diagonal import weighted_sum
 
-    if not found:
+    if not fitted:
         return
-    width, several = found[0][2].width, len({id(products) for _, _, products in found}) > 2
-    total = max(1, sum(products.count for _, _, products in found))
-    parts = ((products.matrix(), products.count / total) for _, _, products in found)
+    width, several = fitted[0][2].width, len({id(products) for _, _, products in fitted}) > 2
+    total = max(1, sum(products.count for _, _, products in fitted))
+    parts = ((products.matrix(), products.count / total) for _, _, products in fitted)
     everyone = weighted_sum(parts) if several else None
     judged = {(start, stop): products for start, stop, products in held}
-    for start, stop, products in found:
+    for start, stop, products in fitted:
         own, count = products.matrix(), products.count
         if everyone is not None:
             few = FEW * width
@@ -111,27 +111,27 @@ def loss(difference: Floats, matrix: "BlockDiagonal") -> float:
     return matrix.along(difference, difference)
 
 
-def ways(form: Format, found: "BlockDiagonal", before: Encode, before_name: str, threads: int) -> list[Way]:
+def ways(form: Format, inputs: "BlockDiagonal", before: Encode, before_name: str, threads: int) -> list[Way]:
     """The ways in which rows with such inputs can be encoded; what would be done without texts is the first."""
     from quants.feedback import upper_factor
     from runtime.kernels.threads import parallel, spans
 
-    weights = np.maximum(found.diagonal(), 0).astype(np.float32)
+    weights = np.maximum(inputs.diagonal(), 0).astype(np.float32)
     tried = [Way(before_name, before)]
     if not weights.any():
         return tried
     if form.uses_importance:
         tried.append(Way("weighted", lambda rows: form.encode(rows, weights)))
-    wanted = [(damping, at) for damping in DAMPINGS for at in range(len(found.blocks))]
+    wanted = [(damping, at) for damping in DAMPINGS for at in range(len(inputs.blocks))]
     factors: dict[tuple[float, int], Floats] = {}
 
     def factor(start: int, stop: int) -> None:
         for damping, at in wanted[start:stop]:
-            factors[damping, at] = upper_factor(found.blocks[at], damping)
+            factors[damping, at] = upper_factor(inputs.blocks[at], damping)
 
     parallel(factor, spans(len(wanted), 1), min(threads, AT_ONCE))
     for damping in DAMPINGS:
-        own = [factors[damping, at] for at in range(len(found.blocks))]
+        own = [factors[damping, at] for at in range(len(inputs.blocks))]
         tried.append(Way("feedback", partial(encode_by_columns, form, own, weights), damping, own, weights))
     return tried
 
@@ -166,24 +166,24 @@ def choose(
 
     some = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
     with one_thread():  # the same bytes however many threads there are
-        candidates = ways(form, piece.found, before, before_name, threads)
+        candidates = ways(form, piece.inputs, before, before_name, threads)
     held, parts = piece.held.single(), spans(len(some), SPAN)
 
     def errors(encoders: Sequence[Encode | None], pull: Floats | None = None) -> list[float]:
         """Of the output, for each encoder; None loses all. pull: what rows are drawn towards, (rows, width)."""
-        found = np.zeros((len(encoders), len(parts)))
+        losses_of = np.zeros((len(encoders), len(parts)))
 
         def attempt(start: int, stop: int) -> None:
             for i in range(start, stop):
                 way, part = divmod(i, len(parts))
                 here, encode = slice(*parts[part]), encoders[way]
                 lost = (np.float32(0) if encode is None else form.decode(encode(some[here]))) - some[here]
-                found[way, part] = loss(lost, held)
+                losses_of[way, part] = loss(lost, held)
                 if pull is not None:
-                    found[way, part] -= 2 * float(np.einsum("ij,ij->", pull[here], lost, dtype=np.float64))
+                    losses_of[way, part] -= 2 * float(np.einsum("ij,ij->", pull[here], lost, dtype=np.float64))
 
-        parallel(attempt, spans(found.size, 1), threads)
-        sums: list[float] = found.sum(axis=1).tolist()
+        parallel(attempt, spans(losses_of.size, 1), threads)
+        sums: list[float] = losses_of.sum(axis=1).tolist()
         return sums
 
     *losses, whole = errors([*(way.encode for way in candidates), None])

@@ -158,7 +158,7 @@ class Encoded:
 
 
 @contextmanager
-def encoded_beside(target: Path, head: Mapping[str, Any], resume: bool, suffix: str = ENCODED) -> Iterator[Encoded]:
+def open_encoded(target: Path, head: Mapping[str, Any], resume: bool, suffix: str = ENCODED) -> Iterator[Encoded]:
     """Begin to keep tensors beside `target`, or take up what an earlier run kept; it is gone when the block ends well.
 
     head: what they are encoded from and how; "gguftools" in it. It stays for the next run after an error that another

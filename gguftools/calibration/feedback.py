@@ -101,11 +101,11 @@ class _Work:
             self._tell(layer.prefix.rstrip("."))
             names = [tensor.name for tensor in layer.tensors.values() if tensor.name in self.items]
             if any(map(self._wants, names)):
-                found, judged = self._hessians(names), self._hessians(names)
-                layerwise.watch_beside(fitted, aims[0], layer, found)
-                layerwise.watch_beside(held, aims[1], layer, judged)
+                hessians, held_hessians = self._hessians(names), self._hessians(names)
+                layerwise.watch_beside(fitted, aims[0], layer, hessians)
+                layerwise.watch_beside(held, aims[1], layer, held_hessians)
                 for name in filter(self._wants, names):
-                    self._encode(name, found, judged)
+                    self._encode(name, hessians, held_hessians)
             else:
                 layerwise.advance(chain(*aims), layer)
             changed = [self.kept.tensors[name] for name in names if name in self.kept.tensors]
@@ -113,10 +113,10 @@ class _Work:
             layerwise.advance(fitted, encoded)
             layerwise.advance(held, encoded)
         if self._wants(HEAD):
-            found, judged = self._hessians([HEAD]), self._hessians([HEAD])
-            layerwise.watch_head(fitted, HEAD, found)
-            layerwise.watch_head(held, HEAD, judged)
-            self._encode(HEAD, found, judged)
+            hessians, held_hessians = self._hessians([HEAD]), self._hessians([HEAD])
+            layerwise.watch_head(fitted, HEAD, hessians)
+            layerwise.watch_head(held, HEAD, held_hessians)
+            self._encode(HEAD, hessians, held_hessians)
         self._tell("")
 
     def _tell(self, where: str) -> None:
@@ -143,14 +143,14 @@ class _Work:
             net = RunningModel(net.metadata, changed, threads=self.threads)
         return layerwise.begin(net, split_evenly(ids, self.at_once))
 
-    def _encode(self, name: str, found: "Hessians", judged: "Hessians") -> None:
+    def _encode(self, name: str, hessians: "Hessians", held_hessians: "Hessians") -> None:
         """Encode a weight, its rows in pieces that share inputs. One that no product saw is left to the plain road."""
         item = self.items[name]
         tensor = item.tensor
-        seen = found.pieces(name, tensor.rows)
+        seen = hessians.pieces(name, tensor.rows)
         if sum(stop - start for start, stop, _ in seen) != tensor.rows:
             return  # experts without any input
-        pieces = pieces_of(seen, judged.pieces(name, tensor.rows))
+        pieces = pieces_of(seen, held_hessians.pieces(name, tensor.rows))
         chosen = together([(piece.stop - piece.start, self._encode_piece(item, piece)) for piece in pieces])
         self.kept.keep(tensor, item.format, chosen.raw, chosen.as_dict())
 
@@ -172,9 +172,9 @@ class _Work:
         """
         from runtime import layerwise
 
-        found = self._hessians([EMBEDDING])
-        layerwise.watch(self._begin(self.windows.held[:1]), first, found)
-        item, matrix = self.items[EMBEDDING], readers_of(self.net, first, found)
+        hessians = self._hessians([EMBEDDING])
+        layerwise.watch(self._begin(self.windows.held[:1]), first, hessians)
+        item, matrix = self.items[EMBEDDING], readers_of(self.net, first, hessians)
         if matrix is None or item.tensor.width != len(matrix):
             return
         chosen = self._encode_piece(item, Piece(0, item.tensor.rows, matrix, matrix))
@@ -185,7 +185,7 @@ def _encode_plainly(form: Format, importance: Floats | None, rows: Floats) -> ND
     return form.encode(rows, importance)
 
 
-def readers_of(net: "RunningModel", layer: "Layer", found: "Hessians") -> "BlockDiagonal | None":
+def readers_of(net: "RunningModel", layer: "Layer", hessians: "Hessians") -> "BlockDiagonal | None":
     """What an error of a layer's input does to the products that read it: sum of W^T W, scaled as its norm does.
 
     found: what a run through the layer saw; the products that share its first input are meant. (width, width); None
@@ -193,10 +193,10 @@ def readers_of(net: "RunningModel", layer: "Layer", found: "Hessians") -> "Block
     """
     from runtime.products.block_diagonal import BlockDiagonal
 
-    if not found.of or "altup_router.weight" in layer:  # which reads it through another norm
+    if not hessians.of or "altup_router.weight" in layer:  # which reads it through another norm
         return None
-    first = next(iter(found.of.values()))
-    names = [name for (name, expert), products in found.of.items() if products is first and expert == 0]
+    first = next(iter(hessians.of.values()))
+    names = [name for (name, expert), products in hessians.of.items() if products is first and expert == 0]
     scale = layer.array("attn_norm.weight")
     blocks = [np.zeros(upper.shape) for upper in first.uppers]
     for name in names:

@@ -40,11 +40,11 @@ def best_within(tables: Tables, budget: int, units: int = UNITS) -> dict[str, Ca
 
     The choice costs least; one that costs hardly more is taken where it has 99.9 % of the budget and that has not.
     """
-    least = {name: min(each.nbytes for each in candidates) for name, candidates in tables.items()}
-    room = budget - sum(least.values())
+    smallest = {name: min(each.nbytes for each in candidates) for name, candidates in tables.items()}
+    room = budget - sum(smallest.values())
     unit = max(_unit(tables), -(-room // units), 1)
     steps = {
-        name: [-(-(each.nbytes - least[name]) // unit) for each in candidates] for name, candidates in tables.items()
+        name: [-(-(each.nbytes - smallest[name]) // unit) for each in candidates] for name, candidates in tables.items()
     }
     costs, picks = _solved(tables, steps, room // unit)
     chosen, used = {}, _used(costs, (room - (1 - FULL) * budget) / unit)

@@ -16,7 +16,7 @@ from ..writing.items import Item, Ready
 from ..writing.options import WriteOptions
 from ..writing.resume import fingerprint
 from .choosing import AIM, DAMPINGS
-from .encoded import encoded_beside
+from .encoded import open_encoded
 from .feedback import encode_layers, wanted_items
 from .row_tasks import Workers
 from .texts import Calibration, calibration_windows
@@ -51,7 +51,7 @@ def with_feedback(model: Model, calibration: Calibration) -> EncodeAhead:
             "memory": calibration.memory,
             "sources": fingerprint(planner.origin.files, planner.origin.recorded),
         }
-        with encoded_beside(planned.files[0].path, head, run.resume) as kept:
+        with open_encoded(planned.files[0].path, head, run.resume) as kept:
             kept.restore({name: (item.tensor, [item.format]) for name, item in items.items()})
             away = run.executor if leaves_process(run.executor) else None
             workers = None if away is None else Workers(away, run.source, kept, thread_count(run.threads))

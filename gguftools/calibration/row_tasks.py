@@ -65,11 +65,11 @@ class Workers:
         raw = np.empty((len(values), item.format.row_bytes(values.shape[1])), np.uint8)
         tasks = self._tasks(lent, change is not None, item, first, values)
         with closing(in_turn(self.executor, _encoded, tasks)) as results:
-            for task, found in results:
+            for task, encoded in results:
                 here = slice(task.start - first, task.stop - first)
-                if not len(found):  # the worker does not see the factors
-                    found = _encode(arrays, task.aimed, values[here], item.format, self.threads)
-                raw[here] = found
+                if not len(encoded):  # the worker does not see the factors
+                    encoded = _encode(arrays, task.aimed, values[here], item.format, self.threads)
+                raw[here] = encoded
         return raw
 
     def _tasks(self, lent: Lent, aimed: bool, item: Item, first: int, values: Floats) -> Iterator[_Task]:

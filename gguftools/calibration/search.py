@@ -140,9 +140,9 @@ class Search:
         return RunningModel(self.net.metadata, {**self.net.tensors, **made}, threads=self.net.threads)
 
     def _encoded(self, name: str, form: str) -> Tensor:
-        tensor, found = self.net.tensors[name], self.kept.tensors.get(name)
-        if found is not None and found.format.name == form:
-            return found
+        tensor, known = self.net.tensors[name], self.kept.tensors.get(name)
+        if known is not None and known.format.name == form:
+            return known
         wanted, weights = format_named(form), self.matrix.entries[name].mean()
         return self.kept.keep(tensor, wanted, encoded_bytes(tensor, wanted, weights, self.net.threads), {})
 

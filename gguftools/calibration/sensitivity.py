@@ -96,28 +96,28 @@ class Sensitivities:
             "entries": {name: b64encode(sums.astype("<f4").tobytes()).decode() for name, sums in entries.items()},
         }
 
-    def take(self, found: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def take(self, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Add what `as_dict` gave."""
-        self.parts += [Part(*values) for values in found["parts"]]
-        for name, text in found["entries"].items():
+        self.parts += [Part(*values) for values in data["parts"]]
+        for name, text in data["entries"].items():
             squares = np.frombuffer(b64decode(text), "<f4").astype(np.float32).reshape(-1, tensors[name].width)
             self.entries[name] = Entry(squares, np.ones(len(squares), np.float32))
 
     def costs(self, corrections: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Weight → format → nats. corrections: factors of groups' gains."""
-        found: dict[str, dict[str, float]] = {}
+        costs: dict[str, dict[str, float]] = {}
         for part in self.parts:
-            own, factor = found.setdefault(part.weight, {}), part.gain * corrections.get(part.group, 1.0)
+            own, factor = costs.setdefault(part.weight, {}), part.gain * corrections.get(part.group, 1.0)
             for form, error in part.errors.items():
                 own[form] = own.get(form, 0.0) + factor * error
-        return found
+        return costs
 
     def by_group(self, formats: Mapping[str, str]) -> dict[str, float]:
         """Group → nats that a choice of formats is thought to cost, uncorrected."""
-        found: dict[str, float] = {}
+        costs: dict[str, float] = {}
         for part in self.parts:
-            found[part.group] = found.get(part.group, 0.0) + part.gain * part.errors[formats[part.weight]]
-        return found
+            costs[part.group] = costs.get(part.group, 0.0) + part.gain * part.errors[formats[part.weight]]
+        return costs
 
     def matrix(self, texts: Sequence[str], windows: int, n_ctx: int) -> ImportanceMatrix:
         """The mean squares as an importance matrix."""
@@ -181,8 +181,8 @@ class Judge:
                     raise ModelError("a model that predicts no tokens has no divergence to search by")
                 x = logits.x.reshape(batch.forward.texts, batch.forward.length, -1)
                 some = x[:, batch.forward.length // 2 :: self.step].reshape(-1, x.shape[-1])
-                found = replace(logits, x=np.ascontiguousarray(some)).float32()
-            yield found
+                sampled = replace(logits, x=np.ascontiguousarray(some)).float32()
+            yield sampled
 
 
 def _log_probabilities(logits: Floats) -> Floats:
@@ -242,7 +242,7 @@ class _Walk:
     judge: Judge
     kept: Encoded
     tell: Tell
-    found: Sensitivities = field(default_factory=Sensitivities)
+    sensitivities: Sensitivities = field(default_factory=Sensitivities)
 
     def run(self, ids: NDArray[np.int64]) -> Sensitivities:
         from runtime import layerwise
@@ -252,8 +252,8 @@ class _Walk:
         places = [layer.prefix.rstrip(".") for layer in layers]
         if all(place in self.kept.figures for place in (*places, ENDS)):
             for place in (*places, ENDS):
-                self.found.take(self.kept.figures[place], self.net.tensors)
-            return self.found
+                self.sensitivities.take(self.kept.figures[place], self.net.tensors)
+            return self.sensitivities
         fitted = layerwise.begin(self.net, split_evenly(ids, self.judge.at_once))
         probe, readers = self.judge.begin(self.net), None
         for i, (layer, place) in enumerate(zip(layers, places, strict=True)):
@@ -266,19 +266,19 @@ class _Walk:
             if reads:
                 readers = readers_of(self.net, layer, seen)
             if known is None:
-                before = len(self.found.parts)
+                before = len(self.sensitivities.parts)
                 self._measure_layer(i, layer, probe, seen)
-                self.kept.note(place, self.found.as_dict(before))
+                self.kept.note(place, self.sensitivities.as_dict(before))
             else:
-                self.found.take(known, self.net.tensors)
+                self.sensitivities.take(known, self.net.tensors)
             layerwise.advance(probe, layer)
         self.tell("output")
-        tied, seen, before = HEAD not in self.net.tensors, Hessians(self.net.threads), len(self.found.parts)
+        tied, seen, before = HEAD not in self.net.tensors, Hessians(self.net.threads), len(self.sensitivities.parts)
         name = EMBEDDING if tied else HEAD
         layerwise.watch_head(fitted, name, seen)
         self._measure_ends(name, probe, seen, readers)
-        self.kept.note(ENDS, self.found.as_dict(before))
-        return self.found
+        self.kept.note(ENDS, self.sensitivities.as_dict(before))
+        return self.sensitivities
 
     def _measure_layer(self, i: int, layer: "Layer", probe: Sequence["Batch"], seen: "Hessians") -> None:
         """The parts of a layer's weights."""
@@ -288,7 +288,7 @@ class _Walk:
         for tensor in layer.tensors.values():
             pieces = self._pieces(tensor.name, seen)
             if pieces:
-                self.found.entries[tensor.name] = entry_of(pieces, tensor)
+                self.sensitivities.entries[tensor.name] = entry_of(pieces, tensor)
                 errors[tensor.name] = self._errors(tensor, pieces)
                 coarse[tensor.name] = self._coarse(tensor)
         if not errors:
@@ -304,7 +304,7 @@ class _Walk:
         lost, whole = self.judge.of(carried), sum(moved.values()) or 1.0
         for name, own in errors.items():
             gain = lost * moved[name] / whole / (own[COARSE] or 1.0)
-            self.found.parts.append(Part(name, role_of(name), gain, own))
+            self.sensitivities.parts.append(Part(name, role_of(name), gain, own))
 
     def _through(self, layer: "Layer", before: Sequence["Batch"]) -> list[Floats]:
         from runtime import layerwise
@@ -315,12 +315,12 @@ class _Walk:
 
     def _moved(self, layer: "Layer", before: Sequence["Batch"], after: Sequence[Floats]) -> float:
         """How far the layer's output moves from `after`, in units of each token's own size, squared."""
-        found = []
+        distances = []
         for made, wanted in zip(self._through(layer, before), after, strict=True):
             x, truth = (each.reshape(-1, each.shape[-1]) for each in (made, wanted))
             size = np.einsum("ij,ij->i", truth, truth)
-            found.append(np.einsum("ij,ij->i", x - truth, x - truth) / np.maximum(size, 1e-30))
-        return float(np.concatenate(found).mean())
+            distances.append(np.einsum("ij,ij->i", x - truth, x - truth) / np.maximum(size, 1e-30))
+        return float(np.concatenate(distances).mean())
 
     def _measure_ends(
         self, head: str, probe: Sequence["Batch"], seen: "Hessians", readers: "BlockDiagonal | None"
@@ -332,17 +332,17 @@ class _Walk:
         by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}
         pieces = self._pieces(head, seen)
         if pieces:
-            self.found.entries[head] = entry_of(pieces, self.net.tensors[head])
+            self.sensitivities.entries[head] = entry_of(pieces, self.net.tensors[head])
             errors, coarse = self._errors(self.net.tensors[head], pieces), self._coarse(self.net.tensors[head])
             other = RunningModel(self.net.metadata, {**self.net.tensors, head: coarse}, threads=self.net.threads)
             batches = [replace(batch, forward=replace(batch.forward, network=other.network)) for batch in probe]
             gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
             group = "output" if head == HEAD else "embedding"  # a tied one is corrected as a whole
-            by_name.setdefault(head, []).append((Part(head, group, gain, errors), pieces[0].found))
+            by_name.setdefault(head, []).append((Part(head, group, gain, errors), pieces[0].inputs))
         if readers is not None and self.net.tensors[EMBEDDING].width == len(readers):
             tensor = self.net.tensors[EMBEDDING]
             pieces = [Piece(0, tensor.rows, readers, readers)]
-            self.found.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
+            self.sensitivities.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
             errors, coarse = self._errors(tensor, pieces), self._coarse(tensor)
             other = RunningModel(self.net.metadata, {**self.net.tensors, EMBEDDING: coarse}, threads=self.net.threads)
             batches = [
@@ -353,22 +353,22 @@ class _Walk:
             gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
             by_name.setdefault(EMBEDDING, []).append((Part(EMBEDDING, "embedding", gain, errors), readers))
         for parts in by_name.values():
-            self.found.parts += [part for part, _ in parts]
+            self.sensitivities.parts += [part for part, _ in parts]
             if len(parts) > 1:  # columns weigh by both
                 name, matrix = parts[0][0].weight, weighted_sum([(matrix, part.gain) for part, matrix in parts])
-                self.found.entries[name] = entry_of([Piece(0, 0, matrix, matrix)], self.net.tensors[name])
+                self.sensitivities.entries[name] = entry_of([Piece(0, 0, matrix, matrix)], self.net.tensors[name])
 
     def _pieces(self, name: str, seen: "Hessians") -> list[Piece]:
         """The pieces of a weight that is searched for; none where a part of it saw no input."""
         if name not in self.candidates:
             return []
         rows = self.net.tensors[name].rows
-        found = seen.pieces(name, rows)
-        pieces = list(pieces_of(found, found))
+        products = seen.pieces(name, rows)
+        pieces = list(pieces_of(products, products))
         return pieces if sum(piece.stop - piece.start for piece in pieces) == rows else []
 
     def _coarse(self, tensor: Tensor) -> Tensor:
-        form, weights = format_named(COARSE), self.found.entries[tensor.name].mean()
+        form, weights = format_named(COARSE), self.sensitivities.entries[tensor.name].mean()
         raw = encoded_bytes(tensor, form, weights, self.net.threads)
         return replace(tensor, format=form, read=lambda start, stop: raw[start:stop])
 
@@ -382,7 +382,7 @@ class _Walk:
             count = piece.stop - piece.start
             picked = np.unique(np.linspace(0, count - 1, min(SAMPLED_ROWS, count)).astype(np.intp))
             values = _rows_of(tensor, piece.start + picked)
-            weights = np.maximum(piece.found.diagonal(), 0).astype(np.float32)
+            weights = np.maximum(piece.inputs.diagonal(), 0).astype(np.float32)
             losses = [0.0] * len(forms)
 
             def attempt(
@@ -394,7 +394,7 @@ class _Walk:
                 losses: list[float] = losses,
             ) -> None:
                 for i in range(start, stop):
-                    losses[i] = loss(forms[i].decode(forms[i].encode(values, weights)) - values, piece.found)
+                    losses[i] = loss(forms[i].decode(forms[i].encode(values, weights)) - values, piece.inputs)
 
             parallel(attempt, spans(len(forms), 1), self.net.threads)
             sums = [total + each * count / len(values) for total, each in zip(sums, losses, strict=True)]
@@ -404,18 +404,18 @@ class _Walk:
 def _rows_of(tensor: Tensor, rows: NDArray[np.intp]) -> Floats:
     """These rows, in order, read with those between them but few of these at a time."""
     step = max(1, READ_AT_ONCE // tensor.width)
-    found = []
+    blocks = []
     for start in range(int(rows[0]), int(rows[-1]) + 1, step):
         stop = min(start + step, int(rows[-1]) + 1)
         some = rows[(rows >= start) & (rows < stop)]
         if len(some):
-            found.append(tensor.float32(start, stop)[some - start])
-    return np.concatenate(found)
+            blocks.append(tensor.float32(start, stop)[some - start])
+    return np.concatenate(blocks)
 
 
 def entry_of(pieces: Sequence[Piece], tensor: Tensor) -> Entry:
     """The mean squares of a weight's inputs: of each expert's, or of the whole weight's last rows (the values')."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 and len(pieces) == tensor.shape[0] else 1
     of = pieces if experts > 1 else pieces[-1:]
-    squares = np.stack([np.maximum(piece.found.diagonal(), 0) for piece in of]).astype(np.float32)
+    squares = np.stack([np.maximum(piece.inputs.diagonal(), 0) for piece in of]).astype(np.float32)
     return Entry(squares, np.ones(len(of), np.float32))

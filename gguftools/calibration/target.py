@@ -20,7 +20,7 @@ from ..quantization.recipes import Recipe, is_quantizable
 from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, TensorReport
 from ..writing.resume import SEARCHED, fingerprint
-from .encoded import encoded_beside
+from .encoded import open_encoded
 from .knapsack import FULL
 from .search import Choice, Search, digest_of, searched, windows_for
 from .sensitivity import candidates_for
@@ -30,7 +30,7 @@ PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
 VERSION = 1  # of how weights are measured: an earlier search of another one is not gone on with
 STEPS = 30  # of the progress, beside the layers
 LARGE = Recipe("target", 7, "Q8_0", 8.5, "what a search begins with")
-LEAST_BITS, MOST_BITS = 0.5, 32.0
+MIN_BITS, MAX_BITS = 0.5, 32.0
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Target:
         if self.size is not None and (isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1):
             raise OptionError(f"target_size is {self.size!r}; a number of bytes was expected")
         bpw = self.bpw
-        if bpw is not None and not (isinstance(bpw, (int, float)) and LEAST_BITS <= bpw <= MOST_BITS):
-            problem = f"target_bpw is {bpw!r}; bits per weight from {LEAST_BITS:g} to {MOST_BITS:g} were expected"
+        if bpw is not None and not (isinstance(bpw, (int, float)) and MIN_BITS <= bpw <= MAX_BITS):
+            problem = f"target_bpw is {bpw!r}; bits per weight from {MIN_BITS:g} to {MAX_BITS:g} were expected"
             raise OptionError(problem)
 
     @property
@@ -79,7 +79,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """A recipe for a target, the mean squares of inputs that its weights are encoded by, and its text.
 
     warning: that it is smaller than it was to be.
@@ -139,7 +139,7 @@ class Sizing:
         """Bytes that a target allows."""
         return target.size if target.size is not None else int((target.bpw or 0) * self.values / 8)
 
-    def said(self, target: Target, nbytes: int, up: bool = False) -> str:
+    def described(self, target: Target, nbytes: int, up: bool = False) -> str:
         """So many bytes in the words of a target; up: rounded up to what can be asked for."""
         if target.size is not None:
             return f"{nbytes:,} bytes"
@@ -148,21 +148,21 @@ class Sizing:
 
     def check_formats(self, target: Target) -> None:
         """`check` by what the weights' formats allow, before anything is measured."""
-        size, reach = self.size_of(target), []
+        size, ranges = self.size_of(target), []
         for name, forms in self.candidates().items():
             shape = self.searched[name].shape
             rows = math.prod(shape[:-1])
-            reach.append([size(rows * form.row_bytes(shape[-1])) for form in forms])
-        self.check(target, sum(map(min, reach)), sum(map(max, reach)))
+            ranges.append([size(rows * form.row_bytes(shape[-1])) for form in forms])
+        self.check(target, sum(map(min, ranges)), sum(map(max, ranges)))
 
-    def check(self, target: Target, fewest: int, most: int) -> None:
+    def check(self, target: Target, min_bytes: int, max_bytes: int) -> None:
         """Raise OptionError for a target out of reach. fewest, most: bytes that the weights can have."""
         fixed, total = self.fixed(target), self.total(target)
-        if fixed + fewest <= total <= (fixed + most) * 1.001:
+        if fixed + min_bytes <= total <= (fixed + max_bytes) * 1.001:
             return
-        reach = f"{self.said(target, fixed + fewest, up=True)} to {self.said(target, fixed + most)}"
-        much = "small" if total < fixed + fewest else "large"
-        raise OptionError(f"the target of {self.said(target, total)} is too {much}: {reach} can be reached")
+        reach = f"{self.described(target, fixed + min_bytes, up=True)} to {self.described(target, fixed + max_bytes)}"
+        much = "small" if total < fixed + min_bytes else "large"
+        raise OptionError(f"the target of {self.described(target, total)} is too {much}: {reach} can be reached")
 
 
 def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool], requantize: bool) -> Sizing:
@@ -171,7 +171,7 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
     Raises OptionError where nothing is, or where weights are quantized already and that is not allowed.
     """
     base = plan(LARGE, None)
-    found = {
+    searched = {
         each.name: each
         for each in base.tensors
         if each.format in ("Q8_0",)
@@ -179,19 +179,19 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
         and not decided(each)
         and candidates_for(each.shape[-1])
     }
-    if not found:
+    if not searched:
         raise OptionError(f"{model.path} has no weights to choose formats for")
-    again = [name for name in found if model.tensors[name].format.is_quantized]
+    again = [name for name in searched if model.tensors[name].format.is_quantized]
     if again and not requantize:
         where = f"{again[0]!r} is {model.tensors[again[0]].format.name} in {model.path.name}"
         hint = "start from a float file, or pass `allow_requantize`"
         raise OptionError(f"{where}; encoding it again loses quality", hint)
-    return Sizing(base, found, model.origin.alignment)
+    return Sizing(base, searched, model.origin.alignment)
 
 
 @contextmanager
 def measured(
-    model: Model, sizes: Sizing, calibration: Calibration, run: WriteOptions, beside: Path | None = None
+    model: Model, sizes: Sizing, calibration: Calibration, run: WriteOptions, output: Path | None = None
 ) -> Iterator[Search]:
     """Measure what the weights cost in each format; see `searched`. run: its threads, progress (done, of how many, what
     is done), and whether to go on from an earlier run.
@@ -218,17 +218,17 @@ def measured(
         "texts": windows.digest(),
         "names": texts,
         "candidates": digest_of(forms),
-        "sources": fingerprint(model.origin.files, model.origin.recorded) if beside else [],
+        "sources": fingerprint(model.origin.files, model.origin.recorded) if output else [],
     }
     with ExitStack() as stack:
-        place = beside or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
-        kept = stack.enter_context(encoded_beside(place, head, run.resume and beside is not None, SEARCHED))
+        place = output or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
+        kept = stack.enter_context(open_encoded(place, head, run.resume and output is not None, SEARCHED))
         net = RunningModel(model.metadata, model.streamed(), threads=threads)
         at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
         yield searched(net, candidates, windows, at_once, texts, kept, tell)
 
 
-def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> Found:
+def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> SearchResult:
     """The best recipe for a target. Raises OptionError where it is out of reach."""
     size, sizes = sizes.size_of(target), replace(sizes, base=plan(LARGE, search.matrix))  # it adds keys to the file
     sizes.check(target, *_all_limits(search, sizes, target))
@@ -239,7 +239,7 @@ def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> 
     recipe = recipe_of(target.name, rules, "found by measurement")
     used = fixed + choice.nbytes
     text = recipe_text(rules, _remarks(search, sizes, target, choice))
-    return Found(recipe, search.matrix, choice, text, _short(sizes.total(target), used))
+    return SearchResult(recipe, search.matrix, choice, text, _short(sizes.total(target), used))
 
 
 def _short(total: int, used: int) -> str | None:
@@ -251,16 +251,16 @@ def _short(total: int, used: int) -> str | None:
 
 def _all_limits(search: Search, sizes: Sizing, target: Target) -> tuple[int, int]:
     size, unseen = sizes.size_of(target), set(sizes.searched) - set(search.weights_measured())
-    fewest, most = search.limits(size)
+    min_bytes, max_bytes = search.limits(size)
     rest = sum(size(sizes.searched[name].nbytes) for name in unseen)
-    return fewest + rest, most + rest
+    return min_bytes + rest, max_bytes + rest
 
 
 def _remarks(search: Search, sizes: Sizing, target: Target, choice: Choice) -> list[str]:
     texts = ", ".join(search.matrix.datasets)
     windows = f"{len(search.windows.held)} windows of {search.windows.held.shape[1]} tokens held back"
     return [
-        f"gguftools recipe for {sizes.said(target, sizes.total(target))}",
+        f"gguftools recipe for {sizes.described(target, sizes.total(target))}",
         f"KL divergence {choice.measured:.6f} nats a token on {windows}; {choice.predicted:.6f} predicted",
         f"measured on {texts}",
     ]

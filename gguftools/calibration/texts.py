@@ -70,7 +70,7 @@ class Windows:
 
 def calibration_windows(model: Model, calibration: Calibration) -> Windows:
     """The windows of all texts, as the model's tokenizer makes them. Raises FileError, VocabularyError, OptionError."""
-    found: list[NDArray[np.int64]] = []
+    windows: list[NDArray[np.int64]] = []
     for text in calibration.all_texts:
         own = text not in calibration.texts
         try:
@@ -79,13 +79,13 @@ def calibration_windows(model: Model, calibration: Calibration) -> Windows:
             if own:  # one of ours is too short for windows of this size
                 continue
             raise
-        found += [window.inputs for window in read.windows if len(window.inputs) == calibration.n_ctx]
-    if len(found) < 2:
-        raise OptionError(f"the texts have {len(found)} windows of {calibration.n_ctx} tokens; at least 2 are needed")
-    last = min(HELD_BACK, len(found))
-    held = [i for i in range(len(found)) if i % last == last - 1]
-    fitted = [i for i in range(len(found)) if i % last != last - 1]
-    return Windows(np.stack([found[i] for i in fitted]), np.stack([found[i] for i in held]))
+        windows += [window.inputs for window in read.windows if len(window.inputs) == calibration.n_ctx]
+    if len(windows) < 2:
+        raise OptionError(f"the texts have {len(windows)} windows of {calibration.n_ctx} tokens; at least 2 are needed")
+    last = min(HELD_BACK, len(windows))
+    held = [i for i in range(len(windows)) if i % last == last - 1]
+    fitted = [i for i in range(len(windows)) if i % last != last - 1]
+    return Windows(np.stack([windows[i] for i in fitted]), np.stack([windows[i] for i in held]))
 
 
 def split_evenly(ids: NDArray[np.int64], windows: int) -> Sequence[NDArray[np.int64]]:

@@ -78,18 +78,20 @@ class Deciding:
 def deciding(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Deciding | None:
     """The one of adapters that makes a model decide, if there is one. Raises FileError, ModelError, OptionError."""
     folders = [Path(each[0] if isinstance(each, tuple) else each) for each in adapters]
-    found = [Deciding(folder, config, {}) for folder in folders if (config := of_adapter(folder)) is not None]
-    if len(found) > 1:
-        raise OptionError(f"{found[0].folder} and {found[1].folder} both make a model decide", "merge one of them")
-    return _with_head(found[0]) if found else None
+    candidates = [Deciding(folder, config, {}) for folder in folders if (config := of_adapter(folder)) is not None]
+    if len(candidates) > 1:
+        raise OptionError(
+            f"{candidates[0].folder} and {candidates[1].folder} both make a model decide", "merge one of them"
+        )
+    return _with_head(candidates[0]) if candidates else None
 
 
-def _with_head(found: Deciding) -> Deciding:
+def _with_head(adapter: Deciding) -> Deciding:
     """With the matrix that makes a query and a key of a state, where the adapter has one (Kev)."""
-    decision = found.config["decision"]
+    decision = adapter.config["decision"]
     if "head" not in decision:
-        return found
-    path = found.folder / decision["head"]
+        return adapter
+    path = adapter.folder / decision["head"]
     tensors, numbers = open_torch(path), torch_numbers(path)
     parts = {end: [tensors.get(f"head.{part}.{end}") for part in "qk"] for end in ("weight", "bias")}
     head = {}
@@ -100,7 +102,7 @@ def _with_head(found: Deciding) -> Deciding:
         head[f"classifier.out_proj.{end}"] = concatenated([q, k], f"classifier.out_proj.{end}")
     rows = head["classifier.out_proj.weight"].shape[0]
     own = {**decision, "head_rows": rows, "temperatures": dict.fromkeys(QUESTIONS, float(numbers["temperature"]))}
-    return replace(found, config={**found.config, "decision": own}, head=head)
+    return replace(adapter, config={**adapter.config, "decision": own}, head=head)
 
 
 def plan_adapter(base: PathLike, folder: PathLike, path: Path, outtype: str = "F32") -> tuple[FilePlan, list[str]]:
@@ -130,10 +132,10 @@ def _format(tensor: Tensor, outtype: str) -> Format:
 
 def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, tensors: Iterable[Tensor]) -> Metadata:
     """Keys in the order of llama.cpp's converter."""
-    found = general(folder, architecture, _adapted(tensors), "adapter", base.resolve().name)
+    described = general(folder, architecture, _adapted(tensors), "adapter", base.resolve().name)
     metadata = Metadata()
-    for key in found:
-        metadata[key] = found.value(key)
+    for key in described:
+        metadata[key] = described.value(key)
         if key == "general.type":
             metadata["adapter.type"] = "lora"
     metadata["adapter.lora.alpha"] = adapter.alpha
@@ -145,10 +147,10 @@ def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, ten
 
 def _adapted(tensors: Iterable[Tensor]) -> list[Tensor]:
     """A stand-in for each weight that a pair is added to, for counting parameters."""
-    found: list[Tensor] = []
+    weights: list[Tensor] = []
     for tensor in tensors:
         if tensor.name.endswith(".lora_b"):  # behind its .lora_a
-            found[-1] = replace(tensor, shape=(*tensor.shape[:-1], found[-1].width))
+            weights[-1] = replace(tensor, shape=(*tensor.shape[:-1], weights[-1].width))
         else:
-            found.append(tensor)
-    return found
+            weights.append(tensor)
+    return weights

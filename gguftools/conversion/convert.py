@@ -35,7 +35,7 @@ from ..writing.executors import leaves_process
 from ..writing.options import WriteOptions
 from ..writing.pipeline import Resumable
 from ..writing.report import QuantizeReport
-from ..writing.resume import fingerprint, idle_resume, left_behind
+from ..writing.resume import fingerprint, resume_warnings, unfinished_warnings
 from .adapters import Deciding, deciding, merge_change, plan_adapter
 from .dense_modules import with_dense_modules
 from .mtp_layers import alone, counts, without
@@ -44,7 +44,7 @@ from .predictors import open_predictor
 from .quantize import REMOTE_THREADS, Asked, quantize_model
 from .transcoding import EXACT, write_exact
 
-BEGINNINGS = {"mmproj": "mmproj-", "mtp": "mtp-"}  # of the name that a part's file has by itself
+PREFIXES = {"mmproj": "mmproj-", "mtp": "mtp-"}  # of the name that a part's file has by itself
 
 
 def convert(
@@ -120,7 +120,7 @@ def _convert(job: _Job) -> QuantizeReport:
     job = replace(job, write=job.write.reading(states))
     of_source, outtype = model.origin.outtype or "F32", job.outtype
     outtype = of_source if outtype == "AUTO" else outtype
-    path = _target(job.output, model.path, outtype, BEGINNINGS.get(job.part, ""))
+    path = _target(job.output, model.path, outtype, PREFIXES.get(job.part, ""))
     write = job.write
     if model.origin.remote and write.threads is None:
         write = replace(write, threads=max(thread_count(None), REMOTE_THREADS))
@@ -141,7 +141,11 @@ def _unquantized(job: _Job, model: Model, path: Path, described: Described | Non
     write, options = job.write, job.options
     kept = write.resume or model.origin.remote or leaves_process(write.executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), write.resume) if kept else None
-    warnings = [*model.origin.warnings, *idle_resume([path], write.resume), *left_behind([path], write.resume)]
+    warnings = [
+        *model.origin.warnings,
+        *resume_warnings([path], write.resume),
+        *unfinished_warnings([path], write.resume),
+    ]
     fallback = options.fallback.upper()
     fallback = (model.origin.outtype or "F32") if fallback == "AUTO" else fallback
     recording = None
@@ -194,9 +198,9 @@ def _changes(part: Part, options: ConvertOptions) -> Changes:
         derive = partial(_with_predictor, *open_predictor(options.predictor))
         changes = changes._replace(derive=derive, derived="a predictor", magic=MAGIC)
     elif part == "mtp":
-        changes = changes._replace(derive=_next_layers_alone, derived="mtp", config={ALONE: True})
+        changes = changes._replace(derive=_only_mtp, derived="mtp", config={ALONE: True})
     elif options.no_mtp:
-        changes = changes._replace(derive=_without_next_layers, derived="no mtp")
+        changes = changes._replace(derive=_without_mtp, derived="no mtp")
     elif options.sentence_transformers_dense_modules:
         changes = changes._replace(derive=with_dense_modules, derived="dense modules")
     if options.task is not None:
@@ -225,7 +229,7 @@ def _all_parts(job: _Job) -> QuantizeReport:
     text = _target(job.output, model.path, own_type if job.outtype == "AUTO" else job.outtype)
     encoders = text.with_name(f"mmproj-{text.name}")
     write = replace(job.write, manifest=False, statistics=False)
-    check_target(encoders, model.origin.reads.beside(write.reads), write.overwrite or write.dry_run)
+    check_target(encoders, model.origin.reads.union(write.reads), write.overwrite or write.dry_run)
     with published_together():
         written = _convert(replace(job, part="model", output=text, with_encoders=True))
         more = convert(job.source, encoders, outtype, part="mmproj", write=write)
@@ -255,18 +259,18 @@ def _target(output: PathLike | None, folder: Path, outtype: str, beginning: str 
     return output_path("." if output is None else output, f"{beginning}{folder.resolve().name}-{outtype}.gguf")
 
 
-def _next_layers_alone(planned: Plan, checkpoint: Checkpoint) -> Plan:
+def _only_mtp(planned: Plan, checkpoint: Checkpoint) -> Plan:
     """The plan of a file with the layers that predict tokens further. Raises OptionError where there are none."""
     left_out = [name for name in planned.left_out if not is_left_out(name)]  # those are encoders'
     tensors = alone(planned.metadata, planned.tensors, checkpoint.folder, left_out)
     return _named_anew(replace(planned, tensors=tensors), checkpoint)
 
 
-def _without_next_layers(planned: Plan, checkpoint: Checkpoint) -> Plan:
+def _without_mtp(planned: Plan, checkpoint: Checkpoint) -> Plan:
     """The plan of a file without the layers that predict tokens further, if there are any; nothing is said of them."""
     planned = replace(planned, left_out=[each for each in planned.left_out if is_left_out(each)])
-    name, _, further = counts(planned.metadata, checkpoint.folder)
-    if not further:
+    name, _, mtp_count = counts(planned.metadata, checkpoint.folder)
+    if not mtp_count:
         metadata = planned.metadata.copy()
         metadata.pop(f"{name}.nextn_predict_layers", None)  # which says 0
         return replace(planned, metadata=metadata)
@@ -276,7 +280,7 @@ def _without_next_layers(planned: Plan, checkpoint: Checkpoint) -> Plan:
 
 def _deciding(decision: Deciding, planned: Plan, checkpoint: Checkpoint) -> Plan:
     """The plan of a model that decides, which has no layers that predict further."""
-    return decision.plan(_without_next_layers(planned, checkpoint), checkpoint)
+    return decision.plan(_without_mtp(planned, checkpoint), checkpoint)
 
 
 def _named_anew(planned: Plan, checkpoint: Checkpoint) -> Plan:

@@ -36,9 +36,9 @@ def with_dense_modules(planned: Plan, checkpoint: Checkpoint) -> Plan:
     if name not in READ_BY + NARROWING:
         known = ", ".join(READ_BY + NARROWING)
         raise ModelError(f"files of {name} have no place for Dense modules", f"those that have: {known}")
-    most = 1 if name in NARROWING else len(NAMES)
-    if len(folders) > most:
-        raise ModelError(f"{checkpoint.folder} has {len(folders)} Dense modules; files of {name} hold {most}")
+    limit = 1 if name in NARROWING else len(NAMES)
+    if len(folders) > limit:
+        raise ModelError(f"{checkpoint.folder} has {len(folders)} Dense modules; files of {name} hold {limit}")
     metadata, tensors = planned.metadata.copy(), dict(planned.tensors)
     width = planned.metadata[f"{name}.embedding_length"]
     for target, folder in zip(NAMES, folders, strict=False):
@@ -66,13 +66,13 @@ def _matrix(folder: Path, width: int) -> Tensor:
     activation = config.get("activation_function") or "Identity"
     if activation.rpartition(".")[2] != "Identity":
         raise ModelError(f"{path}: files cannot express the activation {activation}")
-    found = open_safetensors(weights)
-    if BIAS in found:
+    tensors = open_safetensors(weights)
+    if BIAS in tensors:
         raise ModelError(f"{weights}: files cannot express the bias {BIAS!r}")
-    if WEIGHT not in found:
+    if WEIGHT not in tensors:
         raise ModelError(f"{weights} has no {WEIGHT!r}")
-    matrix = found[WEIGHT]
+    matrix = tensors[WEIGHT]
     if len(matrix.shape) != 2 or matrix.shape != (config.get("out_features", matrix.shape[0]), width):
-        said = f"{config.get('out_features')} rows of {width} were expected"
-        raise ModelError(f"{weights}: {WEIGHT!r} has shape {list(matrix.shape)}; {said}")
+        expected = f"{config.get('out_features')} rows of {width} were expected"
+        raise ModelError(f"{weights}: {WEIGHT!r} has shape {list(matrix.shape)}; {expected}")
     return matrix

@@ -105,15 +105,15 @@ def export(
     if wanted is not None and wanted not in OUTTYPES:
         raise OptionError(f"tensors cannot be exported as {outtype!r}", hint=f"choose one of {', '.join(OUTTYPES)}")
     as_count(1 if max_size is None else max_size, "max_size", 1)
-    alone = tensors is not None or os.fspath(output).endswith((".safetensors", ".npy"))
-    if alone and max_size is not None:
+    is_tensors = tensors is not None or os.fspath(output).endswith((".safetensors", ".npy"))
+    if is_tensors and max_size is not None:
         raise OptionError("max_size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
-    if alone and mmproj is not None:
+    if is_tensors and mmproj is not None:
         raise OptionError("mmproj means nothing for tensors by themselves", "name that file as the source")
     model, encoders = opened(source), None if mmproj is None else opened_gguf(mmproj)
-    reads = model.origin.reads if encoders is None else model.origin.reads.beside(encoders.origin.reads)
-    writing = _Writing(wanted, not alone, replace(write, reads=reads.beside(write.reads)))
-    if not alone:
+    reads = model.origin.reads if encoders is None else model.origin.reads.union(encoders.origin.reads)
+    writing = _Writing(wanted, not is_tensors, replace(write, reads=reads.union(write.reads)))
+    if not is_tensors:
         return _write_checkpoint(model, encoders, path, max_size or DEFAULT_SHARD, writing)
     chosen, is_folder = selected(model.readable(), tensors), path.is_dir() or os.fspath(output).endswith("/")
     if is_folder:
@@ -234,8 +234,8 @@ def _write_checkpoint(
         if rebuilt.preprocessor:
             texts["preprocessor_config.json"] = _json(rebuilt.preprocessor)
         texts |= restored_files(model.metadata) if "tokenizer.ggml.model" in model.metadata else {}
-        if rebuilt.tokenizer and (said := texts.get(TOKENIZER_CONFIG)):
-            texts[TOKENIZER_CONFIG] = _json({**json.loads(said), "extra_special_tokens": rebuilt.tokenizer})
+        if rebuilt.tokenizer and (text := texts.get(TOKENIZER_CONFIG)):
+            texts[TOKENIZER_CONFIG] = _json({**json.loads(text), "extra_special_tokens": rebuilt.tokenizer})
         if rebuilt.preprocessor:  # processors do not read tokenizer_config.json
             texts |= template_files(restored_templates(model.metadata))
         for name, content in texts.items():

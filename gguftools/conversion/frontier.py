@@ -95,10 +95,16 @@ def frontier(
     points = []
     with measured(model, sizes, calibration, replace(run, progress=progress)) as search:
         for target in targets:
-            found = recipe_for(search, sizes, target, plan)
-            output = plan(found.recipe, found.matrix)
+            searched = recipe_for(search, sizes, target, plan)
+            output = plan(searched.recipe, searched.matrix)
             points.append(
-                Point(output.bits_per_weight, output.nbytes, found.choice.predicted, found.choice.measured, found.text)
+                Point(
+                    output.bits_per_weight,
+                    output.nbytes,
+                    searched.choice.predicted,
+                    searched.choice.measured,
+                    searched.text,
+                )
             )
     result = Frontier(model.path, tuple(points))
     if image is not None:

@@ -10,7 +10,7 @@ from quants.arguments import PathLike, as_texts, thread_count
 from quants.errors import OptionError
 
 from ..calibration.outputs import with_feedback
-from ..calibration.target import Found, SearchOptions, Target, measured, recipe_for, sizing
+from ..calibration.target import SearchOptions, SearchResult, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
 from ..io.atomic import atomic_output, check_space, check_target, published_together
 from ..io.naming import refuse_store
@@ -24,7 +24,7 @@ from ..quantization.recipe_texts import recipe_or_file
 from ..quantization.recipes import Options, Recipe
 from ..writing.options import WriteOptions
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
-from ..writing.resume import ENCODED, PARTIAL, SEARCHED, left_behind, stored_bytes
+from ..writing.resume import ENCODED, PARTIAL, SEARCHED, stored_bytes, unfinished_warnings
 
 REMOTE_THREADS = 8  # most of the time they wait for the network
 
@@ -132,7 +132,7 @@ def quantize_model(
         write = replace(write, threads=max(thread_count(None), REMOTE_THREADS))
     named = asked.chosen if asked.search is None else [Recipe(asked.search.target.name, None, None, 0.0, "")]
     paths = output_paths(model.path, named, output)
-    write = replace(write, reads=model.origin.reads.beside(write.reads).also(asked.files()))
+    write = replace(write, reads=model.origin.reads.union(write.reads).also(asked.files()))
     recording = None
     if described is not None:
         recording = Recording(described, model, _parameters(model, asked, write, described), asked.feedback, write)
@@ -182,32 +182,32 @@ class _Job:
     def searched(self, search: SearchOptions) -> QuantizeReport:
         """Search for a recipe, and write its file and its text."""
         calibration = self.asked.searched_on or self.asked.feedback or Calibration()
-        with self._searching(search.target, calibration) as (found, warnings), published_together():
-            report = self.write_files([found.recipe], found.matrix)
+        with self._searching(search.target, calibration) as (result, warnings), published_together():
+            report = self.write_files([result.recipe], result.matrix)
             if not self.write.writes_nothing:
                 with atomic_output(recipe_path(self.paths[0]), "w", self.write.overwrite, self.write.reads) as file:
-                    file.write(found.text)
+                    file.write(result.text)
         warnings = [*report.warnings, *(each for each in warnings if each not in report.warnings)]
-        return replace(report, search=found.as_dict(), warnings=warnings)
+        return replace(report, search=result.as_dict(), warnings=warnings)
 
     @contextmanager
-    def _searching(self, target: Target, calibration: Calibration) -> Iterator[tuple[Found, list[str]]]:
+    def _searching(self, target: Target, calibration: Calibration) -> Iterator[tuple[SearchResult, list[str]]]:
         """Search for the recipe; what can be refused before, is. Yields it, and what is to be warned of; what was
         measured is kept until the block ends, for another run to go on from.
         """
         write, path, is_dry = self.write, self.paths[0], self.write.writes_nothing
         refuse_store(path)  # the recipe's text goes beside it
         check_target(recipe_path(path), write.reads, write.overwrite)
-        warnings = [] if is_dry else left_behind([path], write.resume, (ENCODED, SEARCHED))
+        warnings = [] if is_dry else unfinished_warnings([path], write.resume, (ENCODED, SEARCHED))
         sizes = sizing(self.model, self._plan, self._is_decided, self.asked.options.allow_requantize)
         sizes.check_formats(target)
         if not is_dry:
             check_space(path, sizes.total(target) - stored_bytes(path.with_name(path.name + PARTIAL)))
         with measured(self.model, sizes, calibration, write, None if is_dry else path) as search:
-            found = recipe_for(search, sizes, target, self._plan)
+            result = recipe_for(search, sizes, target, self._plan)
             search.kept.drop_tensors()
             del search  # and the predictions that it compared with
-            yield found, [*warnings, *([found.warning] if found.warning else [])]
+            yield result, [*warnings, *([result.warning] if result.warning else [])]
 
     def _is_decided(self, tensor: TensorReport) -> bool:
         """Whether the user chose a tensor's format already."""

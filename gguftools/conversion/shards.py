@@ -373,10 +373,10 @@ def _merged(line: str) -> _Merged | None:
     """
     if line[-1:] not in ('"', "}"):
         return None
-    found = json.loads(line)
-    if isinstance(found, str):  # as earlier versions noted it
-        return _Merged(found)
-    return _Merged(found["shard"], [(int(begin), int(size)) for begin, size in found["ranges"]], found["sha256"])
+    entry = json.loads(line)
+    if isinstance(entry, str):  # as earlier versions noted it
+        return _Merged(entry)
+    return _Merged(entry["shard"], [(int(begin), int(size)) for begin, size in entry["ranges"]], entry["sha256"])
 
 
 def _check_merged(file: Unfinished, done: Sequence[_Merged]) -> None:
@@ -434,6 +434,6 @@ def _free_parts(
         if not merged:
             file.abandon()
         if isinstance(error, OSError):
-            told = atomic.explain_write_error(error, file.target, max((part.file_size for part in parts), default=0))
-            raise FileError(str(told), hint=FREE_HINT if merged else told.hint) from error
+            failure = atomic.explain_write_error(error, file.target, max((part.file_size for part in parts), default=0))
+            raise FileError(str(failure), hint=FREE_HINT if merged else failure.hint) from error
         raise

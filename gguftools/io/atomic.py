@@ -49,7 +49,7 @@ class InputFiles:
         """These, and more paths; None is none."""
         return replace(self, paths=(*self.paths, *(located(path) for path in paths if path is not None)))
 
-    def beside(self, other: "InputFiles") -> "InputFiles":
+    def union(self, other: "InputFiles") -> "InputFiles":
         """These, and those of another model."""
         return replace(self, paths=(*self.paths, *other.paths), states={**self.states, **other.states})
 
@@ -63,7 +63,7 @@ class InputFiles:
                 info = target.stat()
             except OSError:
                 return
-            is_read = any(os.path.samestat(info, found) for path in every for found in _files_of(path))
+            is_read = any(os.path.samestat(info, status) for path in every for status in _files_of(path))
         if is_read:
             hint = f"name another output with {self.option}"
             raise OptionError(f"{target} is read, so it cannot be written", hint)

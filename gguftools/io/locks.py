@@ -39,8 +39,8 @@ def state_of(file: Path | int) -> State:
     if isinstance(file, StorePath):
         from .stores.store import state_of_object, version_now
 
-        found = version_now(file)
-        return NO_FILE if found is None else state_of_object(*found)
+        current = version_now(file)
+        return NO_FILE if current is None else state_of_object(*current)
     try:
         info = os.fstat(file) if isinstance(file, int) else file.stat()
     except OSError:

@@ -45,9 +45,9 @@ def hint_for_absent(path: PathLike) -> str | None:
     text = os.fspath(path)
     if text == "-":
         return "standard input is named /dev/stdin"
-    if found := ADDRESS.fullmatch(text):
-        revision = f"@{found[2]}" if found[2] not in (None, "main") else ""
-        return f"`gguftools convert hf://{found[1]}{revision}` reads it from the hub"
+    if match := ADDRESS.fullmatch(text):
+        revision = f"@{match[2]}" if match[2] not in (None, "main") else ""
+        return f"`gguftools convert hf://{match[1]}{revision}` reads it from the hub"
     if text.startswith(("hf:/", "hf.co/")):
         return "only `gguftools convert` reads from the hub: hf://ORG/MODEL"
     if HUB_NAME.fullmatch(text) and not text.endswith(".gguf") and not Path(text).parent.exists():

@@ -50,8 +50,8 @@ class PositionedInput:
 
     def read(self, begin: int, end: int) -> NDArray[np.uint8]:
         """Bytes begin … end, uint8. Raises OSError, and FileError where the file ends before."""
-        found = np.empty(end - begin, np.uint8)
-        data, position = found.data, begin
+        buffer = np.empty(end - begin, np.uint8)
+        data, position = buffer.data, begin
         fd = self._open() if self._fd is None else self._fd
         try:
             while data:
@@ -62,7 +62,7 @@ class PositionedInput:
         finally:
             if self._fd is None:
                 os.close(fd)
-        return found
+        return buffer
 
 
 def row_reader(

@@ -220,18 +220,18 @@ def replacements(folder: Path) -> list[Replacement]:
         names = [name for name in names_in(folder) if name.startswith(".") and name.endswith(SUFFIX)]
     except OSError:
         return []
-    return [found for name in names if (found := _read(folder / name)) is not None]
+    return [replacement for name in names if (replacement := _read(folder / name)) is not None]
 
 
 def _read(path: Path) -> Replacement | None:
     """None for what is no journal of ours, or has gone meanwhile."""
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(MAX_BYTES))
-        if not isinstance(found, dict) or found.get(KEY) != VERSION:
+            content = json.loads(file.read(MAX_BYTES))
+        if not isinstance(content, dict) or content.get(KEY) != VERSION:
             return None
-        changes = tuple(_change(*each) for each in found["files"])
-        host, process, started = found["writer"]
+        changes = tuple(_change(*each) for each in content["files"])
+        host, process, started = content["writer"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     is_ours = bool(changes) and all(map(_is_ours, changes))
@@ -260,8 +260,8 @@ def _is_below(name: str) -> bool:
 def reserved_names(folder: Path) -> set[str]:
     """Temporary names that a journal in the folder has, which its recovery needs."""
     changes = [change for each in replacements(folder) for change in each.changes]
-    found = {text for change in changes for text in (change.new, change.moved) if text}
-    return found | {name.partition("/")[0] for name in found}
+    names = {text for change in changes for text in (change.new, change.moved) if text}
+    return names | {name.partition("/")[0] for name in names}
 
 
 def pending(target: Path) -> Change | None:

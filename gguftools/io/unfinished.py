@@ -144,10 +144,10 @@ def is_list(path: Path, key: str) -> bool:
 
 def _has_key(line: str, key: str) -> bool:
     try:
-        found = json.loads(line)
+        head = json.loads(line)
     except ValueError:
         return False
-    return isinstance(found, dict) and key in found
+    return isinstance(head, dict) and key in head
 
 
 def _open_own(path: Path, is_ours: bool, sizes: Container[int]) -> int:

@@ -29,8 +29,8 @@ def read_wav(file: str | Path, rate: int = RATE) -> NDArray[np.float32]:
         raise FileError(f"{path} can't be read: {error.strerror}") from error
     try:
         with closing(wave.open(io.BytesIO(content), "rb")) as sound:
-            channels, width, found, frames = sound.getparams()[:4]
-            _check(path, width, found, rate, hint)
+            channels, width, stored_rate, frames = sound.getparams()[:4]
+            _check(path, width, stored_rate, rate, hint)
             frame = channels * width
             values = _samples(sound, min(frames, len(content) // frame))
     except (wave.Error, EOFError) as error:
@@ -38,16 +38,16 @@ def read_wav(file: str | Path, rate: int = RATE) -> NDArray[np.float32]:
     except (OSError, RuntimeError, ValueError, OverflowError) as error:  # of chunks that end beyond what there is
         raise FileError(f"{path} is no WAV file of whole numbers: its chunks don't fit into it", hint) from error
     if frame * len(values) < frame * frames < UNKNOWN:
-        said = f"it says {frame * frames} bytes of samples, and has {frame * len(values)}"
-        raise FileError(f"{path} is cut off: {said}")
+        claim = f"it says {frame * frames} bytes of samples, and has {frame * len(values)}"
+        raise FileError(f"{path} is cut off: {claim}")
     if not values.size:
         raise FileError(f"{path} has no samples")
     return values
 
 
-def _check(path: Path, width: int, found: int, rate: int, hint: str) -> None:
-    if found != rate:
-        raise FileError(f"{path} has {found} samples a second; {rate} were expected", hint)
+def _check(path: Path, width: int, stored_rate: int, rate: int, hint: str) -> None:
+    if stored_rate != rate:
+        raise FileError(f"{path} has {stored_rate} samples a second; {rate} were expected", hint)
     if width not in (1, 2, 3, 4):
         raise FileError(f"{path} has samples of {width} bytes; 1 to 4 were expected", hint)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from quants.format import format_named
 
 NOT_ENCODING = ("quants.errors", "quants.spelling", "quants.arguments", "quants.tensor", "quants.compilation")
-BY_ITSELF = "0" * 64  # of a format whose source nobody has
+NO_SOURCE = "0" * 64  # of a format whose source nobody has
 
 
 @cache
@@ -26,7 +26,7 @@ def encoder_digest(form: str) -> str:
         digest.update(f"{name}\n".encode())
         digest.update(_source(name) or b"")
         digest.update(b"\0")
-    return digest.hexdigest() if modules else BY_ITSELF
+    return digest.hexdigest() if modules else NO_SOURCE
 
 
 def encoder_digests(forms: Iterable[str]) -> dict[str, str]:
@@ -56,16 +56,16 @@ def builder() -> dict[str, str]:
 
 def _closure(modules: Iterable[str]) -> set[str]:
     """Modules, and all that they import of their own packages and of `quants`."""
-    found: set[str] = set()
+    closure: set[str] = set()
     left = list(modules)
     packages = {"quants", *(name.partition(".")[0] for name in left)}
     while left:
         name = left.pop()
-        if name in found or name in NOT_ENCODING or (source := _source(name)) is None:
+        if name in closure or name in NOT_ENCODING or (source := _source(name)) is None:
             continue
-        found.add(name)
+        closure.add(name)
         left += [each for each in _imported(name, source) if each.partition(".")[0] in packages]
-    return found
+    return closure
 
 
 def _imported(module: str, source: bytes) -> Iterator[str]:

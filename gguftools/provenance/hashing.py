@@ -36,7 +36,7 @@ def range_digests(
     total, done, stop = sum(each.end - each.begin for each in ranges), [0] * len(ranges), threading.Event()
 
     def digest(index: int) -> str:
-        each, found = ranges[index], hashlib.sha256()
+        each, sha256 = ranges[index], hashlib.sha256()
         for position in range(each.begin, each.end, STEP):
             if stop.is_set():
                 break
@@ -44,9 +44,9 @@ def range_digests(
                 data = files[each.path](position, min(each.end, position + STEP))
             except OSError as error:
                 raise FileError(f"{each.path} cannot be read: {error.strerror or error}") from error
-            found.update(data.data)
+            sha256.update(data.data)
             done[index] += len(data)
-        return found.hexdigest()
+        return sha256.hexdigest()
 
     order = sorted(range(len(ranges)), key=lambda i: ranges[i].begin - ranges[i].end)  # what takes longest first
     with started_pool(thread_count(threads)) as pool:
@@ -87,10 +87,10 @@ def size_of(path: Path) -> int:
     if isinstance(path, StorePath):
         from ..io.stores.store import version_now
 
-        found = version_now(path)
-        if found is None:
+        current = version_now(path)
+        if current is None:
             raise FileError(f"there is no {path}")
-        return found[0]
+        return current[0]
     try:
         return path.stat().st_size
     except OSError as error:

@@ -79,8 +79,8 @@ class Recording:
                 check_target(manifest_path(output), self.run.reads, self.run.overwrite)
                 continue
             first = output.name.removesuffix(".gguf") + "-00001-of-*.gguf"
-            beside = sorted(output.parent.glob(manifest_path(Path(first)).name))
-            for path in (manifest_path(output), *(beside if self.parameters.splitting != Splitting() else ())):
+            manifests = sorted(output.parent.glob(manifest_path(Path(first)).name))
+            for path in (manifest_path(output), *(manifests if self.parameters.splitting != Splitting() else ())):
                 check_target(path, self.run.reads, self.run.overwrite)
 
     def write(
@@ -171,15 +171,15 @@ def stored_records(
     files = tuple(
         FileRecord(part.path.name, part.file_size, digest) for part, digest in zip(file.parts, digests, strict=False)
     )
-    found = []
+    records = []
     for (number, name), each, digest in zip(tensors, ranges, digests[len(whole) :], strict=True):
         tensor = file.parts[number].tensors[name]
-        found.append(
+        records.append(
             TensorRecord(
                 name, number, each.begin, each.end - each.begin, tensor.format.name, tensor.shape, digest, name in fed
             )
         )
-    return files, tuple(found)
+    return files, tuple(records)
 
 
 def tensor_range(file: GgufFile, number: int, name: str) -> ByteRange:
@@ -208,21 +208,21 @@ def source_record(
         files = tuple(FileRecord(path.name, size_of(path)) for path in model.files)
         return SourceRecord("remote", name, tuple(sorted(files, key=lambda file: file.name)))
     if model.file is not None:
-        paths, kind = [part.path for part in model.file.parts], "gguf"
+        paths, source_type = [part.path for part in model.file.parts], "gguf"
     else:
-        paths, kind = [*model.files, *_small_files(model.path)], "checkpoint"
+        paths, source_type = [*model.files, *_small_files(model.path)], "checkpoint"
     ranges = [ByteRange(path, 0, size_of(path), path.name) for path in paths]
     hashed = [each for each in ranges if largest is None or each.end <= largest]
     digests = dict(zip((each.path for each in hashed), range_digests(hashed, threads, progress), strict=True))
     records = (FileRecord(_name_in(each.path, model.path), each.end, digests.get(each.path)) for each in ranges)
-    return SourceRecord(kind, name, tuple(sorted(records, key=lambda file: file.name)))
+    return SourceRecord(source_type, name, tuple(sorted(records, key=lambda file: file.name)))
 
 
 def _small_files(folder: Path) -> list[Path]:
     """What of a checkpoint's folder decides keys: configuration, tokenizer, templates, model card."""
-    found = [path for path in folder.iterdir() if path.suffix in SMALL_SUFFIXES and path.is_file()]
+    files = [path for path in folder.iterdir() if path.suffix in SMALL_SUFFIXES and path.is_file()]
     more = folder / TEMPLATES
-    return found + ([path for path in more.iterdir() if path.suffix == ".jinja"] if more.is_dir() else [])
+    return files + ([path for path in more.iterdir() if path.suffix == ".jinja"] if more.is_dir() else [])
 
 
 def _name_in(path: Path, folder: Path) -> str:
@@ -241,12 +241,12 @@ def matrix_record(given: PathLike | ImportanceMatrix | None) -> MatrixRecord | N
 
 def values_digest(matrix: ImportanceMatrix) -> str:
     """SHA-256 of what a matrix says of each weight, whatever file holds it."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, entry in sorted(matrix.entries.items()):
-        found.update(f"{name} {entry.sums.shape}\n".encode())
+        digest.update(f"{name} {entry.sums.shape}\n".encode())
         for values in (entry.sums, entry.counts):
-            found.update(np.ascontiguousarray(values, "<f4").tobytes())
-    return found.hexdigest()
+            digest.update(np.ascontiguousarray(values, "<f4").tobytes())
+    return digest.hexdigest()
 
 
 def text_records(calibration: Calibration) -> list[FileRecord]:

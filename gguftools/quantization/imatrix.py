@@ -258,8 +258,8 @@ def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
 def _added(one: Entry, other: Entry, name: str, path: Path) -> Entry:
     one, other = _split_like(one, other), _split_like(other, one)
     if one.sums.shape != other.sums.shape:
-        found = f"{name!r} has shape {other.sums.shape}, before it was {one.sums.shape}"
-        raise FileError(f"{path}: {found}", hint="they are of different models")
+        shapes = f"{name!r} has shape {other.sums.shape}, before it was {one.sums.shape}"
+        raise FileError(f"{path}: {shapes}", hint="they are of different models")
     inputs = None if one.inputs is None or other.inputs is None else one.inputs + other.inputs
     return Entry(one.sums + other.sums, one.counts + other.counts, inputs)
 
@@ -296,34 +296,34 @@ def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequenc
 
 def problems(matrix: ImportanceMatrix) -> list[Problem]:
     """Everything in a matrix that is not as it should be."""
-    found = []
+    faults = []
 
-    def note(name: str, kind: str, expert: int, wrong: NDArray[np.bool_]) -> None:
+    def note(name: str, fault: str, expert: int, wrong: NDArray[np.bool_]) -> None:
         if wrong.any():
-            found.append(Problem(name, kind, expert, tuple(map(int, np.flatnonzero(wrong)))))
+            faults.append(Problem(name, fault, expert, tuple(map(int, np.flatnonzero(wrong)))))
 
     for name, entry in matrix.entries.items():
         bad_counts = ~np.isfinite(entry.counts) | (entry.counts < 0)
         for expert, row in enumerate(entry.sums):
             if bad_counts[expert] and np.isfinite(row).all():
-                found.append(Problem(name, "non-finite", expert, (0,)))
+                faults.append(Problem(name, "non-finite", expert, (0,)))
             note(name, "non-finite", expert, ~np.isfinite(row))
             note(name, "negative", expert, row < 0)
             if entry.counts[expert] == 0:
-                found.append(Problem(name, "unseen", expert))
+                faults.append(Problem(name, "unseen", expert))
             else:
                 note(name, "zero", expert, row == 0)
-    return found
+    return faults
 
 
 def check(matrix: ImportanceMatrix) -> list[str]:
     """Raise FileError for non-finite or negative values; return what else is worth a warning, one line each."""
-    found = problems(matrix)
-    fatal = [problem for problem in found if problem.kind in ("non-finite", "negative")]
+    faults = problems(matrix)
+    fatal = [problem for problem in faults if problem.kind in ("non-finite", "negative")]
     if fatal:
         more = f", and {len(fatal) - 1} more" if len(fatal) > 1 else ""
         raise FileError(f"{matrix.path}: {fatal[0]}{more}", hint="`gguftools imatrix-info` lists them; measure it anew")
-    zero = [str(problem) for problem in found if problem.kind == "zero"]
+    zero = [str(problem) for problem in faults if problem.kind == "zero"]
     if (rest := len(zero) - WARNINGS_SHOWN) > 0:
         zero[WARNINGS_SHOWN:] = [f"{rest} more have zero columns: `gguftools imatrix-info` lists them"]
     return zero
@@ -367,11 +367,11 @@ def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_exper
         raise FileError(problem, hint)
     mean = entry.mean().reshape(experts, tensor.width)
     for row in mean:
-        least = row[row > 0].min() if row.any() else 1
+        smallest = row[row > 0].min() if row.any() else 1
         for start in range(0, len(row), DEAD_COLUMNS):
             group = row[start : start + DEAD_COLUMNS]
             if not group.any():
-                group[:] = least
+                group[:] = smallest
     return mean
 
 
@@ -390,12 +390,12 @@ class EntrySummary:
 
 def summary(matrix: ImportanceMatrix) -> list[EntrySummary]:
     """The entries of a matrix in figures, for people to look at; the most important first."""
-    found = []
+    entries = []
     for name, entry in matrix.entries.items():
         finite = np.isfinite(entry.sums)
         seen = entry.counts > 0
         mean = np.where(finite, entry.mean(), 0)[seen]
-        found.append(
+        entries.append(
             EntrySummary(
                 name,
                 entry.sums.shape[1],
@@ -406,13 +406,13 @@ def summary(matrix: ImportanceMatrix) -> list[EntrySummary]:
                 float(mean.mean()) if mean.size else 0.0,
             )
         )
-    return sorted(found, key=lambda item: (-item.importance, item.name))
+    return sorted(entries, key=lambda item: (-item.importance, item.name))
 
 
 def layer_importance(entries: Sequence[EntrySummary]) -> dict[int, float]:
     """Layer → sum of its entries' importance, the most important first; entries outside layers count as -1."""
-    found: dict[int, float] = {}
+    layers: dict[int, float] = {}
     for entry in entries:
         layer = layer_of(entry.name)
-        found[layer] = found.get(layer, 0.0) + entry.importance
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+        layers[layer] = layers.get(layer, 0.0) + entry.importance
+    return dict(sorted(layers.items(), key=lambda item: (-item[1], item[0])))

@@ -39,10 +39,10 @@ class Finding:
 
 def examine(matrix: ImportanceMatrix, tensors: Mapping[str, Tensor] | None = None) -> list[Finding]:
     """What is wrong with a matrix, errors first. tensors: of the model that it is for."""
-    found = [*_values(matrix), *_rows(matrix)]
+    findings = [*_values(matrix), *_rows(matrix)]
     if tensors is not None:
-        found += _of_model(matrix, tensors)
-    return sorted(found, key=lambda finding: finding.severity)
+        findings += _of_model(matrix, tensors)
+    return sorted(findings, key=lambda finding: finding.severity)
 
 
 def _values(matrix: ImportanceMatrix) -> Iterator[Finding]:
@@ -67,8 +67,8 @@ def _values(matrix: ImportanceMatrix) -> Iterator[Finding]:
             yield Finding("error", name, "sums of inputs are not finite")
             continue
         with np.errstate(over="ignore", invalid="ignore"):  # (sum x)² <= n · sum x²
-            most = entry.counts[:, None].astype(np.float64) * entry.sums
-            beyond = entry.inputs.astype(np.float64) ** 2 > 1.001 * most
+            limit = entry.counts[:, None].astype(np.float64) * entry.sums
+            beyond = entry.inputs.astype(np.float64) ** 2 > 1.001 * limit
         if beyond.any():
             yield Finding("error", name, f"{beyond.sum()} sums of inputs are larger than their squares' allow")
 
@@ -122,7 +122,7 @@ def _some(items: Sequence[object]) -> str:
 
 
 def filled(
-    matrix: ImportanceMatrix, tensors: Mapping[str, Tensor] | None = None, least_rows: int = 0
+    matrix: ImportanceMatrix, tensors: Mapping[str, Tensor] | None = None, min_rows: int = 0
 ) -> tuple[ImportanceMatrix, list[str]]:
     """A matrix that has more than was seen, and what was done, one line each.
 
@@ -130,25 +130,25 @@ def filled(
     up projection. least_rows: experts that saw fewer inputs get as many as they lack, of the mean of all experts of
     their weight: those that saw none become that mean. Raises OptionError for a number that is none.
     """
-    as_count(least_rows, "least_rows")
-    entries, said = dict(matrix.entries), []
+    as_count(min_rows, "min_rows")
+    entries, notes = dict(matrix.entries), []
     if tensors is not None:
         for name in _wanted(tensors):
             donor = None if name in entries else _donor(name, tensors[name], matrix)
             if donor is not None:
                 entries[name] = matrix.entries[donor]
-                said.append(f"{name} takes what {donor} saw: the inputs are the same")
+                notes.append(f"{name} takes what {donor} saw: the inputs are the same")
     for name, entry in entries.items():
-        short = entry.counts < least_rows
+        short = entry.counts < min_rows
         if len(entry.counts) == 1 or not short.any() or not (entry.counts > 0).any():
             continue
-        entries[name] = _shrunk(entry, least_rows)
+        entries[name] = _shrunk(entry, min_rows)
         unseen = len(entry.unseen)
-        said.append(
-            f"{name}: {short.sum()} of {len(entry.counts)} experts saw fewer than {least_rows} inputs ({unseen} none);"
+        notes.append(
+            f"{name}: {short.sum()} of {len(entry.counts)} experts saw fewer than {min_rows} inputs ({unseen} none);"
             f" the mean of all experts stands for the others"
         )
-    return replace(matrix, entries=entries), said
+    return replace(matrix, entries=entries), notes
 
 
 def _donor(name: str, tensor: Tensor, matrix: ImportanceMatrix) -> str | None:
@@ -163,9 +163,9 @@ def _donor(name: str, tensor: Tensor, matrix: ImportanceMatrix) -> str | None:
     return None
 
 
-def _shrunk(entry: Entry, least_rows: int) -> Entry:
+def _shrunk(entry: Entry, min_rows: int) -> Entry:
     counts = entry.counts.astype(np.float64)
-    lacking = np.maximum(0, least_rows - counts)[:, None]
+    lacking = np.maximum(0, min_rows - counts)[:, None]
 
     def shrunk(sums: Floats) -> Floats:
         seen = counts > 0

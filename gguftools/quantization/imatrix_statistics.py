@@ -32,7 +32,7 @@ FIGURES = (
     "pearson",
     "covariance",
 )
-LEAST = 1e-10  # a sum, spread or share below it counts as none
+EPSILON = 1e-10  # a sum, spread or share below it counts as none
 LAYER = re.compile(r"(?<!\w)blk\.(\d+)(?!\w)")
 
 
@@ -136,25 +136,25 @@ def statistics(entries: Mapping[str, Entry], next_layers: int = 0) -> MatrixStat
     """
     # what is not finite is left out, and named by `problems`
     with np.errstate(over="ignore", invalid="ignore"):
-        own = {name: found for name, entry in entries.items() if (found := _own(entry)) is not None}
+        own = {name: figures for name, entry in entries.items() if (figures := _own(entry)) is not None}
         first = _first_next_layer(own, next_layers)
         tensors: dict[str, Statistics] = {}
         layers: dict[int, tuple[float, _Sums]] = {}
         for name in sorted(own, key=lambda name: (_layer(name), name)):
-            layer, found = _layer(name), own[name]
+            layer, figures = _layer(name), own[name]
             sums = _compared(name, entries, own, first)
-            tensors[name] = found if sums is None else _beside(found, sums)
+            tensors[name] = figures if sums is None else _with_comparison(figures, sums)
             if 0 <= layer < math.inf:
                 energy, total = layers.setdefault(int(layer), (0.0, _Sums()))
                 total.add(sums or _Sums())
-                layers[int(layer)] = energy + found.energy, total
-    return MatrixStatistics(tensors, {layer: _of_layer(*found) for layer, found in layers.items()})
+                layers[int(layer)] = energy + figures.energy, total
+    return MatrixStatistics(tensors, {layer: _of_layer(*figures) for layer, figures in layers.items()})
 
 
 def _layer(name: str) -> float:
     """Infinity for what is in no layer."""
-    found = LAYER.search(name)
-    return int(found[1]) if found else math.inf
+    match = LAYER.search(name)
+    return int(match[1]) if match else math.inf
 
 
 def _first_next_layer(names: Mapping[str, Statistics], next_layers: int) -> float:
@@ -176,13 +176,13 @@ def _own(entry: Entry) -> Statistics | None:
     off = values - values.mean()
     variance = float((off**2).mean())
     deviation, skewness, kurtosis = math.sqrt(variance), 0.0, 0.0
-    if deviation > LEAST:
+    if deviation > EPSILON:
         skewness = float((off**3).mean()) / (variance * deviation)
         kurtosis = float((off**4).mean()) / variance**2 - 3
     entropy, energy = 0.0, float(squares[squares > 0].sum())
     if energy > 0:
         shares = squares / energy
-        shares = shares[shares > LEAST]
+        shares = shares[shares > EPSILON]
         entropy = float(-(shares * np.log2(shares)).sum())
     return Statistics(
         float(squares.sum()),
@@ -202,8 +202,8 @@ def _compared(
     layer = _layer(name)
     if layer in (0, first_next, math.inf):
         return None
-    least = int(first_next) if layer > first_next else 0
-    names = (LAYER.sub(f"blk.{earlier}", name, count=1) for earlier in range(int(layer) - 1, least - 1, -1))
+    first_layer = int(first_next) if layer > first_next else 0
+    names = (LAYER.sub(f"blk.{earlier}", name, count=1) for earlier in range(int(layer) - 1, first_layer - 1, -1))
     earlier = next((each for each in names if each in own), None)
     if earlier is None:
         return None
@@ -244,12 +244,12 @@ def _means(entry: Entry, by_inputs: bool) -> Doubles:
 def _gain(sums: _Sums) -> float | None:
     if sums.energy < 0 or sums.earlier_energy < 0:
         return None  # sums of squares that are none, which `problems` names
-    if sums.earlier_energy > LEAST:
+    if sums.earlier_energy > EPSILON:
         return math.sqrt(sums.energy / sums.elements) / math.sqrt(sums.earlier_energy / sums.earlier_elements)
-    return 1.0 if sums.energy <= LEAST else None
+    return 1.0 if sums.energy <= EPSILON else None
 
 
-def _beside(own: Statistics, sums: _Sums) -> Statistics:
+def _with_comparison(own: Statistics, sums: _Sums) -> Statistics:
     covariance = sums.covariance / sums.pairs if sums.pairs > 1 else None
     return Statistics(
         own.energy,

@@ -85,8 +85,8 @@ def pairs(rules: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[s
     """Rules as (regular expression, format). Raises OptionError for what is neither a mapping nor pairs of texts."""
     if not isinstance(rules, Iterable):
         raise wrong("rules", rules, "a mapping of regular expressions to formats")
-    found = tuple(rules.items() if isinstance(rules, Mapping) else rules)
-    for rule in found:
+    items = tuple(rules.items() if isinstance(rules, Mapping) else rules)
+    for rule in items:
         if not isinstance(rule, tuple) or len(rule) != 2 or not all(isinstance(each, str) for each in rule):
             raise OptionError(f"rules has {rule!r}; a regular expression and a format were expected")
-    return found
+    return items

@@ -16,7 +16,7 @@ from ..io.stores.path import StorePath
 from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
-from ..writing.resume import ENCODED, PARTIAL, fingerprint, idle_resume, left_behind, stored_bytes
+from ..writing.resume import ENCODED, PARTIAL, fingerprint, resume_warnings, stored_bytes, unfinished_warnings
 from ..writing.whole_files import are_written_elsewhere, write_files_elsewhere
 from ..writing.work_plan import plan_work
 from .planning import Planned, Planner
@@ -44,12 +44,12 @@ def write_recipes(
     planned = [planner.plan(recipe, path) for recipe, path in zip(recipes, paths, strict=True)]
     warnings = planner.warnings
     targets = [file.path for p in planned for file in p.files]
-    warnings += idle_resume(targets, run.resume)
-    warnings += left_behind(targets, run.resume, (ENCODED,) if encode else ())
+    warnings += resume_warnings(targets, run.resume)
+    warnings += unfinished_warnings(targets, run.resume, (ENCODED,) if encode else ())
     free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run, run.resume)
     if planner.dry_run or run.cost_model is not None:
         return _planned(planned, run, free, warnings)
-    begun = sum(stored_bytes(path.with_name(path.name + kind)) for path in targets for kind in (PARTIAL, ENCODED))
+    begun = sum(stored_bytes(path.with_name(path.name + suffix)) for path in targets for suffix in (PARTIAL, ENCODED))
     needed = sum(p.nbytes for p in planned) * (2 if encode else 1)  # what is encoded ahead stays until it is written
     if needed > free + begun:
         folder = planned[0].files[0].path.parent
@@ -115,7 +115,7 @@ def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | Non
     is_folder = source.is_dir() or (source.suffix != ".gguf" and not source.exists())  # one in a store isn't there
     stem = shard_name["prefix"] if shard_name else resolved.name if is_folder else source.stem
     model = MODEL_SUFFIX.sub("", stem) or stem
-    folder = output if output is not None else _beside(resolved)
+    folder = output if output is not None else _default_folder(resolved)
     paths = list(dict.fromkeys(output_path(folder, f"{model}-{recipe.name}.gguf") for recipe in recipes))
     if len(paths) < len(recipes):
         problem = f"{len(recipes)} recipes need a folder to be written to; {paths[0]} is none"
@@ -123,7 +123,7 @@ def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | Non
     return paths
 
 
-def _beside(source: Path) -> PathLike:
+def _default_folder(source: Path) -> PathLike:
     """The folder of a file; the current one, where nothing can be written beside what is read over the network."""
     if isinstance(source, StorePath):
         return f"{source.parent}/" if source.is_writable else "."

@@ -27,8 +27,8 @@ def checkpoint_type(tensors: Iterable[Tensor], packed: bool) -> str:
     for tensor in tensors:
         if len(tensor.shape) > 1:
             sizes[tensor.format.name] += tensor.size
-    most = sizes.most_common(1)[0][0] if sizes else "F32"
-    return most if most in ("F32", "F16", "BF16") else "BF16"
+    main_type = sizes.most_common(1)[0][0] if sizes else "F32"
+    return main_type if main_type in ("F32", "F16", "BF16") else "BF16"
 
 
 def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = (), fixed: Mapping[str, str] = {}) -> Format:

@@ -54,7 +54,7 @@ class PrunedModel(NamedTuple):
 class Planner:
     """Decides what every tensor of an output becomes, and refuses what cannot be.
 
-    dry_run: warn of what a permission or a matrix would mend, where otherwise it is an error. rules_alone: rules change
+    dry_run: warn of what a permission or a matrix would mend, where otherwise it is an error. only_rules: rules change
     what is there, whatever the recipe. restated: formats of forks were replaced. warnings:
     what the user should hear of, added to with every plan.
     """
@@ -67,7 +67,7 @@ class Planner:
     reserve: int = 0
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
-    rules_alone: bool = False
+    only_rules: bool = False
     restated: bool = False
     _importances: dict[str, Floats | None] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class Planner:
         triples = [(name, tensor.shape, tensor.format) for name, tensor in tensors.items()]
         choices = (
             recipes.choose_by_rules(triples, self.options.formats.rules)
-            if self.rules_alone
+            if self.only_rules
             else recipes.choose(recipe, triples, self.facts, self.matrix is not None, self.options.formats)
         )
         self._warn_of_idle_options(recipe, choices)
@@ -184,8 +184,8 @@ class Planner:
         """The source's pairs, and behind them those that say what was done: the order that llama.cpp writes."""
         new = without_split_keys(self.layers.metadata)
         _append(new, "general.quantization_version", QUANTIZATION_VERSION)
-        said = Metadata() if self.restated else self.source
-        number = recipe.file_type if recipe.file_type is not None else _own_file_type(said, self.layers.tensors)
+        stated = Metadata() if self.restated else self.source
+        number = recipe.file_type if recipe.file_type is not None else _own_file_type(stated, self.layers.tensors)
         _append(new, "general.file_type", number)
         new = _overridden(new, self.options.overrides)
         if self.matrix is not None:
@@ -227,9 +227,10 @@ def _own_file_type(metadata: Metadata, tensors: Mapping[str, Tensor]) -> int:
     if "general.file_type" in metadata:
         return int(metadata["general.file_type"])
     counts = Counter(tensors[name].format.name for name in visit_order(tensors))
-    most = counts.most_common(1)[0][0] if counts else "F32"
-    medium = f"{most}_M" if most in ("Q3_K", "Q4_K", "Q5_K") else "MXFP4_MOE" if most == "MXFP4" else most
-    number = RECIPES[medium].file_type if medium in RECIPES else 0
+    main_format = counts.most_common(1)[0][0] if counts else "F32"
+    usual = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
+    name = usual.get(main_format, main_format)
+    number = RECIPES[name].file_type if name in RECIPES else 0
     return (number or 0) + GUESSED
 
 
@@ -266,8 +267,8 @@ def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metad
     """Metadata of the pruned model: the count of layers, and every list that has an item for each."""
     new = metadata.copy()
     prefix = f"{metadata.get('general.architecture', '')}."
-    further = metadata.get(f"{prefix}nextn_predict_layers", 0)  # the last ones, which lists may leave out
-    trunk = layers - further if isinstance(further, int) else layers
+    mtp_count = metadata.get(f"{prefix}nextn_predict_layers", 0)  # the last ones, which lists may leave out
+    trunk = layers - mtp_count if isinstance(mtp_count, int) else layers
     for key in metadata:
         if not key.startswith(prefix):
             continue

@@ -184,8 +184,8 @@ def _first_layer(metadata: Mapping[str, Any], key: str, missing: int = 0) -> int
 
 def layer_of(name: str) -> int:
     """The layer number in a tensor's name, -1 for tensors outside layers."""
-    found = LAYER.match(name)
-    return int(found[1]) if found else -1
+    match = LAYER.match(name)
+    return int(match[1]) if match else -1
 
 
 def _place(name: str) -> tuple[int, str]:
@@ -275,7 +275,7 @@ KEPT_BY_ARCHITECTURE = {
         )
     ),
 }
-LEAST_Q8_0 = {"glm5-next": re.compile(r"attn_q_a|attn_q_b|nextn\.eh_proj")}  # by architecture: 8 bits at least
+ALWAYS_Q8_0 = {"glm5-next": re.compile(r"attn_q_a|attn_q_b|nextn\.eh_proj")}  # by architecture: 8 bits at least
 KEPT_NAMES = ("position_embd.weight", "token_types.weight")
 KEPT_FORMATS = ("I8", "I16", "I32", "I64", "F64")  # not weights
 NOT_STORED = (*KEPT_FORMATS, "Q8_1", "Q8_K")  # formats no tensor of a file can be asked to take
@@ -388,11 +388,11 @@ ROLE_FORMATS = {
 def _rules_of(role: str, recipe: str) -> list[tuple[list[tuple[str, bool]], str]]:
     """Of each format what must hold: names of tests, and what they must say."""
     rules = next((text for recipes, text in ROLE_FORMATS[role].items() if recipe in recipes.split()), "")
-    found = []
+    parsed = []
     for rule in filter(None, rules.split(", ")):
         tests, _, form = rule.rpartition(": ")
-        found.append(([(test.removeprefix("not "), test[:4] != "not ") for test in tests.split(" & ") if test], form))
-    return found
+        parsed.append(([(test.removeprefix("not "), test[:4] != "not ") for test in tests.split(" & ") if test], form))
+    return parsed
 
 
 class _Chooser:
@@ -431,7 +431,9 @@ class _Chooser:
 
     def _by_role(self, role: str, site: Site, default: str) -> str:
         rules = _rules_of(role, self.recipe.name)
-        return next((form for tests, form in rules if all(TESTS[name](site) is said for name, said in tests)), default)
+        return next(
+            (form for tests, form in rules if all(TESTS[name](site) is expected for name, expected in tests)), default
+        )
 
 
 def choose(
@@ -485,7 +487,7 @@ def choose(
 
 def _has_eight_bits(name: str, model: ModelFacts) -> bool:
     """Whether a tensor is Q8_0 in every quantized file, unless a rule says otherwise."""
-    own = LEAST_Q8_0.get(model.architecture)
+    own = ALWAYS_Q8_0.get(model.architecture)
     if own and own.search(name):
         return True
     return name == TOKEN_TABLE and model.looks_up_ngrams  # llama-quantize gives it the embedding's few bits
@@ -515,11 +517,11 @@ def _compiled(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> list[Ru
     if len(rules) > MAX_RULES:
         raise OptionError(f"{len(rules):,} tensor rules are given; at most {MAX_RULES:,} are used")
     for pattern, format_name in rules:
-        found = compile_pattern(pattern, "tensor rule", ignore_case=True)
-        if not any(map(found.search, names)):
+        expression = compile_pattern(pattern, "tensor rule", ignore_case=True)
+        if not any(map(expression.search, names)):
             hint = did_you_mean(pattern, names, "`gguftools show` lists the names")
             raise OptionError(f"tensor rule {pattern!r} matches none of the {len(names)} tensors", hint)
-        compiled.append((found, storable_format(format_name)))
+        compiled.append((expression, storable_format(format_name)))
     return compiled
 
 

@@ -45,12 +45,12 @@ def in_stock_formats(tensors: Mapping[str, Tensor], recipes: Sequence[Recipe], p
         _check(tensors[name], tensor, STOCK in names)
     counts = Counter((tensors[name].format, tensor.format) for name, tensor in made.items())
     decoded = "decoded: llama.cpp has no format of these values"
-    said = tuple(
+    warnings = tuple(
         f"{form.name} of {form.dialect} ({count} tensor{'s' if count > 1 else ''}) is "
         + (decoded if now.dialect else f"read as {now.name}, the same values")
         for (form, now), count in counts.items()
     )
-    return Stock({name: made.get(name, tensor) for name, tensor in tensors.items()}, said, True)
+    return Stock({name: made.get(name, tensor) for name, tensor in tensors.items()}, warnings, True)
 
 
 def _check(tensor: Tensor, made: Tensor, exactly: bool) -> None:

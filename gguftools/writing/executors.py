@@ -107,8 +107,8 @@ class _Work:
     def send(self, kept: int) -> None:
         """Hand out tasks, those that were lost first, until enough are under way or are kept for their turn."""
         room = AHEAD * worker_count(self._executor) - len(self.running) - kept
-        while room > 0 and (found := self._again.pop(0) if self._again else next(self._queue, None)):
-            number, task = found
+        while room > 0 and (entry := self._again.pop(0) if self._again else next(self._queue, None)):
+            number, task = entry
             try:
                 future = self._executor.submit(self._function, task)
             except Exception as error:
@@ -116,8 +116,8 @@ class _Work:
                 closed = isinstance(error, OSError) and isinstance(self._executor, ProcessPoolExecutor)
                 if not is_loss(error) and not closed:
                     raise
-                self._again.insert(0, found)
-                self.lost(BrokenExecutor(_said(error)) if closed else error, self._executor)
+                self._again.insert(0, entry)
+                self.lost(BrokenExecutor(_first_line(error)) if closed else error, self._executor)
                 continue
             self.running[future] = _Sent(number, task, self._executor)
             room -= 1
@@ -145,10 +145,10 @@ class _Work:
         self._again = sorted([*((sent.number, sent.task) for sent in again), *self._again], key=itemgetter(0))
         self._losses += 1
         if self._losses > LOSSES:
-            problem = f"workers were lost {self._losses} times in a row: {_said(error)}"
+            problem = f"workers were lost {self._losses} times in a row: {_first_line(error)}"
             hint = "see whether they have enough memory; the same call with `resume` goes on from what is written"
             raise FileError(problem, hint) from OSError(str(error))  # not the source's fault: what is written is kept
-        log.info("a worker was lost (%s); its work is done again", _said(error))
+        log.info("a worker was lost (%s); its work is done again", _first_line(error))
         time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self._losses - 1)))
         if broken and executor is self._executor and isinstance(executor, ProcessPoolExecutor):
             self._executor = _renewed(self._given, executor)  # for it is unusable once a process of it died
@@ -253,5 +253,5 @@ def is_loss(error: BaseException) -> bool:
     return isinstance(error, LOST) or type(error).__module__.partition(".")[0] in FOREIGN
 
 
-def _said(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -45,9 +45,9 @@ def check_finite_values(tensor: Tensor, values: NDArray[np.float32], first_row: 
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.add.reduce(values, axis=None)):  # no sum of finite numbers is NaN; a huge one is looked at
             return
-    found = np.argwhere(~np.isfinite(values))
-    if len(found):
-        row, column = (int(n) for n in found[0])
+    places = np.argwhere(~np.isfinite(values))
+    if len(places):
+        row, column = (int(n) for n in places[0])
         what = "NaN" if np.isnan(values[row, column]) else "infinity"
         where = f"row {first_row + row}, column {column} ({tensor.origin or 'source'})"
         raise FormatError(f"tensor {tensor.name!r} has {what} in {where}", "the source is damaged: fetch it again")

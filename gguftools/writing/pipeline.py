@@ -61,11 +61,11 @@ class FilePlan:
 
     def digest(self) -> str:
         """What decides the bytes, but for the source's values."""
-        found = hashlib.sha256(self.layout.header)
+        digest = hashlib.sha256(self.layout.header)
         for item in self.items:
-            found.update(b"|" if item.importance is None else item.importance.tobytes())
-            found.update(b"" if item.ready is None else item.ready.made_by.encode())
-        return found.hexdigest()
+            digest.update(b"|" if item.importance is None else item.importance.tobytes())
+            digest.update(b"" if item.ready is None else item.ready.made_by.encode())
+        return digest.hexdigest()
 
 
 class Resumable(NamedTuple):
@@ -303,7 +303,7 @@ class _Sender:
     def taken(self, task: Task, sent: RowTask, wrote: Sequence[Wrote]) -> list[Figures]:
         """Note, or write, what came of a task. Returns the figures of each item."""
         known, made = self.writer.known(task), zip(sent.wanted, wrote, strict=True)
-        found = []
+        results = []
         for figures in known:
             if figures is None:
                 wanted, (figures, crc, data) = next(made)
@@ -312,8 +312,8 @@ class _Sender:
                     sink.write(wanted.place, task.start, data, figures, wanted.tail)
                 elif isinstance(sink, PartialGguf):
                     sink.note(wanted.place, task.start, task.stop, crc, figures)
-            found.append(figures)
-        return found
+            results.append(figures)
+        return results
 
 
 def _run_elsewhere(

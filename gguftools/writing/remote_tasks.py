@@ -133,8 +133,8 @@ def tensors_of(description: bytes) -> Tensors:
     """The tensors of a Source, opened in this process once. Raises FileError where its files are not what they were."""
     reopen, states = pickle.loads(description)
     check_states(states)
-    found: Tensors = reopen()
-    return found
+    tensors: Tensors = reopen()
+    return tensors
 
 
 def check_states(states: Iterable[tuple[str, int, int]]) -> None:
@@ -185,10 +185,10 @@ def _perform(job: Job, task: RowTask) -> Iterator[Wrote]:
 
 def _tensor(job: Job, task: RowTask) -> Tensor:
     if task.raw is None:
-        found = tensors_of(job.source).get(task.name)
-        if found is None:
+        tensor = tensors_of(job.source).get(task.name)
+        if tensor is None:
             raise FileError(f"a worker finds no tensor {task.name!r} in the source", "run it again")
-        return found
+        return tensor
     raw, first = task.raw, task.start
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:

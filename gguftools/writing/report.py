@@ -164,11 +164,11 @@ class OutputReport:
 
     def by_format(self) -> dict[str, tuple[int, int]]:
         """Format → number of tensors, bytes; the most bytes first."""
-        found: dict[str, tuple[int, int]] = {}
+        totals: dict[str, tuple[int, int]] = {}
         for tensor in self.tensors:
-            count, size = found.get(tensor.format, (0, 0))
-            found[tensor.format] = (count + 1, size + tensor.nbytes)
-        return dict(sorted(found.items(), key=lambda entry: -entry[1][1]))
+            count, size = totals.get(tensor.format, (0, 0))
+            totals[tensor.format] = (count + 1, size + tensor.nbytes)
+        return dict(sorted(totals.items(), key=lambda entry: -entry[1][1]))
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -55,27 +55,27 @@ def journal_path(path: Path) -> Path:
     return path.with_name(path.name + PARTIAL + JOURNAL)
 
 
-def left_behind(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ()) -> list[str]:
+def unfinished_warnings(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ()) -> list[str]:
     """What to say of unfinished files that interrupted runs left of `targets`, which are about to be written.
 
     uses: ENCODED, SEARCHED, if this run goes on from them.
     """
-    targets, found = [target for target in targets if not isinstance(target, StorePath)], []
-    for kind in (PARTIAL, ENCODED, SEARCHED):
-        own = {target.with_name(target.name + kind + JOURNAL) for target in targets}
-        taken = own if kind in (PARTIAL, *uses) else set()
+    targets, warnings = [target for target in targets if not isinstance(target, StorePath)], []
+    for suffix in (PARTIAL, ENCODED, SEARCHED):
+        own = {target.with_name(target.name + suffix + JOURNAL) for target in targets}
+        taken = own if suffix in (PARTIAL, *uses) else set()
         for journal in sorted(own):
             left = journal.with_suffix("")
             if not left.is_file() or is_held(journal) or not is_list(journal, KEY):
                 continue
             if journal not in taken:
-                found.append(f"{left} is left of an interrupted run: finish that with `resume`, or delete it")
+                warnings.append(f"{left} is left of an interrupted run: finish that with `resume`, or delete it")
             elif not resume:
-                found.append(f"{left} of an interrupted run is not used; `resume` would have gone on from it")
-    return found
+                warnings.append(f"{left} of an interrupted run is not used; `resume` would have gone on from it")
+    return warnings
 
 
-def idle_resume(targets: Iterable[Path], resume: bool) -> list[str]:
+def resume_warnings(targets: Iterable[Path], resume: bool) -> list[str]:
     """What to say where nothing is left of a run that is interrupted: a store keeps no parts of what is not whole."""
     stores = {target.scheme for target in targets if isinstance(target, StorePath) and not can_resume(target)}
     return [f"{scheme}:// keeps nothing of what is not whole: `resume` begins anew" for scheme in stores if resume]

@@ -72,10 +72,10 @@ def by_tensor(
 ) -> dict[str, list[T]]:
     """The results of `over_rows` by the tensor's name, for each tensor those of its blocks."""
     tensors = list(tensors)
-    found: dict[str, list[T]] = {tensor.name: [] for tensor in tensors}
+    results: dict[str, list[T]] = {tensor.name: [] for tensor in tensors}
     for tensor, _, result in over_rows(tensors, look, threads=threads, progress=progress):
-        found[tensor.name].append(result)
-    return found
+        results[tensor.name].append(result)
+    return results
 
 
 def row_ranges(tensor: Tensor, step: int | None = None) -> Sequence[tuple[int, int]]:

@@ -26,10 +26,10 @@ def check_output(output: PathLike, reads: InputFiles, overwrite: bool) -> Path:
     return path
 
 
-def write_vectors(found: "Embeddings", path: Path, reads: InputFiles, overwrite: bool) -> None:
+def write_vectors(embeddings: "Embeddings", path: Path, reads: InputFiles, overwrite: bool) -> None:
     """float32, a row each, as .npy; or JSON with what is said of them. Raises FileError."""
     with atomic_output(path, overwrite=overwrite, reads=reads) as file:
         if path.suffix == NPY:
-            np.save(file, np.ascontiguousarray(found.vectors, "<f4"), allow_pickle=False)
+            np.save(file, np.ascontiguousarray(embeddings.vectors, "<f4"), allow_pickle=False)
         else:
-            file.write(json.dumps(found.as_dict(), ensure_ascii=False).encode())
+            file.write(json.dumps(embeddings.as_dict(), ensure_ascii=False).encode())

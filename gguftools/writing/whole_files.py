@@ -86,15 +86,15 @@ def write_files_elsewhere(
             make_way(file.path, file.layout.total, None if sources is None else [file.digest(), sources])
     sizes = [sum(item.tensor.nbytes for item in file.items) for file in files]
     tasks = [_task(file, source, write, resumable) for file in files]
-    found: dict[int, list[TensorStats]] = {}
+    results: dict[int, list[TensorStats]] = {}
     number = {id(task): n for n, task in enumerate(tasks)}
     for some in (tasks[1:], tasks[:1]):
         for task, stats in done_elsewhere(executor, write_whole, some):
-            found[number[id(task)]] = stats
+            results[number[id(task)]] = stats
             if write.progress is not None:
-                write.progress(sum(sizes[n] for n in found), sum(sizes), task.path.name)
+                write.progress(sum(sizes[n] for n in results), sum(sizes), task.path.name)
     write.reads.check_unchanged()
-    return WriteResult([found[n] for n in range(len(files))], time.perf_counter() - started, 0.0, sum(sizes))
+    return WriteResult([results[n] for n in range(len(files))], time.perf_counter() - started, 0.0, sum(sizes))
 
 
 def _task(file: FilePlan, source: Source, write: WriteOptions, resumable: Resumable | None) -> FileTask:
@@ -108,8 +108,8 @@ def _task(file: FilePlan, source: Source, write: WriteOptions, resumable: Resuma
         )
         for item in file.items
     )
-    alone = WriteOptions(1, write.memory, statistics=write.statistics, overwrite=write.overwrite)
-    more = (file.alignment, file.reserve, file.magic, alone, resumable)
+    options = WriteOptions(1, write.memory, statistics=write.statistics, overwrite=write.overwrite)
+    more = (file.alignment, file.reserve, file.magic, options, resumable)
     return FileTask(source.description, file.path, file.metadata, items, *more)
 
 

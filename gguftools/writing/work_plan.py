@@ -143,12 +143,12 @@ def _width(form: Format) -> int:
 def _best(work: Any) -> float:
     """Seconds of the fastest of a few runs, after one that compiles."""
     work()
-    found = []
+    timings = []
     for _ in range(PROBE_TRIES):
         started = time.perf_counter()
         work()
-        found.append(time.perf_counter() - started)
-    return min(found)
+        timings.append(time.perf_counter() - started)
+    return min(timings)
 
 
 def read_prices(path: Path) -> Prices:

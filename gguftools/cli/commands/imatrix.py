@@ -39,13 +39,13 @@ def imatrix(
     from ...measurement.options import ImatrixOptions
     from ...measurement.perplexity import context_warning
     from ...models.model import opened_gguf
-    from ...writing.resume import left_behind
+    from ...writing.resume import unfinished_warnings
     from ..ui import note, note_differences, note_slow_products, print_matrix, said, shared_work, window_progress
 
     source = opened_gguf(model)
     if warning := context_warning(source, ctx):
         note(f"warning: {warning}")
-    for warning in left_behind([Path(output)], resume):
+    for warning in unfinished_warnings([Path(output)], resume):
         note(f"warning: {warning}")
     note_slow_products(threads)
     note_differences(source.metadata)

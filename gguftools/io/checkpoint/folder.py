@@ -98,8 +98,8 @@ def _open(folder: Path, open_weights: OpenWeights | None) -> Checkpoint:
             if name in tensors:
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
-    if beside := (config.get("decision") or {}).get("beside"):
-        files = [*files, folder / beside]
+    if head_file := (config.get("decision") or {}).get("beside"):
+        files = [*files, folder / head_file]
         head = open_safetensors(files[-1])
         tensors |= {f"{files[-1].stem}.{name}": tensor for name, tensor in head.items()}
     if missing := [name for name in weight_map if name not in tensors]:
@@ -121,8 +121,8 @@ def _config(folder: Path, tensors_tell: bool) -> dict[str, Any]:
     if tensors_tell and weights.is_file() and not (folder / "config.json").exists():
         from archs.registry import config_of_tensors  # here, because it imports all families
 
-        if (found := config_of_tensors(open_safetensors(weights))) is not None:
-            return found
+        if (config := config_of_tensors(open_safetensors(weights))) is not None:
+            return config
     _check_folder(folder)
     return with_decision(folder, read_json_object(folder / "config.json"))
 

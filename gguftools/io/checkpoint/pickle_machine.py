@@ -150,8 +150,8 @@ class PickleMachine:
     def take(self, size: int) -> bytes | memoryview:
         begin = self.position
         if size > self.end - begin:
-            most = " of what weights need" if self.end < len(self.data) else ""
-            raise self.error(f"{size} bytes expected, {self.end - begin} left{most}")
+            limit = " of what weights need" if self.end < len(self.data) else ""
+            raise self.error(f"{size} bytes expected, {self.end - begin} left{limit}")
         self.position = begin + size
         return self.data[begin : self.position]
 
@@ -181,9 +181,9 @@ class PickleMachine:
                 return items
         raise self.error("there is no mark on the stack")
 
-    def top(self, kind: type) -> Any:
-        if not self.stack or not isinstance(self.stack[-1], kind):
-            raise self.error(f"the stack's top is not a {kind.__name__}")
+    def top(self, wanted: type) -> Any:
+        if not self.stack or not isinstance(self.stack[-1], wanted):
+            raise self.error(f"the stack's top is not a {wanted.__name__}")
         return self.stack[-1]
 
     def remember(self, index: int) -> None:
@@ -250,8 +250,8 @@ class PickleMachine:
         if not isinstance(storage, Storage):
             raise self.error("a tensor has no storage")
         if not _is_size(offset) or not _are_sizes(shape) or not _are_sizes(strides) or len(shape) != len(strides):
-            found = f"offset {_brief(offset)}, shape {_brief(shape)} and strides {_brief(strides)}"
-            raise self.error(f"a tensor has {found}; sizes were expected")
+            sizes = f"offset {_brief(offset)}, shape {_brief(shape)} and strides {_brief(strides)}"
+            raise self.error(f"a tensor has {sizes}; sizes were expected")
         form = storage.format
         if name == "_rebuild_tensor_v3":
             dtype = arguments[6]
@@ -265,12 +265,12 @@ class PickleMachine:
         saved = self.pop()
         if not isinstance(saved, tuple) or len(saved) not in (5, 6) or saved[0] != "storage":
             raise self.error("a persistent id is not that of a storage")
-        kind, key, count = saved[1], saved[2], saved[4]
-        if not isinstance(kind, Global) or kind.name not in STORAGES:
-            raise self.error(f"a storage has type {_brief(kind)}, which is unknown")
+        storage_type, key, count = saved[1], saved[2], saved[4]
+        if not isinstance(storage_type, Global) or storage_type.name not in STORAGES:
+            raise self.error(f"a storage has type {_brief(storage_type)}, which is unknown")
         if not isinstance(key, (str, int)) or len(str(key)) > MAX_KEY or not _is_size(count):
             raise self.error(f"a storage has key {_brief(key)} and {_brief(count)} numbers")
-        form = checkpoint_formats()[STORAGES[kind.name]]
+        form = checkpoint_formats()[STORAGES[storage_type.name]]
         if self.storage_formats.setdefault(str(key), form) != form:
             raise self.error(f"storage {quote(key)} has two types")
         first, view = 0, saved[5] if len(saved) == 6 else None

@@ -74,32 +74,32 @@ class StoredFolder:
 
     @property
     def identity(self) -> tuple[str, str]:
-        weights = {name: each.version for name, each in self.objects.found.items() if name.endswith(".safetensors")}
+        weights = {name: each.version for name, each in self.objects.opened.items() if name.endswith(".safetensors")}
         versions = sorted(weights.items())
         return self.name, hashlib.sha256(repr(versions).encode()).hexdigest()
 
     def listing(self, folder: str = "") -> dict[str, int | None]:
         """Sizes of what is in a folder of it, by name, None for folders. Raises FileError for what cannot be there."""
-        found: dict[str, int | None] = {}
+        sizes: dict[str, int | None] = {}
         entries = listing(self.path / folder if folder else self.path)
         if len(entries) > MAX_FILES:
             raise FileError(f"{self.name} has {len(entries):,} files, which is no checkpoint's folder")
         for name, size in entries:
             if not PLAIN_NAME.fullmatch(name) or name in (".", "..") or not name.isprintable():
                 raise FileError(f"{self.name} has a file of the name {name!r:.100}")
-            found[name] = size
+            sizes[name] = size
             if size is not None:
                 self.sizes[f"{folder}/{name}" if folder else name] = size
-        if not found:
+        if not sizes:
             raise FileError(f"there is nothing in {self.name}", hint="check the name; a GGUF file's ends in .gguf")
-        return found
+        return sizes
 
     def fetch(self, file: str, begin: int, end: int) -> Bytes:
         """Bytes of a file. Raises FileError, also where it is not the one that was listed."""
-        found = self.objects.open(self.path / file)
-        if found.size != self.sizes[file]:
+        stored = self.objects.open(self.path / file)
+        if stored.size != self.sizes[file]:
             raise FileError(f"{self.path / file} was replaced by another while it was read", hint="try again")
-        return found.fetch(begin, end)
+        return stored.fetch(begin, end)
 
     def hint_for_pickle(self) -> str:
         return "fetch the folder, and convert it"
@@ -127,7 +127,7 @@ def open_remote(name: PathLike) -> Iterator[Checkpoint]:
         for path in [path for path in reads if path.is_relative_to(folder)]:
             del reads[path]  # a copy in the temporary folder
         if isinstance(place, StoredFolder):
-            opened = place.objects.found.items()
+            opened = place.objects.opened.items()
             reads |= {located(name): state_of_object(each.size, each.version) for name, each in opened}
 
 

@@ -200,7 +200,7 @@ def _read_legacy(path: Path, buffer: Bytes) -> tuple[Any, dict[str, Bytes]]:
         raise FileError(f"{path} was written by a PyTorch that is too old, or on a big-endian machine")
     root, position = machine.run(position)
     keys, position = machine.run(position)
-    found: dict[str, Bytes] = {}
+    storages: dict[str, Bytes] = {}
     for key in keys if isinstance(keys, list) else []:
         form = machine.storage_formats.get(str(key))
         if form is None:
@@ -209,6 +209,6 @@ def _read_legacy(path: Path, buffer: Bytes) -> tuple[Any, dict[str, Bytes]]:
         end = position + 8 + count * form.block_bytes
         if end > len(buffer):
             raise FileError(f"{path} is cut short: storage {quote(key)} ends at byte {end}, the file at {len(buffer)}")
-        found[str(key)] = buffer[position + 8 : end]
+        storages[str(key)] = buffer[position + 8 : end]
         position = end
-    return root, found
+    return root, storages

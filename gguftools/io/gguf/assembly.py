@@ -58,13 +58,13 @@ class Stored:
 
 def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of numbers that follow each other."""
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
+        if pairs and number == pairs[-1][1] + 1:
+            pairs[-1] = pairs[-1][0], number
         else:
-            found.append((number, number))
-    return found
+            pairs.append((number, number))
+    return pairs
 
 
 def _items(tensor: Tensor, kept: Sequence[int], rows_each: int) -> Tensor:

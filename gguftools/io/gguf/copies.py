@@ -46,12 +46,12 @@ class Copy(NamedTuple):
 
     def pieces(self) -> list[Piece]:
         """The same as pieces of an object, one after the other."""
-        found, at = [at_hand(self.header)], len(self.header)
+        pieces, at = [at_hand(self.header)], len(self.header)
         moves = [(to, original, begin, size) for original, each in self.sources for begin, to, size in each]
         for to, original, begin, size in sorted(moves, key=itemgetter(0)):
-            found += [zeros(to - at), Piece(original, begin, size)]
+            pieces += [zeros(to - at), Piece(original, begin, size)]
             at = to + size
-        return [*found, zeros(self.total - at)]
+        return [*pieces, zeros(self.total - at)]
 
 
 def write_copies(
@@ -99,16 +99,16 @@ def write_copies(
 
 def planned_traffic(copies: Sequence[Copy]) -> Traffic | None:
     """What `write_copies` will cost in a store, or stores; None where all is on this disk. Raises FileError."""
-    found, is_anywhere = Traffic(), False
+    traffic, is_anywhere = Traffic(), False
     for each in copies:
         if isinstance(each.path, StorePath):
             is_anywhere = True
             size = sent_part_bytes(each.path, each.total)
-            found += traffic_of(plan_parts(each.pieces(), partial(_can_copy, each.path), size))
+            traffic += traffic_of(plan_parts(each.pieces(), partial(_can_copy, each.path), size))
         elif size := _stored_bytes(each):
             is_anywhere = True
-            found += Traffic(size)
-    return found + Traffic(_fetched(copies)) if is_anywhere else None
+            traffic += Traffic(size)
+    return traffic + Traffic(_fetched(copies)) if is_anywhere else None
 
 
 def warning_of(copies: Sequence[Copy], traffic: Traffic | None) -> str | None:
@@ -185,9 +185,9 @@ def _to_store(
         for each in copies:
             begun.append(_begin(each, overwrite, reads, replaced))
         for each, upload in zip(copies, begun, strict=True):
-            told = _going_on(progress, done, total, each.path.name)
+            report = _going_on(progress, done, total, each.path.name)
             pieces, can_copy = each.pieces(), partial(_can_copy, upload.path)
-            traffic += compose(upload, pieces, can_copy, None if told is None else partial(_told, told))
+            traffic += compose(upload, pieces, can_copy, None if report is None else partial(_report, report))
             done += each.total
         reads.check_unchanged()
         uploads.commit(begun)
@@ -198,7 +198,7 @@ def _to_store(
     return replace(traffic, read=_fetched(copies))
 
 
-def _told(progress: Callable[[int, int], None], done: int) -> None:
+def _report(progress: Callable[[int, int], None], done: int) -> None:
     progress(done, 0)
 
 

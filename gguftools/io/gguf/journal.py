@@ -68,20 +68,20 @@ def overwrite(fd: int, path: Path, offset: int, new: bytes, guarded: int) -> Non
 def recover(path: Path, roll_back: bool = False) -> str:
     """Complete an interrupted edit, or undo it; says what was done. Raises FileError for another file's journal."""
     path = Path(path)
-    beside = journal_path(path)
-    if not beside.is_file():
+    journal_file = journal_path(path)
+    if not journal_file.is_file():
         return "nothing to recover"
     with held(path) as fd:
-        if not beside.is_file():
+        if not journal_file.is_file():
             return "nothing to recover"  # its own writer has ended it meanwhile
-        journal = _load(beside)
+        journal = _load(journal_file)
         size = os.fstat(fd).st_size
         current = np.frombuffer(_read(fd, len(journal.old), journal.offset), np.uint8)
         old, new = np.frombuffer(journal.old, np.uint8), np.frombuffer(journal.new, np.uint8)
         is_same = size == journal.file_size and len(current) == len(old) and ((current == old) | (current == new)).all()
         if not is_same or _guard(fd, journal.guarded, journal.offset, len(old)) != journal.guard:
-            hint = f"if {path.name} is as it should be, delete {beside.name}"
-            raise FileError(f"{path} is not the file that {beside.name} belongs to", hint)
+            hint = f"if {path.name} is as it should be, delete {journal_file.name}"
+            raise FileError(f"{path} is not the file that {journal_file.name} belongs to", hint)
         _apply(path, fd, journal.offset, journal.old if roll_back else journal.new)
     return "rolled back" if roll_back else "completed"
 
@@ -93,9 +93,9 @@ def _apply(path: Path, fd: int, offset: int, data: bytes) -> None:
         if os.fstat(fd).st_mtime_ns <= before.st_mtime_ns:  # clocks tick slowly, and readers go by it
             os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
         os.fsync(fd)
-    beside = journal_path(path)
-    beside.unlink()
-    sync_folder(beside.parent)
+    journal_file = journal_path(path)
+    journal_file.unlink()
+    sync_folder(journal_file.parent)
     if not is_named(fd, path):
         raise FileError(f"{path} was replaced by another program meanwhile", hint="run the edit again")
 
@@ -114,9 +114,9 @@ def _guard(fd: int, guarded: int, offset: int, size: int) -> str:
     return digest.hexdigest()
 
 
-def _load(beside: Path) -> Journal:
-    damaged = FileError(f"{beside} is damaged, or not a journal", hint="the file beside it is best fetched again")
-    stored = beside.read_bytes()
+def _load(path: Path) -> Journal:
+    damaged = FileError(f"{path} is damaged, or not a journal", hint="the file beside it is best fetched again")
+    stored = path.read_bytes()
     body, digest = stored[:-DIGEST_BYTES], stored[-DIGEST_BYTES:]
     if body[:8] != MAGIC or len(body) < 12 or hashlib.sha256(body).digest() != digest:
         raise damaged

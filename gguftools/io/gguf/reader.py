@@ -205,21 +205,21 @@ def _open_stored(path: Path, objects: "Objects") -> GgufFile:
         raise FileError(f"{path} is not in a store")
     if path.scheme in WEB and path.suffix != ".gguf":
         raise FileError(f"{path} is no address of a GGUF file: these end in .gguf", hint_for_absent(str(path)))
-    found = objects.open(path)
-    original = Original(path, found.size, found.version, found.fetch)
-    data = LateBytes(found.fetch)
+    stored = objects.open(path)
+    original = Original(path, stored.size, stored.version, stored.fetch)
+    data = LateBytes(stored.fetch)
 
     def parse(beginning: NDArray[np.uint8]) -> GgufFile:
         original.beginning, original.fetched = beginning, len(beginning)
         check_not_pointer(path, beginning[:64].tobytes())
-        header = Header(path, beginning, found.size)
+        header = Header(path, beginning, stored.size)
         header.mapped = data
         return header.parse(NO_FILE)
 
-    parsed = grown(path, found, parse)
-    data.read = objects.blocks.reader(str(path), sorted({parsed.data_offset, *parsed.offsets.values(), found.size}))
-    state = NO_FILE if is_pinned(path) else state_of_object(found.size, found.version)
-    opened = replace(parsed, state=state, stored=found.version, in_store=original)
+    parsed = grown(path, stored, parse)
+    data.read = objects.blocks.reader(str(path), sorted({parsed.data_offset, *parsed.offsets.values(), stored.size}))
+    state = NO_FILE if is_pinned(path) else state_of_object(stored.size, stored.version)
+    opened = replace(parsed, state=state, stored=stored.version, in_store=original)
     return replace(opened, parts=[opened])
 
 
@@ -240,17 +240,17 @@ def refuse_interrupted(path: Path) -> None:
         raise FileError(problem, hint="run `gguftools set-metadata --recover` on it")
 
 
-def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
+def map_file(path: Path, what: str) -> NDArray[np.uint8]:
     """The bytes of a file, mapped read-only. Raises FileError if there is no such regular file, or it is empty."""
     refuse_store(path)
     try:
         info = path.stat()
         if stat.S_ISDIR(info.st_mode):
-            raise FileError(f"{path} is a folder, not a {kind}", hint_for_folder(path))
+            raise FileError(f"{path} is a folder, not a {what}", hint_for_folder(path))
         if not stat.S_ISREG(info.st_mode):
             raise FileError(f"{path} is not a regular file")
         if not info.st_size:
-            raise FileError(f"{path} is empty, not a {kind}")
+            raise FileError(f"{path} is empty, not a {what}")
         record_read(path, info)
         with path.open("rb") as file:
             check_not_pointer(path, file.read(64))
@@ -288,8 +288,8 @@ def fit(sizes: dict[Format, int | None], room: int, alignment: int, is_last: boo
     The last may lack bytes, where the file was cut short, or have others behind it: then it tells nothing.
     """
     known = {form: size for form, size in sizes.items() if size is not None}
-    found = [form for form, size in known.items() if size <= room < size + alignment]
-    return found or (list(known) if is_last else [])
+    fitting = [form for form, size in known.items() if size <= room < size + alignment]
+    return fitting or (list(known) if is_last else [])
 
 
 class Header:
@@ -398,11 +398,11 @@ class Header:
             raise self.error(f"GGUF version {1 if old else version} is not supported; 2 and 3 are", hint)
         return magic, version
 
-    def check_count(self, count: int, least_bytes: int, limit: int, what: str) -> None:
+    def check_count(self, count: int, min_bytes: int, limit: int, what: str) -> None:
         """Refuse counts of things, each at least `least_bytes` long, that the rest of the file cannot hold."""
-        if count * least_bytes > self.left:
-            most = self.left // least_bytes
-            raise self.error(f"claims {count} {what}; the {self.left} bytes left hold {most} at most")
+        if count * min_bytes > self.left:
+            max_count = self.left // min_bytes
+            raise self.error(f"claims {count} {what}; the {self.left} bytes left hold {max_count} at most")
         if count > limit:
             raise self.error(f"claims {count} {what}; more than {limit} are refused")
 
@@ -427,29 +427,29 @@ class Header:
         except ValueError:
             raise self.error(f"metadata key {quote(key)} has value type {number}, which is unknown") from None
 
-    def read_value(self, kind: ValueType, key: str, depth: int) -> Value:
-        if kind is ValueType.ARRAY:
+    def read_value(self, value_type: ValueType, key: str, depth: int) -> Value:
+        if value_type is ValueType.ARRAY:
             return self.read_array(key, depth + 1)
-        if kind is ValueType.STRING:
+        if value_type is ValueType.STRING:
             start = self.take(self.number("Q", "length of", key), "value of", key)
             raw = self.view[start : self.position].tobytes()
             try:
-                return Value(raw.decode(), kind)
+                return Value(raw.decode(), value_type)
             except UnicodeDecodeError:
-                return Value(raw, kind)
-        data = self.number(SCALARS[kind], "value of", key)
-        if kind is ValueType.BOOL and data > 1:
+                return Value(raw, value_type)
+        data = self.number(SCALARS[value_type], "value of", key)
+        if value_type is ValueType.BOOL and data > 1:
             raise self.error(f"metadata key {quote(key)} is BOOL with value {data}; 0 and 1 are allowed")
-        return Value(bool(data) if kind is ValueType.BOOL else data, kind)
+        return Value(bool(data) if value_type is ValueType.BOOL else data, value_type)
 
     def read_array(self, key: str, depth: int) -> Value:
         if depth > MAX_ARRAY_DEPTH:
             raise self.error(f"metadata key {quote(key)} nests arrays deeper than {MAX_ARRAY_DEPTH}")
         element = self.value_type(key)
         count = self.number("Q", "length of", key)
-        least = {ValueType.ARRAY: 12, ValueType.STRING: 8}.get(element) or np.dtype(ARRAY_TYPES[element]).itemsize
-        if count * least > self.left:
-            claim = f"claims {count} items of type {element.name}, at least {count * least} bytes"
+        min_bytes = {ValueType.ARRAY: 12, ValueType.STRING: 8}.get(element) or np.dtype(ARRAY_TYPES[element]).itemsize
+        if count * min_bytes > self.left:
+            claim = f"claims {count} items of type {element.name}, at least {count * min_bytes} bytes"
             raise self.error(f"metadata key {quote(key)} {claim}; the file has {self.left} left")
         if element is ValueType.ARRAY:
             self.nested += count
@@ -486,21 +486,21 @@ class Header:
         dimensions = self.number("I", "dimensions of", name)
         if dimensions > MAX_DIMENSIONS:
             raise self.error(f"tensor {quote(name)} has {dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed")
-        *sizes, kind, offset = self.numbers("Q" * dimensions + "IQ", "shape, type and offset of", name)
+        *sizes, ggml_type, offset = self.numbers("Q" * dimensions + "IQ", "shape, type and offset of", name)
         width = sizes[0] if sizes else 1
         shape, size = tuple(sizes[::-1]), math.prod(sizes)
         if (size or math.prod(filter(None, shape))) * 8 > MAX_VALUES:
             raise self.error(f"tensor {quote(name)} of shape {shape} has more values than any memory")
         try:
-            form = format_of_type(kind)
+            form = format_of_type(ggml_type)
             row_bytes = form.row_bytes(width)
         except FormatError as error:
-            if not meanings(kind):
+            if not meanings(ggml_type):
                 raise self.error(f"tensor {quote(name)}: {error}") from error
-            self.unsettled[index] = kind
+            self.unsettled[index] = ggml_type
             return name, shape, None, offset, 0
-        if kind in SHARED_TYPES:
-            self.unsettled[index] = kind
+        if ggml_type in SHARED_TYPES:
+            self.unsettled[index] = ggml_type
         return name, shape, form, offset, size // width * row_bytes if size else 0
 
     def settle_dialects(self, entries: list[Unsettled], data_offset: int, alignment: int) -> None:
@@ -512,13 +512,13 @@ class Header:
         offsets = sorted({entry[3] for entry in entries})
         after = dict(pairwise(offsets))
         in_order = sorted(self.unsettled, key=lambda index: entries[index][3])
-        for kind in set(self.unsettled.values()):
-            indices = [index for index in in_order if self.unsettled[index] == kind]
+        for ggml_type in set(self.unsettled.values()):
+            indices = [index for index in in_order if self.unsettled[index] == ggml_type]
             own = {form for _, _, form, _, _ in map(entries.__getitem__, indices) if form}
             left = {i: max(0, after.get(entries[i][3], self.size - data_offset) - entries[i][3]) for i in indices}
             if all(entries[i][2] and align(entries[i][4], alignment) == align(left[i], alignment) for i in indices):
                 continue  # as in any file of ggml's own
-            every = [*own, *meanings(kind)]
+            every = [*own, *meanings(ggml_type)]
             forms = every
             for index in indices:
                 name, shape, _, offset, _ = entries[index]
@@ -528,7 +528,7 @@ class Header:
                 fitting = fit(sizes, left[index], alignment, offset not in after)
                 forms = [form for form in forms if form in fitting]
                 if not forms:
-                    raise self.misfit(name, shape, kind, left[index], sizes)
+                    raise self.misfit(name, shape, ggml_type, left[index], sizes)
             for index in indices:
                 name, shape, _, offset, _ = entries[index]
                 if forms[0].dialect and self.byte_order == "big":
@@ -538,7 +538,7 @@ class Header:
                 entries[index] = name, shape, forms[0], offset, size
 
     def misfit(
-        self, name: str, shape: tuple[int, ...], kind: int, room: int, sizes: dict[Format, int | None]
+        self, name: str, shape: tuple[int, ...], ggml_type: int, room: int, sizes: dict[Format, int | None]
     ) -> FileError:
         """What to say of a tensor whose bytes are as many as no meaning of its type has."""
         known = [
@@ -546,7 +546,7 @@ class Header:
             + (f"{size} bytes" if size is not None else "not this shape")
             for form, size in sizes.items()
         ]
-        has = f"tensor {quote(name)} of shape {shape} and type {kind} has {max(0, room)} bytes"
+        has = f"tensor {quote(name)} of shape {shape} and type {ggml_type} has {max(0, room)} bytes"
         return self.error(f"{has}, which is none of what it may be: {', '.join(known)}")
 
     def tail(self, form: Format, end: int) -> NDArray[np.uint8]:
@@ -606,10 +606,10 @@ def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
     parts = [named if path == named.path else open_one(path) for path in paths]
     tensors: dict[str, Tensor] = {}
     for number, part in enumerate(parts):
-        found = (part.metadata.get("split.no"), part.metadata.get("split.count"))
-        if found != (number, len(parts)):
+        numbers = (part.metadata.get("split.no"), part.metadata.get("split.count"))
+        if numbers != (number, len(parts)):
             wanted = f"shard {number} of {len(parts)} (split.no, split.count)"
-            raise FileError(f"{part.path} should be {wanted}; it says {found[0]} of {found[1]}")
+            raise FileError(f"{part.path} should be {wanted}; it says {numbers[0]} of {numbers[1]}")
         if part.byte_order != parts[0].byte_order:
             first = f"{parts[0].path} is {parts[0].byte_order} endian"
             raise FileError(f"{part.path} is {part.byte_order} endian, {first}")

@@ -21,9 +21,9 @@ def shard_name(prefix: str, number: int, count: int, suffix: str = ".gguf") -> s
     return f"{prefix}-{number:05d}-of-{count:05d}{suffix}"
 
 
-def shard_paths(beside: Path, prefix: str, count: int, suffix: str = ".gguf") -> list[Path]:
+def shard_paths(path: Path, prefix: str, count: int, suffix: str = ".gguf") -> list[Path]:
     """Where the shards of a set are, in order: in the folder of the file `beside`."""
-    return [beside.with_name(shard_name(prefix, number, count, suffix)) for number in range(1, count + 1)]
+    return [path.with_name(shard_name(prefix, number, count, suffix)) for number in range(1, count + 1)]
 
 
 def set_name(path: Path) -> str:

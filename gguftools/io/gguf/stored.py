@@ -25,8 +25,8 @@ T = TypeVar("T")
 class MoreNeededError(Exception):
     """The header goes on behind what was read of it. least: bytes that are needed."""
 
-    def __init__(self, least: int) -> None:
-        self.least = least
+    def __init__(self, size: int) -> None:
+        self.size = size
 
 
 @dataclass
@@ -39,19 +39,19 @@ class LateBytes:
         return self.read(begin, end)
 
 
-def grown(path: StorePath, found: "StoredObject", parse: Callable[[NDArray[np.uint8]], T]) -> T:
+def grown(path: StorePath, stored: "StoredObject", parse: Callable[[NDArray[np.uint8]], T]) -> T:
     """What `parse` returns of an object's first bytes, of as many as it asks for by MoreNeededError.
 
     Raises FileError.
     """
-    if not found.size:
+    if not stored.size:
         raise FileError(f"{path} is empty, not a GGUF file")
-    buffer = found.fetch(0, min(FIRST_READ, found.size))
+    buffer = stored.fetch(0, min(FIRST_READ, stored.size))
     while True:
         try:
             return parse(buffer)
         except MoreNeededError as needed:
-            if needed.least > MAX_HEADER:
+            if needed.size > MAX_HEADER:
                 raise FileError(f"{path} has a header of more than {MAX_HEADER >> 20} MB; no model needs it") from None
-            wanted = min(max(needed.least, int(len(buffer) * GROWTH)), found.size, MAX_HEADER)
-        buffer = np.concatenate([buffer, found.fetch(len(buffer), wanted)])
+            wanted = min(max(needed.size, int(len(buffer) * GROWTH)), stored.size, MAX_HEADER)
+        buffer = np.concatenate([buffer, stored.fetch(len(buffer), wanted)])

@@ -86,15 +86,15 @@ def find_strings(
 ) -> tuple[StringArray, int]:
     """The `count` strings from byte `start` of `buffer` on, and the position after them. what: names them in errors."""
     starts = np.empty(count, np.int64)
-    finder, found, position = _Finder(buffer, byte_order, what), 0, start
-    while found < count:
-        left = count - found
+    finder, done, position = _Finder(buffer, byte_order, what), 0, start
+    while done < count:
+        left = count - done
         if left < FEW_STRINGS:
             new, position = finder.walk(position, len(buffer), left)
         else:
             new, position = finder.leap(position, left)
-        starts[found : found + len(new)] = new
-        found += len(new)
+        starts[done : done + len(new)] = new
+        done += len(new)
     return StringArray(buffer[start:position], starts - start, byte_order), position
 
 

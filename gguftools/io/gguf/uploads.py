@@ -45,12 +45,12 @@ class StoredGguf(OpenGguf):
 
 def gaps(layout: Layout) -> list[tuple[int, int]]:
     """What no tensor has of a file, in order."""
-    found, position = list[tuple[int, int]](), len(layout.header)
+    ranges, position = list[tuple[int, int]](), len(layout.header)
     for offset, tensor in sorted(zip(layout.offsets, layout.tensors, strict=True), key=itemgetter(0)):
         if tensor.nbytes:
-            found.append((position, offset))
+            ranges.append((position, offset))
             position = offset + tensor.nbytes
-    return [*found, (position, layout.total)]
+    return [*ranges, (position, layout.total)]
 
 
 @contextmanager
@@ -117,8 +117,8 @@ def make_way(path: StorePath, total: int, made_from: object = None) -> None:
 def begin(path: StorePath, total: int, overwrite: bool, reads: InputFiles, mark: str | None = None) -> Upload:
     """Begin to write an object. mark: see `store.begin_upload`. Raises an error where it may not be written."""
     check_target(path, reads, overwrite)
-    found = version_now(path)
-    return begin_upload(path, total, mark or "", found and found[1], mark is not None)
+    current = version_now(path)
+    return begin_upload(path, total, mark or "", current and current[1], mark is not None)
 
 
 def commit(uploads: Sequence[Upload]) -> None:

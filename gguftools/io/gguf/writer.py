@@ -141,8 +141,8 @@ def encode_header(
             pieces += [_string(key, order), struct.pack(f"{order}I", value.type)]
             pieces += _value(value, order)
         except (struct.error, OverflowError, TypeError, ValueError) as error:
-            kind = value.type.name if value.element is None else f"array of {value.element.name}"
-            raise FileError(f"metadata key {key!r} cannot be stored as {kind}: {error}") from error
+            type_name = value.type.name if value.element is None else f"array of {value.element.name}"
+            raise FileError(f"metadata key {key!r} cannot be stored as {type_name}: {error}") from error
     seen: set[str] = set()
     for tensor, offset in zip(tensors, offsets, strict=True):
         name = _tensor_name(tensor.name, order)
@@ -175,9 +175,9 @@ def _tensor_name(name: str, order: str) -> bytes:
         raw = _string(name, order)
     except UnicodeEncodeError as error:
         raise FileError(f"a tensor's name, {quote(name)}, is no UTF-8: {error.reason}") from error
-    size, most = len(raw) - 8, reader.MAX_NAME_BYTES
-    if not 0 < size <= most:
-        raise FileError(f"a tensor's name, {quote(name)}, has {size} bytes; 1 to {most} are allowed")
+    size, limit = len(raw) - 8, reader.MAX_NAME_BYTES
+    if not 0 < size <= limit:
+        raise FileError(f"a tensor's name, {quote(name)}, has {size} bytes; 1 to {limit} are allowed")
     return raw
 
 

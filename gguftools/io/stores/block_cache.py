@@ -65,14 +65,14 @@ class BlockCache:
     def _block(self, file: str, edges: Sequence[int], borders: frozenset[int], i: int) -> Bytes:
         """Block i, which may have to be waited for. Those that follow it in the same tensor are on their way then."""
         with self._lock:
-            found = self._request(file, edges[i], edges[i + 1])
+            block = self._request(file, edges[i], edges[i + 1])
             for j in range(i + 1, min(i + 1 + AHEAD, len(edges) - 1)):
                 if edges[j] in borders:
                     break
                 self._request(file, edges[j], edges[j + 1])
             while len(self._blocks) > self._kept:
                 self._blocks.popitem(last=False)
-        return found.result()
+        return block.result()
 
     def _request(self, file: str, begin: int, end: int) -> Future[Bytes]:
         key = file, begin, end

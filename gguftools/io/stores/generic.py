@@ -49,13 +49,13 @@ def ask(path: StorePath, call: Callable[[], T], absent: T | None = None) -> T:
     except FileNotFoundError:
         if absent is not None:
             return absent
-        told: Exception = FileError(f"there is no object {path}")
+        failure: Exception = FileError(f"there is no object {path}")
     except PermissionError as error:
-        told = FileError(f"{path}: the store refuses: {first_line(error)}", hint="check the credentials and rights")
+        failure = FileError(f"{path}: the store refuses: {first_line(error)}", hint="check the credentials and rights")
     except (FileError, PassingError):
         raise
     except NOT_PASSING as error:
-        told = FileError(f"{path}: the store does not do that: {first_line(error)}")
+        failure = FileError(f"{path}: the store does not do that: {first_line(error)}")
     except Exception as error:  # of any library
         response = getattr(error, "response", None)
         status = next(
@@ -66,12 +66,12 @@ def ask(path: StorePath, call: Callable[[], T], absent: T | None = None) -> T:
             ),
             0,
         )
-        said = first_line(error)
+        text = first_line(error)
         if status and status not in PASSING:
-            told = FileError(f"{path}: the store answers with status {status}: {said}")
+            failure = FileError(f"{path}: the store answers with status {status}: {text}")
         else:
-            told = PassingError(f"{type(error).__name__}: {said}" if said != type(error).__name__ else said)
-    raise told  # here, so that a traceback does not show what libraries say
+            failure = PassingError(f"{type(error).__name__}: {text}" if text != type(error).__name__ else text)
+    raise failure  # here, so that a traceback does not show what libraries say
 
 
 def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
@@ -82,8 +82,8 @@ def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
         return fs.info(path.url)  # type: ignore[no-any-return]
 
     nothing: dict[str, Any] = {}
-    found = tried(f"{path} cannot be reached", lambda: ask(path, look, nothing), is_first=True)
-    return found if found and found.get("type") != "directory" else None
+    info = tried(f"{path} cannot be reached", lambda: ask(path, look, nothing), is_first=True)
+    return info if info and info.get("type") != "directory" else None
 
 
 def version_of(info: dict[str, Any]) -> str:
@@ -159,15 +159,15 @@ class FileUpload:
         try:  # not tried again here: part of it may be written; file systems try again by themselves
             ask(self.path, lambda: self._file.write(data))
         except PassingError as error:
-            told = str(error)
+            reason = str(error)
         else:
             return
-        raise FileError(f"{self.path} cannot be written: {told}") from PassingError(told)
+        raise FileError(f"{self.path} cannot be written: {reason}") from PassingError(reason)
 
     def commit(self) -> None:
         """Give it its name. Raises FileError where another program was faster."""
-        found = stat(self._fs, self.path)
-        if (version_of(found) if found else None) != self._replaced:
+        info = stat(self._fs, self.path)
+        if (version_of(info) if info else None) != self._replaced:
             if self._replaced is None:
                 hint = "another program wrote it meanwhile; pass --overwrite to replace it"
                 raise FileError(f"{self.path} already exists", hint)
@@ -200,8 +200,8 @@ class FileUpload:
         Raises FileError where another program replaced it.
         """
         if self._replaced is not None:
-            found = stat(self._fs, self.path)
-            if found is not None and version_of(found) != self._replaced:
+            info = stat(self._fs, self.path)
+            if info is not None and version_of(info) != self._replaced:
                 raise FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
             remove(self._fs, self.path)
             self._replaced = None
@@ -226,9 +226,9 @@ def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
         fs.invalidate_cache()
         return fs.ls(path.url, detail=True)  # type: ignore[no-any-return]
 
-    found = []
+    entries = []
     for entry in tried(f"{path} cannot be listed", lambda: ask(path, look)):
         name = str(entry.get("name", "")).rstrip("/").rpartition("/")[2]
         is_folder = entry.get("type") == "directory"
-        found.append((name, None if is_folder else int(entry.get("size") or 0)))
-    return [each for each in found if each[0]]
+        entries.append((name, None if is_folder else int(entry.get("size") or 0)))
+    return [each for each in entries if each[0]]

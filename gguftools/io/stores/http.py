@@ -23,7 +23,7 @@ from huggingface_hub.utils import build_hf_headers, get_session
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .trying import LEAST_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered
+from .trying import MIN_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered
 
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 # What a request raises where the connection fails: the base class of the HTTP client in use (httpx, requests before).
@@ -121,8 +121,8 @@ class WebFile:
 
 def version_of(headers: Any, dated: bool = False) -> str:
     """The entity tag of an answer; else, if that tells, the date of change; else ""."""
-    found: str = headers.get("etag", "W/").removeprefix("W/")
-    return found or (headers.get("last-modified", "") if dated else "")
+    tag: str = headers.get("etag", "W/").removeprefix("W/")
+    return tag or (headers.get("last-modified", "") if dated else "")
 
 
 def open_web(path: StorePath) -> WebFile:
@@ -152,7 +152,7 @@ def timeout() -> float:
 
 
 def _too_slow() -> PassingError:
-    return PassingError(f"less than {LEAST_BYTES} bytes in {timeout():g} s", 0.0, SLOW_TRY)
+    return PassingError(f"less than {MIN_BYTES} bytes in {timeout():g} s", 0.0, SLOW_TRY)
 
 
 @contextmanager
@@ -199,6 +199,6 @@ def steadily(response: Any) -> Iterator[bytes]:
         yield chunk
         got += len(chunk)
         if time.monotonic() - begun > timeout():
-            if got < LEAST_BYTES:
+            if got < MIN_BYTES:
                 raise _too_slow()
             begun, got = time.monotonic(), 0

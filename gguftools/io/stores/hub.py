@@ -65,27 +65,27 @@ class Repository:
     def listing(self, folder: str = "") -> dict[str, int | None]:
         """Sizes of what is in a folder of it, by name, None for folders. Raises FileError for what cannot be there."""
         url = f"{self.endpoint}/api/models/{self.repo}/tree/{quote(self.commit)}/{quote(folder)}".rstrip("/")
-        found: dict[str, int | None] = {}
+        sizes: dict[str, int | None] = {}
         for _ in range(MAX_PAGES):
             entries, url = _ask(self.name, self.endpoint, url)
             for entry in entries if isinstance(entries, list) else [entries]:
                 known = entry if isinstance(entry, dict) else {}
-                path, kind, size = known.get("path"), known.get("type"), known.get("size")
-                is_file = kind == "file" and type(size) is int and 0 <= size <= MAX_SIZE
-                if not isinstance(path, str) or not (is_file or kind == "directory"):
+                path, entry_type, size = known.get("path"), known.get("type"), known.get("size")
+                is_file = entry_type == "file" and type(size) is int and 0 <= size <= MAX_SIZE
+                if not isinstance(path, str) or not (is_file or entry_type == "directory"):
                     what = f"{entry!r:.200}; a path, its type and a size were expected"
                     raise FileError(f"{self.name}: the hub lists {what}")
                 name, size = path.rpartition("/")[2], size if is_file else None
                 if not PLAIN_NAME.fullmatch(name) or name in (".", ".."):
                     raise FileError(f"{self.name} has a file of the name {name!r:.100}")
-                found[name] = size
+                sizes[name] = size
                 if size is not None:
                     self.sizes[f"{folder}/{name}" if folder else name] = size
                     large = known.get("lfs")
                     if isinstance(large, dict) and SHA256.fullmatch(str(large.get("oid"))):
                         self.digests[f"{folder}/{name}" if folder else name] = str(large["oid"])
             if not url:
-                return found
+                return sizes
         raise FileError(f"{self.name}: {self.endpoint} lists files without end")
 
     def file(self, name: str) -> WebFile:

@@ -65,12 +65,12 @@ class PartedOutput:
     def _zeros(self, number: int) -> int:
         """Bytes of a part that nobody writes."""
         begin = number * self._size
-        end, found = begin + self._length(number), 0
+        end, count = begin + self._length(number), 0
         for gap in self._gaps[bisect_right(self._ends, begin) :]:
             if gap[0] >= end:
                 break
-            found += min(gap[1], end) - max(gap[0], begin)
-        return found
+            count += min(gap[1], end) - max(gap[0], begin)
+        return count
 
     def _send(self) -> None:
         """Hand parts on that are complete, in order."""

@@ -112,13 +112,13 @@ def located(path: PathLike) -> Path:
     if isinstance(path, StorePath):
         return path
     text = os.fspath(path)
-    found = BEGINNING.match(text) if isinstance(text, str) else None
-    if found is None:
+    match = BEGINNING.match(text) if isinstance(text, str) else None
+    if match is None:
         return Path(path)
-    scheme = SAME.get(found[1].lower(), found[1].lower())
-    if scheme not in KNOWN and (not found[2] or isinstance(path, Path)):
+    scheme = SAME.get(match[1].lower(), match[1].lower())
+    if scheme not in KNOWN and (not match[2] or isinstance(path, Path)):
         return Path(path)
-    rest = text[found.end() :]
+    rest = text[match.end() :]
     if scheme == "file":
         return Path("/", rest.removeprefix("localhost/"))
     public = private = f"{scheme}://{rest}"
@@ -185,7 +185,7 @@ def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     details = getattr(error, "errors", None)
     if callable(details) and lines and "validation error" in lines[0]:
-        found: dict[str, Any] = next(iter(details()), {})
-        place = ".".join(map(str, found.get("loc", ())))
-        lines = [": ".join(filter(None, (place, str(found.get("msg", "")) or lines[0])))]
+        detail: dict[str, Any] = next(iter(details()), {})
+        place = ".".join(map(str, detail.get("loc", ())))
+        lines = [": ".join(filter(None, (place, str(detail.get("msg", "")) or lines[0])))]
     return redacted(lines[0])[:300] if lines else type(error).__name__

@@ -19,9 +19,9 @@ from .path import StorePath
 from .trying import Bytes
 
 MIB = 1 << 20
-LEAST = 5 * MIB  # bytes of a part that is not the last; an object has more where ranges of it are copied
-MOST_COPIED = 512 * MIB  # bytes of a part that the store copies: more are allowed, but answer late
-MOST_PARTS = 10_000
+MIN_PART = 5 * MIB  # bytes of a part that is not the last; an object has more where ranges of it are copied
+MAX_COPIED = 512 * MIB  # bytes of a part that the store copies: more are allowed, but answer late
+MAX_PARTS = 10_000
 STEP = 8 * MIB  # bytes that are asked for at a time
 COPIES = 8  # parts that the store copies at a time: nothing of them comes by here
 
@@ -139,8 +139,8 @@ def plan_parts(
     pieces: Iterable[Piece],
     can_copy: Callable[[Original], bool],
     part_bytes: int,
-    least: int = LEAST,
-    most_parts: int = MOST_PARTS,
+    min_bytes: int = MIN_PART,
+    max_parts: int = MAX_PARTS,
 ) -> list[Part]:
     """The parts of an object that is to be of these pieces, one after the other.
 
@@ -148,14 +148,14 @@ def plan_parts(
     least. Where there would be more than `most_parts`, shorter ranges are sent, too.
     """
     joined = list(_joined(pieces))
-    most_copied = max(MOST_COPIED, -(-sum(piece.size for piece in joined) // max(1, most_parts // 2)))
+    max_copied = max(MAX_COPIED, -(-sum(piece.size for piece in joined) // max(1, max_parts // 2)))
     while True:
-        segments = _bridged(_segments(joined, can_copy, least), least)
-        sent = max(part_bytes, 2 * least)
-        parts = [part for each in segments for part in _cut(each, most_copied if each.is_copied else sent)]
-        if len(parts) <= most_parts:
+        segments = _bridged(_segments(joined, can_copy, min_bytes), min_bytes)
+        sent = max(part_bytes, 2 * min_bytes)
+        parts = [part for each in segments for part in _cut(each, max_copied if each.is_copied else sent)]
+        if len(parts) <= max_parts:
             return parts
-        least *= 2
+        min_bytes *= 2
 
 
 def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -174,31 +174,31 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
         yield last
 
 
-def _segments(pieces: Sequence[Piece], can_copy: Callable[[Original], bool], least: int) -> list[Part]:
+def _segments(pieces: Sequence[Piece], can_copy: Callable[[Original], bool], min_bytes: int) -> list[Part]:
     """What can be copied, and what is between."""
-    found: list[Part] = []
+    segments: list[Part] = []
     for number, piece in enumerate(pieces):
-        is_long = piece.size >= least or number == len(pieces) - 1
-        is_copied = is_long and piece.original.size > LEAST and can_copy(piece.original)
-        if found and not is_copied and not found[-1].is_copied:
-            found[-1].pieces.append(piece)
+        is_long = piece.size >= min_bytes or number == len(pieces) - 1
+        is_copied = is_long and piece.original.size > MIN_PART and can_copy(piece.original)
+        if segments and not is_copied and not segments[-1].is_copied:
+            segments[-1].pieces.append(piece)
         else:
-            found.append(Part([piece], is_copied))
-    return found
+            segments.append(Part([piece], is_copied))
+    return segments
 
 
-def _bridged(parts: list[Part], least: int) -> list[Part]:
+def _bridged(parts: list[Part], min_bytes: int) -> list[Part]:
     """The same with parts that are sent filled up to what they must have, from those beside them."""
     i = 0
     while i < len(parts) - 1:
-        missing = least - parts[i].size
+        missing = min_bytes - parts[i].size
         if parts[i].is_copied or missing <= 0:
             i += 1
             continue
         left, right = parts[i - 1] if i else None, parts[i + 1]
-        spare = max(left.size - least, 0) if left else 0
+        spare = max(left.size - min_bytes, 0) if left else 0
         is_last = i + 2 == len(parts)  # of the last part any number of bytes may be left
-        if spare + (right.size - 1 if is_last else right.size - least) >= missing:
+        if spare + (right.size - 1 if is_last else right.size - min_bytes) >= missing:
             if left and (taken := min(spare, missing)):
                 kept, moved = left.pieces[0].cut(left.size - taken)
                 left.pieces, missing = [kept], missing - taken
@@ -226,9 +226,9 @@ def _absorb(parts: list[Part], number: int) -> int:
     return first
 
 
-def _cut(part: Part, most: int) -> Iterator[Part]:
+def _cut(part: Part, max_bytes: int) -> Iterator[Part]:
     """A part in about equal ones of `most` bytes at most."""
-    count = -(-part.size // most)
+    count = -(-part.size // max_bytes)
     size, done, left = part.size, 0, list(_joined(part.pieces))
     for number in range(1, count + 1):
         wanted, taken = size * number // count - done, list[Piece]()

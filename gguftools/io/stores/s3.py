@@ -23,13 +23,13 @@ from typing import Any, TypeVar
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .trying import CUT_OFF, LEAST_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered, tried
+from .trying import CUT_OFF, MIN_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered, tried
 
 MARK = "gguftools"  # key of an object's metadata: what is to be in it
 TIMEOUT = 60.0  # seconds in which a part of an answer comes
 PIECE = 1 << 20
-MOST_PARTS = 10_000
-LEAST_PART = 16 << 20
+MAX_PARTS = 10_000
+MIN_PART = 16 << 20
 MIB = 1 << 20
 
 T = TypeVar("T")
@@ -57,29 +57,29 @@ def ask(fs: Any, path: StorePath, request: Callable[[], Awaitable[T]]) -> T:
     except (FileError, PassingError):
         raise
     except Exception as error:  # of four libraries: what they raise is told apart by what the server answered
-        told = _meaning(path, error)
-    raise told  # here, so that a traceback does not show what libraries say
+        failure = _meaning(path, error)
+    raise failure  # here, so that a traceback does not show what libraries say
 
 
 def _meaning(path: StorePath, error: Exception) -> Exception:
     response = next((r for e in (error, error.__cause__) if isinstance(r := getattr(e, "response", None), dict)), {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    code, said = str(response.get("Error", {}).get("Code", "")), first_line(error)
+    code, text = str(response.get("Error", {}).get("Code", "")), first_line(error)
     names = {type(each).__name__ for each in (error, error.__cause__) if each is not None}
     if names & {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError"}:
         hint = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; FSSPEC_S3_ANON=true for public buckets"
-        return FileError(f"{path} cannot be reached: {said}", hint)
+        return FileError(f"{path} cannot be reached: {text}", hint)
     if status == 412 or code in ("PreconditionFailed", "ConditionalRequestConflict"):
-        return Replaced(said)
+        return Replaced(text)
     if status == 404 or code.startswith("NoSuch"):
         return Absent(code if code.startswith("NoSuch") else "")
     if status in (401, 403):
-        return FileError(f"{path}: the store refuses with status {status}: {said}", "check the credentials and rights")
+        return FileError(f"{path}: the store refuses with status {status}: {text}", "check the credentials and rights")
     if status in PASSING or (not status and isinstance(error, (OSError, asyncio.TimeoutError))) or not status:
-        return PassingError(f"status {status}" if status else said)
+        return PassingError(f"status {status}" if status else text)
     if status == 501 or code == "NotImplemented":
-        return NotImplementedError(said)
-    return FileError(f"{path}: the store answers with status {status}: {said}")
+        return NotImplementedError(text)
+    return FileError(f"{path}: the store answers with status {status}: {text}")
 
 
 class S3Object:
@@ -106,10 +106,10 @@ class S3Object:
             try:
                 ask(self._fs, self._path, request)
             except (Replaced, Absent):
-                found = "was replaced by another while it was read"
+                problem = "was replaced by another while it was read"
             else:
                 return
-            raise FileError(f"{self._path} {found}", hint="try again")
+            raise FileError(f"{self._path} {problem}", hint="try again")
 
         return gathered(str(self._path), begin, end, receive)
 
@@ -134,8 +134,8 @@ class S3Object:
                     return
                 got += chunk
                 if time.monotonic() - begun > TIMEOUT:
-                    if len(got) - before < LEAST_BYTES:
-                        raise PassingError(f"less than {LEAST_BYTES} bytes in {TIMEOUT:g} s", 0.0, SLOW_TRY)
+                    if len(got) - before < MIN_BYTES:
+                        raise PassingError(f"less than {MIN_BYTES} bytes in {TIMEOUT:g} s", 0.0, SLOW_TRY)
                     begun, before = time.monotonic(), len(got)
         finally:
             body.close()
@@ -159,8 +159,8 @@ def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
 
 def part_bytes(total: int) -> int:
     """Bytes of a part: with as many parts as S3 takes at most, an object has `total`."""
-    needed = -(-total // MOST_PARTS)
-    return max(LEAST_PART, -(-needed // MIB) * MIB)
+    needed = -(-total // MAX_PARTS)
+    return max(MIN_PART, -(-needed // MIB) * MIB)
 
 
 class S3Upload:
@@ -231,13 +231,13 @@ class S3Upload:
         upload, after = note["upload"], 0
         try:
             while True:
-                found = self._call("list_parts", UploadId=upload, PartNumberMarker=after)
-                for part in found.get("Parts", ()):
+                page = self._call("list_parts", UploadId=upload, PartNumberMarker=after)
+                for part in page.get("Parts", ()):
                     if part["Size"] == self._length(part["PartNumber"] - 1):
                         self._tags[part["PartNumber"] - 1] = part["ETag"]
-                if not found.get("IsTruncated"):
+                if not page.get("IsTruncated"):
                     return str(upload)
-                after = int(found["NextPartNumberMarker"])
+                after = int(page["NextPartNumberMarker"])
         except Absent:  # a store forgets uploads after a while
             return None
 
@@ -275,14 +275,14 @@ class S3Upload:
         try:
             answer = self._call("upload_part_copy", **arguments)
         except Replaced:
-            found = f"{source} was replaced by another while it was copied"
+            problem = f"{source} was replaced by another while it was copied"
         except Absent as error:
             is_upload = "Upload" in str(error)
-            found = f"{self.path}: the upload is gone: another run ended it" if is_upload else f"{source} is gone"
+            problem = f"{self.path}: the upload is gone: another run ended it" if is_upload else f"{source} is gone"
         else:
             self._tags[number] = answer["CopyPartResult"]["ETag"]
             return
-        raise FileError(found, hint="run it again")
+        raise FileError(problem, hint="run it again")
 
     def commit(self) -> None:
         """Give the object its name. Raises FileError where another program was faster."""
@@ -306,14 +306,14 @@ class S3Upload:
         try:
             self._call("complete_multipart_upload", **arguments, **condition)
         except NotImplementedError:  # a store without conditions: a look before is the best there is
-            found = stat(self._fs, self.path)
-            if (found.get("ETag") if found else None) != self._replaced:
+            head = stat(self._fs, self.path)
+            if (head.get("ETag") if head else None) != self._replaced:
                 raise Replaced from None
             self._call("complete_multipart_upload", **arguments)
 
     def _is_there(self) -> bool:
-        found = stat(self._fs, self.path)
-        return bool(found and found["ContentLength"] == self._total and found["Metadata"].get(MARK) == self._mark)
+        head = stat(self._fs, self.path)
+        return bool(head and head["ContentLength"] == self._total and head["Metadata"].get(MARK) == self._mark)
 
     def _lost(self) -> FileError:
         if self._replaced is None:
@@ -339,8 +339,8 @@ class S3Upload:
         Raises FileError where another program replaced it.
         """
         if self._replaced is not None:
-            found = stat(self._fs, self.path)
-            if found is not None and found.get("ETag") != self._replaced:
+            head = stat(self._fs, self.path)
+            if head is not None and head.get("ETag") != self._replaced:
                 raise self._lost()
             with contextlib.suppress(Absent):
                 self._call("delete_object")
@@ -368,7 +368,7 @@ def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
     """Name and bytes (None: a folder) of what is in a folder. Raises FileError."""
     bucket, key = split_path(path)
     prefix = f"{key}/" if key else ""
-    found: list[tuple[str, int | None]] = []
+    entries: list[tuple[str, int | None]] = []
     token: dict[str, str] = {}
 
     async def request() -> Any:
@@ -380,8 +380,8 @@ def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
             page = tried(f"{path} cannot be listed", lambda: ask(fs, path, request))
         except Absent:
             raise FileError(f"there is no bucket {bucket}, where {path} would be") from None
-        found += [(each["Prefix"][len(prefix) : -1], None) for each in page.get("CommonPrefixes", ())]
-        found += [(each["Key"][len(prefix) :], int(each["Size"])) for each in page.get("Contents", ())]
+        entries += [(each["Prefix"][len(prefix) : -1], None) for each in page.get("CommonPrefixes", ())]
+        entries += [(each["Key"][len(prefix) :], int(each["Size"])) for each in page.get("Contents", ())]
         if not page.get("IsTruncated"):
-            return [each for each in found if each[0]]
+            return [each for each in entries if each[0]]
         token = {"ContinuationToken": page["NextContinuationToken"]}

@@ -70,17 +70,17 @@ def made_file_system(scheme: str, process: int) -> Any:
     except ImportError:
         raise FileError(f"{scheme}:// needs fsspec, which is not installed", hint=INSTALL) from None
     try:
-        found = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+        fs = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
     except ImportError as error:
-        found = _by_obstore(fsspec, scheme)
-        if found is None:
+        fs = _by_obstore(fsspec, scheme)
+        if fs is None:
             hint = INSTALL if scheme == "s3" else {"gs": "pip install gcsfs", "az": "pip install adlfs"}.get(scheme)
             raise FileError(f"{scheme}:// needs a package that is not installed: {first_line(error)}", hint) from None
     except Exception as error:
         raise FileError(f"{scheme}:// cannot be opened: {first_line(error)}") from None
-    if type(found).__module__ == "s3fs.core":
-        found.retries = 1  # we try again ourselves, and say when that ends
-    return found
+    if type(fs).__module__ == "s3fs.core":
+        fs.retries = 1  # we try again ourselves, and say when that ends
+    return fs
 
 
 def _by_obstore(fsspec: Any, scheme: str) -> Any:
@@ -153,22 +153,22 @@ class Objects:
 
     def __init__(self) -> None:
         self._pinned: dict[str, Any] = {}
-        self.found: dict[str, StoredObject] = {}
+        self.opened: dict[str, StoredObject] = {}
         self.blocks = BlockCache(self._fetch)
 
     def open(self, path: StorePath) -> StoredObject:
         """Raises FileError where it is not there, or may not be read."""
-        return self.found.setdefault(str(path), open_object(path, self._pinned))
+        return self.opened.setdefault(str(path), open_object(path, self._pinned))
 
     def _fetch(self, name: str, begin: int, end: int) -> Bytes:
-        return self.found[name].fetch(begin, end)
+        return self.opened[name].fetch(begin, end)
 
 
 def version_now(path: StorePath) -> tuple[int, str] | None:
     """Bytes and version of an object at this moment, None where there is none. Raises FileError."""
     if path.scheme in WEB:
-        found = open_object(path)
-        return found.size, found.version
+        web_file = open_object(path)
+        return web_file.size, web_file.version
     fs = file_system(path.scheme)
     if _is_s3(fs):
         from . import s3

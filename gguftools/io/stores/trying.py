@@ -13,7 +13,7 @@ from quants.errors import FileError
 TRIES = 8  # in a row that bring next to nothing
 FIRST_TRIES = 4  # the same where nothing was there before: a wrong address is more likely
 SLOW_TRY = 3  # a connection that trickles takes long, and so counts as many
-LEAST_BYTES = 4096  # within the timeout for a download; what brings less is as good as broken
+MIN_BYTES = 4096  # within the timeout for a download; what brings less is as good as broken
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between them
 PASSING = (408, 425, 429, 500, 502, 503, 504)  # statuses that may be others a little later
 FIRST_HINT = "check the URL and the connection"
@@ -47,7 +47,7 @@ def gathered(what: str, begin: int, end: int, receive: Receive, is_first: bool =
             receive(begin + before, got)
         except PassingError as error:
             trouble = error
-        failures = 0 if len(got) - before >= LEAST_BYTES else failures + trouble.counts
+        failures = 0 if len(got) - before >= MIN_BYTES else failures + trouble.counts
         if len(got) >= end - begin:
             break
         if failures >= (FIRST_TRIES if is_first else TRIES):

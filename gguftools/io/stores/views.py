@@ -25,11 +25,11 @@ class Followed:
         """Bytes begin … end. Raises FileError."""
         while self._digested < begin:  # these are needed, too
             self._digested_until(min(begin, self._digested + AT_ONCE))
-        found = self._read(begin, end)
+        data = self._read(begin, end)
         if begin <= self._digested < end:
-            self._digest.update(found[self._digested - begin :].data)
+            self._digest.update(data[self._digested - begin :].data)
             self._digested = end
-        return found
+        return data
 
     def _digested_until(self, end: int) -> None:
         self._digest.update(self._read(self._digested, end).data)

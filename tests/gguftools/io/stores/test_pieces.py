@@ -24,7 +24,7 @@ def original(size: int = 1000, seed: int = 0) -> Original:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "LEAST", LEAST)
-    monkeypatch.setattr(pieces, "MOST_COPIED", 64)
+    monkeypatch.setattr(pieces, "MAX_COPIED", 64)
     monkeypatch.setattr(pieces, "STEP", 7)
 
 

@@ -42,7 +42,7 @@ def large(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(s3, "LEAST_PART", PART)
+    monkeypatch.setattr(s3, "MIN_PART", PART)
     monkeypatch.setattr(block_cache, "BLOCK", 1 << 19)
     monkeypatch.setattr(trying, "TRIES", 5)
 
