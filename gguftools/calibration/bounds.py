@@ -1,8 +1,8 @@
-"""How many columns of a product's input are seen together, so that the matrices of a layer fit into memory.
+"""Limit how many columns of a product's input are handled together, so that a layer's matrices fit into memory.
 
-The matrix of inputs that are 53,248 wide has 11 GB. What is beside its diagonal says what columns have to do with each
-other; of columns that are stored far from each other it can be left out. What is left out follows from the weights and
-the bound alone, so that bytes do not depend on the machine.
+The matrix of inputs of width 53,248 takes 11 GB. Its off-diagonal part describes relations between columns. For columns
+that are stored far apart it can be left out. The weights and the limit alone decide what is left out, so bytes do not
+depend on the machine.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ SUMS, DRIFTS, OWN, TRIANGLE = 2 * 4, 2 * 4, 2 * 8 + 2 * 4 + 3 * 4 + 4, 28
 
 
 def columns_within(memory: int, tensors: Iterable[Tensor]) -> int:
-    """The most columns that stand together where the matrices of inputs of all these weights fit into `memory`.
+    """Return the largest number of columns for which the input matrices of all these weights fit into `memory`.
 
-    As if no two weights shared their input. MIN_COLUMNS at least, so that a bound may be too small to be kept.
+    Counts as if no two weights shared their input. Returns at least MIN_COLUMNS, which a small limit may not fit.
     """
     inputs = [(tensor.shape[0] if len(tensor.shape) == 3 else 1, tensor.width) for tensor in tensors]
     widest = max((width for _, width in inputs), default=MIN_COLUMNS)

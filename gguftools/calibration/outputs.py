@@ -1,4 +1,4 @@
-"""Outputs whose weights are encoded by calibration texts before they are written."""
+"""Encode an output's weights with error feedback before it is written."""
 
 import hashlib
 import json
@@ -25,9 +25,9 @@ VERSION = 3  # of how weights are encoded: an earlier run of another one is not 
 
 
 def with_feedback(model: Model, calibration: Calibration) -> EncodeAhead:
-    """What `write_recipes` asks for outputs whose weights are encoded with error feedback.
+    """Return the `encode` function of `write_recipes` for error feedback on calibration texts.
 
-    Its run's progress(bytes of weights done, of how many, layer). Raises what reading the texts does.
+    Its run's progress(bytes of weights done, of how many, layer). Raises what reading the texts raises.
     """
     windows = calibration_windows(model, calibration)
 

@@ -1,10 +1,10 @@
-"""What each weight costs in each format: how far the model's predictions move, in nats of KL divergence.
+"""Measure what each weight costs in each format: how much the model's predictions change, in nats of KL divergence.
 
-The error D of a weight hurts its product as tr(D H D^T), H the mean of x x^T over the inputs x: that is known for every
-format after one walk through the layers. What such an error does to the predictions is measured once for each weight:
-all weights of a layer are rounded to one coarse format, and what becomes of that is carried to the logits of a few
-windows; each weight's part of it is as large as its part of what changes in the layer's output when it is rounded
-alone. Small errors add up, so a unit of a weight's error costs the same in every format: its gain.
+The error D of a weight changes its product by tr(D H D^T), H the mean of x x^T over the inputs x. That is known for
+every format after one pass through the layers. Its effect on the predictions is measured once for each weight: all
+weights of a layer are rounded to one coarse format, and the result is carried on to the logits of a few windows. Each
+weight's share of the effect is its share of the change in the layer's output when it is rounded alone. Small errors add
+up, so a unit of a weight's error costs the same in every format: its gain.
 """
 
 from base64 import b64decode, b64encode
@@ -57,21 +57,21 @@ ROLES = {
 
 
 def candidates_for(width: int) -> list[Format]:
-    """The formats that rows of so many values may get."""
+    """Return the formats that rows of this width may get."""
     names = LEGACY if width % 256 else WHOLE
     return [form for form in map(format_named, names) if width % form.block_size == 0]
 
 
 def role_of(name: str) -> str:
-    """The group of weights whose gains are corrected together."""
+    """Return the group of weights whose gains are corrected together."""
     return next((role for part, role in ROLES.items() if part in name), "others")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a weight does to the predictions in one of its places; a tied embedding has two.
+    """Hold the effect of a weight on the predictions in one of its uses; a tied embedding has two.
 
-    errors: by format, of the output of its products. gain: nats for a unit of them.
+    errors: by format, of the output of its products. gain: nats per unit of error.
     """
 
     weight: str
@@ -82,13 +82,13 @@ class Part:
 
 @dataclass
 class Sensitivities:
-    """parts: of all weights; entries: the mean squares of their inputs, by which they are encoded."""
+    """Hold the parts of all weights, and the mean squares of their inputs, by which they are encoded."""
 
     parts: list[Part] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
 
     def as_dict(self, first: int = 0) -> dict[str, Any]:
-        """Parts from the first-th on with their weights' entries, as plain data; `take` adds them to others."""
+        """Return parts from the first-th on with their weights' entries, as plain data, for `take`."""
         parts = self.parts[first:]
         entries = {part.weight: self.entries[part.weight].sums for part in parts}
         return {
@@ -97,14 +97,14 @@ class Sensitivities:
         }
 
     def take(self, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Add what `as_dict` gave."""
+        """Add the result of `as_dict`."""
         self.parts += [Part(*values) for values in data["parts"]]
         for name, text in data["entries"].items():
             squares = np.frombuffer(b64decode(text), "<f4").astype(np.float32).reshape(-1, tensors[name].width)
             self.entries[name] = Entry(squares, np.ones(len(squares), np.float32))
 
     def costs(self, corrections: Mapping[str, float]) -> dict[str, dict[str, float]]:
-        """Weight → format → nats. corrections: factors of groups' gains."""
+        """Return weight → format → nats. corrections: factors of groups' gains."""
         costs: dict[str, dict[str, float]] = {}
         for part in self.parts:
             own, factor = costs.setdefault(part.weight, {}), part.gain * corrections.get(part.group, 1.0)
@@ -113,22 +113,22 @@ class Sensitivities:
         return costs
 
     def by_group(self, formats: Mapping[str, str]) -> dict[str, float]:
-        """Group → nats that a choice of formats is thought to cost, uncorrected."""
+        """Return group → predicted nats of a choice of formats, uncorrected."""
         costs: dict[str, float] = {}
         for part in self.parts:
             costs[part.group] = costs.get(part.group, 0.0) + part.gain * part.errors[formats[part.weight]]
         return costs
 
     def matrix(self, texts: Sequence[str], windows: int, n_ctx: int) -> ImportanceMatrix:
-        """The mean squares as an importance matrix."""
+        """Return the mean squares as an importance matrix."""
         return ImportanceMatrix(Path("calibration"), self.entries, tuple(texts), windows, n_ctx)
 
 
 class Judge:
-    """KL divergence from the model's own predictions on some windows, in nats a token.
+    """Measure KL divergence from the model's own predictions on some windows, in nats per token.
 
-    Looked at is the second half of each window, where there is text to go by; every position of it, or as many as leave
-    the base LOGITS numbers.
+    The second half of each window counts, where there is enough context: every position, or as many as keep the base
+    within LOGITS numbers.
     """
 
     def __init__(self, net: "RunningModel", ids: NDArray[np.int64], at_once: int) -> None:
@@ -140,7 +140,7 @@ class Judge:
 
     @cached_property
     def base(self) -> list[Floats]:
-        """The model's own predictions, a batch each: found when they are first needed."""
+        """Return the model's own log probabilities, one array per batch; computed on first use."""
         batches = self.begin(self.net)
         self.carry(batches, self.net.network.layers)
         return [_log_probabilities(logits) for logits in self._logits(batches)]
@@ -157,13 +157,13 @@ class Judge:
             layerwise.advance(batches, layer)
 
     def of_model(self, net: "RunningModel") -> float:
-        """Of another model with the same tokens, such as the same with rounded weights."""
+        """Return the divergence of another model with the same tokens, such as one with rounded weights."""
         batches = self.begin(net)
         self.carry(batches, net.network.layers)
         return self.of(batches)
 
     def of(self, batches: Sequence["Batch"]) -> float:
-        """Of what stands behind the last layer."""
+        """Return the divergence of batches after the last layer."""
         return _mean(
             _divergence(base, _log_probabilities(logits))
             for base, logits in zip(self.base, self._logits(batches), strict=True)
@@ -203,7 +203,7 @@ def _mean(parts: Iterable[Doubles]) -> float:
 
 
 def encoded_bytes(tensor: Tensor, form: Format, weights: Floats | None, threads: int) -> NDArray[np.uint8]:
-    """The tensor in another format: (rows, bytes of a row). weights: (experts, width), None for a plain encoder."""
+    """Encode a tensor: returns (rows, bytes of a row). weights: (experts, width), None for a plain encoder."""
     from runtime.kernels.threads import parallel, spans
 
     raw = np.empty((tensor.rows, form.row_bytes(tensor.width)), np.uint8)
@@ -227,16 +227,18 @@ def measure(
     kept: Encoded,
     tell: Tell,
 ) -> Sensitivities:
-    """Walk through the model's layers. candidates: formats of each weight. tell(where): called at each layer.
+    """Measure a model layer by layer. candidates: formats of each weight. tell(step): called at each layer.
 
-    kept: has what an earlier run measured, and gets what this one does.
-    Weights that no product saw get no part. Raises ModelError for a model that cannot be run layer by layer, FileError.
+    kept: has figures of an earlier run, and gets new ones. Weights that no product used get no part. Raises ModelError
+    for a model that cannot be run layer by layer, FileError.
     """
     return _Walk(net, candidates, judge, kept, tell).run(windows.fitted)
 
 
 @dataclass
 class _Walk:
+    """Measure a model's layers in order."""
+
     net: "RunningModel"
     candidates: Mapping[str, Sequence[Format]]
     judge: Judge
@@ -281,7 +283,7 @@ class _Walk:
         return self.sensitivities
 
     def _measure_layer(self, i: int, layer: "Layer", probe: Sequence["Batch"], seen: "Hessians") -> None:
-        """The parts of a layer's weights."""
+        """Measure the parts of a layer's weights."""
         from runtime import layerwise
 
         errors, coarse = {}, {}
@@ -314,7 +316,7 @@ class _Walk:
         return [batch.x for batch in batches]
 
     def _moved(self, layer: "Layer", before: Sequence["Batch"], after: Sequence[Floats]) -> float:
-        """How far the layer's output moves from `after`, in units of each token's own size, squared."""
+        """Return how far the layer's output is from `after`, squared, relative to each token's own size."""
         distances = []
         for made, wanted in zip(self._through(layer, before), after, strict=True):
             x, truth = (each.reshape(-1, each.shape[-1]) for each in (made, wanted))
@@ -325,7 +327,10 @@ class _Walk:
     def _measure_ends(
         self, head: str, probe: Sequence["Batch"], seen: "Hessians", readers: "BlockDiagonal | None"
     ) -> None:
-        """The parts of what stands around the layers. head: the weight that makes logits, the embedding if tied."""
+        """Measure the parts of the embedding and the output.
+
+        head: the weight that makes logits, the embedding if tied.
+        """
         from runtime.model import Model as RunningModel
         from runtime.products.block_diagonal import weighted_sum
 
@@ -359,7 +364,7 @@ class _Walk:
                 self.sensitivities.entries[name] = entry_of([Piece(0, 0, matrix, matrix)], self.net.tensors[name])
 
     def _pieces(self, name: str, seen: "Hessians") -> list[Piece]:
-        """The pieces of a weight that is searched for; none where a part of it saw no input."""
+        """Return the pieces of a weight that is searched for; none if some of its rows saw no input."""
         if name not in self.candidates:
             return []
         rows = self.net.tensors[name].rows
@@ -373,7 +378,7 @@ class _Walk:
         return replace(tensor, format=form, read=lambda start, stop: raw[start:stop])
 
     def _errors(self, tensor: Tensor, pieces: Sequence[Piece]) -> dict[str, float]:
-        """By format, of the whole weight, from a sample of its rows."""
+        """Return the whole weight's error by format, estimated from a sample of its rows."""
         from runtime.kernels.threads import parallel, spans
 
         forms = list(dict.fromkeys([*self.candidates[tensor.name], format_named(COARSE)]))
@@ -402,7 +407,7 @@ class _Walk:
 
 
 def _rows_of(tensor: Tensor, rows: NDArray[np.intp]) -> Floats:
-    """These rows, in order, read with those between them but few of these at a time."""
+    """Return these rows, in order; at most READ_AT_ONCE values are read at a time."""
     step = max(1, READ_AT_ONCE // tensor.width)
     blocks = []
     for start in range(int(rows[0]), int(rows[-1]) + 1, step):
@@ -414,7 +419,7 @@ def _rows_of(tensor: Tensor, rows: NDArray[np.intp]) -> Floats:
 
 
 def entry_of(pieces: Sequence[Piece], tensor: Tensor) -> Entry:
-    """The mean squares of a weight's inputs: of each expert's, or of the whole weight's last rows (the values')."""
+    """Return the mean squares of a weight's inputs, for each expert, or of the weight's last rows (the values')."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 and len(pieces) == tensor.shape[0] else 1
     of = pieces if experts > 1 else pieces[-1:]
     squares = np.stack([np.maximum(piece.inputs.diagonal(), 0) for piece in of]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The recipe for a file of a wanted size."""
+"""Find the recipe for a file of a given size."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -35,13 +35,13 @@ MIN_BITS, MAX_BITS = 0.5, 32.0
 
 @dataclass(frozen=True)
 class Target:
-    """What a file is to have: bytes in all, or bits per weight of tensor data."""
+    """Hold the wanted size of a file: bytes in all, or bits per weight of tensor data."""
 
     size: int | None = None
     bpw: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for both, neither, or numbers that are none."""
+        """Raise OptionError for both, neither, or invalid numbers."""
         if (self.size is None) == (self.bpw is None):
             raise OptionError("a target is a size or bits per weight", "give one of target_size and target_bpw")
         if self.size is not None and (isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1):
@@ -53,17 +53,17 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What its recipe is called."""
+        """Return the name of its recipe."""
         return f"{self.bpw:g}bpw" if self.bpw is not None else f"{(self.size or 0) / 1e6:.6g}MB"
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a recipe is searched for: one that moves the predictions least at a size (`calibration.search`).
+    """Options of a search for the recipe that changes predictions least at a size (`calibration.search`).
 
-    target_size, target_bpw: bytes of the file, or bits per weight. calibrate: texts to measure that on, files beside
-    which the package's own are read, or a Calibration; default the package's own, or those of GPTQ. Raises OptionError
-    for both sizes, none, or numbers that mean nothing.
+    target_size, target_bpw: bytes of the file, or bits per weight. calibrate: texts to measure on, files to which the
+    package's own are added, or a Calibration; default the package's own, or those of GPTQ. Raises OptionError for both
+    sizes, none, or invalid numbers.
     """
 
     target_size: int | None = None
@@ -80,9 +80,9 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A recipe for a target, the mean squares of inputs that its weights are encoded by, and its text.
+    """Hold a recipe for a target, the mean squares of inputs by which its weights are encoded, and its text.
 
-    warning: that it is smaller than it was to be.
+    warning: about a size that is smaller than the target.
     """
 
     recipe: Recipe
@@ -92,13 +92,13 @@ class SearchResult:
     warning: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As `quantize --json` shows it."""
+        """Return it as `quantize --json` prints it."""
         return {"predicted": self.choice.predicted, "measured": self.choice.measured, "recipe": self.text}
 
 
 @dataclass
 class Sizing:
-    """Which of an output's weights are searched for, and the bytes of all the rest.
+    """Hold the weights of an output that are searched for, and count the bytes of all others.
 
     base: the output as it is planned in large formats.
     """
@@ -111,7 +111,7 @@ class Sizing:
         return {name: candidates_for(each.shape[-1]) for name, each in self.searched.items()}
 
     def formats(self) -> dict[str, str]:
-        """Of all tensors whose format a recipe decides, those of the base."""
+        """Return the base's formats of all tensors whose format a recipe decides."""
         return {
             each.name: each.format
             for each in self.base.tensors
@@ -119,12 +119,13 @@ class Sizing:
         }
 
     def size_of(self, target: Target) -> Callable[[int], int]:
-        """Bytes of a tensor → bytes that count for the target: in a file each begins at a multiple."""
+        """Return the function from a tensor's bytes to bytes that count for the target; in a file, tensors are aligned.
+        """
         alignment = 1 if target.size is None else self.alignment
         return lambda nbytes: -(-nbytes // alignment) * alignment
 
     def fixed(self, target: Target) -> int:
-        """Bytes of what is not searched for."""
+        """Return the bytes of tensors that are not searched for."""
         size = self.size_of(target)
         own = sum(size(each.nbytes) for each in self.searched.values())
         if target.size is not None:
@@ -136,18 +137,18 @@ class Sizing:
         return sum(math.prod(each.shape) for each in self.base.tensors)
 
     def total(self, target: Target) -> int:
-        """Bytes that a target allows."""
+        """Return the bytes that a target allows."""
         return target.size if target.size is not None else int((target.bpw or 0) * self.values / 8)
 
     def described(self, target: Target, nbytes: int, up: bool = False) -> str:
-        """So many bytes in the words of a target; up: rounded up to what can be asked for."""
+        """Return a number of bytes in the target's unit; up: rounded up to what can be asked for."""
         if target.size is not None:
             return f"{nbytes:,} bytes"
         exact = 8 * nbytes / self.values * 1000
         return f"{(math.ceil(exact) if up else math.floor(exact)) / 1000:.3f} bits per weight"
 
     def check_formats(self, target: Target) -> None:
-        """`check` by what the weights' formats allow, before anything is measured."""
+        """Check the target by the weights' formats, before anything is measured; see `check`."""
         size, ranges = self.size_of(target), []
         for name, forms in self.candidates().items():
             shape = self.searched[name].shape
@@ -156,7 +157,7 @@ class Sizing:
         self.check(target, sum(map(min, ranges)), sum(map(max, ranges)))
 
     def check(self, target: Target, min_bytes: int, max_bytes: int) -> None:
-        """Raise OptionError for a target out of reach. fewest, most: bytes that the weights can have."""
+        """Raise OptionError for a target out of reach. min_bytes, max_bytes: that the weights can have."""
         fixed, total = self.fixed(target), self.total(target)
         if fixed + min_bytes <= total <= (fixed + max_bytes) * 1.001:
             return
@@ -166,9 +167,9 @@ class Sizing:
 
 
 def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool], requantize: bool) -> Sizing:
-    """What there is to search for. decided(tensor): whether the user chose its format already.
+    """Return what can be searched for. decided(tensor): the user chose its format already.
 
-    Raises OptionError where nothing is, or where weights are quantized already and that is not allowed.
+    Raises OptionError if nothing can be, or if weights are quantized already and that is not allowed.
     """
     base = plan(LARGE, None)
     searched = {
@@ -193,11 +194,10 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
 def measured(
     model: Model, sizes: Sizing, calibration: Calibration, run: WriteOptions, output: Path | None = None
 ) -> Iterator[Search]:
-    """Measure what the weights cost in each format; see `searched`. run: its threads, progress (done, of how many, what
-    is done), and whether to go on from an earlier run.
+    """Measure what the weights cost in each format; see `searched`. run: threads, progress, resume.
 
-    beside: an output that what is measured is kept beside, until the block ends well. None for a folder of the system.
-    Raises what reading the texts does, ModelError, FileError.
+    output: the file next to which measurements are kept, until the block ends well; None: in a temporary folder. Raises
+    what reading the texts raises, ModelError, FileError.
     """
     from runtime.model import Model as RunningModel
 
@@ -229,7 +229,7 @@ def measured(
 
 
 def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> SearchResult:
-    """The best recipe for a target. Raises OptionError where it is out of reach."""
+    """Return the best recipe for a target. Raises OptionError if it is out of reach."""
     size, sizes = sizes.size_of(target), replace(sizes, base=plan(LARGE, search.matrix))  # it adds keys to the file
     sizes.check(target, *_all_limits(search, sizes, target))
     unseen = [name for name in sizes.searched if name not in search.weights_measured()]
@@ -243,7 +243,7 @@ def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> 
 
 
 def _short(total: int, used: int) -> str | None:
-    """What to say where a choice is far from what its target allows."""
+    """Return a warning if a choice is far below its target."""
     if used >= FULL * total:
         return None
     return f"{100 * (1 - used / total):.1f} % of the target are unused: no larger formats are nearer to the original"

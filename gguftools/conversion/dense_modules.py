@@ -1,7 +1,7 @@
-"""The matrices that sentence-transformers multiplies pooled states with, its Dense modules, as tensors of a file.
+"""Add the Dense modules of sentence-transformers, matrices that multiply pooled states, to a GGUF file.
 
-llama.cpp's files hold two of them, without biases: `dense_2` and after it `dense_3`; LFM2's (ColBERT, whose every token
-has a vector) one of any width.
+llama.cpp's files hold two of them, without biases: `dense_2` and after it `dense_3`. LFM2's (ColBERT, with a vector for
+every token) hold one of any width.
 """
 
 from dataclasses import replace
@@ -27,8 +27,10 @@ WEIGHT, BIAS = "linear.weight", "linear.bias"
 
 
 def with_dense_modules(planned: Plan, checkpoint: Checkpoint) -> Plan:
-    """The plan of a file that has them. Raises OptionError where there are none, ModelError for what files cannot hold,
-    FileError for a module without its files.
+    """Return the plan with Dense modules.
+
+    Raises OptionError if there are none, ModelError for modules that files cannot hold, FileError for a module without
+    its files.
     """
     name, folders = planned.architecture.name, modules_of(checkpoint.folder, "Dense")
     if not folders:
@@ -57,7 +59,7 @@ def with_dense_modules(planned: Plan, checkpoint: Checkpoint) -> Plan:
 
 
 def _matrix(folder: Path, width: int) -> Tensor:
-    """A module's weight, (out, in)."""
+    """Return a module's weight, (out, in)."""
     path, weights = folder / "config.json", folder / "model.safetensors"
     if not path.is_file() or not weights.is_file():
         lacking = weights if path.is_file() else path

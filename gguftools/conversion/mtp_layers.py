@@ -1,7 +1,7 @@
-"""The layers behind the last one, which predict tokens further (MTP, NextN): taken out of one file, put into another.
+"""Take MTP layers (NextN) out of one file, or put them into another.
 
-They are `blk.N` from the trunk's end on; `block_count` counts them, `nextn_predict_layers` says how many they are, and
-lists with an item for each layer may have some for them.
+They are `blk.N` from the trunk's end on. `block_count` includes them, `nextn_predict_layers` is their number, and lists
+with an item for each layer may have items for them.
 """
 
 import re
@@ -25,7 +25,7 @@ SHARED = re.compile(
 
 
 def counts(metadata: Metadata, path: Path) -> tuple[str, int, int]:
-    """The architecture's name, the layers of the trunk, and those behind it. Raises ModelError."""
+    """Return the architecture's name, the number of trunk layers, and of MTP layers. Raises ModelError."""
     name = metadata.get("general.architecture", "")
     layers, mtp_count = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
     if not isinstance(layers, int) or not isinstance(mtp_count, int) or not 0 <= mtp_count < layers:
@@ -34,7 +34,7 @@ def counts(metadata: Metadata, path: Path) -> tuple[str, int, int]:
 
 
 def without(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> tuple[Metadata, dict[str, T]]:
-    """The trunk alone. Raises OptionError where there is nothing else."""
+    """Return the model without MTP layers. Raises OptionError if it has none."""
     name, trunk, mtp_count = counts(metadata, path)
     if not mtp_count:
         raise OptionError(f"{path} has no layers that predict tokens further ('{name}.{COUNT}')")
@@ -47,10 +47,10 @@ def without(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> tuple[M
 
 
 def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Sequence[str] = ()) -> dict[str, T]:
-    """The MTP layers' tensors, and those that they share with the trunk: a draft's file as llama.cpp has it.
+    """Return the tensors of the MTP layers, and those they share with the trunk, as in llama.cpp's draft files.
 
-    Its keys are those of the whole. left_out: source tensors of such layers that the file has no place for. Raises
-    OptionError where there are no MTP layers.
+    The metadata stays that of the whole model. left_out: source tensors of such layers that the file has no place for.
+    Raises OptionError without MTP layers.
     """
     name, trunk, mtp_count = counts(metadata, path)
     kept = {tensor: each for tensor, each in tensors.items() if SHARED.fullmatch(tensor) or _layer(tensor) >= trunk}
@@ -67,10 +67,10 @@ def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Se
 def grafted(
     metadata: Metadata, tensors: dict[str, Stored], donor: Metadata, donated: Mapping[str, Stored], path: Path
 ) -> tuple[Metadata, dict[str, tuple[Stored, str]]]:
-    """The metadata with a donor's MTP layers, and these layers' tensors by new names, each with its old name.
+    """Return the metadata with a donor's MTP layers, and the layers' tensors by new names, each with its old name.
 
-    Layers of that kind that the target has are taken out of `tensors`. path: the donor's. Raises ModelError,
-    OptionError where the donor has none.
+    The target's own MTP layers are removed from `tensors`. path: the donor's. Raises ModelError; OptionError if the
+    donor has none.
     """
     name, trunk, old_count = counts(metadata, path)
     _, their_trunk, mtp_count = counts(donor, path)
@@ -108,7 +108,7 @@ def _has_own_mean(tensors: Mapping[str, T]) -> bool:
 
 
 def differences(metadata: Metadata, donor: Metadata) -> Iterator[str]:
-    """Why a layer of the donor's does not compute in the target as it did there: keys of another value."""
+    """Yield reasons why a donor's layer would compute differently in the target: keys with other values."""
     name = metadata.get("general.architecture", "")
     mine, theirs = (_trunk(each, str(name)) for each in (metadata, donor))
     if mine != theirs:
@@ -146,7 +146,7 @@ def _set(metadata: Metadata, key: str, number: int) -> None:
 
 
 def _lists(metadata: Metadata, name: str, lengths: tuple[int, ...]) -> Iterator[tuple[str, Value]]:
-    """Keys of the architecture with an item for each layer."""
+    """Yield keys of the architecture with an item for each layer."""
     for key in metadata:
         value, known = metadata.value(key), find(key, name)
         if known is not None and not known.per_layer:

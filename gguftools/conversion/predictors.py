@@ -1,4 +1,4 @@
-"""Predictor folders of PowerInfer: model_N.pt for each layer, and a threshold in config.json."""
+"""Open predictor folders of PowerInfer: model_N.pt for each layer, and a threshold in config.json."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ LINEAR = ("fc1.weight", "fc2.weight")
 
 
 def open_predictor(folder: PathLike) -> tuple[list[tuple[Tensor, Tensor]], float | None]:
-    """The two linear maps of each layer, of which nothing but headers is read; the score from which a neuron counts.
+    """Return the two matrices of each layer, of which only headers are read, and the threshold of scores, or None.
 
     Raises FileError.
     """
@@ -34,7 +34,7 @@ def open_predictor(folder: PathLike) -> tuple[list[tuple[Tensor, Tensor]], float
 
 
 def numbered_files(folder: Path, stem: str) -> list[Path]:
-    """STEM_0.pt, STEM_1.pt, … of a folder, in order of layers. Raises FileError for none, or one that is missing."""
+    """Return STEM_0.pt, STEM_1.pt, … of a folder, in order of layers. Raises FileError for none, or a missing one."""
     if not folder.is_dir():
         raise FileError(f"there is no folder {folder}")
     matches = ((path, re.fullmatch(rf"{stem}_(0|[1-9]\d{{0,5}})\.pt", path.name)) for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""SHA-256 of ranges of files, several at once."""
+"""Compute SHA-256 of ranges of files, several at once."""
 
 import hashlib
 import threading
@@ -20,7 +20,7 @@ BETWEEN = 0.1  # seconds from one report to the next
 
 
 class ByteRange(NamedTuple):
-    """Bytes begin … end of a file; name: what progress calls them."""
+    """Describe bytes begin … end of a file; name: for progress."""
 
     path: Path
     begin: int
@@ -31,7 +31,7 @@ class ByteRange(NamedTuple):
 def range_digests(
     ranges: Sequence[ByteRange], threads: int | None = None, progress: Progress | None = None
 ) -> list[str]:
-    """Hex digits of each range's SHA-256. progress(bytes done, of how many, name). Raises FileError."""
+    """Return each range's SHA-256 in hex. progress(bytes done, of how many, name). Raises FileError."""
     files: Mapping[Path, ReadBytes] = {path: reading(path) for path in {each.path for each in ranges}}
     total, done, stop = sum(each.end - each.begin for each in ranges), [0] * len(ranges), threading.Event()
 
@@ -69,12 +69,12 @@ def range_digests(
 
 
 def file_digest(path: Path, threads: int | None = None, progress: Progress | None = None) -> str:
-    """Hex digits of a file's SHA-256. Raises FileError."""
+    """Return a file's SHA-256 in hex. Raises FileError."""
     return range_digests([ByteRange(path, 0, size_of(path), path.name)], threads, progress)[0]
 
 
 def reading(path: Path) -> ReadBytes:
-    """What reads bytes begin … end of a file, or of an object in a store. Raises FileError."""
+    """Return the function that reads bytes begin … end of a file, or of an object in a store. Raises FileError."""
     if isinstance(path, StorePath):
         from ..io.stores.store import open_object
 
@@ -83,7 +83,7 @@ def reading(path: Path) -> ReadBytes:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of an object in a store. Raises FileError."""
+    """Return the bytes of a file, or of an object in a store. Raises FileError."""
     if isinstance(path, StorePath):
         from ..io.stores.store import version_now
 

@@ -1,9 +1,9 @@
-"""Manifests: what decided the bytes of an output, and digests of all that it was made of and is.
+"""Read and write manifests: what decided the bytes of an output, with digests of all inputs and outputs.
 
-    NAME.gguf.manifest.json    beside the output, or beside the first shard of a set
+NAME.gguf.manifest.json    next to the output, or next to the first shard of a set
 
-One JSON object; `docs/provenance.md` describes each key. Nothing in it tells folders of a machine, times or users, so
-that the same work gives the same manifest. A manifest comes from strangers: every value is checked before it is used.
+One JSON object; `docs/provenance.md` describes each key. It contains no local folders, times or users, so that the same
+work gives the same manifest. A manifest comes from strangers: every value is checked before it is used.
 """
 
 import json
@@ -36,12 +36,12 @@ SOURCE_TYPES = ("gguf", "checkpoint", "hub", "remote")
 
 
 def manifest_path(output: Path) -> Path:
-    """Where the manifest of an output is, of a split set that of its first shard."""
+    """Return the path of an output's manifest; of a split set, that of its first shard."""
     return output.with_name(output.name + MANIFEST)
 
 
 def public_name(source: PathLike) -> str:
-    """What a source is called in a manifest: without folders of this machine, and without what opens a store."""
+    """Return a source's name in a manifest: without local folders and credentials."""
     path = located(source)
     if not isinstance(path, StorePath):
         return path.resolve().name or "model"
@@ -51,7 +51,7 @@ def public_name(source: PathLike) -> str:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file: name, bytes, SHA-256 as hex digits; None where it was not read whole and nobody says."""
+    """Record a file: name, bytes, SHA-256 in hex; None if it was not read whole and is not known."""
 
     name: str
     bytes: int
@@ -63,9 +63,9 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """A tensor as it is stored. file: number of the file that has it; offset: of its first byte from the file's start.
+    """Record a stored tensor. file: number of its file; offset: of its first byte from the file's start.
 
-    feedback: whether it was encoded by calibration texts.
+    feedback: it was encoded on calibration texts.
     """
 
     name: str
@@ -93,7 +93,7 @@ class TensorRecord:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """What tensors were read from. kind: one of SOURCE_TYPES; commit: of a repository on the hub."""
+    """Record the source of tensors. kind: one of SOURCE_TYPES; commit: of a repository on the hub."""
 
     kind: str
     name: str
@@ -107,7 +107,7 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class MatrixRecord:
-    """An importance matrix: its file, None where it was measured on the way; values: SHA-256 of its entries."""
+    """Record an importance matrix: its file, None if it was measured in the run; values: SHA-256 of its entries."""
 
     file: FileRecord | None
     values: str
@@ -118,11 +118,11 @@ class MatrixRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What decided the bytes of an output.
+    """Record what decided the bytes of an output.
 
     builder: versions of programs by name. encoders: SHA-256 of the source text of each format's encoder; conversion: of
-    what makes a checkpoint's tensors a GGUF file's, None where the source was one. parameters: arguments that decide
-    bytes, see `parameters`. texts: that weights were encoded by.
+    the code that converts checkpoints, None for a GGUF source. parameters: arguments that decide bytes, see
+    `parameters`. texts: on which weights were encoded.
     """
 
     builder: Mapping[str, str]
@@ -136,7 +136,7 @@ class Manifest:
     texts: tuple[FileRecord, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
-        """What the file holds."""
+        """Return the content of the file."""
         return {
             "schema": SCHEMA,
             "builder": dict(self.builder),
@@ -151,7 +151,7 @@ class Manifest:
         }
 
     def text(self) -> str:
-        """The file's text: a line for each tensor."""
+        """Return the file's text: a line for each tensor."""
         plain = self.as_dict()
         tensors = ",\n  ".join(json.dumps(tensor) for tensor in plain.pop("tensors"))
         head = json.dumps(plain, indent=1).removesuffix("\n}")
@@ -159,12 +159,12 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest in a file. Raises FileError for anything else, naming what is wrong."""
+    """Read a manifest. Raises FileError for anything else, naming the fault."""
     return _Reader(f"{path}").manifest(read_object(path, "manifest"))
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
-    """A JSON object of at most MAX_BYTES bytes. Raises FileError; kind: what it should be."""
+    """Read a JSON object of at most MAX_BYTES bytes. Raises FileError; what: the expected file, for messages."""
     if isinstance(path, StorePath):
         return _stored_object(path, what)
     try:
@@ -181,7 +181,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def _stored_object(path: StorePath, what: str) -> dict[str, Any]:
-    """The same from a store."""
+    """Read the same from a store."""
     from ..io.stores.store import open_object
 
     stored = open_object(path)
@@ -201,12 +201,12 @@ def _parsed(path: Path, data: bytes, what: str) -> dict[str, Any]:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is one of a file in a folder, and leads nowhere else."""
+    """Return True for the name of a file in a folder that leads nowhere else."""
     return bool(PLAIN_NAME.fullmatch(name)) and name not in (".", "..")
 
 
 class _Reader:
-    """Values out of a JSON object, each of the type that it must have. what: the file, for messages."""
+    """Read values of a JSON object, each of its required type. what: the file, for messages."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -298,7 +298,7 @@ class _Reader:
         return TensorRecord(name, number, offset, size, form, sizes, digest, value.get("feedback") is True)
 
     def file(self, value: Any, where: str, must: bool = False, folder: bool = False) -> FileRecord:
-        """must: its digest is known. folder: the name may have one folder before it."""
+        """Read a file's record. must: it has a digest. folder: the name may include one folder."""
         if not isinstance(value, dict):
             raise self.error(where, value, "an object")
         name = self.text(value.get("name"), f"{where}.name", 2 * MAX_NAME)

@@ -1,4 +1,4 @@
-"""Arguments that decide an output's bytes, as plain data in a manifest, and back again."""
+"""Store the arguments that decide an output's bytes as plain data in a manifest, and read them back."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ MAX_REPEATS = 3
 
 @dataclass(frozen=True)
 class Opening:
-    """How a checkpoint became a model: see `sources.of_checkpoint`."""
+    """Describe how a checkpoint became a model: see `sources.of_checkpoint`."""
 
     pre: str | None = None
     embed_tokenizer: bool = False
@@ -34,7 +34,7 @@ class Opening:
 
 
 class Texts(NamedTuple):
-    """How texts were read that weights were encoded by: see `calibration.texts.Calibration`."""
+    """Describe how calibration texts were read: see `calibration.texts.Calibration`."""
 
     own_texts: bool
     n_ctx: int
@@ -44,10 +44,10 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True)
 class Parameters:
-    """What decided the bytes of an output beside its source, matrix and texts.
+    """Hold what decided the bytes of an output besides its source, matrix and texts.
 
-    recipe: what was wanted, or outtype: of a plain conversion, one of F32, F16, BF16, Q8_0, EXACT. The rest are the
-    arguments of `convert` and `quantize` of these names. gptq: of the texts that weights were encoded by.
+    recipe: of a quantization, or outtype: of a plain conversion, one of F32, F16, BF16, Q8_0, EXACT. The rest are
+    arguments of `convert` and `quantize`. gptq: of the calibration texts.
     """
 
     outtype: str | None = None
@@ -66,7 +66,7 @@ class Parameters:
 
     @property
     def quantize_options(self) -> QuantizeOptions:
-        """What planned the output, with all permissions: what was refused then was not written."""
+        """Return the options that planned the output, with all permissions: what was refused then was not written."""
         formats, cut = self.options, self.splitting
         return QuantizeOptions(
             rules=formats.rules,
@@ -86,7 +86,7 @@ class Parameters:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; what is as it is by itself is left out."""
+        """Return plain data without default values."""
         options, cut = self.options, self.splitting
         plain: dict[str, Any] = {
             "operation": "convert" if self.recipe is None else "quantize",
@@ -129,7 +129,7 @@ def _recipe_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def overridden_values(metadata: Metadata, override: Mapping[str, Any]) -> tuple[tuple[str, Value], ...]:
-    """Metadata to set, with the types that it gets."""
+    """Return metadata to set, with types."""
     return tuple(
         (key, data if isinstance(data, Value) else value_of(key, data, metadata.type_for(key, data)))
         for key, data in override.items()
@@ -137,7 +137,7 @@ def overridden_values(metadata: Metadata, override: Mapping[str, Any]) -> tuple[
 
 
 def parameters_of(content: Mapping[str, Any], what: str) -> Parameters:
-    """What a manifest's parameters say; what: the file, for messages. Raises FileError, FormatError."""
+    """Read a manifest's parameters; what: the file, for messages. Raises FileError, FormatError."""
     read = _Reader(content, what)
     operation = read.text("operation", "")
     if operation not in ("convert", "quantize"):
@@ -173,7 +173,7 @@ def parameters_of(content: Mapping[str, Any], what: str) -> Parameters:
 
 
 class _Reader:
-    """Parameters by name, each of the type that it must have."""
+    """Read parameters by name, each of its required type."""
 
     def __init__(self, content: Mapping[str, Any], what: str) -> None:
         self.content, self.what = content, what
@@ -270,7 +270,7 @@ class _Reader:
 
 
 def is_quick(pattern: str) -> bool:
-    """Whether a stranger's expression is one that no name can make take long: no repeated group, and few repeats."""
+    """Return True for a regular expression that is fast on every name: no repeated group, and few repeats."""
     if len(pattern) > MAX_RULE:
         return False
     plain = CLASS.sub("x", ESCAPE.sub("x", pattern))

@@ -1,4 +1,4 @@
-"""What is wrong with an importance matrix for a model, and how it may be filled where nothing or little was seen."""
+"""Check an importance matrix against a model, and fill entries that saw no or few inputs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ ALIKE = (
 
 @dataclass(frozen=True)
 class Finding:
-    """severity: "error" or "warning". name: of the weight, "" for the matrix as a whole."""
+    """Describe a fault. severity: "error" or "warning". name: the weight, "" for the matrix as a whole."""
 
     severity: str
     name: str
@@ -38,7 +38,7 @@ class Finding:
 
 
 def examine(matrix: ImportanceMatrix, tensors: Mapping[str, Tensor] | None = None) -> list[Finding]:
-    """What is wrong with a matrix, errors first. tensors: of the model that it is for."""
+    """Return the faults of a matrix, errors first. tensors: of the model that it is for."""
     findings = [*_values(matrix), *_rows(matrix)]
     if tensors is not None:
         findings += _of_model(matrix, tensors)
@@ -108,7 +108,7 @@ def _of_model(matrix: ImportanceMatrix, tensors: Mapping[str, Tensor]) -> Iterat
 
 
 def _wanted(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The weights of layers that recipes quantize by importance."""
+    """Return the names of weights in layers that recipes quantize by importance."""
     names = []
     for name, tensor in tensors.items():
         in_layer = layer_of(name) >= 0 or ".blk." in name
@@ -124,11 +124,11 @@ def _some(items: Sequence[object]) -> str:
 def filled(
     matrix: ImportanceMatrix, tensors: Mapping[str, Tensor] | None = None, min_rows: int = 0
 ) -> tuple[ImportanceMatrix, list[str]]:
-    """A matrix that has more than was seen, and what was done, one line each.
+    """Fill a matrix; return it and what was done, one line each.
 
-    tensors: of the model; its weights without an entry take that of one with the same inputs, as a gate those of its
-    up projection. least_rows: experts that saw fewer inputs get as many as they lack, of the mean of all experts of
-    their weight: those that saw none become that mean. Raises OptionError for a number that is none.
+    tensors: of the model; its weights without an entry take that of a weight with the same inputs, such as a gate that
+    of its up projection. min_rows: experts that saw fewer inputs are filled up with the mean of all experts of their
+    weight; those that saw none become that mean. Raises OptionError for an invalid number.
     """
     as_count(min_rows, "min_rows")
     entries, notes = dict(matrix.entries), []

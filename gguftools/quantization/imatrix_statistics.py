@@ -1,7 +1,7 @@
-"""Figures of an importance matrix: how the inputs of each weight are spread, and how they change from layer to layer.
+"""Compute statistics of an importance matrix: the spread of each weight's inputs, and their change between layers.
 
-They are those that `llama-imatrix --show-statistics` prints and stores in files (b11434), by its definitions. For
-choosing the types of tensors they say little (ik_llama.cpp, discussion 2361).
+They are those that `llama-imatrix --show-statistics` prints and stores in files (b11434), by its definitions. They say
+little about the best types of tensors (ik_llama.cpp, discussion 2361).
 """
 
 import math
@@ -38,12 +38,12 @@ LAYER = re.compile(r"(?<!\w)blk\.(\d+)(?!\w)")
 
 @dataclass(frozen=True)
 class Statistics:
-    """Figures of one weight's inputs, in the order of FIGURES; None where one is not defined.
+    """Hold statistics of one weight's inputs, in the order of FIGURES; None if one is not defined.
 
     Over the columns of all experts that saw inputs: energy: sum of the mean squares; mean, deviation, skewness and
-    excess kurtosis of the mean inputs (of the mean squares where the matrix has no sums of inputs); elements: columns;
-    entropy: of the shares in the energy, as a share of the largest there can be. Beside the same weight of the nearest
-    layer before: gain: quotient of the root mean squares; distance, cosine, pearson, covariance of the mean inputs.
+    excess kurtosis of the mean inputs (of the mean squares if the matrix has no sums of inputs); elements: columns;
+    entropy: of the columns' shares of the energy, divided by its maximum. Compared with the same weight of the nearest
+    earlier layer: gain: quotient of the root mean squares; distance, cosine, pearson, covariance of the mean inputs.
     """
 
     energy: float
@@ -60,7 +60,7 @@ class Statistics:
     covariance: float | None = None
 
     def as_stored(self) -> Floats:
-        """float32 (12,), as a file has them: NaN for what is not defined."""
+        """Return float32 (12,), as a file has them: NaN for undefined ones."""
         stored = replace(self, entropy=None if self.entropy is None else 100 * self.entropy)  # per cent in a file
         values = [getattr(stored, field.name) for field in fields(stored)]
         return np.array([np.nan if value is None else value for value in values], np.float32)
@@ -68,7 +68,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """The same of all weights of a layer together, beside the layers before."""
+    """Hold the statistics of all weights of a layer, compared with the layers before."""
 
     energy: float
     gain: float | None = None
@@ -80,13 +80,13 @@ class LayerStatistics:
 
 @dataclass(frozen=True)
 class MatrixStatistics:
-    """Of a whole matrix: by the name of the weight, those of a layer side by side, and by layer."""
+    """Hold the statistics of a matrix by weight, in the order of layers, and by layer."""
 
     tensors: dict[str, Statistics]
     layers: dict[int, LayerStatistics]
 
     def as_dict(self) -> dict[str, Any]:
-        """Lists of plain data."""
+        """Return lists of plain data."""
         return {
             "tensors": [{"name": name} | asdict(each) for name, each in self.tensors.items()],
             "layers": [{"layer": layer} | asdict(each) for layer, each in self.layers.items()],
@@ -95,7 +95,7 @@ class MatrixStatistics:
 
 @dataclass
 class _Sums:
-    """Of pairs of columns, a weight's and the earlier one's; added up for a layer."""
+    """Sum over pairs of columns, a weight's and the earlier one's; added up for a layer."""
 
     pairs: int = 0
     products: float = 0.0
@@ -130,9 +130,9 @@ def _quotient(product: float, one: float, other: float) -> float | None:
 
 
 def statistics(entries: Mapping[str, Entry], next_layers: int = 0) -> MatrixStatistics:
-    """The figures of a matrix. next_layers: how many of the last layers predict tokens after the next one.
+    """Compute the statistics of a matrix. next_layers: the number of MTP layers at the end.
 
-    Those layers are compared with each other alone. Weights without a finite value have no figures.
+    MTP layers are compared only with each other. Weights without a finite value have no statistics.
     """
     # what is not finite is left out, and named by `problems`
     with np.errstate(over="ignore", invalid="ignore"):
@@ -152,7 +152,7 @@ def statistics(entries: Mapping[str, Entry], next_layers: int = 0) -> MatrixStat
 
 
 def _layer(name: str) -> float:
-    """Infinity for what is in no layer."""
+    """Return the layer in a name; infinity outside layers."""
     match = LAYER.search(name)
     return int(match[1]) if match else math.inf
 
@@ -198,7 +198,7 @@ def _own(entry: Entry) -> Statistics | None:
 def _compared(
     name: str, entries: Mapping[str, Entry], own: Mapping[str, Statistics], first_next: float
 ) -> _Sums | None:
-    """Sums over the columns of a weight and of the same one in the nearest layer before; None where there is none."""
+    """Sum over the columns of a weight and of the same one in the nearest earlier layer; None if there is none."""
     layer = _layer(name)
     if layer in (0, first_next, math.inf):
         return None
@@ -234,7 +234,7 @@ def _compared(
 
 
 def _means(entry: Entry, by_inputs: bool) -> Doubles:
-    """Mean inputs or mean squares, float64 (experts × width,), rounded to float32 as the reference has them."""
+    """Return mean inputs or mean squares, float64 (experts × width,), rounded to float32 as in the reference."""
     values = entry.inputs if by_inputs and entry.inputs is not None else entry.sums
     scale = np.float32(1) / np.where(entry.counts > 0, entry.counts, np.float32(np.nan))
     means: Doubles = (values * scale[:, None]).astype(np.float64).reshape(-1)

@@ -1,10 +1,10 @@
-"""Overwriting part of a file so that a crash leaves the old bytes or the new ones, never a mixture for good.
+"""Overwrite part of a file so that after a crash the old bytes or the new ones can be restored.
 
-The journal, a file beside the one that is edited, is complete before the first byte is overwritten, and is removed when
-the last one is durable:
+The journal, a file next to the edited one, is complete before the first byte is overwritten. It is removed when the
+last byte is durable:
 
-    8 bytes "GGUFEDIT" · u32 bytes of a JSON object (offset, size, file_size, guarded, guard) · the object · old bytes ·
-    new bytes · sha256 of all before
+8 bytes "GGUFEDIT" · u32 bytes of a JSON object (offset, size, file_size, guarded, guard) · the object · old bytes ·
+new bytes · sha256 of all before
 """
 
 import hashlib
@@ -30,9 +30,9 @@ SUFFIX = ".journal"
 
 @dataclass(frozen=True)
 class Journal:
-    """An overwrite: `old` became `new` at `offset` of a file of `file_size` bytes.
+    """Describe an overwrite: `old` became `new` at `offset` of a file of `file_size` bytes.
 
-    guard: sha256 of the first `guarded` bytes without the overwritten ones; it tells whether this is still that file.
+    guard: sha256 of the first `guarded` bytes without the overwritten ones; it identifies the file.
     """
 
     offset: int
@@ -50,7 +50,7 @@ class Journal:
 
 
 def journal_path(path: Path) -> Path:
-    """Where the journal of a file is: beside the file itself, not beside a link to it."""
+    """Return the path of a file's journal: next to the file itself, not next to a link to it."""
     real = path.resolve()
     return real.with_name(real.name + SUFFIX)
 
@@ -66,7 +66,7 @@ def overwrite(fd: int, path: Path, offset: int, new: bytes, guarded: int) -> Non
 
 
 def recover(path: Path, roll_back: bool = False) -> str:
-    """Complete an interrupted edit, or undo it; says what was done. Raises FileError for another file's journal."""
+    """Complete an interrupted edit, or undo it; return what was done. Raises FileError for another file's journal."""
     path = Path(path)
     journal_file = journal_path(path)
     if not journal_file.is_file():

@@ -1,4 +1,4 @@
-"""Headers of GGUF files in stores: read by ranges that grow until the header is whole."""
+"""Read headers of GGUF files in stores by ranges that grow until the header is complete."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class MoreNeededError(Exception):
-    """The header goes on behind what was read of it. least: bytes that are needed."""
+    """Ask for more bytes of the header. size: how many are needed from the start."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -31,7 +31,7 @@ class MoreNeededError(Exception):
 
 @dataclass
 class LateBytes:
-    """How bytes are read: while the header is read one by one, later in blocks, whose borders are known then."""
+    """Read bytes by a function that is replaced later: one by one for the header, then in blocks along the tensors."""
 
     read: ReadBytes
 
@@ -40,7 +40,7 @@ class LateBytes:
 
 
 def grown(path: StorePath, stored: "StoredObject", parse: Callable[[NDArray[np.uint8]], T]) -> T:
-    """What `parse` returns of an object's first bytes, of as many as it asks for by MoreNeededError.
+    """Return what `parse` makes of an object's first bytes; read more of them when it raises MoreNeededError.
 
     Raises FileError.
     """
