@@ -121,11 +121,11 @@ def parse_json(text: bytes | str, unique: bool = False) -> Any:
     if values > MAX_VALUES:
         raise ValueError(f"it has about {values:,} values, more than any file needs ({MAX_VALUES:,})")
     try:
-        found = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=hook)
+        value = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=hook)
     except RecursionError:
         raise ValueError(f"it nests deeper than {MAX_DEPTH} levels") from None
-    _check_depth(found)
-    return found
+    _check_depth(value)
+    return value
 
 
 def _check_depth(value: Any) -> None:
@@ -139,11 +139,11 @@ def _check_depth(value: Any) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{twice[:100]!r} appears twice")
-    return found
+    return content
 
 
 def check_not_pointer(path: Path, beginning: bytes) -> None:

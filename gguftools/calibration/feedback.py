@@ -101,8 +101,8 @@ class _Work:
             names = [tensor.name for tensor in layer.tensors.values() if tensor.name in self.items]
             if any(map(self._wants, names)):
                 hessians, held_hessians = self._hessians(names), self._hessians(names)
-                layerwise.watch_beside(fitted, aims[0], layer, hessians)
-                layerwise.watch_beside(held, aims[1], layer, held_hessians)
+                layerwise.watch_differences(fitted, aims[0], layer, hessians)
+                layerwise.watch_differences(held, aims[1], layer, held_hessians)
                 for name in filter(self._wants, names):
                     self._encode(name, hessians, held_hessians)
             else:

@@ -119,8 +119,7 @@ class Sizing:
         }
 
     def size_of(self, target: Target) -> Callable[[int], int]:
-        """Return the function from a tensor's bytes to bytes that count for the target; in a file, tensors are aligned.
-        """
+        """Return the function from a tensor's bytes to bytes that count for the target; in a file, tensors are aligned."""
         alignment = 1 if target.size is None else self.alignment
         return lambda nbytes: -(-nbytes // alignment) * alignment
 

@@ -13,7 +13,7 @@ from archs.plans.text import Plan, is_left_out
 from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
 from archs.small_files import recorded_reads
 from archs.tasks import TASK
-from archs.tensor_maps import ALONE
+from archs.tensor_maps import MTP_ONLY
 from quants import Tensor
 from quants.arguments import PathLike, as_path, thread_count
 from quants.errors import OptionError
@@ -200,7 +200,7 @@ def _changes(part: Part, options: ConvertOptions) -> Changes:
         derive = partial(_with_predictor, *open_predictor(options.predictor))
         changes = changes._replace(derive=derive, derived="a predictor", magic=MAGIC)
     elif part == "mtp":
-        changes = changes._replace(derive=_only_mtp, derived="mtp", config={ALONE: True})
+        changes = changes._replace(derive=_only_mtp, derived="mtp", config={MTP_ONLY: True})
     elif options.no_mtp:
         changes = changes._replace(derive=_without_mtp, derived="no mtp")
     elif options.sentence_transformers_dense_modules:

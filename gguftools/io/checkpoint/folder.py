@@ -98,7 +98,7 @@ def _open(folder: Path, open_weights: OpenWeights | None) -> Checkpoint:
             if name in tensors:
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
-    if head_file := (config.get("decision") or {}).get("beside"):
+    if head_file := (config.get("decision") or {}).get("head_file"):
         files = [*files, folder / head_file]
         head = open_safetensors(files[-1])
         tensors |= {f"{files[-1].stem}.{name}": tensor for name, tensor in head.items()}
