@@ -185,7 +185,7 @@ def graft(
     target = output_path(output, opened.path.name)
     listed = None if experts is None else list_of_experts(experts.drop)
     read = _reads(opened, [donor for donor, _ in others], experts, listed, options)
-    write = replace(write, reads=read.beside(write.reads))
+    write = replace(write, reads=read.union(write.reads))
     check_target(target, write.reads, write.overwrite or write.dry_run)
     if options.measure is not None:
         read_text(options.measure)  # what is wrong with it is said before there is a file

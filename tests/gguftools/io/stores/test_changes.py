@@ -15,7 +15,7 @@ import pytest
 
 import gguftools
 from gguftools.io.gguf.reader import open_gguf
-from gguftools.io.stores import store, trying
+from gguftools.io.stores import retries, store
 from gguftools.lab.patching.delta import BYTES
 from quants.errors import FileError, OptionError
 
@@ -237,7 +237,7 @@ def test_troubles_are_tried_again(s3, large, renamed):
 
 
 def test_what_fails_leaves_nothing(s3, large, monkeypatch):
-    monkeypatch.setattr(trying, "TRIES", 3)
+    monkeypatch.setattr(retries, "TRIES", 3)
     put(large, URL)
     for target in (None, "s3://models/new.gguf"):
         for kind in ("PUT", "COPY"):
