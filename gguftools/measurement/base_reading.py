@@ -1,4 +1,4 @@
-"""Read bases (see `bases`): check what they say, and find the output matrix that their states belong to."""
+"""Read stored bases (see `bases`): validate them, and find the output matrix that their states need."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,10 +31,11 @@ def open_base(
     others: Sequence[PathLike | Model] = (),
     threads: int = 1,
 ) -> SavedBase:
-    """Read a base. base_model: what has its output matrix; without it that is looked for in the base itself, in the
-    file that it was made of, and in `others`.
+    """Read a base.
 
-    Raises FileError for a file that is no such base, that is damaged, or whose matrix is nowhere.
+    base_model: a model with its output matrix; without it that is searched for in the base itself, in the model that it
+    was made from, and in `others`. Raises FileError for a file that is no base, that is damaged, or whose matrix is
+    missing.
     """
     path = as_path(path, "the base")
     file = open_gguf(path)
@@ -74,7 +75,7 @@ def open_base(
 
 @dataclass(frozen=True)
 class _Keys:
-    """The keys of a base, each with the type that it must have."""
+    """The keys of a base, with type checks."""
 
     path: Path
     metadata: Mapping[str, Any]

@@ -19,7 +19,7 @@ MAX_ANSWERS = 100
 
 @dataclass
 class _Reader:
-    """Goes through a file, every length of which may be a lie."""
+    """Reads a file whose lengths may be wrong."""
 
     path: Path
     data: bytes
@@ -55,7 +55,7 @@ class _Reader:
 
 
 def load(path: Path, tasks: int | None, seed: int) -> Drawn:
-    """Tasks drawn from a file, all if not said otherwise. Raises FileError for what is no such file."""
+    """Draw tasks from a file, all by default. Raises FileError for an invalid file."""
     reader = _Reader(path, read_bytes(path))
     count = reader.number("the number of tasks")
     if not count:
