@@ -97,7 +97,7 @@ def gpu_split(
     candidates = sorted(folder.resolve().parent.glob("*.gguf")) if model is None else [Path(model)]
     if len(candidates) != 1:
         problem = (
-            f"{len(candidates)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron"
+            f"{len(candidates)} GGUF files are next to {folder}; the model's is needed to know the size of a neuron"
         )
         raise OptionError(problem, hint="name it with `model`")
     path = candidates[0]

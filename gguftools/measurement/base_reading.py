@@ -81,12 +81,12 @@ class _Keys:
     metadata: Mapping[str, Any]
 
     def error(self, what: str, hint: str | None = None) -> FileError:
-        return FileError(f"{self.path} {what}", hint or "it is damaged, or no base of ours: make it anew")
+        return FileError(f"{self.path} {what}", hint or "it is damaged, or not a base of gguftools: save it again")
 
     def get(self, name: str, types: type | tuple[type, ...]) -> Any:
         value = self.metadata.get(PREFIX + name)
         if not isinstance(value, types) or isinstance(value, bool):
-            raise self.error(f"has {PREFIX + name} = {value!r}, which no base has")
+            raise self.error(f"has {PREFIX + name} = {value!r}, which is not valid in a base")
         return value
 
     def number(self, name: str) -> int:
@@ -176,8 +176,8 @@ def _matrix(
         given = opened(base_model)
         matrix = matching_matrix(given.tensors)
         if matrix is None:
-            problem = f"{given.path} has not the output matrix that {key.path} was made with"
-            raise FileError(problem, f"it was made of {key.text('model')}")
+            problem = f"{given.path} does not have the output matrix that {key.path} was made with"
+            raise FileError(problem, f"it was made from {key.text('model')}")
         return matrix
     recorded = Path(key.text("model"))
     places: list[Callable[[], Mapping[str, Tensor]]] = [lambda: file.tensors]

@@ -81,7 +81,7 @@ def saving_to(options: DivergenceOptions) -> Saving | None:
     target = None if path is None else Saving(output_path(path), top_k, with_output, options.overwrite)
     if (top_k is not None or with_output) and not (target and target.own_form):
         what = "top_k" if top_k is not None else "with_output"
-        raise OptionError(f"{what} is of bases of our own", f"save one: a name that ends in {OWN_FORM}")
+        raise OptionError(f"{what} needs a base in gguftools' format", f"save to a name that ends in {OWN_FORM}")
     check_apart(options.record, path)
     return target
 
@@ -125,7 +125,7 @@ def base_writer(
             yield writer
         return
     if len(corpus.tokens) != corpus.n_ctx * len(corpus.windows):
-        raise OptionError("a base in llama.cpp's form has plain text alone, no conversations")
+        raise OptionError("llama.cpp's format of bases holds plain text, no conversations")
     layout = StoredLayout(corpus.n_ctx, len(tokens_in(model)), len(corpus.windows))
     tokens, threads = np.array(corpus.tokens, np.int64), thread_count(run.threads)
     rows = LlamaCppRun(tokens, layout, run.sources, run.precision, threads)

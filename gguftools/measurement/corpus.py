@@ -98,7 +98,9 @@ def stored_base(
         saved = open_base(path, base_model=base_model, others=others, threads=thread_count(threads))
         return saved.first(chunks)
     if base_model is not None:
-        raise OptionError(f"{path} is no base of our own: it needs no output matrix", "leave base_model out")
+        raise OptionError(
+            f"{path} is not a base in gguftools' format: it needs no output matrix", "leave base_model out"
+        )
     return open_llama_cpp_base(path) if is_llama_cpp_base(path) else None
 
 

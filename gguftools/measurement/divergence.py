@@ -87,7 +87,7 @@ def _check_purpose(
     from .bases import SavedBase
 
     if not files and (stored is not None or saving is None):
-        raise OptionError("there is nothing to compare with the base", "name one file or more behind it")
+        raise OptionError("there is nothing to compare with the base", "name one or more files after it")
     if saving is not None and stored is not None and (saving.own_form or isinstance(stored, SavedBase)):
         raise OptionError(f"{base} is a saved base already", "name the model that it is of to save another")
     if saving is not None and leaves_process(executor):

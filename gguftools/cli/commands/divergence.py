@@ -134,7 +134,7 @@ def _check_report(
     from ..ui import usage
 
     if (html is not None or markdown) and not others:
-        usage("a report needs files that are compared with the base", "name one file or more behind it")
+        usage("a report needs files that are compared with the base", "name one or more files after it")
     if overwrite and html is None and save_base is None:
         usage("--overwrite needs --save-base or --html", "add one of them, or leave it out")
     if html is not None:

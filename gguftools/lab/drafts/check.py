@@ -138,7 +138,7 @@ def _check_number(given: Any, what: str, minimum: float) -> None:
 
 def _check_speaks(model: Model, net: "RunningModel") -> None:
     if net.encoder_decoder is not None or not net.architecture.block.causal:
-        problem = f"a model of {model.architecture} does not go on with texts"
+        problem = f"a model of {model.architecture} does not generate text"
         raise ModelError(f"{model.path} can't be drafted for: {problem}")
 
 
@@ -249,7 +249,7 @@ class _Run:
                 return
             net = candidate.model.running(self.threads)
             if net.encoder_decoder is not None or not net.architecture.block.causal:
-                raise ModelError(f"a model of {candidate.model.architecture} does not go on with texts")
+                raise ModelError(f"a model of {candidate.model.architecture} does not generate text")
         except ModelError as error:
             candidate.obstacles = (str(error),)
             return

@@ -183,7 +183,7 @@ def graft(
     others = [(open_gguf(as_path(path, "a donor")), as_texts(patterns, "patterns")) for path, patterns in donors]
     dropped = as_texts(drop, "drop")
     if not (others or dropped or drop_layers or experts is not None):
-        raise OptionError("nothing is to be changed", hint="name a donor, or what is left out (`drop`)")
+        raise OptionError("there is nothing to change", hint="name a donor, or what is left out (`drop`)")
     target = output_path(output, opened.path.name)
     listed = None if experts is None else list_of_experts(experts.drop)
     read = _reads(opened, [donor for donor, _ in others], experts, listed, options)
@@ -336,7 +336,7 @@ def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
         if pattern == MTP:
             _check_architecture(body, donor)
             for reason in mtp_layers.differences(body.metadata, donor.metadata):
-                body.refuse(ModelError(f"{donor.path} computes otherwise than {body.opened.path}: {reason}", FORCE))
+                body.refuse(ModelError(f"{donor.path} computes differently from {body.opened.path}: {reason}", FORCE))
             found = mtp_layers.grafted(body.metadata, body.tensors, donor.metadata, stored, donor.path)
             body.metadata, tensors = found
             for name, (each, old) in tensors.items():
@@ -427,11 +427,11 @@ def _check(body: Body, before: Mapping[str, Tensor]) -> None:
     old = {str(each) for each in _faults(body.opened.metadata, before)}
     for fault in _faults(body.metadata, tensors):
         if str(fault) not in old:
-            body.refuse(ModelError(f"the output would be no model: {fault}", FORCE))
+            body.refuse(ModelError(f"the output would not be a valid model: {fault}", FORCE))
     for change in compare_metadata(body.opened.metadata, body.metadata):
         if change.b is not None and not change.key.startswith("split."):
             for problem in problems(change.key, change.a, body.metadata, tensors):
-                body.refuse(ModelError(f"the output would be no model: {problem}", FORCE))
+                body.refuse(ModelError(f"the output would not be a valid model: {problem}", FORCE))
 
 
 def _faults(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[object]:
@@ -476,7 +476,7 @@ def _without_experts(
         return DroppedExperts(dropped, {}, ranking.scores)
     if not ranking.counts:
         raise OptionError(
-            "experts are averaged by how often they are used, which a list does not say",
+            "experts are averaged by how often they are used, which a list does not have",
             hint="let a text or an importance matrix choose them",
         )
     body.tensors, into = merged(before, body.tensors, mixture, dropped, ranking.counts, experts.allow_requantize)

@@ -93,7 +93,7 @@ def chosen_experts(
     amount = int(of_groups[1]) if of_groups else _as_amount(wanted)
     if (text is None) == (imatrix is None):
         raise OptionError(
-            "which experts to drop is told by a text or by an importance matrix",
+            "experts to drop are chosen by a text or by an importance matrix",
             hint="`text` scores them by REAP, `imatrix` by how often they were used",
         )
     if text is not None:

@@ -186,7 +186,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
     with path.open("rb") as file:
         if file.read(4) not in (b"GGUF", b"FUGG"):
             raise FileError(
-                f"{path} is nothing to compare with",
+                f"{path} cannot be compared with",
                 "a GGUF file, values of --save, a checkpoint's folder or a log of llama-eval-callback is expected",
             )
     return "model", path
@@ -195,7 +195,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
 def _tokens(model: Model, prompt: Prompt | None, name: str, known: tuple[int, ...]) -> tuple[int, ...]:
     if prompt is None:
         if not known:
-            raise OptionError(f"there is no text to run: {name} does not say its tokens", NO_TEXT)
+            raise OptionError(f"there is no text to run: {name} does not list its tokens", NO_TEXT)
         return known
     tokens = tokens_of(model, prompt)
     if known and tokens != known:

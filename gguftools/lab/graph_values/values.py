@@ -108,7 +108,7 @@ def read_dump(path: Path) -> NodeValues:
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo(ABOUT).file_size > MAX_ABOUT:
-                raise ValueError("what it says of itself is too long")
+                raise ValueError("its description is too long")
             about = json.loads(archive.read(ABOUT))
             values: dict[str, Array] = {}
             for name in about["nodes"]:

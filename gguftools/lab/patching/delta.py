@@ -174,7 +174,7 @@ def check_digest(delta: Delta) -> None:
         raise FileError(what, hint="make it again")
     fresh = Piece(delta.original, delta.data, delta.fresh).read()
     if digest_of(delta.old, delta.new, delta.ranges, fresh) != delta.digest:
-        raise _damaged(delta.opened, "its SHA-256 is another than it says")
+        raise _damaged(delta.opened, "its SHA-256 does not match its content")
 
 
 def _files(opened: GgufFile, name: str) -> Files:

@@ -111,7 +111,7 @@ def attest(  # noqa: PLR0913  # what a statement is made of
     given = manifest_path(first) if manifest is None else located(manifest)
     known = read_manifest(given) if manifest is not None or exists(given) else None
     if known is not None and (recipe is not None or imatrix is not None):
-        raise OptionError(f"{given} says how {first.name} was made", "leave out --recipe and --imatrix")
+        raise OptionError(f"{given} describes how {first.name} was made", "leave out --recipe and --imatrix")
     stated, text_file = (None, None) if recipe is None else recipe_or_file(recipe)
     target = output_path(first.with_name(first.name + INTOTO) if output is None else output, first.name + INTOTO)
     bundle = target.with_name(target.name.removesuffix(INTOTO) + SIGSTORE) if sign else None
@@ -128,7 +128,7 @@ def attest(  # noqa: PLR0913  # what a statement is made of
     else:
         _check_manifest(given, known, files, tensors)
         if made_of is not None and (wrong := source_differences(made_of, known.source)):
-            raise FileError(wrong[0], f"{given.name} says what the source was")
+            raise FileError(wrong[0], f"{given.name} names the source")
         statement = _statement_of(known, files, tensors)
     text = json.dumps(statement, indent=1) + "\n"
     envelope = None if signed is None else signed(text.encode())
@@ -148,8 +148,8 @@ def _check_manifest(
     listed = {each.name: each.sha256 for each in manifest.tensors}
     altered = [each.name for each in tensors if listed.get(each.name) != each.sha256]
     what = f"tensor {quote(altered[0])} is another" if altered else "its keys or its layout are others"
-    hint = "`gguftools reproduce` says what was altered"
-    raise FileError(f"{files[0].name} is not what {path} says: {what}", hint)
+    hint = "`gguftools reproduce` shows what was altered"
+    raise FileError(f"{files[0].name} does not match {path}: {what}", hint)
 
 
 def _statement_of(manifest: Manifest, files: Sequence[FileRecord], tensors: Sequence[TensorRecord]) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def _misplaced(part: GgufFile, name: str, stated: Mapping[str, Any]) -> str | No
     tensor = part.tensors[name]
     actual = {"format": tensor.format.name, "shape": list(tensor.shape), "bytes": tensor.nbytes}
     wrong = next((key for key in actual if key in stated and stated[key] != actual[key]), None)
-    return None if wrong is None else f"its {wrong} is {actual[wrong]!r}, the statement says {quote(stated[wrong])}"
+    return None if wrong is None else f"its {wrong} is {actual[wrong]!r}, the statement has {quote(stated[wrong])}"
 
 
 def _read_statement(path: Path) -> tuple[list[tuple[str, str]], dict[str, Mapping[str, Any]]]:

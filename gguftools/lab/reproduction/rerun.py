@@ -125,7 +125,7 @@ def reproduce(
     weights = _matrix_path(opened, known, imatrix)
     if parameters is None:
         if texts is not None:
-            raise OptionError("texts alone do not tell how weights were encoded by them", "name the manifest, too")
+            raise OptionError("texts do not determine how weights were encoded", "name the manifest, too")
         parameters = guessed_parameters(model, of_file(opened), weights, threads, progress)
     matrix = None if weights is None else read_imatrix(weights)
     if matrix is None and known is not None and known.imatrix is not None:
@@ -167,10 +167,10 @@ def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
 def _next_to_file(file: GgufFile, name: str | None, what: str, option: str) -> Path:
     """Return a file or folder of the manifest that is next to the file. Raises OptionError."""
     if name is None:
-        raise OptionError(f"{file.path} does not say what it was made of", f"name {what} with `{option}`")
+        raise OptionError(f"{file.path} does not name {what}", f"name {what} with `{option}`")
     path = file.parts[0].path.with_name(name) if is_plain(name) else None
     if path is None or path.is_symlink() or not path.exists():  # a link may lead anywhere
-        raise OptionError(f"{what}, {quote(name)}, does not lie beside {file.path}", f"name it with `{option}`")
+        raise OptionError(f"{what}, {quote(name)}, is not next to {file.path}", f"name it with `{option}`")
     return path
 
 
@@ -339,7 +339,7 @@ class _Comparison:
                 hashes[name].update(np.ascontiguousarray(tail).data)
             ours = item.tensor.tail
             if item.is_copy and tail is not None and (ours is None or not np.array_equal(tail, ours)):
-                checks[name] = replace(checks[name], found=DIFFERS, why="what is stored behind its rows")
+                checks[name] = replace(checks[name], found=DIFFERS, why="the bytes after its rows")
             if not item.tensor.rows:
                 checks[name] = replace(checks[name], found=EQUAL)
         self.hashes = {name: result.hexdigest() for name, result in hashes.items()}
@@ -378,7 +378,7 @@ class _Comparison:
     def digests(self, names: Sequence[str], sampled: bool) -> dict[str, TensorCheck]:
         """Compare tensors that are not made again by their digests; not if only a sample is compared."""
         if sampled:
-            why = "by its digest alone, which needs all of it"
+            why = "only a digest of all its bytes could be compared"
             return {name: TensorCheck(name, self.stored[name].format.name, UNCHECKED, why=why) for name in names}
         self.hashes |= self.hashed(names)
         checks = {}

@@ -67,7 +67,7 @@ def load(path: Path, tasks: int | None, seed: int) -> Drawn:
         if len(drawn) < count:  # llama-perplexity does not look at the table either where it reads all
             reader.at = begins[i]
             if not 4 + 4 * count <= begins[i] < len(reader.data):
-                raise reader.wrong(f"it is said to begin at byte {begins[i]:,} of {len(reader.data):,}")
+                raise reader.wrong(f"by the table it begins at byte {begins[i]:,} of {len(reader.data):,}")
         loaded.append(_task(reader))
     return Drawn(loaded, count)
 
