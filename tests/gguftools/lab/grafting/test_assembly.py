@@ -548,7 +548,9 @@ def test_numbers_that_cannot_be_dropped(made: Path, tmp_path: Path, wanted: Any)
 
 def test_which_to_drop_has_to_be_told(made: Path, tmp_path: Path) -> None:
     source = model_of(made, "hunyuan-moe")
-    refused(OptionError, "are chosen by a text or by an importance matrix", made, tmp_path, target=source, drop_experts=1)
+    refused(
+        OptionError, "are chosen by a text or by an importance matrix", made, tmp_path, target=source, drop_experts=1
+    )
     refused(OptionError, "are listed", made, tmp_path, target=source, drop_experts={0: [1], 1: [1]}, text=TEXT)
 
 
