@@ -67,7 +67,6 @@ ORDER = (
     "gguftools.conversion",
     "gguftools.publish",
     "gguftools.lab",
-    "gguftools.demo",
     "gguftools.cli",
     "gguftools.cli.commands",
     "gguftools",

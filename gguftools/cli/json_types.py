@@ -10,8 +10,8 @@ applicable"; shares are numbers from 0 to 1; times are in seconds. Each printed 
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
+from ..conversion.demo import Row
 from ..conversion.export import ExportReport
-from ..demo import Row
 from ..inspection.audits.finding import Finding
 from ..inspection.catalogue import ArchitectureInfo, FormatInfo
 from ..inspection.compare import TensorDifference

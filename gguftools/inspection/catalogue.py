@@ -140,7 +140,7 @@ def encoders() -> tuple[EncoderInfo, ...]:
     """Return all encoders that `convert --mmproj` writes, by the names of their classes."""
     from runtime.multimodal import audio, speech, vision
 
-    supported = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.KIND}}
+    supported = {"vision": set(vision.RUN), "audio": set(audio.RUN), "speech": {speech.PROJECTOR}}
 
     def info(each: Encoder) -> EncoderInfo:
         running = tuple(part for part, projector in projectors(each).items() if projector in supported[part])

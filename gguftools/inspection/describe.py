@@ -2,19 +2,21 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
+from quants.arguments import PathLike
 from quants.errors import OptionError
 from quants.spelling import did_you_mean
 
 from ..metadata.assumptions import assumed_values, typed_value
 from ..metadata.text import SHORT_ARRAY, brief, plain
-from ..models.model import Model
+from ..models.model import Model, opened_gguf, selected
 
 
 def summary(opened: Model) -> dict[str, Any]:
@@ -58,30 +60,47 @@ def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
     return f"{named} ({pre})" if isinstance(pre, str) and pre else named
 
 
-def as_json(opened: Model, tensors: Iterable[Tensor]) -> dict[str, Any]:
-    """Return everything but tensor data; long arrays are shortened to type, length and first items."""
-    file = opened.file
-    return {
-        "file": str(opened.path),
-        **({"version": file.version, "byte_order": file.byte_order} if file else {}),
-        "alignment": opened.origin.alignment,
-        "summary": {name.replace(" ", "_"): value for name, value in summary(opened).items()},
-        "metadata": {key: _json_value(opened.metadata.value(key)) for key in opened.metadata},
-        "assumed": {
-            each.key: {**_json_value(typed_value(each)), "reason": each.reason}
-            for each in assumed_values(opened.metadata)
-        },
-        "tensors": [
-            {
-                "name": t.name,
-                "type": t.format.name,
-                "shape": list(t.shape),
-                **({"offset": file.offsets[t.name]} if file else {}),
-                "size_bytes": t.nbytes,
-            }
-            for t in tensors
-        ],
-    }
+@dataclass(frozen=True)
+class ShowReport:
+    """A file without its tensors' data. tensors: those that were asked for."""
+
+    model: Model
+    tensors: list[Tensor]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data; of long arrays their type, length and first items."""
+        file, metadata = self.model.file, self.model.metadata
+        return {
+            "file": str(self.model.path),
+            **({"version": file.version, "byte_order": file.byte_order} if file else {}),
+            "alignment": self.model.origin.alignment,
+            "summary": {name.replace(" ", "_"): value for name, value in summary(self.model).items()},
+            "metadata": {key: _json_value(metadata.value(key)) for key in metadata},
+            "assumed": {
+                each.key: {**_json_value(typed_value(each)), "reason": each.reason} for each in assumed_values(metadata)
+            },
+            "tensors": [
+                {
+                    "name": t.name,
+                    "type": t.format.name,
+                    "shape": list(t.shape),
+                    **({"offset": file.offsets[t.name]} if file and t.name in file.offsets else {}),
+                    "size_bytes": t.nbytes,
+                }
+                for t in self.tensors
+            ],
+        }
+
+
+def show(source: PathLike | Model, *, tensors: str | None = None) -> ShowReport:
+    """Read what a GGUF file contains: a summary, metadata, and the name, type and shape of each tensor.
+
+    source: a GGUF file, any shard of a split set, its URL, or a Model. tensors: a regular expression; only tensors in
+    whose name it is found.
+    Raises FileError, OptionError for a bad expression and for one that no name matches.
+    """
+    model = opened_gguf(source)
+    return ShowReport(model, selected(model.tensors, tensors))
 
 
 def _json_value(value: Value) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from archs.encoder import KIND, NAME
+from archs.encoder import GENERAL_TYPE, NAME
 from archs.gguf_names import tensor_names
 from archs.layered import is_zero
-from archs.mtp import are_alone, faults_beyond
+from archs.mtp import faults_beyond, has_only_mtp
 from archs.powerinfer import MAGIC
 from archs.registry import architectures, draft_of_file, drafts
 from archs.spec import Architecture
@@ -161,7 +161,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     metadata = model.metadata
     name, file_type = metadata.get("general.architecture"), metadata.get("general.type")
     family, draft = [architecture for architecture in architectures() if architecture.name == name], draft_of_file(name)
-    if isinstance(file_type, str) and isinstance(name, str) and (file_type, name) == (KIND, NAME):
+    if isinstance(file_type, str) and isinstance(name, str) and (file_type, name) == (GENERAL_TYPE, NAME):
         yield from (Problem(ERROR, *fault) for fault in validate_encoder(metadata, model.tensors))
         yield from (Problem(NOTE, key, f"is not followed: {meaning}") for key, meaning in unread(metadata))
     elif isinstance(file_type, str) and file_type in NOT_MODELS:
@@ -179,7 +179,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     else:
         missing = [f"{name}.{key}" for key in NEEDED_KEYS if f"{name}.{key}" not in metadata]
         yield from (Problem(ERROR, key, "is missing; every program needs it") for key in missing)
-        look = faults_beyond if are_alone(metadata, model.tensors) else faults
+        look = faults_beyond if has_only_mtp(metadata, model.tensors) else faults
         model_faults = look(family[0], metadata, model.tensors)
         yield from (Problem(ERROR, fault.where, fault.problem) for fault in model_faults)
         yield from _check_names(model, family)

@@ -20,7 +20,7 @@ from .sizes import bits_per_weight, size_bytes
 from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
 
 if TYPE_CHECKING:
-    from runtime.evaluation.perplexity import Perplexity
+    from runtime.evaluation.perplexity import Perplexity, Windows
     from runtime.model import Model as RunningModel
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ def perplexity(
     and more. progress(windows done, of how many, perplexity so far): first with 0 and NaN. Raises FileError, also for a
     model that is changed while it is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
+    from runtime.evaluation.perplexity import windows
     from runtime.model import Model as RunningModel
     from runtime.products.precision import precision_named, products
     from runtime.profile import Profile
@@ -99,7 +100,8 @@ def perplexity(
     if options.sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
-    evaluate = _Evaluation(net, read, n_ctx, chunks, options.stride, windows_at_once(model, n_ctx), progress)
+    plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
+    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
@@ -158,20 +160,18 @@ def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> f
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """A run over all windows of all texts. batch: windows that run together."""
+    """A run over all windows of all texts. plans: the windows of each. batch: windows that run together."""
 
     net: "RunningModel"
     texts: Sequence[TextWindows]
-    n_ctx: int
-    chunks: int | None
-    stride: int
+    plans: "Sequence[Windows]"
     batch: int
     progress: Progress | None
 
     def begin(self) -> None:
         """Report the number of windows."""
         if self.progress:
-            self.progress(0, sum(len(each.windows) for each in self.texts), math.nan)
+            self.progress(0, sum(len(plan.starts) for plan in self.plans), math.nan)
 
     def __call__(self) -> "tuple[Perplexity, list[Perplexity]]":
         from runtime.evaluation.perplexity import perplexities
@@ -179,10 +179,8 @@ class _Evaluation:
         return perplexities(
             [each.tokens for each in self.texts],
             self.net.lazy_logits,
-            self.n_ctx,
+            self.plans,
             bos=self.texts[0].bos,
-            chunks=self.chunks,
-            stride=self.stride,
             batch=self.batch,
             progress=self.progress,
         )

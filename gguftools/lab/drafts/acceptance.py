@@ -296,7 +296,7 @@ class BlockLogits:
     def __init__(self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int) -> None:
         """Prepare the draft. drafted: tokens of a block, all of which see each other."""
         self.shared, self.writer, self.windows = shared, writer, windows
-        self.drafted = min(drafted, writer.most)
+        self.drafted = min(drafted, writer.max_tokens)
         self._of: tuple[int, Floats] | None = None  # a window, and what is made of the first drafted tokens in it
 
     def logits(self, window: int, start: int, stop: int) -> "Floats":

@@ -144,8 +144,8 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
         speculation.model,
         text,
         PrefillOptions(
-            more=tokens + speculation.most,
-            back=speculation.most,
+            more=tokens + speculation.max_tokens,
+            back=speculation.max_tokens,
             keep_states=drafter.reads_states,
             layers=drafter.layers,
         ),
@@ -157,7 +157,7 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
     end = len(text) + tokens
     text.append(sampler.draw(logits[-1, : speculation.vocabulary]))
     while len(text) < end and not sampler.ends(text[-1]):
-        accepted = speculation.cycle(text, cache, speculation.most + 1)
+        accepted = speculation.cycle(text, cache, speculation.max_tokens + 1)
         text += [each.token for each in accepted]
         sampler.state = accepted[-1].state
         yield len(accepted)

@@ -5,6 +5,6 @@ store, and both versions are verified by their SHA-256. Command: `gguftools patc
 docs/graft.md.
 """
 
-from .patches import apply_patch, check_action, make_patch
+from .patches import apply_patch, make_patch, patch
 
-__all__ = ["apply_patch", "check_action", "make_patch"]
+__all__ = ["apply_patch", "make_patch", "patch"]

@@ -1,14 +1,16 @@
 """Make deltas between two versions of a model, and apply them to the old version."""
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from quants.arguments import PathLike
+from quants.arguments import PathLike, wrong
 from quants.errors import FileError, OptionError
+from quants.spelling import quote
 
 from ...io.atomic import InputFiles, check_space, check_target, output_path
 from ...io.gguf.copies import Copy, Read, planned_traffic, warning_of, write_copies
@@ -79,6 +81,34 @@ class _Steps:
             self.add(done)
 
         return report
+
+
+def patch(
+    action: Literal["make", "apply"],
+    old: PathLike | Model,
+    other: PathLike | Model,
+    output: PathLike,
+    *,
+    trust: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> PatchReport:
+    """Make or apply a delta between two versions of a model's file, as the command `patch` does.
+
+    action: "make" is `make_patch(old, other, output)`, where `other` is the new version; "apply" is
+    `apply_patch(old, other, output)`, where it is the delta. Their arguments and errors; OptionError for another
+    action, and for `trust` with "make".
+    """
+    if action not in ("make", "apply"):
+        raise OptionError(f"there is nothing to do that is called {quote(action)}", "the action is make or apply")
+    if action == "make":
+        if trust:
+            raise OptionError("`trust` goes with apply", "make verifies nothing: it reads both files")
+        return make_patch(old, other, output, overwrite=overwrite, dry_run=dry_run, progress=progress)
+    if not isinstance(other, (str, os.PathLike)):
+        raise wrong("the delta", other, "a path")
+    return apply_patch(old, other, output, overwrite=overwrite, dry_run=dry_run, trust=trust, progress=progress)
 
 
 def make_patch(
@@ -256,9 +286,3 @@ def _check(delta: Delta, steps: _Steps, opened: GgufFile) -> Callable[[int, Read
             raise FileError(what, f"{other}the delta is damaged: fetch it again")
 
     return check
-
-
-def check_action(action: str) -> None:
-    """Raise OptionError for anything but make and apply."""
-    if action not in ("make", "apply"):
-        raise OptionError(f"there is nothing to do that is called {action!r}", hint="patch make, or patch apply")
