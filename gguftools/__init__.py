@@ -43,7 +43,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.measurement.options": "DivergenceOptions DraftCheckOptions EvaluationOptions ImatrixOptions"
     " PerplexityOptions",
     "gguftools.measurement.perplexity": "perplexity",
-    "gguftools.metadata.edit": "set_metadata",
+    "gguftools.metadata.edit": "EditOptions set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
     "gguftools.models.embedding": "embed",
     "gguftools.models.generating": "chat generate",
@@ -62,6 +62,7 @@ __all__ = [
     "ConvertOptions",
     "DivergenceOptions",
     "DraftCheckOptions",
+    "EditOptions",
     "EvaluationOptions",
     "ExpertOptions",
     "GenerateOptions",
@@ -175,7 +176,7 @@ if TYPE_CHECKING:
         PerplexityOptions,
     )
     from .measurement.perplexity import perplexity
-    from .metadata.edit import set_metadata
+    from .metadata.edit import EditOptions, set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
     from .models.embedding import embed
     from .models.generating import chat, generate
