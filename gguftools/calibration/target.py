@@ -13,6 +13,7 @@ from quants.arguments import PathLike, thread_count
 from quants.errors import OptionError
 
 from ..measurement.perplexity import tokens_at_once
+from ..models.contents import streamed_tensors
 from ..models.model import Model
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
@@ -223,7 +224,7 @@ def measured(
     with ExitStack() as stack:
         place = beside or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
         kept = stack.enter_context(encoded_beside(place, head, run.resume and beside is not None, SEARCHED))
-        net = RunningModel(model.metadata, model.streamed(), threads=threads)
+        net = RunningModel(model.metadata, streamed_tensors(model), threads=threads)
         at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
         yield searched(net, candidates, windows, at_once, texts, kept, tell)
 

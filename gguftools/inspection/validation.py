@@ -29,6 +29,7 @@ from ..io.gguf.writer import RESERVE_KEY
 from ..metadata.assumptions import assumed_values, deliberate_differences, typed_value
 from ..metadata.checks import problems as key_problems
 from ..metadata.text import brief
+from ..models.contents import streamed_tensors
 from ..models.model import Model, opened_gguf
 from ..writing.finiteness import not_finite
 from ..writing.report import Report
@@ -79,7 +80,7 @@ def validate(
     """
     try:
         model = opened_gguf(source)
-        tensors = model.streamed()
+        tensors = streamed_tensors(model)
     except OptionError:
         raise
     except GgufToolsError as error:

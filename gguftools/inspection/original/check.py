@@ -12,6 +12,7 @@ from quants.spelling import did_you_mean, quote
 
 from ...io.naming import is_remote
 from ...models.model import Model, model_of_weights, opened, opened_gguf
+from ...models.running import running_model
 from ...writing.report import verdict_word
 from ..validation import validate
 from ..vocabulary_check import ERROR
@@ -127,7 +128,7 @@ def check_file(source: PathLike | Model, threads: int | None) -> tuple[Verdict, 
 
 def check_run(model: Model, threads: int | None) -> Verdict:
     """Whether the model runs on a few tokens. Raises ModelError where it does not."""
-    running = model.running(threads)
+    running = running_model(model, threads)
     ids = [number % running.vocabulary_size for number in range(1, 5)]
     states = running.hidden_states([ids])
     return judged(RUNS, [], f"{model.architecture}, {len(running.network.layers)} layers, states of {states.shape[-1]}")
@@ -139,7 +140,7 @@ def _steps(model: Model, original: Original | None, n: int, threads: int | None)
     its = None if original is None else original.model
 
     def speaks() -> bool:
-        return not model.running(threads).architecture.block.hidden_states
+        return not running_model(model, threads).architecture.block.hidden_states
 
     def without(name: str) -> Callable[[], Verdict]:
         return lambda: skipped(name, NOTHING)

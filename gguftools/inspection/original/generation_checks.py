@@ -16,6 +16,7 @@ from runtime.sampling.parameters import Sampling
 
 from ...metadata.chat_templates import QUESTION, rendered
 from ...models.model import Model
+from ...models.running import running_model
 from .texts import PASSAGES, PROMPTS, passage
 from .verdict import Verdict, judged, skipped
 
@@ -78,7 +79,7 @@ def _fitting(model: Model, prompt: str, n: int) -> int:
 
 def check_predictions(model: Model, original: Model, written: Sequence[Written], threads: int | None) -> Verdict:
     """How far predictions are from the original's on passages, and where greedy texts part."""
-    ours, theirs = model.running(threads), original.running(threads)
+    ours, theirs = running_model(model, threads), running_model(original, threads)
     if not ours.architecture.block.causal and ours.encoder_decoder is None:
         return skipped(PREDICTIONS, "an encoder predicts no token")
     size = min(ours.vocabulary_size, theirs.vocabulary_size, model.tokenizer.vocab_size)
@@ -219,7 +220,7 @@ def _is_the_originals(model: Model, original: Model | None, text: Written, threa
     begun = text._replace(tokens=text.tokens[:BEGINNING])
     size, likely = min(each.tokenizer.vocab_size for each in (model, original)), list[float]()
     for each in (model, original):
-        log_p = _log_p(_following(each.running(threads), begun)[:, :size])
+        log_p = _log_p(_following(running_model(each, threads), begun)[:, :size])
         likely.append(float(log_p[np.arange(len(begun.tokens)), begun.tokens].mean()))
     return likely[1] >= likely[0] - LESS_LIKELY
 

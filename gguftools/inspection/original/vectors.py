@@ -6,6 +6,7 @@ from archs.general import pooling_type
 from runtime.evaluation.pooling import AS_THEY_ARE, EUCLIDEAN, POOLINGS, Pooling, file_pooling, normalized
 
 from ...models.model import Model
+from ...models.running import running_model
 from .checkpoint import Original
 from .verdict import Verdict, judged, skipped
 
@@ -18,7 +19,7 @@ ALIKE = 1 - 1e-6  # the cosine of different texts' vectors is below
 def check_vectors(model: Model, original: Original | None, threads: int | None) -> Verdict:
     """Whether pooling is the original's, and vectors are finite, differ, and are near the original's."""
     name = model.architecture
-    running, said = model.running(threads), model.metadata.get(f"{name}.pooling_type")
+    running, said = running_model(model, threads), model.metadata.get(f"{name}.pooling_type")
     modules = None if original is None else original.modules
     if said is None and modules is None and not running.architecture.block.hidden_states:
         return skipped(VECTORS, "the file is no embedding model: it says nothing of pooling")

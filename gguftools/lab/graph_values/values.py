@@ -16,6 +16,7 @@ from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
 from ...io.atomic import NOTHING, InputFiles, atomic_output, check_target, output_path
+from ...models.contents import readable_tensors
 from ...models.generation import prompt_tokens
 from ...models.model import Model, opened
 
@@ -85,7 +86,7 @@ def node_values(
     model, named = opened(source), precision_named(precision)
     tokens = tokens_of(model, prompt)
     found: dict[str, Array] = {}
-    running = RunningModel(model.metadata, model.readable(), threads=threads, precision=named)
+    running = RunningModel(model.metadata, readable_tensors(model), threads=threads, precision=named)
     observe_values(running, tokens, lambda node, array: found.update({node.name: array}))
     return NodeValues(str(model.path), model.architecture, tokens, named, found)
 

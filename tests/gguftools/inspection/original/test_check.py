@@ -159,11 +159,11 @@ def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_
         texts.append(generation.tokens)
     place = next(i for i in range(24) if texts[0][i] != texts[1][i])
     prompt = [BOS, *theirs.tokenizer.encode("The capital of France is", add_special=False)]
-    found = parting(theirs.running(), 2048, Written(prompt, texts[0], "", "length"))
+    found = parting(gguftools.load(theirs), 2048, Written(prompt, texts[0], "", "length"))
     assert found is not None
     assert (found.after, found.theirs) == (place, texts[1][place])
     assert found.gap > 0
-    logits = theirs.running().logits([*prompt, *texts[0][:place]])[-1].astype(float)
+    logits = gguftools.load(theirs).logits([*prompt, *texts[0][:place]])[-1].astype(float)
     share = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
     assert found.probability == pytest.approx(share[texts[0][place]], rel=1e-3)
     assert found.gap == pytest.approx(logits[found.theirs] - logits[texts[0][place]], rel=1e-3)
