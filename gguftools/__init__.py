@@ -31,7 +31,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.templates": "chat_template compare_chat_templates",
     "gguftools.inspection.validation": "validate",
     "gguftools.inspection.weight_errors": "weight_errors",
-    "gguftools.lab.drafts": "draft_check",
+    "gguftools.lab.drafts": "DraftCheckOptions draft_check",
     "gguftools.lab.gpu_split": "gpu_split",
     "gguftools.lab.grafting": "ExpertOptions GraftOptions graft",
     "gguftools.lab.graph_values": "compare_values node_values",
@@ -40,8 +40,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.measurement.divergence": "divergence",
     "gguftools.measurement.evaluation": "evaluate",
     "gguftools.measurement.importance": "imatrix",
-    "gguftools.measurement.options": "DivergenceOptions DraftCheckOptions EvaluationOptions ImatrixOptions"
-    " PerplexityOptions",
+    "gguftools.measurement.options": "DivergenceOptions EvaluationOptions ImatrixOptions PerplexityOptions",
     "gguftools.measurement.perplexity": "perplexity",
     "gguftools.metadata.edit": "EditOptions set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
@@ -159,7 +158,7 @@ if TYPE_CHECKING:
     from .inspection.templates import chat_template, compare_chat_templates
     from .inspection.validation import validate
     from .inspection.weight_errors import weight_errors
-    from .lab.drafts import draft_check
+    from .lab.drafts import DraftCheckOptions, draft_check
     from .lab.gpu_split import gpu_split
     from .lab.grafting import ExpertOptions, GraftOptions, graft
     from .lab.graph_values import compare_values, node_values
@@ -168,13 +167,7 @@ if TYPE_CHECKING:
     from .measurement.divergence import divergence
     from .measurement.evaluation import evaluate
     from .measurement.importance import imatrix
-    from .measurement.options import (
-        DivergenceOptions,
-        DraftCheckOptions,
-        EvaluationOptions,
-        ImatrixOptions,
-        PerplexityOptions,
-    )
+    from .measurement.options import DivergenceOptions, EvaluationOptions, ImatrixOptions, PerplexityOptions
     from .measurement.perplexity import perplexity
     from .metadata.edit import EditOptions, set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType

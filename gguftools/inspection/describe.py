@@ -1,4 +1,4 @@
-"""What a GGUF file is, in words and numbers: for `show`, and for whoever compares files as text."""
+"""Describe a GGUF file in words and numbers, for `show` and for comparing files as text."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ from ..models.model import Model, opened_gguf, selected
 
 
 def summary(opened: Model) -> dict[str, Any]:
-    """The few facts that people look for first; keys whose facts the file lacks are left out."""
+    """Return the main facts about a file; keys whose facts the file lacks are left out."""
     metadata, tensors = opened.metadata, opened.tensors
     name = metadata.get("general.architecture")
     weights = sum(t.size for t in tensors.values())
@@ -53,10 +53,10 @@ def _number(metadata: Mapping[str, Any], key: str) -> int | None:
 
 
 def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
-    tokens, kind, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "model", "pre"))
+    tokens, model, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "model", "pre"))
     if tokens is None or not hasattr(tokens, "__len__"):
         return None
-    named = f"{len(tokens):,} tokens, {kind if isinstance(kind, str) else '?'}"
+    named = f"{len(tokens):,} tokens, {model if isinstance(model, str) else '?'}"
     return f"{named} ({pre})" if isinstance(pre, str) and pre else named
 
 
@@ -111,7 +111,7 @@ def _json_value(value: Value) -> dict[str, Any]:
 
 
 def metadata_rows(opened: Model) -> Iterator[tuple[str, str, str]]:
-    """Key, type and value in brief of every key, then of those that are absent and mean something."""
+    """Yield key, type and shortened value of every key, then of absent keys with an assumed value."""
     for key in opened.metadata:
         value = opened.metadata.value(key)
         yield key, str(value.gguf_type), brief(value)
@@ -121,7 +121,7 @@ def metadata_rows(opened: Model) -> Iterator[tuple[str, str, str]]:
 
 
 def as_text(opened: Model) -> Iterator[str]:
-    """A stable dump for `diff`: every key in full, of tensors type, shape and a short hash of their bytes."""
+    """Yield a stable dump for `diff`: every key in full; type, shape and a short hash of each tensor."""
     for key in sorted(opened.metadata):
         value = opened.metadata.value(key)
         yield f"{key}\t{value.gguf_type}\t{json.dumps(plain(value), ensure_ascii=False)}"
@@ -133,14 +133,14 @@ def as_text(opened: Model) -> Iterator[str]:
 
 
 def full_value(metadata: Metadata, key: str) -> Any:
-    """The whole value of a key. Raises OptionError naming the nearest keys where there is none."""
+    """Return the whole value of a key. Raises OptionError with the most similar keys if it does not exist."""
     if key not in metadata:
         raise OptionError(f"there is no key {key!r}", did_you_mean(key, metadata))
     return plain(metadata.value(key))
 
 
 def fact(value: Any) -> str:
-    """A fact of the summary as text."""
+    """Return a fact of the summary as text."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {100 * part / (sum(value.values()) or 1):.1f} %" for name, part in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""Render conversations with a file's chat template, and compare them with what another's makes of them."""
+"""Render conversations with a file's chat template, and compare them with another file's."""
 
 import difflib
 import os
@@ -21,7 +21,7 @@ TODAY = "2026-01-01T12:00:00"  # for templates that write the date: the same tex
 
 @dataclass(frozen=True)
 class RenderedText:
-    """A conversation's text, or why the template has none."""
+    """A conversation's text, or the template's error."""
 
     name: str
     text: str | None

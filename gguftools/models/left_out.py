@@ -59,12 +59,12 @@ def mtp_left_out(checkpoint: Checkpoint, planned: Plan) -> tuple[str, ...]:
     from archs.mtp import COUNT
     from archs.plans.text import is_left_out
     from archs.registry import of_config
-    from archs.tensor_maps import ALONE
+    from archs.tensor_maps import MTP_ONLY
 
     names = [name for name in planned.left_out if not is_left_out(name)]
     if not names:
         return ()
-    own, apart = planned.architecture, of_config({**checkpoint.config, ALONE: True})
+    own, apart = planned.architecture, of_config({**checkpoint.config, MTP_ONLY: True})
     known = COUNT in apart.metadata and COUNT not in own.metadata
     why = "`gguftools convert MODEL --mtp` writes them" if known else f"{own.name} files have no place for them"
     more = f" and {len(names) - 1} more tensors" if len(names) > 1 else ""

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archs.metadata import Metadata
+from archs.small_files import recorded_reads
 from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import FileError, ModelError
 
 from ..io.gguf.reader import GgufFile, open_gguf
-from ..io.locks import state_of
 from ..io.naming import is_remote
 from ..io.positioned import PositionedInput, row_reader
 from ..io.stores.path import located
@@ -123,7 +123,7 @@ def of_checkpoint(
 
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
-    with _checkpoint(source) as checkpoint:
+    with recorded_reads() as states, _checkpoint(source) as checkpoint:
         if TASK in changes.config:
             check_task(checkpoint.config, changes.config[TASK])
         checkpoint = replace(checkpoint, config={**checkpoint.config, **changes.config})
@@ -135,12 +135,11 @@ def of_checkpoint(
     tensors = _small_in_float32(planned)
     task = ("task", changes.config[TASK]) if TASK in changes.config else ()
     made_of = (checkpoint.remote, ("an adapter",) if changes.change else (), (changes.derived,) * bool(changes.derive))
-    states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     is_other = changes.change or task or changes.magic != b"GGUF" or DENSE in tensors
     origin = Origin(
         checkpoint.folder,
-        tuple(states),
+        tuple(checkpoint.files),
         states,
         magic=changes.magic,
         recorded=tuple(filter(None, (*made_of, task))),
@@ -213,18 +212,17 @@ def of_encoders(source: PathLike) -> Parts:
 
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
-    with _checkpoint(source) as checkpoint:
+    with recorded_reads() as states, _checkpoint(source) as checkpoint:
         checkpoint = _with_folders(checkpoint)
         planned = plan_encoders(checkpoint.folder, checkpoint.config, checkpoint.tensors)
     tensors = dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if {encoder_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
             tensors[name] = as_float32(tensor)
-    states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
         checkpoint.folder,
-        tuple(states),
+        tuple(checkpoint.files),
         states,
         recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
         outtype=outtype,

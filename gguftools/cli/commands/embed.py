@@ -52,15 +52,14 @@ def embed(
     from ...models.model import opened_gguf
     from ...writing.vectors import check_output
     from .. import terminal
-    from ..ui import note_differences, note_slow_products, print_line, said, window_progress
+    from ..ui import note_before_running, print_line, said, window_progress
 
     source = opened_gguf(model)
     chosen = file_pooling(source.metadata) if pooling is None else pooling_named(pooling)
     texts = texts_of(prompt, prompts, pairs=chosen == "rank" and scores_pairs(source.metadata))
     reads = NOTHING.also([*source.files, prompts])
     target = None if output is None else check_output(output, reads, overwrite)
-    note_slow_products(threads)
-    note_differences(source.metadata)
+    note_before_running(source, threads)
     with window_progress(f"read {len(texts)} texts") as progress:
         report = run(
             source, texts, pooling=pooling, normalize=normalize, truncate=truncate, threads=threads, progress=progress
