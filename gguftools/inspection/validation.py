@@ -58,7 +58,7 @@ class Problem:
 class ValidationReport(Report):
     """The problems of a file. tensors, keys, bytes: how much was checked."""
 
-    also = ("valid",)
+    also = ("ok",)
 
     path: Path
     problems: tuple[Problem, ...]
@@ -67,7 +67,8 @@ class ValidationReport(Report):
     bytes: int = 0
 
     @property
-    def valid(self) -> bool:
+    def ok(self) -> bool:
+        """Return whether there is no error."""
         return not any(problem.severity == ERROR for problem in self.problems)
 
 

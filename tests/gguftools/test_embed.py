@@ -209,7 +209,7 @@ def test_a_decoder_that_embeds_ends_texts_with_a_token_of_its_own(tmp_path: Path
     state = gguftools.load(model).hidden_states([ids])[0, -1]
     assert found.vectors[0] == pytest.approx(state / np.linalg.norm(state), abs=1e-6)
     report = gguftools.check(model, checkpoint, only=["token ids", "special tokens", "vectors"])
-    assert report.sound, [(each.name, each.seen) for each in report.checks]
+    assert report.ok, [(each.name, each.seen) for each in report.checks]
     assert report["vectors"].figures["pooling"] == "last"
     assert report["vectors"].lines == ()
 
@@ -259,7 +259,7 @@ def test_dense_modules_stand_behind_the_pooling(tmp_path: Path):
     model = gguftools.open(tmp_path / "f32.gguf")
     keys = [model.metadata[f"gemma-embedding.dense_{each}"] for each in ("2_feat_in", "2_feat_out", "3_feat_in")]
     assert keys == [width, 3 * width, 3 * width]
-    assert gguftools.validate(model).valid
+    assert gguftools.validate(model).ok
     text = [5, 9, 13, 40]
     states = gguftools.load(model).hidden_states([text])[0]
     wanted = states.mean(axis=0) @ first.T @ second.T
@@ -284,7 +284,7 @@ def test_dense_module_of_colbert(tmp_path: Path):
     )
     model = gguftools.open(tmp_path / "f32.gguf")
     assert (model.metadata["lfm2.embedding_length_out"], model.tensors["dense_2.weight"].shape) == (8, (8, width))
-    assert gguftools.validate(model).valid
+    assert gguftools.validate(model).ok
     assert not [each for each in report.warnings if "Dense" in each]
     plain = gguftools.convert(folder, tmp_path / "plain.gguf", "f32") and gguftools.open(tmp_path / "plain.gguf")
     wanted = plain.embed("a text", pooling="none", normalize=-1).vectors @ first.T

@@ -133,5 +133,5 @@ def convert(
         note_slow_products(run.threads)
         report = replace(report, check=check_output(report.outputs[0], model, check_logits))
     print_report(report, json, run.resume)
-    if report.check is not None and not report.check.passed:
+    if report.check is not None and not report.check.ok:
         raise Exit(1)

@@ -18,7 +18,7 @@ from ...metadata.chat_templates import QUESTION, rendered
 from ...models.model import Model
 from ...models.running import running_model
 from .texts import PASSAGES, PROMPTS, passage
-from .verdict import Verdict, judged, skipped
+from .result import Check, judged, skipped
 
 PREDICTIONS, REPETITION, END = "predictions", "repetition", "end of text"
 PASSAGE = 128  # tokens of each passage that predictions are compared on
@@ -79,7 +79,7 @@ def _fitting(model: Model, prompt: str, n: int) -> int:
     return max(1, min(n, room))
 
 
-def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Verdict:
+def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Check:
     """Check the KL divergence from the original's predictions on passages, and where greedy texts differ."""
     ours, theirs = running_model(model, threads), running_model(original, threads)
     if not ours.architecture.block.causal and ours.encoder_decoder is None:
@@ -193,7 +193,7 @@ def loop_period(tokens: Sequence[int]) -> int | None:
 
 def check_repetition(
     model: Model, original: Model | None, texts: Sequence[GeneratedText], n: int, threads: int | None
-) -> Verdict:
+) -> Check:
     """Check greedy texts and a sampled one for degeneration; loops of greedy texts are only noted, as models
     have them.
     """
@@ -231,7 +231,7 @@ def _is_the_originals(model: Model, original: Model | None, text: GeneratedText,
     return likely[1] >= likely[0] - LESS_LIKELY
 
 
-def check_end(model: Model, threads: int | None) -> Verdict:
+def check_end(model: Model, threads: int | None) -> Check:
     """Check that the token which ends a turn in the template ends a text, and whether an answer ends."""
     if model.chat_template is None:
         return skipped(END, "without a chat template there is no answer that should end")

@@ -8,14 +8,14 @@ from runtime.model import Model as RunningModel
 from ...models.model import Model
 from ...models.running import running_model
 from .texts import PASSAGES, passage
-from .verdict import Verdict, judged, skipped
+from .result import Check, judged, skipped
 
 SPARSITY = "predictor"
 PASSAGE = 64  # tokens
 MIN_AGREEMENT = 0.5
 
 
-def check_sparsity(model: Model, threads: int | None) -> Verdict:
+def check_sparsity(model: Model, threads: int | None) -> Check:
     """Check that the file runs with its predictor, skips neurons, and mostly predicts the same tokens as without."""
     if "blk.0.fc1.weight" not in model.tensors:
         return skipped(SPARSITY, "the file has no predictor")

@@ -71,7 +71,7 @@ class Attestation(Report):
 class Verification(Report):
     """A file beside a statement. problems: what is not as it says, a line each; tensors: names of those altered."""
 
-    also: ClassVar[tuple[str, ...]] = ("passed",)
+    also: ClassVar[tuple[str, ...]] = ("ok",)
 
     path: Path
     statement: str
@@ -80,7 +80,7 @@ class Verification(Report):
     tensors: tuple[str, ...] = ()
 
     @property
-    def passed(self) -> bool:
+    def ok(self) -> bool:
         return not self.problems
 
 

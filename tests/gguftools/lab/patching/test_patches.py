@@ -51,7 +51,7 @@ def there_and_back(old: Path, new: Path, folder: Path) -> tuple[int, int]:
     }
     gguftools.apply_patch(old, delta, made, overwrite=True)
     assert made.read_bytes() == new.read_bytes()
-    assert gguftools.validate(delta).valid
+    assert gguftools.validate(delta).ok
     return report.fresh, report.ranges
 
 
