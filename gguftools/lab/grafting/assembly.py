@@ -32,7 +32,8 @@ from ...io.stores.pieces import Traffic
 from ...measurement.text_tokens import read_text
 from ...metadata.checks import problems, removal_problem
 from ...metadata.difference import KeyDifference, compare_metadata
-from ...models.model import NO_MODELS, Model, of_file, stored_file
+from ...models.contents import NO_MODELS
+from ...models.model import Model, of_file, stored_file
 from ...quantization.planning import without_layers
 from ...writing.options import WriteOptions, shown
 from ...writing.row_blocks import Progress

@@ -16,6 +16,7 @@ from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
 from ...io.atomic import NOTHING, InputFiles, atomic_output, check_target, output_path
+from ...models.contents import readable_tensors
 from ...models.generation import prompt_tokens
 from ...models.model import Model, opened
 
@@ -85,8 +86,8 @@ def node_values(
 
     source: a GGUF file, a Hugging Face folder, or a Model. prompt: a text, or ids of tokens. precision: of products, as
     in `perplexity`. threads: None for all processors. progress(nodes done, of how many, node).
-    Raises as `gguftools.graph` does, OptionError for no tokens or an unknown
-    precision, and ModelError for ids outside the vocabulary or values that are not finite.
+    Raises as `gguftools.graph` does, OptionError for no tokens or an unknown precision,
+    and ModelError for ids outside the vocabulary or values that are not finite.
     """
     from runtime.model import Model as RunningModel
     from runtime.node_values import observe_values, whole_graph
@@ -95,7 +96,7 @@ def node_values(
     model, named = opened(source), precision_named(precision)
     tokens = tokens_of(model, prompt)
     values: dict[str, Array] = {}
-    running = RunningModel(model.metadata, model.readable(), threads=threads, precision=named)
+    running = RunningModel(model.metadata, readable_tensors(model), threads=threads, precision=named)
     total = len(whole_graph(running).nodes)
 
     def keep(node: "Node", array: Array) -> None:
