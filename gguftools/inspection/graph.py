@@ -4,6 +4,7 @@ Names are those of llama.cpp's graphs where it has a name for the same value (se
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,13 @@ class Alike:
     nodes: tuple[GraphNode, ...]
     layer: int | None
     others: tuple[int, ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the layer's tensors begin with: blk.0, enc.blk.0; empty without any."""
+        names = (weight.name for node in self.nodes for weight in node.weights)
+        found = (re.match(rf"[a-z.]+\.{self.layer}(?=\.)", name) for name in names)
+        return next((each[0] for each in found if each), "")
 
 
 @dataclass(frozen=True)
@@ -114,8 +122,9 @@ class ModelGraph(Report):
 def graph(source: PathLike | Model) -> ModelGraph:
     """The list of operations that a model is computed by, from tokens to logits; no weights are read.
 
-    source: a GGUF file (of a split set, any shard), a Hugging Face folder, or a Model. Raises FileError for what is no
-    model's file, and ModelError for tensors whose shapes do not fit, or a model that is not one list of layers.
+    source: a GGUF file (of a split set, any shard), a Hugging Face folder, or a Model. An encoder-decoder model has the
+    nodes of its encoder first, with names that begin with "enc.". Raises FileError for what is no model's file, and
+    ModelError for tensors whose shapes do not fit.
     """
     from runtime.node_values import whole_graph
 
@@ -200,7 +209,7 @@ def _make(nodes: Sequence[GraphNode]) -> str:
     names = {node.name: node.number - start for node in nodes}
 
     def plain(name: str) -> str:
-        return name.removeprefix(f"blk.{layer}.")
+        return re.sub(rf"^([a-z.]+)\.{layer}\.", r"\1.", name)
 
     return json.dumps(
         [
