@@ -8,7 +8,7 @@ PYTHONS ?= 3.10 3.11 3.12 3.13
 NUMBAS ?= 0.61 0.62 0.63 0.64 0.65 0.66 0.67 0.68
 RUN = $(VENV)/bin
 # Tests that need no more than a plain installation and take a minute or two
-FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/files/gguf tests/gguftools/test_cli.py \
+FAST = tests/archs/test_families.py tests/archs/vocab tests/gguftools/io/gguf tests/gguftools/test_cli.py \
 	tests/gguftools/conversion/test_convert.py tests/gguftools/conversion/test_export.py \
 	tests/gguftools/conversion/test_quantize_austen.py tests/gguftools/metadata/test_chat_templates.py \
 	tests/quants/formats tests/runtime/test_tokenizer.py tests/test_zoo.py
@@ -56,11 +56,11 @@ test-all-pythons:
 
 # Once more what depends on kernels being compiled already; `make test` in a fresh clone finds none.
 test-warm: $(VENV)/installed
-	$(RUN)/python -m pytest tests/quants/kernels tests/quants/test_compilation.py tests/gguftools/console/test_startup.py
+	$(RUN)/python -m pytest tests/quants/kernels tests/quants/test_compilation.py tests/gguftools/cli/test_startup.py
 
 # The report's page in Chromium or Chrome, which has to be installed.
 test-browser: $(VENV)/installed
-	$(RUN)/python -m pytest -m browser tests/gguftools/measurement/report
+	$(RUN)/python -m pytest -m browser tests/gguftools/publish/report
 
 # The fast part with the lowest versions of all dependencies that pyproject.toml allows, in a VENV of its own. What numba
 # compiles there must not replace what another version of it compiled. Old packages are deprecated by newer ones, and what

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from archs.metadata import Metadata, ValueType
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from quants import format_named
 
 VOCABULARY = 128_000

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 import gguftools
 from archs.metadata import Metadata
-from gguftools.console.arguments import parse_size
+from gguftools.cli.arguments import parse_size
+from gguftools.models.sources import tensors_of_file
 from gguftools.quantization.recipes import ModelFacts, Options, choose, recipe_named
-from gguftools.sources import tensors_of_file
 from gguftools.writing.clusters import serve
+from gguftools.writing.cost_model import CostModel
 from gguftools.writing.items import Item
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan
-from gguftools.writing.terms import Terms
 from gguftools.writing.work_plan import WorkPlan, plan_work, shaped
 from quants import Tensor, format_named
 
@@ -78,14 +78,14 @@ def deepseek_v3() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def plan(recipe: str, terms: Terms) -> WorkPlan:
+def plan(recipe: str, cost_model: CostModel) -> WorkPlan:
     """What a recipe of DeepSeek-V3 in BF16 takes, by the formats that the recipe chooses for it."""
     bf16 = format_named("BF16")
     shapes = deepseek_v3()
     facts = ModelFacts("deepseek2", 61, 128, 1, 256)
     choices = choose(recipe_named(recipe), [(n, s, bf16) for n, s in shapes.items()], facts, False, Options())
     items = [Item(shaped(each.name, shapes[each.name], bf16), each.format) for each in choices]
-    return plan_work([FilePlan(Path("deepseek-v3.gguf"), Metadata(), tuple(items))], terms)
+    return plan_work([FilePlan(Path("deepseek-v3.gguf"), Metadata(), tuple(items))], cost_model)
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
         seconds = {n: run(given.model, given.recipe, given.latency, n, Path(folder)) for n in (1, 2, 4)}
     for workers, each in seconds.items():
         print(f"{workers} workers: {each:6.2f} s, {seconds[1] / each:.2f} × one")
-    found = plan(given.recipe, Terms(given.workers, given.rate, 0.05))
+    found = plan(given.recipe, CostModel(given.workers, given.rate, 0.05))
     print(f"DeepSeek-V3, BF16 to {given.recipe}, {given.workers} workers at {given.rate >> 20} MiB/s each:")
     print(
         f"  {found.bytes_read / 1e12:.3f} TB read, {found.bytes_written / 1e9:.1f} GB written, {found.tasks:,} tasks,"

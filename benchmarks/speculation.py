@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gguftools
-from gguftools.measurement import draft_costs
-from gguftools.measurement.draft_costs import timed_costs
-from gguftools.measurement.draft_figures import Cycles, speedup
+from gguftools.lab.drafts import costs as draft_costs
+from gguftools.lab.drafts.costs import timed_costs
+from gguftools.lab.drafts.figures import Cycles, speedup
 from runtime import generation
 from runtime.generation import Generation
 from runtime.model import Model

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from .console.interruption import take_interruptions
+from .cli.interruption import take_interruptions
 
 if TYPE_CHECKING:
     import typer
@@ -15,8 +15,9 @@ PROGRAM = "gguftools"
 
 def build_app(called: str | None = None) -> "typer.Typer":
     """The Typer app. called: the one command that will run, if that is known; without it, all can."""
-    from . import __version__, commands
-    from .console.app import build_app as build
+    from . import __version__
+    from .cli import commands
+    from .cli.app import build_app as build
 
     return build(__version__, commands.load(called), called)
 
@@ -24,13 +25,13 @@ def build_app(called: str | None = None) -> "typer.Typer":
 def main() -> None:
     """Run the command line, and exit."""
     take_interruptions()
-    from .console import terminal
+    from .cli import terminal
 
     terminal.prepare_streams()
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if called:  # what commands need, and --help does not
-        from .console.startup import collect_garbage_seldom, keep_numba_from_scipy, load_constants_alone
-        from .files.bus_errors import take_bus_errors
+        from .cli.startup import collect_garbage_seldom, keep_numba_from_scipy, load_constants_alone
+        from .io.bus_errors import take_bus_errors
 
         take_bus_errors()
         collect_garbage_seldom()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams, LayerHParams
-from archs.layer_kinds import LayerKind, layer_kind
+from archs.layer_types import LayerType, type_of_layer
 from archs.spec import LayerSpec
 from archs.transforms import take
 from quants import Tensor
@@ -88,11 +88,11 @@ class Network:
     scaling: RopeScaling | None
     graphs: dict[Any, Any] = field(default_factory=dict, init=False, compare=False)  # its graphs, as they are built
 
-    def layer_type(self, layer: Layer) -> LayerKind:
+    def layer_type(self, layer: Layer) -> LayerType:
         """Return the layer's mixer, net and arrangement, as its family declares them."""
         stored = self.hparams.layers[layer.index].stored
         number = layer.index if stored is None else stored
-        return layer_kind(self.block, self.keys, number, layer.tensors, self.hparams.parallel)
+        return type_of_layer(self.block, self.keys, number, layer.tensors, self.hparams.parallel)
 
     @property
     def deepstack(self) -> int | None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams, LayerHParams, read_hparams
 from archs.layered import by_layer
-from archs.mtp import are_alone
+from archs.mtp import has_only_mtp
 from archs.powerinfer import THRESHOLD
 from archs.registry import of_file
 from archs.validation.model_validators import check_model
@@ -72,7 +72,7 @@ class Model:
         self.architecture = of_file(name, metadata)
         self.metadata = metadata
         self.tensors = tensors = all_readable(tensors)
-        if are_alone(metadata, tensors):
+        if has_only_mtp(metadata, tensors):
             problem = "the file has only the MTP layers: a draft, no model"
             raise ModelError(problem, "run it with the model: gguftools generate MODEL --draft FILE")
         check_model(self.architecture, metadata, tensors)

@@ -145,7 +145,7 @@ class Tokenizer:
         if ADDED_TOKENS not in metadata:
             typed = {number: with_strips(metadata, token) for number, token in typed.items()}
         tokens = typed | self._tokens.added
-        return {number: token for number, token in tokens.items() if number not in self._tokens.found_normalized}
+        return {number: token for number, token in tokens.items() if number not in self._tokens.matched_normalized}
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.writing.items import Item
 from gguftools.writing.pipeline import FilePlan, write_files
 from quants import Tensor

@@ -24,7 +24,7 @@ def options() -> dict[str, set[str]]:
     import typer.main
 
     from gguftools.__main__ import build_app
-    from gguftools.console.usage import options_of
+    from gguftools.cli.usage import options_of
 
     program: Any = typer.main.get_command(build_app())
     return {name: options_of(command) | GLOBAL for name, command in program.commands.items()}
@@ -69,7 +69,7 @@ def _options(words: Sequence[str]) -> list[str]:
 
 def watch() -> None:
     """Look at every hint of the command line in this process and those forked from it."""
-    from gguftools.console import app, ui
+    from gguftools.cli import app, ui
 
     show, invoke = ui.print_error, app.Commands.invoke
     command: str | None = None

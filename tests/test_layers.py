@@ -50,24 +50,25 @@ ORDER = (
     "runtime.multimodal",
     "runtime.speculation",
     "runtime.generation runtime.batched_generation runtime.beam_search",
-    "gguftools.files.stores",
-    "gguftools.files",
-    "gguftools.files.gguf",
-    "gguftools.files.checkpoint",
+    "gguftools.io.stores",
+    "gguftools.io",
+    "gguftools.io.gguf",
+    "gguftools.io.checkpoint",
     "gguftools.metadata",
     "gguftools.writing",
     "gguftools.quantization",
-    "gguftools.sources gguftools.generation gguftools.chat",
-    "gguftools.model",
+    "gguftools.models.sources gguftools.models.generation gguftools.models.chat",
+    "gguftools.models",
     "gguftools.inspection",
     "gguftools.measurement",
-    "gguftools.sanity",
+    "gguftools.inspection.original",
     "gguftools.calibration",
     "gguftools.provenance",
     "gguftools.conversion",
-    "gguftools.demo",
-    "gguftools.console",
-    "gguftools.commands",
+    "gguftools.publish",
+    "gguftools.lab",
+    "gguftools.cli",
+    "gguftools.cli.commands",
     "gguftools",
 )
 ROOMS = {room: rank for rank, line in enumerate(ORDER) for room in line.split()}
@@ -106,6 +107,33 @@ def test_imports_point_down_only(module: str):
     assert not [name for name in imported(module) if ROOMS[room_of(name)] > ROOMS[room_of(module)]]
 
 
+LAB = "gguftools.lab."
+
+
+def lab_package(module: str) -> str:
+    """The package of an expert feature that a module is in; "" for other modules."""
+    return LAB + module.removeprefix(LAB).split(".")[0] if module.startswith(LAB) else ""
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_expert_features_are_imported_by_their_package(module: str):
+    """Outside `gguftools.lab.X` nothing imports a module in it: what is public is in its `__init__`."""
+    package = lab_package(module)
+    inner = [name for name in imported(module) if lab_package(name) not in ("", name, package)]
+    assert inner == []
+
+
+@pytest.mark.parametrize("folder", ["docs", "examples", "tests/fuzz", "tests/verify"])
+def test_scripts_import_expert_features_by_their_package(folder: str):
+    """Tests of gguftools may look inside, and so do benchmarks of a part."""
+    inner = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                inner += [f"{path.name}: {name}" for name in [str(node.module)] if lab_package(name) not in ("", name)]
+    assert inner == []
+
+
 def test_there_are_no_circles():
     try:
         TopologicalSorter({module: imported(module) for module in FILES}).prepare()
@@ -116,7 +144,7 @@ def test_there_are_no_circles():
 @pytest.mark.parametrize("path", FILES.values(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_commands_print(path: Path):
     relative = path.relative_to(ROOT).as_posix()
-    if relative.startswith("gguftools/commands/") or relative in {"gguftools/console/ui.py", "gguftools/__main__.py"}:
+    if relative.startswith("gguftools/cli/commands/") or relative in {"gguftools/cli/ui.py", "gguftools/__main__.py"}:
         return
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     assert not [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id in {"print", "input"}]

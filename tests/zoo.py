@@ -27,7 +27,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf import GGUFValueType as ValueType
 
 import gguftools
-from gguftools.sources import of_checkpoint
+from gguftools.models.sources import of_checkpoint
 from runtime.kv_cache import KVCache
 from runtime.model import Model
 from tests import zoo_build, zoo_check

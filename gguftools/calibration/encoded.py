@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from quants import Format, Tensor
 from quants.errors import FileError, GgufToolsError
 
-from ..files.atomic import explained, write_at
-from ..files.shared_file import seen_when_closed
-from ..files.unfinished import Unfinished, unfinished
+from ..io.atomic import explained, write_at
+from ..io.shared_file import seen_when_closed
+from ..io.unfinished import Unfinished, unfinished
 from ..writing.resume import ENCODED, JOURNAL, READ_BACK
 
 ALIGNED = 4096  # bytes

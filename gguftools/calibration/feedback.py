@@ -18,7 +18,7 @@ from quants import Format
 from quants.arguments import thread_count
 
 from ..measurement.perplexity import tokens_at_once
-from ..model import Model
+from ..models.model import Model
 from ..quantization.planning import Planned, PrunedModel
 from ..writing.items import Item
 from ..writing.options import WriteOptions

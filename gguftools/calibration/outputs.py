@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from quants.arguments import thread_count
 
-from ..model import Model
+from ..models.model import Model
 from ..quantization.outputs import EncodeAhead
 from ..quantization.planning import Planned, Planner
 from ..writing.executors import leaves_process

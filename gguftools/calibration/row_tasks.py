@@ -18,7 +18,7 @@ from quants import Format, format_named
 
 from ..measurement.workers import in_turn
 from ..writing.items import Item
-from ..writing.travel import Source, can_travel, tensors_of
+from ..writing.remote_tasks import Source, can_travel, tensors_of
 from .choosing import SPAN, Encode, Floats, Raw, Way, encode_aimed, encode_by_columns, encode_spans
 from .encoded import Encoded, Lent
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from quants import Format, Tensor, format_named
 from quants.errors import OptionError
 
-from ..model import Model
+from ..models.model import Model
 from ..quantization.imatrix import ImportanceMatrix
 from .encoded import Encoded
 from .knapsack import Candidate, best_within, limits

@@ -13,7 +13,7 @@ from quants.arguments import PathLike, thread_count
 from quants.errors import OptionError
 
 from ..measurement.perplexity import tokens_at_once
-from ..model import Model
+from ..models.model import Model
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
 from ..quantization.recipes import Recipe, is_quantizable

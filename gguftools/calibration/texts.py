@@ -12,7 +12,7 @@ from quants.arguments import PathLike, as_count
 from quants.errors import OptionError
 
 from ..measurement.texts import NamedText, default_texts, named_texts, windows_of
-from ..model import Model
+from ..models.model import Model
 from .bounds import DEFAULT_MEMORY
 
 N_CTX = 512

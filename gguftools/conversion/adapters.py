@@ -19,9 +19,9 @@ from quants import Format, Tensor, format_named
 from quants.arguments import PathLike
 from quants.errors import FileError, ModelError, OptionError
 
-from ..files.checkpoint.folder import Checkpoint
-from ..files.checkpoint.safetensors import open_safetensors
-from ..files.checkpoint.torch_pickle import open_torch, torch_numbers
+from ..io.checkpoint.folder import Checkpoint
+from ..io.checkpoint.safetensors import open_safetensors
+from ..io.checkpoint.torch_pickle import open_torch, torch_numbers
 from ..quantization.outtypes import QUANTIZATION_VERSION
 from ..writing.items import Item
 from ..writing.pipeline import FilePlan

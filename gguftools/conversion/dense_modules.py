@@ -16,8 +16,8 @@ from archs.typed_json import Text, read_fields
 from quants import Tensor
 from quants.errors import FileError, ModelError, OptionError
 
-from ..files.checkpoint.folder import Checkpoint
-from ..files.checkpoint.safetensors import open_safetensors
+from ..io.checkpoint.folder import Checkpoint
+from ..io.checkpoint.safetensors import open_safetensors
 
 NAMES = ("dense_2", "dense_3")
 READ_BY = ("gemma-embedding", "gemma3")  # llama.cpp refuses such tensors in files of others

@@ -7,11 +7,11 @@ from typing import Any
 from quants.arguments import PathLike
 from quants.errors import OptionError
 
-from ..files.atomic import Reads, check_space, check_target, output_path
-from ..files.gguf.reader import open_gguf
-from ..files.gguf.shards import set_name, shard_paths
-from ..model import Model, stored_file
-from ..sources import pread_tensors
+from ..io.atomic import InputFiles, check_space, check_target, output_path
+from ..io.gguf.reader import open_gguf
+from ..io.gguf.shards import set_name, shard_paths
+from ..models.model import Model, stored_file
+from ..models.sources import pread_tensors
 from ..writing.items import Item
 from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, write_files
@@ -61,7 +61,7 @@ def convert_endian(
     for part, target in zip(opened.parts, targets, strict=True):
         items = tuple(Item(tensors[name], tensors[name].format) for name in part.tensors)
         files.append(FilePlan(target, part.metadata, items, magic=part.magic, version=part.version, byte_order=order))
-    reads, total = Reads(states=opened.states), sum(file.layout.total for file in files)
+    reads, total = InputFiles(states=opened.states), sum(file.layout.total for file in files)
     for target in targets:
         check_target(target, reads, overwrite)
     check_space(targets[0], total)

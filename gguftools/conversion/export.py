@@ -26,14 +26,14 @@ from quants import Format, Tensor, format_named
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import FileError, OptionError, VocabularyError
 
-from ..files.atomic import atomic_output, check_space, check_target
-from ..files.checkpoint.safetensors import check_written, plan_safetensors
-from ..files.folders import files_of_folder, made_folder, new_folder
-from ..files.gguf.shards import filled, shard_paths
-from ..files.gguf.writer import TensorInfo
+from ..io.atomic import atomic_output, check_space, check_target
+from ..io.checkpoint.safetensors import check_written, plan_safetensors
+from ..io.folders import files_of_folder, made_folder, new_folder
+from ..io.gguf.shards import filled, shard_paths
+from ..io.gguf.writer import TensorInfo
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
-from ..model import Model, opened, opened_gguf, selected
+from ..models.model import Model, opened, opened_gguf, selected
 from ..writing.options import WriteOptions
 from ..writing.report import Report
 from ..writing.row_blocks import over_rows

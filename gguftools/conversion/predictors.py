@@ -8,7 +8,7 @@ from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import FileError
 
-from ..files.checkpoint.torch_pickle import open_torch
+from ..io.checkpoint.torch_pickle import open_torch
 
 LINEAR = ("fc1.weight", "fc2.weight")
 

@@ -12,9 +12,9 @@ from quants.errors import OptionError
 from ..calibration.outputs import with_feedback
 from ..calibration.target import Found, SearchOptions, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
-from ..files.atomic import atomic_output, check_space, check_target, published_together
-from ..files.naming import refuse_store
-from ..model import Model, opened, write_quantized
+from ..io.atomic import atomic_output, check_space, check_target, published_together
+from ..io.naming import refuse_store
+from ..models.model import Model, opened, write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
 from ..provenance.recording import Described, Recording, described_as
 from ..quantization.imatrix import ImportanceMatrix

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 from quants.arguments import PathLike, as_count
 from quants.errors import FileError, OptionError
 
-from ..files import atomic
-from ..files.atomic import Reads, check_space, check_target, explained, output_path
-from ..files.gguf.copies import Copy, planned_traffic, warning_of, write_copies
-from ..files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, open_gguf
-from ..files.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
-from ..files.gguf.writer import Layout, OpenGguf, TensorInfo, plan_file, tensor_infos
-from ..files.locks import held, is_named, state_of
-from ..files.positioned import CopyProgress, Move, copy_ranges
-from ..files.stores.path import StorePath, located
-from ..files.stores.pieces import Traffic
-from ..files.unfinished import Unfinished, unfinished
-from ..model import Model, stored_file
+from ..io import atomic
+from ..io.atomic import InputFiles, check_space, check_target, explained, output_path
+from ..io.gguf.copies import Copy, planned_traffic, warning_of, write_copies
+from ..io.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, open_gguf
+from ..io.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
+from ..io.gguf.writer import Layout, OpenGguf, TensorInfo, plan_file, tensor_infos
+from ..io.locks import held, is_named, state_of
+from ..io.positioned import CopyProgress, Move, copy_ranges
+from ..io.stores.path import StorePath, located
+from ..io.stores.pieces import Traffic
+from ..io.unfinished import Unfinished, unfinished
+from ..models.model import Model, stored_file
 from ..writing.row_blocks import Progress
 
 Output = tuple[Layout, Copy]
@@ -107,7 +107,7 @@ def split(
     prefix = opened.path if output is None else _prefix(output, opened.path.name)
     outputs = _plan_shards(opened, prefix, groups)
     shards = [Shard(copy.path, len(layout.tensors), copy.total) for layout, copy in outputs]
-    reads = Reads(states=opened.states)
+    reads = InputFiles(states=opened.states)
     for shard in shards:
         check_target(shard.path, reads, overwrite)
     warnings, copies = list(_why_not_exact(opened)), [copy for _, copy in outputs]
@@ -239,7 +239,7 @@ def merge(
     layout = plan_file(metadata, infos, DEFAULT_ALIGNMENT, 0, first.magic, first.version, first.byte_order)
     offsets, last = dict(zip(opened.tensors, layout.offsets, strict=True)), opened.parts[-1]
     layout = replace(layout, total=_moves(last, layout, offsets, True)[1])
-    reads = Reads(states=opened.states)
+    reads = InputFiles(states=opened.states)
     check_target(target, reads, overwrite)
     if free and not dry_run:
         _free(opened, layout, target, reads, overwrite, progress)
@@ -256,7 +256,7 @@ def _shards(parts: Sequence[GgufFile]) -> list[Shard]:
 
 
 def _free(
-    opened: GgufFile, layout: Layout, target: Path, reads: Reads, overwrite: bool, progress: Progress | None
+    opened: GgufFile, layout: Layout, target: Path, reads: InputFiles, overwrite: bool, progress: Progress | None
 ) -> None:
     """Begin a merge that deletes shards, and do it."""
     partial = target.with_name(target.name + MERGING)
@@ -322,7 +322,7 @@ def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: 
             return report
         if not file.path.exists():
             raise FileError(f"{file.path} is gone, which had the tensors of {len(merged)} deleted shards")
-        check_target(target, Reads(tuple(left)), overwrite)
+        check_target(target, InputFiles(tuple(left)), overwrite)
         file.open(whole_bytes)
         if not _is_whole(file.path, head):
             raise FileError(f"{file.path} is not what the merge into {target} left", hint="fetch the shards again")

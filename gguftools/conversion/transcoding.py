@@ -20,8 +20,8 @@ from quants.arguments import thread_count
 from quants.errors import FormatError
 from quants.exact import PRECISION, exact_blocks, formats_that_fit
 
-from ..files.atomic import check_target
-from ..model import Model
+from ..io.atomic import check_target
+from ..models.model import Model
 from ..quantization.outputs import write_file
 from ..quantization.outtypes import FILE_TYPES, converted_format, plan_conversion, with_file_type
 from ..quantization.recipes import RECIPES, Choice, is_quantizable

@@ -22,14 +22,14 @@ from runtime.evaluation.divergence import Rows
 from runtime.evaluation.stored_logits import MAGIC, StoredLayout, StoredLogits, encode_rows, stored_logits
 from runtime.head import LazyLogits
 
-from ..files.atomic import NOTHING, Reads, explained, write_at
-from ..files.locks import State, state_of
-from ..files.unfinished import Unfinished
+from ..io.atomic import NOTHING, InputFiles, explained, write_at
+from ..io.locks import State, state_of
+from ..io.unfinished import Unfinished
 from ..writing.resume import KEY, fingerprint, partial_path, resumable
 
 
 def is_llama_cpp_base(path: Path) -> bool:
-    """Whether a file is such a base, by its content. Raises FileError where it cannot be read."""
+    """Return whether a file is such a base, by its content. Raises FileError where it cannot be read."""
     if path.is_dir() or not path.exists():
         return False
     try:
@@ -65,7 +65,7 @@ class LlamaCppWriter:
         return state_of(self._file.fd)
 
     def covered(self, window: int) -> bool:
-        """Whether an earlier run wrote this window."""
+        """Return whether an earlier run wrote this window."""
         return window in self._covered
 
     def add(self, window: int, start: int, stop: int, given: Rows | LazyLogits) -> None:
@@ -113,7 +113,7 @@ class LlamaCppRun:
 
 @contextmanager
 def saved_llama_cpp_base(
-    target: Path, run: LlamaCppRun, *, resume: bool = False, overwrite: bool = False, reads: Reads = NOTHING
+    target: Path, run: LlamaCppRun, *, resume: bool = False, overwrite: bool = False, reads: InputFiles = NOTHING
 ) -> Iterator[LlamaCppWriter]:
     """Write such a base, which appears when the block ends.
 

@@ -13,7 +13,7 @@ from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import OptionError
 
-from ..model import Model, opened
+from ..models.model import Model, opened
 from ..writing.report import Report
 from .options import PerplexityOptions
 from .sizes import bits_per_weight, size_bytes
@@ -101,15 +101,16 @@ def perplexity(
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
     plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
-    evaluate = _Evaluation(net, read, plans, max(1, tokens_at_once(model) // n_ctx), progress)
+    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
     sparsity = net.use_predictor() if options.sparse else None
     net.profile = Profile() if options.profile else None
     start = time.perf_counter()
-    result, alone = evaluate()
+    result, by_text = evaluate()
     seconds = time.perf_counter() - start
+    model.origin.reads.check_unchanged()
     if net.profile:
         net.profile.seconds["all other work"] = seconds - sum(net.profile.seconds.values())
     return PerplexityReport(
@@ -126,7 +127,7 @@ def perplexity(
         chosen,
         products(chosen),
         net.profile.seconds if net.profile else None,
-        list(map(_of_text, texts, alone)),
+        list(map(_of_text, texts, by_text)),
         size_bytes(model),
         bits_per_weight(model),
     )
@@ -141,8 +142,10 @@ def _plain_texts(given: Texts) -> list[NamedText]:
     return texts
 
 
-def _of_text(text: NamedText, found: "Perplexity") -> TextPerplexity:
-    return TextPerplexity(text.name, str(text.path), found.perplexity, found.standard_error, found.chunks, found.tokens)
+def _of_text(text: NamedText, result: "Perplexity") -> TextPerplexity:
+    return TextPerplexity(
+        text.name, str(text.path), result.perplexity, result.standard_error, result.chunks, result.tokens
+    )
 
 
 def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> float:
@@ -184,9 +187,14 @@ class _Evaluation:
 
 
 def tokens_at_once(model: Model) -> int:
-    """How many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
+    """Return how many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
     return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
+
+
+def windows_at_once(model: Model, n_ctx: int) -> int:
+    """Return how many windows of n_ctx tokens run together, at least one."""
+    return max(1, tokens_at_once(model) // n_ctx)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:

@@ -16,7 +16,7 @@ from quants import Tensor
 from quants.errors import GgufToolsError, ModelError, OptionError, VocabularyError
 from quants.spelling import did_you_mean, quote
 
-from ..files.gguf.writer import RESERVE_KEY
+from ..io.gguf.writer import RESERVE_KEY
 
 PER_TOKEN = (TOKEN_TYPES, Keys.Tokenizer.SCORES)
 NEWER_FILE_TYPES = (41,)  # than the `gguf` package: Q2_0

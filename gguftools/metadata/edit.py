@@ -16,15 +16,15 @@ from quants.arguments import PathLike, as_mapping, as_texts
 from quants.errors import FileError, OptionError, VocabularyError
 from quants.spelling import quote
 
-from ..files.atomic import Reads, check_target, output_path
-from ..files.gguf.edit import edit_metadata, open_locked, planned_edit
-from ..files.gguf.journal import journal_path
-from ..files.gguf.journal import recover as recover_file
-from ..files.gguf.reader import open_gguf
-from ..files.gguf.shards import SHARD_NAME, shard_name
-from ..files.replacing import recover as recover_replacement
-from ..files.stores.path import StorePath, located
-from ..files.stores.pieces import Traffic
+from ..io.atomic import InputFiles, check_target, output_path
+from ..io.gguf.edit import edit_metadata, open_locked, planned_edit
+from ..io.gguf.journal import journal_path
+from ..io.gguf.journal import recover as recover_file
+from ..io.gguf.reader import open_gguf
+from ..io.gguf.shards import SHARD_NAME, shard_name
+from ..io.replacing import recover as recover_replacement
+from ..io.stores.path import StorePath, located
+from ..io.stores.pieces import Traffic
 from .checks import check_new_keys, faults, is_chat_template, warning
 from .difference import KeyDifference, compare_metadata
 from .operations import Conduct, Operation, Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
@@ -150,7 +150,7 @@ def set_metadata(  # noqa: PLR0913  # each kind of change by its name
         return EditReport(path, [], recovered=recovered)
     target = None if output is None else output_path(output, path.name)
     with nullcontext((open_gguf(path), None)) if dry_run or target else open_locked(path) as (opened, lock):
-        read = Reads(tuple(map(located, reads)))
+        read = InputFiles(tuple(map(located, reads)))
         if target is not None:
             check_target(target, read.also(opened.shards), overwrite)
         metadata, report = edited(opened.metadata, opened.tensors)

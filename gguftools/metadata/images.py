@@ -28,8 +28,8 @@ from runtime.multimodal.prompts import (
 from runtime.multimodal.vision import VisionEncoder
 from runtime.tokenizer import Tokenizer
 
-from ..files.images import Source, open_image
-from ..files.wav import read_wav
+from ..io.images import Source, open_image
+from ..io.wav import read_wav
 from .chat_templates import rendered
 
 Progress = Callable[[int, int], None]

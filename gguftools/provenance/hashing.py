@@ -11,8 +11,8 @@ from quants.arguments import thread_count
 from quants.errors import FileError
 from quants.threads import started_pool
 
-from ..files.positioned import PositionedInput, ReadBytes
-from ..files.stores.path import StorePath
+from ..io.positioned import PositionedInput, ReadBytes
+from ..io.stores.path import StorePath
 from ..writing.row_blocks import Progress
 
 STEP = 1 << 22  # bytes read at a time
@@ -76,7 +76,7 @@ def file_digest(path: Path, threads: int | None = None, progress: Progress | Non
 def reading(path: Path) -> ReadBytes:
     """What reads bytes begin … end of a file, or of an object in a store. Raises FileError."""
     if isinstance(path, StorePath):
-        from ..files.stores.store import open_object
+        from ..io.stores.store import open_object
 
         return open_object(path).fetch
     return PositionedInput(path).read
@@ -85,7 +85,7 @@ def reading(path: Path) -> ReadBytes:
 def size_of(path: Path) -> int:
     """Bytes of a file, or of an object in a store. Raises FileError."""
     if isinstance(path, StorePath):
-        from ..files.stores.store import version_now
+        from ..io.stores.store import version_now
 
         found = version_now(path)
         if found is None:

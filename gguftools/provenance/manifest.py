@@ -21,8 +21,8 @@ from quants.arguments import PathLike
 from quants.errors import FileError
 from quants.spelling import quote
 
-from ..files.atomic import MANIFEST, MANIFEST_SCHEMA
-from ..files.stores.path import StorePath, located
+from ..io.atomic import MANIFEST, MANIFEST_SCHEMA
+from ..io.stores.path import StorePath, located
 
 SCHEMA = f"{MANIFEST_SCHEMA}1"
 LARGEST = 64 << 20  # bytes of a manifest: that of a hundred thousand tensors has half of them
@@ -182,7 +182,7 @@ def read_object(path: Path, kind: str) -> dict[str, Any]:
 
 def _stored_object(path: StorePath, kind: str) -> dict[str, Any]:
     """The same from a store."""
-    from ..files.stores.store import open_object
+    from ..io.stores.store import open_object
 
     found = open_object(path)
     if found.size > LARGEST:

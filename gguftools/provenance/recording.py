@@ -14,12 +14,12 @@ from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
 from ..calibration.texts import Calibration
-from ..files.atomic import NOTHING, Reads, atomic_output, check_target, when_published
-from ..files.gguf.reader import GgufFile, open_gguf
-from ..files.locks import held
-from ..files.stores.path import StorePath, located
-from ..files.stores.store import begin_upload, is_pinned, version_now
-from ..model import Model, stored_file
+from ..io.atomic import NOTHING, InputFiles, atomic_output, check_target, when_published
+from ..io.gguf.reader import GgufFile, open_gguf
+from ..io.locks import held
+from ..io.stores.path import StorePath, located
+from ..io.stores.store import begin_upload, is_pinned, version_now
+from ..models.model import Model, stored_file
 from ..quantization.imatrix import ImportanceMatrix, read_imatrix
 from ..quantization.options import Splitting
 from ..quantization.recipes import Recipe
@@ -139,7 +139,7 @@ class Recording:
         written_whole(path, manifest.text(), self.run.overwrite, reads)
 
 
-def written_whole(path: Path, text: str, overwrite: bool = False, reads: Reads = NOTHING) -> None:
+def written_whole(path: Path, text: str, overwrite: bool = False, reads: InputFiles = NOTHING) -> None:
     """Write a small file, or an object in a store, which appears whole or not at all. Raises FileError."""
     if not isinstance(path, StorePath):
         with atomic_output(path, "w", overwrite, reads) as file:
@@ -199,7 +199,7 @@ def source_record(
     """The files of a model, with their digests; largest: of files with more bytes, none. Raises FileError."""
     name = public_name(source)
     if is_pinned(located(source)) and model.file is None:
-        from ..files.checkpoint.remote import listed_files
+        from ..io.checkpoint.remote import listed_files
 
         given, commit = str(source), next((made[1] for made in model.origin.recorded if len(made) == 2), "")
         files = tuple(FileRecord(*each) for each in listed_files(given, commit))

@@ -21,9 +21,9 @@ from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 from quants.spelling import did_you_mean
 
-from ..files.atomic import NOTHING, atomic_output
-from ..files.gguf.reader import GgufFile, open_gguf
-from ..files.stores.path import StorePath, located
+from ..io.atomic import NOTHING, atomic_output
+from ..io.gguf.reader import GgufFile, open_gguf
+from ..io.stores.path import StorePath, located
 from ..writing.items import Item
 from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, write_files

@@ -10,9 +10,9 @@ from pathlib import Path
 from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
-from ..files.atomic import Reads, check_space, check_target, free_bytes, output_path
-from ..files.gguf.shards import SHARD_NAME
-from ..files.stores.path import StorePath
+from ..io.atomic import InputFiles, check_space, check_target, free_bytes, output_path
+from ..io.gguf.shards import SHARD_NAME
+from ..io.stores.path import StorePath
 from ..writing.options import WriteOptions
 from ..writing.pipeline import FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
@@ -47,7 +47,7 @@ def write_recipes(
     warnings += idle_resume(targets, run.resume)
     warnings += left_behind(targets, run.resume, (ENCODED,) if encode else ())
     free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run, run.resume)
-    if planner.dry_run or run.terms is not None:
+    if planner.dry_run or run.cost_model is not None:
         return _planned(planned, run, free, warnings)
     begun = sum(stored_bytes(path.with_name(path.name + kind)) for path in targets for kind in (PARTIAL, ENCODED))
     needed = sum(p.nbytes for p in planned) * (2 if encode else 1)  # what is encoded ahead stays until it is written
@@ -86,9 +86,9 @@ def write_file(
 def _planned(planned: Sequence[Planned], run: WriteOptions, free: int, warnings: list[str]) -> QuantizeReport:
     """What would be written, and what that would take."""
     report = _report(planned, None, free, warnings)
-    if run.terms is None:
+    if run.cost_model is None:
         return report
-    return replace(report, work=plan_work([file for p in planned for file in p.files], run.terms, run.memory))
+    return replace(report, work=plan_work([file for p in planned for file in p.files], run.cost_model, run.memory))
 
 
 def _write(
@@ -130,7 +130,7 @@ def _beside(source: Path) -> PathLike:
     return source.parent if source.parent.is_dir() else "."
 
 
-def check_outputs(planned: Sequence[Planned], reads: Reads, overwrite: bool, resume: bool = False) -> int:
+def check_outputs(planned: Sequence[Planned], reads: InputFiles, overwrite: bool, resume: bool = False) -> int:
     """Bytes free where the outputs go. Raises an error where one would replace a source or another output.
 
     resume: what is in a store already may be what an interrupted run wrote.

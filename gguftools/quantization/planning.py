@@ -14,7 +14,7 @@ from archs.values import INTEGERS, value_of
 from quants import Tensor
 from quants.errors import FormatError, OptionError
 
-from ..files.gguf.shards import filled, shard_metadata, shard_paths, without_split_keys
+from ..io.gguf.shards import filled, shard_metadata, shard_paths, without_split_keys
 from ..metadata.checks import architecture_of, check_new_keys, faults
 from ..writing.items import Floats, Item
 from ..writing.origin import Origin

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quants.arguments import as_count
 from quants.errors import OptionError
 
-from ..files.atomic import NOTHING, Reads
+from ..io.atomic import NOTHING, InputFiles
 
 if TYPE_CHECKING:
+    from ..io.locks import State
+    from .cost_model import CostModel
+    from .remote_tasks import Source
     from .row_blocks import Progress
-    from .terms import Terms
-    from .travel import Source
 
 DEFAULT_MEMORY = 512 << 20
 
@@ -36,8 +38,8 @@ class WriteOptions:
 
     threads: default all processors. memory: bytes that running tasks may hold together. progress(bytes done, of how
     many, tensor): called now and then, in this thread. executor: runs the tasks instead of threads of this process,
-    such as a pool of processes or a Dask cluster. terms: say what the work would take on these
-    (`writing.terms.Terms`), and write nothing. dry_run: say what would be written, and write nothing. statistics:
+    such as a pool of processes or a Dask cluster. cost_model: say what the work would take by this model
+    (`writing.cost_model.CostModel`), and write nothing. dry_run: say what would be written, write nothing. statistics:
     measure the errors of every tensor. resume: go on from what an interrupted run left. overwrite: replace outputs that
     exist. reserve: bytes of slack in the header for later edits. manifest: also write OUTPUT.manifest.json, what
     decided the bytes, with digests. reads: more files that must not be an output. source: set by the package, what
@@ -48,14 +50,14 @@ class WriteOptions:
     memory: int = DEFAULT_MEMORY
     progress: Progress | None = None
     executor: Executor | None = None
-    terms: Terms | None = None
+    cost_model: CostModel | None = None
     dry_run: bool = False
     statistics: bool = False
     resume: bool = False
     overwrite: bool = False
     reserve: int = 0
     manifest: bool = False
-    reads: Reads = NOTHING
+    reads: InputFiles = NOTHING
     source: Source | None = None
 
     def __post_init__(self) -> None:
@@ -68,7 +70,11 @@ class WriteOptions:
     @property
     def writes_nothing(self) -> bool:
         """Whether only what would be done is asked for."""
-        return self.dry_run or self.terms is not None
+        return self.dry_run or self.cost_model is not None
+
+    def reading(self, states: Mapping[Path, State]) -> WriteOptions:
+        """Return the same options with more files that must not change before the outputs get their names."""
+        return replace(self, reads=replace(self.reads, states={**self.reads.states, **states}))
 
     def check_used(self, function: Callable[..., object], *names: str) -> None:
         """Raise OptionError for an option that the function has no use for. names: those that it has."""

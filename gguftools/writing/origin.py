@@ -6,9 +6,9 @@ from pathlib import Path
 
 from quants import Tensor
 
-from ..files.atomic import Reads
-from ..files.gguf.reader import DEFAULT_ALIGNMENT
-from ..files.locks import State
+from ..io.atomic import InputFiles
+from ..io.gguf.reader import DEFAULT_ALIGNMENT
+from ..io.locks import State
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,6 @@ class Origin:
     warnings: tuple[str, ...] = ()
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> InputFiles:
         """What must not be written while this is read."""
-        return Reads((self.path, *self.files) if self.files else (), self.states)
+        return InputFiles((self.path, *self.files) if self.files else (), self.states)

@@ -27,16 +27,16 @@ from quants import Tensor
 from quants.arguments import thread_count
 from quants.compilation import Codec, compile_codecs
 
-from ..files.atomic import Reads, published_together
-from ..files.gguf.reader import DEFAULT_ALIGNMENT
-from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
-from ..files.stores.path import StorePath
+from ..io.atomic import InputFiles, published_together
+from ..io.gguf.reader import DEFAULT_ALIGNMENT
+from ..io.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
+from ..io.stores.path import StorePath
 from .executors import done_elsewhere, leaves_process
 from .items import Item, decode_rows, piece, read_rows
 from .options import WriteOptions
+from .remote_tasks import Batch, Job, RowTask, Source, Wanted, Wrote, can_travel, encoded_pieces, perform_batch
 from .resume import PartialGguf, resumable_gguf
 from .row_blocks import BLOCK_VALUES, Progress, RowBlock, batched, over_rows, row_ranges, run_blocks
-from .travel import Batch, Job, RowTask, Source, Wanted, Wrote, can_travel, encoded_pieces, perform_batch
 
 log = logging.getLogger(__name__)
 
@@ -167,10 +167,10 @@ def tasks_of(files: Sequence[FilePlan], threads: int, memory: int, statistics: b
 
 @contextmanager
 def _open_sinks(
-    files: Sequence[FilePlan], resumable: Resumable | None, overwrite: bool, reads: Reads
+    files: Sequence[FilePlan], resumable: Resumable | None, overwrite: bool, reads: InputFiles
 ) -> Iterator[Sequence[OpenGguf]]:
     if any(isinstance(file.path, StorePath) for file in files):
-        from ..files.gguf.uploads import create_stored  # here, because few outputs are in stores
+        from ..io.gguf.uploads import create_stored  # here, because few outputs are in stores
 
         sources = resumable.fingerprint if resumable is not None and resumable.resume else None
         made_from = None if sources is None else [[file.digest(), sources] for file in files]

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from quants.errors import FileError, GgufToolsError
 
-from ..files.atomic import NOTHING, Reads, check_space, check_target, explained
-from ..files.gguf.writer import NOT_MEASURED, Figures, Layout, OpenGguf
-from ..files.locks import State, is_held, state_of
-from ..files.shared_file import SharedFile
-from ..files.stores.path import StorePath
-from ..files.stores.store import can_resume
-from ..files.unfinished import Unfinished, is_list, unfinished
+from ..io.atomic import NOTHING, InputFiles, check_space, check_target, explained
+from ..io.gguf.writer import NOT_MEASURED, Figures, Layout, OpenGguf
+from ..io.locks import State, is_held, state_of
+from ..io.shared_file import SharedFile
+from ..io.stores.path import StorePath
+from ..io.stores.store import can_resume
+from ..io.unfinished import Unfinished, is_list, unfinished
 
 PARTIAL, JOURNAL = ".partial", ".journal"
 ENCODED, SEARCHED = ".encoded", ".search"  # of what is done before the output is begun
@@ -158,7 +158,7 @@ def resumable_gguf(
     sources: list[list[Any]],
     resume: bool,
     overwrite: bool = False,
-    reads: Reads = NOTHING,
+    reads: InputFiles = NOTHING,
     anew: str = ANEW,
 ) -> Iterator[PartialGguf]:
     """Create a GGUF file that a killed or interrupted run leaves behind half done, to be taken up by another.
@@ -182,7 +182,12 @@ def resumable_gguf(
 
 @contextmanager
 def resumable(
-    target: Path, head: dict[str, Any], resume: bool, overwrite: bool = False, reads: Reads = NOTHING, anew: str = ANEW
+    target: Path,
+    head: dict[str, Any],
+    resume: bool,
+    overwrite: bool = False,
+    reads: InputFiles = NOTHING,
+    anew: str = ANEW,
 ) -> Iterator[tuple[Unfinished, list[Any]]]:
     """Create a file of head["bytes"] bytes that a killed run leaves behind, with a list of what it did, for another.
 

@@ -9,7 +9,7 @@ import numpy as np
 from quants.arguments import PathLike
 from quants.errors import OptionError
 
-from ..files.atomic import Reads, atomic_output, check_target, output_path
+from ..io.atomic import InputFiles, atomic_output, check_target, output_path
 
 if TYPE_CHECKING:
     from runtime.evaluation.pooling import Embeddings
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NPY, JSON = ".npy", ".json"
 
 
-def check_output(output: PathLike, reads: Reads, overwrite: bool) -> Path:
+def check_output(output: PathLike, reads: InputFiles, overwrite: bool) -> Path:
     """Where vectors may be written. Raises OptionError for another kind of file, and as `check_target` does."""
     path = output_path(output)
     if path.suffix not in (NPY, JSON):
@@ -26,7 +26,7 @@ def check_output(output: PathLike, reads: Reads, overwrite: bool) -> Path:
     return path
 
 
-def write_vectors(found: "Embeddings", path: Path, reads: Reads, overwrite: bool) -> None:
+def write_vectors(found: "Embeddings", path: Path, reads: InputFiles, overwrite: bool) -> None:
     """float32, a row each, as .npy; or JSON with what is said of them. Raises FileError."""
     with atomic_output(path, overwrite=overwrite, reads=reads) as file:
         if path.suffix == NPY:

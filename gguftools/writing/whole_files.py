@@ -10,15 +10,15 @@ from typing import NamedTuple
 from archs.metadata import Metadata
 from quants import format_named
 
-from ..files.atomic import check_target
-from ..files.gguf.shards import is_first_of_set
-from ..files.gguf.uploads import make_way
-from ..files.stores.path import StorePath
+from ..io.atomic import check_target
+from ..io.gguf.shards import is_first_of_set
+from ..io.gguf.uploads import make_way
+from ..io.stores.path import StorePath
 from .executors import done_elsewhere, leaves_process
 from .items import Floats, Item
 from .options import WriteOptions
 from .pipeline import FilePlan, Resumable, TensorStats, WriteResult, write_files
-from .travel import Source, can_travel, tensors_of
+from .remote_tasks import Source, can_travel, tensors_of
 
 
 class NamedItem(NamedTuple):

@@ -21,9 +21,9 @@ from quants import Format, Tensor
 from quants.errors import OptionError
 from quants.format import format_named
 
+from .cost_model import CostModel, Prices
 from .options import DEFAULT_MEMORY
 from .pipeline import FilePlan, Task, tasks_of
-from .terms import Prices, Terms
 
 PROBE_WIDTH, PROBE_ROWS = 2048, 512  # as many values as a task has
 PROBE_TRIES = 2
@@ -38,7 +38,7 @@ class WorkPlan:
     bytes_read, bytes_written: once each. requests: ranges read, and parts written. memory: bytes of a worker at most.
     encode_seconds: of all workers together, as measured on this machine; transfer_seconds: of all together, too.
     hours: from the first task's begin to the last one's end. busy: how much of that workers have work. cost: by the
-    prices of the terms.
+    prices of the cost model.
     """
 
     workers: int
@@ -58,28 +58,28 @@ class WorkPlan:
         return asdict(self)
 
 
-def plan_work(files: Sequence[FilePlan], terms: Terms, memory: int = DEFAULT_MEMORY) -> WorkPlan:
+def plan_work(files: Sequence[FilePlan], cost_model: CostModel, memory: int = DEFAULT_MEMORY) -> WorkPlan:
     """What writing these files takes. memory: bytes that the tasks of a worker may hold."""
     tasks = tasks_of(files, 1, memory, statistics=False)
     read = sum(task.nbytes for task in tasks)
     written = sum(file.layout.total for file in files)
     requests = len(tasks) + sum(math.ceil(file.layout.total / PART_BYTES) for file in files)
     encoding = [_encode_seconds(task) for task in tasks]
-    moving = [_transfer_seconds(task, terms) for task in tasks]
-    free = [0.0] * terms.workers  # a heap: when each worker is free
+    moving = [_transfer_seconds(task, cost_model) for task in tasks]
+    free = [0.0] * cost_model.workers  # a heap: when each worker is free
     for seconds, transfer in zip(encoding, moving, strict=True):
         heapq.heapreplace(free, free[0] + seconds + transfer)
     last = max(free)
-    prices, giga = terms.prices, 1e9
+    prices, giga = cost_model.prices, 1e9
     cost = (
-        prices.worker_hour * terms.workers * last / 3600
+        prices.worker_hour * cost_model.workers * last / 3600
         + prices.gigabyte_read * read / giga
         + prices.gigabyte_written * written / giga
         + prices.thousand_requests * requests / 1000
     )
     held = max((task.nbytes + 12 * task.values for task in tasks), default=0)  # stored, decoded, kept by encoders
     return WorkPlan(
-        terms.workers,
+        cost_model.workers,
         len(tasks),
         read,
         written,
@@ -88,14 +88,14 @@ def plan_work(files: Sequence[FilePlan], terms: Terms, memory: int = DEFAULT_MEM
         sum(encoding),
         sum(moving),
         last / 3600,
-        sum(free) / (last * terms.workers) if last else 1.0,
+        sum(free) / (last * cost_model.workers) if last else 1.0,
         cost,
     )
 
 
-def _transfer_seconds(task: Task, terms: Terms) -> float:
+def _transfer_seconds(task: Task, cost_model: CostModel) -> float:
     wanted = sum((task.stop - task.start) * item.format.row_bytes(task.tensor.width) for _, _, item in task.wanted)
-    return terms.latency + (task.nbytes + wanted) / terms.rate
+    return cost_model.latency + (task.nbytes + wanted) / cost_model.rate
 
 
 def _encode_seconds(task: Task) -> float:

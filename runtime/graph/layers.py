@@ -1,6 +1,6 @@
 """A model's layers as operations, as the family declares them and by their optional tensors."""
 
-from archs.layer_kinds import Arrangement, Mixer
+from archs.layer_types import Arrangement, Mixer
 
 from .. import hrm
 from ..layer import Layer, Network

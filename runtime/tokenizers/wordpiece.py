@@ -69,7 +69,7 @@ class WordPieces:
         # Tokens matched before the text is split are no parts of words.
         listed = zip(self._texts, self.tokens.types.tolist(), strict=True)
         vocabulary = {text: number for number, (text, type) in enumerate(listed) if type not in MATCHED_FIRST}
-        vocabulary |= {token.content: number for number, token in self.tokens.found_normalized.items()}
+        vocabulary |= {token.content: number for number, token in self.tokens.matched_normalized.items()}
         unknown = unknown_word(self.tokens, self._texts)
         if unknown is not None:
             vocabulary[self._texts[unknown]] = unknown
@@ -83,7 +83,7 @@ class WordPieces:
             unk_token="[UNK]" if unknown is None else self._texts[unknown],
             max_input_chars_per_word=longest_word(self.tokens),
         )
-        return with_added(tokenizer, self.tokens.found_normalized)
+        return with_added(tokenizer, self.tokens.matched_normalized)
 
 
 def _clean(text: str) -> str:

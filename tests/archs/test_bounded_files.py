@@ -12,9 +12,9 @@ import pytest
 
 from archs import bounded_files
 from archs.bounded_files import Limit, read_bytes, read_text
-from gguftools.console.arguments import read_json_values, read_rules, text_or_file
-from gguftools.conversion.experts import read_list
+from gguftools.cli.arguments import read_json_values, read_rules, text_or_file
 from gguftools.inspection.hashing import read_manifest
+from gguftools.lab.grafting.experts import read_list
 from gguftools.measurement.conversations import read_conversations
 from gguftools.measurement.tasks.task import read_lines
 from gguftools.measurement.text_tokens import read_text as read_measured_text

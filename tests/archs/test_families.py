@@ -15,7 +15,7 @@ import pytest
 
 from archs.metadata import ValueType
 from archs.plans.text import Plan, plan
-from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
 from runtime.graph import compiled
 from runtime.mixers import compiled_attention, self_attention
 from runtime.model import Model

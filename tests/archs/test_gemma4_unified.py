@@ -5,7 +5,7 @@ import json
 from archs.config import normalized
 from archs.plans.text import architecture_metadata
 from archs.registry import of_config
-from gguftools.sources import of_checkpoint
+from gguftools.models.sources import of_checkpoint
 
 from .checkpoints import ENCODERS, build
 

@@ -9,7 +9,7 @@ import pytest
 
 import gguftools
 from archs.plans.export import plan_export
-from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
 from quants.errors import ModelError
 
 from . import checkpoints

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import gguftools
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.io.checkpoint.safetensors import open_safetensors
 from quants.errors import ModelError
 
 from . import checkpoints

@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 
 import gguftools
 from archs.families.mimo import by_ranks
-from gguftools.files.checkpoint.dtypes import checkpoint_formats
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.io.checkpoint.dtypes import checkpoint_formats
+from gguftools.io.checkpoint.safetensors import open_safetensors
 from quants.errors import ModelError
 from tests.archs import checkpoints
 from tests.archs.prequantized.writers import stored

@@ -10,7 +10,7 @@ from archs.config import normalized
 from archs.plans.mmproj import without_encoders
 from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.io.checkpoint.safetensors import open_safetensors
 from quants.errors import ModelError
 
 from .checkpoints import ENCODERS, build_encoder

@@ -10,8 +10,8 @@ from archs.config import normalized
 from archs.families.dbrx import DBRX
 from archs.families.minicpm import MINICPM3
 from archs.plans.text import map_tensors
-from gguftools.files.checkpoint.folder import open_checkpoint
-from gguftools.sources import of_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
+from gguftools.models.sources import of_checkpoint
 from quants.errors import ModelError
 
 from .checkpoints import build

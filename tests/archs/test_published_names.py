@@ -12,7 +12,7 @@ from archs.config import ReadConfig
 from archs.families import dots3
 from archs.plans.export import plan_best, plan_export
 from archs.registry import architectures
-from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
 from quants import from_array
 from quants.errors import ModelError
 from tests.archs import checkpoints

@@ -12,8 +12,8 @@ from archs.config import ReadConfig, normalized
 from archs.hparams.model_hparams import read_hparams
 from archs.plans.text import architecture_metadata
 from archs.registry import by_gguf_name, by_hf_class
-from gguftools.files.checkpoint.folder import open_checkpoint
-from gguftools.sources import of_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
+from gguftools.models.sources import of_checkpoint
 from quants.errors import ModelError
 
 from .checkpoints import build

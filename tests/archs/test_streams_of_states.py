@@ -15,7 +15,7 @@ from archs.families.glm5_next import bound, head_width
 from archs.hparams.model_hparams import read_hparams
 from archs.prequantized import unpacked
 from archs.validation.model_validators import faults
-from gguftools.files.checkpoint.dtypes import checkpoint_formats
+from gguftools.io.checkpoint.dtypes import checkpoint_formats
 from gguftools.quantization.options import QuantizeOptions
 from quants import Tensor, from_array
 from quants.errors import ModelError

@@ -11,7 +11,7 @@ from archs.metadata import Metadata
 from archs.plans.mmproj import without_encoders
 from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
 
 from .checkpoints import ENCODERS, build_encoder, lettered, write_tensors
 

@@ -22,7 +22,7 @@ from typing import Any
 from archs.vocab import vocabulary
 from archs.vocab.pretokenizer import table
 from archs.vocab.restore import restored_files
-from gguftools.sanity.tokenizer_check import check_tokenizer
+from gguftools.inspection.original.tokenizer_check import check_tokenizer
 from quants.errors import GgufToolsError, VocabularyError
 from tests.archs.checkpoints import FAMILIES
 

@@ -31,11 +31,11 @@ from gguftools.conversion.endianness import convert_endian
 from gguftools.conversion.export import export
 from gguftools.conversion.quantize import quantize
 from gguftools.conversion.shards import merge, split
-from gguftools.files.checkpoint.safetensors import open_safetensors
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.inspection import hashing
 from gguftools.inspection.hashing import read_manifest, write_manifest
+from gguftools.io.checkpoint.safetensors import open_safetensors
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.metadata.edit import set_metadata
 from gguftools.quantization.imatrix import Entry, ImportanceMatrix, read_imatrix, write_imatrix
 from gguftools.quantization.imatrix import merge as merge_matrices
@@ -43,7 +43,7 @@ from gguftools.writing.options import WriteOptions
 from quants import format_named
 from quants.errors import GgufToolsError
 
-from ..gguftools.models import create_gguf
+from ..gguftools.tiny_models import create_gguf
 
 TENSORS = 6
 SHARDS = [f"s-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]

@@ -31,8 +31,8 @@ from archs.plans.text import Plan, plan
 from archs.registry import architectures
 from archs.validation.model_validators import faults
 from gguftools.conversion.convert import convert
-from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.validation import validate
+from gguftools.io.checkpoint.folder import open_checkpoint
 from gguftools.metadata.checks import problems
 from quants.errors import GgufToolsError
 from tests import zoo_build

@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from archs.metadata import Metadata
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.metadata.edit import set_metadata
 from quants import format_named
 
-from ..gguftools.models import create_gguf
+from ..gguftools.tiny_models import create_gguf
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -32,14 +32,14 @@ import gguftools
 from archs.metadata import Metadata, Value, ValueType
 from archs.schema import MODEL
 from gguftools.conversion.export import export
-from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.inspection import describe
 from gguftools.inspection.audit import audit
 from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
 from gguftools.inspection.validation import validate
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.measurement.importance import imatrix
-from gguftools.model import Model
+from gguftools.models.model import Model
 from gguftools.writing.options import WriteOptions
 from quants import Tensor, format_named, from_array
 from quants.errors import GgufToolsError, ModelError

@@ -28,11 +28,11 @@ from hypothesis import strategies as st
 
 from archs.metadata import Metadata, Value, ValueType
 from archs.vocab import vocabulary
-from gguftools.files.checkpoint.safetensors import open_safetensors
-from gguftools.files.checkpoint.torch_pickle import open_torch
-from gguftools.files.gguf.journal import Journal, _load
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.io.checkpoint.safetensors import open_safetensors
+from gguftools.io.checkpoint.torch_pickle import open_torch
+from gguftools.io.gguf.journal import Journal, _load
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.quantization.imatrix import Entry, ImportanceMatrix, problems, read_imatrix, write_imatrix
 from quants import Tensor, format_named
 from quants.errors import GgufToolsError

@@ -34,10 +34,10 @@ from typing import Any
 import numpy as np
 
 import gguftools
-from gguftools.conversion.patch import apply_patch, make_patch
-from gguftools.files.atomic import MANIFEST
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.replacing import recover
+from gguftools.io.atomic import MANIFEST
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.replacing import recover
+from gguftools.lab.patching import apply_patch, make_patch
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, GgufToolsError

@@ -207,7 +207,7 @@ class _Misbehaving:
 
 def _header(count: int, size: int) -> bytes:
     from archs.metadata import Metadata
-    from gguftools.files.gguf.writer import TensorInfo, plan_file
+    from gguftools.io.gguf.writer import TensorInfo, plan_file
     from quants import format_named
 
     metadata = Metadata()

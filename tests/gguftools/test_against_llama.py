@@ -13,13 +13,13 @@ import pytest
 
 from archs.metadata import Metadata
 from gguftools.conversion.quantize import quantize
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.quantization.recipes import RECIPES
 from quants import Tensor, format_named
 
-from .models import create_gguf
+from .tiny_models import create_gguf
 
 ROLES = """attn_q attn_k attn_v attn_output attn_qkv attn_kv_b ffn_up ffn_gate ffn_down ffn_up_exps ffn_gate_exps
     ffn_down_exps ffn_down_shexp ffn_gate_inp attn_norm ssm_conv1d ssm_in attn_q_norm time_mix_w1 time_mix_key

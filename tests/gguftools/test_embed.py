@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 import gguftools
 from gguftools.conversion.options import ConvertOptions
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.io.checkpoint.safetensors import open_safetensors
 from quants.errors import GgufToolsError, ModelError, OptionError
 from runtime.evaluation.pooling import dense_layers, normalized, pooled
 
@@ -19,7 +19,7 @@ from ..archs import checkpoints
 from ..conftest import DATA
 from ..verify.embeddings import DECODERS, HEADS, WAYS, made, reranker, scoring
 from .command_line import refused, run, typed
-from .models import edited
+from .tiny_models import edited
 
 RECORDED = json.loads((DATA / "embeddings.json").read_text(encoding="utf-8"))
 TEXTS: list[str] = RECORDED["texts"]

@@ -1,4 +1,4 @@
-"""Every file that a command writes passes the gate, `gguftools.files.atomic`: commands are listed here and driven."""
+"""Every file that a command writes passes the gate, `gguftools.io.atomic`: commands are listed here and driven."""
 
 from __future__ import annotations
 
@@ -15,34 +15,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gguftools import commands
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.cli import commands
+from gguftools.io.checkpoint.safetensors import open_safetensors
 
 from ..archs.prequantized.writers import write_safetensors
 from ..conftest import ROOT
-from .files.torch_files import write_torch
 from .forks import Tool
-from .measurement.report.example import results
-from .models import metadata_of, write_model
+from .io.torch_files import write_torch
+from .publish.report.example import results
+from .tiny_models import metadata_of, write_model
 
-GATE = {
-    "files/atomic.py",
-    "files/entries.py",
-    "files/folders.py",
-    "files/locks.py",
-    "files/replacing.py",
-    "files/unfinished.py",
-}
+GATE = {"io/atomic.py", "io/entries.py", "io/folders.py", "io/locks.py", "io/replacing.py", "io/unfinished.py"}
 # Who may write to an open file, remove or make one by other means, and why.
 ELSEWHERE = {
-    "files/gguf/journal.py": "writes into a file that is locked",
-    "files/shared_file.py": "writes into a file that the gate began, for the process that holds it",
-    "files/stores/generic.py": "renames what it wrote to a store",
-    "files/checkpoint/remote.py": "fills a temporary folder of its own",
+    "io/gguf/journal.py": "writes into a file that is locked",
+    "io/shared_file.py": "writes into a file that the gate began, for the process that holds it",
+    "io/stores/generic.py": "renames what it wrote to a store",
+    "io/checkpoint/remote.py": "fills a temporary folder of its own",
     "conversion/shards.py": "deletes shards that are merged",
-    "console/terminal.py": "opens the null device",
-    "measurement/draft_acceptance.py": "shortens a KV cache, and no file",
-    "measurement/draft_costs.py": "shortens a KV cache, and no file",
+    "cli/terminal.py": "opens the null device",
+    "lab/drafts/acceptance.py": "shortens a KV cache, and no file",
+    "lab/drafts/costs.py": "shortens a KV cache, and no file",
 }
 BEHIND = re.compile(r"\.layers\.[23]\.")
 WRITES = {

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.console import interruption
-from gguftools.console.streaming import stream
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.cli import interruption
+from gguftools.cli.streaming import stream
+from gguftools.io.gguf.reader import open_gguf
 from quants.errors import ModelError, OptionError, VocabularyError
 from runtime import prefill
 from runtime.generation import Generation

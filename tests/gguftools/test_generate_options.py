@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.generation import GenerateOptions
+from gguftools.models.generation import GenerateOptions
 from quants.errors import OptionError
 from runtime.generation import Generation
 from runtime.sampling.parameters import Sampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gguftools.model import open
+from gguftools.models.model import open
 from runtime.branches import Branches, Tree
 from runtime.model import Model
 

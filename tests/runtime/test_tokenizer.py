@@ -15,7 +15,7 @@ from archs.metadata import Metadata
 from archs.vocab import vocabulary
 from archs.vocab.files import AddedToken
 from archs.vocab.pretokenizer import table
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from quants.errors import VocabularyError
 from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
 from runtime.tokenizers.special import Splitter

@@ -30,8 +30,8 @@ import numpy as np
 
 import gguftools
 from gguftools.conversion.export import export
-from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.compare import diff
+from gguftools.io.checkpoint.folder import open_checkpoint
 from quants.errors import GgufToolsError
 from tests import zoo, zoo_build
 from tests.archs import checkpoints, exported

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from archs.prequantized.fp4 import gpt_oss
-from gguftools.files.checkpoint.dtypes import checkpoint_formats
+from gguftools.io.checkpoint.dtypes import checkpoint_formats
 from quants import Tensor
 from quants.errors import ModelError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from archs.prequantized import unpacked
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.io.checkpoint.safetensors import open_safetensors
 from tests.conftest import DATA
 
 FILES = sorted(DATA.glob("packed/*.safetensors"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gguftools.files.checkpoint.dtypes import checkpoint_formats
+from gguftools.io.checkpoint.dtypes import checkpoint_formats
 from quants import Tensor
 
 Parts = dict[str, tuple[str, np.ndarray]]

@@ -14,7 +14,7 @@ from archs.vocab import vocabulary
 from archs.vocab.files import TokenizerFiles
 from archs.vocab.restore import restored_files
 from archs.vocab.spaces import is_plain, merges_as_scores
-from gguftools.sanity.tokenizer_check import check_tokenizer
+from gguftools.inspection.original.tokenizer_check import check_tokenizer
 from quants.errors import VocabularyError
 from runtime.tokenizer import tokenizer_from_metadata
 from tests.archs.vocab.lists import metadata_of

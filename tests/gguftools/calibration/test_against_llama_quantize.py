@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.quantization.imatrix import ImportanceMatrix, write_imatrix
 from gguftools.quantization.imatrix_entry import Entry
 

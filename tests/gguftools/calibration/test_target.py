@@ -13,7 +13,7 @@ from gguftools.calibration.sensitivity import Judge, _Walk
 from gguftools.calibration.target import SearchOptions
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.texts import named_texts
-from gguftools.model import write_quantized
+from gguftools.models.model import write_quantized
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, OptionError
@@ -227,7 +227,7 @@ def test_what_a_stopped_search_left_is_named(base, calibration, tmp_path):
 
 
 def test_a_search_asks_for_room_first(base, calibration, tmp_path, monkeypatch):
-    monkeypatch.setattr("gguftools.files.atomic.free_bytes", lambda path: SIZE - 1)
+    monkeypatch.setattr("gguftools.io.atomic.free_bytes", lambda path: SIZE - 1)
     with pytest.raises(FileError, match=f"needs {SIZE:,} bytes"):
         gguftools.quantize(
             base, output=tmp_path / "out.gguf", search=SearchOptions(target_size=SIZE, calibrate=calibration)

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import gguftools
 from gguftools.conversion.export import export
-from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
 
 from ... import zoo_build
 from ...archs import checkpoints

@@ -23,7 +23,7 @@ from gguftools.writing.options import WriteOptions
 from quants.errors import GgufToolsError
 
 from ...conftest import ROOT, SHARED
-from ..files.torch_files import write_torch
+from ..io.torch_files import write_torch
 
 MODEL = ROOT / "examples" / "austen-4m"
 CARD = """---

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.files.checkpoint.folder import open_checkpoint
-from gguftools.model import of_parts
-from gguftools.sources import of_checkpoint, of_encoders
+from gguftools.io.checkpoint.folder import open_checkpoint
+from gguftools.models.model import of_parts
+from gguftools.models.sources import of_checkpoint, of_encoders
 from quants.errors import FileError, FormatError, ModelError
 
 from ...archs.checkpoints import DATA, ENCODERS, OUTTYPES, build, build_encoder, encoders, file_digest, write_tensors

@@ -11,14 +11,14 @@ import pytest
 from archs.metadata import Metadata, Value, ValueType
 from gguftools.conversion.endianness import convert_endian
 from gguftools.conversion.shards import split
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from quants import format_named
 from quants.errors import FileError, OptionError
 from quants.format import formats
 
-from ..models import create_gguf
 from ..test_cli import gguftools as run_gguftools
+from ..tiny_models import create_gguf
 
 OF_THE_REFERENCE = ("F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_K", "Q6_K", "MXFP4")
 

@@ -18,18 +18,18 @@ from gguftools.conversion.convert import convert
 from gguftools.conversion.export import _Writing, export
 from gguftools.conversion.options import ConvertOptions
 from gguftools.conversion.quantize import quantize
-from gguftools.files.checkpoint.folder import open_checkpoint
-from gguftools.files.checkpoint.safetensors import plan_safetensors
 from gguftools.inspection.compare import diff
+from gguftools.io.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.safetensors import plan_safetensors
 from gguftools.metadata.difference import compare_metadata
-from gguftools.model import open as open_file
+from gguftools.models.model import open as open_file
 from gguftools.writing.options import WriteOptions
 from quants.errors import FileError, ModelError, OptionError
 
 from ...archs import checkpoints
 from ...conftest import ROOT, SHARED
 from ...zoo_build import build
-from ..models import edited, metadata_of, write_model
+from ..tiny_models import edited, metadata_of, write_model
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
 ENTRIES = sorted(path.parent.name for path in SHARED.glob("zoo/*/spec.json"))

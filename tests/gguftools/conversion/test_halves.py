@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from archs.plans.mmproj import has_text
-from gguftools.model import of_parts
-from gguftools.sources import of_checkpoint, of_encoders
+from gguftools.models.model import of_parts
+from gguftools.models.sources import of_checkpoint, of_encoders
 from quants.errors import ModelError
 from tests.archs.checkpoints import ENCODERS, build_encoder, write_tensors
 

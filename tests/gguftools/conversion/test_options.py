@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import gguftools
-from gguftools.conversion.options import APART, PARTS, ConvertOptions, check_options
+from gguftools.conversion.options import EXCLUSIONS, PARTS, ConvertOptions, check_options
 from gguftools.quantization.options import QuantizeOptions
+from gguftools.writing.cost_model import CostModel
 from gguftools.writing.options import WriteOptions
-from gguftools.writing.terms import Terms
 from quants.errors import OptionError
 
 from ..command_line import EXAMPLE, run
@@ -18,14 +18,14 @@ from ..command_line import EXAMPLE, run
 VALUES: dict[str, Any] = {
     "manifest": True,
     "resume": True,
-    "terms": Terms(),
+    "cost_model": CostModel(),
     "merge_lora": ["adapter"],
     "quantize": QuantizeOptions(),
     "no_mtp": True,
     "embed_tokenizer": True,
     "sentence_transformers_dense_modules": True,
 }
-PAIRS = sorted({(name, other) for name, others, _ in APART for other in others.split()})
+PAIRS = sorted({(name, other) for name, others, _ in EXCLUSIONS for other in others.split()})
 
 
 def given(*names: str) -> tuple[ConvertOptions, WriteOptions]:
@@ -43,7 +43,9 @@ def test_what_does_not_go_together_is_refused(name: str, other: str) -> None:
         pytest.skip("a conversion has one part")
     part: Any = parts[0] if parts else "model"
     options, write = given(name, other, *parts)
-    with pytest.raises(OptionError, match=f'(`{name}`|part="{name}") does not go with (`{other}`|part="{other}")'):
+    with pytest.raises(
+        OptionError, match=f'(`{name}`|part="{name}") cannot be combined with (`{other}`|part="{other}")'
+    ):
         check_options(part, options, write, [each for each in (name, other) if each in ("imatrix", "gptq")])
 
 

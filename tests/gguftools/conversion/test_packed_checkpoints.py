@@ -12,7 +12,7 @@ import pytest
 
 import gguftools
 from gguftools.conversion.convert import convert
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.io.checkpoint.safetensors import open_safetensors
 from runtime.model import Model
 from tests.archs.prequantized.writers import BLOCKS, CASES, Parts, write_safetensors
 from tests.conftest import ROOT

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gguftools.model import of_parts
-from gguftools.sources import of_encoders
+from gguftools.models.model import of_parts
+from gguftools.models.sources import of_encoders
 from quants.errors import ModelError
 from tests.archs.checkpoints import build_encoder
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from archs.metadata import Metadata, Value, ValueType
-from gguftools.console.arguments import parse_override, parse_size
+from gguftools.cli.arguments import parse_override, parse_size
 from gguftools.conversion.quantize import quantize
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.writing.options import WriteOptions
 from quants import Tensor, format_named, from_array
@@ -25,7 +25,7 @@ from quants.errors import FileError, FormatError, GgufToolsError, OptionError
 from tests.conftest import DATA
 from tests.gguftools.quantization.test_recipes import GOLDEN, expected, model
 
-from ..models import create_gguf
+from ..tiny_models import create_gguf
 
 E2E = DATA / "golden" / "e2e"
 RESULTS = json.loads(gzip.decompress((E2E / "expected.json.gz").read_bytes()))["results"]

@@ -11,7 +11,7 @@ import pytest
 
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.writing.options import WriteOptions
 from quants.errors import OptionError
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.options import ConvertOptions
-from gguftools.files.checkpoint.folder import open_checkpoint
-from gguftools.files.stores import block_cache, trying
+from gguftools.io.checkpoint.folder import open_checkpoint
+from gguftools.io.stores import block_cache, trying
 from gguftools.writing.options import WriteOptions
 from quants import Tensor
 from quants.errors import FileError, OptionError

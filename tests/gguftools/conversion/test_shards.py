@@ -13,15 +13,15 @@ import gguftools
 from archs.metadata import Metadata, ValueType
 from gguftools.conversion import shards
 from gguftools.conversion.shards import merge, split
-from gguftools.files.gguf import copies
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, encode_header, plan_file
+from gguftools.io.gguf import copies
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, encode_header, plan_file
 from quants import format_named
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
-from ..models import create_gguf
 from ..test_cli import gguftools as run_gguftools
+from ..tiny_models import create_gguf
 
 F32, Q4_0 = format_named("F32"), format_named("Q4_0")
 

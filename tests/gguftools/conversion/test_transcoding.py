@@ -14,7 +14,7 @@ import gguftools
 from archs.prequantized import unpacked
 from gguftools.conversion.convert import convert
 from gguftools.conversion.options import ConvertOptions
-from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.io.checkpoint.safetensors import open_safetensors
 from gguftools.writing.options import WriteOptions
 from quants import decode, encode
 from quants.errors import FormatError, OptionError
@@ -322,8 +322,8 @@ def test_quantize_leaves_such_tensors_as_they_are(tmp_path: Path) -> None:
 
 def test_a_tensor_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     from gguftools.conversion.transcoding import transcoded
-    from gguftools.model import of_parts
-    from gguftools.sources import of_checkpoint
+    from gguftools.models.model import of_parts
+    from gguftools.models.sources import of_checkpoint
     from gguftools.writing.options import WriteOptions
     from quants import from_array
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.console.arguments import parse_override
+from gguftools.cli.arguments import parse_override
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.quantization.options import QuantizeOptions
 
 from ...conftest import DATA, ROOT
 from ..command_line import EXAMPLE
-from ..models import metadata_of, write_model
+from ..tiny_models import metadata_of, write_model
 
 # "RECIPE and its arguments" → sha256 of `llama-quantize ARGUMENTS model-f16.gguf OUTPUT RECIPE`
 RECORDED: dict[str, str] = json.loads((DATA / "golden" / "whole-files.json").read_text())

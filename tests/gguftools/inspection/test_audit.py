@@ -15,11 +15,11 @@ from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.audit import audit
-from gguftools.model import open as open_file
+from gguftools.models.model import open as open_file
 from quants import from_array
 
 from ...conftest import ROOT
-from ..models import edited
+from ..tiny_models import edited
 from .audits.attacks import ESCAPES
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
@@ -122,7 +122,7 @@ def test_tokens(model, tmp_path):
 def test_a_tensor_out_of_line(tmp_path):
     random = np.random.default_rng(0)
     names = {f"blk.{i}.ffn_up.weight": random.normal(size=(64, 64)) for i in range(8)}
-    from ..models import metadata_of, write_model
+    from ..tiny_models import metadata_of, write_model
 
     kinds = metadata_of({"general.architecture": "none"})
     assert not found(write_model(tmp_path / "a.gguf", kinds, names), tensors=True)

@@ -16,11 +16,11 @@ from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
-from gguftools.model import open as open_file
+from gguftools.models.model import open as open_file
 from quants.errors import VocabularyError
 
 from ...conftest import ROOT
-from ..models import edited, metadata_of, write_model
+from ..tiny_models import edited, metadata_of, write_model
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
 

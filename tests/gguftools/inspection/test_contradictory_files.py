@@ -15,7 +15,7 @@ from archs.metadata import Value, ValueType
 from gguftools.inspection.validation import validate
 from quants.errors import ModelError
 from tests.archs import checkpoints
-from tests.gguftools.models import edited
+from tests.gguftools.tiny_models import edited
 
 from ..command_line import EXAMPLE, TEXT, refused, run, typed
 

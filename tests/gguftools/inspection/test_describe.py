@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gguftools.inspection.describe import summary
-from gguftools.model import open
+from gguftools.models.model import open
 
-from ..models import metadata_of, write_model
+from ..tiny_models import metadata_of, write_model
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ import pytest
 
 from archs.metadata import Metadata
 from gguftools.conversion.shards import split
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.inspection.hashing import check_file, hash, read_manifest, write_manifest
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.metadata.edit import set_metadata
 from quants import format_named
 from quants.errors import FileError, OptionError
 
-from ..models import create_gguf
 from ..test_cli import gguftools as run_gguftools
+from ..tiny_models import create_gguf
 
 ALGORITHMS = ("xxh64", "sha1", "sha256")
 INFOS = [

@@ -15,14 +15,14 @@ from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.identification import identify
-from gguftools.model import open as open_file
+from gguftools.models.model import open as open_file
 from gguftools.quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from gguftools.quantization.options import QuantizeOptions
 from quants import from_array
 from quants.errors import OptionError
 
 from ...conftest import ROOT
-from ..models import edited
+from ..tiny_models import edited
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
 

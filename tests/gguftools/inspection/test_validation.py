@@ -15,14 +15,14 @@ from gguftools.conversion.convert import convert
 from gguftools.conversion.options import ConvertOptions
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.validation import validate
-from gguftools.model import open as open_file
+from gguftools.models.model import open as open_file
 from gguftools.writing.finiteness import not_finite
 from quants import decode, format_named
 from quants.format import formats
 
 from ...conftest import ROOT
 from ...zoo_build import build
-from ..models import edited
+from ..tiny_models import edited
 
 TOKENS = "tokenizer.ggml.tokens"
 QUANTIZED = [name for name, form in formats().items() if form.is_quantized and form.has_codec]

@@ -14,13 +14,13 @@ from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.weight_errors import weight_errors
-from gguftools.model import open as open_file
+from gguftools.models.model import open as open_file
 from gguftools.quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from quants import from_array
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
-from ..models import edited, metadata_of, write_model
+from ..tiny_models import edited, metadata_of, write_model
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
 METADATA = metadata_of({"general.architecture": "none"})

@@ -10,7 +10,7 @@ import pytest
 import gguftools
 from archs.metadata import Metadata
 from gguftools.conversion.convert import convert
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.measurement.base_reading import open_base
 from gguftools.measurement.base_writing import saved_base
 from gguftools.measurement.bases import Run, is_base, vocabulary_digest

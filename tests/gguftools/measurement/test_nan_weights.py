@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 
 from ..command_line import EXAMPLE, TEXT, refused, run
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gguftools.measurement.texts import NamedText, TextWindows, default_texts, named_texts, windows_of
-from gguftools.model import Model
-from gguftools.model import open as open_model
+from gguftools.models.model import Model
+from gguftools.models.model import open as open_model
 from quants.errors import FileError, GgufToolsError, OptionError, VocabularyError
 
 from ..inspection.audits.published import PUBLISHED

@@ -20,7 +20,7 @@ from gguftools.metadata.assumptions import assumed_values, deliberate_difference
 from tests.archs.test_options import CASES, converted
 
 from ...conftest import ROOT
-from ..models import metadata_of, write_model
+from ..tiny_models import metadata_of, write_model
 
 SIZES = {
     "block_count": 6,

@@ -16,7 +16,7 @@ from gguftools.metadata.checks import check_new_keys, is_known, strange_choice
 from quants.errors import OptionError
 
 from ...conftest import ROOT
-from ..models import metadata_of
+from ..tiny_models import metadata_of
 
 READ = re.compile(r"""(?:keys\.\w+|keys|\bget|flag|number|count)\(\s*f?"([a-z_]+(?:\.[a-z_]+)*)["\s,]""")
 

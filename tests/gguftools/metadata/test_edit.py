@@ -12,12 +12,12 @@ import pytest
 
 import gguftools
 from archs.metadata import GgufType, Metadata, Value, ValueType
-from gguftools.console.arguments import parse_assignment, read_json_values
-from gguftools.files import locks
-from gguftools.files.gguf import journal
-from gguftools.files.gguf.journal import journal_path
-from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.cli.arguments import parse_assignment, read_json_values
+from gguftools.io import locks
+from gguftools.io.gguf import journal
+from gguftools.io.gguf.journal import journal_path
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.metadata import edit
 from gguftools.metadata.text import ArgumentText
 from gguftools.writing.options import WriteOptions
@@ -25,8 +25,8 @@ from quants import format_named
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ...conftest import ROOT
-from ..models import create_gguf
 from ..test_cli import gguftools as run_gguftools
+from ..tiny_models import create_gguf
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"

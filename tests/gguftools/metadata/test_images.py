@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.files.images import open_image
+from gguftools.io.images import open_image
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 from runtime.multimodal.places import Embedded
 from runtime.multimodal.prompts import WORDINGS, Seen, marked, wording_of

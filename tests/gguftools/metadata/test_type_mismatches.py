@@ -17,11 +17,11 @@ from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
 from gguftools.inspection.validation import validate
 from gguftools.metadata.checks import type_mismatches
-from gguftools.model import open as open_file
+from gguftools.models.model import open as open_file
 from quants.errors import GgufToolsError
 
 from ...conftest import ROOT
-from ..models import edited, metadata_of
+from ..tiny_models import edited, metadata_of
 
 ARRAY, INT32, STRING, FLOAT32 = ValueType.ARRAY, ValueType.INT32, ValueType.STRING, ValueType.FLOAT32
 STRANGE = [

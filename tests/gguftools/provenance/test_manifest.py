@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import gguftools
 from gguftools import convert, imatrix, quantize
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.provenance.manifest import manifest_path, public_name, read_manifest
 from gguftools.provenance.parameters import is_quick, parameters_of
 from gguftools.quantization.options import QuantizeOptions

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from archs.metadata import Metadata, ValueType
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.quantization.imatrix import (
     Entry,
     ImportanceMatrix,
@@ -27,7 +27,7 @@ from quants import from_array
 from quants.errors import FileError, OptionError
 from tests.conftest import DATA
 
-from ..models import create_gguf
+from ..tiny_models import create_gguf
 
 DENSE = DATA / "golden" / "e2e" / "tiny-dense.imatrix.gguf"
 MOE = DATA / "golden" / "e2e" / "tiny-moe.imatrix.gguf"

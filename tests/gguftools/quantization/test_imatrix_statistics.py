@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.quantization.imatrix import ImportanceMatrix, read_imatrix, write_imatrix
 from gguftools.quantization.imatrix_entry import Entry
 from gguftools.quantization.imatrix_statistics import statistics

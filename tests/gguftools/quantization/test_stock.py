@@ -8,9 +8,9 @@ import pytest
 
 import gguftools
 from archs.metadata import Metadata
-from gguftools.files.gguf.reader import open_gguf
 from gguftools.inspection.weight_errors import weight_errors
-from gguftools.model import load
+from gguftools.io.gguf.reader import open_gguf
+from gguftools.models.model import load
 from gguftools.quantization.options import QuantizeOptions
 from gguftools.quantization.planning import GUESSED
 from gguftools.writing import pipeline, row_blocks
@@ -22,7 +22,7 @@ from quants.errors import FormatError, OptionError
 from ...conftest import DATA, ROOT
 from ...dialects import in_dialect
 from ..command_line import typed
-from ..models import write_model
+from ..tiny_models import write_model
 
 BIG = {"Q4_K": "Q4_K_R4", "Q6_K": "Q6_K_R4", "Q5_0": "Q5_0_R4", "Q8_0": "Q8_0_R8"}
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archs.metadata import Metadata
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from gguftools.writing.items import Item, encode_rows
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, scan, write_files

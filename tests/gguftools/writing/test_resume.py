@@ -15,7 +15,7 @@ import pytest
 
 from archs.metadata import Metadata
 from gguftools.conversion.quantize import quantize
-from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.io.gguf.writer import TensorInfo, plan_file
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.resume import journal_path, partial_path
 from quants import from_array
@@ -23,7 +23,7 @@ from quants.errors import FileError
 from tests.conftest import DATA, ROOT
 
 from ..calls import options_of
-from ..models import create_gguf
+from ..tiny_models import create_gguf
 
 DENSE = DATA / "golden" / "e2e" / "tiny-dense-f16.gguf"
 MATRIX = DATA / "golden" / "e2e" / "tiny-dense.imatrix.gguf"
@@ -187,7 +187,7 @@ def test_two_runs_do_not_write_one_file(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_what_can_be_resumed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gguftools.files import positioned as module
+    from gguftools.io import positioned as module
 
     whole, output = tmp_path / "whole.gguf", tmp_path / "out.gguf"
     quantize(source, "Q8_0", whole)

@@ -8,10 +8,10 @@ import pytest
 import gguftools
 from archs.metadata import Metadata
 from gguftools.writing import work_plan
+from gguftools.writing.cost_model import CostModel, Prices
 from gguftools.writing.items import Item
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan, tasks_of
-from gguftools.writing.terms import Prices, Terms
 from gguftools.writing.work_plan import PART_BYTES, plan_work, read_prices, shaped
 from quants import format_named
 from quants.errors import OptionError
@@ -30,8 +30,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FilePlan:
 
 
 def test_one_worker_takes_the_sum(plan: FilePlan) -> None:
-    terms = Terms(1, rate=10**9, latency=0.001, prices=Prices(1.0, 2.0, 3.0, 4.0))
-    found = plan_work([plan], terms)
+    cost_model = CostModel(1, rate=10**9, latency=0.001, prices=Prices(1.0, 2.0, 3.0, 4.0))
+    found = plan_work([plan], cost_model)
     values = 64 * 4096 * 4096
     tasks = len(tasks_of([plan], 1, 512 << 20, False))
     assert (found.tasks, found.bytes_read, found.bytes_written) == (tasks, 2 * values, plan.layout.total)
@@ -45,20 +45,20 @@ def test_one_worker_takes_the_sum(plan: FilePlan) -> None:
 
 @pytest.mark.parametrize("workers", [2, 4, 64, 5000])
 def test_workers_share_the_time_until_there_are_more_than_tasks(plan: FilePlan, workers: int) -> None:
-    one, many = (plan_work([plan], Terms(n, rate=10**9, latency=0.001)) for n in (1, workers))
+    one, many = (plan_work([plan], CostModel(n, rate=10**9, latency=0.001)) for n in (1, workers))
     assert many.hours == pytest.approx(one.hours / min(workers, one.tasks), rel=0.02)
     assert many.busy == pytest.approx(min(1, one.tasks / workers), rel=0.02)
 
 
 def test_a_plan_writes_nothing_and_counts_what_is_written(tmp_path: Path) -> None:
-    planned = gguftools.convert(AUSTEN, tmp_path / "x.gguf", write=WriteOptions(terms=Terms()))
+    planned = gguftools.convert(AUSTEN, tmp_path / "x.gguf", write=WriteOptions(cost_model=CostModel()))
     assert not list(tmp_path.iterdir())
     done = gguftools.convert(AUSTEN, tmp_path / "x.gguf")
     assert planned.work is not None
     assert planned.work.bytes_written == (tmp_path / "x.gguf").stat().st_size
     assert planned.work.bytes_read == done.source_bytes
     quantized = gguftools.quantize(
-        tmp_path / "x.gguf", "Q4_K_M", tmp_path / "y.gguf", write=WriteOptions(terms=Terms(3))
+        tmp_path / "x.gguf", "Q4_K_M", tmp_path / "y.gguf", write=WriteOptions(cost_model=CostModel(3))
     )
     assert quantized.dry_run
     assert quantized.work is not None

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gguftools.model import open
+from gguftools.models.model import open
 from quants.errors import ModelError
 from runtime.evaluation.choices import Prediction, common_prefix, continuations, mean_log_probabilities, substitutions
 from runtime.model import Model

@@ -14,7 +14,7 @@ from archs.metadata import Metadata
 from archs.plans.mmproj import without_encoders
 from archs.plans.text import architecture_metadata, map_tensors
 from archs.registry import of_config
-from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.io.checkpoint.folder import open_checkpoint
 from quants.errors import ModelError, OptionError
 from runtime import prefill
 from runtime.images import EmbeddedImage, parts_of, pieces, rotated_at, together_at, within

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from runtime.sampling.candidates import candidates
 from runtime.sampling.dry import breakers_of, dry, repetitions, since_breaker
 from runtime.tokenizer import Tokenizer, tokenizer_from_metadata

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gguftools.files.gguf.reader import open_gguf
+from gguftools.io.gguf.reader import open_gguf
 from quants.errors import OptionError, VocabularyError
 from runtime.sampling.grammar import Grammar, GrammarVocabulary, grammar_from_gbnf, grammar_from_json_schema
 from runtime.sampling.parameters import Sampling

@@ -1,0 +1,155 @@
+"""The layers behind the last one, which predict tokens further (MTP, NextN): taken out of one file, put into another.
+
+They are `blk.N` from the trunk's end on; `block_count` counts them, `nextn_predict_layers` says how many they are, and
+lists with an item for each layer may have some for them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from archs.metadata import Metadata, Value, ValueType
+from archs.mtp import BLOCKS, COUNT, LAYER, has_only_mtp
+from archs.schema import find
+from quants.errors import ModelError, OptionError
+
+from ..io.gguf.assembly import Stored
+
+T = TypeVar("T")  # a tensor: stored, or to be made
+OWN_KEYS = {COUNT, BLOCKS, "context_length", "vocab_size"}  # that say nothing of how a layer computes
+STREAMS = "output_hc_"  # what makes one of several streams
+SHARED = re.compile(
+    rf"(token_embd|output_norm|output|{STREAMS}(fn|base|scale))\.weight|rope_(freqs|factors_long|factors_short)\.weight"
+)
+
+
+def counts(metadata: Metadata, path: Path) -> tuple[str, int, int]:
+    """The architecture's name, the layers of the trunk, and those behind it. Raises ModelError."""
+    name = metadata.get("general.architecture", "")
+    layers, further = metadata.get(f"{name}.{BLOCKS}"), metadata.get(f"{name}.{COUNT}", 0)
+    if not isinstance(layers, int) or not isinstance(further, int) or not 0 <= further < layers:
+        raise ModelError(f"{path}: '{name}.{BLOCKS}' is {layers}, '{name}.{COUNT}' is {further}: no model has that")
+    return str(name), layers - further, further
+
+
+def without(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> tuple[Metadata, dict[str, T]]:
+    """The trunk alone. Raises OptionError where there is nothing else."""
+    name, trunk, further = counts(metadata, path)
+    if not further:
+        raise OptionError(f"{path} has no layers that predict tokens further ('{name}.{COUNT}')")
+    new = metadata.copy()
+    del new[f"{name}.{COUNT}"]
+    _set(new, f"{name}.{BLOCKS}", trunk)
+    for key, value in list(_lists(metadata, name, (trunk + further,))):
+        new[key] = Value(value.data[:trunk], value.type, value.element)
+    return new, {tensor: each for tensor, each in tensors.items() if _layer(tensor) < trunk}
+
+
+def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path, left_out: Sequence[str] = ()) -> dict[str, T]:
+    """The MTP layers' tensors, and those that they share with the trunk: a draft's file as llama.cpp has it.
+
+    Its keys are those of the whole. left_out: source tensors of such layers that the file has no place for. Raises
+    OptionError where there are no MTP layers.
+    """
+    name, trunk, further = counts(metadata, path)
+    found = {tensor: each for tensor, each in tensors.items() if SHARED.fullmatch(tensor) or _layer(tensor) >= trunk}
+    if not further or not any(_layer(tensor) >= trunk for tensor in found):
+        problem = f"{path} has no layers that predict tokens further (MTP, NextN)"
+        if left_out:
+            more = f" and {len(left_out) - 1} more" * (len(left_out) > 1)
+            problem = f"{path}: layers that predict tokens further ({left_out[0]!r}{more}) are left out of {name} files"
+        raise OptionError(problem, 'leave out part="mtp"')
+    streams = any(".hc_" in tensor for tensor in found)
+    return {tensor: each for tensor, each in found.items() if streams or not tensor.startswith(STREAMS)}
+
+
+def grafted(
+    metadata: Metadata, tensors: dict[str, Stored], donor: Metadata, donated: Mapping[str, Stored], path: Path
+) -> tuple[Metadata, dict[str, tuple[Stored, str]]]:
+    """The metadata with a donor's MTP layers, and these layers' tensors by new names, each with its old name.
+
+    Layers of that kind that the target has are taken out of `tensors`. path: the donor's. Raises ModelError,
+    OptionError where the donor has none.
+    """
+    name, trunk, own = counts(metadata, path)
+    _, their_trunk, further = counts(donor, path)
+    found = {old: each for old, each in donated.items() if _layer(old) >= their_trunk}
+    if not further or not found:
+        raise OptionError(f"{path} has no layers that predict tokens further ('{name}.{COUNT}')")
+    if has_only_mtp(donor, donated) and f"{name}.hyper_connection.count" in metadata and not _has_own_mean(found):
+        problem = f"a {name} model's file has no place for what makes one of the streams of {path}"
+        raise OptionError(problem, "the file drafts as it is: generate MODEL --draft FILE")
+    for old in [tensor for tensor in tensors if _layer(tensor) >= trunk]:
+        del tensors[old]
+    new = metadata.copy()
+    _set(new, f"{name}.{BLOCKS}", trunk + further)
+    new[f"{name}.{COUNT}"] = donor.value(_key(donor, COUNT))
+    for key, value in _lists(metadata, name, (trunk, trunk + own)):
+        theirs = donor.value(key) if key in donor else None
+        items = list(value.data[:trunk])
+        if theirs is not None and theirs.type is ValueType.ARRAY and len(theirs.data) == their_trunk + further:
+            items += list(theirs.data[their_trunk:])
+        new[key] = Value(items, value.type, value.element)
+    for key in donor:
+        if re.fullmatch(rf"{re.escape(name)}\.(nextn|mtp)[._].+", key):
+            new[key] = donor.value(key)
+    renamed = {}
+    for old, each in found.items():
+        match = LAYER.fullmatch(old)
+        assert match is not None
+        fresh = f"blk.{trunk + int(match[1]) - their_trunk}.{match[2]}"
+        renamed[fresh] = (each.renamed(fresh), old)
+    return new, renamed
+
+
+def _has_own_mean(tensors: Mapping[str, T]) -> bool:
+    return any(tensor.endswith(".nextn.hc_head_up.weight") for tensor in tensors)
+
+
+def differences(metadata: Metadata, donor: Metadata) -> Iterator[str]:
+    """Why a layer of the donor's does not compute in the target as it did there: keys of another value."""
+    name = metadata.get("general.architecture", "")
+    mine, theirs = (_trunk(each, str(name)) for each in (metadata, donor))
+    if mine != theirs:
+        yield f"its trunk has {theirs} layers, not {mine}"
+    keys = {key for each in (metadata, donor) for key in each if key.startswith(f"{name}.")}
+    for key in sorted(keys):
+        if key.removeprefix(f"{name}.") in OWN_KEYS or re.fullmatch(rf"{re.escape(str(name))}\.(nextn|mtp)[._].+", key):
+            continue
+        a, b = (each.value(key) if key in each else None for each in (metadata, donor))
+        if a is not None and b is not None and a.type is b.type is ValueType.ARRAY:
+            if list(a.data[:mine]) == list(b.data[:theirs]):
+                continue
+        elif a is not None and b is not None and a.data == b.data:
+            continue
+        shown = [("missing" if each is None else str(each.data)[:40]) for each in (b, a)]
+        yield f"its {key!r} is {shown[0]}, not {shown[1]}"
+
+
+def _trunk(metadata: Metadata, name: str) -> int:
+    layers, further = metadata.get(f"{name}.{BLOCKS}", 0), metadata.get(f"{name}.{COUNT}", 0)
+    return layers - further if isinstance(layers, int) and isinstance(further, int) else -1
+
+
+def _key(metadata: Metadata, name: str) -> str:
+    return f"{metadata.get('general.architecture', '')}.{name}"
+
+
+def _layer(tensor: str) -> int:
+    match = LAYER.fullmatch(tensor)
+    return int(match[1]) if match else -1
+
+
+def _set(metadata: Metadata, key: str, number: int) -> None:
+    metadata[key] = Value(number, metadata.value(key).type)
+
+
+def _lists(metadata: Metadata, name: str, lengths: tuple[int, ...]) -> Iterator[tuple[str, Value]]:
+    """Keys of the architecture with an item for each layer."""
+    for key in metadata:
+        value, known = metadata.value(key), find(key, name)
+        if known is not None and not known.per_layer:
+            continue
+        if key.startswith(f"{name}.") and value.type is ValueType.ARRAY and len(value.data) in lengths:
+            yield key, value

@@ -1,0 +1,1 @@
+"""Compare a GGUF file with its original: tokenizer, template, weights, outputs."""

@@ -1,0 +1,129 @@
+"""Compare the logits of a converted model on random prompts with those of transformers."""
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.small_files import read_json_object
+from quants.arguments import PathLike
+from quants.errors import ModelError, OptionError
+
+from ...io.naming import is_remote
+from ...io.stores.path import first_line
+from ...models.model import load
+from ...writing.report import LogitReport, OutputReport
+
+if TYPE_CHECKING:
+    from runtime.model import Model
+
+PROMPT = 32  # tokens
+SEED = 0
+
+Floats = NDArray[np.float32]
+Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of a model with two sides, which is compared
+
+
+def require_checkable(source: PathLike, changed: bool = False) -> None:
+    """Raise OptionError where a conversion of `source`, `changed` or not, could not be checked afterwards."""
+    if importlib.util.find_spec("torch") is None:
+        hint = 'pip install "gguftools[verify]", or leave out --check-logits'
+        raise OptionError("checking compares with transformers on torch, which is not installed", hint)
+    if is_remote(source):
+        problem = f"checking needs the model in a folder; {source} is read without a copy"
+        raise OptionError(problem, "download it, and convert the folder")
+    if changed:
+        raise OptionError("adapters and predictors make another model than the one to compare with")
+
+
+def check_output(output: OutputReport, folder: PathLike, prompts: int) -> LogitReport:
+    """Compare a converted file with the checkpoint it comes from, on so many random prompts.
+
+    Needs torch, and memory for the model in float32. Raises ModelError where transformers can't load the checkpoint
+    without running code from it, or the runtime can't run the file.
+    """
+    model = load(output.file)
+    asked = list(islice(_prompts(model, Path(folder)), prompts))
+    differences = []
+    for prompt, wanted in zip(asked, _truth(model, Path(folder), asked), strict=True):
+        logits = model.logits(*prompt)
+        if logits.shape != wanted.shape:
+            raise ModelError(f"{output.file} gives logits {logits.shape}, transformers {wanted.shape}")
+        differences.append(float(np.abs(logits - wanted).max() / wanted.std()))
+    exact = all(tensor.format in (tensor.source, "F32") for tensor in output.tensors)
+    tokens = sum(len(tokens) for tokens, _ in asked)
+    return LogitReport(len(asked), tokens, float(np.max(differences)), exact)
+
+
+def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
+    """Yield random prompts without end, and without the padding token, which some models count no position for."""
+    config = read_json_object(folder / "config.json")
+    ids = np.setdiff1d(np.arange(model.vocabulary_size), config.get("pad_token_id") or 0)
+    length = min(PROMPT, int(model.metadata.get(f"{model.architecture.name}.context_length", PROMPT)))
+    rng = np.random.default_rng(SEED)
+    while True:
+        tokens, following = rng.choice(ids, (2, length)).tolist()
+        start = config.get("decoder_start_token_id") or 0
+        yield tokens, [] if model.encoder_decoder is None else [start, *following[1:]]
+
+
+def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floats]:
+    """Return the original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
+    import torch
+
+    with quiet_transformers():
+        original = loaded_original(model, folder)
+        logits = []
+        with torch.no_grad():
+            for ids in prompts:
+                inputs = zip(("input_ids", "decoder_input_ids"), ids, strict=True)
+                result = original(**{name: torch.tensor([each]) for name, each in inputs if each})
+                values = result.logits if "logits" in result else result.last_hidden_state
+                logits.append(values[0].float().numpy())
+    return logits
+
+
+def loaded_original(
+    model: "Model", folder: Path, hint: str = "convert it without --check-logits"
+) -> Callable[..., Any]:
+    """Return the checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
+    import torch
+    import transformers
+
+    auto_class = transformers.AutoModelForCausalLM if model.architecture.block.causal else transformers.AutoModel
+    auto_class = auto_class if model.encoder_decoder is None else transformers.AutoModelForSeq2SeqLM
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        loaded: Callable[..., Any] = auto_class.from_pretrained(
+            str(folder),
+            config=config,
+            torch_dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            attn_implementation="eager" if model.architecture.eager_attention else "sdpa",
+        ).eval()
+    except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
+        message = f"transformers cannot load {folder}: {first_line(error)}"
+        raise ModelError(message, hint) from error
+    return loaded
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' warnings and progress bars, which are not about our file."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

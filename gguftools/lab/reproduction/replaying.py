@@ -1,0 +1,88 @@
+"""Planning an output anew by what is recorded of it, so that any of its rows can be made again."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from quants.arguments import PathLike
+from quants.errors import OptionError
+
+from ...calibration.outputs import with_feedback
+from ...calibration.texts import Calibration
+from ...conversion.transcoding import EXACT, plan_exact_again
+from ...inspection.identification import GUESSED_FILE_TYPE, identify
+from ...io.naming import is_remote, is_stored_gguf
+from ...measurement.texts import named_texts
+from ...models.model import Model, of_parts, planner_of
+from ...models.model import open as open_model
+from ...models.sources import of_checkpoint
+from ...provenance.parameters import Opening, Parameters
+from ...quantization.imatrix import ImportanceMatrix
+from ...quantization.outtypes import FILE_TYPES, plan_conversion
+from ...quantization.planning import Planned
+from ...quantization.recipes import RECIPES, Options
+from ...writing.options import WriteOptions
+from ...writing.row_blocks import Progress
+
+
+def opened_again(source: PathLike, opening: Opening) -> Model:
+    """Return a source as the model that it was for an output. Raises as `gguftools.open` does."""
+    if not is_stored_gguf(source) and (is_remote(source) or Path(source).is_dir()):
+        return of_parts(of_checkpoint(source, opening.pre, opening.embed_tokenizer))
+    return open_model(source)
+
+
+def planned_again(
+    model: Model,
+    parameters: Parameters,
+    matrix: ImportanceMatrix | None,
+    formats: Mapping[str, str],
+    path: Path,
+    texts: list[str] | None = None,
+    run: WriteOptions | None = None,
+) -> AbstractContextManager[Planned]:
+    """Return the plan of an output; within the block, weights that texts decide can be read.
+
+    formats: of the file's tensors, which a search chose. path: what the plan calls the file; beside it encoded tensors
+    are kept. texts: by which weights were encoded, to be encoded anew.
+    Raises OptionError, FormatError, FileError.
+    """
+    if parameters.recipe is None:
+        outtype, reserve = str(parameters.outtype), parameters.reserve
+        if outtype == EXACT:
+            file = plan_exact_again(model, path, parameters.fallback, formats, parameters.rounded_grids, reserve)
+        else:
+            tensors = model.streamed().values()
+            file = plan_conversion(path, model.metadata, tensors, model.origin, outtype, reserve)
+        return nullcontext(Planned(outtype, (file,)))
+    options = parameters.quantize_options
+    planner = planner_of(
+        model, [parameters.recipe], matrix, options, WriteOptions(reserve=parameters.reserve, dry_run=True)
+    )
+    planned = planner.plan(parameters.recipe, path)
+    if parameters.gptq is None or texts is None:
+        return nullcontext(planned)
+    encode = with_feedback(model, calibration_of(parameters, texts))
+    return encode(planner, planned, run or WriteOptions())
+
+
+def calibration_of(parameters: Parameters, texts: list[str]) -> Calibration:
+    """Return the texts that weights were encoded by, read as they were then. Raises OptionError."""
+    if parameters.gptq is None:
+        raise OptionError("texts mean nothing for this file: no weight was encoded by any", "leave out `gptq`")
+    return Calibration(tuple(named_texts(texts)), *parameters.gptq)
+
+
+def guessed_parameters(
+    source: Model, file: Model, imatrix: PathLike | None, threads: int | None, progress: Progress | None
+) -> Parameters:
+    """Return how a file was made, as far as itself and its source show. Raises OptionError where they don't."""
+    number = file.metadata.get("general.file_type")
+    declared = number % GUESSED_FILE_TYPE if isinstance(number, int) else None
+    outtype = next((name for name, each in FILE_TYPES.items() if each == declared), None)
+    if source.origin.outtype is not None and outtype is not None:
+        return Parameters(outtype=outtype)
+    identification = identify(source, file, imatrix=imatrix, threads=threads, progress=progress)
+    return Parameters(
+        recipe=RECIPES[identification.recipe], options=Options(pure=identification.pure, rules=identification.rules)
+    )

@@ -1,0 +1,1 @@
+"""Open models: sources of every kind, metadata, tensors, generation and chat."""

@@ -1,0 +1,1 @@
+"""Make what is published with a model: reports and cards."""

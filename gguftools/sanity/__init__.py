@@ -1,1 +1,0 @@
-"""Whether a file that was made says what the model says that it was made of."""
