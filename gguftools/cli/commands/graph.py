@@ -145,10 +145,12 @@ def _print_graph(shown: "ModelGraph", every: bool, dot: bool, json: bool) -> Non
 def _title(each: "LayerGroup") -> str | None:
     if each.layer is None:
         return None
-    others = _ranges(each.others)
+    others, number = _ranges(each.others), each.layer
+    if each.prefix not in ("", f"blk.{number}"):
+        return each.prefix + (f"; {others} as {number}" if others else "")
     if not others:
-        return f"layer {each.layer}"
-    return f"layer {each.layer}; layer{'s' if len(each.others) > 1 else ''} {others} as layer {each.layer}"
+        return f"layer {number}"
+    return f"layer {number}; layer{'s' if len(each.others) > 1 else ''} {others} as layer {number}"
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
