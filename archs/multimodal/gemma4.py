@@ -12,7 +12,7 @@ import numpy as np
 
 from quants import Tensor
 
-from ..encoder import AUDIO, VISION, Encoder, always, at, having, maybe
+from ..encoder import AUDIO, GATED_NET, QKV, VISION, Encoder, always, at, having, maybe
 from ..spec import Config, Floats, Target, TensorMap
 from ..transforms import Invertible, channels_and_taps, computed, patches_of_pixels, reshape, solved, take
 from ..wrapper import Files, Wrapper, columns, has, key, rows
@@ -58,17 +58,7 @@ VISION_LAYER: dict[str, Target] = {
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "layer_scalar": TensorMap("out_scale.weight", _vector),
-    **_limited(
-        {
-            "self_attn.q_proj": "attn_q",
-            "self_attn.k_proj": "attn_k",
-            "self_attn.v_proj": "attn_v",
-            "self_attn.o_proj": "attn_out",
-            "mlp.gate_proj": "ffn_gate",
-            "mlp.up_proj": "ffn_up",
-            "mlp.down_proj": "ffn_down",
-        }
-    ),
+    **_limited({**QKV, "self_attn.o_proj": "attn_out", **GATED_NET}),
 }
 AUDIO_LAYER: dict[str, Target] = {
     "feed_forward1.pre_layer_norm": "ffn_norm",
@@ -85,9 +75,7 @@ AUDIO_LAYER: dict[str, Target] = {
     "self_attn.per_dim_scale": TensorMap("per_dim_scale.weight", _softplus),
     **_limited(
         {
-            "self_attn.q_proj": "attn_q",
-            "self_attn.k_proj": "attn_k",
-            "self_attn.v_proj": "attn_v",
+            **QKV,
             "self_attn.post": "attn_out",
             "lconv1d.linear_start": "conv_pw1",
             "lconv1d.linear_end": "conv_pw2",

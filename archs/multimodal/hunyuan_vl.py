@@ -4,22 +4,13 @@ patches between two norms, with learned embeddings around rows and images.
 
 import math
 
-from ..encoder import PATCHES, VISION, Encoder, always, at, maybe
+from ..encoder import LLAMA_ATTENTION, PATCHES, VISION, Encoder, always, at, maybe
 from ..spec import Target, TensorMap
 from ..transforms import skip_rows
 from ..typed_json import Whole
 from ..wrapper import Files, Wrapper, key
 
-LAYER: dict[str, Target] = {
-    "input_layernorm": "ln1",
-    "post_attention_layernorm": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_out",
-    "mlp.dense_h_to_4h": "ffn_up",
-    "mlp.dense_4h_to_h": "ffn_down",
-}
+LAYER: dict[str, Target] = {**LLAMA_ATTENTION, "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
 
 
 def _side(files: Files) -> int:

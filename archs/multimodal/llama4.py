@@ -2,20 +2,11 @@
 a net of two matrices, and one more to the text model's width.
 """
 
-from ..encoder import VISION, Encoder, activation, always, at
+from ..encoder import LLAMA_ATTENTION, VISION, Encoder, activation, always, at
 from ..spec import Config, Target
 from ..wrapper import Wrapper, columns, inverse, rows, square
 
-LAYER: dict[str, Target] = {
-    "input_layernorm": "ln1",
-    "post_attention_layernorm": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_out",
-    "mlp.fc1": "ffn_up",
-    "mlp.fc2": "ffn_down",
-}
+LAYER: dict[str, Target] = {**LLAMA_ATTENTION, "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
 
 
 def _scale(config: Config) -> int:

@@ -16,16 +16,14 @@ from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from ..config import required
-from ..encoder import CLIP_VISION, VISION, Encoder, always, at, maybe
+from ..encoder import CLIP_VISION, QKV, VISION, Encoder, always, at, maybe
 from ..spec import Config, Target, TensorMap
 from ..transforms import Invertible, computed, part, transpose
 from ..wrapper import Files, Wrapper, key
 
 MERGER: dict[str, Target] = {
     "layer_norm1": "ln1",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
+    **QKV,
     "self_attn.out_proj": "attn_out",
     "pre_norm": "ds_ln",
     "linear_1": "ds_ffn_up",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from quants.errors import ModelError
 
-from ..encoder import VISION, Encoder, always, at, maybe, side
+from ..encoder import GATED_NET, VISION, Encoder, always, at, maybe, side
 from ..spec import Config, Target, TensorMap, Tensors
 from ..transforms import frame, part
 from ..wrapper import Files, Wrapper
@@ -30,9 +30,7 @@ LAYER: dict[str, Target] = {
     "attn.v": "attn_v",
     "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+    **GATED_NET,
 }
 
 
