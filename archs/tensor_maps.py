@@ -14,6 +14,12 @@ from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Ten
 from .transforms import channels_and_taps, column, in_groups, negative_exp
 
 MATRICES = ("gate_proj", "up_proj", "down_proj")
+QKV: dict[str, Target] = {f".self_attn.{letter}_proj": f"attn_{letter}" for letter in "qkv"}
+NEOX_NET: dict[str, Target] = {".mlp.dense_h_to_4h": "ffn_up", ".mlp.dense_4h_to_h": "ffn_down"}
+MIXTRAL_EXPERTS: dict[str, Target] = {
+    f".block_sparse_moe.experts.{{e}}.{source}": TensorMap(f"ffn_{name}_exps", stack=True)
+    for source, name in (("w1", "gate"), ("w2", "down"), ("w3", "up"))
+}
 
 
 def gated_net(source: str, suffix: str = "", matrices: tuple[str, str, str] = MATRICES) -> dict[str, Target]:

@@ -20,7 +20,7 @@ from archs.hparams.model_hparams import HParams
 from archs.layer_types import MLA
 from archs.rope import FACTORS, attention_factor, yarn_temperature
 from archs.schema import TOKENS
-from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, head_norms
 from archs.transforms import chain, head_rows, transpose
 from quants import Tensor
@@ -169,13 +169,9 @@ DEEPSEEK_V2 = LLAMA.derive(
 )
 
 
-def mtp_only(config: Config) -> Architecture | None:
-    return DEEPSEEK_V3_MTP if config.get(MTP_ONLY) else None
-
-
 DEEPSEEK_V3 = DEEPSEEK_V2.derive(
     hf_classes=("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"),
-    variant=mtp_only,
+    variant=lambda config: DEEPSEEK_V3_MTP if config.get(MTP_ONLY) else None,
     wrappers=("KimiVLForConditionalGeneration",),
     metadata={"expert_gating_func": always("sigmoid"), "expert_group_used_count": "topk_group"},
     config_from_gguf=v3_config_from_gguf,

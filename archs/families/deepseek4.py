@@ -19,7 +19,7 @@ from archs.families.llama import LLAMA
 from archs.hparams.config_keys import LAYER_TYPE
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams
-from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, gated_net, mtp_layers
 from archs.transforms import Invertible, reshape, side_by_side, take
 from archs.typed_json import ListOf, Text
@@ -183,13 +183,9 @@ HEAD: dict[str, Target] = {
 MTP_PARTS = {"e_proj": "eh.0", "h_proj": "eh.1", "norm": "shared_head.norm"}  # of `mtp.0` → what the rules know
 
 
-def mtp_only(config: Config) -> Architecture | None:
-    return DEEPSEEK4_MTP if config.get(MTP_ONLY) else None
-
-
 DEEPSEEK4 = LLAMA.derive(
     name="deepseek4",
-    variant=mtp_only,
+    variant=lambda config: DEEPSEEK4_MTP if config.get(MTP_ONLY) else None,
     hf_classes=("DeepseekV4ForCausalLM",),
     vocab=("bpe",),
     prepare=prepare,

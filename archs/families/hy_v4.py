@@ -17,7 +17,7 @@ from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
 from archs.families.glm5_next import dense_layers
 from archs.hparams.config_keys import LAYER_TYPE
 from archs.layer_types import unless_one_stream
-from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, Tensors, in_layers
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Target, Tensors, in_layers
 from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, as_it_is, gated_net
 from archs.typed_json import ListOf
 from quants.errors import ModelError
@@ -85,13 +85,9 @@ STREAMS: dict[str, Target] = {
 OTHER_GATES: dict[str, Target] = {".mlp.linear_gate": "ffn_gate", ".mlp.shared_experts.linear_gate": "ffn_gate_shexp"}
 
 
-def mtp_only(config: Config) -> Architecture | None:
-    return HY_V4_MTP if config.get(MTP_ONLY) else None
-
-
 HY_V4 = DEEPSEEK_V32.derive(
     name="hy_v4",
-    variant=mtp_only,
+    variant=lambda config: HY_V4_MTP if config.get(MTP_ONLY) else None,
     hf_classes=("HYV4ForCausalLM",),
     config_from_gguf=config_from_gguf,
     prepare=prepare,
