@@ -20,7 +20,7 @@ from archs.hparams.model_hparams import HParams
 from archs.layer_types import MLA
 from archs.rope import FACTORS, attention_factor, yarn_temperature
 from archs.schema import TOKENS
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, head_norms
 from archs.transforms import chain, head_rows, transpose
 from quants import Tensor
@@ -197,7 +197,7 @@ DEEPSEEK_V3 = DEEPSEEK_V2.derive(
     },
 )
 
-DEEPSEEK_V3_MTP = DEEPSEEK_V3.derive(
+DEEPSEEK_V3_MTP: Architecture = DEEPSEEK_V3.derive(
     hf_classes=(), variant=None, metadata=MTP_KEYS, tensors=MTP_TENSORS, defaults={"num_nextn_predict_layers": 0}
 )
 

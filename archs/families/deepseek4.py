@@ -19,7 +19,7 @@ from archs.families.llama import LLAMA
 from archs.hparams.config_keys import LAYER_TYPE
 from archs.hparams.file_keys import Keys
 from archs.hparams.model_hparams import HParams
-from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, gated_net, mtp_layers
 from archs.transforms import Invertible, reshape, side_by_side, take
 from archs.typed_json import ListOf, Text
@@ -297,7 +297,7 @@ DEEPSEEK4 = LLAMA.derive(
     },
 )
 
-DEEPSEEK4_MTP = DEEPSEEK4.derive(
+DEEPSEEK4_MTP: Architecture = DEEPSEEK4.derive(
     hf_classes=(),
     variant=None,
     prepare=with_mtp_layer,

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from archs.config import head_dim, lookup
+from archs.config import head_dim, lookup, other_than
 from archs.experts import GATING, always, net_types
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES, LLAMA
@@ -207,7 +207,7 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
     },
     config_from_gguf=lambda keys, tensors: {**v3_config_from_gguf(keys, tensors), **net_types(keys, tensors)},
     tensors=MTP_TENSORS,
-    refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
+    refused={"partial_rotary_factor": other_than(1)},
 )
 
 

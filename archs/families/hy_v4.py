@@ -17,7 +17,7 @@ from archs.families.deepseek32 import config_from_gguf as v32_from_gguf
 from archs.families.glm5_next import dense_layers
 from archs.hparams.config_keys import LAYER_TYPE
 from archs.layer_types import unless_one_stream
-from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Target, Tensors, in_layers
+from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, Tensors, in_layers
 from archs.tensor_maps import MTP_KEYS, MTP_ONLY, MTP_TENSORS, as_it_is, gated_net
 from archs.typed_json import ListOf
 from quants.errors import ModelError
@@ -156,7 +156,7 @@ HY_V4 = DEEPSEEK_V32.derive(
     },
 )
 
-HY_V4_MTP = HY_V4.derive(
+HY_V4_MTP: Architecture = HY_V4.derive(
     hf_classes=(),
     variant=None,
     metadata=MTP_KEYS,

@@ -4,7 +4,6 @@ encoders, only matrices over pixels and samples.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +11,11 @@ import numpy as np
 
 from quants import Tensor
 
+from ..config import other_than
 from ..encoder import AUDIO, GATED_NET, QKV, VISION, Encoder, always, at, having, maybe
 from ..spec import Config, Floats, Target, TensorMap
 from ..transforms import Invertible, channels_and_taps, computed, patches_of_pixels, reshape, solved, take
-from ..wrapper import Files, Wrapper, columns, has, key, rows
+from ..wrapper import Files, Wrapper, columns, has, head_width, key, rows
 
 LIMITS = ("input_max", "input_min", "output_max", "output_min")
 
@@ -96,14 +96,6 @@ SOUNDS: dict[str, Any] = {
 }
 
 
-def _other_than(usual: Any) -> Callable[[Any], bool]:
-    return lambda value: value not in (None, usual)
-
-
-def _head_width(files: Files) -> int:
-    return int(files.keys["vision.embedding_length"]) // int(files.keys["vision.attention.head_count"])
-
-
 def _seen_whole(files: Files) -> str | None:
     """Return whether an image's tokens attend to each other: in published models without per-layer inputs."""
     return None if files.of_text.get("embedding_length_per_layer_input") else "vision"
@@ -137,7 +129,7 @@ WRAPPER = Wrapper(
     ),
     config={
         "text.use_bidirectional_attention": _seen_whole,
-        "vision.head_dim": _head_width,
+        "vision.head_dim": head_width(),
         "vision.num_key_value_heads": key("vision.attention.head_count"),
         "vision.position_embedding_size": columns("v.position_embd.weight"),
         "vision.pooling_kernel_size": 3,
@@ -203,7 +195,7 @@ GEMMA4 = Encoder(
         "audio_tower.output_proj": "a.pre_encode.out",
         "embed_audio.embedding_projection": "mm.a.input_projection",
     },
-    refused={f"audio.{key}": _other_than(usual) for key, usual in SOUNDS.items()},
+    refused={f"audio.{key}": other_than(usual) for key, usual in SOUNDS.items()},
     fixed={"a.conv1d.*": "F32", "a.input_projection.weight": "F32", "a.blk.*.conv_dw.weight": "F32"},
     wrappers=(WRAPPER,),
 )

@@ -3,14 +3,10 @@ a net of two matrices, and one more to the text model's width.
 """
 
 from ..encoder import LLAMA_ATTENTION, VISION, Encoder, activation, always, at
-from ..spec import Config, Target
+from ..spec import Target
 from ..wrapper import Wrapper, columns, inverse, rows, square
 
 LAYER: dict[str, Target] = {**LLAMA_ATTENTION, "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
-
-
-def _scale(config: Config) -> int:
-    return int(1 / config["vision"]["pixel_shuffle_ratio"])
 
 
 LLAMA4 = Encoder(
@@ -19,7 +15,7 @@ LLAMA4 = Encoder(
         **VISION,
         "projector_type": always("llama4"),
         "vision.attention.layer_norm_epsilon": "vision.norm_eps",
-        "vision.projector.scale_factor": _scale,
+        "vision.projector.scale_factor": lambda config: int(1 / config["vision"]["pixel_shuffle_ratio"]),
         **activation("vision.hidden_act", gelu="use_gelu"),
     },
     tensors={

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quants import Tensor, from_array
 from quants.errors import ModelError
 
-from ..config import required
+from ..config import other_than, required
 from ..encoder import CLIP_VISION, QKV, VISION, Encoder, always, at, maybe
 from ..spec import Config, Target, TensorMap
 from ..transforms import Invertible, computed, part, transpose
@@ -58,7 +58,7 @@ MINICPM_V = Encoder(
         "merger.mlp.{i}.linear_1": "mm.up",
         "merger.mlp.{i}.linear_2": "mm.down",
     },
-    refused={"preprocessor.downsample_mode": lambda mode: mode not in (None, "16x")},
+    refused={"preprocessor.downsample_mode": other_than("16x")},
     wrappers=(
         Wrapper(
             "MiniCPMV4_6ForConditionalGeneration",

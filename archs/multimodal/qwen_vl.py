@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from quants.errors import ModelError
 
+from ..config import other_than
 from ..encoder import GATED_NET, VISION, Encoder, always, at, maybe, side
 from ..spec import Config, Target, TensorMap, Tensors
 from ..transforms import frame, part
@@ -142,7 +143,7 @@ QWEN25_VL = Encoder(
         "vision.attention.layer_norm_epsilon": QWEN2_VL.metadata["vision.attention.layer_norm_epsilon"],
     },
     tensors=QWEN2_VL.tensors,
-    refused={"vision.window_size": lambda pixels: pixels not in (None, WINDOW)},
+    refused={"vision.window_size": other_than(WINDOW)},
     wrappers=(QWEN25_WRAPPER,),
 )
 EXAONE = Encoder(
