@@ -13,7 +13,7 @@ from quants.errors import ModelError, VocabularyError
 from quants.spelling import quote
 
 from .metadata import Metadata
-from .small_files import read_json, read_json_object
+from .small_files import read_json, read_json_object, record_read
 from .typed_json import FieldType, Number, Text, Whole, read_fields
 
 NAME: dict[str, FieldType] = {"_name_or_path": Text(max_length=4096)}
@@ -67,6 +67,8 @@ def general(
     writer.add_type(general_type)
     card = folder / "README.md"
     try:
+        if card.is_file():
+            record_read(card, card.stat())  # read by the library
         described = _described(folder, counts[0])
         if described.size_label is None and counts[0] > 0:
             described.size_label = gguf.size_label(*counts)

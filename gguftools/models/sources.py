@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archs.metadata import Metadata
+from archs.small_files import recorded_reads
 from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import FileError, ModelError
 
 from ..io.gguf.reader import GgufFile, open_gguf
-from ..io.locks import state_of
 from ..io.naming import is_remote
 from ..io.positioned import PositionedInput, row_reader
 from ..io.stores.path import located
@@ -127,7 +127,7 @@ def of_checkpoint(
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
     change, derive, derived, magic, meaning = changes
-    with _checkpoint(source) as checkpoint:
+    with recorded_reads() as states, _checkpoint(source) as checkpoint:
         if TASK in meaning:
             check_task(checkpoint.config, meaning[TASK])
         checkpoint = replace(checkpoint, config={**checkpoint.config, **meaning})
@@ -168,11 +168,10 @@ def of_checkpoint(
             tensors[name] = computed(tensor, lambda x: x)
     task = ("task", meaning[TASK]) if TASK in meaning else ()
     made_of = (checkpoint.remote, ("an adapter",) if change else (), (derived,) if derive else (), task)
-    states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
         checkpoint.folder,
-        tuple(states),
+        tuple(checkpoint.files),
         states,
         magic=magic,
         recorded=tuple(filter(None, made_of)),
@@ -207,18 +206,17 @@ def of_encoders(source: PathLike) -> Parts:
 
     from ..quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
-    with _checkpoint(source) as checkpoint:
+    with recorded_reads() as states, _checkpoint(source) as checkpoint:
         checkpoint = _with_folders(checkpoint)
         planned = plan_encoders(checkpoint.folder, checkpoint.config, checkpoint.tensors)
     tensors = dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if {encoder_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
             tensors[name] = as_float32(tensor)
-    states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
         checkpoint.folder,
-        tuple(states),
+        tuple(checkpoint.files),
         states,
         recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
         outtype=outtype,

@@ -183,7 +183,7 @@ def test_layers_without_any_tensor_of_a_mixer_or_a_net_have_none(
     _, metadata, whole = changed(name, {})
     tensors = without(whole, f"blk.{layer}.", *roles)
     model = Model(metadata, tensors)
-    kind = model.network.kind(model.network.layers[layer])
+    kind = model.network.layer_type(model.network.layers[layer])
     assert getattr(kind, lacks) == "none"
     assert "none" not in (kind.mixer if lacks == "net" else kind.net)
     assert np.isfinite(model.forward(np.arange(5))).all()
@@ -224,7 +224,9 @@ def test_keys_that_name_no_layer_of_experts_leave_it_to_the_tensors() -> None:
     architecture, metadata, tensors = changed("ernie4-5-moe", {})
     del metadata["ernie4_5-moe.interleave_moe_layer_step"]
     check_model(architecture, metadata, tensors)
-    kinds = [Model(metadata, tensors).network.kind(layer).net for layer in Model(metadata, tensors).network.layers]
+    kinds = [
+        Model(metadata, tensors).network.layer_type(layer).net for layer in Model(metadata, tensors).network.layers
+    ]
     assert kinds == ["dense", "experts", "experts"]
 
 
