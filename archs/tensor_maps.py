@@ -40,8 +40,8 @@ def kv_heads_where(attends: Callable[[Config], Iterable[bool]]) -> Computed:
 
 @dataclass(frozen=True)
 class NotExportable:
-    """`config_from_gguf` of families whose files make no checkpoint of their class. reason: what is missing, or what
-    they become instead.
+    """`config_from_gguf` of families that cannot be exported. reason: what is missing, or the class to export to
+    instead.
     """
 
     reason: str
@@ -55,12 +55,12 @@ not_exportable = NotExportable("its files do not tell all of its config")
 
 
 def becomes(hf_class: str) -> NotExportable:
-    """Return the refusal for wrappers whose text part is written as another class."""
+    """Return a refusal to export: the text part of such multimodal classes is exported as another class."""
     return NotExportable(f"its text part becomes {hf_class}")
 
 
 def as_it_is(config: Config, tensors: Tensors) -> Tensors:
-    """Implement `prepare_export` for files without anything that `prepare` changes."""
+    """Implement `prepare_export` where tensors have the names of checkpoints already."""
     return tensors
 
 
