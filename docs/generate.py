@@ -326,8 +326,8 @@ def _type(key: archs.schema.Key) -> str:
 def _bounds(key: archs.schema.Key) -> str:
     if values := key.choices or key.known:
         return ", ".join(map(str, values))
-    least = "" if not key.least else "above 0" if key.least == archs.schema.TINY else f"{key.least} or more"
-    return ", ".join(filter(None, (least, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
+    lowest = "" if not key.minimum else "above 0" if key.minimum == archs.schema.TINY else f"{key.minimum} or more"
+    return ", ".join(filter(None, (lowest, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
 
 
 def _meaning(key: archs.schema.Key) -> str:
