@@ -36,7 +36,7 @@ from runtime.generation import Generation
 from runtime.model import Model
 from runtime.sampling.parameters import Sampling
 from runtime.speculation.decoding import Counts
-from runtime.speculation.parameters import MOST_BY_LOOKUP, Drafting
+from runtime.speculation.parameters import MAX_BY_LOOKUP, Drafting
 
 PASSAGE, BEGUN = 160, 24  # tokens
 
@@ -85,10 +85,10 @@ def compare(model: gguftools.Model, draft: gguftools.Model, prompt: list[int], o
     ways: dict[str, dict[str, Any]] = {f"model, {k}": {"draft": draft, "drafting": Drafting(k)} for k in (1, 2, 3, 4)}
     ways["lookup"] = {"draft": "lookup"}
     shares: dict[str, tuple[float, float]] = {}  # of what was drafted, what stood; tokens a cycle
-    nets = [each.running(options.threads) for each in (model, draft)]
+    nets = [gguftools.load(each, threads=options.threads) for each in (model, draft)]
     timed, found = [], {name: list[tuple[float, float, float, bool]]() for name in ways}
     for _ in range(options.rounds):
-        alone, (costs,) = timed_costs(nets[0], nets[1:], prompt, MOST_BY_LOOKUP, len(prompt))
+        alone, (costs,) = timed_costs(nets[0], nets[1:], prompt, MAX_BY_LOOKUP, len(prompt))
         timed.append((alone, costs))
         for name, how in ways.items():
             plain, one = spoken(model, prompt, options), spoken(model, prompt, options, **how)
@@ -138,7 +138,7 @@ def main() -> None:
             model.save(options.draft, "Q2_K", allow_requantize=True)
         draft = gguftools.open(options.draft)
         ids = model.tokenizer.encode(options.file.read_text(encoding="utf-8")[:8192])[: 2 * PASSAGE]
-        passes_with_states(model.running(options.threads), ids[:PASSAGE])
+        passes_with_states(gguftools.load(model, threads=options.threads), ids[:PASSAGE])
         print("\ngoing on with a text")
         compare(model, draft, ids[:PASSAGE], options)
         print("\ncopying a text")

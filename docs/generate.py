@@ -36,9 +36,10 @@ import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.cli.calls import arities  # noqa: E402
 from gguftools.cli.elsewhere import FIRST, LAST, PROGRAMS, meaning  # noqa: E402
+from gguftools.cli.exclusions import EXCLUSIONS, NEEDS, exclusions, flag  # noqa: E402
 from gguftools.cli.help import by_group, by_panel, shown_spellings  # noqa: E402
 from gguftools.cli.options import MODEL_SPELLINGS  # noqa: E402
-from gguftools.cli.usage import ALIASES, APART, NEEDS, flag  # noqa: E402
+from gguftools.cli.usage import ALIASES  # noqa: E402
 from gguftools.inspection import catalogue  # noqa: E402
 from quants import Format  # noqa: E402
 from quants.dialects import readings  # noqa: E402
@@ -141,8 +142,8 @@ def options() -> str:
 
 def contradictions() -> str:
     rows = []
-    for command, entries in APART.items():
-        for one, others, why in entries:
+    for command in EXCLUSIONS:
+        for one, others, why in exclusions(COMMANDS[command]) if command else EXCLUSIONS[command]:
             names = ", ".join(f"`{flag(each)}`" for each in others.removeprefix("*").split())
             whom = f"all but {names}" if others.startswith("*") else names
             rows.append((f"`{command}`" if command else "all", f"`{flag(one)}`", whom, why))
@@ -325,8 +326,8 @@ def _type(key: archs.schema.Key) -> str:
 def _bounds(key: archs.schema.Key) -> str:
     if values := key.choices or key.known:
         return ", ".join(map(str, values))
-    least = "" if not key.least else "above 0" if key.least == archs.schema.TINY else f"{key.least} or more"
-    return ", ".join(filter(None, (least, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
+    lowest = "" if not key.minimum else "above 0" if key.minimum == archs.schema.TINY else f"{key.minimum} or more"
+    return ", ".join(filter(None, (lowest, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
 
 
 def _meaning(key: archs.schema.Key) -> str:

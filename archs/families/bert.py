@@ -10,7 +10,7 @@ GPT-2's keys and name the length that the model can be extended to. Reference: t
 `models/roberta/`, `models/distilbert/`, `models/nomic_bert/`, `models/jina_embeddings_v3/`.
 """
 
-from archs.config import required, rope_scaling
+from archs.config import other_than, required, rope_scaling
 from archs.rope import FACTORS, SCALING, trained_length
 from archs.spec import BASE, Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.tasks import for_task
@@ -25,8 +25,8 @@ def first_position(config: Config) -> int:
 
 def labels(config: Config) -> list[str] | None:
     """Return a classifier's labels; transformers' two default labels without a head are none."""
-    found = config.get("id2label") or {}
-    names = [found[key] for key in sorted(found, key=int)]
+    listed = config.get("id2label") or {}
+    names = [listed[key] for key in sorted(listed, key=int)]
     return None if len(names) == 2 and names[0] == "LABEL_0" else names or None
 
 
@@ -249,10 +249,10 @@ NOMIC_BERT = BERT.derive(
     defaults={"model_type": "nomic_bert", "max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
     refused={
         "moe_every_n_layers": lambda every: bool(every),
-        "activation_function": lambda name: name not in (None, "swiglu"),
+        "activation_function": other_than("swiglu"),
         "prenorm": True,
         "rotary_emb_interleaved": True,
-        "rotary_emb_fraction": lambda share: share not in (None, 1),
+        "rotary_emb_fraction": other_than(1),
         "use_rms_norm": True,
     },
     layers="encoder.layers",

@@ -4,8 +4,8 @@ GPT-2: learned positions, fused q/k/v, weights stored as (in, out). The causal m
     dropped.
 GPT-BigCode (SantaCoder, StarCoder): GPT-2's layers with one key-value head, weights stored as (out, in). Without
     multi_query, q/k/v are fused head by head.
-GPT-NeoX and Pythia: partly rotating heads, attention beside the feed-forward net or before it. q, k and v come fused
-    head by head.
+GPT-NeoX and Pythia: partly rotating heads, attention parallel to the feed-forward net or before it. q, k and v are
+    fused head by head.
 BLOOM: ALiBi, a norm on the embedding too, q/k/v fused head by head, tanh GELU.
 Jais: GPT-2's layers with ALiBi, gated nets, and scores divided by the heads' width.
 MPT: ALiBi, layer norms without biases, fused q/k/v that may be clipped.
@@ -26,7 +26,7 @@ from archs.hparams.config_keys import ANYTHING
 from archs.hparams.file_keys import Derived
 from archs.rope import FACTORS, SCALING, rotated_width, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.tensor_maps import as_it_is
+from archs.tensor_maps import NEOX_NET, QKV, as_it_is
 from archs.transforms import concatenated, scaled, skip_rows, take, transpose, ungroup
 from archs.typed_json import Unread
 from quants import Tensor, from_array
@@ -43,12 +43,12 @@ def attention_scale(config: Config) -> float | list[float] | None:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    scale, found = keys.get("attention.scale"), {"n_ctx": keys["context_length"]}
+    scale, sizes = keys.get("attention.scale"), {"n_ctx": keys["context_length"]}
     if "position_embd.weight" in tensors:
-        found["n_positions"] = tensors["position_embd.weight"].shape[0]
+        sizes["n_positions"] = tensors["position_embd.weight"].shape[0]
     if not isinstance(scale, list):
-        return found
-    return found | {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
+        return sizes
+    return sizes | {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
 
 
 GPT = BASE.derive(  # the base of these families
@@ -92,27 +92,27 @@ GPT2 = GPT.derive(
 
 def fused(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Return q, k and v of a layer fused."""
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"(.*\.self_attn\.)([qkv])(_proj\..*)", name):
             parts = [tensors.get(f"{match[1]}{letter}{match[3]}") for letter in "qkv"]
             whole = [each for each in parts if each is not None]
             name, tensor = f"{match[1]}qkv{match[3]}", concatenated(whole, f"{match[1]}qkv{match[3]}")
-        found[name] = tensor
-    return config, found
+        named[name] = tensor
+    return config, named
 
 
 def apart(config: Config, tensors: Tensors) -> Tensors:
     """Return fused q, k and v as separate tensors."""
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         match = re.fullmatch(r"(.*\.self_attn\.)qkv(_proj\..*)", name)
         each = tensor.shape[0] // 3
         for i, letter in enumerate("qkv" if match else ""):
             own = f"{match[1]}{letter}{match[2]}" if match else name
-            found[own] = take(tensor, np.arange(i * each, (i + 1) * each)).renamed(own)
-        found |= {} if match else {name: tensor}
-    return found
+            named[own] = take(tensor, np.arange(i * each, (i + 1) * each)).renamed(own)
+        named |= {} if match else {name: tensor}
+    return named
 
 
 RUGPT3XL = GPT2.derive(
@@ -265,8 +265,7 @@ GPTNEOX = GPT.derive(
         ".attention.query_key_value": TensorMap("attn_qkv", ungroup("num_attention_heads", "num_attention_heads")),
         ".attention.dense": "attn_output",
         ".post_attention_layernorm": "ffn_norm",
-        ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down",
+        **NEOX_NET,
         "final_layer_norm": "output_norm",
         "lm_head": "output",
         "embed_out": "output",
@@ -309,8 +308,7 @@ BLOOM = GPT.derive(
         ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, HEADS)),
         ".self_attention.dense": "attn_output",
         ".post_attention_layernorm": "ffn_norm",
-        ".mlp.dense_h_to_4h": "ffn_up",
-        ".mlp.dense_4h_to_h": "ffn_down",
+        **NEOX_NET,
         "ln_f": "output_norm",
         "lm_head": "output",
     },
@@ -423,9 +421,7 @@ OPT = GPT.derive(
         "embed_positions": TensorMap("position_embd", skip_rows(2)),
         "project_in": "token_embd_proj",
         ".self_attn_layer_norm": pre("attn_norm", "attn_output_norm"),
-        ".self_attn.q_proj": "attn_q",
-        ".self_attn.k_proj": "attn_k",
-        ".self_attn.v_proj": "attn_v",
+        **QKV,
         ".self_attn.out_proj": "attn_output",
         ".final_layer_norm": pre("ffn_norm", "layer_output_norm"),
         ".fc1": "ffn_up",

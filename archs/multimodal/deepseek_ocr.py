@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..config import required
-from ..encoder import VISION, Encoder, always, at, maybe, side
+from ..encoder import GATED_NET, LLAMA_ATTENTION, VISION, Encoder, always, at, maybe, side
 from ..hparams.config_keys import LAYERS, SIZE
 from ..hparams.encoder_keys import SIDE
 from ..spec import Computed, Config, Target, TensorMap
 from ..transforms import Invertible, flat_row
-from ..typed_json import Fields, Kind
+from ..typed_json import Fields, FieldType
 from ..wrapper import Files, Wrapper, columns, rows
 
-TOKENS, MOST_TILES = 256, 32  # defaults of an image; of Unlimited-OCR
+TOKENS, MAX_TILES = 256, 32  # defaults of an image; of Unlimited-OCR
 USUAL = 4  # default of patches a side merged into one embedding
 SAM_LAYER: dict[str, Target] = {
     "norm1": "pre_ln",
@@ -75,21 +75,7 @@ QWEN2: dict[str, Target] = at(
     "qwen2_model.",
     "v.",
     {
-        **at(
-            "model.model.layers.{i}.",
-            "blk.{i}.",
-            {
-                "input_layernorm": "ln1",
-                "post_attention_layernorm": "ln2",
-                "self_attn.q_proj": "attn_q",
-                "self_attn.k_proj": "attn_k",
-                "self_attn.v_proj": "attn_v",
-                "self_attn.o_proj": "attn_out",
-                "mlp.gate_proj": "ffn_gate",
-                "mlp.up_proj": "ffn_up",
-                "mlp.down_proj": "ffn_down",
-            },
-        ),
+        **at("model.model.layers.{i}.", "blk.{i}.", {**LLAMA_ATTENTION, **GATED_NET}),
         "model.model.norm": "post_ln",
         "query_768": "resample_query_768",
         "query_1024": "resample_query_1024",
@@ -99,7 +85,7 @@ FIXED = dict.fromkeys(
     ("v.patch_embd.weight", "v.sam.pos_embd.weight", "v.sam.*.pos_[hw].weight", "v.sam.neck.*", "v.sam.net_*"), "F32"
 )
 INNER = {"heads": SIZE, "image_size": SIDE, "layers": LAYERS, "patch_size": SIDE, "width": SIZE, "dim": SIZE}
-KEYS: dict[str, Kind] = {
+KEYS: dict[str, FieldType] = {
     "width": Fields({name: Fields(INNER) for name in ("clip-l-14-224", "sam_vit_b", "qwen2-0-5b")})
 }
 OF_SAM, OF_CLIP, OF_QWEN2 = (f"vision.width.{name}" for name in ("sam_vit_b", "clip-l-14-224", "qwen2-0-5b"))
@@ -173,7 +159,7 @@ WRAPPER = Wrapper(
     "deepseek_vl_v2",
     texts=("deepseek2-ocr",),
     text_in=("", "language_config"),
-    fits=lambda files: files.keys.get("vision.preproc_max_tiles") != MOST_TILES,
+    fits=lambda files: files.keys.get("vision.preproc_max_tiles") != MAX_TILES,
     encoder_names={"": "model."},
     needed=lambda files: [f"v.sam.neck.{i}" for i in range(4)],
     biased=("v.sam.patch_embd", "v.sam.neck.1", "v.sam.neck.3", "v.pre_ln", "mm.model.fc"),
@@ -231,9 +217,9 @@ UNLIMITED_OCR = _with_clip(
         WRAPPER,
         hf_class="UnlimitedOCRForCausalLM",
         model_type="unlimited-ocr",
-        fits=lambda files: files.keys.get("vision.preproc_max_tiles") == MOST_TILES,
+        fits=lambda files: files.keys.get("vision.preproc_max_tiles") == MAX_TILES,
     ),
-    MOST_TILES,
+    MAX_TILES,
 )
 DEEPSEEK_OCR2 = Encoder(
     hf_classes=("DeepseekOCR2ForCausalLM",),

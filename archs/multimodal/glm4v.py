@@ -6,22 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..config import lookup
-from ..encoder import VISION, Encoder, always, at, maybe
+from ..encoder import FUSED_ATTENTION, GATED_NET, VISION, Encoder, always, at, maybe
 from ..spec import Computed, Config, Target
 from ..wrapper import Files, Wrapper, key, rows
 from .qwen_vl import PATCHES, channels
 
-LAYER: dict[str, Target] = {
-    "norm1": "ln1",
-    "norm2": "ln2",
-    "attn.qkv": "attn_qkv",
-    "attn.proj": "attn_out",
-    "attn.q_norm": "attn_q_norm",
-    "attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+LAYER: dict[str, Target] = {**FUSED_ATTENTION, "attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm", **GATED_NET}
 
 
 def _merging(files: Files) -> int:
@@ -97,8 +87,11 @@ def _pixels(key: str) -> Computed:
     """Return the pixels of this many tokens' squares of patches."""
 
     def pixels(config: Config) -> int | None:
-        said = config["preprocessor"]
-        tokens, side = lookup(said, key), int(said.get("patch_size") or 14) * int(said.get("merge_size") or 2)
+        settings = config["preprocessor"]
+        tokens, side = (
+            lookup(settings, key),
+            int(settings.get("patch_size") or 14) * int(settings.get("merge_size") or 2),
+        )
         return None if tokens is None else int(tokens) * side**2
 
     return pixels
@@ -109,7 +102,7 @@ def _tokens(pixels: str) -> Callable[[Files], int | None]:
 
     def tokens(files: Files) -> int | None:
         side = int(files.keys["vision.patch_size"]) * _merging(files)
-        return None if (found := files.keys.get(pixels)) is None else int(found) // side**2
+        return None if (count := files.keys.get(pixels)) is None else int(count) // side**2
 
     return tokens
 

@@ -5,7 +5,7 @@ encoder of an audio tokenizer, in a folder of its own, whose codes have embeddin
 from quants import Tensor
 
 from ..config import required
-from ..encoder import AUDIO, VISION, Encoder, always, at, maybe
+from ..encoder import AUDIO, FUSED_ATTENTION, GATED_NET, QKV, VISION, WHISPER_ATTENTION, Encoder, always, at, maybe
 from ..spec import Config, Target, TensorMap, Tensors
 from ..transforms import column, concatenated, stacked, zeros
 from ..typed_json import Fields, Whole
@@ -13,34 +13,12 @@ from .qwen_vl import PATCHES
 
 FOLDER = "audio_tokenizer"
 CODEBOOKS = f"{FOLDER}.encoder.quantizer.vq.layers."
-LAYER: dict[str, Target] = {
-    "norm1": "ln1",
-    "norm2": "ln2",
-    "attn.qkv": "attn_qkv",
-    "attn.proj": "attn_out",
-    "attn.sinks": "attn_sinks",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-AUDIO_LAYER: dict[str, Target] = {
-    "self_attn_layer_norm": "ln1",
-    "final_layer_norm": "ln2",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.out_proj": "attn_out",
-    "fc1": "ffn_up",
-    "fc2": "ffn_down",
-}
+LAYER: dict[str, Target] = {**FUSED_ATTENTION, "attn.sinks": "attn_sinks", **GATED_NET}
+AUDIO_LAYER: dict[str, Target] = {**WHISPER_ATTENTION, "fc1": "ffn_up", "fc2": "ffn_down"}
 LOCAL: dict[str, Target] = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
+    **QKV,
     "self_attn.o_proj": "attn_out",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+    **GATED_NET,
     "input_layernorm": "ln1",
     "post_attention_layernorm": "ln2",
 }
@@ -61,10 +39,10 @@ def _in_one(config: Config, tensors: Tensors) -> Tensors:
     books = [f"{CODEBOOKS}{i}._codebook.embed" for i in range(len(_codebooks(config)))]
     if not books or any(name not in tensors for name in books):
         return tensors
-    most = max(_codebooks(config))
+    rows = max(_codebooks(config))
 
     def filled(tensor: Tensor) -> Tensor:
-        lacking = most - tensor.shape[0]
+        lacking = rows - tensor.shape[0]
         return concatenated([tensor, zeros(tensor, lacking)], tensor.name) if lacking else tensor
 
     inside = {name: tensor for name, tensor in tensors.items() if name.startswith(FOLDER) and name not in books}
@@ -155,7 +133,7 @@ MIMO_V2 = Encoder(
         "audio_encoder.projection.mlp.0.": "audio_encoder.projection.first.",
         "audio_encoder.projection.mlp.2.": "audio_encoder.projection.second.",
     },
-    beside=("visual.*", "speech_embeddings.*", "audio_encoder.*"),
+    claimed=("visual.*", "speech_embeddings.*", "audio_encoder.*"),
     folders=(FOLDER,),
     prepare=_in_one,
     keys={"audio_config": Fields({"input_local_layers": Whole(0, 10_000), "group_size": Whole(1, 1 << 16)})},

@@ -1,4 +1,4 @@
-"""Write bases (see `bases`): rows of windows as they are measured, in a file that another run can go on with."""
+"""Write bases (see `bases`): rows of windows as they are measured, in a file that another run can resume."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from ..io.atomic import NOTHING, InputFiles
 from ..io.gguf.writer import TensorInfo, plan_file
 from ..io.locks import State
 from ..writing.resume import PartialGguf, fingerprint, partial_path, resumable_gguf
-from .bases import HASHED_AT_ONCE, KIND, PREFIX, VERSION, Run, matrix_digest, text_digest
+from .bases import GENERAL_TYPE, HASHED_AT_ONCE, PREFIX, VERSION, Run, matrix_digest, text_digest
 
 Fixed = dict[str, NDArray[Any]]
 
 
 class BaseWriter:
-    """Takes a base's rows, windows in any order and each from its first prediction on."""
+    """Takes a base's rows: windows in any order, each from its first prediction on."""
 
     def __init__(self, file: PartialGguf, run: Run, names: Sequence[str], top_k: int | None) -> None:
         self._file, self._run, self._top_k = file, run, top_k
@@ -36,22 +36,22 @@ class BaseWriter:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether it takes rows of logits; else final states."""
+        """Return whether it takes rows of logits, not final states."""
         return self._top_k is not None
 
     @property
     def state(self) -> State:
-        """Of the file, which has it under its final name, too."""
+        """Return the state of the file, which stays the same under its final name."""
         return self._file.state
 
     def covered(self, window: int) -> bool:
-        """Whether an earlier run wrote this window."""
+        """Return whether an earlier run wrote this window."""
         start, stop = self._begins[window : window + 2]
         names = ("top.ids", "top.log_p", "top.figures") if self.needs_rows else ("states",)
         return all(self._file.covered(self._index[name], start, stop) is not None for name in names)
 
     def add(self, window: int, start: int, stop: int, given: Rows | LazyLogits) -> None:
-        """Predictions start … stop - 1 of a window, which is written when its last one is there."""
+        """Add predictions start … stop - 1 of a window, which is written once it is complete."""
         if start == 0:
             self._parts = []
         if isinstance(given, Rows):
@@ -83,9 +83,9 @@ def saved_base(
 ) -> Iterator[BaseWriter]:
     """Write a base, which appears when the block ends and all windows were added.
 
-    top_k: keep so many likeliest tokens instead of states. with_output: keep the output matrix with the states. A run
-    that is killed leaves TARGET.partial behind, and with resume the windows in it are not written again; sources: files
-    that must be the same then. Raises OptionError, FileError as `writing.resume.resumable_gguf` does.
+    top_k: store so many top tokens instead of states. with_output: store the output matrix, too. resume: keep the
+    windows in the TARGET.partial of a killed run; sources: files that must be unchanged then. Raises OptionError,
+    FileError as `writing.resume.resumable_gguf` does.
     """
     if top_k is not None and top_k < 1:
         raise OptionError(f"a base of the {top_k} likeliest tokens; at least 1 is needed")
@@ -152,21 +152,21 @@ def _write_all(file: PartialGguf, index: int, tensor: Tensor) -> None:
 
 
 def _metadata(run: Run, top_k: int | None) -> Metadata:
-    weight, found = run.output.weight, Metadata({"general.type": KIND})
+    weight, metadata = run.output.weight, Metadata({"general.type": GENERAL_TYPE})
     texts = ("texts", "model", "precision", "text.sha256", "vocabulary.sha256")
     values = (list(run.texts), run.model, run.precision, text_digest(run.windows), run.vocabulary)
     for name, value in zip(texts, values, strict=True):
-        found[PREFIX + name] = value
+        metadata[PREFIX + name] = value
     numbers = {"version": VERSION, "n_ctx": run.n_ctx, "vocabulary.size": weight.rows}
     for name, number in numbers.items():
-        found.set(PREFIX + name, number, ValueType.UINT32)
+        metadata.set(PREFIX + name, number, ValueType.UINT32)
     if top_k is not None:
-        found.set(PREFIX + "top_k", min(top_k, weight.rows), ValueType.UINT32)
-        return found
-    found[PREFIX + "output.name"] = weight.name
-    found[PREFIX + "output.type"] = weight.format.name
-    found[PREFIX + "output.sha256"] = matrix_digest(weight)
-    found.set(PREFIX + "output.width", weight.width, ValueType.UINT32)
-    found.set(PREFIX + "output.scale", run.output.scale, ValueType.FLOAT64)
-    found.set(PREFIX + "output.softcap", run.output.softcap or 0.0, ValueType.FLOAT64)
-    return found
+        metadata.set(PREFIX + "top_k", min(top_k, weight.rows), ValueType.UINT32)
+        return metadata
+    metadata[PREFIX + "output.name"] = weight.name
+    metadata[PREFIX + "output.type"] = weight.format.name
+    metadata[PREFIX + "output.sha256"] = matrix_digest(weight)
+    metadata.set(PREFIX + "output.width", weight.width, ValueType.UINT32)
+    metadata.set(PREFIX + "output.scale", run.output.scale, ValueType.FLOAT64)
+    metadata.set(PREFIX + "output.softcap", run.output.softcap or 0.0, ValueType.FLOAT64)
+    return metadata

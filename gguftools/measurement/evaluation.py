@@ -1,7 +1,8 @@
-"""How often models choose the right answer: HellaSwag, Winogrande and multiple choice, as llama-perplexity has them."""
+"""Run HellaSwag, Winogrande and multiple-choice benchmarks as llama-perplexity does."""
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from .evaluation_figures import is_right, score_of
 from .evaluation_report import EvaluationReport, FileScores, Score, TestReport
 from .options import EvaluationOptions
 from .perplexity import Progress
-from .record import Record, recorded
+from .progress_record import ProgressRecord, progress_record
 from .tasks import hellaswag, multiple_choice, winogrande
 from .tasks.task import Drawn, Task
 
@@ -40,7 +41,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """load: (file, tasks wanted or None, seed) → tasks."""
+    """A benchmark. load: (file, number of tasks or None, seed) → tasks."""
 
     name: str
     title: str
@@ -65,12 +66,13 @@ def evaluate(
     options: EvaluationOptions | None = None,
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """Measure how often one or several models choose the right answer of tests, as llama-perplexity does.
+    """Measure how often models choose the right answer of benchmarks, as llama-perplexity does.
 
-    hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them. n_ctx: a task's tokens
-    (what is common to its answers once) have to fit into 4 windows of so many. threads: None for all processors.
-    options: precision, and which tasks. progress(tasks done, of how many, score so far).
-    Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.
+    sources: one or several models. hellaswag, winogrande, multiple_choice: files of tasks in llama-perplexity's
+    formats, at least one of them. n_ctx: a task's tokens (the common beginning of its answers once) must fit into 4
+    windows of so many. threads: None for all processors. options: precision, and which tasks. progress(tasks done, of
+    how many, score so far). Raises FileError, also for a model that is changed while it is measured, OptionError (no
+    benchmark; a task too long), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
     from runtime.products.precision import precision_named, products
@@ -88,44 +90,67 @@ def evaluate(
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
     ]  # one that can't run is found before another has run for an hour
-    parts = [_part(model, net, found.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for found in drawn]
+    parts = [_part(model, net, draw.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for draw in drawn]
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": options.tasks, "seed": options.seed}
     read = [path for model in models for path in model.files]
     reads = NOTHING.also(read).also(path for _, path in asked)
     with _record(options, plan, names, parts, read, reads) as kept:
         scores = _scores(parts, len(asked), kept, progress)
+        for model in models:
+            model.origin.reads.check_unchanged()
     files = [
         FileScores(str(model.path), dict(zip(names, scores[at : at + len(names)], strict=True)))
         for model, at in zip(models, range(0, len(parts), len(names)), strict=True)
     ]
     about = [
-        TestReport(each.name, each.title, str(path), found.available, len(found.tasks))
-        for (each, path), found in zip(asked, drawn, strict=True)
+        TestReport(each.name, each.title, str(path), draw.available, len(draw.tasks))
+        for (each, path), draw in zip(asked, drawn, strict=True)
     ]
-    warnings = [f"left out: {remark}" for found in drawn for remark in found.left_out]
+    warnings = [f"left out: {remark}" for draw in drawn for remark in draw.left_out]
+    warnings += filter(
+        None, [_context_warning(model, own) for model, own in zip(models, _by_model(parts, names), strict=True)]
+    )
     return EvaluationReport(n_ctx, options.seed, chosen, products(chosen), about, files, warnings)
 
 
 def _asked(paths: Mapping[str, PathLike | None]) -> list[tuple[Benchmark, Path]]:
-    """The tests that a file is given for. Raises OptionError where there are none."""
+    """Return the benchmarks that a file is given for. Raises OptionError if there are none."""
     asked = [(each, as_path(path, each.name)) for each in BENCHMARKS if (path := paths[each.name]) is not None]
     if not asked:
         raise OptionError("no test is given", "give a file to hellaswag, winogrande or multiple_choice")
     return asked
 
 
-def _scores(parts: Sequence["_Part"], tests: int, kept: Record | None, progress: Progress | None) -> list[Score]:
+def _scores(
+    parts: Sequence["_Part"], tests: int, kept: ProgressRecord | None, progress: Progress | None
+) -> list[Score]:
     """Compute all parts, `tests` of them for each file; scores of later files are compared with the first file's."""
     total = sum(len(part.tasks) for part in parts)
     scores: list[Score] = []
     done = group = 0
+    if progress is not None:
+        progress(0, total, math.nan)
     for number, part in enumerate(parts):
-        found, seconds = _measured(part, kept, group, _shifted(progress, done, total))
+        answers, seconds = _measured(part, kept, group, _shifted(progress, done, total))
         base = scores[number % tests] if number >= tests else None
-        scores.append(score_of(part.tasks, found, base, seconds))
+        scores.append(score_of(part.tasks, answers, base, seconds))
         done, group = done + len(part.tasks), group + len(part.groups)
     return scores
+
+
+def _by_model(parts: Sequence["_Part"], names: Sequence[str]) -> Iterator[Sequence["_Part"]]:
+    """Yield the parts of each model."""
+    for start in range(0, len(parts), len(names)):
+        yield parts[start : start + len(names)]
+
+
+def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
+    """Return a warning if answers with their contexts are longer than the context that the model was trained with."""
+    lengths = [max(map(len, task.sequences)) for part in parts for task in part.choices]
+    limit = model.context_length
+    longer = sum(length > limit for length in lengths) if limit else 0
+    return f"{model.path}: {longer} tasks are longer than the model's context of {limit} tokens" if longer else None
 
 
 def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[PathLike | Model]:
@@ -133,13 +158,13 @@ def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[Path
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """For one test of many: its tasks are counted among all."""
+    """Return progress that counts the tasks of one part among all."""
     return progress and (lambda done, _, figure: progress(before + done, total, figure))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One test for one file. groups: of its tasks, each computed at once."""
+    """One benchmark for one file. groups: tasks that are computed together."""
 
     net: "RunningModel"
     tasks: Sequence[Task]
@@ -147,25 +172,27 @@ class _Part:
     groups: list[slice]
 
     def answers(self, group: slice) -> list[int]:
-        """How many each task of a group has."""
+        """Return the number of answers of each task of a group."""
         return [len(each.scored) for each in self.choices[group]]
 
 
 def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) -> _Part:
-    """A test's tasks as the model reads them. Raises OptionError for one that does not fit."""
-    tokenizer, found = model.tokenizer, []
+    """Tokenize a benchmark's tasks. Raises OptionError for a task that does not fit."""
+    tokenizer, all_choices = model.tokenizer, []
     for task in tasks:
         choices = _choices(tokenizer, task)
         if choices.tokens > SEQUENCES * n_ctx:
             what = f"{task.where} needs {choices.tokens} tokens; {SEQUENCES} windows of {n_ctx} are there for it"
             raise OptionError(what, f"a context of {-(-choices.tokens // SEQUENCES)} is enough for it")
-        found.append(choices)
-    return _Part(net, tasks, found, _groups([each.tokens for each in found], net.branches))
+        all_choices.append(choices)
+    return _Part(net, tasks, all_choices, _groups([each.tokens for each in all_choices], net.branches))
 
 
 def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
-    """Tasks that follow each other: no more than one pass takes, of a model that computes a task's beginning once; else
-    so many that sequences of like lengths come together.
+    """Return groups of successive tasks.
+
+    If the model computes a task's beginning once, a group has no more tokens than one pass takes; else so many tasks
+    that sequences of similar lengths come together.
     """
     groups, start = [], 0
     while start < len(tokens):
@@ -197,9 +224,9 @@ def _record(
     parts: Sequence[_Part],
     read: Sequence[Path],
     reads: InputFiles,
-) -> Iterator[Record | None]:
-    """The record that is asked for, if any: one whose windows are groups of tasks, whose predictions are their answers
-    and the seconds they took.
+) -> Iterator[ProgressRecord | None]:
+    """Open the progress record, if one is requested: its windows are groups of tasks, its predictions the answers'
+    scores and the seconds they took.
     """
     if options.record is None:
         yield None
@@ -209,23 +236,23 @@ def _record(
         own = parts[names.index(test.name) :: len(names)] if test.name in names else None
         plan[test.name] = own and _digest(own)
     path, keep = as_path(options.record, "the record"), options.keep_record
-    with recorded(path, plan, read, sizes, 1, reads, keep) as record:
+    with progress_record(path, plan, read, sizes, 1, reads, keep) as record:
         yield record
 
 
 def _digest(parts: Sequence[_Part]) -> str:
-    """Of what is computed and scored of a test."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of all that is computed and scored of a benchmark."""
+    digest = hashlib.sha256()
     for part in parts:
         for task in part.choices:
-            found.update(json.dumps([[*map(list, task.sequences)], task.common, task.scored]).encode())
-    return found.hexdigest()
+            digest.update(json.dumps([[*map(list, task.sequences)], task.common, task.scored]).encode())
+    return digest.hexdigest()
 
 
 def _measured(
-    part: _Part, kept: Record | None, first: int, progress: Progress | None
+    part: _Part, kept: ProgressRecord | None, first: int, progress: Progress | None
 ) -> tuple[list[list[float]], float]:
-    """The answers' scores, and what they took in seconds. first: the number of the part's first group in the record."""
+    """Return the answers' scores and their seconds. first: the number of the part's first group in the record."""
     scores: list[list[float]] = []
     seconds, correct = 0.0, 0
     for number, group in enumerate(part.groups, first):
@@ -244,10 +271,10 @@ def _measured(
 
 
 def _computed(part: _Part, group: slice) -> Doubles:
-    """Scores of all answers of a group's tasks, and the seconds that they took: float64 (answers + 1, 1)."""
+    """Return the scores of all answers of a group, and the seconds they took: float64 (answers + 1, 1)."""
     from runtime.evaluation.choices import mean_log_probabilities
 
     start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None
-    found = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
-    values = [value for each in found for value in each]
+    means = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
+    values = [value for each in means for value in each]
     return np.array([*values, time.perf_counter() - start])[:, None]

@@ -1,4 +1,4 @@
-"""Perplexity of several files on one text, each compared with the first file of the same model."""
+"""Measure the perplexity of several files on one text, each compared with the first file of the same model."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,11 +8,14 @@ import numpy as np
 
 from quants.errors import GgufToolsError
 
+from ..io.atomic import InputFiles
+from ..io.locks import state_of
 from ..models.model import Model
 from ..writing.report import Report
+from .corpus import tokens_in
 from .options import PerplexityOptions
 from .perplexity import PerplexityReport, Progress, perplexity
-from .texts import Texts
+from .texts import Texts, texts_named
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class FilePerplexity(PerplexityReport):
-    """One of several files. difference: from the first file of the same model; None for that file itself."""
+    """The perplexity of one of several files. difference: from the first file of the same model; None for that file."""
 
     difference: Difference | None = None
 
@@ -44,7 +47,7 @@ class FailedFile:
 
 @dataclass(frozen=True)
 class PerplexityTable(Report):
-    """The files that were measured, in their order, and those that could not be."""
+    """The measured files, in their order, and those that failed."""
 
     files: list[FilePerplexity]
     failed: list[FailedFile] = field(default_factory=list)
@@ -62,29 +65,33 @@ def perplexities(
 ) -> PerplexityTable:
     """Measure the perplexity of several models on a text; one that fails does not stop the others.
 
-    progress(windows done, of how many in all, perplexity so far of the model that runs).
+    progress(windows done, of how many in all, perplexity of the current model so far). Raises FileError for a text that
+    is changed while it is measured on, and OptionError as `perplexity` does.
     """
-    models, found, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
+    models, reports, failed = list(sources), list[FilePerplexity](), list[FailedFile]()
+    texts = texts_named(text)
+    read = InputFiles(states={each.path: state_of(each.path) for each in texts if each.path.is_file()})
     measured: list[Model] = []
     for number, model in enumerate(models):
         shown = progress and _Part(progress, number, len(models))
         try:
             report = perplexity(
-                model, text, n_ctx=n_ctx, chunks=chunks, threads=threads, options=options, progress=shown
+                model, texts, n_ctx=n_ctx, chunks=chunks, threads=threads, options=options, progress=shown
             )
         except GgufToolsError as error:
             failed.append(FailedFile(str(model.path), str(error)))
             continue
         first = next((i for i, other in enumerate(measured) if _same_model(model, other)), None)
-        beside = None if first is None else difference(report, found[first])
-        found.append(FilePerplexity(**{**vars(report), "difference": beside}))
+        from_first = None if first is None else difference(report, reports[first])
+        reports.append(FilePerplexity(**{**vars(report), "difference": from_first}))
         measured.append(model)
-    return PerplexityTable(found, failed)
+    read.check_unchanged()
+    return PerplexityTable(reports, failed)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Progress of one model of several, of which each is taken to have as many windows."""
+    """Progress of one of several models, assuming that all have as many windows."""
 
     progress: Progress
     number: int
@@ -95,7 +102,7 @@ class _Part:
 
 
 def difference(report: PerplexityReport, other: PerplexityReport) -> Difference | None:
-    """From another file's on the same windows; None where they have read other windows."""
+    """Return the difference from another file's perplexity; None if the windows differ."""
     if len(report.chunks) != len(other.chunks) or report.tokens != other.tokens:
         return None
     losses = _losses(report.chunks) - _losses(other.chunks)
@@ -106,14 +113,15 @@ def difference(report: PerplexityReport, other: PerplexityReport) -> Difference 
 
 
 def _losses(running: Sequence[float]) -> np.ndarray:
-    """The mean loss in each window, of the perplexities after each."""
+    """Return the mean loss of each window, from the running perplexities."""
     sums = np.log(running) * np.arange(1, len(running) + 1)
     return np.diff(sums, prepend=0.0)
 
 
 def _same_model(one: Model, other: Model) -> bool:
-    """Whether both have the same architecture and layers of the same shapes."""
-    return one.architecture == other.architecture and _layers(one) == _layers(other)
+    """Return whether both have one architecture, one vocabulary, and layers of the same shapes."""
+    same = one.architecture == other.architecture and _layers(one) == _layers(other)
+    return same and tokens_in(one) == tokens_in(other)
 
 
 def _layers(model: Model) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Perplexity of a GGUF file on a text, with what it cost to measure."""
+"""Measure the perplexity of a GGUF file on a text."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ from .sizes import bits_per_weight, size_bytes
 from .texts import NamedText, Texts, TextWindows, texts_named, windows_of
 
 if TYPE_CHECKING:
-    from runtime.evaluation.perplexity import Perplexity
+    from runtime.evaluation.perplexity import Perplexity, Windows
     from runtime.model import Model as RunningModel
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True)
 class TextPerplexity:
-    """Of one text, as `PerplexityReport` has it of all."""
+    """The perplexity of one text; fields as in `PerplexityReport`."""
 
     name: str
     file: str
@@ -44,12 +44,12 @@ class TextPerplexity:
 
 @dataclass(frozen=True)
 class PerplexityReport(Report):
-    """perplexity ± standard_error; chunks: the running value after each window. texts: the same of each text alone.
+    """perplexity ± standard_error; chunks: the running value after each window. texts: the same for each text.
 
-    tokens_per_second counts the windows' tokens; compile_seconds went before that into compiling kernels.
-    skipped: the share of neurons that the file's predictor left out, None where it was not asked; dense_perplexity:
-    with all neurons, None where that was not measured. precision: as asked for; products: what those of many rows were
-    computed in. profile: seconds of each kind of work, None where it was not asked.
+    tokens_per_second: of the windows' tokens; compile_seconds: time before that to compile kernels. skipped: the share
+    of neurons that the file's predictor skipped, None without `sparse`; dense_perplexity: with all neurons, None if
+    that was not measured. precision: as requested; products: what products of many rows were computed in. profile:
+    seconds of each type of operation, None without `profile`.
     """
 
     file: str
@@ -80,13 +80,14 @@ def perplexity(
     options: PerplexityOptions | None = None,
     progress: Progress | None = None,
 ) -> PerplexityReport:
-    """Measure the perplexity of the model on a text, by llama.cpp's protocol.
+    """Measure the perplexity of a model on a text, by llama.cpp's protocol.
 
-    text: a file, or several, or several by name, each of which gets its own figures, too, besides those of all.
-    n_ctx: tokens of a window. chunks: measure the first so many windows of each text. threads: None for all processors.
-    options: precision and more. progress(windows done, of how many, perplexity so far): first with 0 and NaN.
-    Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    text: a file, or several, or several by name, each with figures of its own besides those of all. n_ctx: tokens of a
+    window. chunks: measure the first so many windows of each text. threads: None for all processors. options: precision
+    and more. progress(windows done, of how many, perplexity so far): first with 0 and NaN. Raises FileError, also for a
+    model that is changed while it is measured, OptionError (a text that is too short), ModelError, VocabularyError.
     """
+    from runtime.evaluation.perplexity import windows
     from runtime.model import Model as RunningModel
     from runtime.products.precision import precision_named, products
     from runtime.profile import Profile
@@ -99,15 +100,17 @@ def perplexity(
     if options.sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
-    evaluate = _Evaluation(net, read, n_ctx, chunks, options.stride, max(1, tokens_at_once(model) // n_ctx), progress)
+    plans = [windows(len(each.tokens), n_ctx, chunks=chunks, stride=options.stride) for each in read]
+    evaluate = _Evaluation(net, read, plans, windows_at_once(model, n_ctx), progress)
     evaluate.begin()
     compile_seconds = _compiled(net, read, n_ctx)
     dense = evaluate()[0].perplexity if options.sparse and options.compare else None
     sparsity = net.use_predictor() if options.sparse else None
     net.profile = Profile() if options.profile else None
     start = time.perf_counter()
-    result, alone = evaluate()
+    result, by_text = evaluate()
     seconds = time.perf_counter() - start
+    model.origin.reads.check_unchanged()
     if net.profile:
         net.profile.seconds["all other work"] = seconds - sum(net.profile.seconds.values())
     return PerplexityReport(
@@ -124,7 +127,7 @@ def perplexity(
         chosen,
         products(chosen),
         net.profile.seconds if net.profile else None,
-        list(map(_of_text, texts, alone)),
+        list(map(_of_text, texts, by_text)),
         size_bytes(model),
         bits_per_weight(model),
     )
@@ -139,12 +142,14 @@ def _plain_texts(given: Texts) -> list[NamedText]:
     return texts
 
 
-def _of_text(text: NamedText, found: "Perplexity") -> TextPerplexity:
-    return TextPerplexity(text.name, str(text.path), found.perplexity, found.standard_error, found.chunks, found.tokens)
+def _of_text(text: NamedText, result: "Perplexity") -> TextPerplexity:
+    return TextPerplexity(
+        text.name, str(text.path), result.perplexity, result.standard_error, result.chunks, result.tokens
+    )
 
 
 def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> float:
-    """Let a few tokens run, for which every kernel is compiled or loaded; return the seconds that took."""
+    """Run a few tokens, so that every kernel is compiled or loaded; return the seconds that took."""
     start, few = time.perf_counter(), read[0].tokens[: min(n_ctx, 128)]
     half = len(few) // 2
     net.lazy_logits(few, half).losses(np.asarray(few[: len(few) - half], np.int64))
@@ -155,24 +160,18 @@ def _compiled(net: "RunningModel", read: Sequence[TextWindows], n_ctx: int) -> f
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """A run over all windows of all texts. batch: windows that run together."""
+    """A run over all windows of all texts. plans: the windows of each. batch: windows that run together."""
 
     net: "RunningModel"
     texts: Sequence[TextWindows]
-    n_ctx: int
-    chunks: int | None
-    stride: int
+    plans: "Sequence[Windows]"
     batch: int
     progress: Progress | None
 
     def begin(self) -> None:
-        """Tell of how many windows there are."""
-        from runtime.evaluation.perplexity import windows
-
+        """Report the number of windows."""
         if self.progress:
-            lengths = [len(each.tokens) for each in self.texts]
-            plans = [windows(length, self.n_ctx, chunks=self.chunks, stride=self.stride) for length in lengths]
-            self.progress(0, sum(len(plan.starts) for plan in plans), math.nan)
+            self.progress(0, sum(len(plan.starts) for plan in self.plans), math.nan)
 
     def __call__(self) -> "tuple[Perplexity, list[Perplexity]]":
         from runtime.evaluation.perplexity import perplexities
@@ -180,19 +179,22 @@ class _Evaluation:
         return perplexities(
             [each.tokens for each in self.texts],
             self.net.lazy_logits,
-            self.n_ctx,
+            self.plans,
             bos=self.texts[0].bos,
-            chunks=self.chunks,
-            stride=self.stride,
             batch=self.batch,
             progress=self.progress,
         )
 
 
 def tokens_at_once(model: Model) -> int:
-    """How many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
+    """Return how many tokens of windows run together, so that the values of the widest layer stay bounded."""
     widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
     return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
+
+
+def windows_at_once(model: Model, n_ctx: int) -> int:
+    """Return how many windows of n_ctx tokens run together, at least one."""
+    return max(1, tokens_at_once(model) // n_ctx)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:
@@ -200,7 +202,7 @@ def _is_of_layer(tensor: Tensor) -> bool:
 
 
 def context_warning(model: PathLike | Model, n_ctx: int) -> str | None:
-    """What to say of windows that are longer than what the model was made for."""
+    """Return a warning if windows are longer than the context that the model was trained with."""
     metadata = opened(model).metadata
     longest = metadata.get(f"{metadata.get('general.architecture')}.context_length")
     if not isinstance(longest, int) or not 0 < longest < n_ctx:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from quants import Tensor
 from quants.errors import ModelError
 
 from ..layer import Layer
-from .operations import Operation, Shape, Value
+from .operations import Operation, Shape, Value, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +16,7 @@ class RelativeBias(Operation):
     farthest: distances from here on share a bucket. x: the input of these tokens.
     """
 
-    kind = "attention"
+    category = "attention"
     gives_rows = False
     reads = ("attn_rel_b.weight",)
     x: Value
@@ -28,7 +29,7 @@ class RelativeBias(Operation):
 class BiasedAttention(Operation):
     """softmax(q k + bias) v of heads, without a scale; if causal, with keys and values in the cache."""
 
-    kind = "attention"
+    category = "attention"
     q: Value
     k: Value
     v: Value
@@ -42,15 +43,32 @@ class BiasedAttention(Operation):
 
 @dataclass(frozen=True, eq=False)
 class CrossAttention(Operation):
-    """Attention to the keys and values of the encoded text. place: among the decoder's layers."""
+    """Attention to the keys and values of the encoded text. place: among the decoder's layers. k, v: None in a graph
+    that is run, where the cache has them.
+    """
 
-    kind = "attention"
+    category = "attention"
     q: Value
     place: int
     values: int
+    k: Value | None = None
+    v: Value | None = None
 
     def shape(self) -> Shape:
         return (self.values,)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbedCodes(Operation):
+    """Rows of the embedding table, one for each audio code."""
+
+    outside: Layer
+
+    def weights(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.outside, "token_embd.weight")
+
+    def shape(self) -> Shape:
+        return (self.outside.need("token_embd.weight").width,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +77,7 @@ class FrameConvolution(Operation):
     separately.
     """
 
-    kind = "recurrence and convolution"
+    category = "recurrence and convolution"
     reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
@@ -77,7 +95,7 @@ class FrameConvolution(Operation):
 class FrameNorm(Operation):
     """Groups of channels normalized over all frames, before weights and biases."""
 
-    kind = "norms"
+    category = "norms"
     reads = ("{role}.weight", "{role}.bias")
     x: Value
     layer: Layer
@@ -90,7 +108,7 @@ class FrameNorm(Operation):
 class FrameAttention(Operation):
     """softmax(q k / sqrt(width)) v of one head over all frames."""
 
-    kind = "attention"
+    category = "attention"
     q: Value
     k: Value
     v: Value

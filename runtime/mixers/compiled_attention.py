@@ -1,7 +1,8 @@
-"""Attention layers as compiled operations (`kernels.attention_operations`): from a layer's input to its heads' results.
+"""Attention layers as compiled operations (`kernels.attention_operations`): from a layer's input to the heads' outputs.
 
-Dataclasses say what a layer computes; `write_attention` and `write_latent_attention` append its operations to a list.
-What moves between runs (rotation tables, caches that grow) is patched into rows that are noted while they are written.
+Dataclasses describe what a layer computes; `write_attention` and `write_latent_attention` append its operations to a
+list. Addresses that change between runs (rotation tables, growing caches) are patched into the rows recorded in
+`Bound`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,13 @@ from archs.spec import Rope
 
 from ..arrays import Floats
 from ..kernels import attention_operations as ops
+from ..kernels import attention_parts as division
 from ..kernels import dots, thread_team
+from ..kernels import head_operations as heads_of
 from ..kernels import token_parts as parts
 from ..kernels.context_state import SIZE
 from ..layer import Layer, Network
-from ..products.gemv import MOST_TOKENS, Vectors, aligned, product_fields, vectors
+from ..products.gemv import MAX_TOKENS, Vectors, aligned, product_fields, vectors
 from .latent_attention import attention_scale, size_of
 from .self_attention import alibi_slopes
 
@@ -31,13 +34,13 @@ GATES = {"sigmoid": ops.SIGMOID, "softplus": ops.SOFTPLUS}
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """What self-attention computes. Widths are of one head; rope_width 0: nothing rotates; window, chunk, softcap,
-    clamp: 0 for none.
+    """The computation of a layer's self-attention.
 
-    steps: what happens to queries, keys and values, as `archs.spec.Block.qkv_steps`. head_eps: of layer norms with
-    weights for each head, 0 where those are RMS norms. tempered: queries are multiplied by a factor of their position.
-    slopes: of ALiBi, (heads,). biased: a table of terms by head and key is added to the scores. keeps: it has keys of
-    its own, and looks not at those of an earlier layer.
+    Widths are of one head; rope_width 0: no rotation; window, chunk, softcap, clamp: 0 for none. steps: applied to
+    queries, keys and values, as `archs.spec.Block.qkv_steps`. head_eps: of layer norms with weights for each head, 0
+    for RMS norms. tempered: queries are multiplied by a factor of their position. slopes: of ALiBi, (heads,). biased: a
+    table of terms by head and key is added to the scores. keeps: the layer has keys of its own, instead of reusing
+    those of an earlier layer.
     """
 
     heads: int
@@ -66,9 +69,11 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class LatentAttentionSpec:
-    """What multi-head latent attention computes. plain_width: of a key's part that does not rotate; value_width: of a
-    head's values. eps: of the norms of latents, key_eps of the rotated keys'. absorbed: the matrices that widen the
-    latent are multiplied into queries and results, and caches keep latents; otherwise keys and values of each head.
+    """The computation of multi-head latent attention.
+
+    plain_width: of a key's part that is not rotated; value_width: of a head's values. eps: of the norms of latents,
+    key_eps of the rotated keys'. absorbed: the matrices that widen the latent are multiplied into queries and results,
+    and caches keep latents; otherwise each head has keys and values.
     """
 
     heads: int
@@ -89,7 +94,7 @@ class LatentAttentionSpec:
 
 
 def attention_spec(network: Network, index: int) -> AttentionSpec:
-    """Return the spec of a layer with `self_attention.attention`."""
+    """Return the spec of a layer built by `graph.attention.attention`."""
     hparams, block, own = network.hparams, network.block, network.hparams.layers[index]
     keeps = own.kv_source_layer is None
     steps = block.qkv_steps if keeps else tuple(step for step in ("norm", "rope"))
@@ -120,7 +125,7 @@ def attention_spec(network: Network, index: int) -> AttentionSpec:
 
 
 def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec:
-    """Return the spec of a layer with `latent_attention.latent_attention`, or `widened_attention`."""
+    """Return the spec of a layer built by `graph.latent_attention`."""
     keys, own, block = network.keys, network.hparams.layers[layer.index], network.block
     absorbed = "attn_k_b.weight" in layer
     latent = size_of(keys, own, "attention.kv_lora_rank")
@@ -151,7 +156,7 @@ def latent_attention_spec(network: Network, layer: Layer) -> LatentAttentionSpec
 
 
 class OperationList(Protocol):
-    """Where operations are written (see `graph.lowering.MachineList`)."""
+    """The list that operations are appended to (see `graph.lowering.MachineList`)."""
 
     rows: list[Ints]
 
@@ -160,7 +165,7 @@ class OperationList(Protocol):
 
 @dataclass
 class Workspace:
-    """Memory that layers use one after the other, by what it is for and its size."""
+    """Memory that layers use one after the other, by purpose and size."""
 
     threads: int
     arrays: dict[tuple[str, int], Floats] = field(default_factory=dict)
@@ -170,18 +175,18 @@ class Workspace:
         return self.arrays.setdefault((name, size), aligned((size,)))
 
     def vectors(self, name: str, width: int, each: int = 0) -> Vectors:
-        """Return a row for each token; or, with `each`, for each of so many heads and each token."""
+        """Return a row for each token; with `each`, for each of so many heads and each token."""
         if each:
-            return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MOST_TOKENS))
+            return self.rows.setdefault((f"{each} {name}", width), vectors(width, each * MAX_TOKENS))
         return self.rows.setdefault((name, width), vectors(width))
 
 
 @dataclass
 class Bound:
-    """Where a layer's caches are, and which rows of the list have addresses that may move.
+    """Addresses of a layer's caches, and the rows of the list whose addresses may change.
 
-    keys, values: of each slot the address of the layer's cache, int64. rotating, tempered, biased: rows that read the
-    tables of angles, of factors and of terms; caching, attending: rows whose `KIND` and whose function are the cache's.
+    keys, values: for each slot the address of the layer's cache, int64. rotating, tempered, biased: rows that read the
+    tables of angles, of factors and of terms; caching, attending: rows that depend on the cache type.
     """
 
     keys: Ints
@@ -193,26 +198,26 @@ class Bound:
     attending: list[int] = field(default_factory=list)
 
     def put_angles(self, rows: Ints, cos: Floats, sin: Floats) -> None:
-        """Tables (rows, half of what rotates), whose row of each token the pass's state says."""
+        """Set the rotation tables, (rows, half of the rotated width); the pass's state gives each token's row."""
         for row in self.rotating:
-            rows[row, ops.COS], rows[row, ops.SIN] = cos.ctypes.data, sin.ctypes.data
+            rows[row, heads_of.COS], rows[row, heads_of.SIN] = cos.ctypes.data, sin.ctypes.data
 
     def put_factors(self, rows: Ints, factors: Floats) -> None:
-        """What queries are multiplied by, float32 by position."""
-        rows[self.tempered, ops.FACTORS] = factors.ctypes.data
+        """Set the factors of queries, float32 by position."""
+        rows[self.tempered, heads_of.FACTORS] = factors.ctypes.data
 
     def put_terms(self, rows: Ints, terms: Floats) -> None:
-        """What is added to scores, float32 (heads, positions)."""
+        """Set the terms added to scores, float32 (heads, positions)."""
         rows[self.biased, ops.TERMS], rows[self.biased, ops.TERMS_APART] = terms.ctypes.data, terms.shape[1]
 
-    def put_kind(self, rows: Ints, kind: str) -> None:
-        rows[self.caching + self.attending, ops.KIND] = ops.KINDS[kind]
-        rows[self.attending, thread_team.FUNCTION] = ops.ATTEND[kind]()
+    def put_cache_type(self, rows: Ints, cache_type: str) -> None:
+        rows[self.caching + self.attending, heads_of.CACHE_TYPE] = heads_of.CACHE_TYPES[cache_type]
+        rows[self.attending, thread_team.FUNCTION] = ops.ATTEND[cache_type]()
 
 
 @dataclass
 class Writer:
-    """A layer's operations as they are written: where to, the layer and its weights' bytes, and memory to work in."""
+    """Appends a layer's operations to a list, with the layer's tensors, their bytes, and scratch memory."""
 
     operations: OperationList
     layer: Layer
@@ -231,12 +236,12 @@ class Writer:
         return self.layer.need(f"{name}.weight").rows
 
     def add(self, operation: Callable[[], int], fields: Fields, wait: bool = True) -> int:
-        """Return the number of the row."""
-        self.operations.add(operation, {ops.STATE: self.state} | fields, wait)
+        """Append an operation; return the number of its row."""
+        self.operations.add(operation, {heads_of.STATE: self.state} | fields, wait)
         return len(self.operations.rows) - 1
 
     def product(self, name: str, x: Vectors, out: Floats, wait: bool = True) -> None:
-        """Compute out (tokens, …) = x times a weight of the layer."""
+        """Add out (tokens, …) = x times a weight of the layer."""
         weight = self.layer.need(f"{name}.weight")
         fields = product_fields(
             x, weight, self.stored[weight.name], self.layer.array(f"{name}.bias"), out, False, self.state
@@ -244,14 +249,14 @@ class Writer:
         self.operations.add(dots.OF_FORMAT[weight.format.name], fields, wait)
 
     def product_of_heads(self, name: str, x: Vectors, out: Floats) -> None:
-        """The same of each head's own matrix in a weight (heads, rows, width), with its own rows of x: to neighbouring
-        columns of out, (tokens, heads, rows) or more.
+        """Add a product for each head: its rows of x times its matrix of a weight (heads, rows, width), to out (tokens,
+        heads, rows) or wider.
         """
         weight = self.layer.need(f"{name}.weight")
         heads, rows, width = weight.shape
         stored, bias = self.stored[weight.name], self.layer.array(f"{name}.bias")
         for head in range(heads):
-            part = slice(head * MOST_TOKENS, (head + 1) * MOST_TOKENS)
+            part = slice(head * MAX_TOKENS, (head + 1) * MAX_TOKENS)
             own = Vectors(x.floats[part], width, x.shorts[part], x.numbers[part])
             fields = product_fields(
                 own,
@@ -270,7 +275,7 @@ class Writer:
         return out
 
     def normed(self, name: str, x: Vectors, eps: float, rms: bool, width: int = 0) -> Vectors:
-        """Return the norm of the first numbers of each row, and the same as integers; x itself without one."""
+        """Return the norm of the first numbers of each row, also as integers; x itself without a norm."""
         width = width or x.width
         weight, bias = self.layer.array(f"{name}.weight"), self.layer.array(f"{name}.bias")
         weight = self.layer.array(name) if weight is None else weight
@@ -293,12 +298,17 @@ class Writer:
 
 
 def _output(out: Vectors) -> Fields:
-    return {ops.OUT: out.floats, ops.OUT_WIDTH: out.room, ops.SHORTS: out.shorts, ops.NUMBERS_AT: out.numbers}
+    return {
+        heads_of.OUT: out.floats,
+        heads_of.OUT_WIDTH: out.room,
+        heads_of.SHORTS: out.shorts,
+        heads_of.NUMBERS_AT: out.numbers,
+    }
 
 
 @dataclass
 class Heads:
-    """Numbers of heads in rows of tokens: a view of the first head's, and the distance to the next one's."""
+    """Heads in rows of tokens: a view of the first head, and the distance to the next one."""
 
     x: Floats
     count: int
@@ -306,23 +316,25 @@ class Heads:
     apart: int = 0
 
     def fields(self, out: "Heads | None" = None) -> Fields:
-        """Of `prepare_heads`: from here to there, or in place."""
+        """Return fields of `prepare_heads` that read these heads and write to `to`, or in place."""
         out = out or self
         return {
-            ops.X: self.x,
-            ops.X_WIDTH: self.x.strides[0] // 4,
-            ops.OUT: out.x,
-            ops.OUT_WIDTH: out.x.strides[0] // 4,
-            ops.HEADS: self.count,
-            ops.HEAD_WIDTH: self.width,
-            ops.X_APART: self.apart,
-            ops.OUT_APART: out.apart,
+            heads_of.X: self.x,
+            heads_of.X_WIDTH: self.x.strides[0] // 4,
+            heads_of.OUT: out.x,
+            heads_of.OUT_WIDTH: out.x.strides[0] // 4,
+            heads_of.HEADS: self.count,
+            heads_of.HEAD_WIDTH: self.width,
+            heads_of.X_APART: self.apart,
+            heads_of.OUT_APART: out.apart,
         }
 
 
 @dataclass
 class Stage:
-    """One operation of `prepare_heads`: codes of steps, fields, and whether all heads of a token are one."""
+    """One operation of `prepare_heads`: codes of its steps, fields, and whether it takes all heads of a token as
+    one.
+    """
 
     whole: bool = False
     codes: list[int] = field(default_factory=list)
@@ -342,11 +354,11 @@ def _norm_fields(weight: Floats, bias: Floats | None, spec: AttentionSpec) -> tu
     """Return code and fields of a head norm with weights."""
     each = weight.ndim == 2
     rms, eps = spec.rms and not (each and spec.head_eps), (each and spec.head_eps) or spec.eps
-    fields: Fields = {ops.WEIGHT: np.ascontiguousarray(weight), ops.EPS: float(eps)}
-    fields[ops.WEIGHT_APART] = weight.shape[1] if each else 0
+    fields: Fields = {heads_of.WEIGHT: np.ascontiguousarray(weight), heads_of.EPS: float(eps)}
+    fields[heads_of.WEIGHT_APART] = weight.shape[1] if each else 0
     if bias is not None and (each or not rms):
-        fields[ops.BIAS] = np.ascontiguousarray(bias)
-    return (ops.RMS if rms else ops.LAYER), fields
+        fields[heads_of.BIAS] = np.ascontiguousarray(bias)
+    return (heads_of.RMS if rms else heads_of.LAYER), fields
 
 
 def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: int) -> list[Stage]:
@@ -355,36 +367,39 @@ def _stages(spec: AttentionSpec, writer: Writer, name: str, heads: int, width: i
     weight, bias = writer.layer.array(f"{name}_norm.weight"), writer.layer.array(f"{name}_norm.bias")
 
     def add(code: int, fields: Fields) -> None:
-        if stages[-1].whole and code not in (ops.CLAMP, ops.MULTIPLY, ops.RMS, ops.LAYER):
+        if stages[-1].whole and code not in (heads_of.CLAMP, heads_of.MULTIPLY, heads_of.RMS, heads_of.LAYER):
             stages.append(Stage())
         stages[-1].codes.append(code)
         stages[-1].fields |= fields
 
     for step in spec.steps:
         if step == "clamp" and spec.clamp:
-            add(ops.CLAMP, {ops.LIMIT: spec.clamp})
+            add(heads_of.CLAMP, {heads_of.LIMIT: spec.clamp})
         elif step == ("norm_values" if values else "norm_without_weights") and (values or spec.l2_norm):
-            add(ops.PLAIN_RMS, {ops.PLAIN_EPS: spec.eps})
+            add(heads_of.PLAIN_RMS, {heads_of.PLAIN_EPS: spec.eps})
         elif step == "norm" and not values and weight is not None:
             code, fields = _norm_fields(weight, bias, spec)
             whole = weight.shape == (heads * width,) and heads > 1
-            if whole and set(stages[-1].codes) - {ops.CLAMP, ops.MULTIPLY}:
+            if whole and set(stages[-1].codes) - {heads_of.CLAMP, heads_of.MULTIPLY}:
                 stages.append(Stage())
             stages[-1].whole = whole
             add(code, fields)
         elif step == "rope" and not values and spec.rope_width:
-            add(ops.HALVES if spec.rotation == "halves" else ops.ADJACENT, {ops.HALF: spec.rope_width // 2})
+            add(
+                heads_of.HALVES if spec.rotation == "halves" else heads_of.ADJACENT,
+                {heads_of.HALF: spec.rope_width // 2},
+            )
             stages[-1].rotates = True
     if values and spec.value_scale != 1:
-        add(ops.MULTIPLY, {ops.SCALE: spec.value_scale})
+        add(heads_of.MULTIPLY, {heads_of.SCALE: spec.value_scale})
     if name == "attn_q" and spec.tempered:
-        add(ops.MULTIPLY, {ops.SCALE: 1.0})
+        add(heads_of.MULTIPLY, {heads_of.SCALE: 1.0})
         stages[-1].tempered = True
     return stages
 
 
 def _write_stages(writer: Writer, prepared: Sequence[Prepared]) -> None:
-    """Heads from here to there through stages, and to the caches of a table. Threads wait after each stage alone."""
+    """Add the stages from one place to another, and to the caches of a table. Threads wait only after each stage."""
     last = max(len(stages) for *_, stages, _ in prepared) - 1
     for i in range(last + 1):
         own = [each for each in prepared if i < len(each[2])]
@@ -392,18 +407,18 @@ def _write_stages(writer: Writer, prepared: Sequence[Prepared]) -> None:
             stage, wait = stages[i], source is own[-1][0]
             fields = (source if i == 0 else out).fields(out)
             if stage.whole:
-                fields |= {ops.HEADS: 1, ops.HEAD_WIDTH: source.count * source.width}
+                fields |= {heads_of.HEADS: 1, heads_of.HEAD_WIDTH: source.count * source.width}
             keeps = table is not None and i == len(stages) - 1
             if keeps:
-                fields |= {ops.CACHE: table}
-            row = writer.add(ops.prepare_heads, fields | stage.fields | {ops.STEPS: stage.steps}, wait)
+                fields |= {heads_of.CACHE: table}
+            row = writer.add(heads_of.prepare_heads, fields | stage.fields | {heads_of.STEPS: stage.steps}, wait)
             writer.bound.rotating += [row] * stage.rotates
             writer.bound.tempered += [row] * stage.tempered
             writer.bound.caching += [row] * keeps
 
 
 def write_attention(writer: Writer, spec: AttentionSpec, x: Vectors) -> Vectors:
-    """Return the operations of a layer's self-attention over x; where they leave what `attn_output` multiplies."""
+    """Add the operations of a layer's self-attention over x; return the input of `attn_output`."""
     q, k, v, gate = _queries_keys_values(writer, spec, x)
     plan: list[Prepared] = [(q, q, _stages(spec, writer, "attn_q", spec.heads, spec.key_width), None)]
     if k is not None and v is not None:
@@ -424,7 +439,9 @@ def write_attention(writer: Writer, spec: AttentionSpec, x: Vectors) -> Vectors:
 def _queries_keys_values(
     writer: Writer, spec: AttentionSpec, x: Vectors
 ) -> tuple[Heads, Heads | None, Heads | None, Fields]:
-    """Where products leave them, and fields of gates. Keys and values: None where another layer's are seen."""
+    """Add the products; return where queries, keys and values are (None for keys and values of another layer), and
+    fields of gates.
+    """
     twice = 2 if "gates" in spec.steps else 1  # gates follow each head's query
     counts = (spec.heads, spec.kv_heads, spec.kv_heads)
     widths, gate = (spec.key_width, spec.key_width, spec.value_width), _written_gate(writer, spec, x)
@@ -442,12 +459,12 @@ def _queries_keys_values(
         if not gate:
             gates = q.x[:, spec.key_width :]
             gate = {ops.GATE: gates, ops.GATE_WIDTH: gates.strides[0] // 4, ops.GATE_APART: q.apart}
-            gate[ops.GATE_KIND] = GATES[spec.gate]
+            gate[ops.GATE_TYPE] = GATES[spec.gate]
     return q, k if spec.keeps else None, v if spec.keeps else None, gate
 
 
 def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: Vectors) -> Fields:
-    """Return fields of gates that a weight of their own makes, of each value or of each head."""
+    """Add the product of a gate's own weight; return the gate's fields, for each value or each head."""
     if "attn_gate" not in writer:
         return {}
     gates = writer.projected("attn_gate", x, False)
@@ -456,36 +473,36 @@ def _written_gate(writer: Writer, spec: AttentionSpec | LatentAttentionSpec, x: 
         ops.GATE: gates.floats,
         ops.GATE_WIDTH: gates.room,
         ops.GATE_APART: 1 if of_head else spec.value_width,
-        ops.GATE_KIND: GATES[spec.gate],
+        ops.GATE_TYPE: GATES[spec.gate],
         ops.GATE_OF_HEAD: of_head,
     }
 
 
 def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -> Fields:
-    """Return partial results of queries over the caches: fields of `finish_heads` that say where they are."""
-    group, room = spec.heads // spec.kv_heads, ops.scratch_room(spec.kv_heads, spec.key_width, spec.value_width)
-    most = ops.most_parts(group)
-    partial = ops.partial_room(spec.heads, spec.value_width, most, MOST_TOKENS)
+    """Add attention over the caches; return fields of `finish_heads` that locate the partial results."""
+    group, room = (spec.heads // spec.kv_heads, division.scratch_room(spec.kv_heads, spec.key_width, spec.value_width))
+    max_parts = division.max_parts(group)
+    partial = division.partial_room(spec.heads, spec.value_width, max_parts, MAX_TOKENS)
     shape: Fields = {
-        ops.HEADS: group,
-        ops.GROUPS: spec.kv_heads,
-        ops.VALUE_WIDTH: spec.value_width,
-        ops.WINDOW: spec.window,
-        ops.CHUNK: spec.chunk,
-        ops.PARTIAL: writer.workspace.array("partial", partial),
-        ops.PARTS: most,
+        heads_of.HEADS: group,
+        division.GROUPS: spec.kv_heads,
+        division.VALUE_WIDTH: spec.value_width,
+        division.WINDOW: spec.window,
+        division.CHUNK: spec.chunk,
+        division.PARTIAL: writer.workspace.array("partial", partial),
+        division.PARTS: max_parts,
     }
     row = writer.add(
         ops.ATTEND["f32"],
         shape
         | {
-            ops.X: q.x,
-            ops.X_WIDTH: q.x.strides[0] // 4,
-            ops.X_APART: q.apart,
-            ops.HEAD_WIDTH: spec.key_width,
+            heads_of.X: q.x,
+            heads_of.X_WIDTH: q.x.strides[0] // 4,
+            heads_of.X_APART: q.apart,
+            heads_of.HEAD_WIDTH: spec.key_width,
             ops.ALL_KEYS: writer.bound.keys,
             ops.ALL_VALUES: writer.bound.values if values else 0,
-            ops.SCALE: spec.scale,
+            heads_of.SCALE: spec.scale,
             ops.CAP: spec.softcap,
             ops.SLOPES: 0 if spec.slopes is None else spec.slopes,
             ops.ROOM: room,
@@ -499,13 +516,13 @@ def _write_attend(writer: Writer, spec: AttentionSpec, q: Heads, values: bool) -
 
 
 def _finished(writer: Writer, out: Vectors, partial: Fields, gate: Fields, rms: bool, eps: float) -> Vectors:
-    """Return results of all heads, through gates and the norm after attention if the layer has one."""
+    """Add the last operation, with gates and the norm after attention; return the outputs of all heads."""
     writer.add(ops.finish_heads, partial | gate | _output(out))
     return writer.normed("attn_sub_norm", out, eps, rms)
 
 
 def write_latent_attention(writer: Writer, spec: LatentAttentionSpec, x: Vectors) -> Vectors:
-    """Return the operations of multi-head latent attention; where they leave what `attn_output` multiplies."""
+    """Add the operations of multi-head latent attention; return the input of `attn_output`."""
     low, name = x, "attn_q"
     if "attn_q_a" in writer:
         low, name = writer.normed("attn_q_a_norm", writer.projected("attn_q_a", x), spec.eps, spec.rms), "attn_q_b"
@@ -516,8 +533,8 @@ def write_latent_attention(writer: Writer, spec: LatentAttentionSpec, x: Vectors
 
 
 def _rope(spec: LatentAttentionSpec) -> Stage:
-    code = ops.HALVES if spec.rotation == "halves" else ops.ADJACENT
-    return Stage(codes=[code] * spec.rotates, fields={ops.HALF: spec.rope_width // 2}, rotates=spec.rotates)
+    code = heads_of.HALVES if spec.rotation == "halves" else heads_of.ADJACENT
+    return Stage(codes=[code] * spec.rotates, fields={heads_of.HALF: spec.rope_width // 2}, rotates=spec.rotates)
 
 
 def _key_norm(writer: Writer, spec: LatentAttentionSpec, name: str, eps: float) -> Stage:
@@ -525,10 +542,10 @@ def _key_norm(writer: Writer, spec: LatentAttentionSpec, name: str, eps: float) 
     weight, bias = writer.layer.array(f"{name}.weight"), writer.layer.array(f"{name}.bias")
     if weight is None:
         return Stage()
-    fields: Fields = {ops.WEIGHT: weight, ops.EPS: eps}
+    fields: Fields = {heads_of.WEIGHT: weight, heads_of.EPS: eps}
     if bias is not None and not spec.rms:
-        fields[ops.BIAS] = bias
-    return Stage(codes=[ops.RMS if spec.rms else ops.LAYER], fields=fields)
+        fields[heads_of.BIAS] = bias
+    return Stage(codes=[heads_of.RMS if spec.rms else heads_of.LAYER], fields=fields)
 
 
 def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: Vectors, gate: Fields) -> Vectors:
@@ -536,10 +553,10 @@ def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: 
     key_width, made = latent + rotated, Heads(q, heads, plain, plain + rotated)
     query = writer.workspace.vectors("query", heads * key_width).floats
     asked = writer.workspace.vectors("plain queries", plain, heads)
-    factor: Fields = {ops.SCALE: 1.0} if spec.tempered else {}
-    rope, codes = _rope(spec), [ops.MULTIPLY] * spec.tempered
-    packed: Fields = {ops.OUT_APART: MOST_TOKENS * asked.room, ops.STEPS: Stage(codes=codes).steps} | factor
-    rows = [writer.add(ops.prepare_heads, made.fields() | _output(asked) | packed, False)]
+    factor: Fields = {heads_of.SCALE: 1.0} if spec.tempered else {}
+    rope, codes = _rope(spec), [heads_of.MULTIPLY] * spec.tempered
+    packed: Fields = {heads_of.OUT_APART: MAX_TOKENS * asked.room, heads_of.STEPS: Stage(codes=codes).steps} | factor
+    rows = [writer.add(heads_of.prepare_heads, made.fields() | _output(asked) | packed, False)]
     turned, to = Heads(q[:, plain:], heads, rotated, made.apart), Heads(query[:, latent:], heads, rotated, key_width)
     rope.codes += codes
     rows.append(_stage(writer, turned.fields(to) | factor, rope, False))
@@ -554,28 +571,28 @@ def _absorbed(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: 
     rope.codes, rope.fields = key_norm.codes + rope.codes, key_norm.fields | rope.fields
     _stage(writer, Heads(compressed.floats, 1, latent).fields(whole), norm, False)
     _stage(writer, turned.fields(Heads(key[:, latent:], 1, rotated)), rope, False)
-    writer.bound.caching.append(_stage(writer, whole.fields() | {ops.CACHE: writer.bound.keys}, Stage(), True))
-    writer.product_of_heads("attn_k_b", asked, query[:, : heads * key_width].reshape(MOST_TOKENS, heads, key_width))
+    writer.bound.caching.append(_stage(writer, whole.fields() | {heads_of.CACHE: writer.bound.keys}, Stage(), True))
+    writer.product_of_heads("attn_k_b", asked, query[:, : heads * key_width].reshape(MAX_TOKENS, heads, key_width))
     narrow = AttentionSpec(heads, 1, key_width, latent, spec.scale, window=spec.window)
     partial = _write_attend(writer, narrow, Heads(query, heads, key_width, key_width), False)
     mixed = writer.workspace.vectors("mixed latents", latent, heads)
-    apart: Fields = {ops.OUT_APART: MOST_TOKENS * mixed.room, ops.ROW_EACH: 1}
+    apart: Fields = {heads_of.OUT_APART: MAX_TOKENS * mixed.room, ops.ROW_EACH: 1}
     writer.add(ops.finish_heads, partial | _output(mixed) | apart)
     out = writer.workspace.vectors("mixed", heads * spec.value_width)
-    values = out.floats[:, : heads * spec.value_width].reshape(MOST_TOKENS, heads, spec.value_width)
+    values = out.floats[:, : heads * spec.value_width].reshape(MAX_TOKENS, heads, spec.value_width)
     writer.product_of_heads("attn_v_b", mixed, values)
-    shape: Fields = {ops.HEADS: heads, ops.GROUPS: 1, ops.VALUE_WIDTH: spec.value_width}
+    shape: Fields = {heads_of.HEADS: heads, division.GROUPS: 1, division.VALUE_WIDTH: spec.value_width}
     return _finished(writer, out, shape, gate, spec.rms, spec.key_eps)
 
 
 def _stage(writer: Writer, fields: Fields, stage: Stage, wait: bool) -> int:
-    row = writer.add(ops.prepare_heads, fields | stage.fields | {ops.STEPS: stage.steps}, wait)
+    row = writer.add(heads_of.prepare_heads, fields | stage.fields | {heads_of.STEPS: stage.steps}, wait)
     writer.bound.rotating += [row] * stage.rotates
     return row
 
 
 def _widened(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: Vectors, gate: Fields) -> Vectors:
-    """With keys and values of each head."""
+    """Add attention with keys and values of each head."""
     heads, latent, plain, rotated = spec.heads, spec.latent_width, spec.plain_width, spec.rope_width
     key_width = plain + rotated
     normed = writer.normed("attn_kv_a_norm", compressed, spec.eps, spec.rms, latent)
@@ -588,9 +605,9 @@ def _widened(writer: Writer, spec: LatentAttentionSpec, q: Floats, compressed: V
     _stage(writer, Heads(wide, heads, plain, apart).fields(whole), Stage(), False)
     shared = Heads(compressed.floats[:, latent:], heads, rotated)
     _stage(writer, shared.fields(Heads(key[:, plain:], heads, rotated, key_width)), _rope(spec), False)
-    writer.bound.caching.append(_stage(writer, whole.fields() | {ops.CACHE: writer.bound.keys}, Stage(), False))
+    writer.bound.caching.append(_stage(writer, whole.fields() | {heads_of.CACHE: writer.bound.keys}, Stage(), False))
     values = Heads(wide[:, plain:], heads, spec.value_width, apart)
-    kept = values.fields() | {ops.CACHE: writer.bound.values}
+    kept = values.fields() | {heads_of.CACHE: writer.bound.values}
     writer.bound.caching.append(_stage(writer, kept, Stage(), True))
     plainly = AttentionSpec(heads, heads, key_width, spec.value_width, spec.scale)
     partial = _write_attend(writer, plainly, Heads(q, heads, key_width, key_width), True)

@@ -1,6 +1,6 @@
-"""What layers with states share: convolutions over the last few tokens, and scans over the tokens of a text.
+"""Shared by layers with states: convolutions over the last few tokens, and scans over the tokens of a text.
 
-The cache keeps the last inputs of the convolution and the recurrence's state, where there is one.
+The cache keeps the last inputs of the convolution, and the state of the recurrence if there is one.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def convolved_by(forward: ForwardContext, layer: Layer, taps: Floats, bias: Floa
     """
     channels, count = taps.shape
     known = tailed(forward, layer, x, count - 1)
-    if not forward.block.causal:  # half of the zeros stand behind the text
+    if not forward.block.causal:  # half of the zeros follow the text
         known = np.roll(known, -(count // 2), axis=1)
     wide, begin = filled(known), filled(np.zeros(channels, np.float32) if bias is None else bias)
     out, columns = np.empty((forward.texts, forward.length, wide.shape[2]), np.float32), filled(taps.T)
@@ -37,7 +37,7 @@ def convolved_by(forward: ForwardContext, layer: Layer, taps: Floats, bias: Floa
 
 
 def tailed(forward: ForwardContext, layer: Layer, x: Floats, count: int, number: int = 0) -> Floats:
-    """Return x (tokens, channels) of each text behind the `count` rows before it: (texts, count + length, channels).
+    """Return x (tokens, channels) of each text after the `count` rows before it: (texts, count + length, channels).
 
     The cache keeps the last rows as the layer's state `number`, of which the first one counts the tokens.
     """
@@ -54,15 +54,14 @@ def tailed(forward: ForwardContext, layer: Layer, x: Floats, count: int, number:
 
 
 def rows_before(forward: ForwardContext, layer: Layer, x: Floats, number: int = 0) -> Floats:
-    """For each token the row of the one before it in its text, zeros for the first: like x (tokens, channels).
-
+    """Return for each token the row of the previous token of its text, zeros for the first: like x (tokens, channels).
     number: as in `tailed`.
     """
     return np.ascontiguousarray(tailed(forward, layer, x, 1, number)[:, :-1]).reshape(x.shape)
 
 
 def counted(forward: ForwardContext, layer: Layer) -> None:
-    """Count tokens in the cache, as `convolved` does, in a layer without a convolution."""
+    """Count the tokens in the cache, for a layer without a convolution."""
     if forward.cache is None:
         return
     nothing, *state = _kept(forward, layer) or [np.zeros((forward.texts, 0), np.float32)]
@@ -79,20 +78,22 @@ def scanned(
     shape: tuple[int, ...],
     count: int,
 ) -> Floats:
-    """What kernel(*inputs, state, result, start, stop) gives for each text: an array like the first of the inputs.
+    """Return kernel(*inputs, state, result, start, stop) for each text: an array like the first of the inputs.
 
     inputs: (tokens, …) each. shape: of a text's state, which is changed in place; threads share its `count` channels or
-    heads. To be called after `convolved`, `tailed` or `counted`, which count the tokens.
+    heads. Call it after `convolved_by`, `tailed` or `counted`, which count the tokens.
     """
     kept, out = _kept(forward, layer), np.empty_like(inputs[0])
     state = kept[1] if len(kept) > 1 else np.zeros((forward.texts, *shape), np.float32)
     alone = 0 if forward.cache is None else min(forward.length, forward.cache.memory)  # tokens to be remembered
     begins = [0] * (forward.length > alone) + [*range(forward.length - alone, forward.length)]
     for begin, end in zip(begins, [*begins[1:], forward.length], strict=True):
-        least = UPDATES_PER_THREAD // ((end - begin) * (state[0].size // count)) + 1
+        min_share = UPDATES_PER_THREAD // ((end - begin) * (state[0].size // count)) + 1
         for text, own in enumerate(state):
             rows = slice(text * forward.length + begin, text * forward.length + end)
-            share_out(partial(kernel, *(each[rows] for each in inputs), own, out[rows]), count, least, forward.threads)
+            share_out(
+                partial(kernel, *(each[rows] for each in inputs), own, out[rows]), count, min_share, forward.threads
+            )
         if alone and forward.cache is not None:
             forward.cache.remember(layer.index, 1, [state.copy()])
     if forward.cache is not None:
@@ -111,7 +112,7 @@ def scan_values(
 
 
 def lightning_rates(layer: int, layers: int, heads: int) -> Floats:
-    """By which each head of lightning attention forgets: the later the layer, the slower."""
+    """Return the decay rate of each head of lightning attention: the later the layer, the slower."""
     pace = 1 - layer / (layers - 1 + 1e-5) + 1e-5
     rates: Floats = (np.exp2(-8 / heads * np.arange(1, heads + 1)) * pace).astype(np.float32)
     return rates

@@ -38,7 +38,7 @@ def found(model: gguftools.Model, **options: Any) -> list[Generation]:
 def logprobs(model: gguftools.Model, tokens: tuple[int, ...], allowed: tuple[int, ...] = ALLOWED) -> list[float]:
     """Of each token, among the allowed ones."""
     prompt = model.generate("Anne").prompt
-    rows = model.running().forward(np.array([*prompt, *tokens])).astype(np.float64)[len(prompt) - 1 : -1]
+    rows = gguftools.load(model).forward(np.array([*prompt, *tokens])).astype(np.float64)[len(prompt) - 1 : -1]
     pairs = zip(rows, tokens, strict=True)
     return [float(row[token] - np.log(np.exp(row[list(allowed)]).sum())) for row, token in pairs]
 

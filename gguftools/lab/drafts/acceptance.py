@@ -1,8 +1,9 @@
-"""How likely drafted tokens stand, at every scored place of texts: one pass of the model and of all its drafts.
+"""Compute how likely drafted tokens are accepted at each scored position of texts: one pass of the model and its
+drafts.
 
-The texts are what is written: at each place the distributions of the model and of a draft are those after the same
-tokens, and a token drawn from the draft's stands with the probability sum of min(p, q), at every temperature. Of a
-draft looked up in the text, one token is proposed; it stands with its p.
+At each position the distributions of the model and of a draft follow the same tokens of the text. A token drawn from
+the draft's distribution is accepted with the probability sum of min(p, q), at each temperature. Prompt lookup proposes
+one token, which is accepted with its p.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,20 +30,20 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 LOGITS_AT_ONCE = 1 << 23  # of one model: 33 MB; each temperature needs its own
-LEAST_PLACES = 16  # at a time, however large the vocabulary
-MOST_LOOKED_UP = 64  # tokens of a looked-up draft: as many as there ever are; those that are too many are not counted
+MIN_PLACES = 16  # at a time, however large the vocabulary
+MAX_LOOKUP = 64  # tokens of a looked-up draft: as many as there ever are; those that are too many are not counted
 
 Progress = Callable[[int, int, float], None]  # windows done, of how many, mean acceptance of the first draft so far
 
 
 @dataclass
 class Acceptance:
-    """What was found of one draft: lists have an entry for each window, of n places.
+    """The acceptance of one draft; lists have an entry for each window, of n positions.
 
-    stands: float64 (n, temperatures), the chance that a token drafted there stands. agree: (n,), whether the likeliest
-    tokens are the same. Of looked-up drafts stands is 0 where nothing is drafted, and the others are what
-    `draft_figures.copied` needs: drafted, matched (n,), own, missed (n, temperatures). problem: why it is not measured
-    to the end.
+    stands: float64 (n, temperatures), the chance that a token drafted there is accepted. agree: (n,), whether the top
+    tokens are the same. For lookup, stands is 0 where nothing is drafted, and the other lists are the input of
+    `figures.lookup_chances`: drafted, matched (n,), own, missed (n, temperatures). problem: why the draft was not
+    measured to the end.
     """
 
     stands: list[Doubles] = field(default_factory=list)
@@ -55,18 +56,17 @@ class Acceptance:
 
 
 class DraftLogits(Protocol):
-    """What a draft says at scored places start … stop - 1 of a window: float32 (n, vocabulary)."""
+    """A draft's logits at scored positions start … stop - 1 of a window: float32 (n, vocabulary)."""
 
     def logits(self, window: int, start: int, stop: int) -> "Floats": ...
 
 
 @dataclass(frozen=True)
-class ForwardContext:
-    """A model and its drafts over windows.
+class AcceptanceRun:
+    """A model and its drafts on windows.
 
-    size: tokens of the model's vocabulary; what its matrix has beyond them is never drawn. drafts: by name. A draft's
-    tokens beyond its own matrix have probability 0. lookup: the name of a draft that is looked up in each window's
-    tokens, None for none.
+    size: tokens of the model's vocabulary; rows of its matrix beyond them are never drawn. drafts: by name; tokens
+    beyond a draft's own matrix have probability 0. lookup: the name of the prompt lookup, None for none.
     """
 
     windows: Sequence["Window"]
@@ -78,49 +78,52 @@ class ForwardContext:
     threads: int
 
     def run(self, progress: Progress | None = None) -> dict[str, Acceptance]:
-        """Raises ModelError where the model's own logits are not finite; of a draft that is its problem."""
+        """Return the acceptance of each draft by name.
+
+        Raises ModelError if the model's own logits are not finite; a draft's are its problem.
+        """
         names = [*self.drafts, *([] if self.lookup is None else [self.lookup])]
-        found = {name: Acceptance() for name in names}
-        first = found[names[0]]
+        results = {name: Acceptance() for name in names}
+        first = results[names[0]]
         for number, window in enumerate(self.windows):
-            self._window(number, window, found)
+            self._window(number, window, results)
             if progress is not None:
                 progress(number + 1, len(self.windows), _mean(first.stands))
-        return found
+        return results
 
-    def _window(self, number: int, window: "Window", found: Mapping[str, Acceptance]) -> None:
+    def _window(self, number: int, window: "Window", results: Mapping[str, Acceptance]) -> None:
         from runtime.kernels.threads import spans
 
         count = len(window.scored)
-        for each in found.values():
+        for each in results.values():
             each.stands.append(np.zeros((count, len(self.temperatures))))
             each.agree.append(np.zeros(count, np.bool_))
-        copies = None if self.lookup is None else _Copies(window, found[self.lookup], len(self.temperatures))
-        step = max(LEAST_PLACES, LOGITS_AT_ONCE // self.size)
+        lookup = None if self.lookup is None else _LookupScores(window, results[self.lookup], len(self.temperatures))
+        step = max(MIN_PLACES, LOGITS_AT_ONCE // self.size)
         for start, stop in spans(count, step):
             logits = np.ascontiguousarray(self.target.logits(number, start, stop)[:, : self.size])
             check_finite(logits, f"logits of window {number + 1}")
             likeliest = logits.argmax(axis=1)
             rows: dict[str, Floats] = {}
             for name, draft in self.drafts.items():
-                if found[name].problem is None:
+                if results[name].problem is None:
                     try:
                         rows[name] = self._of_draft(draft, number, start, stop)
                     except ModelError as error:
-                        found[name].problem = str(error)
+                        results[name].problem = str(error)
             for i, temperature in enumerate(self.temperatures):
-                of = Tempered(logits, temperature, self.threads)
+                of = TemperedLogits(logits, temperature, self.threads)
                 for name, own in rows.items():
-                    found[name].stands[-1][start:stop, i] = of.overlap(own)
-                if copies is not None:
-                    copies.take(of, i, start, stop)
+                    results[name].stands[-1][start:stop, i] = of.overlap(own)
+                if lookup is not None:
+                    lookup.take(of, i, start, stop)
             for name, own in rows.items():
-                found[name].agree[-1][start:stop] = own.argmax(axis=1) == likeliest
-            if copies is not None:
-                copies.found.agree[-1][start:stop] = copies.first[start:stop] == likeliest
+                results[name].agree[-1][start:stop] = own.argmax(axis=1) == likeliest
+            if lookup is not None:
+                lookup.acceptance.agree[-1][start:stop] = lookup.first[start:stop] == likeliest
 
     def _of_draft(self, draft: DraftLogits, number: int, start: int, stop: int) -> "Floats":
-        """Its logits over the model's vocabulary. Raises ModelError."""
+        """Return a draft's logits over the model's vocabulary. Raises ModelError."""
         logits = draft.logits(number, start, stop)[:, : self.size]
         check_finite(logits, f"logits of window {number + 1}")
         if logits.shape[1] < self.size:
@@ -128,8 +131,8 @@ class ForwardContext:
         return np.ascontiguousarray(logits)
 
 
-class Tempered:
-    """A model's distributions at a temperature: rows of logits (n, vocabulary). 0: the likeliest token is certain."""
+class TemperedLogits:
+    """A model's distributions at a temperature, from logits (n, vocabulary). 0: the top token is certain."""
 
     def __init__(self, logits: "Floats", temperature: float, threads: int = 1) -> None:
         from runtime.evaluation.divergence import row_figures
@@ -142,33 +145,33 @@ class Tempered:
             self.rows = row_figures(self.logits, np.zeros(len(logits), np.int64), threads)
 
     def overlap(self, logits: "Floats") -> Doubles:
-        """Sum of min(p, q) of each row, q being the other model's distribution at the same temperature: (n,)."""
+        """Return the sum of min(p, q) of each row, q being the other model's distribution at this temperature: (n,)."""
         from runtime.evaluation.divergence import VARIATION, compare
 
-        other = Tempered(logits, self.temperature, self.threads)
+        other = TemperedLogits(logits, self.temperature, self.threads)
         if self.temperature == 0:
             return np.where(other.likeliest == self.likeliest, 1.0, 0.0)
-        found: Doubles = 1 - compare(self.rows, other.rows, self.threads)[:, VARIATION]
-        return found.clip(0, 1)
+        overlap: Doubles = 1 - compare(self.rows, other.rows, self.threads)[:, VARIATION]
+        return overlap.clip(0, 1)
 
     def probability(self, rows: "Ids", tokens: "Ids") -> Doubles:
-        """Of a token in a row, of each (n,): 0 for the token -1."""
+        """Return the probability of each token in its row, (n,); 0 for the token -1."""
         if self.temperature == 0:
             return np.where(tokens == self.likeliest[rows], 1.0, 0.0)
         own = self.logits[rows, np.maximum(tokens, 0)].astype(np.float64)
         return np.where(tokens >= 0, np.exp(own - self.rows.z[rows]), 0.0)
 
 
-class _Copies:
-    """What is looked up in a window, and what the model says of it. first: of each place the draft's first token."""
+class _LookupScores:
+    """Prompt lookup in a window, with the model's probabilities. first: the first drafted token of each position."""
 
-    def __init__(self, window: "Window", found: Acceptance, temperatures: int) -> None:
-        drafts = looked_up(window)
-        self.window, self.found = window, found
+    def __init__(self, window: "Window", acceptance: Acceptance, temperatures: int) -> None:
+        drafts = lookup_drafts(window)
+        self.window, self.acceptance = window, acceptance
         self.first = np.array([each.tokens[0] if each.tokens else -1 for each in drafts], np.int64)
-        found.drafted.append(np.array([len(each.tokens) for each in drafts], np.int64))
-        found.matched.append(np.array([each.matched for each in drafts], np.int64))
-        for values in (found.own, found.missed):
+        acceptance.drafted.append(np.array([len(each.tokens) for each in drafts], np.int64))
+        acceptance.matched.append(np.array([each.matched for each in drafts], np.int64))
+        for values in (acceptance.own, acceptance.missed):
             values.append(np.zeros((len(drafts), temperatures)))
         index = {place: i for i, place in enumerate(window.scored.tolist())}
         wrong = [
@@ -178,48 +181,48 @@ class _Copies:
         ]  # the place where the model says it, the draft's place, the token
         self._wrong = np.array(wrong, np.int64).reshape(-1, 3)
 
-    def take(self, of: Tempered, i: int, start: int, stop: int) -> None:
-        """What the model says at places start … stop - 1, at temperature number i."""
-        found, rows = self.found, np.arange(stop - start)
-        found.stands[-1][start:stop, i] = of.probability(rows, self.first[start:stop])
-        found.own[-1][start:stop, i] = of.probability(rows, self.window.targets[start:stop])
+    def take(self, of: TemperedLogits, i: int, start: int, stop: int) -> None:
+        """Record the model's probabilities at positions start … stop - 1, at temperature number i."""
+        acceptance, rows = self.acceptance, np.arange(stop - start)
+        acceptance.stands[-1][start:stop, i] = of.probability(rows, self.first[start:stop])
+        acceptance.own[-1][start:stop, i] = of.probability(rows, self.window.targets[start:stop])
         place, draft, token = self._wrong[(self._wrong[:, 0] >= start) & (self._wrong[:, 0] < stop)].T
-        found.missed[-1][draft, i] = of.probability(place - start, token)
+        acceptance.missed[-1][draft, i] = of.probability(place - start, token)
 
 
-class LookedUp(NamedTuple):
-    """A draft that is found in a text: matched: how many of its tokens, from the first on, are those that follow."""
+class LookupDraft(NamedTuple):
+    """A draft from the text. matched: how many of its tokens, from the first on, are those that follow."""
 
     tokens: list[int]
     matched: int
 
 
-def looked_up(window: "Window") -> list[LookedUp]:
-    """What is found in a window's own tokens, at each scored place."""
+def lookup_drafts(window: "Window") -> list[LookupDraft]:
+    """Return the prompt-lookup draft at each scored position of a window."""
     from runtime.sampling.sampler import State
     from runtime.speculation.drafts import LookupDrafter
 
     text = window.inputs.tolist()
     if int(window.scored[-1]) + 1 == len(text):
         text.append(int(window.targets[-1]))
-    drafter, state, found = LookupDrafter(), State(), []
+    drafter, state, lookups = LookupDrafter(), State(), []
     for place in window.scored.tolist():
-        draft = drafter.propose(text[: place + 1], MOST_LOOKED_UP, state).tokens
+        draft = drafter.propose(text[: place + 1], MAX_LOOKUP, state).tokens
         following = text[place + 1 : place + 1 + len(draft)]
         same = [mine == its for mine, its in zip(draft, following, strict=False)]
-        found.append(LookedUp(draft, same.index(False) if False in same else len(same)))
-    return found
+        lookups.append(LookupDraft(draft, same.index(False) if False in same else len(same)))
+    return lookups
 
 
 def check_finite(logits: "Floats", what: str) -> None:
-    """Raises ModelError; minus infinity bars a token."""
-    most = logits.max()
-    if not np.isfinite(most):
+    """Raise ModelError if logits are not finite; minus infinity excludes a token."""
+    largest = logits.max()
+    if not np.isfinite(largest):
         raise ModelError(f"{what} are not finite: its weights are damaged")
 
 
-def known_to(net: "RunningModel") -> "LazyForward":
-    """A draft's forward; tokens that it does not know are token 0, as they are where it drafts."""
+def draft_forward(net: "RunningModel") -> "LazyForward":
+    """Return a draft's forward function; tokens that it does not know become token 0, as in drafting."""
 
     def forward(ids: "Ids", first: int) -> "LazyLogits":
         return net.lazy_logits(np.where(ids < net.vocabulary_size, ids, 0), first)
@@ -228,9 +231,9 @@ def known_to(net: "RunningModel") -> "LazyForward":
 
 
 class SharedStates:
-    """The layers of a model, run once for itself and for what reads its states: forwards for `RunningLogits`.
+    """The layers of a model, run once for itself and for readers of its states: forward functions for `RunningLogits`.
 
-    Give the model's own logits `own`, those of a reader what `of` gives, which is asked for the same windows after it.
+    Use `own` for the model's logits and `of` for a reader's, which must be asked for the same windows afterwards.
     """
 
     def __init__(self, net: "RunningModel", readers: Iterable["Reader | BlockWriter"]) -> None:
@@ -248,15 +251,17 @@ class SharedStates:
         return replace(states, x=states.x[:, first:])
 
     def of(self, reader: "Reader") -> "LazyForward":
-        """What it says of the tokens after `first` and on: from the place before, and the token at `first`."""
+        """Return a reader's forward function: it predicts from the previous position's state and the token at
+        `first`.
+        """
 
         def forward(ids: "Ids", first: int) -> "LazyLogits":
             if self._last is None or not np.array_equal(self._last[0], ids):
                 self.own(ids, first)
             assert self._last is not None
             if isinstance(reader, OwnLayer):
-                found = self.net.mtp_logits(ids, self._last[1])
-                return replace(found, x=found.x[:, first - 1 :])
+                logits = self.net.mtp_logits(ids, self._last[1])
+                return replace(logits, x=logits.x[:, first - 1 :])
             states = self._last[1] if not reader.layers else self._of_layers(reader.layers)
             read = [
                 reader.read(reader.begin(np.ascontiguousarray(rows[:-1])), text[1:].tolist(), None)[0]
@@ -269,13 +274,13 @@ class SharedStates:
         return forward
 
     def inputs(self, ids: "Ids", layers: Sequence[int]) -> "Floats":
-        """What layers are given of a window's tokens, (tokens, width of all)."""
+        """Return the inputs of layers for a window's tokens, (tokens, width of all)."""
         last = None if self._last is None else self._last[0]
         if last is None or last.shape[1] != len(ids) or not (last == ids).all(axis=1).any():
             self.own(ids[None], 0)
         assert self._last is not None
-        found: Floats = self._of_layers(layers)[int((self._last[0] == ids).all(axis=1).argmax())]
-        return found
+        inputs: Floats = self._of_layers(layers)[int((self._last[0] == ids).all(axis=1).argmax())]
+        return inputs
 
     def _of_layers(self, layers: Sequence[int]) -> "Floats":
         assert self._last is not None
@@ -286,12 +291,12 @@ class SharedStates:
 
 
 class BlockLogits:
-    """What a draft that writes blocks says of the first token of one, at each scored place."""
+    """The logits of a block-writing draft (DFlash) for the first token of a block, at each scored position."""
 
     def __init__(self, shared: SharedStates, writer: "BlockWriter", windows: Sequence["Window"], drafted: int) -> None:
-        """drafted: tokens of a block, all of which see each other."""
+        """Prepare the draft. drafted: tokens of a block, all of which see each other."""
         self.shared, self.writer, self.windows = shared, writer, windows
-        self.drafted = min(drafted, writer.most)
+        self.drafted = min(drafted, writer.max_tokens)
         self._of: tuple[int, Floats] | None = None  # a window, and what is made of the first drafted tokens in it
 
     def logits(self, window: int, start: int, stop: int) -> "Floats":
@@ -302,37 +307,37 @@ class BlockLogits:
         return np.stack([self.writer.logits(written, i, token) for i, token in enumerate(last)])
 
     def _firsts(self, window: "Window") -> "Floats":
-        """From the last place to the first: what is known at one is what is known behind it, but for a few tokens."""
+        """Return the states from the last position to the first, so that the cache only has to be truncated."""
         from runtime.kv_cache import KVCache
 
-        cache, found = KVCache(), list["Floats"]()
+        cache, firsts = KVCache(), list["Floats"]()
         self.writer.keep(self.shared.inputs(window.inputs, self.writer.layers), cache)
         for place in window.scored[::-1].tolist():
             cache.truncate(place)
-            found.append(self.writer.block(int(window.inputs[place]), self.drafted, cache)[0])
-        return np.stack(found[::-1])
+            firsts.append(self.writer.block(int(window.inputs[place]), self.drafted, cache)[0])
+        return np.stack(firsts[::-1])
 
 
-def of_assistant(assistant: "Assistant") -> "LazyForward":
-    """What it says of the tokens after `first` and on, looking at the keys of all tokens in front."""
+def assistant_forward(assistant: "Assistant") -> "LazyForward":
+    """Return an assistant's forward function, which attends to the keys of all earlier tokens."""
 
     def forward(ids: "Ids", first: int) -> "LazyLogits":
-        found: list[LazyLogits] = []
+        logits: list[LazyLogits] = []
         for text in ids:
             cache = assistant.model.new_cache()
             cache.memory = len(text)  # nothing is forgotten
             states = assistant.model.lazy_forward(text.tolist(), cache).x
-            said: list[LazyLogits] = []
+            steps: list[LazyLogits] = []
             for place in range(len(text) - 1, first - 1, -1):
                 cache.truncate(place)
-                said.append(assistant.read(int(text[place]), states[place - 1 : place], place, cache)[0])
-            found.append(replace(said[0], x=np.concatenate([each.x for each in said[::-1]])))
-        return replace(found[0], x=np.stack([each.x for each in found]))
+                steps.append(assistant.read(int(text[place]), states[place - 1 : place], place, cache)[0])
+            logits.append(replace(steps[0], x=np.concatenate([each.x for each in steps[::-1]])))
+        return replace(logits[0], x=np.stack([each.x for each in logits]))
 
     return forward
 
 
 def _mean(stands: Sequence[Doubles]) -> float:
-    """Over all places, at the last temperature."""
+    """Return the mean over all positions, at the last temperature."""
     count = sum(len(each) for each in stands)
     return float(sum(each[:, -1].sum() for each in stands) / count) if count else 0.0

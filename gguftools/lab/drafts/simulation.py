@@ -1,4 +1,4 @@
-"""Speculative decoding on prompts cut from texts, by the loop that `generate` has, and what it should come to."""
+"""Simulate speculative decoding on prompts cut from texts, with the loop of `generate`."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from runtime.speculation.decoding import Speculation
 
 PROMPTS = 4  # at least, where there are so many windows
-LEAST_WRITTEN = 32  # tokens behind each prompt
+MIN_WRITTEN = 32  # tokens behind each prompt
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What decodes. vocabulary: tokens of the model's. context: tokens that a draft can look back at. end_ids: tokens
-    that end a text.
+    """The model and draft. vocabulary: tokens of the model's. context: tokens that a draft can attend to. end_ids:
+    tokens that end a text.
     """
 
     net: "RunningModel"
@@ -36,8 +36,8 @@ class Setting:
     seed: int
 
 
-class Decided:
-    """The rule of acceptance, and what it decided: the chance of each token that it looked at, and whether it stood."""
+class RecordingRule:
+    """The acceptance rule, which records the chance of each verified token and whether it was accepted."""
 
     def __init__(self) -> None:
         self.chances: list[float] = []
@@ -55,36 +55,37 @@ class Decided:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Beginnings of texts, token ids, and how many tokens are to be written behind each."""
+    """Token ids of beginnings of texts, and how many tokens to generate after each."""
 
     texts: list[list[int]]
     tokens: int
 
 
 def prompts_of(windows: Sequence[Sequence["Window"]], n_ctx: int, tokens: int) -> Prompts:
-    """Beginnings of windows of each text in turn, a quarter as long as a window, of which what is written may fill the
-    rest. tokens: to be written in all; fewer, where there are not windows enough.
+    """Return beginnings of windows of each text in turn, a quarter as long as a window.
+
+    tokens: to generate in all; fewer if there are not enough windows.
     """
     length = max(1, n_ctx // 4)
     room = n_ctx - length
     wanted = max(PROMPTS, len(windows), -(-tokens // room))
-    wanted = max(1, min(wanted, tokens // LEAST_WRITTEN))
-    found: list[list[int]] = []
+    wanted = max(1, min(wanted, tokens // MIN_WRITTEN))
+    prompts: list[list[int]] = []
     for turn in range(max(map(len, windows), default=0)):
         for text in windows:
-            if turn < len(text) and len(found) < wanted:
-                found.append([int(token) for token in text[turn].inputs[:length]])
-    return Prompts(found, min(room, -(-tokens // max(1, len(found)))))
+            if turn < len(text) and len(prompts) < wanted:
+                prompts.append([int(token) for token in text[turn].inputs[:length]])
+    return Prompts(prompts, min(room, -(-tokens // max(1, len(prompts)))))
 
 
 def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tuple[Simulation | None, list["Window"]]:
-    """Run cycles on each prompt until its tokens are written; what was written, as windows to measure on.
+    """Generate with cycles after each prompt; return the figures, and the generated texts as windows to measure on.
 
-    None where no cycle was run. Raises ModelError as `Model.forward` does.
+    The figures are None if no cycle was run. Raises ModelError as `Model.forward` does.
     """
     from runtime.speculation.decoding import Counts
 
-    decided, lengths, written = Decided(), [], []
+    decided, lengths, written = RecordingRule(), [], []
     counts = Counts()
     for number, prompt in enumerate(prompts.texts):
         speculation = _speculation(setting, number, decided)
@@ -96,17 +97,17 @@ def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tu
         done()
     if not lengths:
         return None, []
-    found, chances = np.array(lengths), np.array(decided.chances)
+    cycle_tokens, chances = np.array(lengths), np.array(decided.chances)
     decisions = max(1, len(chances))
     return Simulation(
         setting.draft_length,
         len(prompts.texts),
-        int(found.sum()),
-        len(found),
+        int(cycle_tokens.sum()),
+        len(cycle_tokens),
         counts.drafted,
         counts.accepted,
-        float(found.mean()),
-        float(found.std()) / math.sqrt(max(1, len(found) - 1)),
+        float(cycle_tokens.mean()),
+        float(cycle_tokens.std()) / math.sqrt(max(1, len(cycle_tokens) - 1)),
         None,
         sum(decided.stood) / decisions,
         float(chances.sum()) / decisions,
@@ -118,7 +119,7 @@ def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tu
     ), written
 
 
-def _speculation(setting: Setting, number: int, decided: Decided) -> "Speculation":
+def _speculation(setting: Setting, number: int, decided: RecordingRule) -> "Speculation":
     from runtime.sampling.parameters import Sampling
     from runtime.sampling.sampler import Sampler
     from runtime.speculation.decoding import speculation_of
@@ -127,15 +128,15 @@ def _speculation(setting: Setting, number: int, decided: Decided) -> "Speculatio
     seed = (setting.seed + number) % 2**32
     plain = Sampling(temperature=setting.temperature, samplers=("temperature",), seed=seed)
     sampler = Sampler(plain, end_ids=setting.end_ids)
-    found = speculation_of(
+    speculation = speculation_of(
         setting.net, sampler, setting.by, setting.vocabulary, Drafting(setting.draft_length), setting.context
     )
-    found.rule = decided
-    return found
+    speculation.rule = decided
+    return speculation
 
 
 def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterator[int]:
-    """Write at least so many tokens behind a text: how many each cycle gave. It ends where the model ends it."""
+    """Generate at least `tokens` tokens after a text, until the model ends it; yield the tokens of each cycle."""
     from runtime.prefill import Prefill, PrefillOptions
 
     sampler, drafter = speculation.sampler, speculation.drafter
@@ -143,8 +144,8 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
         speculation.model,
         text,
         PrefillOptions(
-            more=tokens + speculation.most,
-            back=speculation.most,
+            more=tokens + speculation.max_tokens,
+            back=speculation.max_tokens,
             keep_states=drafter.reads_states,
             layers=drafter.layers,
         ),
@@ -156,14 +157,14 @@ def _cycles(speculation: "Speculation", text: list[int], tokens: int) -> Iterato
     end = len(text) + tokens
     text.append(sampler.draw(logits[-1, : speculation.vocabulary]))
     while len(text) < end and not sampler.ends(text[-1]):
-        found = speculation.cycle(text, cache, speculation.most + 1)
-        text += [each.token for each in found]
-        sampler.state = found[-1].state
-        yield len(found)
+        accepted = speculation.cycle(text, cache, speculation.max_tokens + 1)
+        text += [each.token for each in accepted]
+        sampler.state = accepted[-1].state
+        yield len(accepted)
 
 
 def _window(text: list[int], begin: int) -> "Window":
-    """A text whose tokens behind the first one that was written are scored."""
+    """Return a window whose tokens after the first generated one are scored."""
     from runtime.evaluation.windows import Window
 
     ids = np.array(text, np.int64)

@@ -1,4 +1,4 @@
-"""Which experts of a mixture are left out: those that are listed, or that a text or a matrix finds worth least."""
+"""Choose which experts of a mixture to drop: listed ones, or the worst by a text or an importance matrix."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ EXPERTS_WANTED = "as 25%, 8, 2groups, or a file of lines such as 3: 0,5-7"
 
 
 def list_of_experts(drop_experts: Any) -> Path | None:
-    """The file that names experts, if one does."""
+    """Return the file that lists experts, if there is one."""
     if isinstance(drop_experts, Path):
         return drop_experts
     if isinstance(drop_experts, str) and not re.fullmatch(rf"\d+(\.\d+)?%|\d+|{GROUPS}", drop_experts):
@@ -30,7 +30,7 @@ def list_of_experts(drop_experts: Any) -> Path | None:
 
 
 def _as_amount(drop_experts: Any) -> int | float:
-    """A number of experts, or a share of them. Raises OptionError."""
+    """Return a number of experts, or a share of them. Raises OptionError."""
     if isinstance(drop_experts, str):
         number = float(drop_experts.removesuffix("%"))
         drop_experts = number / 100 if drop_experts.endswith("%") else int(number)
@@ -43,12 +43,12 @@ def _as_amount(drop_experts: Any) -> int | float:
 
 @dataclass(frozen=True)
 class ExpertOptions:
-    """Which experts of each layer are left out of a mixture, and what becomes of them.
+    """Which experts of each layer to drop, and whether to merge them.
 
     drop: a share of each layer's ("25%" or .25), a number ("2groups": of groups), a file that lists them, or a mapping
-    of layers to experts. Of a share or number, which ones: by `text`, which the model reads (REAP's scores), or by
-    `imatrix`, an importance matrix whose counts are used. merge: average what is dropped into the expert that is most
-    like it; allow_requantize: also where blocks are encoded again for it.
+    of layers to experts. text, imatrix: how to rank experts for a share or number: by a text that the model reads
+    (REAP's scores), or by the counts of an importance matrix. merge: average dropped experts into the most similar
+    remaining ones; allow_requantize: encode blocks again for that.
     """
 
     drop: Any
@@ -60,7 +60,7 @@ class ExpertOptions:
 
 @dataclass(frozen=True)
 class Ranking:
-    """By layer, of each expert: what it is worth, and how often it was used; nothing where neither was measured."""
+    """Scores and counts of use of each expert, by layer; empty if not measured."""
 
     scores: Scores = field(default_factory=dict)
     counts: Scores = field(default_factory=dict)
@@ -76,10 +76,10 @@ def chosen_experts(
     threads: int | None,
     progress: Callable[[int, int, float], None] | None,
 ) -> tuple[dict[int, tuple[int, ...]], Ranking]:
-    """The experts that go, by layer, and by what they were chosen.
+    """Return the experts to drop, by layer, and their ranking.
 
-    listed: the file that names them, if one does. n_ctx, chunks: the text's windows.
-    Raises OptionError, ModelError, FileError.
+    listed: the file that lists them, if any. n_ctx, chunks: the text's windows. Raises OptionError, ModelError,
+    FileError.
     """
     wanted, text, imatrix = experts.drop, experts.text, experts.imatrix
     if listed is not None or isinstance(wanted, Mapping):
@@ -93,7 +93,7 @@ def chosen_experts(
     amount = int(of_groups[1]) if of_groups else _as_amount(wanted)
     if (text is None) == (imatrix is None):
         raise OptionError(
-            "which experts to drop is told by a text or by an importance matrix",
+            "experts to drop are chosen by a text or by an importance matrix",
             hint="`text` scores them by REAP, `imatrix` by how often they were used",
         )
     if text is not None:
@@ -107,7 +107,7 @@ def chosen_experts(
 
 
 def _as_numbers(wanted: Mapping[Any, Any]) -> dict[int, tuple[int, ...]]:
-    """A mapping of layers to experts. Raises OptionError for anything else."""
+    """Return a mapping of layers to experts. Raises OptionError for anything else."""
     try:
         return {int(layer): tuple(int(number) for number in numbers) for layer, numbers in wanted.items()}
     except (TypeError, ValueError):
@@ -125,18 +125,18 @@ def _ranked_by_text(
 ) -> Ranking:
     from .expert_scores import expert_scores
 
-    further = mixture.layers[-1] >= mtp_layers.counts(model.metadata, model.path)[1]
-    sums = expert_scores(model, text, n_ctx=n_ctx, chunks=chunks, further=further, threads=threads, progress=progress)
+    with_mtp = mixture.layers[-1] >= mtp_layers.counts(model.metadata, model.path)[1]
+    sums = expert_scores(model, text, n_ctx=n_ctx, chunks=chunks, with_mtp=with_mtp, threads=threads, progress=progress)
     for layer in mixture.layers:
         if layer not in sums.scores:
             raise ModelError(f"layer {layer} has experts, but the model runs without it", hint="list what to drop")
-    found = ({layer: each[layer].tolist() for layer in mixture.layers} for each in (sums.scores, sums.routed))
-    return Ranking(*found)
+    tables = ({layer: each[layer].tolist() for layer in mixture.layers} for each in (sums.scores, sums.routed))
+    return Ranking(*tables)
 
 
 def _counts_of_matrix(mixture: Mixture, imatrix: PathLike | None) -> Scores:
     matrix = read_imatrix(as_path(imatrix or "", "the importance matrix"))
-    found = {}
+    counts_by_layer = {}
     for layer in mixture.layers:
         names = [f"blk.{layer}.ffn_{role}_exps.weight" for role in ("down", "up", "gate_up")]
         entry = next((matrix.entries[name] for name in names if name in matrix.entries), None)
@@ -147,5 +147,5 @@ def _counts_of_matrix(mixture: Mixture, imatrix: PathLike | None) -> Scores:
         counts = np.asarray(entry.counts, np.float64)
         if not np.isfinite(counts).all():
             raise ModelError(f"{matrix.path} has a count that is no number in layer {layer}")
-        found[layer] = counts.tolist()
-    return found
+        counts_by_layer[layer] = counts.tolist()
+    return counts_by_layer

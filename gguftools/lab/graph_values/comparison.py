@@ -1,7 +1,7 @@
-"""The first node at which two runs of a text part: by how much, where, and by which weights and numbers.
+"""Find the first node at which two runs of a text differ: by how much, where, and by which weights and numbers.
 
-What a model's nodes give is held against another GGUF file, values that were saved, a checkpoint that transformers
-runs, or what llama.cpp's llama-eval-callback printed.
+The reference is another GGUF file, saved values, a checkpoint that transformers runs, or a log of llama.cpp's
+llama-eval-callback.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from ...models.model import Model, opened, opened_gguf
 from ...writing.report import Report
 from .eval_callback import RESOLUTION, EvalLog, is_eval_log, read_eval_log
 from .transformers_values import transformers_values
-from .values import Array, NodeValues, Prompt, is_dump, node_values, read_dump, tokens_of
+from .values import Array, NodeValues, Progress, Prompt, is_dump, node_values, read_dump, tokens_of
 
 TOLERANCE = 1e-3  # of the standard deviation of a value
 NOISE = 1e-5  # standard deviations: what float32 and the order of sums make differ
@@ -33,8 +33,10 @@ NO_TEXT = "give a text with -p, or ids with --tokens"
 
 @dataclass(frozen=True)
 class WeightDifference:
-    """A weight of two files. other_format: None where the other file has no such weight. largest, rms: of the
-    difference, in standard deviations of the weight; None where shapes differ.
+    """A weight that differs between two files.
+
+    other_format: None if the other file has no such weight. largest, rms: of the difference, in standard deviations of
+    the weight; None if shapes differ.
     """
 
     name: str
@@ -46,11 +48,11 @@ class WeightDifference:
 
 @dataclass(frozen=True)
 class NodeDifference:
-    """How a node's values differ. largest: of the absolute difference; relative, rms: the largest, and the root of the
-    mean square, in standard deviations of the value. token, element: where the largest is, with the values there.
+    """How a node's values differ.
 
-    jump: by how much rms is larger than that of what the node reads; None where that is equal but for
-    float32's rounding, or not known.
+    largest: absolute difference; relative, rms: largest difference and root mean square, in standard deviations of the
+    value. token, element: position of the largest, value, other_value: the values there. jump: rms relative to that of
+    the node's inputs; None if those are equal within float32's rounding, or unknown.
     """
 
     number: int
@@ -70,10 +72,11 @@ class NodeDifference:
 
 @dataclass(frozen=True)
 class Cause:
-    """What may have made a node differ. between: nodes that it is computed by, of which the other has no values.
+    """Possible causes of a node's difference. between: nodes on the way to it for which the reference has no values.
 
-    weights: all that these read; changed: those that differ between two files. attributes: numbers that differ, here
-    and there, by `NODE.NAME`. changed, attributes: None where the other is no GGUF file.
+    reads: the nearest compared inputs. weights: all that these nodes read; changed: those that differ between two
+    files. attributes: numbers that differ, here and there, by `NODE.NAME`. changed, attributes: None if the reference
+    is no GGUF file.
     """
 
     between: tuple[str, ...]
@@ -85,10 +88,11 @@ class Cause:
 
 @dataclass(frozen=True)
 class Comparison(Report):
-    """nodes: all that both have, in the order of the run. first: the first that differs; jump: the first whose error is
-    much larger than that of what it reads. not_compared: names of nodes that the other has no values of.
+    """A comparison of two runs.
 
-    kind: of the other: "model", "values", "transformers" or "log". keys: of the architecture, that differ: here, there.
+    nodes: all that both have, in order of the run. first: the first that differs; jump: the first whose error is much
+    larger than that of its inputs. not_compared: names of nodes without values in the reference. kind: type of the
+    reference: "model", "values", "transformers" or "log". keys: of the architecture, that differ: here, there.
     """
 
     file: str
@@ -112,11 +116,11 @@ class Comparison(Report):
 
 
 @dataclass(frozen=True)
-class Other:
-    """What a model is held against. model, shown: of a GGUF file. values, log: what is known of nodes."""
+class Reference:
+    """The run that a model is compared with. model, shown: of a GGUF file. values, log: known values of nodes."""
 
     name: str
-    kind: str
+    reference_type: str
     values: Mapping[str, Array]
     log: EvalLog | None = None
     model: Model | None = None
@@ -132,38 +136,42 @@ def compare_values(
     precision: str = "float32",
     threads: int | None = None,
     values: NodeValues | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
-    """Run a text through a model, and find the first node whose values are not those of the other.
+    """Run a text through a model, and find the first node whose values differ from a reference.
 
-    other: a GGUF file or a Model; a file that `NodeValues.save` wrote; the folder of a checkpoint, which transformers
-    runs; or what llama-eval-callback printed. prompt: a text or ids; None for those of saved values or of a log.
-    tolerance: of the largest difference, in standard deviations of a value. precision, threads: of `node_values`.
-    values: of the source, if they are known.
-    Raises OptionError for no text, another text than that of the other, and what the other cannot be; VocabularyError
-    where two files make other tokens of a text; and as `node_values` does.
+    other: a GGUF file or a Model; a file that `NodeValues.save` wrote; a checkpoint's folder, which transformers runs;
+    or a log of llama-eval-callback. prompt: a text or ids; None for those of saved values or of a log. tolerance: of
+    the largest difference, in standard deviations of a value. precision, threads: of `node_values`. values: of the
+    source, if already computed. progress: of `node_values`, for each model in turn.
+    Raises OptionError for a missing text, another text than the reference's, and an
+    invalid reference; VocabularyError if two files tokenize the text differently; and as `node_values` does.
     """
     if not tolerance >= 0:
         raise OptionError(f"tolerance is {tolerance}; a number from 0 on was expected", "such as 0.001")
     model = opened(source)
     shown = graph(model)
-    kind, path = _kind(other)
-    log, dump = (read_eval_log(path) if kind == "log" else None), (read_dump(path) if kind == "values" else None)
+    reference_type, path = _reference_type(other)
+    log, dump = (
+        (read_eval_log(path) if reference_type == "log" else None),
+        (read_dump(path) if reference_type == "values" else None),
+    )
     tokens = _tokens(model, prompt, str(path), log.tokens if log else dump.tokens if dump else ())
-    if kind == "model":
+    if reference_type == "model":
         _check_tokens(model, opened_gguf(other), prompt, tokens)
-    mine = values or node_values(model, tokens, precision=precision, threads=threads)
-    held = Other(str(path), kind, dump.values if dump else {}, log)
-    if kind == "model":
+    mine = values or node_values(model, tokens, precision=precision, threads=threads, progress=progress)
+    held = Reference(str(path), reference_type, dump.values if dump else {}, log)
+    if reference_type == "model":
         against = opened_gguf(other)
-        there = node_values(against, tokens, precision=precision, threads=threads)
-        held = Other(str(against.path), kind, there.values, None, against, graph(against))
-    elif kind == "transformers":
-        held = Other(str(path), kind, transformers_values(model, shown, path, tokens))
+        there = node_values(against, tokens, precision=precision, threads=threads, progress=progress)
+        held = Reference(str(against.path), reference_type, there.values, None, against, graph(against))
+    elif reference_type == "transformers":
+        held = Reference(str(path), reference_type, transformers_values(model, shown, path, tokens))
     return _compared(model, shown, mine, held, tolerance)
 
 
-def _kind(other: PathLike | Model) -> tuple[str, Path]:
-    """What the other is. Raises FileError for what it cannot be."""
+def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
+    """Return the type of the reference. Raises FileError for an invalid one."""
     if isinstance(other, Model):
         return "model", other.path
     path = located(other)
@@ -180,7 +188,7 @@ def _kind(other: PathLike | Model) -> tuple[str, Path]:
     with path.open("rb") as file:
         if file.read(4) not in (b"GGUF", b"FUGG"):
             raise FileError(
-                f"{path} is nothing to compare with",
+                f"{path} cannot be compared with",
                 "a GGUF file, values of --save, a checkpoint's folder or a log of llama-eval-callback is expected",
             )
     return "model", path
@@ -189,7 +197,7 @@ def _kind(other: PathLike | Model) -> tuple[str, Path]:
 def _tokens(model: Model, prompt: Prompt | None, name: str, known: tuple[int, ...]) -> tuple[int, ...]:
     if prompt is None:
         if not known:
-            raise OptionError(f"there is no text to run: {name} does not say its tokens", NO_TEXT)
+            raise OptionError(f"there is no text to run: {name} does not list its tokens", NO_TEXT)
         return known
     tokens = tokens_of(model, prompt)
     if known and tokens != known:
@@ -207,7 +215,7 @@ def _some(tokens: Sequence[int]) -> str:
 
 
 def _check_tokens(model: Model, other: Model, prompt: Prompt | None, tokens: tuple[int, ...]) -> None:
-    """Raise VocabularyError where the other file makes other tokens of the text."""
+    """Raise VocabularyError if the other file tokenizes the text differently."""
     if isinstance(prompt, str) and (there := tokens_of(other, prompt)) != tokens:
         raise VocabularyError(
             f"{model.path} and {other.path} make other tokens of the text: {_some(tokens)} and {_some(there)}",
@@ -215,28 +223,28 @@ def _check_tokens(model: Model, other: Model, prompt: Prompt | None, tokens: tup
         )
 
 
-def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Other, tolerance: float) -> Comparison:
+def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Reference, tolerance: float) -> Comparison:
     nodes = {node.name: node for node in shown.nodes}
-    found: dict[str, NodeDifference] = {}
+    differences: dict[str, NodeDifference] = {}
     for name, array in mine.values.items():
         pair = _pair(array, name, nodes[name].layer, other)
         if pair is not None:
-            found[name] = _difference(nodes[name], pair, tolerance, found, nodes)
-    if not found:
+            differences[name] = _difference(nodes[name], pair, tolerance, differences, nodes)
+    if not differences:
         raise OptionError(f"{other.name} has no values of nodes of {shown.file}", "is it of the same architecture?")
-    first = next((each for each in found.values() if each.differs), None)
-    jump = next((each for each in found.values() if each.differs and each.jump and each.jump > JUMP), None)
+    first = next((each for each in differences.values() if each.differs), None)
+    jump = next((each for each in differences.values() if each.differs and each.jump and each.jump > JUMP), None)
     jump = None if jump is first else jump
-    causes = [None if each is None else _cause(each, model, shown, found, other) for each in (first, jump)]
-    missing = tuple(name for name in mine.values if name not in found)
+    causes = [None if each is None else _cause(each, model, shown, differences, other) for each in (first, jump)]
+    missing = tuple(name for name in mine.values if name not in differences)
     keys = {} if other.model is None or first is None else _keys(model, other.model)
     return Comparison(
         shown.file,
         other.name,
-        other.kind,
+        other.reference_type,
         mine.tokens,
         tolerance,
-        tuple(found.values()),
+        tuple(differences.values()),
         missing,
         first,
         causes[0],
@@ -248,9 +256,10 @@ def _compared(model: Model, shown: ModelGraph, mine: NodeValues, other: Other, t
 
 @dataclass(frozen=True)
 class Pair:
-    """Values here and there at the same places. places: in all values of the node. spread: the standard deviation of
-    the value. slack: what numbers there are rounded to. sums: of all values, here and there, and what the
-    tolerance of their difference is a part of.
+    """Values of both runs at the same positions.
+
+    places: in all values of the node. spread: standard deviation of the value. slack: rounding of printed numbers.
+    sums: of all values, in both runs, and the scale of the tolerance of their difference.
     """
 
     mine: NDArray[np.float64]
@@ -262,8 +271,8 @@ class Pair:
     sums: tuple[float, float, float] | None = None
 
 
-def _pair(array: Array, name: str, layer: int | None, other: Other) -> Pair | None:
-    """What both have of a node; None where the other has nothing that can be compared."""
+def _pair(array: Array, name: str, layer: int | None, other: Reference) -> Pair | None:
+    """Return the values that both runs have of a node; None if they cannot be compared."""
     rows = array.reshape(len(array), -1).astype(np.float64)
     width = rows.shape[1]
     if other.log is not None:
@@ -293,12 +302,12 @@ def _pair(array: Array, name: str, layer: int | None, other: Other) -> Pair | No
 
 
 def _noise_of_sum(values: NDArray[np.float64]) -> float:
-    """Ten times what errors of one standard deviation add up to, and what float32 loses in a sum one by one."""
+    """Return ten times the sum of independent errors of one standard deviation, plus float32's loss in a naive sum."""
     return 10 * _spread(values) * float(len(values) ** 0.5) + 1e-2 * float(np.abs(values).sum())
 
 
 def _unequal(rows: NDArray[np.float64]) -> Pair:
-    """Values of other widths: nothing is equal."""
+    """Return a pair that differs, for values of different widths."""
     return Pair(rows[0, :1], np.array([np.inf]), np.zeros(1, np.int64), rows.shape[1], 1.0)
 
 
@@ -308,7 +317,11 @@ def _spread(values: NDArray[np.float64]) -> float:
 
 
 def _difference(
-    node: GraphNode, pair: Pair, tolerance: float, found: Mapping[str, NodeDifference], nodes: Mapping[str, GraphNode]
+    node: GraphNode,
+    pair: Pair,
+    tolerance: float,
+    differences: Mapping[str, NodeDifference],
+    nodes: Mapping[str, GraphNode],
 ) -> NodeDifference:
     apart = np.abs(pair.mine - pair.theirs)
     at = int(apart.argmax())
@@ -316,8 +329,8 @@ def _difference(
     differs = largest > tolerance * pair.spread + pair.slack or not np.isfinite(largest)
     if pair.sums is not None and not differs:  # of values that are not printed, too
         differs = abs(pair.sums[0] - pair.sums[1]) > tolerance * pair.sums[2]
-    before = [found[each].rms for each in _known_inputs(node, nodes, found)]
-    least = max(before, default=0.0)
+    before = [differences[each].rms for each in _known_inputs(node, nodes, differences)]
+    input_rms = max(before, default=0.0)
     token, element = divmod(int(pair.places[at]), pair.width)
     return NodeDifference(
         node.number,
@@ -332,23 +345,25 @@ def _difference(
         float(pair.mine[at]),
         float(pair.theirs[at]),
         differs,
-        rms / least if least > NOISE else None,
+        rms / input_rms if input_rms > NOISE else None,
     )
 
 
-def _known_inputs(node: GraphNode, nodes: Mapping[str, GraphNode], found: Mapping[str, NodeDifference]) -> list[str]:
-    """The nearest nodes before this one that were compared."""
-    return _ways(node, nodes, found)[1]
+def _known_inputs(
+    node: GraphNode, nodes: Mapping[str, GraphNode], differences: Mapping[str, NodeDifference]
+) -> list[str]:
+    """Return the nearest compared nodes before this one."""
+    return _ways(node, nodes, differences)[1]
 
 
 def _ways(
-    node: GraphNode, nodes: Mapping[str, GraphNode], found: Mapping[str, NodeDifference]
+    node: GraphNode, nodes: Mapping[str, GraphNode], differences: Mapping[str, NodeDifference]
 ) -> tuple[list[str], list[str]]:
-    """Nodes between this one and those before it that were compared, and these."""
+    """Return the nodes between this one and the nearest compared ones before it, and these."""
     between, known, waiting = dict[str, None](), dict[str, None](), list(node.inputs)
     while waiting:
         name = waiting.pop(0)
-        if name in found:
+        if name in differences:
             known[name] = None
         elif name not in between:
             between[name] = None
@@ -357,11 +372,15 @@ def _ways(
 
 
 def _cause(
-    difference: NodeDifference, model: Model, shown: ModelGraph, found: Mapping[str, NodeDifference], other: Other
+    difference: NodeDifference,
+    model: Model,
+    shown: ModelGraph,
+    differences: Mapping[str, NodeDifference],
+    other: Reference,
 ) -> Cause:
     nodes = {node.name: node for node in shown.nodes}
     node = shown.nodes[difference.number]
-    between, known = _ways(node, nodes, found)
+    between, known = _ways(node, nodes, differences)
     computing = [*(nodes[name] for name in between), node]
     weights = list(dict.fromkeys(weight.name for each in computing for weight in each.weights))
     if other.model is None or other.shown is None:
@@ -379,7 +398,7 @@ def _cause(
 
 
 def _weight_difference(mine: Tensor, theirs: Tensor | None) -> WeightDifference | None:
-    """None where both have the same values."""
+    """Return how a weight differs; None if both have the same values."""
     if theirs is None:
         return WeightDifference(mine.name, mine.format.name, None, None, None)
     if tuple(mine.shape) != tuple(theirs.shape):
@@ -393,13 +412,13 @@ def _weight_difference(mine: Tensor, theirs: Tensor | None) -> WeightDifference 
 
 
 def _keys(mine: Model, theirs: Model) -> dict[str, tuple[Any, Any]]:
-    """Keys of the architecture whose values differ; None for a key that a file does not have."""
-    prefix, found = f"{mine.architecture}.", dict[str, tuple[Any, Any]]()
+    """Return the architecture's keys whose values differ; None for a key that a file lacks."""
+    prefix, different_keys = f"{mine.architecture}.", dict[str, tuple[Any, Any]]()
     for key in dict.fromkeys((*mine.metadata, *theirs.metadata)):
         a, b = (_plain(each.metadata.get(key)) for each in (mine, theirs))
         if key.startswith(prefix) and a != b:
-            found[key] = a, b
-    return found
+            different_keys[key] = a, b
+    return different_keys
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What modules of a checkpoint give when transformers runs it, by the names of the nodes of a model's graph."""
+"""Values of a checkpoint's modules in transformers, by the names of a graph's nodes."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +10,10 @@ import numpy as np
 from quants.errors import ModelError, OptionError
 
 from ...inspection.graph import ModelGraph
+from ...inspection.original.logits_check import loaded_original, quiet_transformers
 from ...io.stores.path import first_line
-from ...measurement.checking import loaded_original, quiet_transformers
 from ...models.model import Model
+from ...models.running import running_model
 from .values import Array
 
 LAYERS = ("layers", "h", "blocks")
@@ -45,10 +46,10 @@ Keep = Callable[[str, Any], None]
 
 
 def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: Sequence[int]) -> dict[str, Array]:
-    """Values (tokens, …) of those nodes that a module of the checkpoint computes, in float32.
+    """Return values (tokens, …) of the nodes that a module of the checkpoint computes, in float32.
 
-    Queries and keys are left out where the converter changes the order of their rows. Raises OptionError without torch
-    and transformers, and ModelError for a checkpoint that transformers cannot run.
+    Queries and keys are left out if the converter reorders their rows. Raises OptionError without torch and
+    transformers, and ModelError for a checkpoint that transformers cannot run.
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
         raise OptionError(
@@ -56,7 +57,7 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
         )
     import torch
 
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
 
     def keep(name: str, value: Any) -> None:
         value = value[0] if isinstance(value, tuple) else value
@@ -64,10 +65,10 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
             array = value.detach().float().numpy()
             array = array[0] if array.ndim > 2 and len(array) == 1 else array
             if len(array) == len(tokens):
-                found[name] = np.array(array)
+                values[name] = np.array(array)
 
     with quiet_transformers(), torch.no_grad():
-        original: Any = loaded_original(source.running(), folder, "compare with a GGUF file of it")
+        original: Any = loaded_original(running_model(source), folder, "compare with a GGUF file of it")
         for name, module, reads_input in _modules(original, shown):
             if reads_input:
                 module.register_forward_pre_hook(_input_hook(keep, name), with_kwargs=True)
@@ -79,7 +80,7 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
             raise ModelError(f"transformers cannot run {folder}: {first_line(error)}") from error
     if "logits" in result:
         keep("result_output", result.logits)
-    return found
+    return values
 
 
 def _input_hook(keep: Keep, name: str) -> Callable[..., None]:
@@ -90,7 +91,7 @@ def _input_hook(keep: Keep, name: str) -> Callable[..., None]:
 
 
 def _modules(original: Any, shown: ModelGraph) -> Iterator[tuple[str, Any, bool]]:
-    """Names of nodes with the module that computes each; True: the module's input is the value."""
+    """Yield names of nodes with the module that computes each; True: the value is the module's input."""
     backbone = original.base_model
     layers, norm = _one_of(backbone, LAYERS), _one_of(backbone, LAST_NORM)
     if layers is None:
@@ -110,17 +111,17 @@ def _modules(original: Any, shown: ModelGraph) -> Iterator[tuple[str, Any, bool]
 
 
 def _parts(module: Any, in_order: bool) -> Iterator[tuple[tuple[str, ...], Any, bool]]:
-    """Base names of nodes, and the parts of a layer that compute them. in_order: queries and keys are stored as they
-    are.
+    """Yield base names of nodes and the parts of a layer that compute them. in_order: rows of queries and keys are not
+    reordered.
     """
     for modules, base in OUTPUTS:
         part = _one_of(module, modules)
         if part is not None:
             yield base, part, False
     if (after := getattr(module, "post_attention_layernorm", None)) is not None:
-        behind = hasattr(module, "pre_feedforward_layernorm") or not hasattr(module, "input_layernorm")
-        behind |= hasattr(module, "post_feedforward_layernorm")
-        yield ("attn_post_norm",) if behind else ("ffn_norm", "attn_post_norm"), after, False
+        is_post_norm = hasattr(module, "pre_feedforward_layernorm") or not hasattr(module, "input_layernorm")
+        is_post_norm |= hasattr(module, "post_feedforward_layernorm")
+        yield ("attn_post_norm",) if is_post_norm else ("ffn_norm", "attn_post_norm"), after, False
     mixer, net = _one_of(module, ATTENTION), _one_of(module, NET)
     for name, base_name in HEADS:
         if hasattr(mixer, name) and (in_order or base_name == "Vcur"):

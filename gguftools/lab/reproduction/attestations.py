@@ -1,4 +1,4 @@
-"""Statements of what a file is and was made of, as in-toto has them, for whoever signs and checks such statements.
+"""Write and verify in-toto statements about a file and what it was made from.
 
     FILE.intoto.json      a Statement v1: subjects are the output's files, the predicate says what decided their bytes
     FILE.sigstore.json    the same in a bundle signed by sigstore, where that was asked for
@@ -48,7 +48,7 @@ from ...provenance.recording import (
 from ...quantization.recipe_texts import recipe_or_file
 from ...writing.report import Report
 from ...writing.row_blocks import Progress
-from .findings import source_differences
+from .report import source_differences
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:gguftools:provenance:v1"
@@ -59,7 +59,7 @@ SHOWN = 20  # altered tensors that a person is told of
 
 @dataclass(frozen=True)
 class Attestation(Report):
-    """A statement that was written: `path`, and the signed bundle. manifest: what it is made from, if there is one."""
+    """A statement that was written to `path`, and its signed bundle. manifest: the one it was made from, if any."""
 
     path: Path
     subjects: dict[str, str]
@@ -69,9 +69,9 @@ class Attestation(Report):
 
 @dataclass(frozen=True)
 class Verification(Report):
-    """A file beside a statement. problems: what is not as it says, a line each; tensors: names of those altered."""
+    """A file compared with a statement. problems: a line for each mismatch; tensors: names of altered ones."""
 
-    also: ClassVar[tuple[str, ...]] = ("passed",)
+    also: ClassVar[tuple[str, ...]] = ("ok",)
 
     path: Path
     statement: str
@@ -80,7 +80,7 @@ class Verification(Report):
     tensors: tuple[str, ...] = ()
 
     @property
-    def passed(self) -> bool:
+    def ok(self) -> bool:
         return not self.problems
 
 
@@ -97,22 +97,21 @@ def attest(  # noqa: PLR0913  # what a statement is made of
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Attestation:
-    """Write an in-toto statement of a GGUF file, or of a split set any shard of which is named.
+    """Write an in-toto statement about a GGUF file, or about a split set (name any shard).
 
-    manifest: what says how it was made; default FILE.manifest.json, if there is one. It must be of the file as it is.
-    source: what it was made of; beside a manifest it is compared with that, without one it is stated. recipe, imatrix:
-    the recipe's name or text, and the importance matrix, to be stated without a manifest. output: default
-    FILE.intoto.json. sign: also write FILE.sigstore.json, signed by sigstore with the credential of the surroundings,
-    as continuous integration has one (extra `sign`). overwrite: replace what is there. progress(bytes, of how many,
-    name). threads: default all processors.
-    Raises OptionError, FileError.
+    manifest: how the file was made; default FILE.manifest.json, if it exists. It must match the file. source: what the
+    file was made from; compared with the manifest, or stated without one. recipe, imatrix: the recipe's name or text,
+    and the importance matrix, to state without a manifest. output: default FILE.intoto.json. sign: also write
+    FILE.sigstore.json, signed by sigstore with the ambient credential, as in continuous integration (extra `sign`).
+    overwrite: replace existing files. progress(bytes, of how many, name). threads: default all processors. Raises
+    OptionError, FileError.
     """
     opened = opened_file(file)
     first = opened.parts[0].path
     given = manifest_path(first) if manifest is None else located(manifest)
     known = read_manifest(given) if manifest is not None or exists(given) else None
     if known is not None and (recipe is not None or imatrix is not None):
-        raise OptionError(f"{given} says how {first.name} was made", "leave out --recipe and --imatrix")
+        raise OptionError(f"{given} describes how {first.name} was made", "leave out --recipe and --imatrix")
     stated, text_file = (None, None) if recipe is None else recipe_or_file(recipe)
     target = output_path(first.with_name(first.name + INTOTO) if output is None else output, first.name + INTOTO)
     bundle = target.with_name(target.name.removesuffix(INTOTO) + SIGSTORE) if sign else None
@@ -129,7 +128,7 @@ def attest(  # noqa: PLR0913  # what a statement is made of
     else:
         _check_manifest(given, known, files, tensors)
         if made_of is not None and (wrong := source_differences(made_of, known.source)):
-            raise FileError(wrong[0], f"{given.name} says what the source was")
+            raise FileError(wrong[0], f"{given.name} names the source")
         statement = _statement_of(known, files, tensors)
     text = json.dumps(statement, indent=1) + "\n"
     envelope = None if signed is None else signed(text.encode())
@@ -143,14 +142,14 @@ def attest(  # noqa: PLR0913  # what a statement is made of
 def _check_manifest(
     path: Path, manifest: Manifest, files: Sequence[FileRecord], tensors: Sequence[TensorRecord]
 ) -> None:
-    """Raise FileError where a file is not what its manifest says."""
+    """Raise FileError if a file does not match its manifest."""
     if [(each.bytes, each.sha256) for each in files] == [(each.bytes, each.sha256) for each in manifest.files]:
         return
     listed = {each.name: each.sha256 for each in manifest.tensors}
     altered = [each.name for each in tensors if listed.get(each.name) != each.sha256]
     what = f"tensor {quote(altered[0])} is another" if altered else "its keys or its layout are others"
-    hint = "`gguftools reproduce` says what was altered"
-    raise FileError(f"{files[0].name} is not what {path} says: {what}", hint)
+    hint = "`gguftools reproduce` shows what was altered"
+    raise FileError(f"{files[0].name} does not match {path}: {what}", hint)
 
 
 def _statement_of(manifest: Manifest, files: Sequence[FileRecord], tensors: Sequence[TensorRecord]) -> dict[str, Any]:
@@ -201,21 +200,21 @@ def _material(file: FileRecord, role: str) -> dict[str, Any]:
 
 
 def _source_material(source: SourceRecord, file: FileRecord) -> dict[str, Any]:
-    found = _material(file, "source")
+    material = _material(file, "source")
     if source.commit is None:
-        return found
-    digest = {**found.get("digest", {}), "gitCommit": source.commit}
-    return {**found, "uri": f"{source.name}@{source.commit}/{file.name}", "digest": digest}
+        return material
+    digest = {**material.get("digest", {}), "gitCommit": source.commit}
+    return {**material, "uri": f"{source.name}@{source.commit}/{file.name}", "digest": digest}
 
 
 def verify_attestation(
     file: PathLike, statement: PathLike | None = None, *, threads: int | None = None, progress: Progress | None = None
 ) -> Verification:
-    """Compare a GGUF file, or a split set, with a statement: whole, and tensor by tensor.
+    """Compare a GGUF file, or a split set, with a statement: as a whole, and tensor by tensor.
 
-    statement: a statement, or sigstore's bundle of one, whose signature is not looked at; default FILE.intoto.json.
-    threads: default all processors. progress(bytes, of how many, name).
-    Raises FileError for what is no statement, or of another file.
+    statement: a statement, or sigstore's bundle of one, whose signature is not checked; default FILE.intoto.json.
+    threads: default all processors. progress(bytes, of how many, name). Raises FileError for an invalid statement, or
+    one about another file.
     """
     opened = opened_file(file)
     first = opened.parts[0].path
@@ -242,14 +241,14 @@ def verify_attestation(
 def _altered(
     file: GgufFile, listed: Mapping[str, Mapping[str, Any]], threads: int | None, progress: Progress | None
 ) -> tuple[list[str], list[str]]:
-    """What is not as the statement says of tensors: lines for people, and names."""
+    """Return mismatches with a statement's tensors: lines for users, and names."""
     if not listed:
         return [], []
     stored = [(number, name) for number, part in enumerate(file.parts) for name in part.tensors]
     known = [each for each in stored if each[1] in listed]
     digests = range_digests([tensor_range(file, *each) for each in known], threads, progress)
-    said = {name: listed[name]["digest"]["sha256"] for _, name in known}
-    altered = [name for (_, name), digest in zip(known, digests, strict=True) if digest != said[name]]
+    stated = {name: listed[name]["digest"]["sha256"] for _, name in known}
+    altered = [name for (_, name), digest in zip(known, digests, strict=True) if digest != stated[name]]
     placed = [(name, wrong) for number, name in known if (wrong := _misplaced(file.parts[number], name, listed[name]))]
     absent = [name for name in listed if name not in file.tensors]
     lines = [f"tensor {quote(name)} was altered" for name in altered]
@@ -261,26 +260,26 @@ def _altered(
     return [*lines[:SHOWN], *more], list(names)
 
 
-def _misplaced(part: GgufFile, name: str, said: Mapping[str, Any]) -> str | None:
-    """What a statement says otherwise of a tensor's format and shape, where it says them."""
+def _misplaced(part: GgufFile, name: str, stated: Mapping[str, Any]) -> str | None:
+    """Return how a tensor's format, shape or size differs from the statement's, where it has them."""
     tensor = part.tensors[name]
-    found = {"format": tensor.format.name, "shape": list(tensor.shape), "bytes": tensor.nbytes}
-    wrong = next((key for key in found if key in said and said[key] != found[key]), None)
-    return None if wrong is None else f"its {wrong} is {found[wrong]!r}, the statement says {quote(said[wrong])}"
+    actual = {"format": tensor.format.name, "shape": list(tensor.shape), "bytes": tensor.nbytes}
+    wrong = next((key for key in actual if key in stated and stated[key] != actual[key]), None)
+    return None if wrong is None else f"its {wrong} is {actual[wrong]!r}, the statement has {quote(stated[wrong])}"
 
 
 def _read_statement(path: Path) -> tuple[list[tuple[str, str]], dict[str, Mapping[str, Any]]]:
-    """Subjects (name, SHA-256) of a statement, and what it lists of tensors, by name, if it is one of ours."""
-    found = read_object(path, "statement")
-    if "dsseEnvelope" in found or "payload" in found:
-        found = _payload(path, found.get("dsseEnvelope", found))
-    if found.get("_type") != STATEMENT:
-        raise FileError(f"{path} is no statement: its _type is {quote(found.get('_type'))}, not {STATEMENT!r}")
-    subjects = [_named_digest(path, each, "subject") for each in _list(path, found.get("subject"), "subject")]
+    """Return a statement's subjects (name, SHA-256), and its tensors by name, if it has our predicate."""
+    statement = read_object(path, "statement")
+    if "dsseEnvelope" in statement or "payload" in statement:
+        statement = _payload(path, statement.get("dsseEnvelope", statement))
+    if statement.get("_type") != STATEMENT:
+        raise FileError(f"{path} is no statement: its _type is {quote(statement.get('_type'))}, not {STATEMENT!r}")
+    subjects = [_named_digest(path, each, "subject") for each in _list(path, statement.get("subject"), "subject")]
     if not subjects:
         raise FileError(f"{path} is a statement of no file")
-    predicate = found.get("predicate")
-    if found.get("predicateType") != PREDICATE or not isinstance(predicate, dict):
+    predicate = statement.get("predicate")
+    if statement.get("predicateType") != PREDICATE or not isinstance(predicate, dict):
         return subjects, {}
     tensors = _list(path, predicate.get("tensors", []), "tensors")
     listed = {_named_digest(path, each, "tensor")[0]: each for each in tensors}
@@ -299,23 +298,25 @@ def _payload(path: Path, envelope: Any) -> dict[str, Any]:
     return payload
 
 
-def _list(path: Path, found: Any, what: str) -> list[Any]:
-    if not isinstance(found, list):
+def _list(path: Path, value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
         raise FileError(f"{path} is no statement: {what} is no list")
-    return found
+    return value
 
 
-def _named_digest(path: Path, found: Any, what: str) -> tuple[str, str]:
-    digest = found.get("digest") if isinstance(found, dict) else None
+def _named_digest(path: Path, entry: Any, what: str) -> tuple[str, str]:
+    digest = entry.get("digest") if isinstance(entry, dict) else None
     value = digest.get("sha256") if isinstance(digest, dict) else None
-    name = found.get("name") if isinstance(found, dict) else None
+    name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not isinstance(value, str) or not DIGEST.fullmatch(value):
         raise FileError(f"{path}: a {what} has no name and SHA-256 of 64 hex digits", "it is not as it was written")
     return name, value
 
 
 def signer() -> Callable[[bytes], str]:
-    """What signs a statement, and gives sigstore's bundle. Raises OptionError without the library or a credential."""
+    """Return a function that signs a statement and returns sigstore's bundle. Raises OptionError without the library or
+    a credential.
+    """
     try:
         from sigstore import dsse, oidc
         from sigstore.models import ClientTrustConfig
@@ -336,8 +337,8 @@ def signer() -> Callable[[bytes], str]:
             with context.signer(oidc.IdentityToken(credential)) as one:
                 bundle: str = one.sign_dsse(dsse.Statement(statement)).to_json()
         except Exception as error:  # the library's own, the network's
-            said = first_line(error).replace(str(credential), "…")[:200]
-            raise FileError(f"sigstore did not sign: {type(error).__name__}: {said}", "try again later") from error
+            reason = first_line(error).replace(str(credential), "…")[:200]
+            raise FileError(f"sigstore did not sign: {type(error).__name__}: {reason}", "try again later") from error
         return bundle
 
     return signed

@@ -1,7 +1,7 @@
-"""Make a file's tensors again from its source, and compare them to the byte: by range reads, so that any part is cheap.
+"""Make a file's tensors again from its source and compare them byte by byte, by range reads, so that parts are cheap.
 
-What a manifest says is believed of nothing but what to try: where bytes come out equal, they are what the source
-becomes. No path in it is opened, but for a plain file or folder that lies beside the file itself.
+The manifest only says what to try: equal bytes are proof of their own. No path in it is opened, except a plain file or
+folder next to the file itself.
 """
 
 import hashlib
@@ -37,7 +37,8 @@ from ...writing.items import Item, decode_rows, encode_rows, read_rows
 from ...writing.options import WriteOptions, shown
 from ...writing.pipeline import FilePlan
 from ...writing.row_blocks import Progress, RowBlock, row_ranges, run_blocks
-from .findings import (
+from .replaying import calibration_of, guessed_parameters, opened_again, planned_again
+from .report import (
     ABSENT,
     ALTERED,
     BY_DIGEST,
@@ -54,7 +55,6 @@ from .findings import (
     record_differences,
     source_differences,
 )
-from .replaying import calibration_of, guessed_parameters, opened_again, planned_again
 
 SAMPLED_VALUES = 1 << 16  # of a range that is drawn
 SMALL_FILE = 64 << 20  # bytes of a source's file whose digest is always compared
@@ -67,9 +67,9 @@ GAP = 1 << 22  # bytes of padding read at a time
 class Selection:
     """Which of a file's tensors to make again.
 
-    tensors: a regular expression for names. sample: so many ranges, drawn at random from all (seed: None for one of the
-    system's), each of 65536 values or a row: an alteration that lies in one of T is missed with the probability
-    1 - sample / T. Raises OptionError for numbers that mean nothing.
+    tensors: a regular expression for names. sample: number of ranges to draw at random, each of 65536 values or a row;
+    an alteration in one of T ranges is missed with the probability 1 - sample / T. seed: random seed, None for a random
+    one. Raises OptionError for invalid numbers.
     """
 
     tensors: str | None = None
@@ -97,18 +97,16 @@ def reproduce(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Reproduction:
-    """Make a file's tensors again from its source, and compare them and the keys with what is stored.
+    """Make a file's tensors again from its source, and compare them and the keys with the stored ones.
 
-    file: a GGUF file, or any shard of a set. source: what it was made of, as for `quantize` and `convert`; default:
-    what the manifest names, if that lies beside the file. manifest: default FILE.manifest.json, if there is one;
-    without it the recipe is found as `identify` does. imatrix: the importance matrix; default: the manifest's, if it
-    lies beside the file.
-    gptq: the texts that weights were encoded by, to encode all of them anew; without them such weights are compared
-    with their digests alone.
-    compare: which tensors, or a sample of rows; default all. threads: default all processors. progress(bytes done, of
-    how many, tensor).
-    Raises OptionError where source, matrix or texts are needed and not given, FileError, ModelError, VocabularyError
-    for what cannot be opened, FileError for a manifest that is none, or of another file.
+    file: a GGUF file, or any shard of a set. source: what it was made from, as for `quantize` and `convert`; default
+    the manifest's, if it is next to the file. manifest: default FILE.manifest.json, if it exists; without it the recipe
+    is determined as `identify` does. imatrix: the importance matrix; default the manifest's, if it is next to the file.
+    gptq: the texts that weights were encoded with, to encode them again; without them such weights are compared by
+    digest. compare: which tensors, or a sample of rows; default all. threads: default all processors. progress(bytes
+    done, of how many, tensor). Raises OptionError if source, matrix or texts are needed and missing, FileError,
+    ModelError, VocabularyError for files that cannot be opened, FileError for an invalid manifest or one of another
+    file.
     """
     tensors, drawn = compare.tensors, compare.sample
     begin = secrets.randbits(32) if compare.seed is None else compare.seed
@@ -122,17 +120,19 @@ def reproduce(
     if parameters is not None and texts is not None:
         calibration_of(parameters, texts)
     named = known.source.name if known is not None else None
-    given = source if source is not None else _beside(opened, named, "the source", "source")
+    given = source if source is not None else _next_to_file(opened, named, "the source", "source")
     model = opened_again(given, parameters.opening if parameters else Parameters().opening)
     weights = _matrix_path(opened, known, imatrix)
     if parameters is None:
         if texts is not None:
-            raise OptionError("texts alone do not tell how weights were encoded by them", "name the manifest, too")
+            raise OptionError("texts do not determine how weights were encoded", "name the manifest, too")
         parameters = guessed_parameters(model, of_file(opened), weights, threads, progress)
     matrix = None if weights is None else read_imatrix(weights)
     if matrix is None and known is not None and known.imatrix is not None:
         matrix = ImportanceMatrix(Path("nowhere"), {})  # a search measured it, and kept it nowhere
-    work = _Work(opened, model, given, known, parameters, matrix, threads, progress, tensors is None and drawn is None)
+    comparison = _Comparison(
+        opened, model, given, known, parameters, matrix, threads, progress, tensors is None and drawn is None
+    )
     formats = {name: tensor.format.name for name, tensor in opened.tensors.items()}
     with tempfile.TemporaryDirectory(prefix="gguftools-") as folder:
         target = Path(folder, opened.parts[0].path.name if len(opened.parts) == 1 else "model.gguf")
@@ -140,17 +140,17 @@ def reproduce(
             model, parameters, matrix, formats, target, texts, WriteOptions(threads, progress=progress)
         )
         with planning as planned:
-            found = work.compared(planned, tensors, drawn, begin, texts is not None)
-    causes = work.causes(found, weights, texts)
-    work.check_unchanged()
-    return replace(found, manifest=path, causes=tuple(causes), warnings=tuple(work.warnings))
+            result = comparison.compared(planned, tensors, drawn, begin, texts is not None)
+    causes = comparison.causes(result, weights, texts)
+    comparison.check_unchanged()
+    return replace(result, manifest=path, causes=tuple(causes), warnings=tuple(comparison.warnings))
 
 
 def _manifest_of(file: GgufFile, given: PathLike | None) -> Path | None:
     if given is not None:
         return located(given)
-    beside = manifest_path(file.parts[0].path)
-    return beside if exists(beside) else None
+    path = manifest_path(file.parts[0].path)
+    return path if exists(path) else None
 
 
 def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
@@ -164,13 +164,13 @@ def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
             raise FileError(f"{path} is not of {file.path}: it lists {quote(each.name)}, which is not there")
 
 
-def _beside(file: GgufFile, name: str | None, what: str, option: str) -> Path:
-    """A file or folder that a manifest names, if it lies beside the file. Raises OptionError."""
+def _next_to_file(file: GgufFile, name: str | None, what: str, option: str) -> Path:
+    """Return a file or folder of the manifest that is next to the file. Raises OptionError."""
     if name is None:
-        raise OptionError(f"{file.path} does not say what it was made of", f"name {what} with `{option}`")
+        raise OptionError(f"{file.path} does not name {what}", f"name {what} with `{option}`")
     path = file.parts[0].path.with_name(name) if is_plain(name) else None
     if path is None or path.is_symlink() or not path.exists():  # a link may lead anywhere
-        raise OptionError(f"{what}, {quote(name)}, does not lie beside {file.path}", f"name it with `{option}`")
+        raise OptionError(f"{what}, {quote(name)}, is not next to {file.path}", f"name it with `{option}`")
     return path
 
 
@@ -181,13 +181,11 @@ def _matrix_path(file: GgufFile, manifest: Manifest | None, given: PathLike | No
         return given
     if manifest is None or manifest.imatrix is None or manifest.imatrix.file is None:
         return None
-    return _beside(file, manifest.imatrix.file.name, "the importance matrix", "imatrix")
+    return _next_to_file(file, manifest.imatrix.file.name, "the importance matrix", "imatrix")
 
 
-class _Compared(NamedTuple):
-    """A block of rows: how many blocks differ, the first of their bytes (row, byte); what was stored; what went
-    wrong.
-    """
+class _BlockResult(NamedTuple):
+    """The result for a block of rows: number of differing blocks, first differing (row, byte), stored bytes, error."""
 
     blocks: int
     first: tuple[int, int] | None
@@ -197,14 +195,14 @@ class _Compared(NamedTuple):
 
 @dataclass
 class _Block(RowBlock):
-    """Rows of a source's tensor, and what is made of them."""
+    """Rows of a source's tensor, and how to encode them."""
 
     item: Item
 
 
 @dataclass
-class _Work:
-    """The comparison of one file. whole: every byte of it is compared, and every digest."""
+class _Comparison:
+    """The comparison of one file. whole: every byte and every digest is compared."""
 
     file: GgufFile
     model: Model
@@ -225,11 +223,11 @@ class _Work:
         self.warnings: list[str] = []
 
     def check_unchanged(self) -> None:
-        """Raise FileError where file or source were changed while they were compared."""
+        """Raise FileError if file or source were changed while they were compared."""
         replace(self.model.origin.reads, states={**self.model.origin.states, **self.file.states}).check_unchanged()
 
     def compared(self, planned: Planned, pattern: str | None, sample: int | None, seed: int, fed: bool) -> Reproduction:
-        """Tensors, keys and layout beside the plan's. fed: weights that texts decide were encoded anew."""
+        """Compare tensors, keys and layout with the plan. fed: weights that texts decide were encoded again."""
         plans = [replace(plan, metadata=self.with_own_names(plan)) for plan in planned.files]
         items = {item.tensor.name: item for plan in plans for item in plan.items}
         wanted = {tensor.name for tensor in selected(self.file.tensors, pattern)}
@@ -262,11 +260,11 @@ class _Work:
         )
 
     def made(self, planned: Planned) -> str:
-        """What the output is in words."""
+        """Return the output's recipe or type in words."""
         return f"{planned.name}{', with an importance matrix,' if self.matrix else ''}"
 
     def with_own_names(self, plan: FilePlan) -> Any:
-        """The metadata of a plan: what the matrix's file is called now is nothing of the file's."""
+        """Return a plan's metadata with the stored name of the matrix, which may have been renamed."""
         metadata, stored = plan.metadata.copy(), self.file.metadata
         if MATRIX_NAME in metadata and MATRIX_NAME in stored:
             metadata[MATRIX_NAME] = stored.value(MATRIX_NAME)
@@ -278,7 +276,7 @@ class _Work:
         return metadata
 
     def as_planned(self, name: str, item: Item | None, fed: bool) -> TensorCheck:
-        """What can be said of a tensor before its bytes are compared: UNCHECKED where these can be made."""
+        """Return the result for a tensor without comparing bytes: UNCHECKED if they can be made again."""
         tensor = self.stored[name]
         check = TensorCheck(name, tensor.format.name, UNCHECKED, of_rows=tensor.rows)
         if item is None:
@@ -299,11 +297,11 @@ class _Work:
 
     @property
     def lacks_matrix(self) -> bool:
-        """Whether there was a matrix that is not there any more."""
+        """Return whether there was a matrix that does not exist any more."""
         return self.matrix is not None and not self.matrix.entries
 
     def sampled(self, items: Sequence[Item], count: int, seed: int) -> tuple[Sample, list[_Block]]:
-        """Ranges of rows drawn from all, each as likely as any other."""
+        """Draw ranges of rows, all with the same probability."""
         steps = [_range_rows(item) for item in items]
         counts = [-(-item.tensor.rows // step) for item, step in zip(items, steps, strict=True)]
         ends = np.cumsum(counts)
@@ -318,7 +316,7 @@ class _Work:
         return Sample(len(blocks), total, seed), blocks
 
     def compare(self, items: Sequence[Item], blocks: Sequence[_Block]) -> dict[str, TensorCheck]:
-        """What of the tensors' rows is as it is made again; digests of the whole are compared on the way."""
+        """Compare the tensors' rows with those made again, and digests of whole tensors on the way."""
         threads = thread_count(self.threads)
         total = sum((block.stop - block.start) * block.tensor.row_bytes for block in blocks)
         tell = self.progress or (lambda *_: None)
@@ -328,47 +326,47 @@ class _Work:
             for item in items
         }
         hashes: dict[str, Any] = {name: hashlib.sha256() for name in checks if self.whole and name in self.records}
-        perform: Callable[[_Block], _Compared] = self.compare_rows
+        perform: Callable[[_Block], _BlockResult] = self.compare_rows
         results = run_blocks(blocks, perform, total, threads=threads, progress=self.progress, in_order=True)
-        for block, found in results:
+        for block, result in results:
             name = block.item.tensor.name
-            checks[name] = self.added(checks[name], block, found)
+            checks[name] = self.added(checks[name], block, result)
             if name in hashes:
-                hashes[name].update(np.ascontiguousarray(found.stored).data)
+                hashes[name].update(np.ascontiguousarray(result.stored).data)
         for item in items:
             name, tail = item.tensor.name, self.stored[item.tensor.name].tail
             if name in hashes and tail is not None:
                 hashes[name].update(np.ascontiguousarray(tail).data)
             ours = item.tensor.tail
             if item.is_copy and tail is not None and (ours is None or not np.array_equal(tail, ours)):
-                checks[name] = replace(checks[name], found=DIFFERS, why="what is stored behind its rows")
+                checks[name] = replace(checks[name], found=DIFFERS, why="the bytes after its rows")
             if not item.tensor.rows:
                 checks[name] = replace(checks[name], found=EQUAL)
-        self.hashes = {name: found.hexdigest() for name, found in hashes.items()}
+        self.hashes = {name: result.hexdigest() for name, result in hashes.items()}
         return checks
 
-    def compare_rows(self, block: _Block) -> _Compared:
+    def compare_rows(self, block: _Block) -> _BlockResult:
         item, (start, stop) = block.item, (block.start, block.stop)
         stored = read_rows(self.stored[item.tensor.name], start, stop, finite=False)
         try:
             raw = read_rows(item.tensor, start, stop)
             ours = raw if item.is_copy else encode_rows(item, decode_rows(item.tensor, raw, start), start)
         except FormatError as error:
-            return _Compared(0, (start, 0), stored, str(error))
+            return _BlockResult(0, (start, 0), stored, str(error))
         differing = ours != stored
         if not differing.any():
-            return _Compared(0, None, stored)
+            return _BlockResult(0, None, stored)
         form, (row, byte) = item.format, np.unravel_index(int(np.argmax(differing)), differing.shape)
         in_blocks = differing[:, form.head_bytes :].reshape(len(differing), -1, form.block_bytes).any(axis=2)
-        return _Compared(max(1, int(in_blocks.sum())), (start + int(row), int(byte)), stored)
+        return _BlockResult(max(1, int(in_blocks.sum())), (start + int(row), int(byte)), stored)
 
-    def added(self, check: TensorCheck, block: _Block, found: _Compared) -> TensorCheck:
-        """What is known of a tensor, and what was found of more of its rows."""
-        rows, blocks = check.rows + block.stop - block.start, check.blocks + found.blocks
-        if found.first is None:
+    def added(self, check: TensorCheck, block: _Block, result: _BlockResult) -> TensorCheck:
+        """Return a tensor's result with that of more rows."""
+        rows, blocks = check.rows + block.stop - block.start, check.blocks + result.blocks
+        if result.first is None:
             return replace(check, rows=rows, found=EQUAL if check.found == UNCHECKED else check.found)
-        first = check.first or self.place_of(block.item, *found.first)
-        return replace(check, rows=rows, blocks=blocks, found=DIFFERS, first=first, why=check.why or found.problem)
+        first = check.first or self.place_of(block.item, *result.first)
+        return replace(check, rows=rows, blocks=blocks, found=DIFFERS, first=first, why=check.why or result.problem)
 
     def place_of(self, item: Item, row: int, byte: int) -> Place:
         name, form = item.tensor.name, item.format
@@ -378,9 +376,9 @@ class _Work:
         return Place(row, number, number * form.block_size, part.path.name, offset)
 
     def digests(self, names: Sequence[str], sampled: bool) -> dict[str, TensorCheck]:
-        """What digests alone say of tensors that are not made again; nothing where only a sample is looked at."""
+        """Compare tensors that are not made again by their digests; not if only a sample is compared."""
         if sampled:
-            why = "by its digest alone, which needs all of it"
+            why = "only a digest of all its bytes could be compared"
             return {name: TensorCheck(name, self.stored[name].format.name, UNCHECKED, why=why) for name in names}
         self.hashes |= self.hashed(names)
         checks = {}
@@ -397,7 +395,7 @@ class _Work:
         return dict(zip(names, range_digests(ranges, self.threads, self.progress), strict=True))
 
     def explained(self, checks: dict[str, TensorCheck]) -> dict[str, TensorCheck]:
-        """Tensors that differ, with what the manifest's digests say of them; where these lie, that."""
+        """Explain differing tensors by the manifest's digests, and find digests that are wrong."""
         wrong = [name for name, check in checks.items() if check.found == DIFFERS and name in self.records]
         self.hashes |= self.hashed([name for name in wrong if name not in self.hashes])
         for name, digest in self.hashes.items():
@@ -410,7 +408,7 @@ class _Work:
         return dict(sorted(checks.items(), key=lambda entry: order.get(entry[0], len(order))))
 
     def layout(self, plans: Sequence[FilePlan]) -> list[str]:
-        """What is otherwise in the file than tensors and keys: the header's bytes, and what is between tensors."""
+        """Return differences of the header's bytes, and of bytes between tensors."""
         if self.manifest is None:
             return []  # how much slack was wanted, nobody says
         if len(plans) != len(self.file.parts):
@@ -429,11 +427,11 @@ class _Work:
                 lines.append(f"{part.path.name} has a byte between tensors that is not 0: byte {place}")
         return lines
 
-    def causes(self, found: Reproduction, weights: PathLike | None, texts: list[str] | None) -> list[str]:
-        """Why bytes may differ; and what of source, matrix and texts is not the manifest's."""
+    def causes(self, result: Reproduction, weights: PathLike | None, texts: list[str] | None) -> list[str]:
+        """Return why bytes may differ, and how source, matrix and texts differ from the manifest's."""
         if self.manifest is None:
             return []
-        made_otherwise = any(tensor.why == MADE_OTHERWISE or tensor.found in (OTHER, ABSENT) for tensor in found.wrong)
+        made_otherwise = any(tensor.why == MADE_OTHERWISE or tensor.found in (OTHER, ABSENT) for tensor in result.wrong)
         thorough = self.whole or made_otherwise
         largest = None if thorough else SMALL_FILE
         record = source_record(self.source, self.model, self.threads, self.progress, largest)
@@ -458,13 +456,13 @@ class _Work:
         return causes
 
     def other_encoders(self) -> str:
-        """Which encoders are of another version here."""
+        """Return which encoders have another version here."""
         assert self.manifest is not None
         names = [form for form, digest in self.manifest.encoders.items() if _encoder(form) != digest]
-        said = [f"the encoder of {', '.join(names)} is another version"] if names else []
+        changes = [f"the encoder of {', '.join(names)} is another version"] if names else []
         if self.manifest.conversion not in (None, conversion_digest()):
-            said.append("the converter is another version")
-        return " and ".join(said)
+            changes.append("the converter is another version")
+        return " and ".join(changes)
 
 
 def _encoder(form: str) -> str | None:
@@ -475,7 +473,7 @@ def _encoder(form: str) -> str | None:
 
 
 def _range_rows(item: Item) -> int:
-    """Rows of a range that a sample draws."""
+    """Return the rows of a range that a sample draws."""
     [(start, stop), *_] = row_ranges(item.tensor, max(1, SAMPLED_VALUES // (item.tensor.width or 1))) or [(0, 1)]
     return max(1, stop - start)
 
@@ -494,13 +492,13 @@ def _codecs(items: Iterable[Item]) -> Iterator[Codec]:
 
 
 def _padding(part: GgufFile, read: Callable[[int, int], NDArray[np.uint8]]) -> int | None:
-    """Where a byte between tensors, or behind them, is not 0."""
+    """Return the position of a byte between or after tensors that is not 0."""
     ranges = sorted((part.offsets[name], part.offsets[name] + tensor.nbytes) for name, tensor in part.tensors.items())
     position = part.data_offset
     for begin, end in [*ranges, (part.file_size, part.file_size)]:
         for start in range(position, begin, GAP):
-            found = np.flatnonzero(read(start, min(begin, start + GAP)))
-            if len(found):
-                return start + int(found[0])
+            nonzero = np.flatnonzero(read(start, min(begin, start + GAP)))
+            if len(nonzero):
+                return start + int(nonzero[0])
         position = max(position, end)
     return None

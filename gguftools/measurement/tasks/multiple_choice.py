@@ -14,12 +14,12 @@ from quants.errors import FileError
 from .drawing import picked
 from .task import Drawn, Task, read_bytes
 
-MOST_ANSWERS = 100
+MAX_ANSWERS = 100
 
 
 @dataclass
 class _Reader:
-    """Goes through a file, every length of which may be a lie."""
+    """Reads a file whose lengths may be wrong."""
 
     path: Path
     data: bytes
@@ -45,8 +45,8 @@ class _Reader:
 
     def answers(self) -> tuple[list[str], tuple[int, ...]]:
         count = self.number("the number of answers")
-        if count > MOST_ANSWERS:
-            raise self.wrong(f"{count:,} answers; at most {MOST_ANSWERS} are expected")
+        if count > MAX_ANSWERS:
+            raise self.wrong(f"{count:,} answers; at most {MAX_ANSWERS} are expected")
         texts = [self.text(f"answer {i + 1}") for i in range(count)]
         return texts, struct.unpack(f"<{count}i", self.take(4 * count, "what is right"))
 
@@ -55,21 +55,21 @@ class _Reader:
 
 
 def load(path: Path, tasks: int | None, seed: int) -> Drawn:
-    """Tasks drawn from a file, all if not said otherwise. Raises FileError for what is no such file."""
+    """Draw tasks from a file, all by default. Raises FileError for an invalid file."""
     reader = _Reader(path, read_bytes(path))
     count = reader.number("the number of tasks")
     if not count:
         raise reader.wrong("there are no tasks")
     begins = struct.unpack(f"<{count}I", reader.take(4 * count, f"the table of {count:,} tasks"))
-    drawn, found = picked(count, tasks, seed), []
+    drawn, loaded = picked(count, tasks, seed), []
     for i in drawn:
         reader.task = f"task {i + 1} of {count}"
         if len(drawn) < count:  # llama-perplexity does not look at the table either where it reads all
             reader.at = begins[i]
             if not 4 + 4 * count <= begins[i] < len(reader.data):
-                raise reader.wrong(f"it is said to begin at byte {begins[i]:,} of {len(reader.data):,}")
-        found.append(_task(reader))
-    return Drawn(found, count)
+                raise reader.wrong(f"by the table it begins at byte {begins[i]:,} of {len(reader.data):,}")
+        loaded.append(_task(reader))
+    return Drawn(loaded, count)
 
 
 def _task(reader: _Reader) -> Task:

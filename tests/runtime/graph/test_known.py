@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.graph import attention, builder, known, lowering
+from runtime.graph import attention, builder, known, lower, region_writers, writers
 from runtime.graph import operations as op
 from runtime.graph.builder import Builder, operation_types
 from runtime.graph.operations import Value
@@ -26,24 +26,25 @@ OPERATIONS = sorted(operation_types(), key=lambda each: each.__name__)
 def test_each_operation_has_executors(kind: type[op.Operation]) -> None:
     """For texts, and for a few tokens: a writer, or a line in the list of those that are only called."""
     assert kind is op.Input or kind in COMPUTE
-    assert (kind in lowering.WRITERS) != (kind in lowering.CALLED)
+    assert (kind in writers.WRITERS) != (kind in lower.CALLED)
 
 
+@pytest.fixture(scope="module")
 def tables() -> dict[str, known.Table]:
     found: dict[str, known.Table] = {}
     for name in ("deepseek-v3", "qwen2-moe"):
         model, _ = models(name)
         assert model._compiled is not None
         for region in model._compiled.graph.regions:
-            found[region.kind] = known.TABLES[region.kind](model.network, region.layer)
-    assert found.keys() == known.TABLES.keys() == known.ORDERS.keys() == lowering.REGIONS.keys() - known.WHOLE
+            found[region.type] = known.TABLES[region.type](model.network, region.layer)
+    assert found.keys() == known.TABLES.keys() == known.ORDERS.keys() == region_writers.REGIONS.keys() - known.WHOLE
     return found
 
 
-@pytest.mark.parametrize(("region", "table"), tables().items())
-def test_tables_know_each_attribute(region: str, table: known.Table) -> None:
+@pytest.mark.parametrize("region", known.TABLES)
+def test_tables_know_each_attribute(region: str, tables: dict[str, known.Table]) -> None:
     """An attribute that is added to an operation keeps regions from being written until its writer knows it."""
-    for kind, attributes in table.items():
+    for kind, attributes in tables[region].items():
         plain = {each.name for each in fields(kind) if each.type not in ("Value", "Layer", Value, Layer)}
         assert plain == attributes.keys(), kind.__name__
 

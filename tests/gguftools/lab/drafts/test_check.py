@@ -10,10 +10,10 @@ import pytest
 
 import gguftools
 from gguftools.conversion.options import ConvertOptions
+from gguftools.lab.drafts import DraftCheckOptions
 from gguftools.lab.drafts.check import draft_check
 from gguftools.lab.drafts.costs import bytes_read
-from gguftools.measurement.options import DraftCheckOptions
-from gguftools.measurement.reading import texts_read
+from gguftools.measurement.corpus import read_corpus
 from gguftools.measurement.texts import texts_named
 from quants.errors import ModelError, OptionError
 from runtime.kv_cache import KVCache
@@ -178,7 +178,7 @@ def test_the_layer_that_reads_ahead(tmp_path):
     ids = np.array(model.tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:64]).reshape(2, 32)
     if model.tokenizer.add_bos:
         ids[:, 0] = model.tokenizer.bos
-    net = model.running(1)
+    net = gguftools.load(model, threads=1)
     states = net.lazy_logits(ids)
     size = model.tokenizer.vocab_size
     p, q = (softmax(rows[..., :size]) for rows in (states.float32(), net.mtp_logits(ids, states.x).float32()))
@@ -272,7 +272,7 @@ def test_an_assistant(tmp_path):
     (found,) = draft_check(tmp_path / "m.gguf", tmp_path / "draft.gguf", options=BY_BYTES, **READ).drafts
     model, file = gguftools.load(tmp_path / "m.gguf"), gguftools.open(tmp_path / "draft.gguf")
     assistant, alike = reader_of(model, file.metadata, file.tensors), []
-    read = texts_read(gguftools.open(tmp_path / "m.gguf"), texts_named(TEXT), 32, 1, None)
+    read = read_corpus(gguftools.open(tmp_path / "m.gguf"), texts_named(TEXT), 32, 1, None)
     for window in read.windows:
         text, p = window.inputs.tolist(), model.forward(window.inputs)
         for place in window.scored.tolist():
