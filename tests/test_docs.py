@@ -158,7 +158,9 @@ def test_the_reference_explains_every_argument(name: str):
 
 
 def test_each_command_has_a_function_as_the_docs_say():
-    assert "Each command has a function of `gguftools` with its name" in (ROOT / "docs" / "python.md").read_text("utf-8")
+    assert "Each command has a function of `gguftools` with its name" in (ROOT / "docs" / "python.md").read_text(
+        "utf-8"
+    )
     assert {name.replace("-", "_") for name in PROGRAM.commands} <= set(gguftools.__all__)
 
 
