@@ -342,18 +342,23 @@ def added_keys() -> str:
 
 
 SUBJECTS = {  # page in docs/api: (title, names); a public name that none of them has goes to the last
-    "model": ("Models", "open load Model identify"),
-    "make": ("Make files", "convert quantize frontier export split merge convert_endian reproduce gpu_split"),
+    "model": ("Models", "open load Model identify example"),
+    "make": (
+        "Make files",
+        "convert quantize frontier export split merge convert_endian merge_imatrices reproduce gpu_split demo",
+    ),
     "inspect": (
         "Inspect",
-        "show architectures formats diff weight_errors validate audit check hash graph node_values compare_values",
+        "show architectures formats imatrix_info diff weight_errors validate audit check hash graph node_values"
+        " compare_values schema",
     ),
     "edit": (
         "Edit",
-        "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft make_patch apply_patch",
+        "set_metadata Set SetItem SetType SetChatTemplate SetSpecialToken Rename Remove graft patch make_patch"
+        " apply_patch",
     ),
     "measure": ("Measure", "perplexity divergence imatrix evaluate draft_check report"),
-    "run": ("Run", "generate tokenize chat_template embed"),
+    "run": ("Run", "generate chat tokenize chat_template compare_chat_templates embed"),
     "publish": ("Publish", "attest verify_attestation"),
     "objects": ("Options, tensors, errors", "GenerateOptions GgufToolsError"),
 }
