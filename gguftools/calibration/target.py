@@ -28,7 +28,7 @@ from .texts import Calibration
 
 PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
 VERSION = 1  # of how weights are measured: an earlier search of another one is not gone on with
-STEPS = 30  # of the progress, beside the layers
+STEPS = 30  # of the progress, besides the layers
 LARGE = Recipe("target", 7, "Q8_0", 8.5, "what a search begins with")
 MIN_BITS, MAX_BITS = 0.5, 32.0
 
@@ -119,7 +119,7 @@ class Sizing:
         }
 
     def size_of(self, target: Target) -> Callable[[int], int]:
-        """Return the function from a tensor's bytes to bytes that count for the target; in a file, tensors are aligned."""
+        """Return the function from a tensor's bytes to its bytes in the target; in a file, tensors are aligned."""
         alignment = 1 if target.size is None else self.alignment
         return lambda nbytes: -(-nbytes // alignment) * alignment
 

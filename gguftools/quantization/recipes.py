@@ -88,7 +88,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("Q2_0", 41, "Q2_0", 2.68, "for models trained with weights of -1, 0, 1, 2"),
         Recipe("Q1_0", 40, "Q1_0", 1.48, "for models trained with binary weights"),
         Recipe("COPY", None, None, 16.0, "every tensor as it is"),
-        Recipe("STOCK", None, None, 16.0, "the formats of forks said in llama.cpp's own, every value kept"),
+        Recipe("STOCK", None, None, 16.0, "convert formats of forks to llama.cpp's, losslessly"),
     )
 }
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from quants.errors import FileError
 from quants.threads import started_pool
 
-from ..atomic import NOTHING, InputFiles, Unnamed, explained, new_file, publish, write_at
+from ..atomic import NOTHING, InputFiles, PendingFile, explained, new_file, publish, write_at
 from ..positioned import Move, copy_ranges
 from ..stores.path import StorePath
 from ..stores.pieces import STEP, ByteSource, Piece, Traffic, at_hand, compose, plan_parts, traffic_of, zeros
@@ -27,7 +27,7 @@ from . import uploads
 
 log = logging.getLogger(__name__)
 CONNECTIONS = 8
-WORTH_A_WARNING = 64 << 20  # bytes that travel though nothing about them is new
+WORTH_A_WARNING = 64 << 20  # bytes that are sent although the store has them
 
 Progress = Callable[[int, int, str], None]
 Read = Callable[[int, int], bytes]
@@ -76,7 +76,7 @@ def write_copies(
         return _to_store(copies, overwrite, reads, progress, replaced)
     total, done = sum(_copied_bytes(each) for each in copies), 0
     with ExitStack() as stack:
-        files: list[Unnamed] = []
+        files: list[PendingFile] = []
         for each in copies:
             opening = new_file(each.path, each.total, reads=reads, overwrite=overwrite, locked=locked)
             files.append(stack.enter_context(opening))
