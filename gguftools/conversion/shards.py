@@ -14,12 +14,12 @@ from quants.errors import FileError, OptionError
 
 from ..io import atomic
 from ..io.atomic import InputFiles, check_space, check_target, explained, output_path
-from ..io.gguf.copies import Copy, planned_traffic, warning_of, write_copies
+from ..io.gguf.copies import Copy, planned_traffic, progress_of, warning_of, write_copies
 from ..io.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, open_gguf
 from ..io.gguf.shards import distribute, set_name, shard_metadata, shard_paths, without_split_keys
 from ..io.gguf.writer import Layout, OpenGguf, TensorInfo, plan_file, tensor_infos
 from ..io.locks import held, is_named, state_of
-from ..io.positioned import CopyProgress, Move, copy_ranges
+from ..io.positioned import Move, copy_ranges
 from ..io.stores.path import StorePath, located
 from ..io.stores.pieces import Traffic
 from ..io.unfinished import Unfinished, unfinished
@@ -197,11 +197,6 @@ def _why_not_exact(opened: GgufFile) -> Iterator[str]:
         yield "the file's tensors are not stored in the order in which they are listed; merging will store them so"
     elif layout.header != stored:
         yield "the file's header is not as we write it; merging will give an equal one"
-
-
-def _going_on(progress: Progress | None, done: int, total: int, label: str) -> CopyProgress | None:
-    """Return the progress callback of one copy as a part of all."""
-    return None if progress is None else lambda now, _: progress(done + now, total, label)
 
 
 def merge(
@@ -415,7 +410,7 @@ def _free_parts(
         for part in reversed(parts):
             moves, _ = _moves(part, layout, whole.offsets, part.path.name == last)
             with nullcontext() if part is parts[0] else held(part.path):  # the first is held all the time
-                copy_ranges(part.path, file.fd, moves, _going_on(progress, done, total, part.path.name))
+                copy_ranges(part.path, file.fd, moves, progress_of(progress, done, total, part.path.name))
                 os.fsync(file.fd)
                 if state_of(part.path) != part.state:
                     raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)

@@ -17,20 +17,8 @@ from .retries import TRANSIENT, Bytes, TransientError, lost_race, receive_all, r
 
 # Keys of fsspec's info that identify a version, besides the size: the first that exists is used.
 VERSIONS = (
-    "ETag",
-    "etag",
-    "generation",
-    "version_id",
-    "md5Hash",
-    "content_md5",
-    "xet_hash",
-    "blob_id",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "modified",
-    "updated",
-    "created",
+    "ETag etag generation version_id md5Hash content_md5 xet_hash blob_id mtime LastModified last_modified modified"
+    " updated created"
 )
 TIMEOUT = 300.0  # seconds for a block
 PART = 16 << 20
@@ -97,7 +85,7 @@ def version_now(fs: Any, path: StorePath) -> tuple[int, str] | None:
 
 def version_of(info: dict[str, Any]) -> str:
     """Return what identifies the version of an object: the first entry of VERSIONS that its info has, else ""."""
-    return next((str(info[key]) for key in VERSIONS if info.get(key)), "")
+    return next((str(info[key]) for key in VERSIONS.split() if info.get(key)), "")
 
 
 class Reader:

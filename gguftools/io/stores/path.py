@@ -21,30 +21,7 @@ from quants.errors import FileError
 
 SCHEME = "hf://"
 # Also recognized after a Path dropped one slash.
-KNOWN = (
-    "s3",
-    "s3a",
-    "gs",
-    "gcs",
-    "az",
-    "abfs",
-    "abfss",
-    "adl",
-    "memory",
-    "http",
-    "https",
-    "hf",
-    "file",
-    "oci",
-    "oss",
-    "r2",
-    "hdfs",
-    "webhdfs",
-    "sftp",
-    "ssh",
-    "ftp",
-    "smb",
-)
+KNOWN = "s3 s3a gs gcs az abfs abfss adl memory http https hf file oci oss r2 hdfs webhdfs sftp ssh ftp smb"
 SAME = {"s3a": "s3", "gcs": "gs"}
 WEB = ("http", "https")
 BEGINNING = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/(/?)")
@@ -121,7 +98,7 @@ def located(path: PathLike) -> Path:
     if match is None:
         return Path(path)
     scheme = SAME.get(match[1].lower(), match[1].lower())
-    if scheme not in KNOWN and (not match[2] or isinstance(path, Path)):
+    if scheme not in KNOWN.split() and (not match[2] or isinstance(path, Path)):
         return Path(path)
     rest = text[match.end() :]
     if scheme == "file":

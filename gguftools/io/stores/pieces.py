@@ -247,9 +247,9 @@ def compose(
     upload: Any,
     pieces: Sequence[Piece],
     can_copy: Callable[[ByteSource], bool],
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Traffic:
-    """Fill an upload (see `store.Upload`) with pieces, in order; call progress(bytes that are there).
+    """Fill an upload (see `store.Upload`) with pieces, in order; call progress(bytes done, of how many).
 
     Parts go over several connections if the store takes them in any order. Raises FileError, OSError.
     """
@@ -263,10 +263,10 @@ def compose(
 class _Composed:
     """Send and copy the parts of an upload."""
 
-    def __init__(self, upload: Any, parts: Sequence[Part], progress: Callable[[int], None] | None) -> None:
+    def __init__(self, upload: Any, parts: Sequence[Part], progress: Callable[[int, int], None] | None) -> None:
         self._upload, self._parts, self._progress = upload, parts, progress
         self._lock, self._sending = threading.Lock(), threading.Semaphore(upload.connections)
-        self._done, self._failed = 0, False
+        self._done, self._total, self._failed = 0, sum(part.size for part in parts), False
 
     def run(self) -> Traffic:
         is_any_copied = any(part.is_copied for part in self._parts)
@@ -299,7 +299,7 @@ class _Composed:
             with self._lock:
                 self._done += part.size
                 if self._progress:
-                    self._progress(self._done)
+                    self._progress(self._done, self._total)
         except BaseException:
             self._failed = True
             raise
