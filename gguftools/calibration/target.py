@@ -13,6 +13,7 @@ from quants.arguments import PathLike, thread_count
 from quants.errors import OptionError
 
 from ..measurement.perplexity import tokens_at_once
+from ..models.contents import streamed_tensors
 from ..models.model import Model
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
@@ -119,7 +120,7 @@ class Sizing:
         }
 
     def size_of(self, target: Target) -> Callable[[int], int]:
-        """Return the function from a tensor's bytes to its bytes in the target; in a file, tensors are aligned."""
+        """Return the function from a tensor's bytes to those that count for the target; files align tensors."""
         alignment = 1 if target.size is None else self.alignment
         return lambda nbytes: -(-nbytes // alignment) * alignment
 
@@ -222,7 +223,7 @@ def measured(
     with ExitStack() as stack:
         place = output or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
         kept = stack.enter_context(open_encoded(place, head, run.resume and output is not None, SEARCHED))
-        net = RunningModel(model.metadata, model.streamed(), threads=threads)
+        net = RunningModel(model.metadata, streamed_tensors(model), threads=threads)
         at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
         yield searched(net, candidates, windows, at_once, texts, kept, tell)
 

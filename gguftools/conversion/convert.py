@@ -22,7 +22,8 @@ from ..calibration.texts import Calibration
 from ..io.atomic import check_target, output_path, published_together
 from ..io.checkpoint.folder import Checkpoint
 from ..io.naming import is_remote
-from ..models.model import Model, of_parts, write_plain
+from ..models.model import Model, of_parts
+from ..models.outputs import write_plain
 from ..models.sources import Changes, of_checkpoint, of_encoders
 from ..provenance.parameters import Opening, Parameters
 from ..provenance.recording import Described, Recording, described_as

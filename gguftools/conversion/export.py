@@ -33,6 +33,7 @@ from ..io.gguf.shards import distribute, shard_paths
 from ..io.gguf.writer import TensorInfo
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
+from ..models.contents import readable_tensors
 from ..models.model import Model, opened, opened_gguf, selected
 from ..writing.options import WriteOptions
 from ..writing.report import Report
@@ -119,7 +120,7 @@ def export(
     writing = _Writing(wanted, not is_tensors, replace(write, reads=reads.union(write.reads)))
     if not is_tensors:
         return _write_checkpoint(model, encoders, path, max_size or DEFAULT_SHARD, writing)
-    chosen, is_folder = selected(model.readable(), tensors), path.is_dir() or os.fspath(output).endswith("/")
+    chosen, is_folder = selected(readable_tensors(model), tensors), path.is_dir() or os.fspath(output).endswith("/")
     if is_folder:
         with made_folder(path):
             return _write_npys({f"{_file_name(each.name)}.npy": each for each in chosen}, path, writing)
@@ -216,12 +217,12 @@ def _planned(model: Model, encoders: Model | None) -> ExportPlan:
     """Plan the checkpoint of a model, and of its encoders if given."""
     check_types(model.metadata, "")
     if encoders is None:
-        return plan_export(model.metadata, dict(model.readable()))
+        return plan_export(model.metadata, dict(readable_tensors(model)))
     from archs.plans.export.multimodal_checkpoint import plan_multimodal_checkpoint
 
     check_types(encoders.metadata, "")
     return plan_multimodal_checkpoint(
-        model.metadata, dict(model.readable()), encoders.metadata, dict(encoders.readable())
+        model.metadata, dict(readable_tensors(model)), encoders.metadata, dict(readable_tensors(encoders))
     )
 
 

@@ -11,7 +11,8 @@ from quants.errors import GgufToolsError, OptionError
 from ..calibration.target import Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
 from ..io.atomic import atomic_output, check_target
-from ..models.model import Model, opened, write_quantized
+from ..models.model import Model, opened
+from ..models.outputs import write_quantized
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.options import QuantizeOptions
 from ..quantization.recipes import Recipe

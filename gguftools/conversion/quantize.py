@@ -14,7 +14,8 @@ from ..calibration.target import SearchOptions, SearchResult, Target, measured, 
 from ..calibration.texts import Calibration, as_calibration
 from ..io.atomic import atomic_output, check_space, check_target, published_together
 from ..io.naming import refuse_store
-from ..models.model import Model, opened, write_quantized
+from ..models.model import Model, opened
+from ..models.outputs import write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
 from ..provenance.recording import Described, Recording, described_as
 from ..quantization.imatrix import ImportanceMatrix

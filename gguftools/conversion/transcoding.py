@@ -21,6 +21,7 @@ from quants.errors import FormatError
 from quants.exact import PRECISION, exact_blocks, formats_that_fit
 
 from ..io.atomic import check_target
+from ..models.contents import streamed_tensors
 from ..models.model import Model
 from ..quantization.outputs import write_file
 from ..quantization.outtypes import FILE_TYPES, converted_format, plan_conversion, with_file_type
@@ -127,7 +128,7 @@ def plan_exact_again(
     model: Model, path: Path, fallback: str, formats: Mapping[str, str], rounded_grids: bool = False, reserve: int = 0
 ) -> FilePlan:
     """Plan what `write_exact` wrote, without a search. formats: of its tensors, by name."""
-    tensors, reports = dict(model.streamed()), []
+    tensors, reports = dict(streamed_tensors(model)), []
     for tensor in _weights(model, tensors):
         stored = converted_format(tensor, fallback, model.origin.float32, model.origin.fixed)
         form = format_named(formats.get(tensor.name, stored.name))
@@ -155,7 +156,7 @@ def transcoded(
     model: Model, fallback: str, run: WriteOptions, rounded_grids: bool = False
 ) -> tuple[list[TranscodingReport], dict[str, Tensor]]:
     """Return a report for each weight, and all tensors of the model, with exact blocks where possible."""
-    tensors, keep = model.streamed(), model.origin.float32
+    tensors, keep = streamed_tensors(model), model.origin.float32
     searches = {
         tensor.name: Search(tensor, tensor.format if rounded_grids and tensor.format.name in PRECISION else None)
         for tensor in _weights(model, tensors)

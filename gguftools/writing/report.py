@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
 # Fields whose keys in JSON are those of all results; what a check came to is a word there, too.
-RENAMED = {"path": "file", "bytes": "size_bytes", "valid": "verdict", "passed": "verdict"}
+RENAMED = {"path": "file", "bytes": "size_bytes", "ok": "verdict"}
 
 
 def verdict_word(passed: bool) -> str:
@@ -43,7 +43,7 @@ class LogitReport(Report):
     difference. An encoder's hidden states take the place of logits.
     """
 
-    also = ("passed",)
+    also = ("ok",)
 
     prompts: int
     tokens: int
@@ -52,7 +52,7 @@ class LogitReport(Report):
     tolerance: float = TOLERANCE
 
     @property
-    def passed(self) -> bool:
+    def ok(self) -> bool:
         """Return True unless an exact file differs by more than the tolerance; rounded weights allow any difference."""
         return not self.exact or self.difference <= self.tolerance
 
