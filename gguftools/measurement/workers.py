@@ -82,7 +82,7 @@ class _Refused(NamedTuple):
 
 
 def in_turn(executor: Executor, function: Callable[[T], R], tasks: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """Yield results as `run_on_executor` does, in order; an error is raised after the results of the tasks before it."""
+    """Yield results as `run_on_executor`, in order; an error is raised after the results of earlier tasks."""
     attempt: Callable[[T], R | _Refused] = partial(_attempted, function)
     for task, result in run_on_executor(executor, attempt, tasks, in_order=True):
         if isinstance(result, _Refused):
