@@ -24,7 +24,7 @@ from ..writing.items import Item
 from ..writing.options import WriteOptions
 from ..writing.row_blocks import Progress
 from .bounds import columns_within
-from .choosing import Chosen, Piece, choose, pieces_of, together
+from .choosing import Chosen, Piece, choose, combined, pieces_of
 from .encoded import Encoded
 from .row_tasks import Workers
 from .texts import Windows, split_evenly
@@ -150,7 +150,7 @@ class _Work:
         if sum(stop - start for start, stop, _ in seen) != tensor.rows:
             return  # experts without any input
         pieces = pieces_of(seen, held_hessians.pieces(name, tensor.rows))
-        chosen = together([(piece.stop - piece.start, self._encode_piece(item, piece)) for piece in pieces])
+        chosen = combined([(piece.stop - piece.start, self._encode_piece(item, piece)) for piece in pieces])
         self.kept.keep(tensor, item.format, chosen.raw, chosen.as_dict())
 
     def _encode_piece(self, item: Item, piece: Piece) -> Chosen:

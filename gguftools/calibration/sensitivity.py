@@ -232,11 +232,11 @@ def measure(
     kept: has figures of an earlier run, and gets new ones. Weights that no product used get no part. Raises ModelError
     for a model that cannot be run layer by layer, FileError.
     """
-    return _Walk(net, candidates, judge, kept, tell).run(windows.fitted)
+    return _Measurement(net, candidates, judge, kept, tell).run(windows.fitted)
 
 
 @dataclass
-class _Walk:
+class _Measurement:
     """Measure a model's layers in order."""
 
     net: "RunningModel"

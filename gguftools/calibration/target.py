@@ -29,7 +29,7 @@ from .texts import Calibration
 
 PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
 VERSION = 1  # of how weights are measured: an earlier search of another one is not gone on with
-STEPS = 30  # of the progress, beside the layers
+STEPS = 30  # of the progress, besides the layers
 LARGE = Recipe("target", 7, "Q8_0", 8.5, "what a search begins with")
 MIN_BITS, MAX_BITS = 0.5, 32.0
 

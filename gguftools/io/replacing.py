@@ -202,7 +202,7 @@ def _undo(replacement: Replacement) -> None:
 
 def _end(replacement: Replacement) -> None:
     folder = replacement.folder
-    _sync(replacement)  # what the journal says is done before it goes
+    _sync(replacement)  # the journal's changes are durable before it is removed
     texts = [text for change in replacement.changes for text in (change.name, change.new) if text]
     for below in sorted({parent for text in texts for parent in Path(text).parents[:-1]}, reverse=True):
         with suppress(OSError):  # it has files

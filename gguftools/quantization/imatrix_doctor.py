@@ -53,7 +53,7 @@ def _values(matrix: ImportanceMatrix) -> Iterator[Finding]:
             continue
         shown = str(problem).removeprefix(f"{problem.name}: ")
         if problem.kind == "zero":
-            yield Finding("warning", problem.name, f"never a value in {shown}".replace(" zero columns", " columns"))
+            yield Finding("warning", problem.name, f"no input in {shown}".replace(" zero columns", " columns"))
         else:
             yield Finding("error", problem.name, shown)
     for name, experts in unseen.items():
