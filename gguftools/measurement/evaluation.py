@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import OptionError
+from runtime.arrays import Doubles
 
 from ..io.atomic import NOTHING, InputFiles
 from ..models.model import Model, opened
-from .evaluation_figures import is_right, score_of
-from .evaluation_report import EvaluationReport, FileScores, Score, TestReport
+from .evaluation_report import EvaluationReport, FileScores, Score, TestReport, is_right, score_of
 from .options import EvaluationOptions
 from .perplexity import Progress
 from .progress_record import ProgressRecord, progress_record
@@ -33,9 +32,7 @@ if TYPE_CHECKING:
 
 TOKENS_AT_ONCE = 2048  # weights are decoded once for all of them
 TASKS_AT_ONCE = 32
-SEQUENCES = 4  # llama-perplexity's default: the context of so many windows is there for one task
-
-Doubles = NDArray[np.float64]
+SEQUENCES = 4  # llama-perplexity's default: a task may fill so many windows
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def evaluate(
     drawn = [each.load(path, options.tasks, options.seed) for each, path in asked]
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
-    ]  # one that can't run is found before another has run for an hour
+    ]  # fail before another model has run for an hour
     parts = [_part(model, net, draw.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for draw in drawn]
     names = [test.name for test, _ in asked]
     plan = {"measurement": "evaluation", "precision": chosen, "tasks": options.tasks, "seed": options.seed}

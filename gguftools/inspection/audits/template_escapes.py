@@ -13,7 +13,7 @@ from .finding import Finding, Severity
 from .template_tree import Template, find, is_user_text
 
 INTERNAL = re.compile(r"__[A-Za-z]\w*?__|^_+[A-Za-z]")
-# Names of Python's internals that have no underscores, and what is called on the way out.
+# Names of Python's internals without underscores, and functions that exploits call.
 GADGETS = frozenset(
     {
         "mro",
@@ -126,7 +126,7 @@ METHODS = frozenset(
 )
 BY_ATTRIBUTE = frozenset({"attr", "map", "selectattr", "rejectattr", "groupby", "sort", "unique", "sum", "min", "max"})
 LONG_LOOP, ENDLESS_LOOP = 10_000, 1_000_000
-MUCH_WORK, ENDLESS_WORK = 1e7, 1e9  # characters and rounds; published templates come to a hundredth
+MUCH_WORK, ENDLESS_WORK = 1e7, 1e9  # characters and rounds; published templates need a hundredth
 DOUBLES = 1.5
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 LOOKUP, MTP, STATES = "lookup", "mtp", "states"
 READING = (MTP, STATES)  # the model's states
-DEEPEST_READ = 1  # what these say of tokens further on depends on what they drafted themselves
+DEEPEST_READ = 1  # later predictions depend on the tokens drafted before
 
 
 def draft_check(
@@ -221,7 +221,7 @@ class _Run:
         self._report_progress()
         try:
             acceptances = self._pass(self.corpus.windows, able, nets, self.plan.temperatures).run(self._window_done)
-        except ModelError as error:  # a draft's is its own problem
+        except ModelError as error:  # a draft's error is recorded as its problem
             raise ModelError(f"{self.model.path} can't be measured: {error}", error.hint) from error
         for each in able:
             if (problem := acceptances[each.name].problem) is not None:
