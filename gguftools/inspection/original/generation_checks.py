@@ -1,18 +1,20 @@
 """Check generated text: compared with the original's predictions, for degeneration, and where it ends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from quants.errors import ModelError
 from quants.spelling import quote
 from runtime.arrays import Doubles, Floats
 from runtime.batched_generation import written_together
 from runtime.generation import Generation, prompt_ids
 from runtime.model import Model as RunningModel
 from runtime.sampling.parameters import Sampling
+from runtime.tokenizer import tokenizer_from_metadata
 
 from ...metadata.chat_templates import QUESTION, rendered
 from ...models.model import Model
@@ -162,10 +164,21 @@ def first_difference(original: RunningModel, size: int, text: GeneratedText) -> 
 def _following(model: RunningModel, text: GeneratedText) -> Floats:
     """Return the logits of each generated token."""
     if model.encoder_decoder is not None:
-        start = int(model.metadata.get(f"{model.metadata['general.architecture']}.decoder_start_token_id", 0))
-        return model.logits(text.prompt, [start, *text.tokens[:-1]])
+        return model.logits(text.prompt, [decoder_start(model.metadata), *text.tokens[:-1]])
     ids = [*text.prompt, *text.tokens[:-1]]
     return model.forward(ids, first=len(text.prompt) - 1)
+
+
+def decoder_start(metadata: Mapping[str, Any]) -> int:
+    """Return the token that a decoder begins with, as generation does: without a key that of the vocabulary's bos.
+
+    Raises ModelError if there is neither.
+    """
+    start = metadata.get(f"{metadata['general.architecture']}.decoder_start_token_id")
+    start = tokenizer_from_metadata(metadata).bos if start is None else start
+    if start is None:
+        raise ModelError("the file does not say with which token the decoder begins")
+    return int(start)
 
 
 def _comparison_line(model: Model, text: GeneratedText, where: FirstDifference | None) -> str:
