@@ -9,7 +9,7 @@ those on the GPU, and `blk.N.gpu_bucket`, int32, their numbers, sorted; PowerInf
 For whoever runs PowerInfer: command `gguftools gpu-split`, page docs/powerinfer.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,13 +83,15 @@ def gpu_split(
     batch: int = BATCH,
     least: int = 0,
     overwrite: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> PlacementReport:
     """Place a model's neurons and write the file.
 
     activations: folder of activation_N.pt, one a layer. vram: bytes for neurons. model: the GGUF file, for the size of
     a neuron; default the one next to the folder. output: default MODEL.generated.gpuidx, where PowerInfer looks for it.
     batch: neurons placed together. least: minimum neurons of a layer that gets any. overwrite: replace an existing
-    output. Raises FileError, ModelError, OptionError, GgufToolsError without a solver.
+    output. progress(steps done, of how many, the next one).
+    Raises FileError, ModelError, OptionError, GgufToolsError without a solver.
     """
     folder = as_path(activations, "activations")
     counts = read_activations(folder)
@@ -105,6 +107,8 @@ def gpu_split(
     target = output_path(path.parent if output is None else output, f"{path.name}.generated.gpuidx")
     reads = InputFiles((folder,), opened.states)
     check_target(target, reads, overwrite)
+    if progress is not None:
+        progress(0, 1, f"at most {TIME_LIMIT:.0f} s")
     placement = place(counts, neuron_bytes(opened.tensors, counts), vram, batch, least)
     counted = {f"{ARCHITECTURE}.block_count": len(placement.gpu), "split.vram_capacity": vram}
     metadata = Metadata({"general.architecture": ARCHITECTURE, **counted})
@@ -115,6 +119,8 @@ def gpu_split(
     ]
     file = FilePlan(target, metadata, tuple(Item(tensor, tensor.format) for tensor in tensors), magic=MAGIC)
     write_files([file], WriteOptions(threads=1, overwrite=overwrite, reads=reads))
+    if progress is not None:
+        progress(1, 1, "")
     return PlacementReport(target, path, vram, placement)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -125,6 +126,8 @@ def _scores(
     total = sum(len(part.tasks) for part in parts)
     scores: list[Score] = []
     done = group = 0
+    if progress is not None:
+        progress(0, total, math.nan)
     for number, part in enumerate(parts):
         answers, seconds = _measured(part, kept, group, _shifted(progress, done, total))
         base = scores[number % tests] if number >= tests else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from quants.arguments import thread_count
 from quants.errors import FileError, GgufToolsError, OptionError
 
+from ..models.contents import process_source, streamed_tensors
 from ..models.model import Model
 from ..writing.executors import done_elsewhere
 from ..writing.remote_tasks import tensors_of
@@ -68,7 +69,7 @@ def runnable(model: Model, threads: int | None, precision: "Precision") -> Runna
 
 def description(model: Model) -> bytes:
     """Return how workers read a model's tensors. Raises OptionError as `runnable` does."""
-    source = model.source(model.streamed()) if model.is_as_opened else None
+    source = process_source(model, streamed_tensors(model)) if model.is_as_opened else None
     if source is None:
         problem = f"{model.path} is a model that only this process has, made or changed in it: no worker can open it"
         raise OptionError(problem, "save it and name that file, or leave the executor out")

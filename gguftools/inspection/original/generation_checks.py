@@ -18,8 +18,9 @@ from runtime.tokenizer import tokenizer_from_metadata
 
 from ...metadata.chat_templates import QUESTION, rendered
 from ...models.model import Model
+from ...models.running import running_model
+from .result import Check, judged, skipped
 from .texts import PASSAGES, PROMPTS, passage
-from .verdict import Verdict, judged, skipped
 
 PREDICTIONS, REPETITION, END, SPARSITY = "predictions", "repetition", "end of text", "predictor"
 PASSAGE = 128  # tokens of each passage that predictions are compared on
@@ -89,9 +90,9 @@ def passage_ids(model: Model, name: str, length: int) -> list[int]:
     return prompt_ids(model.tokenizer, passage(name)[: 8 * length])[: min(length, model.context_length or length)]
 
 
-def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Verdict:
+def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedText], threads: int | None) -> Check:
     """Check the KL divergence from the original's predictions on passages, and where greedy texts differ."""
-    ours, theirs = model.running(threads), original.running(threads)
+    ours, theirs = running_model(model, threads), running_model(original, threads)
     if not ours.architecture.block.causal and ours.encoder_decoder is None:
         return skipped(PREDICTIONS, "an encoder predicts no token")
     size = min(ours.vocabulary_size, theirs.vocabulary_size, model.tokenizer.vocab_size)
@@ -216,7 +217,7 @@ def loop_period(tokens: Sequence[int]) -> int | None:
 
 def check_repetition(
     model: Model, original: Model | None, texts: Sequence[GeneratedText], n: int, threads: int | None
-) -> Verdict:
+) -> Check:
     """Check greedy texts and a sampled one for degeneration; loops of greedy texts are only noted, as models
     have them.
     """
@@ -249,12 +250,12 @@ def _is_the_originals(model: Model, original: Model | None, text: GeneratedText,
     begun = text._replace(tokens=text.tokens[:BEGINNING])
     size, likely = min(each.tokenizer.vocab_size for each in (model, original)), list[float]()
     for each in (model, original):
-        log_p = _log_p(_following(each.running(threads), begun)[:, :size])
+        log_p = _log_p(_following(running_model(each, threads), begun)[:, :size])
         likely.append(float(log_p[np.arange(len(begun.tokens)), begun.tokens].mean()))
     return likely[1] >= likely[0] - LESS_LIKELY
 
 
-def check_end(model: Model, threads: int | None) -> Verdict:
+def check_end(model: Model, threads: int | None) -> Check:
     """Check that the token which ends a turn in the template ends a text, and whether an answer ends."""
     if model.chat_template is None:
         return skipped(END, "without a chat template there is no answer that should end")
@@ -283,7 +284,7 @@ def check_end(model: Model, threads: int | None) -> Verdict:
     return judged(END, faults, seen, lines, reached=answer.reason == "end", tokens=len(answer.tokens))
 
 
-def check_sparsity(model: Model, threads: int | None) -> Verdict:
+def check_sparsity(model: Model, threads: int | None) -> Check:
     """Check that the file runs with its predictor, skips neurons, and mostly predicts the same tokens as without."""
     if "blk.0.fc1.weight" not in model.tensors:
         return skipped(SPARSITY, "the file has no predictor")
@@ -291,7 +292,7 @@ def check_sparsity(model: Model, threads: int | None) -> Verdict:
     counted, same = sparse.use_predictor(), list[bool]()
     for name in PASSAGES:
         ids = passage_ids(model, name, SPARSE_PASSAGE)
-        pairs = zip(model.running(threads).logits(ids), sparse.logits(ids), strict=True)
+        pairs = zip(running_model(model, threads).logits(ids), sparse.logits(ids), strict=True)
         same += [bool(dense.argmax() == other.argmax()) for dense, other in pairs]
     agreement = float(np.mean(same))
     seen = f"{counted.skipped:.1%} of the neurons are left out; the same top token {agreement:.1%}"

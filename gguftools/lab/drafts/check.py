@@ -16,6 +16,7 @@ from ...measurement.corpus import Corpus, read_corpus
 from ...measurement.perplexity import Progress, context_warning, tokens_at_once
 from ...measurement.texts import Texts, default_texts, texts_named
 from ...models.model import Model, opened
+from ...models.running import draft_reader, running_model
 from .acceptance import (
     Acceptance,
     AcceptanceRun,
@@ -70,7 +71,7 @@ def draft_check(
     candidates += [_Candidate(LOOKUP, LOOKUP)] if options.lookup else []
     candidates += [_Candidate(MTP, MTP)] if options.mtp else []
     _check_names([each.name for each in candidates])
-    net = model.running(threads)
+    net = running_model(model, threads)
     if options.mtp:
         net.next_tokens  # noqa: B018  a model without one is told before anything runs
     _check_speaks(model, net)
@@ -243,11 +244,11 @@ class _Run:
         if candidate.model is None:
             return
         try:
-            reader = candidate.model.reader_for(self.net)
+            reader = draft_reader(candidate.model, self.net)
             if reader:
                 self.readers[candidate.name], candidate.draft_type = reader, STATES
                 return
-            net = candidate.model.running(self.threads)
+            net = running_model(candidate.model, self.threads)
             if net.encoder_decoder is not None or not net.architecture.block.causal:
                 raise ModelError(f"a model of {candidate.model.architecture} does not generate text")
         except ModelError as error:

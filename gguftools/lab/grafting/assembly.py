@@ -32,7 +32,8 @@ from ...io.stores.pieces import Traffic
 from ...measurement.text_tokens import read_text
 from ...metadata.checks import problems, removal_problem
 from ...metadata.difference import KeyDifference, compare_metadata
-from ...models.model import NO_MODELS, Model, of_file, stored_file
+from ...models.contents import NO_MODELS
+from ...models.model import Model, of_file, stored_file
 from ...quantization.planning import without_layers
 from ...writing.options import WriteOptions, shown
 from ...writing.row_blocks import Progress
@@ -187,7 +188,7 @@ def graft(
     target = output_path(output, opened.path.name)
     listed = None if experts is None else list_of_experts(experts.drop)
     read = _reads(opened, [donor for donor, _ in others], experts, listed, options)
-    write = replace(write, reads=read.beside(write.reads))
+    write = replace(write, reads=read.union(write.reads))
     check_target(target, write.reads, write.overwrite or write.dry_run)
     if options.measure is not None:
         read_text(options.measure)  # raise before a file is written

@@ -23,7 +23,7 @@ from ...models.model import Model, opened, opened_gguf
 from ...writing.report import Report
 from .eval_callback import RESOLUTION, EvalLog, is_eval_log, read_eval_log
 from .transformers_values import transformers_values
-from .values import Array, NodeValues, Prompt, is_dump, node_values, read_dump, tokens_of
+from .values import Array, NodeValues, Progress, Prompt, is_dump, node_values, read_dump, tokens_of
 
 TOLERANCE = 1e-3  # of the standard deviation of a value
 NOISE = 1e-5  # standard deviations: rounding of float32 and the order of sums
@@ -136,13 +136,15 @@ def compare_values(
     precision: str = "float32",
     threads: int | None = None,
     values: NodeValues | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Run a text through a model, and find the first node whose values differ from a reference.
 
     other: a GGUF file or a Model; a file that `NodeValues.save` wrote; a checkpoint's folder, which transformers runs;
     or a log of llama-eval-callback. prompt: a text or ids; None for those of saved values or of a log. tolerance: of
     the largest difference, in standard deviations of a value. precision, threads: of `node_values`. values: of the
-    source, if already computed. Raises OptionError for a missing text, another text than the reference's, and an
+    source, if already computed. progress: of `node_values`, for each model in turn.
+    Raises OptionError for a missing text, another text than the reference's, and an
     invalid reference; VocabularyError if two files tokenize the text differently; and as `node_values` does.
     """
     if not tolerance >= 0:
@@ -157,11 +159,11 @@ def compare_values(
     tokens = _tokens(model, prompt, str(path), log.tokens if log else dump.tokens if dump else ())
     if reference_type == "model":
         _check_tokens(model, opened_gguf(other), prompt, tokens)
-    mine = values or node_values(model, tokens, precision=precision, threads=threads)
+    mine = values or node_values(model, tokens, precision=precision, threads=threads, progress=progress)
     held = Reference(str(path), reference_type, dump.values if dump else {}, log)
     if reference_type == "model":
         against = opened_gguf(other)
-        there = node_values(against, tokens, precision=precision, threads=threads)
+        there = node_values(against, tokens, precision=precision, threads=threads, progress=progress)
         held = Reference(str(against.path), reference_type, there.values, None, against, graph(against))
     elif reference_type == "transformers":
         held = Reference(str(path), reference_type, transformers_values(model, shown, path, tokens))

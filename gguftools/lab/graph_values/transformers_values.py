@@ -13,6 +13,7 @@ from ...inspection.graph import ModelGraph
 from ...inspection.original.logits_check import loaded_original, quiet_transformers
 from ...io.stores.path import first_line
 from ...models.model import Model
+from ...models.running import running_model
 from .values import Array
 
 LAYERS = ("layers", "h", "blocks")
@@ -67,7 +68,7 @@ def transformers_values(source: Model, shown: ModelGraph, folder: Path, tokens: 
                 values[name] = np.array(array)
 
     with quiet_transformers(), torch.no_grad():
-        original: Any = loaded_original(source.running(), folder, "compare with a GGUF file of it")
+        original: Any = loaded_original(running_model(source), folder, "compare with a GGUF file of it")
         for name, module, reads_input in _modules(original, shown):
             if reads_input:
                 module.register_forward_pre_hook(_input_hook(keep, name), with_kwargs=True)

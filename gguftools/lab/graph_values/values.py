@@ -2,11 +2,11 @@
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -16,11 +16,16 @@ from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
 from ...io.atomic import NOTHING, InputFiles, atomic_output, check_target, output_path
+from ...models.contents import readable_tensors
 from ...models.generation import prompt_tokens
 from ...models.model import Model, opened
 
+if TYPE_CHECKING:
+    from runtime.graph.builder import Node
+
 Array = NDArray[Any]
 Prompt = str | Sequence[int]
+Progress = Callable[[int, int, str], None]
 
 ABOUT = "about.json"  # of a file of values: its model, tokens and precision
 SUFFIX = ".npz"
@@ -70,23 +75,38 @@ def check_output(path: PathLike, overwrite: bool = False, reads: InputFiles = NO
 
 
 def node_values(
-    source: PathLike | Model, prompt: Prompt, *, precision: str = "float32", threads: int | None = None
+    source: PathLike | Model,
+    prompt: Prompt,
+    *,
+    precision: str = "float32",
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> NodeValues:
     """Run a text through a model, and return the value of each node of its graph.
 
     source: a GGUF file, a Hugging Face folder, or a Model. prompt: a text, or ids of tokens. precision: of products, as
-    in `perplexity`. threads: None for all processors. Raises as `gguftools.graph` does, OptionError for no tokens or an
-    unknown precision, and ModelError for ids outside the vocabulary or values that are not finite.
+    in `perplexity`. threads: None for all processors. progress(nodes done, of how many, node).
+    Raises as `gguftools.graph` does, OptionError for no tokens or an unknown precision,
+    and ModelError for ids outside the vocabulary or values that are not finite.
     """
     from runtime.model import Model as RunningModel
-    from runtime.node_values import observe_values
+    from runtime.node_values import observe_values, whole_graph
     from runtime.products.precision import precision_named
 
     model, named = opened(source), precision_named(precision)
     tokens = tokens_of(model, prompt)
     values: dict[str, Array] = {}
-    running = RunningModel(model.metadata, model.readable(), threads=threads, precision=named)
-    observe_values(running, tokens, lambda node, array: values.update({node.name: array}))
+    running = RunningModel(model.metadata, readable_tensors(model), threads=threads, precision=named)
+    total = len(whole_graph(running).nodes)
+
+    def keep(node: "Node", array: Array) -> None:
+        values[node.name] = array
+        if progress is not None:
+            progress(min(len(values), total), total, node.name)
+
+    if progress is not None:
+        progress(0, total, "")
+    observe_values(running, tokens, keep)
     return NodeValues(str(model.path), model.architecture, tokens, named, values)
 
 

@@ -29,7 +29,7 @@ from quants.errors import FileError
 from ...io.gguf.reader import GgufFile, open_gguf
 from ...io.gguf.writer import Layout, TensorInfo, plan_file
 from ...io.positioned import Move
-from ...io.stores.pieces import Original, Piece
+from ...io.stores.pieces import ByteSource, Piece
 
 TYPE, VERSION, BYTES = "delta", 1, "delta.bytes"
 NEW = (1 << 64) - 1  # where a range begins that is in the delta
@@ -58,7 +58,7 @@ class Delta:
     digest: str = ""
 
     @property
-    def original(self) -> Original:
+    def original(self) -> ByteSource:
         """Return the delta's file."""
         return self.opened.original
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...io.gguf.reader import GgufFile, map_file
-from ...io.stores.views import AT_ONCE, Followed, View
+from ...io.stores.views import AT_ONCE, HashedReader, View
 
 BLOCK = 1 << 16  # bytes that are compared at once
 MIN_COPY = 64  # bytes; a range that is shorter costs more than its bytes
@@ -43,7 +43,7 @@ class Space:
     def raw(self) -> list[Raw]:
         """Return the files' bytes, mapped; objects in a store are read on access. Raises FileError."""
         return [
-            View(Followed(part.original), 0, part.file_size) if part.is_stored else map_file(part.path, "GGUF file")
+            View(HashedReader(part.original), 0, part.file_size) if part.is_stored else map_file(part.path, "GGUF file")
             for part in self.parts
         ]
 

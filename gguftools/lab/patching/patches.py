@@ -18,7 +18,7 @@ from ...io.gguf.reader import GgufFile, open_gguf
 from ...io.gguf.shards import set_name, shard_paths
 from ...io.positioned import Move
 from ...io.stores.path import StorePath, located
-from ...io.stores.pieces import Original, Piece, Traffic
+from ...io.stores.pieces import ByteSource, Piece, Traffic
 from ...io.stores.views import View
 from ...models.model import Model, stored_file
 from ...writing.row_blocks import Progress
@@ -270,7 +270,10 @@ def _copies(delta: Delta, opened: GgufFile, targets: Sequence[Path]) -> list[Cop
         moves: list[list[Move]] = [[] for _ in originals]
         for source, move in kept:
             moves[source].append(move)
-        sources: list[tuple[Original, Sequence[Move]]] = [*zip(originals, moves, strict=True), (delta.original, fresh)]
+        sources: list[tuple[ByteSource, Sequence[Move]]] = [
+            *zip(originals, moves, strict=True),
+            (delta.original, fresh),
+        ]
         copies.append(Copy(target, b"", size, sources))
     return copies
 

@@ -71,7 +71,7 @@ class Attestation(Report):
 class Verification(Report):
     """A file compared with a statement. problems: a line for each mismatch; tensors: names of altered ones."""
 
-    also: ClassVar[tuple[str, ...]] = ("passed",)
+    also: ClassVar[tuple[str, ...]] = ("ok",)
 
     path: Path
     statement: str
@@ -80,7 +80,7 @@ class Verification(Report):
     tensors: tuple[str, ...] = ()
 
     @property
-    def passed(self) -> bool:
+    def ok(self) -> bool:
         return not self.problems
 
 

@@ -13,8 +13,10 @@ from ...conversion.transcoding import EXACT, plan_exact_again
 from ...inspection.identification import GUESSED_FILE_TYPE, identify
 from ...io.naming import is_remote, is_stored_gguf
 from ...measurement.texts import named_texts
-from ...models.model import Model, of_parts, planner_of
+from ...models.contents import streamed_tensors
+from ...models.model import Model, of_parts
 from ...models.model import open as open_model
+from ...models.outputs import planner_of
 from ...models.sources import of_checkpoint
 from ...provenance.parameters import Opening, Parameters
 from ...quantization.imatrix import ImportanceMatrix
@@ -51,7 +53,7 @@ def planned_again(
         if outtype == EXACT:
             file = plan_exact_again(model, path, parameters.fallback, formats, parameters.rounded_grids, reserve)
         else:
-            tensors = model.streamed().values()
+            tensors = streamed_tensors(model).values()
             file = plan_conversion(path, model.metadata, tensors, model.origin, outtype, reserve)
         return nullcontext(Planned(outtype, (file,)))
     options = parameters.quantize_options

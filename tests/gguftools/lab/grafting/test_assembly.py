@@ -77,7 +77,7 @@ def raw(path: Path) -> dict[str, tuple[Any, str, bytes]]:
 
 
 def is_sound(path: Path) -> bool:
-    return gguftools.validate(path).valid
+    return gguftools.validate(path).ok
 
 
 def digest(path: Path) -> str:

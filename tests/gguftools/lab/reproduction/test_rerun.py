@@ -146,7 +146,7 @@ def test_in_stores(folder, memory) -> None:
         assert found.equal, (found.verdict, found.layout, found.causes)
         assert found.manifest is not None
     gguftools.attest("memory://out/q.gguf")
-    assert gguftools.verify_attestation("memory://out/q.gguf").passed
+    assert gguftools.verify_attestation("memory://out/q.gguf").ok
     convert("memory://in", "memory://out/c.gguf", "Q8_0", write=WriteOptions(manifest=True))
     assert reproduce("memory://out/c.gguf", "memory://in", compare=Selection(sample=20)).equal
     content = bytearray(memory.cat_file("/out/q.gguf"))

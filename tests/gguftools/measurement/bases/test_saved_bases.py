@@ -56,7 +56,7 @@ def test_a_base_is_sound_and_no_model(files, tmp_path, form):
     base = tmp_path / "base.gguf"
     divergence(files["F16"], options=DivergenceOptions(save_base=base, **form), text=TEXT, n_ctx=128, chunks=2)
     report = gguftools.validate(base)
-    assert (report.valid, [problem.severity for problem in report.problems]) == (True, ["note"])
+    assert (report.ok, [problem.severity for problem in report.problems]) == (True, ["note"])
     with pytest.raises(FileError, match="is a base of logits, not a model"):
         gguftools.quantize(base, "Q8_0", tmp_path / "q.gguf")
 
