@@ -62,7 +62,7 @@ def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class ShowReport:
-    """A file without its tensors' data. tensors: those that were asked for."""
+    """A file without its tensors' data. tensors: the requested ones."""
 
     model: Model
     tensors: list[Tensor]
