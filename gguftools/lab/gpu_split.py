@@ -33,7 +33,7 @@ from ..writing.pipeline import FilePlan, write_files
 
 ARCHITECTURE = "generic.gpu_index"
 BATCH = 256  # neurons placed together, as PowerInfer's own solver does
-TIME_LIMIT = 30.0  # seconds; what was found until then is used
+TIME_LIMIT = 30.0  # seconds; the best solution until then is used
 MATRICES = ("ffn_gate", "ffn_up", "ffn_down_t", "ffn_down")
 
 Counts = NDArray[np.float64]
@@ -131,7 +131,7 @@ def read_activations(folder: Path) -> list[Counts]:
         tensors = list(open_torch(path).values())
         if len(tensors) != 1 or len(tensors[0].shape) != 1 or not tensors[0].size:
             raise FileError(f"{path} holds {len(tensors)} tensors; one vector of counts was expected")
-        is_bits = tensors[0].format.name == "BF16"  # all that numpy knows of it
+        is_bits = tensors[0].format.name == "BF16"  # numpy reads it as raw bits
         values = tensors[0].float32() if is_bits else tensors[0].elements()
         counts = values.reshape(-1).astype(np.float64)
         if not np.isfinite(counts).all() or counts.min() < 0:

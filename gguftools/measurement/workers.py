@@ -8,7 +8,8 @@ processors to use.
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from quants.arguments import thread_count
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from runtime.model import Model as RunningModel
     from runtime.products.precision import Precision
 
-TEXTS = "tokenizer."  # keys of vocabularies: megabytes, which a run on token ids has no use for
+TEXTS = "tokenizer."  # keys of vocabularies: megabytes that a run on token ids does not need
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -75,6 +76,17 @@ def description(model: Model) -> bytes:
     return source.description
 
 
+def opened_once(opener: Callable[[bytes], R]) -> Callable[[bytes], R]:
+    """Return a function that opens a pickled spec and keeps the last one, also for tasks in threads of a worker."""
+    lock, cached = Lock(), lru_cache(maxsize=1)(opener)
+
+    def opened(packed: bytes) -> R:
+        with lock:
+            return cached(packed)
+
+    return opened
+
+
 class _Refused(NamedTuple):
     """A worker's error, which is raised when it is its turn, as one process would raise it."""
 
@@ -86,7 +98,7 @@ def in_turn(executor: Executor, function: Callable[[T], R], tasks: Iterable[T]) 
     attempt: Callable[[T], R | _Refused] = partial(_attempted, function)
     for task, result in run_on_executor(executor, attempt, tasks, in_order=True):
         if isinstance(result, _Refused):
-            if isinstance(result.error, FileError):  # of a worker's files: with others, the run can go on
+            if isinstance(result.error, FileError):  # of a worker's files: the run can be resumed with others
                 raise result.error from OSError(str(result.error))
             raise result.error
         yield task, result

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archs.small_files import read_json_object
 from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
+from runtime.arrays import Floats
 
 from ...io.naming import is_remote
 from ...io.stores.path import first_line
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 PROMPT = 32  # tokens
 SEED = 0
 
-Floats = NDArray[np.float32]
 Progress = Callable[[int, int, str], None]
-Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of a model with two sides, which is compared
+Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of an encoder-decoder model
 
 
 def require_checkable(source: PathLike, changed: bool = False) -> None:
@@ -115,7 +114,7 @@ def loaded_original(
             trust_remote_code=False,
             attn_implementation="eager" if model.architecture.eager_attention else "sdpa",
         ).eval()
-    except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
+    except Exception as error:  # any exception of a model class that rejects a checkpoint
         message = f"transformers cannot load {folder}: {first_line(error)}"
         raise ModelError(message, hint) from error
     return loaded

@@ -13,7 +13,7 @@ from .result import Check, judged, skipped
 VECTORS = "vectors"
 SAMPLES = ("It is a truth universally acknowledged.", "The giant panda is a bear of China.", "def f(x): return x + 1")
 MIN_COSINE = 0.9  # between a text's vector and the original's
-ALIKE = 1 - 1e-6  # the cosine of different texts' vectors is below
+ALIKE = 1 - 1e-6  # maximum cosine of different texts' vectors
 
 
 def check_vectors(model: Model, original: Original | None, threads: int | None) -> Check:

@@ -191,7 +191,7 @@ def graft(
     write = replace(write, reads=read.union(write.reads))
     check_target(target, write.reads, write.overwrite or write.dry_run)
     if options.measure is not None:
-        read_text(options.measure)  # what is wrong with it is said before there is a file
+        read_text(options.measure)  # raise before a file is written
     if drop_layers:
         _drop_layers(body, drop_layers)
     for pattern in dropped:
@@ -271,7 +271,7 @@ def _relabel(body: Body, before: Mapping[str, Tensor]) -> None:
             body.metadata[SIZE_LABEL] = label
 
 
-# What is left out
+# Drop
 
 
 def _drop_layers(body: Body, layers: Sequence[int]) -> None:
@@ -322,7 +322,7 @@ def matched(
     return [name for name in tensors if expression.search(name)], []
 
 
-# What comes from donors
+# Take from donors
 
 
 def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
@@ -351,7 +351,7 @@ def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
         for name in names:
             _check_shape(body, donor, name, stored[name].tensor, patterns)
             _put(body, donor, name, name, stored[name])
-        if pattern in SHORTHANDS:  # what the donor does not have goes
+        if pattern in SHORTHANDS:  # remove keys that the donor lacks
             for key in matched(pattern, (), body.metadata, body.architecture)[1]:
                 del body.metadata[key]
         for key in keys:
@@ -384,7 +384,7 @@ def _check_shape(body: Body, donor: GgufFile, name: str, tensor: Tensor, pattern
     body.refuse(ModelError(f"{name!r} has shape {shapes}", hint))
 
 
-# Whether all fits together
+# Checks
 
 
 def _check_vocabulary(body: Body, others: Sequence[tuple[GgufFile, Sequence[str]]]) -> None:

@@ -66,7 +66,7 @@ def expert_scores(
     sums = ExpertSums(int(model.metadata.get(f"{model.architecture}.expert_count", 0)))
     net.observe_experts = sums.observe
     if with_mtp:
-        _ = net.next_tokens  # which a model that has none says before anything runs
+        _ = net.next_tokens  # raises for a model without MTP layers before anything runs
     tokens, bos = tokens_of(model, text)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     done = 0

@@ -26,8 +26,8 @@ from .transformers_values import transformers_values
 from .values import Array, NodeValues, Progress, Prompt, is_dump, node_values, read_dump, tokens_of
 
 TOLERANCE = 1e-3  # of the standard deviation of a value
-NOISE = 1e-5  # standard deviations: what float32 and the order of sums make differ
-JUMP = 4.0  # times the error of what it reads is more than an operation makes of it
+NOISE = 1e-5  # standard deviations: rounding of float32 and the order of sums
+JUMP = 4.0  # times the inputs' error is more than one operation adds
 NO_TEXT = "give a text with -p, or ids with --tokens"
 
 
@@ -279,7 +279,7 @@ def _pair(array: Array, name: str, layer: int | None, other: Reference) -> Pair 
         printed = other.log.find(name, layer)
         if printed is None or printed.count % width or printed.count > rows.size or not len(printed.places):
             return None
-        start = rows.size - printed.count  # it may have the last rows alone
+        start = rows.size - printed.count  # it may have only the last rows
         flat = rows.reshape(-1)
         places = printed.places + start
         return Pair(

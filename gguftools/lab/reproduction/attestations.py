@@ -54,7 +54,7 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:gguftools:provenance:v1"
 BUILDER = "urn:gguftools:builder:v1"
 INTOTO, SIGSTORE = ".intoto.json", ".sigstore.json"
-SHOWN = 20  # altered tensors that a person is told of
+SHOWN = 20  # lines on altered tensors that are printed
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def signer() -> Callable[[bytes], str]:
         raise OptionError("signing needs sigstore", "pip install 'gguftools[sign]'") from None
     try:
         credential = oidc.detect_credential()
-    except Exception as error:  # of several kinds, by where it runs
+    except Exception as error:  # several types, depending on the environment
         raise OptionError(f"no credential can be had to sign with: {type(error).__name__}") from error
     if credential is None:
         hint = "sign where there is one: in GitHub Actions with `id-token: write`, in GitLab CI, on a cloud's machine"
@@ -336,7 +336,7 @@ def signer() -> Callable[[bytes], str]:
             context = SigningContext.from_trust_config(ClientTrustConfig.production())
             with context.signer(oidc.IdentityToken(credential)) as one:
                 bundle: str = one.sign_dsse(dsse.Statement(statement)).to_json()
-        except Exception as error:  # the library's own, the network's
+        except Exception as error:  # errors of the library or the network
             reason = first_line(error).replace(str(credential), "…")[:200]
             raise FileError(f"sigstore did not sign: {type(error).__name__}: {reason}", "try again later") from error
         return bundle
