@@ -36,7 +36,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.lab.grafting": "ExpertOptions GraftOptions graft",
     "gguftools.lab.graph_values": "compare_values node_values",
     "gguftools.lab.patching": "apply_patch make_patch patch",
-    "gguftools.lab.reproduction": "Selection attest reproduce verify_attestation",
+    "gguftools.lab.reproduction": "Provenance Selection attest reproduce verify_attestation",
     "gguftools.measurement.divergence": "divergence",
     "gguftools.measurement.evaluation": "evaluate",
     "gguftools.measurement.importance": "imatrix",
@@ -70,6 +70,7 @@ __all__ = [
     "ImatrixOptions",
     "Model",
     "PerplexityOptions",
+    "Provenance",
     "QuantizeOptions",
     "Remove",
     "Rename",
@@ -163,7 +164,7 @@ if TYPE_CHECKING:
     from .lab.grafting import ExpertOptions, GraftOptions, graft
     from .lab.graph_values import compare_values, node_values
     from .lab.patching import apply_patch, make_patch, patch
-    from .lab.reproduction import Selection, attest, reproduce, verify_attestation
+    from .lab.reproduction import Provenance, Selection, attest, reproduce, verify_attestation
     from .measurement.divergence import divergence
     from .measurement.evaluation import evaluate
     from .measurement.importance import imatrix

@@ -74,7 +74,7 @@ class Model:
         self.tensors = tensors = all_readable(tensors)
         if has_only_mtp(metadata, tensors):
             problem = "the file has only the MTP layers: a draft, no model"
-            raise ModelError(problem, "run it with the model: gguftools generate MODEL --draft FILE")
+            raise ModelError(problem, "run it with the model: `gguftools generate MODEL --draft FILE`")
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
         keys, numbers = Keys.of(self.architecture, metadata), read_hparams(self.architecture, metadata, tensors)

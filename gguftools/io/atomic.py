@@ -38,12 +38,12 @@ class InputFiles:
     """What a command reads, which it must not write.
 
     paths: files, and folders of which everything but GGUF files counts as read. states: of files that are read until
-    the end, what they were when they were opened. option: what names the command's output.
+    the end, what they were when they were opened. parameter: what names the output.
     """
 
     paths: tuple[Path, ...] = ()
     states: Mapping[Path, State] = field(default_factory=dict)
-    option: str = "-o"
+    parameter: str = "output"
 
     def also(self, paths: Iterable[PathLike | None]) -> "InputFiles":
         """These, and more paths; None is none."""
@@ -65,7 +65,7 @@ class InputFiles:
                 return
             is_read = any(os.path.samestat(info, found) for path in every for found in _files_of(path))
         if is_read:
-            hint = f"name another output with {self.option}"
+            hint = f"name another `{self.parameter}`"
             raise OptionError(f"{target} is read, so it cannot be written", hint)
 
     def check_unchanged(self) -> None:
@@ -135,7 +135,7 @@ def check_target(target: Path, reads: InputFiles = NOTHING, overwrite: bool = Fa
         if not target.is_writable:
             raise FileError(f"nothing is written to {target.scheme}:// addresses", hint="name another output")
         if not overwrite and state_of(target) != NO_FILE:
-            raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+            raise FileError(f"{target} already exists", hint="pass `overwrite` to replace it")
         return
     if not target.parent.is_dir():
         raise FileError(f"there is no folder {target.parent} to write {target.name} to", hint="create it first")
@@ -147,7 +147,7 @@ def check_target(target: Path, reads: InputFiles = NOTHING, overwrite: bool = Fa
     if not is_there:
         return
     if not overwrite:
-        raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+        raise FileError(f"{target} already exists", hint="pass `overwrite` to replace it")
     if left is not None:
         return
     if not target.is_file():
@@ -265,7 +265,7 @@ def _check_free(file: Unnamed) -> None:
 
 
 def _taken(target: Path) -> FileError:
-    hint = "another program wrote it meanwhile; pass --overwrite to replace it"
+    hint = "another program wrote it meanwhile; pass `overwrite` to replace it"
     return FileError(f"{target} already exists", hint=hint)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quants.arguments import PathLike, as_count, as_path
+from quants.arguments import PathLike, as_count, as_path, wrong
 from quants.errors import OptionError
 
 from ..io.atomic import NOTHING, InputFiles
@@ -150,7 +150,11 @@ def _context_warning(model: Model, parts: Sequence["_Part"]) -> str | None:
 
 
 def _listed(sources: PathLike | Model | Sequence[PathLike | Model]) -> list[PathLike | Model]:
-    return [sources] if isinstance(sources, (str, os.PathLike, Model)) else list(sources)
+    if isinstance(sources, (str, os.PathLike, Model)):
+        return [sources]
+    if not isinstance(sources, Iterable):
+        raise wrong("sources", sources, "a model, or a list of models,")
+    return list(sources)
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:

@@ -123,7 +123,7 @@ def progress_record(
     Raises FileError for a record of another plan or of files that were changed, for one that another run is writing,
     and for a file that is none; OptionError where `path` is read.
     """
-    check_target(path, replace(reads, option="--record"), overwrite=True)
+    check_target(path, replace(reads, parameter="record"), overwrite=True)
     plan = json.loads(json.dumps(plan))
     head = {KEY: 1, "plan": plan, "files": fingerprint(files), "columns": columns}
     with explained(path, 0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -196,14 +196,19 @@ def truncated(ids: list[int], options: GenerateOptions, context: int | None) -> 
 def prompt_tokens(
     tokenizer: Tokenizer, metadata: Metadata, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]]
 ) -> list[int]:
-    """Ids of a text, of messages that the file's chat template renders, or those that were given."""
+    """Return the ids of a text, of messages that the file's chat template renders, or those that were given.
+
+    Raises OptionError for what is none of these.
+    """
     from runtime.generation import prompt_ids
 
     if isinstance(prompt, str):
         return prompt_ids(tokenizer, prompt)
+    if not isinstance(prompt, Iterable):
+        raise wrong("prompt", prompt, "a text, messages, or token ids,")
     if messages := [dict(each) for each in prompt if isinstance(each, Mapping)]:
         return prompt_ids(tokenizer, rendered(metadata, messages), rendered=True)
-    return [int(token) for token in prompt if not isinstance(token, Mapping)]
+    return [as_count(token, "a token of prompt", 0) for token in prompt]
 
 
 def generations(

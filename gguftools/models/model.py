@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,6 +129,7 @@ class Model(Contents):
         if chosen.texts != 1 or chosen.has_media or chosen.beam_width:
             raise OptionError("a conversation has one answer a turn, and no images or sounds", "see `generate`")
         grammar_for(self, chosen.grammar, chosen.json_schema)  # raises now what is wrong with it
+        chosen.sampling_for(self.metadata)
         return Conversation(self, chosen, system)
 
     def embed(
@@ -152,6 +153,8 @@ class Model(Contents):
         """
         from runtime.evaluation.pooling import embeddings
 
+        if not isinstance(texts, Iterable):
+            raise wrong("texts", texts, "a text, or a list of texts,")
         given = [texts] if isinstance(texts, str) else list(texts)
         return embeddings(
             running_model(self, threads),
@@ -264,7 +267,10 @@ def opened_gguf(source: PathLike | Model) -> Model:
 
 def path_of(source: PathLike | Model) -> Path:
     """The file that a function was given, as it was named."""
-    return source.path if isinstance(source, Model) else located(source)
+    if isinstance(source, Model):
+        return source.path
+    as_path(source, "the model")
+    return located(source)
 
 
 def model_of_weights(source: PathLike | Model) -> Model:
@@ -303,7 +309,7 @@ def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]
     """Tensors whose name the regular expression is found in. Raises OptionError for a bad expression or no match."""
     if pattern is None:
         return list(tensors.values())
-    expression = compile_pattern(pattern, "--tensors")
+    expression = compile_pattern(pattern, "tensors")
     found = [t for name, t in tensors.items() if expression.search(name)]
     if not found:
         raise OptionError(f"no tensor's name matches {pattern!r}")

@@ -169,7 +169,7 @@ def read_object(path: Path, kind: str) -> dict[str, Any]:
         return _stored_object(path, kind)
     try:
         if not path.is_file():
-            hint = "`--manifest` of quantize and convert writes one" if kind == "manifest" else None
+            hint = "quantize and convert write one with `manifest`" if kind == "manifest" else None
             raise FileError(f"there is no {kind} {path}", hint)
         size = path.stat().st_size
         if size > LARGEST:

@@ -130,7 +130,7 @@ def filled(
     up projection. least_rows: experts that saw fewer inputs get as many as they lack, of the mean of all experts of
     their weight: those that saw none become that mean. Raises OptionError for a number that is none.
     """
-    as_count(least_rows, "least_rows")
+    as_count(least_rows, "min_rows", 0)
     entries, said = dict(matrix.entries), []
     if tensors is not None:
         for name in _wanted(tensors):

@@ -101,7 +101,7 @@ def embeddings(
         if limit is not None and len(tokens) > limit:
             if not truncate:
                 problem = f"text {number + 1} has {len(tokens)} tokens; the model has positions for {limit}"
-                raise OptionError(problem, hint="shorten it, or let its end be left out (--truncate)")
+                raise OptionError(problem, hint="shorten it, or let its end be left out (`truncate`)")
             tokens = _ids(model.metadata, tokenizer, text, limit)
             truncated.append(number)
         if not tokens:
@@ -137,11 +137,11 @@ def _check(model: Model, texts: Sequence[Text], pooling: str, normalize: int | N
         raise OptionError("there are no texts", "a list of texts is expected")
     if pooling == "rank" and not has_head(model):
         problem = "the file has no classifier's head (cls.weight, cls.output.weight): it gives no scores"
-        raise ModelError(problem, "the vectors of texts come by another --pooling")
+        raise ModelError(problem, "the vectors of texts come by another `pooling`")
     if normalize is not None and (isinstance(normalize, bool) or not isinstance(normalize, int) or normalize < -1):
         raise OptionError(f"normalize is {quote(normalize)}; -1, 0 or the p of a norm was expected")
     if normalize not in (None, AS_THEY_ARE) and pooling == "rank":
-        raise OptionError("scores are not normalized", "leave --normalize out")
+        raise OptionError("scores are not normalized", "leave `normalize` out")
 
 
 def pooling_named(name: str) -> Pooling:

@@ -141,11 +141,11 @@ def speculation_of(
     if by is model:
         raise OptionError("the draft is the model itself", "a smaller one is needed, or this one in a smaller format")
     if drafting.children > 1 and by == "lookup":
-        raise OptionError("what is looked up in the text is one draft", "leave --draft-tree out")
+        raise OptionError("what is looked up in the text is one draft", "leave `children` out")
     if drafting.children > 1 and not model.trees:
-        raise OptionError(f"a model of {model.architecture.name} checks one draft at a time", "leave --draft-tree out")
+        raise OptionError(f"a model of {model.architecture.name} checks one draft at a time", "leave `children` out")
     if model.encoder_decoder is not None and by != "lookup":
-        raise OptionError(f"{model.architecture.name} has an encoder: its text is drafted by --draft-lookup alone")
+        raise OptionError(f"{model.architecture.name} has an encoder: its text is drafted by prompt lookup alone")
     drawing = Drawing(sampler, drafting, vocabulary)
     drafter: Drafter
     if by == "lookup":

@@ -26,9 +26,9 @@ from .generation_checks import (
     check_repetition,
     greedy_texts,
 )
+from .result import Check, judged, skipped
 from .sparsity import SPARSITY, check_sparsity
 from .vectors import VECTORS, check_vectors
-from .result import Check, judged, skipped
 from .vocabulary import SPECIAL, TEMPLATE, TOKENS, check_special, check_template, check_tokens
 from .weights import KEYS, WEIGHTS, check_keys, check_weights, check_zeros
 
@@ -36,7 +36,7 @@ FILE, RUNS = "file", "runs"
 TOKENS_WRITTEN = 64
 NEED_A_RUN = (PREDICTIONS, REPETITION, END, VECTORS, SPARSITY)
 NAMES = (FILE, KEYS, WEIGHTS, TEMPLATE, TOKENS, SPECIAL, RUNS, *NEED_A_RUN)
-NOTHING = "there is nothing to compare with (--against)"
+NOTHING = "there is no original to compare with"
 CheckProgress = Callable[[int, int, str], None]
 
 

@@ -17,8 +17,8 @@ from runtime.sampling.parameters import Sampling
 from ...metadata.chat_templates import QUESTION, rendered
 from ...models.model import Model
 from ...models.running import running_model
-from .texts import PASSAGES, PROMPTS, passage
 from .result import Check, judged, skipped
+from .texts import PASSAGES, PROMPTS, passage
 
 PREDICTIONS, REPETITION, END = "predictions", "repetition", "end of text"
 PASSAGE = 128  # tokens of each passage that predictions are compared on

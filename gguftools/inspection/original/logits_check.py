@@ -32,7 +32,7 @@ Prompt = tuple[list[int], list[int]]  # token ids, and those of the decoder of a
 def require_checkable(source: PathLike, changed: bool = False) -> None:
     """Raise OptionError where a conversion of `source`, `changed` or not, could not be checked afterwards."""
     if importlib.util.find_spec("torch") is None:
-        hint = 'pip install "gguftools[verify]", or leave out --check-logits'
+        hint = 'pip install "gguftools[verify]", or leave out `check_logits`'
         raise OptionError("checking compares with transformers on torch, which is not installed", hint)
     if is_remote(source):
         problem = f"checking needs the model in a folder; {source} is read without a copy"
@@ -89,7 +89,7 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt]) -> list[Floa
 
 
 def loaded_original(
-    model: "Model", folder: Path, hint: str = "convert it without --check-logits"
+    model: "Model", folder: Path, hint: str = "convert it without `check_logits`"
 ) -> Callable[..., Any]:
     """Return the checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
     import torch

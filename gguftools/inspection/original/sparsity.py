@@ -7,8 +7,8 @@ from runtime.model import Model as RunningModel
 
 from ...models.model import Model
 from ...models.running import running_model
-from .texts import PASSAGES, passage
 from .result import Check, judged, skipped
+from .texts import PASSAGES, passage
 
 SPARSITY = "predictor"
 PASSAGE = 64  # tokens

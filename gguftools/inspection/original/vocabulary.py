@@ -11,9 +11,9 @@ from ...metadata.chat_templates import SAMPLES, Answer, remarks, render, special
 from ...models.model import Model
 from ..templates import TODAY
 from .checkpoint import Original
+from .result import Check, judged, skipped
 from .source_tokenizer import SENTENCEPIECE
 from .texts import token_texts
-from .result import Check, judged, skipped
 
 TEMPLATE, TOKENS, SPECIAL = "chat template", "token ids", "special tokens"
 MAX_SPECIAL = 24  # of a vocabulary's control tokens: that many are written in texts
@@ -85,7 +85,7 @@ def check_tokens(model: Model, original: Original | None) -> Check:
     if original is None:
         for text in texts:
             tokenizer.encode(text, parse_special=True)
-        return skipped(TOKENS, f"{len(texts)} texts become tokens; there is nothing to compare them with (--against)")
+        return skipped(TOKENS, f"{len(texts)} texts become tokens; there is no original to compare them with")
     encoders = original.encoders
     if not encoders:
         return skipped(TOKENS, "the original has neither tokenizer.json nor tokenizer.model")

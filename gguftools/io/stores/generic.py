@@ -169,7 +169,7 @@ class FileUpload:
         found = stat(self._fs, self.path)
         if (version_of(found) if found else None) != self._replaced:
             if self._replaced is None:
-                hint = "another program wrote it meanwhile; pass --overwrite to replace it"
+                hint = "another program wrote it meanwhile; pass `overwrite` to replace it"
                 raise FileError(f"{self.path} already exists", hint)
             raise FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
         try:

@@ -208,7 +208,7 @@ class S3Upload:
                 answer["Content"] = await answer["Body"].read(1 << 16)
             return answer
 
-        hint = CUT_OFF if self._resume else "check the connection; a run that is begun with --resume can be taken up"
+        hint = CUT_OFF if self._resume else "check the connection; a run that is begun with `resume` can be taken up"
         what = f"{self.path} cannot be written"
         return tried(what, lambda: ask(self._fs, self.path, request), self.stopped, hint=hint)
 
@@ -317,7 +317,7 @@ class S3Upload:
 
     def _lost(self) -> FileError:
         if self._replaced is None:
-            hint = "another program wrote it meanwhile; pass --overwrite to replace it"
+            hint = "another program wrote it meanwhile; pass `overwrite` to replace it"
             return FileError(f"{self.path} already exists", hint)
         return FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
 

@@ -17,7 +17,7 @@ LEAST_BYTES = 4096  # within the timeout for a download; what brings less is as 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between them
 PASSING = (408, 425, 429, 500, 502, 503, 504)  # statuses that may be others a little later
 FIRST_HINT = "check the URL and the connection"
-CUT_OFF = "check the connection; the same command with --resume goes on from what was written"
+CUT_OFF = "check the connection; the same run with `resume` goes on from what was written"
 
 Bytes = NDArray[np.uint8]
 Receive = Callable[[int, bytearray], None]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants import Tensor
-from quants.arguments import PathLike
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ...inspection.graph import GraphNode, ModelGraph, graph
@@ -28,7 +28,7 @@ from .values import Array, NodeValues, Prompt, is_dump, node_values, read_dump, 
 TOLERANCE = 1e-3  # of the standard deviation of a value
 NOISE = 1e-5  # standard deviations: what float32 and the order of sums make differ
 JUMP = 4.0  # times the error of what it reads is more than an operation makes of it
-NO_TEXT = "give a text with -p, or ids with --tokens"
+NO_TEXT = "give a `prompt`: a text, or ids of tokens"
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
     """What the other is. Raises FileError for what it cannot be."""
     if isinstance(other, Model):
         return "model", other.path
+    as_path(other, "other")
     path = located(other)
     if is_dump(path):
         return "values", path
@@ -184,7 +185,7 @@ def _reference_type(other: PathLike | Model) -> tuple[str, Path]:
         if file.read(4) not in (b"GGUF", b"FUGG"):
             raise FileError(
                 f"{path} is nothing to compare with",
-                "a GGUF file, values of --save, a checkpoint's folder or a log of llama-eval-callback is expected",
+                "a GGUF file, saved values, a checkpoint's folder or a log of llama-eval-callback is expected",
             )
     return "model", path
 
@@ -199,7 +200,7 @@ def _tokens(model: Model, prompt: Prompt | None, name: str, known: tuple[int, ..
         what = f"{len(known)} tokens ({_some(known)})"
         raise OptionError(
             f"{name} is of other tokens: it has {what}, the text has {len(tokens)} ({_some(tokens)})",
-            "leave out -p and --tokens: the tokens there are run",
+            "leave out `prompt`: the tokens there are run",
         )
     return tokens
 
@@ -214,7 +215,7 @@ def _check_tokens(model: Model, other: Model, prompt: Prompt | None, tokens: tup
     if isinstance(prompt, str) and (there := tokens_of(other, prompt)) != tokens:
         raise VocabularyError(
             f"{model.path} and {other.path} make other tokens of the text: {_some(tokens)} and {_some(there)}",
-            "give ids with --tokens; `gguftools diff A B --vocab` compares vocabularies",
+            "give ids of tokens as `prompt`; `gguftools diff A B --vocab` compares vocabularies",
         )
 
 

@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from quants.arguments import PathLike
+from quants.arguments import PathLike, as_count, wrong
 from quants.errors import FileError, OptionError
 
 from ...io.atomic import NOTHING, InputFiles, atomic_output, check_target, output_path
@@ -93,10 +93,14 @@ def node_values(
 
 def tokens_of(model: Model, prompt: Prompt) -> tuple[int, ...]:
     """Return ids of a text by the model's tokenizer, or those that were given. Raises OptionError for none."""
-    ids = prompt_tokens(model.tokenizer, model.metadata, prompt) if isinstance(prompt, str) else map(int, prompt)
-    tokens = tuple(ids)
+    if isinstance(prompt, str):
+        tokens = tuple(prompt_tokens(model.tokenizer, model.metadata, prompt))
+    elif isinstance(prompt, Iterable):
+        tokens = tuple(as_count(token, "a token of prompt", 0) for token in prompt)
+    else:
+        raise wrong("prompt", prompt, "a text, or a list of token ids,")
     if not tokens:
-        raise OptionError("there are no tokens to run", "give a text with -p, or ids with --tokens")
+        raise OptionError("there are no tokens to run", "give a `prompt`: a text, or ids of tokens")
     return tokens
 
 
