@@ -136,14 +136,14 @@ class GenerateOptions:
 
     @property
     def texts(self) -> int:
-        """How many texts are written."""
+        """Return the number of texts."""
         if self.beam_width is not None:
             return 1  # at first
         return self.n if self.best_of is None else self.best_of
 
     @property
     def has_media(self) -> bool:
-        """Whether anything of images or sounds is given."""
+        """Return whether images or audio are given."""
         return bool(self.images or self.audio) or self.projector is not None or self.image_tokens is not None
 
     def sampling_for(self, metadata: Metadata) -> Sampling:
@@ -283,7 +283,7 @@ def by_beams(first: Generation, options: GenerateOptions) -> list[Generation]:
 def _speculations(
     model: RunningModel, tokenizer: Tokenizer, samplers: Sequence[Sampler], drafts: Drafts
 ) -> Sequence[Speculation | None]:
-    """How each text is drafted."""
+    """Return how each text is drafted."""
     if drafts.by is None:
         if drafts.drafting is not None:
             raise OptionError("drafting is given, and nothing that drafts", "give draft, too")
@@ -296,7 +296,7 @@ def _speculations(
 
 
 def grammar_of(vocabulary: GrammarVocabulary, gbnf: str | None, schema: str | Mapping[str, Any] | None) -> Grammar:
-    """The grammar of one of both: a GBNF text, or a JSON schema."""
+    """Return the grammar of one of both: a GBNF text, or a JSON schema."""
     from runtime.sampling.grammar import grammar_from_gbnf, grammar_from_json_schema
 
     if schema is not None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Model(Contents):
-    """Metadata and tensors of a model, wherever they come from.
+    """A model as a file has it: typed metadata and tensors, wherever they come from.
 
     metadata: typed, changed like a dict. tensors: read when asked for; changed like a dict. origin: the files that
     values come from. file: of a GGUF file, how it is laid out.
@@ -55,7 +55,7 @@ class Model(Contents):
         options: GenerateOptions | Sampling | None = None,
         **changes: Any,
     ) -> Generation:
-        """Let the model go on with a prompt: iterate for (token, text) as they come.
+        """Generate text from a prompt: iterate for (token, text) as they come.
 
             for token, text in model.generate("It is", temperature=0.7, max_tokens=100):
                 print(text, end="")
@@ -80,7 +80,7 @@ class Model(Contents):
         options: GenerateOptions | Sampling | None = None,
         **changes: Any,
     ) -> list[Generation]:
-        """Write several texts that go on with one prompt, which is read once: as many as the option `n` says.
+        """Generate several texts from one prompt, which is read once: as many as the option `n` says.
 
         They may be iterated over in any order, also by turns. Arguments and errors are those of `generate`.
         """
@@ -117,7 +117,7 @@ class Model(Contents):
     def chat(
         self, options: GenerateOptions | Sampling | None = None, *, system: str | None = None, **changes: Any
     ) -> Conversation:
-        """Begin a conversation: `ask(text)` yields the answer as it comes, and `messages` has all turns.
+        """Start a conversation: `ask(text)` yields the answer as it comes, and `messages` has all turns.
 
         options, changes: as of `generate`, for every answer. system: the system message. Raises VocabularyError where
         the file has no chat template, OptionError for more than one text a turn.
@@ -142,7 +142,7 @@ class Model(Contents):
         threads: int | None = None,
         progress: Callable[[int, int, Any], None] | None = None,
     ) -> Embeddings:
-        """Vectors of texts: `embed(["a text", "another"]).vectors` is float32 (2, width).
+        """Compute embeddings of texts: `embed(["a text", "another"]).vectors` is float32 (2, width).
 
         texts: one or several; with pooling="rank" pairs of a query and a document, which get scores. pooling: "mean",
         "cls" (the first token), "last", "none" (a vector for each token) or "rank"; None for what the file says.
@@ -223,7 +223,7 @@ class Model(Contents):
         )
 
     def close(self) -> None:
-        """Let go of the files; the tensors are gone then, the metadata stays."""
+        """Close the files: the tensors are gone then, the metadata stays."""
         self.tensors.clear()
         self._kept.clear()
         self.file = None
@@ -254,19 +254,19 @@ def open(source: PathLike) -> Model:
 
 
 def opened(source: PathLike | Model) -> Model:
-    """What a function was given, as a Model. Raises OptionError for what is neither, and as `open` does."""
+    """Return what a function was given, as a Model. Raises OptionError for what is neither, and as `open` does."""
     return source if isinstance(source, Model) else open(source)
 
 
 def opened_gguf(source: PathLike | Model) -> Model:
-    """The same for what is said of files as they are: no checkpoint, which would have to be converted first."""
+    """Return the same of a GGUF file: no checkpoint, which would have to be converted first."""
     if isinstance(source, (str, os.PathLike)):
         return of_file(open_gguf(located(source)))
     return opened(source)
 
 
 def path_of(source: PathLike | Model) -> Path:
-    """The file that a function was given, as it was named."""
+    """Return the file that a function was given, as it was named."""
     if isinstance(source, Model):
         return source.path
     as_path(source, "the model")
@@ -274,14 +274,14 @@ def path_of(source: PathLike | Model) -> Path:
 
 
 def model_of_weights(source: PathLike | Model) -> Model:
-    """The same for what matrices are checked against. Raises FileError for what holds no model."""
+    """Return what a function was given, as a Model with weights. Raises FileError for what holds no model."""
     model = opened(source)
     check_is_model(model)
     return model
 
 
 def stored_file(source: PathLike | Model) -> Path:
-    """The GGUF file to work on byte by byte: the one named, or that holds a Model as it is. Raises OptionError."""
+    """Return the GGUF file to work on: the one named, or that holds a Model as it is. Raises OptionError."""
     if isinstance(source, (str, os.PathLike)):
         return located(source)
     if not isinstance(source, Model):
@@ -306,7 +306,7 @@ def load(source: PathLike | Model, *, threads: int | None = None) -> RunningMode
 
 
 def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]:
-    """Tensors whose name the regular expression is found in. Raises OptionError for a bad expression or no match."""
+    """Return tensors whose name matches. Raises OptionError for a bad expression or no match."""
     if pattern is None:
         return list(tensors.values())
     expression = compile_pattern(pattern, "tensors")
@@ -317,7 +317,7 @@ def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]
 
 
 def of_file(file: GgufFile) -> Model:
-    """An open GGUF file as a Model."""
+    """Return an open GGUF file as a Model."""
     parts = of_gguf(file)
     model = of_parts(parts._replace(tensors={}), file)
     model.tensors.data.update(parts.tensors)  # of a hundred thousand, without a look at each
@@ -325,5 +325,5 @@ def of_file(file: GgufFile) -> Model:
 
 
 def of_parts(parts: Parts, file: GgufFile | None = None) -> Model:
-    """What was found in a source, as a Model."""
+    """Return what was found in a source, as a Model."""
     return Model(parts.metadata, parts.tensors, origin=parts.origin, file=file)
