@@ -125,7 +125,7 @@ def _audit_tensors(
     relative = {}
     for tensor in compared:
         if tensor.kind in ("added", "removed", "shape"):
-            yield Finding("medium", "changed", tensor.name, f"{tensor.kind} beside the source")
+            yield Finding("medium", "changed", tensor.name, f"{tensor.kind} compared with the source")
         elif tensor.kind == "bytes":
             yield Finding("medium", "changed", tensor.name, "has the source's type but not its values")
         elif tensor.kind == "type" and tensor.figures is not None:

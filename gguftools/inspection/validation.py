@@ -177,7 +177,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     elif not family:
         yield Problem(NOTE, "general.architecture", f"{name!r} is not known: keys and tensors were not checked")
     elif not model.tensors:
-        yield Problem(NOTE, "tensors", "there are none: a vocabulary alone")
+        yield Problem(NOTE, "tensors", "there are none: the file is a vocabulary")
     else:
         missing = [f"{name}.{key}" for key in NEEDED_KEYS if f"{name}.{key}" not in metadata]
         yield from (Problem(ERROR, key, "is missing; every program needs it") for key in missing)

@@ -219,7 +219,7 @@ class Model(Contents):
             run,
             imatrix,
             QuantizeOptions(rules=rules or (), allow_requantize=allow_requantize),
-            rules_alone=recipe is None,
+            only_rules=recipe is None,
         )
 
     def close(self) -> None:

@@ -61,9 +61,9 @@ def write_quantized(
     imatrix: PathLike | ImportanceMatrix | None = None,
     options: QuantizeOptions | None = None,
     encode: EncodeAhead | None = None,
-    rules_alone: bool = False,
+    only_rules: bool = False,
 ) -> QuantizeReport:
-    """Write a model once for each recipe, as `quantize` does; encode: see `write_recipes`; rules_alone: see `Planner`.
+    """Write a model once for each recipe, as `quantize` does; encode: see `write_recipes`; only_rules: see `Planner`.
 
     Raises FileError for no model.
     """
@@ -74,7 +74,7 @@ def write_quantized(
     options, tensors = options or QuantizeOptions(), streamed_tensors(model)
     if leaves_process(run.executor):
         run = replace(run, source=process_source(model, tensors))
-    planner = planner_of(model, recipes, imatrix, options, run, tensors, rules_alone)
+    planner = planner_of(model, recipes, imatrix, options, run, tensors, only_rules)
     planner.check_overrides()
     read = run.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
     return write_recipes(planner, recipes, paths, replace(run, reads=read), encode)
@@ -87,7 +87,7 @@ def planner_of(
     options: QuantizeOptions,
     run: WriteOptions,
     tensors: Mapping[str, Tensor] | None = None,
-    rules_alone: bool = False,
+    only_rules: bool = False,
 ) -> Planner:
     """Plan a model's outputs, one of each recipe. tensors: as `streamed_tensors` gives them, if not given.
 
@@ -111,6 +111,6 @@ def planner_of(
         run.reserve,
         run.writes_nothing,
         warnings=told,
-        rules_alone=rules_alone,
+        only_rules=only_rules,
         restated=stock.changed,
     )

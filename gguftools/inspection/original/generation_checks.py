@@ -118,7 +118,9 @@ def check_predictions(model: Model, original: Model, texts: Sequence[GeneratedTe
             faults.append(f"{seen}; a sound file's top token is the original's more often")
     wild = [where for where in lost if where.probability < IMPROBABLE]
     if len(wild) * 2 > len(texts):
-        faults.append(f"{len(wild)} of {len(texts)} greedy texts go on with what the original thinks impossible")
+        faults.append(
+            f"{len(wild)} of {len(texts)} greedy texts continue with tokens that are nearly impossible to the original"
+        )
     return judged(PREDICTIONS, faults, seen, lines, **figures)
 
 
@@ -243,7 +245,7 @@ def check_end(model: Model, threads: int | None) -> Check:
     end = next((number for number in after if number in controls), None)
     faults, lines = list[str](), list[str]()
     if end is None:
-        lines.append("the template writes no special token behind an answer")
+        lines.append("the template writes no special token after an answer")
     elif end not in tokenizer.end_ids:
         ends = ", ".join(quote(tokenizer.text(number)) for number in tokenizer.end_ids) or "none"
         faults.append(f"an answer ends with {end} {quote(tokenizer.text(end))}; a text of this file ends at {ends}")

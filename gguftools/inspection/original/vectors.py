@@ -22,7 +22,7 @@ def check_vectors(model: Model, original: Original | None, threads: int | None) 
     running, stated = running_model(model, threads), model.metadata.get(f"{name}.pooling_type")
     modules = None if original is None else original.modules
     if stated is None and modules is None and not running.architecture.block.hidden_states:
-        return skipped(VECTORS, "the file is no embedding model: it says nothing of pooling")
+        return skipped(VECTORS, "the file is not an embedding model: it has no pooling type")
     faults, lines = list[str](), list[str]()
     ours = file_pooling(model.metadata)
     theirs = _pooling(original)

@@ -108,7 +108,7 @@ def check_weights(model: Model, original: Model, threads: int | None) -> Check:
         errors = tensor.errors
         sqnr = math.inf if errors.squares == 0 else -math.inf if errors.power == 0 else (errors.sqnr or 0.0)
         if errors.non_finite:
-            faults.append(f"{tensor.name} has {errors.non_finite} values that are not finite on one side alone")
+            faults.append(f"{tensor.name} has {errors.non_finite} values that are not finite on one side only")
         elif sqnr < MIN_SQNR:
             faults.append(f"{tensor.name} ({tensor.b}) is not the original's: {sqnr:.1f} dB above the difference")
         if sqnr < lowest:

@@ -88,8 +88,8 @@ def test_altered_tensors_are_named(copy) -> None:
     ("key", "value", "said"),
     [
         ("digest", {"sha256": "0" * 64}, "tensor 'blk.1.attn_q.weight' was altered"),
-        ("format", "F32", "its format is 'Q4_0', the statement says 'F32'"),
-        ("shape", [1, 2], "its shape is [256, 256], the statement says [1, 2]"),
+        ("format", "F32", "its format is 'Q4_0', the statement has 'F32'"),
+        ("shape", [1, 2], "its shape is [256, 256], the statement has [1, 2]"),
         ("name", "other", "tensor 'other' is not in the file"),
     ],
 )
@@ -125,7 +125,7 @@ def test_without_a_manifest_what_is_named_is_stated(folder, tmp_path) -> None:
 
 
 def test_what_a_manifest_says_is_not_overruled(folder, copy, tmp_path) -> None:
-    with pytest.raises(OptionError, match="says how"):
+    with pytest.raises(OptionError, match="describes how"):
         attest(copy, Provenance(recipe="Q8_0"), overwrite=True)
     with pytest.raises(FileError, match="is not the source"):
         attest(copy, Provenance(source=MODEL), overwrite=True)
