@@ -53,6 +53,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.quantization.options": "QuantizeOptions",
     "gguftools.writing.options": "WriteOptions",
     "quants.errors": "GgufToolsError",
+    "runtime.model": "RunningModel",
 }
 _MODULES = {name: module for module, names in _API.items() for name in names.split()}
 
@@ -74,6 +75,7 @@ __all__ = [
     "QuantizeOptions",
     "Remove",
     "Rename",
+    "RunningModel",
     "SearchOptions",
     "Selection",
     "Set",
@@ -135,6 +137,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from quants.errors import GgufToolsError
+    from runtime.model import RunningModel
 
     from .calibration.target import SearchOptions
     from .calibration.texts import Calibration

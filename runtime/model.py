@@ -43,7 +43,7 @@ from .rope import rope_scaling
 MAX_STEPS = 3  # of MAX_TOKENS each: from there on it is faster to decode weights once for all
 
 
-class Model:
+class RunningModel:
     """A model ready to run; weights stay as they are stored.
 
     metadata: key → value; tensors: name → Tensor, as a GGUF file has them. threads: None for all processors. precision:

@@ -29,7 +29,7 @@ from .tasks.task import Drawn, Task
 
 if TYPE_CHECKING:
     from runtime.evaluation.choices import Choices
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.tokenizer import Tokenizer
 
 TOKENS_AT_ONCE = 2048  # weights are decoded once for all of them
@@ -74,7 +74,7 @@ def evaluate(
     how many, score so far). Raises FileError, also for a model that is changed while it is measured, OptionError (no
     benchmark; a task too long), ModelError, VocabularyError.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import precision_named, products
 
     options = options or EvaluationOptions()

@@ -20,7 +20,7 @@ from ..writing.executors import done_elsewhere
 from ..writing.remote_tasks import tensors_of
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import Precision
 
 TEXTS = "tokenizer."  # keys of vocabularies: megabytes, which a run on token ids has no use for
@@ -42,9 +42,9 @@ class Runnable:
         """Open the model.
 
         Raises FileError if its files were changed, OptionError if this processor computes products differently from the
-        calling process's, and as `runtime.model.Model` does.
+        calling process's, and as `runtime.model.RunningModel` does.
         """
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
         from runtime.products.precision import products
 
         if products(self.precision) != self.products:

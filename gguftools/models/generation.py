@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.images import EmbeddedImage
     from runtime.kv_cache import CacheType
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.prefill import Progress
     from runtime.prefix_cache import PrefixCache
     from runtime.sampling.grammar import Grammar, GrammarVocabulary

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from runtime.evaluation.pooling import Embeddings, Text
     from runtime.generation import Generation
     from runtime.images import EmbeddedImage
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.sampling.parameters import Sampling
 
     from ..quantization.imatrix import ImportanceMatrix

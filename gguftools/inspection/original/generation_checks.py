@@ -11,7 +11,7 @@ from quants.spelling import quote
 from runtime.arrays import Doubles, Floats
 from runtime.batched_generation import written_together
 from runtime.generation import Generation, prompt_ids
-from runtime.model import Model as RunningModel
+from runtime.model import RunningModel
 from runtime.sampling.parameters import Sampling
 
 from ...metadata.chat_templates import QUESTION, rendered

@@ -20,7 +20,7 @@ from ...models.model import load
 from ...writing.report import LogitReport, OutputReport
 
 if TYPE_CHECKING:
-    from runtime.model import Model
+    from runtime.model import RunningModel
 
 PROMPT = 32  # tokens
 SEED = 0
@@ -66,7 +66,7 @@ def check_output(output: OutputReport, folder: PathLike, prompts: int, progress:
     return LogitReport(len(asked), tokens, float(np.max(differences)), exact)
 
 
-def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
+def _prompts(model: "RunningModel", folder: Path) -> Iterator[Prompt]:
     """Yield random prompts without end, and without the padding token, which some models count no position for."""
     config = read_json_object(folder / "config.json")
     ids = np.setdiff1d(np.arange(model.vocabulary_size), config.get("pad_token_id") or 0)
@@ -78,7 +78,7 @@ def _prompts(model: "Model", folder: Path) -> Iterator[Prompt]:
         yield tokens, [] if model.encoder_decoder is None else [start, *following[1:]]
 
 
-def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt], progress: Progress) -> list[Floats]:
+def _truth(model: "RunningModel", folder: Path, prompts: Sequence[Prompt], progress: Progress) -> list[Floats]:
     """Return the original's logits (tokens, vocabulary) of each prompt; an encoder's last hidden states."""
     import torch
 
@@ -97,7 +97,7 @@ def _truth(model: "Model", folder: Path, prompts: Sequence[Prompt], progress: Pr
 
 
 def loaded_original(
-    model: "Model", folder: Path, hint: str = "convert it without `check_logits`"
+    model: "RunningModel", folder: Path, hint: str = "convert it without `check_logits`"
 ) -> Callable[..., Any]:
     """Return the checkpoint as transformers runs it, in float32. Raises ModelError, with this hint, where it cannot."""
     import torch

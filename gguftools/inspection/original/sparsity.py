@@ -3,7 +3,7 @@
 import numpy as np
 
 from runtime.generation import prompt_ids
-from runtime.model import Model as RunningModel
+from runtime.model import RunningModel
 
 from ...models.model import Model
 from ...models.running import running_model

@@ -89,7 +89,7 @@ def node_values(
     Raises as `gguftools.graph` does, OptionError for no tokens or an unknown precision,
     and ModelError for ids outside the vocabulary or values that are not finite.
     """
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.node_values import observe_values, whole_graph
     from runtime.products.precision import precision_named
 

@@ -22,7 +22,7 @@ from runtime.evaluation.divergence import KL, RunningLogits, divergence
 from runtime.evaluation.stored_states import likeliest
 from runtime.evaluation.windows import Window
 from runtime.head import Output, output_of
-from runtime.model import Model as RunningModel
+from runtime.model import RunningModel
 
 from ...conftest import ROOT
 from ..command_line import typed
