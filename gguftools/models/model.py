@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from runtime.sampling.parameters import Sampling
 
     from ..quantization.imatrix import ImportanceMatrix
+    from ..writing.options import WriteOptions
     from ..writing.report import QuantizeReport
-    from ..writing.row_blocks import Progress
     from .chat import Conversation
 
 
@@ -172,26 +172,24 @@ class Model(Contents):
             return Drafts(draft, None, options.drafting)
         return drafts_of(self, opened(draft), options.drafting, options.threads)
 
-    def save(  # noqa: PLR0913  # what `quantize` takes, for a model in memory
+    def save(
         self,
         path: PathLike,
         recipe: str | Mapping[str, str] | None = None,
         *,
         rules: Mapping[str, str] | None = None,
         imatrix: PathLike | ImportanceMatrix | None = None,
-        reserve: int = 0,
         allow_requantize: bool = False,
         overwrite: bool = False,
-        threads: int | None = None,
-        progress: Progress | None = None,
+        write: WriteOptions | None = None,
     ) -> QuantizeReport:
         """Write a GGUF file, and return what was written.
 
         recipe: None for every tensor as it is (of a checkpoint: in the type that follows it); a recipe's name, such as
         "Q4_K_M"; or rules alone. rules: regular expression → format, such as {"attn_v": "Q8_0"}: the first that is
-        found in a tensor's name decides. imatrix: an importance matrix or its file. reserve: bytes of slack for later
-        edits. allow_requantize: also encode again what is quantized. overwrite: replace a file that exists, but for
-        those that the model is read from. threads: default all processors. progress(bytes read, of how many, tensor).
+        found in a tensor's name decides. imatrix: an importance matrix or its file. allow_requantize: also
+        encode again what is quantized. overwrite: replace a file that exists, but for those that the model is read
+        from. write: threads, memory, progress, reserve and the like.
         Raises OptionError, FormatError, FileError.
         """
         from ..quantization.options import QuantizeOptions
@@ -205,7 +203,11 @@ class Model(Contents):
             raise wrong("recipe", recipe, "a recipe's name, or rules,")
         if isinstance(recipe, Mapping):
             rules, recipe = {**recipe, **(rules or {})}, None
-        run = WriteOptions(threads, progress=progress, overwrite=overwrite, reserve=reserve, reads=self.origin.reads)
+        run = write or WriteOptions()
+        run.check_used(
+            self.save, "threads", "memory", "progress", "overwrite", "reserve", "reads", "dry_run", "statistics"
+        )
+        run = replace(run, overwrite=overwrite or run.overwrite, reads=self.origin.reads.union(run.reads))
         target = output_path(path, f"{self.path.stem}.gguf")
         outtype = self.origin.outtype if recipe is None else recipe.upper()
         if not rules and (recipe is None or (self.origin.outtype and outtype in FILE_TYPES)):
