@@ -21,7 +21,7 @@ from ..writing.executors import run_on_executor
 from ..writing.remote_tasks import tensors_of
 
 if TYPE_CHECKING:
-    from runtime.model import Model as RunningModel
+    from runtime.model import RunningModel
     from runtime.products.precision import Precision
 
 TEXTS = "tokenizer."  # keys of vocabularies: megabytes that a run on token ids does not need
@@ -43,9 +43,9 @@ class Runnable:
         """Open the model.
 
         Raises FileError if its files were changed, OptionError if this processor computes products differently from the
-        calling process's, and as `runtime.model.Model` does.
+        calling process's, and as `runtime.model.RunningModel` does.
         """
-        from runtime.model import Model as RunningModel
+        from runtime.model import RunningModel
         from runtime.products.precision import products
 
         if products(self.precision) != self.products:
