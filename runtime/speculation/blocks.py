@@ -31,7 +31,7 @@ from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer, Network
 from ..mixers.attention import AttentionOptions, attend
-from ..model import Model
+from ..model import RunningModel
 from ..products.matmul import gather, matmul
 from ..rope import apply_rope, rope_scaling
 from ..sampling.sampler import State
@@ -55,7 +55,11 @@ class BlockWriter:
     """Such a draft model's file, ready to run with a model. layers: of the model those whose inputs it reads."""
 
     def __init__(
-        self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self,
+        model: RunningModel,
+        architecture: Architecture,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
     ) -> None:
         """Load the file. model: the target. Raises ModelError if they don't belong together, or the file contradicts
         itself.
@@ -87,7 +91,7 @@ class BlockWriter:
         self.causal = bool(keys.get("attention.causal"))
         self._check(model)
 
-    def _check(self, model: Model) -> None:
+    def _check(self, model: RunningModel) -> None:
         count, width, own = len(model.network.layers), model.network.hparams.width, self.network.global_tensors
         if not model.gives_inputs:
             raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")

@@ -26,7 +26,7 @@ from ..head import LazyLogits, output_of
 from ..kernels.blas import one_thread
 from ..kv_cache import KVCache
 from ..layer import ForwardContext, Layer, Network
-from ..model import Model
+from ..model import RunningModel
 from ..mtp import mtp_forward, next_token_network
 from ..products.matmul import gather
 from ..rope import rope_scaling
@@ -35,7 +35,7 @@ from ..rope import rope_scaling
 class Reader(Protocol):
     """model: the target. layers: those of it whose inputs are read; none: the last norm's output."""
 
-    model: Model
+    model: RunningModel
     layers: tuple[int, ...]
 
     def begin(self, states: Floats) -> Floats:
@@ -53,7 +53,7 @@ class OwnLayer:
 
     layers: tuple[int, ...] = ()
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: RunningModel) -> None:
         """Raise ModelError for a model without such a layer, or with an unsupported one."""
         model.next_tokens  # noqa: B018
         self.model = model
@@ -71,7 +71,7 @@ class MtpLayer:
 
     layers: tuple[int, ...] = ()
 
-    def __init__(self, model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, model: RunningModel, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Load the file, as `Eagle3`."""
         name, tensors = str(metadata["general.architecture"]), all_readable(tensors)
         architecture, own = of_file(name, metadata), Layer("", by_layer(tensors)[""])
@@ -106,7 +106,11 @@ class Eagle3:
     """
 
     def __init__(
-        self, model: Model, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self,
+        model: RunningModel,
+        architecture: Architecture,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
     ) -> None:
         """Load the file. model: the target. metadata, tensors: of the draft model's file.
 
@@ -131,7 +135,7 @@ class Eagle3:
         self.words = model.vocabulary_size
         self._check(model, int(keys.need("target_hidden_size")))
 
-    def _check(self, model: Model, width: int) -> None:
+    def _check(self, model: RunningModel, width: int) -> None:
         if not model.gives_inputs:
             raise ModelError(f"such a draft model can't read the states of a model of {model.architecture.name}")
         count, wide = len(model.network.layers), model.network.hparams.width

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gguftools import attest, convert, quantize, verify_attestation
+from gguftools import Provenance, attest, convert, quantize, verify_attestation
 from gguftools.__main__ import build_app
 from gguftools.io.gguf.reader import open_gguf
 from gguftools.lab.reproduction.attestations import PREDICATE, STATEMENT
@@ -116,7 +116,7 @@ def test_altered_keys_are_told_from_tensors(copy) -> None:
 
 def test_without_a_manifest_what_is_named_is_stated(folder, tmp_path) -> None:
     path = Path(shutil.copy(folder / "q.gguf", tmp_path / "x.gguf"))
-    attest(path, source=folder / "f16.gguf", recipe="Q4_0")
+    attest(path, Provenance(source=folder / "f16.gguf", recipe="Q4_0"))
     found = statement_of(path)
     assert found["predicate"]["parameters"] == {"operation": "quantize", "recipe": {"name": "Q4_0"}}
     assert [each["name"] for each in found["predicate"]["materials"]] == ["f16.gguf"]
@@ -126,10 +126,10 @@ def test_without_a_manifest_what_is_named_is_stated(folder, tmp_path) -> None:
 
 def test_what_a_manifest_says_is_not_overruled(folder, copy, tmp_path) -> None:
     with pytest.raises(OptionError, match="describes how"):
-        attest(copy, recipe="Q8_0", overwrite=True)
+        attest(copy, Provenance(recipe="Q8_0"), overwrite=True)
     with pytest.raises(FileError, match="is not the source"):
-        attest(copy, source=MODEL, overwrite=True)
-    attest(copy, source=folder / "f16.gguf", overwrite=True)
+        attest(copy, Provenance(source=MODEL), overwrite=True)
+    attest(copy, Provenance(source=folder / "f16.gguf"), overwrite=True)
     with pytest.raises(FileError, match="already exists"):
         attest(copy)
 
