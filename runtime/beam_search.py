@@ -87,10 +87,13 @@ def _next(
     running: Sequence[Beam], logits: Floats, sampler: Sampler, width: int, vocabulary: int
 ) -> tuple[list[tuple[Beam, int]], list[Beam]]:
     """Return the beams that continue, each with the number of its parent, and the texts that end now."""
+    sampling = sampler.sampling
+    ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else sampler.end_ids)}
+    kept = width * (1 + max(len(ends), 1))  # so that as many go on, whichever of them end
     candidates: list[tuple[float, int, int]] = []
     for number, (beam, row) in enumerate(zip(running, logits, strict=True)):
         distribution = sampler.probabilities(row[:vocabulary], beam.state)
-        best = np.argsort(-distribution.p, kind="stable")[: 2 * width]
+        best = np.argsort(-distribution.p, kind="stable")[:kept]
         logs = beam.logprob + np.log(distribution.p[best])
         candidates += [
             (-log, number, token) for log, token in zip(logs.tolist(), distribution.ids[best].tolist(), strict=True)
@@ -98,20 +101,20 @@ def _next(
     candidates.sort()
     going: list[tuple[Beam, int]] = []
     ended: list[Beam] = []
-    for rank, (cost, number, token) in enumerate(candidates[: 2 * width]):
-        ends = sampler.ends(token)
-        if len(going) == width or (ends and rank >= width):
+    for rank, (cost, number, token) in enumerate(candidates[:kept]):
+        is_end = token in ends
+        if len(going) == width or (is_end and rank >= width):
             continue
         parent = running[number]
-        count = sampler.sampling.logprobs or 0
+        count = sampling.logprobs or 0
         beam = Beam(
             (*parent.tokens, token),
             -cost,
-            ends,
+            is_end,
             sampler.after(parent.state, token),
             (*parent.logprobs, token_logprobs(logits[number][:vocabulary], token, count)),
         )
-        if ends:
+        if is_end:
             ended.append(beam)
         else:
             going.append((beam, number))

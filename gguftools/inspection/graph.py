@@ -13,6 +13,7 @@ from quants.arguments import PathLike
 from quants.errors import OptionError
 
 from ..models.model import Model, opened
+from ..models.running import running_model
 from ..writing.report import Report
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def graph(source: PathLike | Model) -> ModelGraph:
     from runtime.node_values import whole_graph
 
     model = opened(source)
-    running = model.running()
+    running = running_model(model)
     hparams, nodes = running.network.hparams, whole_graph(running).nodes
     return ModelGraph(str(model.path), model.architecture, tuple(_plain(node, nodes, hparams) for node in nodes))
 

@@ -400,7 +400,7 @@ def test_transformers_finds_faults(folder, model, tmp_path):
         (["--values", "--tokens", "512"], 1, "token id 512 is outside the vocabulary of 512"),
         (["--values", "--tokens", "1", "--precision", "low"], 1, "precision"),
         (["--against", "nowhere", "--tokens", "1"], 1, "nowhere does not exist"),
-        (["--against", "README.md", "--tokens", "1"], 1, "README.md is nothing to compare with"),
+        (["--against", "README.md", "--tokens", "1"], 1, "README.md cannot be compared with"),
         (["--against", "tests", "--tokens", "1"], 1, "tests is a folder without config.json"),
     ],
 )

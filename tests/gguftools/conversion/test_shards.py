@@ -299,7 +299,7 @@ def test_interrupted_freeing_merge_is_noticed(tmp_path, monkeypatch):
     assert [each["shard"] for each in merged] == ["s-00003-of-00003.gguf"]
     second = tmp_path / "s-00002-of-00003.gguf"
     second.rename(tmp_path / "elsewhere")
-    with pytest.raises(FileError, match="is gone, and was not merged"):
+    with pytest.raises(FileError, match="is missing, and was not merged"):
         merge(first, out, free=True)
     (tmp_path / "elsewhere").rename(second)
     (tmp_path / "out.gguf.merging").rename(tmp_path / "elsewhere")

@@ -340,9 +340,9 @@ def test_a_tensor_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"outtype": "exact", "fallback": "q4_k_m"}, "'q4_k_m' is nothing to fall back to"),
-        ({"outtype": "f16", "fallback": "f32"}, "fallback f32 means nothing for F16"),
-        ({"outtype": "exact", "imatrix": "matrix.gguf"}, "the outtype exact rounds nothing"),
+        ({"outtype": "exact", "fallback": "q4_k_m"}, "'q4_k_m' is no fallback type"),
+        ({"outtype": "f16", "fallback": "f32"}, "fallback f32 has no effect for F16"),
+        ({"outtype": "exact", "imatrix": "matrix.gguf"}, "the outtype exact is lossless"),
         ({"outtype": "exact", "part": "lora", "lora": "adapter"}, "an adapter cannot be EXACT|adapter"),
     ],
 )
