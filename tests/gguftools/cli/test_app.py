@@ -6,14 +6,14 @@ import shlex
 
 import pytest
 import typer
-import typer.main
 
-from gguftools.__main__ import build_app
 from gguftools.cli import commands
 from gguftools.cli.help import GROUPS, OPTIONS, sections
 from gguftools.cli.options import COMMON, HIDDEN_SPELLINGS
 
-GROUP = typer.main.get_command(build_app())
+from ..command_line import program
+
+GROUP = program()
 COMMANDS = GROUP.commands  # type: ignore[attr-defined]
 
 
