@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 import gguftools
-from gguftools.__main__ import build_app
 from gguftools.cli.usage import options_of
 
 from . import template
 from .conftest import ROOT
+from .gguftools.command_line import program
 
 sys.path.insert(0, str(ROOT / "docs"))
 import sessions
@@ -32,7 +31,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r'^```(console|python|\w+ title="[\w.-]+")\n(.*?)^```', re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"gguftools ([a-z][a-z-]*)([^`\n]*)")
 SHORT = 14_000  # characters
-PROGRAM: Any = typer.main.get_command(build_app())
+PROGRAM: Any = program()
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

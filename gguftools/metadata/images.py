@@ -83,7 +83,7 @@ class Sight:
     def _heard(self, sound: Source, progress: Progress | None) -> Seen:
         assert isinstance(self.encoder, AudioEncoder)
         samples = read_wav(os.fspath(sound), self.encoder.rate) if isinstance(sound, (str, os.PathLike)) else sound
-        return Seen((Embedded(self.encoder.heard(samples, progress)),))
+        return Seen((Embedded(self.encoder.embed_waveform(samples, progress)),))
 
     def own_words(self, ids: Sequence[int], token: int, found: Sequence[EmbeddedImage]) -> list[EmbeddedImage]:
         """Return what stands for words whose embeddings the encoder's file has (Gemma 3n's `<end_of_audio>`).

@@ -18,9 +18,8 @@ from quants.spelling import did_you_mean, quote
 from .. import ops
 from ..arrays import Doubles, Floats
 from ..model import RunningModel
-from ..products.matmul import matmul
 from ..tokenizer import Tokenizer
-from .option_scores import has_option_scores, option_scores
+from .option_scores import has_option_scores, linear, option_scores
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 Text = str | tuple[str, str]
@@ -229,7 +228,7 @@ def dense_layers(model: RunningModel, x: Floats) -> Floats:
     """
     for name in ("dense_2", "dense_3"):
         if f"{name}.weight" in model.network.global_tensors:
-            x = _linear(model, name, x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+            x = linear(model, name, x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
     return x
 
 
@@ -267,21 +266,14 @@ def scores(model: RunningModel, states: Floats) -> Floats:
     x = pooled(model, states, of_numbers.get(how, usual))
     tensors, numbers, threads = model.network.global_tensors, model.network.hparams, model.threads
     if "cls.weight" in tensors:
-        x = _linear(model, "cls", x)
+        x = linear(model, "cls", x)
         between = str(model.network.keys.get("classifier.hidden_activation"))
         x = np.tanh(x) if between == "tanh" else ops.activated(between, x, threads)
         if "cls.norm.weight" in tensors:
             x = ops.layer_norm(x, tensors.array("cls.norm.weight"), tensors.array("cls.norm.bias"), numbers.eps)
     if "cls.output.weight" in tensors:
-        x = _linear(model, "cls.output", x)
+        x = linear(model, "cls.output", x)
     return ops.softmax(x) if name in ("qwen3", "qwen3vl") and labels_of(model.metadata) == YES_NO else x
-
-
-def _linear(model: RunningModel, name: str, x: Floats) -> Floats:
-    tensors = model.network.global_tensors
-    weight, bias = tensors.need(f"{name}.weight"), tensors.array(f"{name}.bias")
-    product = matmul(np.ascontiguousarray(x), weight, threads=model.threads, precision=model.precision)
-    return product if bias is None else product + bias
 
 
 def labels_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
 import gguftools
-from gguftools.__main__ import build_app
 from gguftools.conversion.options import ConvertOptions
 from gguftools.io.gguf.reader import open_gguf
 from quants import from_array
@@ -30,6 +28,7 @@ from runtime.products.matmul import matmul_transposed
 from tests import zoo_build
 
 from ...conftest import ROOT, SHARED
+from ..command_line import typed
 from ..io.torch_files import write_torch
 
 MODEL = ROOT / "examples" / "austen-4m"
@@ -236,8 +235,8 @@ def test_falcon_that_names_no_activation_is_taken_for_relu(shared: Path, tmp_pat
 
 
 def run(*arguments: Any) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(), [str(each) for each in arguments])
-    return result.exit_code, result.output
+    result = typed(*arguments)
+    return result.returncode, result.stdout + result.stderr
 
 
 def test_commands(relu_model: Path, predictor: Path, files: tuple[Path, Path], tmp_path: Path) -> None:

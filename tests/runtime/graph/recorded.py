@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from quants.tensor import Tensor
 from runtime.arrays import Floats, Ids
+from runtime.graph.operations import Operation
 from runtime.model import RunningModel
 from tests import absent_keys
 
@@ -45,3 +47,13 @@ def in_pieces(model: RunningModel, ids: Ids, sizes: Sequence[int]) -> Floats:
         at += size
         assert cache.length == min(at, len(ids))
     return written(np.concatenate(found))
+
+
+def operation_types() -> Iterator[type[Operation]]:
+    """Yield all operation types of graphs."""
+    waiting: list[type[Any]] = [Operation]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        if not each.__subclasses__():
+            yield each
