@@ -97,7 +97,7 @@ def patch(
     """Make or apply a delta between two versions of a model's file, as the command `patch` does.
 
     action: "make" is `make_patch(old, other, output)`, where `other` is the new version; "apply" is
-    `apply_patch(old, other, output)`, where it is the delta. trust: apply without checking the old file's hash.
+    `apply_patch(old, other, output)`, where it is the delta. trust: check only the old file's size.
     overwrite: replace a file. dry_run: write nothing. progress(bytes done, of how many, item).
     Raises what these raise, and OptionError for another action, and for `trust` with "make".
     """
