@@ -220,3 +220,12 @@ def test_options_of_llama_cpp_that_a_page_lists_exist():
         if command in recorded and command != "hash":
             known = {name.rstrip("=") for name in f"{recorded['common']} {recorded[command]}".split()}
             assert [name for name in names.split() if name not in known] == [], command
+
+
+def test_pages_of_a_newcomer_can_be_typed_one_after_the_other():
+    """In one folder, where each refuses to replace what another one wrote."""
+    written: list[str] = []
+    for name in ("README.md", "docs/walks.md", "docs/tutorial.md"):
+        text = "".join(text for language, text in blocks(ROOT / name) if language == "console")
+        written += sorted(set(re.findall(r"(?<![\w\\-])[\w-]+\.(?:gguf|html)\b", text)))
+    assert [each for each in written if written.count(each) > 1] == []

@@ -54,7 +54,7 @@ def described(results: Results) -> str:
     names = ", ".join(map(visible, results.texts)) or "a text"
     window = results.figures.get("n_ctx")
     windows = f" in windows of {window:.0f} tokens" if window else ""
-    bound = " Of the base only the likeliest tokens are known, so divergences are lower bounds." * results.lower_bound
+    bound = " Of the base only the most likely tokens are known, so divergences are lower bounds." * results.lower_bound
     return (
         f"KL divergence (nats) from {file_name(results.base)}, over {count} on {names}{windows};"
         f" measured with gguftools.{bound}"

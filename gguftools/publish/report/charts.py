@@ -300,7 +300,7 @@ def changes(files: Sequence[Measured]) -> str:
     axes.set_ylim(-len(known) + 0.4, 0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("change of the right token's probability in percentage points")
+    axes.set_xlabel("change in percentage points")
     lost = [(file.label, significant(-100 * file.figures["p_change.p5"], 2)) for file in known]
     said = "; ".join(f"{label}: 5 % lost more than {points} points" for label, points in lost)
     return svg(figure, "changes", "Change of the right token's probability", f"{said}.")
@@ -352,7 +352,7 @@ def _lines(name: str, title: str, axis: str, lines: Sequence[tuple[Measured, Seq
 
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     longest = max(len(file.label) for file, _, _ in lines)
-    figure.get_layout_engine().set(rect=(0, 0, 1 - min(0.42, (0.6 * FONT * longest + 16) / WIDTH), 1))
+    figure.get_layout_engine().set(rect=(0, 0, 1 - min(0.52, (0.64 * FONT * longest + 16) / WIDTH), 1))
     figure.canvas.draw()
     ends = [(max(xs), max(ys[-1], floor)) for _, xs, ys in lines]
     wanted = [float(y) for _, y in axes.transData.transform(ends)]

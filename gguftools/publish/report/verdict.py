@@ -47,7 +47,7 @@ def verdict(results: Results) -> list[tuple[str, str]]:
     """Return sentences with their subjects; the reason, if the figures decide nothing."""
     files = results.files
     if results.lower_bound:
-        why = "The base has only its most likely tokens. All divergences are lower bounds, so no file can be proposed."
+        why = "Divergences are lower bounds, because the base has only its most likely tokens."
         return [("No choice", why)]
     if any(error_of(file) is None and math.isfinite(file.kl) for file in files):
         return [("No choice", "Standard errors are missing, or too few predictions were scored to compare files.")]
