@@ -79,7 +79,7 @@ def test_layers_that_files_have_no_place_for_are_named(checkpoint, tmp_path):
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     said = {"num_hidden_layers": config["num_hidden_layers"] - 1, "num_nextn_predict_layers": 1}
     (folder / "config.json").write_text(json.dumps(config | said), encoding="utf-8")
-    with pytest.raises(OptionError, match=r"further \('.*' and \d+ more\) are left out of deepseek files"):
+    with pytest.raises(OptionError, match=r"MTP layers \('.*' and \d+ more\) are left out of deepseek files"):
         gguftools.convert(folder, tmp_path / "mtp.gguf", "f32", part="mtp")
     assert not (tmp_path / "mtp.gguf").exists()
 
