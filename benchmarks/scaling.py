@@ -15,6 +15,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,8 @@ from gguftools.writing.cost_model import CostModel
 from gguftools.writing.items import Item
 from gguftools.writing.options import WriteOptions
 from gguftools.writing.pipeline import FilePlan
-from gguftools.writing.work_plan import WorkPlan, plan_work, shaped
-from quants import Tensor, format_named
+from gguftools.writing.work_plan import WorkPlan, plan_work
+from quants import Format, Tensor, format_named
 
 
 def late(path: Path, latency: float) -> Mapping[str, Tensor]:
@@ -76,6 +77,15 @@ def deepseek_v3() -> dict[str, tuple[int, ...]]:
         shapes |= {f"{b}ffn_gate_shexp.weight": (2048, d), f"{b}ffn_up_shexp.weight": (2048, d)}
         shapes |= {f"{b}ffn_down_shexp.weight": (d, 2048)}
     return shapes
+
+
+def shaped(name: str, shape: tuple[int, ...], form: Format) -> Tensor:
+    """A tensor of a shape and without values, to plan with."""
+
+    def read(start: int, stop: int) -> Any:
+        raise NotImplementedError
+
+    return Tensor(name, shape, form, read)
 
 
 def plan(recipe: str, cost_model: CostModel) -> WorkPlan:
